@@ -99,6 +99,29 @@ pub(crate) trait Map: Send + Sync {
     /// If the records that it looks at cannot be read.
     fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>>;
 
+    /// Fails if a version of a key that was found may not be the newest, or, if none was, there may have been one: others
+    /// were damaged, and are lost.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], which says so.
+    fn check_sure(&self, guard: &Guard, found: Option<u64>) -> Result<()> {
+        let _known = (guard, found);
+        Ok(())
+    }
+
+    /// Fails if there may have been keys that are not known any more.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], which says so.
+    fn check_complete(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// True if [`Map::check_sure`] may fail.
+    fn is_damaged(&self) -> bool {
+        false
+    }
+
     /// A record was appended that is the newest version of `key`: leads to it. What no pin sees is superseded.
     ///
     /// # Errors
@@ -370,6 +393,8 @@ pub(crate) enum Way<'a> {
 /// How a pool is opened.
 pub(crate) struct Opening<'a> {
     pub(crate) was_closed: bool,
+    /// Pages with a lesser birth were ended durably by a close.
+    pub(crate) births_closed: u64,
     /// New births begin here.
     pub(crate) first_birth: u64,
     /// Tombstones with a sequence above this stay.

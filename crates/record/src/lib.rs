@@ -1,5 +1,4 @@
-//! A record: what the log is made of. It proves itself, so that the log can be read without any
-//! index.
+//! A record: what the log is made of. It proves itself, so that the log can be read without any index.
 //!
 //! ```text
 //!   0   crc       CRC-32C of all that follows up to the end of the value, begun with a seed of
@@ -11,15 +10,13 @@
 //!       key, value, zeroes up to a multiple of 8
 //! ```
 //!
-//! The paper's record also names the one that it replaces (`addr_of_oldobj`), to roll back along.
-//! Here recovery reads the logs and takes the greatest version that is sound, so that nothing has
-//! to be known of the old record when the new one is written. The seed
-//! makes a record valid only where and when
-//! it was written: what an earlier use of the page left is never taken for one.
+//! The paper's record also names the one that it replaces (`addr_of_oldobj`), to roll back along. Here recovery reads the
+//! logs and takes the greatest version that is sound, so that nothing has to be known of the old record when the new one is
+//! written. The seed makes a record valid only where and when it was written: what an earlier use of the page left is never
+//! taken for one.
 //!
-//! *Follows*: a record says whether everything before it in its page was durable when it was
-//! written. So a record that is not sound, with one that follows behind it, is damage and not
-//! where a crash cut the log off.
+//! *Follows*: a record says whether everything before it in its page was durable when it was written. So a record that is
+//! not sound, with one that follows behind it, is damage and not where a crash cut the log off.
 //!
 //! *Doubtful*: a newer record of its key may have been lost, so that nobody is to rest on this one.
 //!
@@ -29,7 +26,7 @@
 //! | `Delete` | what the engine has to know to forget it one day |
 //! | `Overflow` | its index among the overflow records of the value, then a part of it |
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
-//! | `Lost` | what was left of the records that lay here |
+//! | `Lost` | what was left of the records that lay here; in a list, of a key nothing, and without one up to where all is in doubt |
 //! | `Node` | a node of a tree: keys, and where what they lead to is |
 //! | `Entry` | what ends the changes of an entry of a log: how many they are, and a header |
 
@@ -69,7 +66,7 @@ pub enum Kind {
     Overflow = 3,
     /// What makes other records count.
     Commit = 4,
-    /// What a repair has put over bytes that were lost.
+    /// What is known of bytes that were lost.
     Lost = 5,
     /// A node of a tree.
     Node = 6,
@@ -248,6 +245,12 @@ impl<'a> View<'a> {
         Some(Self::of_form(form, bytes, page.start() + u64::from(within)))
     }
 
+    /// The record that these bytes, or the first of them, are a copy of. Its checksum is not looked at.
+    pub fn of_bytes(bytes: &'a [u8], offset: u64) -> Option<Self> {
+        let form = Form::of(bytes)?;
+        Some(Self::of_form(form, bytes.get(..form.len())?, offset))
+    }
+
     /// The record of this form, whose bytes these are.
     #[inline(always)]
     fn of_form(form: Form, bytes: &'a [u8], offset: u64) -> Self {
@@ -397,8 +400,7 @@ impl Form {
         Some(Self { kind, flags, head: HEADER + 8 * extras, key_len, value_len })
     }
 
-    /// False if no record begins with these eight bytes: a first look, for whoever looks for records
-    /// among other bytes.
+    /// False if no record begins with these eight bytes: a first look, for whoever looks for records among other bytes.
     #[inline]
     pub fn may_begin(first: &[u8]) -> bool {
         let Some(Ok(lengths)) = first.get(4..8).map(TryInto::try_into) else { return false };

@@ -69,11 +69,16 @@ impl Store {
             return Err(Error::Unusable("the store was never wholly created".to_owned()));
         }
         let was_closed = old.flags & Root::CLEAN != 0;
+        let births_closed = match was_closed {
+            true if !mutant!("mvcc.open.closed") => old.births_end,
+            _ => old.births_closed,
+        };
         let raised = |end: u64, is_mutant: bool| end + if is_mutant { 0 } else { STEP };
         let root = Root {
             flags: old.flags & !Root::CLEAN,
             versions_end: raised(old.versions_end, mutant!("mvcc.open.versions")),
             births_end: raised(old.births_end, mutant!("mvcc.open.births")),
+            births_closed,
             ..old
         };
         let volume = Arc::new(Volume::new(pool, &root, options));
@@ -90,7 +95,8 @@ impl Store {
             held => (held - 1, held - 1),
         };
         let begin: &dyn Fn() -> Result<()> = &begin;
-        let opening = Opening { was_closed, first_birth, held, horizon, begin, progress };
+        let opening =
+            Opening { was_closed, births_closed, first_birth, held, horizon, begin, progress };
         let map: Box<dyn Map> = match kind {
             MapKind::List => Box::new(List::open(&volume, &opening)?),
             MapKind::CowTree => Box::new(Tree::open(&volume, &opening)?),

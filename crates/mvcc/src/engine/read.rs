@@ -82,7 +82,9 @@ impl Store {
         loop {
             let map = self.map.read();
             let guard = epoch::pin();
-            let (seen, ticket) = match map.newest(&guard, key)? {
+            let newest = map.newest(&guard, key)?;
+            map.check_sure(&guard, newest)?;
+            let (seen, ticket) = match newest {
                 None => self.see_none(&**map, key),
                 Some(offset) => (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset)),
             };
@@ -120,7 +122,9 @@ impl Store {
             let mut all: Vec<(Option<View<'_>>, Ticket)> = Vec::with_capacity(keys.len());
             let mut first = None;
             for key in keys {
-                let (seen, ticket) = match map.newest(&guard, key)? {
+                let newest = map.newest(&guard, key)?;
+                map.check_sure(&guard, newest)?;
+                let (seen, ticket) = match newest {
                     None => self.see_none(&**map, key),
                     Some(offset) => {
                         (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset))

@@ -54,7 +54,9 @@ impl Snapshot for Pinned {
         loop {
             let map = self.store.exposed()?;
             let guard = epoch::pin();
-            let Some(offset) = map.version_at(&guard, key, self.version)? else { return Ok(false) };
+            let version = map.version_at(&guard, key, self.version)?;
+            map.check_sure(&guard, version)?;
+            let Some(offset) = version else { return Ok(false) };
             match self.store.see(&**map, &guard, offset)? {
                 Seen::Gone => return Ok(false),
                 Seen::Live(view) => {

@@ -107,7 +107,7 @@ impl Store {
                     next = Some(met.key.to_vec());
                     return Ok(ControlFlow::Break(()));
                 }
-                if met.view.header.kind == Kind::Put && !met.is_live {
+                if met.view.header.kind == Kind::Put && !met.is_live && met.sure.is_ok() {
                     keys.push(met.key.to_vec());
                 }
                 Ok(ControlFlow::Continue(()))
@@ -143,7 +143,7 @@ impl Store {
             let Some(view) = standing.view.filter(|it| it.header.kind == Kind::Put) else {
                 return Ok(false);
             };
-            if standing.is_live {
+            if standing.is_live || !standing.is_sure {
                 return Ok(false);
             }
             let header =

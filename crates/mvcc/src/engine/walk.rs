@@ -26,6 +26,8 @@ pub(super) struct Met<'a, 'g> {
     pub(super) key: &'a [u8],
     pub(super) view: View<'g>,
     pub(super) is_live: bool,
+    /// If it may not be the newest, what says so.
+    pub(super) sure: Result<()>,
     pub(super) ticket: Ticket,
 }
 
@@ -70,7 +72,8 @@ impl Store {
                 }
             };
             let ticket = self.rests_on(&**map, offset);
-            if visit(&guard, Met { key, view, is_live, ticket })?.is_break() {
+            let sure = map.check_sure(&guard, Some(offset));
+            if visit(&guard, Met { key, view, is_live, sure, ticket })?.is_break() {
                 return Ok(false);
             }
             left = left.saturating_sub(1);
@@ -99,6 +102,7 @@ impl Store {
             return Ok(());
         }
         let mut left = limit;
+        self.map.read().check_complete()?;
         let place = match reverse {
             false => Place::Up(start.to_vec()),
             true => Place::Down(end.map(<[u8]>::to_vec)),
@@ -111,6 +115,7 @@ impl Store {
             if is_beyond {
                 return Ok(ControlFlow::Break(()));
             }
+            met.sure?;
             if !met.is_live {
                 return Ok(ControlFlow::Continue(()));
             }
@@ -138,7 +143,7 @@ impl Store {
                 next = Some(Box::<[u8]>::from(met.key));
                 return Ok(ControlFlow::Break(()));
             }
-            if met.is_live {
+            if met.is_live && met.sure.is_ok() {
                 left -= 1;
                 self.show(guard, &met.view, met.ticket, false, &mut |record| {
                     visit(entry(met.key, record));
@@ -146,7 +151,11 @@ impl Store {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(next.map_or(0, |key| self.cursors.lock().remember(key)))
+        let Some(key) = next else {
+            self.check_all()?;
+            return Ok(0);
+        };
+        Ok(self.cursors.lock().remember(key))
     }
 
     /// Shows what is newer than `sequence`, tombstones too.
@@ -162,6 +171,9 @@ impl Store {
         };
         check()?;
         self.walk(Place::Up(Vec::new()), u64::MAX, &mut |guard, met| {
+            if met.sure.is_err() {
+                return Ok(ControlFlow::Continue(()));
+            }
             let its = met.view.sequence();
             if its > sequence && met.is_live {
                 self.show(guard, &met.view, met.ticket, false, &mut |record| {
@@ -172,7 +184,23 @@ impl Store {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        check()
+        check()?;
+        self.check_all()
+    }
+
+    /// Fails if there is a key that may not be as it was last, or of which nobody knows: those who pass such keys by say
+    /// so at the end.
+    fn check_all(&self) -> Result<()> {
+        let map = self.map.read();
+        map.check_complete()?;
+        if !map.is_damaged() {
+            return Ok(());
+        }
+        drop(map);
+        self.walk(Place::Up(Vec::new()), u64::MAX, &mut |_, met| {
+            met.sure?;
+            Ok(ControlFlow::Continue(()))
+        })
     }
 }
 

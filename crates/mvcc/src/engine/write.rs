@@ -39,7 +39,7 @@ pub(super) enum Plan<'v> {
 pub(super) enum Change<'d, 'v> {
     /// A put, whatever is there: what it replaces is not read, and may be damaged.
     Put { value: &'v [u8], expires_at: Option<UnixMillis> },
-    /// A delete, likewise; of a key that is not there only if `always`.
+    /// A delete, likewise; of a key that is not there for sure only if `always`.
     Delete { always: bool },
     /// What this decides in sight of the live record. It may be asked more than once.
     Decide(&'d mut dyn FnMut(Option<&Record<'_>>) -> Result<Plan<'v>>),
@@ -69,6 +69,8 @@ pub(crate) struct Prepared {
 pub(super) struct Standing<'g> {
     pub(super) view: Option<View<'g>>,
     pub(super) is_live: bool,
+    /// It is the newest for sure, or there is none for sure.
+    pub(super) is_sure: bool,
     pub(super) ticket: Ticket,
 }
 
@@ -151,7 +153,10 @@ impl Store {
         }
         let live = standing.view.filter(|_| standing.is_live);
         let seen = live.map(|view| view.header.version);
-        let plan = self.plan(&guard, live, standing.ticket, change)?;
+        if !standing.is_sure && matches!(change, Change::Decide(_)) {
+            map.check_sure(&guard, standing.view.map(|view| view.offset))?;
+        }
+        let plan = self.plan(&guard, (live, standing.is_sure), standing.ticket, change)?;
         let (value, expires_at, kind) = match plan {
             Plan::Refuse(outcome) => {
                 return Ok(Attempt::Done(outcome(self.refusal(&map, &standing, options))));
@@ -204,7 +209,7 @@ impl Store {
     fn plan<'v>(
         &self,
         guard: &Guard,
-        live: Option<View<'_>>,
+        (live, is_sure): (Option<View<'_>>, bool),
         ticket: Ticket,
         change: &mut Change<'_, 'v>,
     ) -> Result<Plan<'v>> {
@@ -212,7 +217,9 @@ impl Store {
             Change::Put { value, expires_at } => {
                 return Ok(Plan::Put { value: Cow::Borrowed(value), expires_at: *expires_at });
             }
-            Change::Delete { always } if *always || live.is_some() => return Ok(Plan::Delete),
+            Change::Delete { always } if *always || live.is_some() || !is_sure => {
+                return Ok(Plan::Delete);
+            }
             Change::Delete { .. } => return Ok(Plan::Refuse(Outcome::Missing)),
             Change::Decide(decide) => decide,
         };
@@ -240,18 +247,21 @@ impl Store {
                 self.commit_all(map)?;
             }
             let ticket = self.rests_on_absence();
-            return Ok(Ok(Standing { view: None, is_live: false, ticket }));
+            let is_sure = map.check_sure(guard, None).is_ok();
+            return Ok(Ok(Standing { view: None, is_live: false, is_sure, ticket }));
         };
         if map.stream().is_hidden(offset) {
             self.commit_all(map)?;
             // A tombstone may be forgotten now.
             if map.newest(guard, key)? != Some(offset) {
                 let ticket = Ticket::DURABLE;
-                return Ok(Ok(Standing { view: None, is_live: false, ticket }));
+                let is_sure = map.check_sure(guard, None).is_ok();
+                return Ok(Ok(Standing { view: None, is_live: false, is_sure, ticket }));
             }
         }
         let view = self.volume.view(guard, offset)?;
         let ticket = self.rests_on(&***map, offset);
+        let is_sure = map.check_sure(guard, Some(offset)).is_ok();
         let is_put = view.header.kind == Kind::Put;
         let passed = view.header.expires_at.filter(|at| is_put && *at <= self.volume.now());
         let is_live = is_put && passed.is_none();
@@ -260,7 +270,7 @@ impl Store {
         }
         match passed {
             Some(at) if !self.volume.is_told_expired(at) => Ok(Err(at)),
-            _ => Ok(Ok(Standing { view: Some(view), is_live, ticket })),
+            _ => Ok(Ok(Standing { view: Some(view), is_live, is_sure, ticket })),
         }
     }
 

@@ -18,6 +18,8 @@ impl List {
         let (mut needed, mut records) = (0, 0);
         let forgotten = self.forgotten.all().map(|it| (it.offset, false));
         let forgotten = forgotten.chain(self.of_log().map(|offset| (offset, false)));
+        let marker = self.damage.doubt.and_then(|doubt| doubt.record);
+        let forgotten = forgotten.chain(marker.map(|(offset, _)| (offset, false)));
         let archived = self.archives.iter().flat_map(|(_, index)| index.values());
         let archived = archived.flat_map(|it| it.all().iter().map(|offset| (*offset, false)));
         let indexed = self.index.values().flat_map(|versions| {

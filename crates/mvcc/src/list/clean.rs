@@ -39,6 +39,8 @@ enum Holder {
     Entry,
     /// It is the newest control record.
     Control,
+    /// It says that there is doubt.
+    Doubt,
 }
 
 impl List {
@@ -180,6 +182,20 @@ impl List {
     pub(super) fn clean_page(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let records = records(&volume, guard, page, self.stream.pages.birth(page), until)?;
+        self.move_records(page, &records)
+    }
+
+    /// As [`List::clean_page`], of a page that is damaged: what is sound in it is moved.
+    pub(super) fn clean_damaged(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
+        let volume = Arc::clone(&self.stream.volume);
+        let sound = sound_records(&volume, guard, page, self.stream.pages.birth(page));
+        let records: Vec<View<'_>> = sound.into_iter().filter(|it| it.offset < until).collect();
+        self.move_records(page, &records)
+    }
+
+    /// Moves those of a page's records that are needed.
+    fn move_records(&mut self, page: u32, records: &[View<'_>]) -> Result<()> {
+        let volume = Arc::clone(&self.stream.volume);
         let forgotten = self.forgotten.sorted(page).to_vec();
         let moves = records.iter().filter_map(|view| self.move_of(view, page, &forgotten));
         let moves: Vec<Move<'_>> = moves.collect();
@@ -191,7 +207,8 @@ impl List {
         }
         for Move { view, holder } in &moves {
             // Each for itself: it is all the same which of both is found.
-            let header = Header { batched: false, ..view.header };
+            let doubtful = self.is_doubtful(view) && !mutant!("mvcc.damage.moved");
+            let header = Header { batched: false, doubtful, ..view.header };
             let offset = self.stream.append(header, view.key(), &[view.value()])?;
             self.bytes_copied += u64::from(view.len());
             self.note_move(view, *holder, offset);
@@ -220,6 +237,11 @@ impl List {
                 }
             }
             Holder::Forgotten(birth) => self.forget(offset, view.len(), birth),
+            Holder::Doubt => {
+                if let Some(doubt) = &mut self.damage.doubt {
+                    doubt.record = Some((offset, view.len()));
+                }
+            }
             Holder::Entry => {
                 if let Some(part) = self.entries.part_at(view.header.version, view.offset) {
                     part.offset = offset;
@@ -250,10 +272,10 @@ impl List {
             _ => false,
         };
         let is_older = mutant!("mvcc.clean.older") && self.index.contains_key(view.key());
-        let holder = if is_indexed {
+        let holder = if is_indexed || is_older {
             Holder::Index
-        } else if is_older {
-            Holder::Forgotten(u64::MAX)
+        } else if self.damage.doubt.and_then(|it| it.record).is_some_and(|it| it.0 == view.offset) {
+            Holder::Doubt
         } else if self.is_newest_control(view) {
             Holder::Control
         } else if self.entries.part_at(view.header.version, view.offset).is_some() {
@@ -282,6 +304,19 @@ impl List {
         let is_known = view.header.kind == Kind::Delete && self.index.contains_key(view.key());
         (!is_known && self.stream.pages.is_any_older(birth, page)).then_some(birth)
     }
+}
+
+/// Those of a page's records that are sound, in order.
+fn sound_records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64) -> Vec<View<'g>> {
+    let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
+    let (mut at, mut records) = (start, Vec::new());
+    while at + 8 <= start + size {
+        let view = volume.view(guard, at).ok();
+        let sound = view.filter(|view| view.check(volume.seed_at(birth, at)).is_ok());
+        at += sound.map_or(8, |view| u64::from(view.len()));
+        records.extend(sound);
+    }
+    records
 }
 
 /// The records of a full page, in order, up to `until` or its end mark.

@@ -16,11 +16,13 @@
 
 mod audit;
 mod clean;
+mod damage;
 mod entries;
 mod forgotten;
 mod found;
 mod grave;
 mod recover;
+mod rewrite;
 
 use crate::key::Key;
 use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Space, Way};
@@ -31,6 +33,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
+use damage::Damage;
 use entries::Entries;
 use forgotten::AllForgotten;
 use grave::Grave;
@@ -102,6 +105,7 @@ pub(crate) struct List {
     /// It is a log; what is pending then, and the control record.
     is_log: bool,
     entries: Entries,
+    damage: Damage,
 }
 
 impl List {
@@ -140,6 +144,7 @@ impl List {
             bytes_copied: 0,
             is_log,
             entries: Entries::default(),
+            damage: Damage::default(),
         }
     }
 
@@ -274,6 +279,18 @@ impl Map for List {
         }
     }
 
+    fn check_sure(&self, guard: &Guard, found: Option<u64>) -> Result<()> {
+        self.be_sure(guard, found)
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.damage.is_any
+    }
+
+    fn check_complete(&self) -> Result<()> {
+        self.be_complete()
+    }
+
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()> {
         let key = Key::new(key);
         if !new.is_put {
@@ -321,6 +338,7 @@ impl Map for List {
         self.graves.clear();
         (self.records, self.key_bytes) = (0, 0);
         self.horizon = self.horizon.max(version);
+        self.end_damage();
         self.drop_archives(guard)
     }
 
@@ -408,6 +426,9 @@ impl Map for List {
         for (offset, is_indexed) in indexed.map(|offset| (offset, true)).chain(of_log) {
             let checked = volume.view(guard, offset).and_then(|view| {
                 volume.check(&view)?;
+                if view.header.kind == Kind::Lost {
+                    self.be_sure(guard, Some(offset))?;
+                }
                 if view.header.large {
                     volume.chain(guard, view.value(), true)?;
                 }
@@ -421,6 +442,9 @@ impl Map for List {
                 Ok(_) => {}
                 Err(error) => damaged(error),
             }
+        }
+        if let Err(error) = self.be_complete() {
+            damaged(error);
         }
         Ok((records, bytes))
     }

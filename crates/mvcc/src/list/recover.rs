@@ -10,14 +10,18 @@
 //! The first of these pages goes last: as long as it is there, another opening comes to the same end. Nor does
 //! what is moved out of it *follow*, for it is behind what is void.
 //!
+//! What is damaged is told from what is torn, and what is known of the keys then is in [`damage`](super::damage).
+//!
 //! A process that was killed may have left in the caches alone what is found here, and shown. So all that nothing
 //! proves to be durable is flushed before it counts.
 
+use super::damage::{Doubt, Hurt, Piece, pieces};
 use super::entries::Pending;
 use super::found::{self, Standing};
+use super::rewrite::{self, Left, Lost};
 use super::{List, Versions};
 use crate::key::Key;
-use crate::map::{Map, Opening};
+use crate::map::Opening;
 use crate::volume::Volume;
 use crate::volume::page::Found;
 use crate::volume::pages::Pages;
@@ -27,7 +31,7 @@ use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{Recovery, mutant};
 use coreplane_record::{Kind, View};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Pages between two words on how far it is.
@@ -58,6 +62,13 @@ struct Reading<'v> {
     void_from: Option<u64>,
     /// The last page with a record that follows, by its number in the order of births.
     proven: usize,
+    /// From the first on that is not sound: torn, unless a record follows.
+    held: Vec<(Position, Piece)>,
+    /// Records that are damaged, by where they are.
+    hurt: BTreeMap<u64, Hurt>,
+    /// Pages with damage.
+    damaged: BTreeSet<u32>,
+    doubt: Option<Doubt>,
     /// Of a log: all records that count as far as is known, and what comes of them.
     found: Option<found::Found>,
     standing: Standing,
@@ -82,7 +93,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Lis
         }
     }
     contents.stream.sort_unstable();
-    let (list, voids) = {
+    let (list, left) = {
         let guard = recovery.pin();
         let reading = read(volume, &recovery, &guard, &contents, opening)?;
         flush(volume, &contents, reading.proven, opening);
@@ -92,7 +103,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Lis
     };
     // From here on everybody may read, and pages can be given back.
     drop(recovery);
-    finish(list, &voids)
+    rewrite::finish(list, left)
 }
 
 /// Reads all pages of the stream.
@@ -113,11 +124,14 @@ fn read<'v>(
         clears: Vec::new(),
         void_from: None,
         proven: 0,
+        held: Vec::new(),
+        hurt: BTreeMap::new(),
+        damaged: BTreeSet::new(),
+        doubt: None,
         found: volume.is_log().then(found::Found::default),
         standing: Standing::default(),
     };
     let total = contents.stream.len();
-    let mut broken: Option<u64> = None;
     let all = contents.stream.iter().map(|(_, page)| page).chain(contents.chains.keys());
     for page in all {
         if !recovery.adopt(*page, volume.space.page_size()) {
@@ -130,11 +144,12 @@ fn read<'v>(
             (opening.progress)(Progress { stage, done: at as u64, total: total as u64 });
         }
         let found = volume.look_at_page(recovery, page, birth);
-        reading.take_page(&found, &mut broken, (at, birth, opening))?;
+        let is_ended = opening.was_closed || birth < opening.births_closed;
+        reading.take_page(&found, (at, page, birth), is_ended)?;
     }
     // A group that has no end, and no break: its last page was never named.
     let open = reading.group.first().map(|it| it.1);
-    reading.void_from = reading.void_from.or(open);
+    reading.void_from = open.or_else(|| reading.held.first().map(|it| it.1.offset()));
     reading.take_log()?;
     Ok(reading)
 }
@@ -144,80 +159,154 @@ impl Reading<'_> {
     fn take_page(
         &mut self,
         found: &Found,
-        broken: &mut Option<u64>,
-        (number, birth, opening): (usize, u64, &Opening<'_>),
+        (number, page, birth): (usize, u32, u64),
+        is_ended: bool,
     ) -> Result<()> {
-        let views = |it: &u64| self.volume.view(self.guard, *it).ok();
-        if let Some(at) = *broken {
-            // All of this is void, unless it says that what is broken was durable.
-            let follows = found.records.iter().filter_map(views).any(|view| view.header.follows);
-            if follows || found.follows_behind {
-                return Err(damaged(at));
+        let start = self.volume.space.start_of(page);
+        for piece in pieces(self.volume, self.guard, (page, birth), found) {
+            // All that was held before was durable.
+            let mut proves = is_ended.then_some(Position::MAX);
+            if let Piece::Sound(offset) = piece {
+                let view = self.volume.view(self.guard, offset)?;
+                if view.header.follows {
+                    (self.proven, proves) = (number, Some(Position::MAX));
+                } else if view.header.kind == Kind::Lost {
+                    proves = proves.or(Doubt::decode(&view).map(|it| it.proven));
+                }
             }
-            return Ok(());
-        }
-        for offset in &found.records {
-            let view = self.volume.view(self.guard, *offset)?;
-            let start = self.volume.space.start_of(self.volume.space.page_of(*offset));
-            let place = Position { birth, within: (*offset - start) as u32 };
-            self.group.push((place, *offset));
-            if view.header.follows {
-                self.proven = number;
+            if let Some(until) = proves.filter(|_| !mutant!("mvcc.damage.torn")) {
+                self.take_held(until)?;
             }
-            if !view.header.batched || mutant!("mvcc.list.half_groups") {
-                self.end_group()?;
+            let place = Position { birth, within: (piece.offset() - start) as u32 };
+            let is_sound = matches!(piece, Piece::Sound(_));
+            if self.held.is_empty() && (is_sound || is_ended) {
+                self.take_piece(place, piece)?;
+            } else {
+                self.held.push((place, piece));
             }
-        }
-        if let Some(at) = found.broken {
-            if found.follows_behind || opening.was_closed {
-                return Err(damaged(at));
-            }
-            *broken = Some(at);
-            self.void_from = Some(self.group.first().map_or(at, |it| it.1));
         }
         Ok(())
+    }
+
+    /// What is held was durable, up to the first that is not sound and does not stand before `until`.
+    fn take_held(&mut self, until: Position) -> Result<()> {
+        let torn = |it: &(Position, Piece)| it.0 >= until && !matches!(it.1, Piece::Sound(_));
+        let at = self.held.iter().position(torn).unwrap_or(self.held.len());
+        let rest = self.held.split_off(at);
+        for (place, piece) in std::mem::replace(&mut self.held, rest) {
+            self.take_piece(place, piece)?;
+        }
+        Ok(())
+    }
+
+    /// This was durable.
+    fn take_piece(&mut self, place: Position, piece: Piece) -> Result<()> {
+        let at = piece.offset();
+        if !matches!(piece, Piece::Sound(_)) {
+            if self.volume.is_log() {
+                return Err(damaged(at));
+            }
+            self.damaged.insert(self.volume.space.page_of(at));
+        }
+        match piece {
+            Piece::Sound(_) => {
+                self.group.push((place, at));
+                let header = self.volume.view(self.guard, at)?.header;
+                if !header.batched || mutant!("mvcc.list.half_groups") {
+                    self.end_group()?;
+                }
+            }
+            Piece::Hurt(_, hurt) if matches!(hurt.header.kind, Kind::Put | Kind::Delete) => {
+                let is_last = !hurt.header.batched;
+                self.hurt.insert(at, hurt);
+                self.group.push((place, at));
+                if is_last {
+                    self.end_group()?;
+                }
+            }
+            Piece::Hurt(..) => self.lose(place)?,
+            Piece::Lost(_, to) => {
+                self.lose(Position { within: place.within + (to - at) as u32, ..place })?;
+            }
+            Piece::Mark(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Records of unknown keys were lost before this.
+    fn lose(&mut self, until: Position) -> Result<()> {
+        self.doubt_until(Doubt { until, proven: until, record: None });
+        // That its group was durable is known.
+        self.end_group()
+    }
+
+    fn doubt_until(&mut self, doubt: Doubt) {
+        let is_any = doubt.until > Position::default();
+        if is_any && self.doubt.is_none_or(|it| it.until <= doubt.until) {
+            self.doubt = Some(doubt);
+        }
     }
 
     /// All records of a group are here: they count.
     fn end_group(&mut self) -> Result<()> {
         for (place, offset) in std::mem::take(&mut self.group) {
+            if let Some(Hurt { header, key }) = self.hurt.get(&offset).cloned() {
+                if header.version > self.cleared {
+                    self.take_key(key, offset, header.version)?;
+                }
+                continue;
+            }
             let view = self.volume.view(self.guard, offset)?;
             if let Some(found) = &mut self.found {
                 found.take(place, &view);
                 continue;
             }
-            match view.header.kind {
-                Kind::Put | Kind::Delete if view.header.version > self.cleared => {
+            match (view.header.kind, Doubt::decode(&view)) {
+                (Kind::Lost, Some(doubt)) => self.doubt_until(doubt),
+                (Kind::Put | Kind::Delete | Kind::Lost, _)
+                    if view.header.version > self.cleared =>
+                {
                     self.take_record(&view)?;
                 }
-                Kind::Commit => {
-                    let version = view.header.version;
-                    self.clears.retain(|it| it.0 != version);
-                    self.clears.push((version, offset));
-                    self.clear(version)?;
-                }
+                (Kind::Commit, _) => self.take_clear(&view)?,
                 _ => {}
             }
         }
         Ok(())
     }
 
+    fn take_clear(&mut self, view: &View<'_>) -> Result<()> {
+        let version = view.header.version;
+        self.clears.retain(|it| it.0 != version);
+        self.clears.push((version, view.offset));
+        // Where it was written first, not where it was moved to: what was lost behind that was not cleared.
+        let written = view.value_word(0).unwrap_or(0);
+        self.doubt = self.doubt.filter(|doubt| doubt.until.birth >= written);
+        self.clear(version)
+    }
+
     fn take_record(&mut self, view: &View<'_>) -> Result<()> {
-        let key = Key::new(view.key());
-        match self.index.get_mut(&key) {
-            None => {
-                self.key_bytes += key.heap_bytes();
-                self.index.insert(key, Versions::One(view.offset));
-            }
-            Some(versions) => {
-                let old = self.volume.view(self.guard, versions.newest())?;
-                // Of what was moved the copy counts, so that the page that it was moved out of is free.
-                if view.header.version >= old.header.version {
-                    *versions = Versions::One(view.offset);
-                }
-            }
+        self.take_key(Key::new(view.key()), view.offset, view.header.version)
+    }
+
+    fn take_key(&mut self, key: Key, offset: u64, version: u64) -> Result<()> {
+        let Some(newest) = self.index.get(&key).map(Versions::newest) else {
+            self.key_bytes += key.heap_bytes();
+            self.index.insert(key, Versions::One(offset));
+            return Ok(());
+        };
+        // Of what was moved the copy counts, so that the page that it was moved out of is free.
+        if version >= self.version_of(newest)? {
+            self.index.insert(key, Versions::One(offset));
         }
         Ok(())
+    }
+
+    fn version_of(&self, offset: u64) -> Result<u64> {
+        match self.hurt.get(&offset) {
+            Some(hurt) => Ok(hurt.header.version),
+            None => Ok(self.volume.view(self.guard, offset)?.header.version),
+        }
     }
 
     /// Of a log, when all of it was read: what counts.
@@ -233,15 +322,15 @@ impl Reading<'_> {
     /// What is older than a clear is gone.
     fn clear(&mut self, version: u64) -> Result<()> {
         self.cleared = self.cleared.max(version);
-        let (volume, guard, cleared) = (self.volume, self.guard, self.cleared);
-        let mut failed = None;
-        self.index.retain(|_, versions| match volume.view(guard, versions.newest()) {
-            Ok(view) => view.header.version > cleared,
+        let (mut index, mut failed) = (std::mem::take(&mut self.index), None);
+        index.retain(|_, versions| match self.version_of(versions.newest()) {
+            Ok(version) => version > self.cleared,
             Err(error) => {
                 failed = Some(error);
                 true
             }
         });
+        self.index = index;
         self.key_bytes = self.index.keys().map(Key::heap_bytes).sum();
         failed.map_or(Ok(()), Err)
     }
@@ -265,40 +354,50 @@ fn damaged(offset: u64) -> Error {
     Error::Corrupt { offset, what }
 }
 
-/// The list of what was read; and the pages that are void from some place on.
+/// The list of what was read; and what is left to do.
 fn into_list(
     volume: &Arc<Volume>,
     guard: &Guard,
     reading: Reading<'_>,
     contents: Contents,
     opening: &Opening<'_>,
-) -> Result<(List, Vec<(u32, u64)>)> {
-    let Reading { index, key_bytes, clears, void_from, standing, .. } = reading;
+) -> Result<(List, Left)> {
+    let Reading { index, key_bytes, clears, void_from, standing, hurt, damaged, doubt, .. } =
+        reading;
     let mut pages = Pages::new(&volume.space);
     pages.offer(contents.free.into_iter());
-    let place = void_from.map(|at| (volume.space.page_of(at), at));
-    let mut voids = Vec::new();
-    for (birth, page) in &contents.stream {
-        pages.adopt(*page, *birth);
-        match place {
-            Some((first, at)) if first == *page => voids.push((*page, at)),
-            Some(_) if !voids.is_empty() => voids.push((*page, volume.space.start_of(*page))),
-            _ => {}
-        }
-    }
+    contents.stream.iter().for_each(|(birth, page)| pages.adopt(*page, *birth));
+    let voids = voids_of(volume, &contents.stream, void_from);
     let mut list =
         List::new(Stream::new(volume, pages, opening.first_birth), opening.held, opening.horizon);
     (list.index, list.key_bytes) = (index, key_bytes);
     list.entries = standing.entries;
-    let mut named = Vec::new();
+    let (mut named, mut lost) = (Vec::new(), Vec::new());
     for (key, versions) in &list.index {
+        if let Some(hurt) = hurt.get(&versions.newest()) {
+            lost.push(Lost { key: key.clone(), header: hurt.header });
+            continue;
+        }
         let view = volume.view(guard, versions.newest())?;
-        let is_put = view.header.kind == Kind::Put;
-        list.records += u64::from(is_put);
-        if !is_put {
+        match live(volume, guard, &mut list.stream.pages, &view, &mut named) {
+            Ok(()) => {}
+            Err(error) if list.is_log => return Err(error),
+            Err(_) => {
+                // The pages of its value are not those that it names.
+                lost.push(Lost { key: key.clone(), header: view.header });
+                continue;
+            }
+        }
+        list.records += u64::from(view.header.kind == Kind::Put);
+        list.damage.is_any |= view.header.kind == Kind::Lost;
+        if view.header.kind == Kind::Delete {
             list.graves.push_back(list.grave_of(key.clone(), &view));
         }
-        live(volume, guard, &mut list.stream.pages, &view, &mut named)?;
+    }
+    list.damage.is_any |= doubt.is_some() || !lost.is_empty();
+    list.damage.doubt = doubt;
+    if let Some((offset, len)) = doubt.and_then(|doubt| doubt.record) {
+        list.stream.pages.add_live(volume.space.page_of(offset), len);
     }
     for part in list.entries.pending.iter().flat_map(Pending::all) {
         let view = volume.view(guard, part.offset)?;
@@ -319,14 +418,25 @@ fn into_list(
             list.stream.drop_chain(&[page]);
         }
     }
-    for (_, page) in contents.stream {
+    let (damaged, others): (Vec<_>, Vec<_>) =
+        contents.stream.into_iter().partition(|(_, page)| damaged.contains(page));
+    for (_, page) in others {
         if voids.iter().all(|it| it.0 != page) {
             // What is left of it behind its end mark, nobody knows: it counts as dead.
             list.stream.pages.set_used(page, volume.space.page_size());
             list.stream.pages.close(page);
         }
     }
-    Ok((list, voids))
+    Ok((list, Left { voids, lost, damaged }))
+}
+
+/// The pages that are void, each from some place on, of those of the stream.
+fn voids_of(volume: &Volume, stream: &[(u64, u32)], void_from: Option<u64>) -> Vec<(u32, u64)> {
+    let Some(at) = void_from else { return Vec::new() };
+    let first = volume.space.page_of(at);
+    let pages = stream.iter().map(|(_, page)| *page).skip_while(|page| *page != first);
+    let places = pages.map(|page| (page, volume.space.start_of(page)));
+    places.map(|(page, start)| (page, if page == first { at } else { start })).collect()
 }
 
 /// A record is needed, and the pages of its value, which are `named`.
@@ -363,36 +473,4 @@ fn add_unindexed(
         list.forget(offset, view.len(), birth.unwrap_or(written));
     }
     Ok(())
-}
-
-/// Moves what lives in the page that ends with what a cut has left, and frees all void pages; durable when it
-/// returns.
-fn finish(mut list: List, voids: &[(u32, u64)]) -> Result<List> {
-    if mutant!("mvcc.list.void_stays") {
-        return Ok(list);
-    }
-    list.stream.is_settled = false;
-    let is_first_last = !mutant!("mvcc.recover.void_order");
-    let rest: Vec<u32> = voids.iter().skip(1).map(|(page, _)| *page).collect();
-    if is_first_last {
-        rest.iter().for_each(|page| list.stream.pages.close(*page));
-    }
-    list.stream.settle()?;
-    if let Some((page, until)) = voids.first() {
-        // A pool that is full has a page now, if it has no other.
-        let _found = list.stream.await_free();
-        let guard = coreplane_pmem::epoch::pin();
-        list.clean_page(&guard, *page, *until)?;
-        drop(guard);
-        list.stream.settle()?;
-        list.stream.pages.close(*page);
-        list.stream.settle()?;
-    }
-    if !is_first_last {
-        rest.iter().for_each(|page| list.stream.pages.close(*page));
-        list.stream.settle()?;
-    }
-    list.stream.is_settled = true;
-    list.settle();
-    Ok(list)
 }

@@ -454,11 +454,7 @@ impl Map for Tree {
     }
 
     fn take_rest(&mut self, rest: Rest) -> Result<()> {
-        let Some(left) = self.left else { return Ok(()) };
-        let voids = self.adopt(left, rest);
-        self.begin_life(left, &voids)?;
-        self.left = None;
-        Ok(())
+        self.take_left(rest)
     }
 
     fn count_some(&mut self) -> bool {

@@ -48,6 +48,15 @@ impl Tree {
         Ok(Rest { pages, before, voids })
     }
 
+    /// Has what was left from now on; durable when it returns.
+    pub(super) fn take_left(&mut self, rest: Rest) -> Result<()> {
+        let Some(left) = self.left else { return Ok(()) };
+        let voids = self.adopt(left, rest);
+        self.begin_life(left, &voids)?;
+        self.left = None;
+        Ok(())
+    }
+
     /// Has all pages from now on; those in which nothing counts.
     pub(super) fn adopt(&mut self, left: Left, rest: Rest) -> Vec<u32> {
         let Rest { pages, before, voids } = rest;

@@ -214,7 +214,9 @@ impl Bench {
         volume.pool.set_root(root.to_words()).unwrap();
         let (progress, begin) = (&|_| {}, &|| Ok(()));
         let (was_closed, held, horizon) = (false, u64::MAX, 0);
-        let opening = Opening { was_closed, first_birth, held, horizon, begin, progress };
+        let births_closed = 0;
+        let opening =
+            Opening { was_closed, births_closed, first_birth, held, horizon, begin, progress };
         let tree = Tree::open(&volume, &opening).unwrap();
         let (pins, model) = (Vec::new(), Model::new());
         let mut this =

@@ -12,6 +12,10 @@ pub(crate) struct Found {
     pub(crate) records: Vec<u64>,
     /// Where what is no sound record begins, unless the page ends well.
     pub(crate) broken: Option<u64>,
+    /// Where the sound records behind that begin, in order.
+    pub(crate) behind: Vec<u64>,
+    /// Where the end mark is, or the page ends.
+    pub(crate) end: u64,
     /// A sound record behind that follows.
     pub(crate) follows_behind: bool,
 }
@@ -31,14 +35,14 @@ impl Volume {
         within: u32,
     ) -> Found {
         let guard = recovery.pin();
-        let mut found = Found { records: Vec::new(), broken: None, follows_behind: false };
         let (start, size) = (self.space.start_of(page), u64::from(self.space.page_size()));
+        let (records, behind, end) = (Vec::new(), Vec::new(), start + size);
+        let mut found = Found { records, broken: None, behind, end, follows_behind: false };
         let mut at = start + u64::from(within);
         while at + 8 <= start + size {
             let word = self.space.bytes(&guard, at, 8).and_then(|it| it.first_chunk().copied());
-            if found.broken.is_none()
-                && word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at))
-            {
+            if word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at)) {
+                found.end = at;
                 return found;
             }
             let view = (at + HEADER as u64 <= start + size)
@@ -51,6 +55,7 @@ impl Volume {
                     at += u64::from(view.len());
                 }
                 Some(view) => {
+                    found.behind.push(at);
                     found.follows_behind |= view.header.follows;
                     at += u64::from(view.len());
                 }

@@ -28,6 +28,8 @@ pub(crate) struct Root {
     pub(crate) told_expired: u64,
     /// One more than the sequence above which all tombstones are kept; 0: they are not.
     pub(crate) held: u64,
+    /// Pages with a lesser birth were ended durably by a close: what is not sound in them is damaged.
+    pub(crate) births_closed: u64,
 }
 
 impl Root {
@@ -36,14 +38,14 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        let Self { flags, versions_end, births_end, told_expired, held } = self;
-        [flags, versions_end, births_end, told_expired, held, 0, 0, 0]
+        let Self { flags, versions_end, births_end, told_expired, held, births_closed } = self;
+        [flags, versions_end, births_end, told_expired, held, births_closed, 0, 0]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, versions_end, births_end, told_expired, held, ..] = words;
-        Self { flags, versions_end, births_end, told_expired, held }
+        let [flags, versions_end, births_end, told_expired, held, births_closed, ..] = words;
+        Self { flags, versions_end, births_end, told_expired, held, births_closed }
     }
 }
 

@@ -54,6 +54,11 @@ pub(crate) struct Position {
     pub(crate) within: u32,
 }
 
+impl Position {
+    /// Behind all others.
+    pub(crate) const MAX: Self = Self { birth: u64::MAX, within: u32::MAX };
+}
+
 /// What a sync covers.
 #[derive(Debug, Clone, Copy)]
 struct Mark {

@@ -18,6 +18,8 @@ const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"])
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
+/// What damage of a list costs.
+const LIST_DAMAGE: Suite = Suite::of(PACKAGE, "list_damage", &[]);
 /// The tree alone, with kills between a seal and its fence.
 const TREE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tree::tests"]);
 const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
@@ -93,6 +95,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.open.versions", "versions begin again where they began", LIVES),
     Mutant::new("mvcc.open.births", "births begin again where they began", LIVES),
     Mutant::new("mvcc.open.begin", "a pool is called open before it was found sound", DAMAGE),
+    Mutant::new(
+        "mvcc.open.closed",
+        "what a close has ended is taken for torn when an opening was cut",
+        LIST_DAMAGE,
+    )
+    .quick(),
+    Mutant::new("mvcc.damage.torn", "a damaged record is taken for a torn one", LIST_DAMAGE)
+        .quick(),
+    Mutant::new("mvcc.damage.stale", "an older version is shown for a lost one", LIST_DAMAGE),
+    Mutant::new("mvcc.damage.moved", "what is doubtful is sure where it was moved to", LIST_DAMAGE),
+    Mutant::new("mvcc.damage.grave", "it is forgotten that a key is surely gone", LIST_DAMAGE),
+    Mutant::new("mvcc.damage.proof", "a damaged page is taken for torn later", LIST_DAMAGE),
+    Mutant::new(
+        "mvcc.damage.order",
+        "what is known of damage is void when the damaged page has gone",
+        LIST_DAMAGE,
+    ),
     Mutant::new("mvcc.stream.order", "a log goes on in pages that may have no life", LOG_MOMENTS),
     Mutant::new(
         "mvcc.stream.own_page",
