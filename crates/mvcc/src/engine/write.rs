@@ -155,6 +155,7 @@ impl Store {
         let seen = live.map(|view| view.header.version);
         if !standing.is_sure && matches!(change, Change::Decide(_)) {
             map.check_sure(&guard, standing.view.map(|view| view.offset))?;
+            standing.view.map_or(Ok(()), |view| self.check_gone(&view))?;
         }
         let plan = self.plan(&guard, (live, standing.is_sure), standing.ticket, change)?;
         let (value, expires_at, kind) = match plan {
@@ -265,8 +266,9 @@ impl Store {
         let is_put = view.header.kind == Kind::Put;
         let passed = view.header.expires_at.filter(|at| is_put && *at <= self.volume.now());
         let is_live = is_put && passed.is_none();
-        if !is_live {
-            self.check_gone(&view)?;
+        if !is_live && self.check_gone(&view).is_err() {
+            let (view, is_sure) = (Some(view), false);
+            return Ok(Ok(Standing { view, is_live, is_sure, ticket }));
         }
         match passed {
             Some(at) if !self.volume.is_told_expired(at) => Ok(Err(at)),

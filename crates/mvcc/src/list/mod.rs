@@ -151,8 +151,11 @@ impl List {
     /// A record is led to no more, and nobody needs it.
     fn supersede(&mut self, guard: &Guard, offset: u64) -> Result<()> {
         let view = self.stream.volume.view(guard, offset)?;
-        let (len, chain) = (view.len(), self.chain_of(guard, &view));
-        self.supersede_with(offset, len, &chain);
+        // What a damaged record says of its length is not believed: its page stays.
+        if self.stream.volume.check(&view).is_ok() {
+            let (len, chain) = (view.len(), self.chain_of(guard, &view));
+            self.supersede_with(offset, len, &chain);
+        }
         Ok(())
     }
 
@@ -310,7 +313,7 @@ impl Map for List {
         let versions = entry.get_mut();
         let old = versions.newest();
         let view = self.stream.volume.view(guard, old)?;
-        self.records -= u64::from(view.header.kind == Kind::Put);
+        self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
         let is_seen = self.pins.range(view.header.version..new.version).next().is_some();
         if is_seen && !mutant!("mvcc.list.pin") {
             let mut offsets = versions.all().to_vec();
@@ -322,8 +325,11 @@ impl Map for List {
         if let Some(last) = versions.all_mut().last_mut() {
             *last = new.offset;
         }
-        let (len, chain) = (view.len(), self.chain_of(guard, &view));
-        self.supersede_with(old, len, &chain);
+        // As in `supersede`.
+        if self.stream.volume.check(&view).is_ok() {
+            let (len, chain) = (view.len(), self.chain_of(guard, &view));
+            self.supersede_with(old, len, &chain);
+        }
         Ok(())
     }
 

@@ -245,11 +245,12 @@ impl Tree {
         need
     }
 
-    /// The tree leads to this record no more.
+    /// The tree leads to this record no more. What a damaged one says of its length is not believed: its page stays.
     fn bury(&mut self, view: &View<'_>) {
-        self.records -= u64::from(view.header.kind == Kind::Put);
+        self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
         let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
-        self.gone.push(Gone { offset, len, is_large });
+        let gone = Gone { offset, len, is_large };
+        self.gone.extend(self.stream.volume.check(view).is_ok().then_some(gone));
     }
 }
 
