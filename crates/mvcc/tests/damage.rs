@@ -61,6 +61,16 @@ fn made(kind: MapKind, closes: bool, count: u32) -> Made {
         store.close().expect("close");
     }
     drop(store);
+    let sim = match closes && count % 2 == 1 {
+        false => sim,
+        // It is opened once more, and killed before anything is written.
+        true => {
+            let next = sim.killed().expect("memory");
+            let space = Arc::clone(next.space());
+            drop(MapEngine::simulated_open(kind, space, &options()).expect("open"));
+            next
+        }
+    };
     // The last, and with it the last of the page before if it is the first of its own.
     let last = groups.into_iter().rev().take(2).flatten().collect();
     Made { image: sim.crash(Eviction::Everything), map, last }

@@ -2,7 +2,8 @@
 //! the newest, whatever is written, moved, closed, cut and opened since.
 
 use coreplane_engine::{
-    Batch, Engine, Error, Ordered, Outcome, Repairable, Snapshots, WriteOptions,
+    Batch, Completion, Engine, Error, Ordered, Outcome, Repairable, Snapshots, Visibility,
+    WriteOptions,
 };
 use coreplane_mvcc::{MapEngine, MapKind, Options};
 use coreplane_pmem::media::sim::{Eviction, Image, Sim, SimOptions};
@@ -190,6 +191,32 @@ fn a_flipped_bit_costs_its_key_wherever_it_is() {
                 }
             }
         }
+    }
+}
+
+/// What is written early is newer than what was lost, and is shown.
+#[test]
+fn what_is_written_early_beside_damage_is_read() {
+    let (mut image, _) = made(true, false);
+    let its = record(&image, 4, 2);
+    flip(&mut image, std::iter::once((its.start + 25) * 8));
+    let sim = image.reopen().expect("memory");
+    let store = open(&sim).expect("open");
+    let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+    for number in [4, 20, 99] {
+        let outcome = store.put(&key(number), b"early", &early).expect("put");
+        assert!(!outcome.ticket().is_durable());
+        assert_eq!(store.get(&key(number)).expect("get").as_deref(), Some(b"early".as_slice()));
+        let outcome = store.put(&key(number), b"again", &early).expect("put");
+        assert!(!outcome.ticket().is_durable());
+        let mut shown = Vec::new();
+        let mut show = |_: usize, record: Option<coreplane_engine::Record<'_>>| {
+            shown.extend(record.map(|it| it.value.to_vec()));
+        };
+        let keys = [key(number), key(12)];
+        let keys = keys.each_ref().map(|it| it.as_slice());
+        let _horizon = store.multi_get(&keys, Visibility::Durable, &mut show).expect("multi_get");
+        assert_eq!(shown.first().map(Vec::as_slice), Some(b"again".as_slice()));
     }
 }
 

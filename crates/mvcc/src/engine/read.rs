@@ -83,11 +83,13 @@ impl Store {
             let map = self.map.read();
             let guard = epoch::pin();
             let newest = map.newest(&guard, key)?;
-            map.check_sure(&guard, newest)?;
             let (seen, ticket) = match newest {
                 None => self.see_none(&**map, key),
                 Some(offset) => (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset)),
             };
+            if !matches!(seen, Seen::Hidden) {
+                map.check_sure(&guard, newest)?;
+            }
             if matches!(seen, Seen::Hidden | Seen::Expired(_)) {
                 drop(map);
                 self.uncover(&seen)?;
@@ -123,13 +125,15 @@ impl Store {
             let mut first = None;
             for key in keys {
                 let newest = map.newest(&guard, key)?;
-                map.check_sure(&guard, newest)?;
                 let (seen, ticket) = match newest {
                     None => self.see_none(&**map, key),
                     Some(offset) => {
                         (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset))
                     }
                 };
+                if !matches!(seen, Seen::Hidden) {
+                    map.check_sure(&guard, newest)?;
+                }
                 horizon.include(ticket);
                 match seen {
                     Seen::Live(view) => all.push((Some(view), ticket)),

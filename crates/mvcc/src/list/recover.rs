@@ -56,6 +56,8 @@ struct Reading<'v> {
     group: Vec<(Position, u64)>,
     /// What is older was cleared.
     cleared: u64,
+    /// The greatest birth of a page in which a clear was written first.
+    cleared_birth: u64,
     /// Their versions, and where they are.
     clears: Vec<(u64, u64)>,
     /// Where what is void begins.
@@ -121,6 +123,7 @@ fn read<'v>(
         key_bytes: 0,
         group: Vec::new(),
         cleared: 0,
+        cleared_birth: 0,
         clears: Vec::new(),
         void_from: None,
         proven: 0,
@@ -241,7 +244,8 @@ impl Reading<'_> {
     }
 
     fn doubt_until(&mut self, doubt: Doubt) {
-        let is_any = doubt.until > Position::default();
+        // The record of one that was cleared may have been moved behind the clear.
+        let is_any = doubt.until > Position::default() && doubt.until.birth >= self.cleared_birth;
         if is_any && self.doubt.is_none_or(|it| it.until <= doubt.until) {
             self.doubt = Some(doubt);
         }
@@ -281,6 +285,7 @@ impl Reading<'_> {
         self.clears.push((version, view.offset));
         // Where it was written first, not where it was moved to: what was lost behind that was not cleared.
         let written = view.value_word(0).unwrap_or(0);
+        self.cleared_birth = self.cleared_birth.max(written);
         self.doubt = self.doubt.filter(|doubt| doubt.until.birth >= written);
         self.clear(version)
     }

@@ -75,7 +75,10 @@ impl LogMap {
                 // So that not all of it is in DRAM.
                 let mut map = self.store.map.write();
                 self.store.check_writable()?;
-                map.seal()?;
+                match self.store.volume.space.fences_at_once() {
+                    true => self.store.commit_all(&mut map)?,
+                    false => map.seal()?,
+                }
             }
             check_range("install a record", record.timestamp, (1, newest))?;
             self.store.check_lengths(record.key, record.value.len())?;

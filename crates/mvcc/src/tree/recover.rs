@@ -272,17 +272,18 @@ impl Reading<'_> {
         for index in first..self.pages.len() {
             let start = self.reader.volume.space.start_of(self.pages[index].1);
             let Reader { volume, guard, .. } = self.reader;
+            let is_ended = opening.was_closed || self.pages[index].0 < opening.births_closed;
             let found = self.found(index);
             let behind = |it: &&u64| index > first || chosen.is_none() || **it > offset;
             for offset in found.records.iter().filter(behind) {
                 let follows = volume.view(guard, *offset)?.header.follows;
-                if follows && !is_next || opening.was_closed {
+                if follows && !is_next || is_ended {
                     return Err(damaged(*offset));
                 }
                 is_next = false;
             }
             if let Some(broken) = found.broken {
-                if found.follows_behind || opening.was_closed {
+                if found.follows_behind || is_ended {
                     return Err(damaged(broken));
                 }
                 is_next &= broken == start;

@@ -195,3 +195,23 @@ fn a_snapshot_replaces_what_is_pending() {
         }
     }
 }
+
+/// More records than are sealed at once, in one call.
+#[test]
+fn a_snapshot_of_many_records_is_installed_at_once() {
+    for kind in MapKind::ALL {
+        for world in [WORLD, FILE] {
+            let world = World { kind, pages: 1000, ..world };
+            let (_sim, log) = created(&world, 5);
+            log.begin_install(7).expect("begin");
+            let keys: Vec<[u8; 4]> = (0..3000_u32).map(u32::to_be_bytes).collect();
+            let record =
+                |key| SnapshotRecord { key, value: b"value", timestamp: 1, expires_at: None };
+            log.install(keys.iter().map(|key| record(&key[..]))).expect("install");
+            log.end_install(b"header", b"").expect("end");
+            for key in &keys {
+                assert_eq!(log.get(key).expect("get").as_deref(), Some(b"value".as_slice()));
+            }
+        }
+    }
+}

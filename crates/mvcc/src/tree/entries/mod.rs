@@ -317,7 +317,7 @@ impl Log for Tree {
         let space = &self.stream.volume.space;
         self.entries.push(Pending { keys, changes, closing }, |offset| space.page_of(offset));
         self.entries.control.newest = timestamp;
-        self.is_due = true;
+        (self.is_due, self.cleaned_before) = (true, self.pages_cleaned);
         Ok(())
     }
 
@@ -357,6 +357,7 @@ impl Log for Tree {
 
     fn roll_back(&mut self, _guard: &Guard, to: u64) -> Result<()> {
         let taken = self.take(to, true);
+        self.cleaned_before = self.pages_cleaned;
         self.entries.control.newest = to;
         self.drop_parts(taken.iter().flat_map(Pending::all));
         self.release_met();
@@ -365,7 +366,7 @@ impl Log for Tree {
 
     fn set_control(&mut self, control: Control) -> Result<()> {
         self.entries.control = control;
-        self.is_due = true;
+        (self.is_due, self.cleaned_before) = (true, self.pages_cleaned);
         Ok(())
     }
 
