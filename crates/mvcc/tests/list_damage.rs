@@ -12,7 +12,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const PAGE: usize = 1024;
-const PAGES: usize = 15;
 const KEYS: u32 = 30;
 
 /// What keys have, and none of them if they were deleted.
@@ -35,6 +34,16 @@ fn open(sim: &Sim) -> Result<MapEngine, Error> {
     MapEngine::simulated_open(MapKind::List, Arc::clone(sim.space()), &options())
 }
 
+/// A new one of so many pages.
+fn fresh(pages: usize) -> (Sim, MapEngine) {
+    let len = (PAGE * pages) as u64;
+    let page_size = PAGE as u32;
+    let options_of_sim = SimOptions { len, max_len: len, page_size, ..SimOptions::default() };
+    let sim = Sim::new(&options_of_sim).expect("memory");
+    let store = MapEngine::simulated_create(MapKind::List, Arc::clone(sim.space()), &options());
+    (sim, store.expect("create"))
+}
+
 fn put(store: &MapEngine, map: &mut Map, number: u32, round: u32) {
     let value = value(number, round);
     store.put(&key(number), &value, &WriteOptions::default()).map(drop).expect("put");
@@ -43,12 +52,7 @@ fn put(store: &MapEngine, map: &mut Map, number: u32, round: u32) {
 
 /// Three rounds of writes; of the second each fifth key is deleted, of the third ten keys are written, two by a batch.
 fn made(closes: bool, clears: bool) -> (Image, Map) {
-    let len = (PAGE * PAGES) as u64;
-    let page_size = PAGE as u32;
-    let options_of_sim = SimOptions { len, max_len: len, page_size, ..SimOptions::default() };
-    let sim = Sim::new(&options_of_sim).expect("memory");
-    let store = MapEngine::simulated_create(MapKind::List, Arc::clone(sim.space()), &options());
-    let (store, mut map) = (store.expect("create"), Map::new());
+    let ((sim, store), mut map) = (fresh(15), Map::new());
     for number in 0..KEYS {
         put(&store, &mut map, number, 0);
     }
@@ -371,12 +375,7 @@ fn a_large_value_whose_pages_are_damaged_costs_its_key() {
 /// What is left to deletes and clears is enough to write down what is lost.
 #[test]
 fn a_full_pool_with_damage_opens() {
-    let len = 40 * PAGE as u64;
-    let options_of_sim =
-        SimOptions { len, max_len: len, page_size: PAGE as u32, ..SimOptions::default() };
-    let sim = Sim::new(&options_of_sim).expect("memory");
-    let store = MapEngine::simulated_create(MapKind::List, Arc::clone(sim.space()), &options());
-    let (store, mut map) = (store.expect("create"), Map::new());
+    let ((sim, store), mut map) = (fresh(40), Map::new());
     (0..KEYS).for_each(|number| put(&store, &mut map, number, 0));
     let write = |at: usize, len: usize| {
         let written =
@@ -405,4 +404,40 @@ fn a_full_pool_with_damage_opens() {
         let (_, store) = again(sim, store, false);
         assert_eq!(store.get(&key(12)).expect("it was put"), map[&key(12)]);
     }
+}
+
+/// A batch over pages of which some are there when the power is back, and others not.
+#[test]
+fn a_torn_batch_is_void_and_no_damage_wherever_its_opening_is_cut() {
+    let mut voids = 0;
+    for seed in 0..3 {
+        let ((sim, store), mut map) = (fresh(40), Map::new());
+        (0..KEYS).for_each(|number| put(&store, &mut map, number, 0));
+        let before = sim.events();
+        let mut batch = Batch::new();
+        let values: Vec<Vec<u8>> = (0..6).map(|number| vec![number; 400]).collect();
+        for (number, value) in (10..16).zip(&values) {
+            batch.put(&key(number), value);
+        }
+        store.apply(&batch, &WriteOptions::default()).expect("a batch");
+        let whole = sim.events();
+        drop(store);
+        for at in (before..whole).step_by(5) {
+            let sim = sim.crash_at(at, Eviction::Seeded(seed)).reopen().expect("memory");
+            let store = open(&sim).expect("open");
+            let is_there = get(&store, 15).expect("no damage").as_ref() == Some(&values[5]);
+            let mut expected = map.clone();
+            let part = (10..16).zip(&values).filter(|_| is_there);
+            expected.extend(part.map(|(number, value)| (key(number), Some(value.clone()))));
+            assert_eq!(errors(&store, &expected, "a torn batch"), []);
+            drop(store);
+            voids += u32::from(!is_there);
+            for cut in (0..sim.events()).step_by(2) {
+                let sim = sim.crash_at(cut, Eviction::Everything).reopen().expect("memory");
+                let what = format!("seed {seed}, cut at {at} and at {cut}");
+                assert_eq!(errors(&open(&sim).expect(&what), &expected, &what), []);
+            }
+        }
+    }
+    assert!(voids > 5, "{voids} are torn");
 }

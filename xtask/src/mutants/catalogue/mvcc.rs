@@ -83,7 +83,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new(
         "mvcc.recover.void_order",
         "the first page that does not count goes first",
-        BATCH_CUTS,
+        LIST_DAMAGE,
     ),
     Mutant::new(
         "mvcc.recover.follows",
