@@ -100,7 +100,7 @@ pub(crate) trait Map: Send + Sync {
     fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>>;
 
     /// Fails if a version of a key that was found may not be the newest, or, if none was, there may have been one: others
-    /// were damaged, and are lost.
+    /// were damaged, and are lost. It need not be asked unless [`Volume::damaged`](crate::volume::Volume) says so.
     ///
     /// # Errors
     /// [`Error::Corrupt`], which says so.
@@ -115,11 +115,6 @@ pub(crate) trait Map: Send + Sync {
     /// [`Error::Corrupt`], which says so.
     fn check_complete(&self) -> Result<()> {
         Ok(())
-    }
-
-    /// True if [`Map::check_sure`] may fail.
-    fn is_damaged(&self) -> bool {
-        false
     }
 
     /// A record was appended that is the newest version of `key`: leads to it. What no pin sees is superseded.

@@ -1,9 +1,12 @@
 //! Reads of single keys.
 
 use super::{Count, Store};
+use crate::map::Map;
 use coreplane_engine::{Found, Horizon, Record, Result, Ticket, UnixMillis, Visibility};
-use coreplane_pmem::{epoch, mutant};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
+use std::sync::atomic::Ordering;
 
 /// How a version stands to a reader.
 pub(super) enum Seen<'g> {
@@ -25,7 +28,7 @@ impl Store {
     /// If there is none, or it is damaged.
     pub(super) fn see<'g>(
         &'g self,
-        map: &dyn crate::map::Map,
+        map: &dyn Map,
         guard: &'g epoch::Guard,
         offset: u64,
     ) -> Result<Seen<'g>> {
@@ -44,6 +47,23 @@ impl Store {
         Ok(if self.volume.is_told_expired(at) { Seen::Gone } else { Seen::Expired(at) })
     }
 
+    /// Fails if a version of a key that was found may not be the newest, or, if none was, there may have been one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], which says so.
+    #[inline]
+    pub(super) fn check_sure(
+        &self,
+        map: &dyn Map,
+        guard: &Guard,
+        found: Option<u64>,
+    ) -> Result<()> {
+        if !self.volume.damaged.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        map.check_sure(guard, found)
+    }
+
     /// Holds what says that there is nothing against its checksum.
     ///
     /// # Errors
@@ -56,7 +76,7 @@ impl Store {
     }
 
     /// How it stands that there is no such key.
-    pub(super) fn see_none<'g>(&self, map: &dyn crate::map::Map, key: &[u8]) -> (Seen<'g>, Ticket) {
+    pub(super) fn see_none<'g>(&self, map: &dyn Map, key: &[u8]) -> (Seen<'g>, Ticket) {
         let seen = if map.hides_absence(Some(key)) { Seen::Hidden } else { Seen::Gone };
         (seen, self.rests_on_absence())
     }
@@ -88,7 +108,7 @@ impl Store {
                 Some(offset) => (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset)),
             };
             if !matches!(seen, Seen::Hidden) {
-                map.check_sure(&guard, newest)?;
+                self.check_sure(&**map, &guard, newest)?;
             }
             if matches!(seen, Seen::Hidden | Seen::Expired(_)) {
                 drop(map);
@@ -132,7 +152,7 @@ impl Store {
                     }
                 };
                 if !matches!(seen, Seen::Hidden) {
-                    map.check_sure(&guard, newest)?;
+                    self.check_sure(&**map, &guard, newest)?;
                 }
                 horizon.include(ticket);
                 match seen {

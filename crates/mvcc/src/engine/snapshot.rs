@@ -55,7 +55,7 @@ impl Snapshot for Pinned {
             let map = self.store.exposed()?;
             let guard = epoch::pin();
             let version = map.version_at(&guard, key, self.version)?;
-            map.check_sure(&guard, version)?;
+            self.store.check_sure(&**map, &guard, version)?;
             let Some(offset) = version else { return Ok(false) };
             match self.store.see(&**map, &guard, offset)? {
                 Seen::Gone => return Ok(false),

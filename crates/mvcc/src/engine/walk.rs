@@ -10,6 +10,7 @@ use coreplane_engine::{Entry, Error, Record, Result, Ticket};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::View;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 /// Keys that are looked at before the map is let go of.
 const STEP: usize = 256;
@@ -72,7 +73,7 @@ impl Store {
                 }
             };
             let ticket = self.rests_on(&**map, offset);
-            let sure = map.check_sure(&guard, Some(offset));
+            let sure = self.check_sure(&**map, &guard, Some(offset));
             if visit(&guard, Met { key, view, is_live, sure, ticket })?.is_break() {
                 return Ok(false);
             }
@@ -191,12 +192,10 @@ impl Store {
     /// Fails if there is a key that may not be as it was last, or of which nobody knows: those who pass such keys by say
     /// so at the end.
     fn check_all(&self) -> Result<()> {
-        let map = self.map.read();
-        map.check_complete()?;
-        if !map.is_damaged() {
+        if !self.volume.damaged.load(Ordering::Relaxed) {
             return Ok(());
         }
-        drop(map);
+        self.map.read().check_complete()?;
         self.walk(Place::Up(Vec::new()), u64::MAX, &mut |_, met| {
             met.sure?;
             Ok(ControlFlow::Continue(()))

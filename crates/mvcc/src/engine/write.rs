@@ -10,7 +10,7 @@
 
 use super::durable::Writing;
 use super::{Count, Store};
-use crate::map::{Group, Linked, Purpose, Space};
+use crate::map::{Group, Linked, Map, Purpose, Space};
 use crate::volume::Volume;
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Outcome, Record, Result, Ticket, UnixMillis, WriteOptions, Written};
@@ -153,11 +153,10 @@ impl Store {
         }
         let live = standing.view.filter(|_| standing.is_live);
         let seen = live.map(|view| view.header.version);
-        if !standing.is_sure && matches!(change, Change::Decide(_)) {
-            map.check_sure(&guard, standing.view.map(|view| view.offset))?;
-            standing.view.map_or(Ok(()), |view| self.check_gone(&view))?;
+        if !standing.is_sure {
+            self.be_unsure(&**map, &guard, &standing, change)?;
         }
-        let plan = self.plan(&guard, (live, standing.is_sure), standing.ticket, change)?;
+        let plan = self.plan(&guard, live, standing.ticket, change)?;
         let (value, expires_at, kind) = match plan {
             Plan::Refuse(outcome) => {
                 return Ok(Attempt::Done(outcome(self.refusal(&map, &standing, options))));
@@ -207,10 +206,33 @@ impl Store {
         Ok(Attempt::Done(Outcome::Written(Written { sequence, ticket, replaced })))
     }
 
+    /// A change of a key of which nobody knows for sure what is there: what depends on nothing goes on, and a delete
+    /// deletes what may be there.
+    #[cold]
+    fn be_unsure(
+        &self,
+        map: &dyn Map,
+        guard: &Guard,
+        standing: &Standing<'_>,
+        change: &mut Change<'_, '_>,
+    ) -> Result<()> {
+        match change {
+            Change::Put { .. } => Ok(()),
+            Change::Delete { always } => {
+                *always = true;
+                Ok(())
+            }
+            Change::Decide(_) => {
+                self.check_sure(map, guard, standing.view.map(|view| view.offset))?;
+                standing.view.map_or(Ok(()), |view| self.check_gone(&view))
+            }
+        }
+    }
+
     fn plan<'v>(
         &self,
         guard: &Guard,
-        (live, is_sure): (Option<View<'_>>, bool),
+        live: Option<View<'_>>,
         ticket: Ticket,
         change: &mut Change<'_, 'v>,
     ) -> Result<Plan<'v>> {
@@ -218,9 +240,7 @@ impl Store {
             Change::Put { value, expires_at } => {
                 return Ok(Plan::Put { value: Cow::Borrowed(value), expires_at: *expires_at });
             }
-            Change::Delete { always } if *always || live.is_some() || !is_sure => {
-                return Ok(Plan::Delete);
-            }
+            Change::Delete { always } if *always || live.is_some() => return Ok(Plan::Delete),
             Change::Delete { .. } => return Ok(Plan::Refuse(Outcome::Missing)),
             Change::Decide(decide) => decide,
         };
@@ -248,7 +268,7 @@ impl Store {
                 self.commit_all(map)?;
             }
             let ticket = self.rests_on_absence();
-            let is_sure = map.check_sure(guard, None).is_ok();
+            let is_sure = self.check_sure(&***map, guard, None).is_ok();
             return Ok(Ok(Standing { view: None, is_live: false, is_sure, ticket }));
         };
         if map.stream().is_hidden(offset) {
@@ -256,13 +276,13 @@ impl Store {
             // A tombstone may be forgotten now.
             if map.newest(guard, key)? != Some(offset) {
                 let ticket = Ticket::DURABLE;
-                let is_sure = map.check_sure(guard, None).is_ok();
+                let is_sure = self.check_sure(&***map, guard, None).is_ok();
                 return Ok(Ok(Standing { view: None, is_live: false, is_sure, ticket }));
             }
         }
         let view = self.volume.view(guard, offset)?;
         let ticket = self.rests_on(&***map, offset);
-        let is_sure = map.check_sure(guard, Some(offset)).is_ok();
+        let is_sure = self.check_sure(&***map, guard, Some(offset)).is_ok();
         let is_put = view.header.kind == Kind::Put;
         let passed = view.header.expires_at.filter(|at| is_put && *at <= self.volume.now());
         let is_live = is_put && passed.is_none();

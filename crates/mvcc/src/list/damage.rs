@@ -40,6 +40,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
+use std::sync::atomic::Ordering;
 
 /// CRC-32C, the least power last.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -75,8 +76,6 @@ impl Piece {
 /// What is known of the keys of a list.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
-    /// There are lost records, or doubt.
-    pub(super) is_any: bool,
     pub(super) doubt: Option<Doubt>,
 }
 
@@ -198,7 +197,7 @@ fn bit_of(difference: u32, bits: usize) -> Option<usize> {
 impl List {
     /// Fails if what is known of a key may not be the newest: where its newest record is, if there is any.
     pub(super) fn be_sure(&self, guard: &Guard, found: Option<u64>) -> Result<()> {
-        if !self.damage.is_any || mutant!("mvcc.damage.stale") {
+        if mutant!("mvcc.damage.stale") {
             return Ok(());
         }
         let Some(offset) = found else { return self.be_complete() };
@@ -244,5 +243,6 @@ impl List {
             self.stream.supersede(offset, len);
         }
         self.damage = Damage::default();
+        self.stream.volume.damaged.store(false, Ordering::Relaxed);
     }
 }

@@ -286,10 +286,6 @@ impl Map for List {
         self.be_sure(guard, found)
     }
 
-    fn is_damaged(&self) -> bool {
-        self.damage.is_any
-    }
-
     fn check_complete(&self) -> Result<()> {
         self.be_complete()
     }

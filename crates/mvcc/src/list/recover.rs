@@ -33,6 +33,7 @@ use coreplane_pmem::{Recovery, mutant};
 use coreplane_record::{Kind, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Pages between two words on how far it is.
 const PACE: usize = 4096;
@@ -377,7 +378,7 @@ fn into_list(
         List::new(Stream::new(volume, pages, opening.first_birth), opening.held, opening.horizon);
     (list.index, list.key_bytes) = (index, key_bytes);
     list.entries = standing.entries;
-    let (mut named, mut lost) = (Vec::new(), Vec::new());
+    let (mut named, mut lost, mut is_damaged) = (Vec::new(), Vec::new(), false);
     for (key, versions) in &list.index {
         if let Some(hurt) = hurt.get(&versions.newest()) {
             lost.push(Lost { key: key.clone(), header: hurt.header });
@@ -394,12 +395,12 @@ fn into_list(
             }
         }
         list.records += u64::from(view.header.kind == Kind::Put);
-        list.damage.is_any |= view.header.kind == Kind::Lost;
+        is_damaged |= view.header.kind == Kind::Lost;
         if view.header.kind == Kind::Delete {
             list.graves.push_back(list.grave_of(key.clone(), &view));
         }
     }
-    list.damage.is_any |= doubt.is_some() || !lost.is_empty();
+    volume.damaged.store(is_damaged || doubt.is_some() || !lost.is_empty(), Ordering::Relaxed);
     list.damage.doubt = doubt;
     if let Some((offset, len)) = doubt.and_then(|doubt| doubt.record) {
         list.stream.pages.add_live(volume.space.page_of(offset), len);

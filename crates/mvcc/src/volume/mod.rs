@@ -48,6 +48,8 @@ pub(crate) struct Volume {
     /// No page is left that was in use when the pool was opened, and cannot be read.
     is_adopted: AtomicBool,
     pub(crate) closed: AtomicBool,
+    /// What is there of some keys may not be the newest. Changed by who has the map to write.
+    pub(crate) damaged: AtomicBool,
 }
 
 impl Volume {
@@ -66,6 +68,7 @@ impl Volume {
             check_reads: options.check_reads,
             is_adopted: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            damaged: AtomicBool::new(false),
             space,
             pool,
         }
