@@ -152,7 +152,7 @@ impl List {
     fn supersede(&mut self, guard: &Guard, offset: u64) -> Result<()> {
         let view = self.stream.volume.view(guard, offset)?;
         // What a damaged record says of its length is not believed: its page stays.
-        if self.stream.volume.check(&view).is_ok() {
+        if self.stream.is_sound(&view) {
             let (len, chain) = (view.len(), self.chain_of(guard, &view));
             self.supersede_with(offset, len, &chain);
         }
@@ -322,7 +322,7 @@ impl Map for List {
             *last = new.offset;
         }
         // As in `supersede`.
-        if self.stream.volume.check(&view).is_ok() {
+        if self.stream.is_sound(&view) {
             let (len, chain) = (view.len(), self.chain_of(guard, &view));
             self.supersede_with(old, len, &chain);
         }

@@ -250,7 +250,7 @@ impl Tree {
         self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
         let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
         let gone = Gone { offset, len, is_large };
-        self.gone.extend(self.stream.volume.check(view).is_ok().then_some(gone));
+        self.gone.extend(self.stream.is_sound(view).then_some(gone));
     }
 }
 

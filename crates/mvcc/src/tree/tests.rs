@@ -16,6 +16,8 @@ use std::time::Duration;
 type Model = BTreeMap<Vec<u8>, u64>;
 
 const PAGE: u32 = 4096;
+/// The nodes of greater seeds have more entries.
+const WIDE: u64 = 100;
 
 /// A tree, and what should be in it.
 struct Bench {
@@ -48,7 +50,7 @@ impl Bench {
             media: MediaChoice::Auto,
             page_size: PAGE,
             kind: "test".to_owned(),
-            parameters: Use::Engine.parameters(if seed.is_multiple_of(3) { 32 } else { 7 }),
+            parameters: Use::Engine.parameters(if seed > WIDE { 32 } else { 7 }),
         };
         let pool = Pool::simulated_create(Arc::clone(sim.space()), &create).unwrap();
         let root = Root { versions_end: STEP, births_end: STEP, ..Root::default() };
@@ -302,7 +304,7 @@ fn write_and_pin(bench: &mut Bench, steps: u64, keys: u64) {
 
 #[test]
 fn a_tree_is_as_an_ordered_map_and_pins_stand_still() {
-    for seed in 1..=4 {
+    for seed in (1..=4).chain(WIDE + 1..=WIDE + 2) {
         println!("seed {seed}");
         let law = if seed % 2 == 0 { Law::File } else { Law::X86 };
         write_and_pin(&mut Bench::new(law, 2000, seed), 1500, 300);
@@ -311,7 +313,7 @@ fn a_tree_is_as_an_ordered_map_and_pins_stand_still() {
 
 #[test]
 fn pages_come_back_while_pins_go() {
-    for seed in 11..=14 {
+    for seed in (11..=14).chain(WIDE + 11..=WIDE + 12) {
         println!("seed {seed}");
         let law = if seed % 2 == 0 { Law::File } else { Law::X86 };
         let mut bench = Bench::new(law, 200, seed);
@@ -322,7 +324,7 @@ fn pages_come_back_while_pins_go() {
 
 #[test]
 fn a_cut_leaves_a_whole_number_of_commits() {
-    for seed in 21..=60 {
+    for seed in (21..=60).chain(WIDE + 21..=WIDE + 30) {
         println!("seed {seed}");
         let law = if seed % 2 == 0 { Law::File } else { Law::X86 };
         let mut bench = Bench::new(law, 200, seed);

@@ -38,7 +38,7 @@ use crate::volume::table::Life;
 use crate::volume::{Volume, fold};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, mutant};
-use coreplane_record::{Header, sealed, sync_failed};
+use coreplane_record::{Header, View, sealed, sync_failed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -428,6 +428,13 @@ impl Stream {
             self.covers.pop_front();
         }
         self.proven
+    }
+
+    /// Whether a record is as its checksum says, in a page whose birth is known in DRAM.
+    #[inline]
+    pub(crate) fn is_sound(&self, view: &View<'_>) -> bool {
+        let birth = self.pages.birth(self.volume.space.page_of(view.offset));
+        view.check(self.volume.seed_at(birth, view.offset)).is_ok()
     }
 
     /// Where a record is in the stream; before all of it if it is apart.
