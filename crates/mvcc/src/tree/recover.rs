@@ -34,6 +34,8 @@ use std::sync::Arc;
 
 /// Pages among which the commit that counts is looked for first.
 const NEWEST: usize = 1 << 10;
+/// A table of so many pages is read by several threads.
+const PARALLEL: u32 = 64;
 
 /// Pages that were in use.
 #[derive(Default)]
@@ -49,12 +51,52 @@ struct Contents {
 impl Contents {
     /// All pages; or the newest ones of the stream, so many at least if there are.
     fn of(volume: &Volume, opening: &Opening<'_>, count: Option<usize>) -> Result<Self> {
-        let Self { mut stream, mut apart, mut has_older } = Self::default();
+        let len = volume.table.len();
+        let threads = std::thread::available_parallelism().map_or(1, |it| it.get().min(4)) as u32;
+        // Of a simulated pool what happens does not depend on threads.
+        let step = match volume.pool.path().is_some() && len >= PARALLEL {
+            true => len.div_ceil(threads),
+            false => len.max(1),
+        };
+        let first_birth = opening.first_birth;
+        let part = |from: u32| {
+            Self::of_part(volume, from..len.min(from.saturating_add(step)), first_birth, count)
+        };
+        let parts: Vec<Result<(Self, u64)>> = std::thread::scope(|threads| {
+            let others = (step..len).step_by(step as usize);
+            let others: Vec<_> = others.map(|from| threads.spawn(move || part(from))).collect();
+            let first = part(0);
+            let failed = || Err(Error::Unusable("a thread that reads the table".to_owned()));
+            let others = others.into_iter().map(|it| it.join().unwrap_or_else(|_| failed()));
+            std::iter::once(first).chain(others).collect()
+        });
+        let (mut all, mut least) = (Self::default(), 0);
+        for part in parts {
+            let (part, its_least) = part?;
+            all.stream.extend(part.stream);
+            all.apart.extend(part.apart);
+            least = least.max(its_least);
+        }
+        // Of those before this one part or another has not all.
+        all.has_older = least > 0;
+        all.stream.retain(|it| it.0 >= least);
+        all.stream.sort_unstable();
+        Ok(all)
+    }
+
+    /// The same from a part of the table, and the birth before which it has left out pages.
+    fn of_part(
+        volume: &Volume,
+        of: std::ops::Range<u32>,
+        first_birth: u64,
+        count: Option<usize>,
+    ) -> Result<(Self, u64)> {
+        let Self { mut stream, mut apart, .. } = Self::default();
         let (mut least, mut wrong) = (0, None);
         let most = count.map_or(usize::MAX, |count| 16 * count);
-        volume.table.lives(|page, life| {
+        volume.table.lives(of, |page, life| {
             let Some(Life { birth, is_apart }) = life else { return };
-            if birth == 0 || birth >= opening.first_birth {
+            if birth == 0 || birth >= first_birth {
                 wrong = wrong.or(Some(page));
             } else if is_apart {
                 apart.extend(count.is_none().then_some(page));
@@ -64,7 +106,6 @@ impl Contents {
                     let at = most - count;
                     least = stream.select_nth_unstable(at).1.0;
                     stream.drain(..at);
-                    has_older = true;
                 }
             }
         })?;
@@ -72,8 +113,7 @@ impl Contents {
             let what = format!("page {page} is of a life that there never was");
             return Err(Error::Corrupt { offset: volume.space.start_of(page), what });
         }
-        stream.sort_unstable();
-        Ok(Self { stream, apart, has_older })
+        Ok((Self { stream, apart, has_older: least > 0 }, least))
     }
 }
 

@@ -30,7 +30,7 @@ impl Tree {
         let mut pages = Pages::new(&volume.space);
         let (mut free, mut before, mut voids) = (Vec::new(), Vec::new(), Vec::new());
         let end = chosen.map_or(0, |it| it.end.birth);
-        volume.table.lives(|page, life| {
+        volume.table.lives(0..volume.table.len(), |page, life| {
             let Some(life) = life else {
                 free.push(page);
                 return;

@@ -66,7 +66,8 @@ impl Table {
     /// # Errors
     /// If one of them is in use.
     pub(crate) fn claim(&self, pages: std::ops::Range<u32>, claim: Claim) -> Result<()> {
-        for page in pages.filter(|page| self.is_table(*page)) {
+        let from = pages.start.saturating_sub(self.first).next_multiple_of(self.stride());
+        for page in (self.first + from..pages.end).step_by(self.stride() as usize) {
             if !self.space.claim_words(page, claim) {
                 return Err(Error::Unusable(format!("page {page} of the table is in use")));
             }
@@ -111,13 +112,22 @@ impl Table {
         }
     }
 
-    /// Shows what each page has, in the order of the pages, those of the table aside.
+    /// How many pages it has itself.
+    pub(crate) fn len(&self) -> u32 {
+        self.space.pages().saturating_sub(self.first).div_ceil(self.stride())
+    }
+
+    /// Shows what each page has, in the order of the pages, those of the table aside; from some of the table's.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a word is damaged.
-    pub(crate) fn lives(&self, mut show: impl FnMut(u32, Option<Life>)) -> Result<()> {
+    pub(crate) fn lives(
+        &self,
+        of: std::ops::Range<u32>,
+        mut show: impl FnMut(u32, Option<Life>),
+    ) -> Result<()> {
         let pages = self.space.pages();
-        for table in (self.first..pages).step_by(self.stride() as usize) {
+        for table in of.map(|number| self.first + number * self.stride()) {
             let start = self.space.start_of(table);
             let stretch = table..pages.min(table.saturating_add(self.stride()));
             for line in stretch.clone().step_by(8) {
