@@ -30,7 +30,7 @@
 //! | `control` | what a log says of itself on the medium |
 //! | `map` | what a map is to the engine, and what a log is to who replicates |
 //! | `key` | a key in DRAM |
-//! | `list` | the persistent list: `entries` of a log, `grave`, what is `forgotten`, `clean`, `recover`, what is `found` of a log, `damage`, `rewrite` |
+//! | `list` | the persistent list: `entries` of a log, `grave`, `tombstone`, `clean`, `recover`, what is `found` of a log, `damage`, `rewrite` |
 //! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `recover`, `rest`, `count`, `entries` of a log |
 //! | `engine` | an engine over any map: `open`, `write`, `batch`, `read`, `walk`, `durable`, `snapshot` |
 //! | `log` | log and state in one map: `append`, `read`, `install` |

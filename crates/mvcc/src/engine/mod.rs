@@ -199,8 +199,9 @@ impl MapEngine {
                 // If the medium has failed, writers are told so.
                 of_windows.windows.end_in_time(is_closed, || of_windows.end_windows().is_ok());
             })?;
-            // Not at all for a map that is whole, and counted.
-            this.spawn("coreplane-count", move || store.count_all())?;
+            if !store.is_whole.load(Ordering::Acquire) {
+                this.spawn("coreplane-count", move || store.count_all())?;
+            }
         }
         Ok(this)
     }

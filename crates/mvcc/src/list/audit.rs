@@ -16,7 +16,7 @@ impl List {
         let size = volume.space.page_size();
         let mut pages: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut needed, mut records) = (0, 0);
-        let forgotten = self.forgotten.all().map(|it| (it.offset, false));
+        let forgotten = self.tombstones.all().map(|it| (it.offset, false));
         let forgotten = forgotten.chain(self.of_log().map(|offset| (offset, false)));
         let marker = self.damage.doubt.and_then(|doubt| doubt.record);
         let forgotten = forgotten.chain(marker.map(|(offset, _)| (offset, false)));

@@ -7,7 +7,7 @@
 //! The page is free only when what was moved is durable.
 
 use super::List;
-use super::forgotten::Forgotten;
+use super::tombstone::Tombstone;
 use crate::map::Space;
 use crate::volume::Volume;
 use crate::volume::stream::end_mark;
@@ -34,7 +34,7 @@ struct Move<'g> {
 enum Holder {
     Index,
     /// Those that are forgotten: a page that was born so may have what it says is gone.
-    Forgotten(u64),
+    Tombstone(u64),
     /// A pending entry.
     Entry,
     /// It is the newest control record.
@@ -134,7 +134,7 @@ impl List {
     fn clean_one(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
         self.steps += 1;
         // Those that are held, or not durable yet, stay wherever they are.
-        let has_many_tombstones = self.forgotten.bytes() * 8 > self.stream.pages.live();
+        let has_many_tombstones = self.tombstones.bytes() * 8 > self.stream.pages.live();
         let oldest = if has_many_tombstones && self.steps.is_multiple_of(4) {
             self.stream.pages.oldest()
         } else {
@@ -196,7 +196,7 @@ impl List {
     /// Moves those of a page's records that are needed.
     fn move_records(&mut self, page: u32, records: &[View<'_>]) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
-        let forgotten = self.forgotten.sorted(page).to_vec();
+        let forgotten = self.tombstones.sorted(page).to_vec();
         let moves = records.iter().filter_map(|view| self.move_of(view, page, &forgotten));
         let moves: Vec<Move<'_>> = moves.collect();
         let lengths = moves.iter().map(|it| it.view.len() as usize);
@@ -214,8 +214,8 @@ impl List {
             self.note_move(view, *holder, offset);
         }
         // Those that were forgotten here are elsewhere now, or needed no more.
-        let forgotten = self.forgotten.take_page(page).into_iter().map(|it| (it.offset, it.len));
-        let others = moves.iter().filter(|it| !matches!(it.holder, Holder::Forgotten(_)));
+        let forgotten = self.tombstones.take_page(page).into_iter().map(|it| (it.offset, it.len));
+        let others = moves.iter().filter(|it| !matches!(it.holder, Holder::Tombstone(_)));
         let others = others.map(|it| (it.view.offset, it.view.len()));
         forgotten.chain(others).for_each(|(offset, len)| self.stream.supersede(offset, len));
         if !moves.is_empty() {
@@ -236,7 +236,7 @@ impl List {
                     versions.filter(|it| **it == view.offset).for_each(|it| *it = offset);
                 }
             }
-            Holder::Forgotten(birth) => self.forget(offset, view.len(), birth),
+            Holder::Tombstone(birth) => self.forget(offset, view.len(), birth),
             Holder::Doubt => {
                 if let Some(doubt) = &mut self.damage.doubt {
                     doubt.record = Some((offset, view.len()));
@@ -265,7 +265,7 @@ impl List {
         &mut self,
         view: &View<'g>,
         page: u32,
-        forgotten: &[Forgotten],
+        forgotten: &[Tombstone],
     ) -> Option<Move<'g>> {
         let is_indexed = match self.versions(view.key()) {
             Some(versions) if view.header.kind != Kind::Commit => versions.newest() == view.offset,
@@ -281,7 +281,7 @@ impl List {
         } else if self.entries.part_at(view.header.version, view.offset).is_some() {
             Holder::Entry
         } else {
-            Holder::Forgotten(self.needed_until(view, page, forgotten)?)
+            Holder::Tombstone(self.needed_until(view, page, forgotten)?)
         };
         Some(Move { view: *view, holder })
     }
@@ -293,7 +293,7 @@ impl List {
 
     /// Of a tombstone that the index does not lead to, the record of a clear, or a control record that rolled back, if a
     /// page may be left that has what it says is gone: up to which birth that may be.
-    fn needed_until(&mut self, view: &View<'_>, page: u32, forgotten: &[Forgotten]) -> Option<u64> {
+    fn needed_until(&mut self, view: &View<'_>, page: u32, forgotten: &[Tombstone]) -> Option<u64> {
         let is_lost = match view.header.kind {
             Kind::Commit => mutant!("mvcc.clean.marker"),
             _ => mutant!("mvcc.list.tombstone"),

@@ -267,7 +267,7 @@ impl Log for List {
         }
         // Before the control record they are void; moved behind it they would count again.
         if !mutant!("mvcc.log.forgotten") {
-            for it in std::mem::take(&mut self.forgotten).all() {
+            for it in std::mem::take(&mut self.tombstones).all() {
                 self.stream.supersede(it.offset, it.len);
             }
         }

@@ -5,9 +5,9 @@
 //! ([`entries`](super::entries)); so there it is the birth of the page that is open then.
 //!
 //! A delete searches the index three times: for what is there, to put the tombstone in its place, to take it out. From
-//! then on it is [forgotten](super::forgotten), which is a push.
+//! then on it is [forgotten](super::tombstone), which is a push.
 
-use super::forgotten::Forgotten;
+use super::tombstone::Tombstone;
 use super::{List, Versions};
 use crate::key::Key;
 use coreplane_pmem::mutant;
@@ -30,7 +30,7 @@ impl List {
     /// The index leads no more to this tombstone, or record of a clear.
     pub(super) fn forget(&mut self, offset: u64, len: u32, birth: u64) {
         let page = self.stream.volume.space.page_of(offset);
-        self.forgotten.add(page, Forgotten { offset, len, birth });
+        self.tombstones.add(page, Tombstone { offset, len, birth });
     }
 
     /// Up to which birth a page may have the key of a tombstone that was written in a page of this one. In a log the

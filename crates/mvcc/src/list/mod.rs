@@ -18,11 +18,11 @@ mod audit;
 mod clean;
 mod damage;
 mod entries;
-mod forgotten;
 mod found;
 mod grave;
 mod recover;
 mod rewrite;
+mod tombstone;
 
 use crate::key::Key;
 use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Space, Way};
@@ -35,12 +35,12 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use damage::Damage;
 use entries::Entries;
-use forgotten::AllForgotten;
 use grave::Grave;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use tombstone::Tombstones;
 
 /// Pages that are left by who takes some: to a clear, to deletes, to overwrites.
 const FOR_CLEARS: u32 = 2;
@@ -95,7 +95,7 @@ pub(crate) struct List {
     aged: BTreeSet<Key>,
     graves: VecDeque<Grave>,
     /// Tombstones that the index does not lead to any more, and records of clears, or control records that rolled back.
-    forgotten: AllForgotten,
+    tombstones: Tombstones,
     held: u64,
     horizon: u64,
     /// Steps of the cleaner.
@@ -136,7 +136,7 @@ impl List {
             pins: BTreeMap::new(),
             aged: BTreeSet::new(),
             graves: VecDeque::new(),
-            forgotten: AllForgotten::default(),
+            tombstones: Tombstones::default(),
             held,
             horizon,
             steps: 0,
@@ -464,7 +464,7 @@ impl Map for List {
         let entry = (size_of::<Key>() + size_of::<Versions>()) as u64;
         let entries = self.entries.dram_bytes();
         let index = self.index.len() as u64 * entry * 10 / 7 + self.key_bytes;
-        index + entries + self.forgotten.dram_bytes() + self.stream.pages.dram_bytes()
+        index + entries + self.tombstones.dram_bytes() + self.stream.pages.dram_bytes()
     }
 
     fn log(&self) -> Option<&dyn Log> {

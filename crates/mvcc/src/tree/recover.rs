@@ -91,7 +91,7 @@ impl Contents {
         first_birth: u64,
         count: Option<usize>,
     ) -> Result<(Self, u64)> {
-        let Self { mut stream, mut apart, .. } = Self::default();
+        let (mut stream, mut apart) = (Vec::new(), Vec::new());
         let (mut least, mut wrong) = (0, None);
         let most = count.map_or(usize::MAX, |count| 16 * count);
         volume.table.lives(of, |page, life| {

@@ -435,6 +435,7 @@ impl Stream {
     pub(crate) fn is_sound(&self, view: &View<'_>) -> bool {
         let birth = self.pages.birth(self.volume.space.page_of(view.offset));
         view.check(self.volume.seed_at(birth, view.offset)).is_ok()
+            || mutant!("mvcc.stream.unsound")
     }
 
     /// Where a record is in the stream; before all of it if it is apart.

@@ -41,6 +41,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.stream.follows", "a record says of torn ones that they were durable", CUTS),
     Mutant::new("mvcc.stream.mark", "nobody waits for the sync of what he reads", EARLY),
     Mutant::new("mvcc.stream.carry", "nobody waits for it where it was moved to", EARLY),
+    Mutant::new("mvcc.stream.unsound", "the length of a damaged record is believed", DAMAGE),
     Mutant::new("mvcc.stream.end_mark", "a full page has no end mark", CUTS),
     Mutant::new("mvcc.stream.group", "a group goes on in pages that may have no life", BATCH_CUTS),
     Mutant::new(

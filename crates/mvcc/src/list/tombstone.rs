@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// A record that says of others that they are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Forgotten {
+pub(super) struct Tombstone {
     pub(super) offset: u64,
     /// Bytes in the stream.
     pub(super) len: u32,
@@ -19,17 +19,17 @@ pub(super) struct Forgotten {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct AllForgotten {
+pub(super) struct Tombstones {
     /// Those of the page that was added to last, and the page.
-    last: (u32, Vec<Forgotten>),
+    last: (u32, Vec<Tombstone>),
     /// Those of others.
-    others: BTreeMap<u32, Vec<Forgotten>>,
+    others: BTreeMap<u32, Vec<Tombstone>>,
     bytes: u64,
 }
 
-impl AllForgotten {
+impl Tombstones {
     /// One more, in this page; once.
-    pub(super) fn add(&mut self, page: u32, one: Forgotten) {
+    pub(super) fn add(&mut self, page: u32, one: Tombstone) {
         if self.last.0 != page {
             let its = self.others.remove(&page).unwrap_or_default();
             let (before, full) = std::mem::replace(&mut self.last, (page, its));
@@ -42,7 +42,7 @@ impl AllForgotten {
     }
 
     /// Those of a page in the order of their offsets. Most are in it anyway.
-    pub(super) fn sorted(&mut self, page: u32) -> &[Forgotten] {
+    pub(super) fn sorted(&mut self, page: u32) -> &[Tombstone] {
         let its = match self.last.0 == page {
             true => Some(&mut self.last.1),
             false => self.others.get_mut(&page),
@@ -54,7 +54,7 @@ impl AllForgotten {
     }
 
     /// Takes those of a page out.
-    pub(super) fn take_page(&mut self, page: u32) -> Vec<Forgotten> {
+    pub(super) fn take_page(&mut self, page: u32) -> Vec<Tombstone> {
         let taken = match self.last.0 == page {
             true => std::mem::take(&mut self.last.1),
             false => self.others.remove(&page).unwrap_or_default(),
@@ -63,7 +63,7 @@ impl AllForgotten {
         taken
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Forgotten> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Tombstone> {
         self.others.values().flatten().chain(&self.last.1)
     }
 
@@ -74,7 +74,7 @@ impl AllForgotten {
 
     pub(super) fn dram_bytes(&self) -> u64 {
         let slots: usize = self.others.values().map(Vec::capacity).sum();
-        ((slots + self.last.1.capacity()) * size_of::<Forgotten>()) as u64
+        ((slots + self.last.1.capacity()) * size_of::<Tombstone>()) as u64
     }
 }
 
@@ -84,12 +84,12 @@ mod tests {
 
     #[test]
     fn those_of_a_page_are_together_whatever_the_order_that_they_came_in() {
-        let mut all = AllForgotten::default();
-        let one = |offset| Forgotten { offset, len: 10, birth: offset };
+        let mut all = Tombstones::default();
+        let one = |offset| Tombstone { offset, len: 10, birth: offset };
         for (page, offset) in [(3, 1), (3, 2), (0, 6), (3, 4), (7, 5), (0, 3)] {
             all.add(page, one(offset));
         }
-        let offsets = |its: &[Forgotten]| its.iter().map(|it| it.offset).collect::<Vec<_>>();
+        let offsets = |its: &[Tombstone]| its.iter().map(|it| it.offset).collect::<Vec<_>>();
         assert_eq!(offsets(all.sorted(3)), [1, 2, 4]);
         assert_eq!(offsets(all.sorted(0)), [3, 6]);
         assert_eq!((all.all().count(), all.bytes()), (6, 60));
