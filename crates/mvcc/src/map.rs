@@ -156,27 +156,30 @@ pub(crate) trait Map: Send + Sync {
     /// What was appended before is durable as far as it will be: what was kept for that alone goes.
     fn settle(&mut self);
 
-    /// Shows keys from `from` on, or below `below` in descending order, each with its newest version that is
-    /// not above `at`, until `visit` says no.
+    /// Shows keys from `from` on, or below `below` in descending order, each with the versions of which the newest
+    /// that is not above `at` may be the one, if any is, the newest last; until `visit` says no.
     ///
     /// # Errors
-    /// As [`Map::version_at`], and what `visit` says.
-    fn walk(
-        &self,
-        guard: &Guard,
-        way: Way<'_>,
-        at: u64,
-        visit: &mut dyn FnMut(&[u8], u64) -> Result<bool>,
-    ) -> Result<()>;
+    /// If the map cannot be read, and what `visit` says.
+    fn walk(&self, guard: &Guard, way: Way<'_>, at: u64, visit: Visit<'_>) -> Result<()>;
 
     /// Keeps what is visible at `version` until it is unpinned as often as it was pinned.
     fn pin(&mut self, version: u64);
 
-    /// The opposite.
+    /// The opposite. What no pin sees any more is [released](Map::release_some) after that.
     ///
     /// # Errors
     /// If records that are superseded by that cannot be read.
     fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()>;
+
+    /// Supersedes some of what no pin sees since one has gone; false if there is no more.
+    ///
+    /// # Errors
+    /// If records that are superseded by that cannot be read.
+    fn release_some(&mut self, guard: &Guard) -> Result<bool> {
+        let _nothing = guard;
+        Ok(false)
+    }
 
     /// Tombstones with a sequence above this stay; what is dropped raises [`Map::tombstone_horizon`].
     fn hold_tombstones(&mut self, sequence: u64);
@@ -190,7 +193,7 @@ pub(crate) trait Map: Send + Sync {
     /// [`Error::NoSpace`], and if the medium fails.
     fn make_space(&mut self, pages: u32, reserve: u32) -> Result<Space>;
 
-    /// A step of cleaning, for a writer that has opened pages.
+    /// A step of cleaning, for who has written: before the commit or the cover of that, which is one of what is moved, too.
     ///
     /// # Errors
     /// If the medium fails.
@@ -318,6 +321,9 @@ pub(crate) trait Log {
     /// The oldest version that is pinned.
     fn oldest_pin(&self) -> Option<u64>;
 }
+
+/// What a [walk](Map::walk) shows a key and its versions to: false if it is to end.
+pub(crate) type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u64]) -> Result<bool>;
 
 /// Where the records of an entry are.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! ([`media::sim`](crate::media::sim)).
 
 use crate::media::sim::schedule;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -15,6 +15,13 @@ use std::time::Duration;
 /// Looks at a mutex that another thread holds before it is slept for: for as long as it takes to put a
 /// thread to sleep and to wake it. What is done under one of ours takes less, mostly.
 const LOOKS: u32 = 400;
+
+/// Looks after those, between which others may have the processor: who lets go of a lock and takes it again at once would
+/// have to wake those who sleep each time.
+const YIELDS: u32 = 200;
+
+/// Turns in which a lock is left to others.
+const LEFT: u32 = 200;
 
 /// Turns of a wait before it sleeps.
 const AWAKE: u32 = 200;
@@ -54,25 +61,53 @@ impl Backoff {
 /// Locks `mutex`; in a simulated thread so that the one who holds it can run.
 #[inline]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.try_lock().unwrap_or_else(|| lock_contended(mutex))
+    mutex.try_lock().unwrap_or_else(|| {
+        look(|| (!mutex.is_locked()).then(|| mutex.try_lock())?).unwrap_or_else(|| mutex.lock())
+    })
 }
 
+/// Has `lock` to read, with others; waits as [`lock`] does.
+#[inline]
+pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.try_read().unwrap_or_else(|| {
+        look(|| (!lock.is_locked_exclusive()).then(|| lock.try_read())?)
+            .unwrap_or_else(|| lock.read())
+    })
+}
+
+/// Has `lock` to write, alone; waits as [`lock`] does.
+#[inline]
+pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.try_write().unwrap_or_else(|| {
+        look(|| (!lock.is_locked()).then(|| lock.try_write())?).unwrap_or_else(|| lock.write())
+    })
+}
+
+/// Looks for something for as long as a wait that does not sleep.
 #[cold]
-fn lock_contended<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn look<G>(mut find: impl FnMut() -> Option<G>) -> Option<G> {
     while schedule::waiting() {
-        if let Some(guard) = mutex.try_lock() {
-            return guard;
+        if let found @ Some(_) = find() {
+            return found;
         }
     }
-    for _ in 0..LOOKS {
+    let looked = (0..LOOKS).find_map(|_| {
         std::hint::spin_loop();
-        if !mutex.is_locked()
-            && let Some(guard) = mutex.try_lock()
-        {
-            return guard;
-        }
+        find()
+    });
+    looked.or_else(|| {
+        (0..YIELDS).find_map(|_| {
+            std::thread::yield_now();
+            find()
+        })
+    })
+}
+
+/// Leaves a lock to those who look for it, between two times of having it: some microseconds.
+pub fn leave() {
+    if !schedule::waiting() {
+        (0..LEFT).for_each(|_| std::hint::spin_loop());
     }
-    mutex.lock()
 }
 
 /// A mutex for what is nearly always one thread's own. It is released by a plain store: a locked
@@ -174,6 +209,31 @@ impl<T> Drop for Held<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thread_writes_and_several_read() {
+        let lock = RwLock::new((0_u64, 0_u64));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        let mut held = write(&lock);
+                        held.0 += 1;
+                        held.1 += 1;
+                        drop(held);
+                        leave();
+                    }
+                });
+            }
+            let mut last = 0;
+            while last < 20_000 {
+                let (one, other) = *read(&lock);
+                assert!(one == other && one >= last);
+                last = one;
+            }
+        });
+        assert_eq!(*read(&lock), (20_000, 20_000));
+    }
 
     #[test]
     fn one_thread_at_a_time_has_what_is_locked() {

@@ -117,13 +117,13 @@ impl Store {
             self.volume.closed.store(true, Ordering::Release);
             return Err(error);
         }
+        map.tidy()?;
         self.add(Count::Batches, 1);
         let sequence = options.sequence.unwrap_or(version);
         let ticket = match is_idle {
             true => self.rests_on_nothing(),
             false => self.end_group(&mut map, lengths.iter().sum(), options)?,
         };
-        map.tidy()?;
         Ok(Attempt::Done(Written { sequence, ticket, replaced }))
     }
 

@@ -26,7 +26,7 @@ const DELAY: Duration = Duration::from_millis(1);
 /// The map, as a writer has it.
 pub(crate) type Writing<'s> = RwLockWriteGuard<'s, Box<dyn Map>>;
 /// As a reader has it.
-pub(super) type Reading<'s> = RwLockReadGuard<'s, Box<dyn Map>>;
+pub(crate) type Reading<'s> = RwLockReadGuard<'s, Box<dyn Map>>;
 
 impl Store {
     fn fences_at_once(&self) -> bool {

@@ -17,10 +17,12 @@ use crate::map::Map;
 use crate::volume::Volume;
 use crate::volume::geometry::{Geometry, Use};
 use coreplane_engine::{Cursors, Durability, Error, Progress, Result};
+use coreplane_pmem::spin;
 use coreplane_pmem::stripes::Stripes;
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use coreplane_record::{Options, outlive, pool_error, sync_failed};
+use durable::{Reading, Writing};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
@@ -63,11 +65,29 @@ enum Count {
 
 const COUNTS: usize = Count::UserBytes as usize + 1;
 
+/// The map, which one thread has to write, or several to read. It is had for a few microseconds at most, as a rule, which
+/// is less than it takes to put a thread to sleep: so others look for it for a while before they sleep.
+pub(crate) struct MapLock(RwLock<Box<dyn Map>>);
+
+impl MapLock {
+    pub(crate) fn new(map: Box<dyn Map>) -> Self {
+        Self(RwLock::new(map))
+    }
+
+    pub(crate) fn read(&self) -> Reading<'_> {
+        spin::read(&self.0)
+    }
+
+    pub(crate) fn write(&self) -> Writing<'_> {
+        spin::write(&self.0)
+    }
+}
+
 /// What an engine and its snapshots share.
 pub(crate) struct Store {
     kind: MapKind,
     pub(crate) volume: Arc<Volume>,
-    pub(crate) map: RwLock<Box<dyn Map>>,
+    pub(crate) map: MapLock,
     /// An opening has left nothing of the map for later.
     is_whole: AtomicBool,
     making_whole: Mutex<()>,

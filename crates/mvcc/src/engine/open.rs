@@ -1,6 +1,6 @@
 //! Creating and opening a store.
 
-use super::{MapKind, Store};
+use super::{MapKind, MapLock, Store};
 use crate::list::List;
 use crate::map::{Map, Opening};
 use crate::tree::Tree;
@@ -11,7 +11,7 @@ use coreplane_engine::{Cursors, Error, Progress, Result};
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool, mutant};
 use coreplane_record::{Options, pool_error, sync_failed};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -125,7 +125,7 @@ impl Store {
             key_len_max,
             kind,
             volume,
-            map: RwLock::new(map),
+            map: MapLock::new(map),
             is_whole: AtomicBool::new(is_whole),
             making_whole: Mutex::new(()),
             next_version: AtomicU64::new(version),

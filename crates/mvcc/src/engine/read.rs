@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 pub(super) enum Seen<'g> {
     /// It is to be shown.
     Live(View<'g>),
-    /// There is none: a tombstone, or it has expired.
-    Gone,
+    /// There is none: nothing was found, or a tombstone, or it has expired.
+    Gone(Option<View<'g>>),
     /// It is not durable and not to be seen before: the groups are to be committed.
     Hidden,
     /// Its time has passed, which is to be made known first.
@@ -35,16 +35,28 @@ impl Store {
         if map.stream().is_hidden(offset) {
             return Ok(Seen::Hidden);
         }
+        self.see_shown(guard, offset)
+    }
+
+    /// The same of one that is not hidden.
+    ///
+    /// # Errors
+    /// As [`Store::see`].
+    pub(super) fn see_shown<'g>(
+        &'g self,
+        guard: &'g epoch::Guard,
+        offset: u64,
+    ) -> Result<Seen<'g>> {
         let view = self.volume.view(guard, offset)?;
         if view.header.kind != Kind::Put {
             self.check_gone(&view)?;
-            return Ok(Seen::Gone);
+            return Ok(Seen::Gone(Some(view)));
         }
         let Some(at) = view.header.expires_at.filter(|at| *at <= self.volume.now()) else {
             return Ok(Seen::Live(view));
         };
         self.check_gone(&view)?;
-        Ok(if self.volume.is_told_expired(at) { Seen::Gone } else { Seen::Expired(at) })
+        Ok(if self.volume.is_told_expired(at) { Seen::Gone(Some(view)) } else { Seen::Expired(at) })
     }
 
     /// Fails if a version of a key that was found may not be the newest, or, if none was, there may have been one.
@@ -77,7 +89,7 @@ impl Store {
 
     /// How it stands that there is no such key.
     pub(super) fn see_none<'g>(&self, map: &dyn Map, key: &[u8]) -> (Seen<'g>, Ticket) {
-        let seen = if map.hides_absence(Some(key)) { Seen::Hidden } else { Seen::Gone };
+        let seen = if map.hides_absence(Some(key)) { Seen::Hidden } else { Seen::Gone(None) };
         (seen, self.rests_on_absence())
     }
 
@@ -89,7 +101,7 @@ impl Store {
         match seen {
             Seen::Hidden => self.commit_all(&mut self.writing()?),
             Seen::Expired(at) => self.volume.has_passed(*at).map(drop),
-            Seen::Live(_) | Seen::Gone => Ok(()),
+            Seen::Live(_) | Seen::Gone(_) => Ok(()),
         }
     }
 
@@ -157,7 +169,7 @@ impl Store {
                 horizon.include(ticket);
                 match seen {
                     Seen::Live(view) => all.push((Some(view), ticket)),
-                    Seen::Gone => all.push((None, ticket)),
+                    Seen::Gone(_) => all.push((None, ticket)),
                     seen => {
                         first = Some(seen);
                         break;

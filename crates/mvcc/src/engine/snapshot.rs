@@ -4,7 +4,7 @@ use super::Store;
 use super::durable::Writing;
 use super::read::Seen;
 use coreplane_engine::{Entry, Record, Result, Snapshot, Ticket};
-use coreplane_pmem::epoch;
+use coreplane_pmem::{epoch, spin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -41,11 +41,20 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let mut map = self.store.map.write();
         // What is hidden cannot be read. Versions of records that cannot be read stay.
-        let _best_effort = self.store.commit_all(&mut map).is_ok();
-        let guard = epoch::pin();
-        let _best_effort = map.unpin(&guard, self.version).is_ok();
+        let release = |map: &mut Writing<'_>, is_first: bool| {
+            let _best_effort = self.store.commit_all(map).is_ok();
+            let guard = epoch::pin();
+            if is_first {
+                map.unpin(&guard, self.version)?;
+            }
+            map.release_some(&guard)
+        };
+        let mut is_first = true;
+        while release(&mut self.store.map.write(), is_first).unwrap_or(false) {
+            is_first = false;
+            spin::leave();
+        }
     }
 }
 
@@ -58,7 +67,7 @@ impl Snapshot for Pinned {
             self.store.check_sure(&**map, &guard, version)?;
             let Some(offset) = version else { return Ok(false) };
             match self.store.see(&**map, &guard, offset)? {
-                Seen::Gone => return Ok(false),
+                Seen::Gone(_) => return Ok(false),
                 Seen::Live(view) => {
                     self.store.show(&guard, &view, Ticket::DURABLE, false, visit)?;
                     return Ok(true);

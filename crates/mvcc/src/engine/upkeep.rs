@@ -102,7 +102,7 @@ impl Store {
         loop {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             let mut next = None;
-            self.walk(Place::Up(from), u64::MAX, &mut |_, met| {
+            self.walk(Place::Up(from), (u64::MAX, usize::MAX), &mut |_, met| {
                 if keys.len() == SWEPT {
                     next = Some(met.key.to_vec());
                     return Ok(ControlFlow::Break(()));
@@ -165,8 +165,8 @@ impl Store {
                 let new = self.append(&mut map, &guard, header, key, &[])?;
                 map.link(&guard, key, new)?;
             }
-            let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
             map.tidy()?;
+            let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
             break ticket;
         };
         self.wait(ticket, &WriteOptions::default())?;

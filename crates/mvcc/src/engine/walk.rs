@@ -1,25 +1,75 @@
 //! Reads of many keys, in their order: scans, iterations, changes.
 //!
-//! The map is had for some keys at a time, so that writers come between. A walk that meets something which is
-//! not durable, or an expiry that nobody was told, lets go of the map, sees to it, and goes on from there.
+//! ```text
+//!   with the map       a ─▶ 12   b ─▶ 7   c ─▶ 3, 31   …      where the records of some keys are
+//!   without it         12: a = …   7: b = …   31: too new, 3: c = …
+//! ```
+//!
+//! The map is had for some keys at a time, so that writers come between, and only to find out where their records are.
+//! The epoch that is pinned before keeps the bytes of those, but who has not looked at a page before it is given up does
+//! not get at it any more: then that key is read again with the map in hand. So are large values, which have pages of
+//! their own.
+//!
+//! A walk that meets something which is not durable, or an expiry that nobody was told, sees to it, and goes on from
+//! there.
 
 use super::Store;
+use super::durable::Reading;
 use super::read::Seen;
+use crate::key::Key;
 use crate::map::Way;
 use coreplane_engine::{Entry, Error, Record, Result, Ticket};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::View;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-/// Keys that are looked at before the map is let go of.
-const STEP: usize = 256;
+/// Keys that are found before the map is let go of.
+const STEP: usize = 32;
 
 /// Where a walk goes on.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     Up(Vec<u8>),
     Down(Option<Vec<u8>>),
+}
+
+/// How a walk goes on.
+enum Next {
+    At(Place),
+    /// There, with the map in hand.
+    Again(Place),
+    End,
+}
+
+impl Place {
+    /// The same way, with this key as the next.
+    fn at(&self, key: &[u8]) -> Self {
+        match self {
+            Self::Up(_) => Self::Up(key.to_vec()),
+            // A bound is not shown itself.
+            Self::Down(_) => Self::Down(Some([key, &[0]].concat())),
+        }
+    }
+}
+
+/// Where the version of a key that is looked for may be, and how that stood when it was found.
+#[derive(Clone, Copy)]
+struct Spot {
+    offset: u64,
+    is_hidden: bool,
+    ticket: Ticket,
+}
+
+/// A key that was found.
+struct Found {
+    key: Key,
+    newest: Spot,
+    /// Where there are several, those before it, the newest last.
+    older: Vec<Spot>,
+    /// What says that it may not be the newest.
+    sure: Result<()>,
 }
 
 /// What a walk shows: every key that it meets, live or not.
@@ -36,59 +86,140 @@ pub(super) struct Met<'a, 'g> {
 type Visit<'v> = &'v mut dyn FnMut(&Guard, Met<'_, '_>) -> Result<ControlFlow<()>>;
 
 impl Store {
-    /// Shows keys with their newest version not above `at`, until `visit` breaks.
-    pub(super) fn walk(&self, mut place: Place, at: u64, visit: Visit<'_>) -> Result<()> {
+    /// Shows keys with their newest version not above `at`, until `visit` breaks, which is expected after some.
+    pub(super) fn walk(
+        &self,
+        place: Place,
+        (at, expected): (u64, usize),
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let (mut found, mut next) = (Vec::new(), Next::At(place));
+        let most = STEP.min(expected.max(1));
         loop {
-            let Some(next) = self.walk_some(&place, at, visit)? else { return Ok(()) };
-            place = next;
+            let (place, most, holds) = match &next {
+                Next::At(place) => (place, most, self.check_reads),
+                Next::Again(place) => (place, 1, true),
+                Next::End => return Ok(()),
+            };
+            next = self.walk_some(place, (at, most, holds), &mut found, visit)?;
         }
     }
 
-    /// Some of them; where to go on.
-    fn walk_some(&self, place: &Place, at: u64, visit: Visit<'_>) -> Result<Option<Place>> {
-        let map = if at == u64::MAX { self.complete()? } else { self.exposed()? };
+    /// Shows some of them, with the map in hand if it `holds`; where to go on.
+    fn walk_some(
+        &self,
+        place: &Place,
+        (at, most, holds): (u64, usize, bool),
+        found: &mut Vec<Found>,
+        visit: Visit<'_>,
+    ) -> Result<Next> {
+        found.clear();
         let guard = epoch::pin();
-        let (mut left, mut next, mut blocked) = (STEP, None, None);
-        let is_up = matches!(place, Place::Up(_));
+        let (map, next) = self.find_some(&guard, place, (at, most), found)?;
+        let map = holds.then_some(map);
+        for Found { key, newest, older, sure } in found.drain(..) {
+            let (seen, spot) = match self.see_at(&guard, newest, &older, at) {
+                Ok(Some(seen)) => seen,
+                Ok(None) => continue,
+                Err(_) if !holds && !mutant!("mvcc.walk.again") => {
+                    return Ok(Next::Again(place.at(&key)));
+                }
+                Err(error) => return Err(error),
+            };
+            let (view, is_live) = match seen {
+                Seen::Live(view) if view.header.large && !holds => {
+                    return Ok(Next::Again(place.at(&key)));
+                }
+                Seen::Live(view) => (view, true),
+                Seen::Gone(Some(view)) => (view, false),
+                Seen::Gone(None) => continue,
+                seen => {
+                    drop(map);
+                    self.uncover(&seen)?;
+                    return Ok(Next::At(place.at(&key)));
+                }
+            };
+            let met = Met { key: &key, view, is_live, sure, ticket: spot.ticket };
+            if visit(&guard, met)?.is_break() {
+                return Ok(Next::End);
+            }
+        }
+        Ok(next)
+    }
+
+    /// How the newest version not above `at` stands, and where it is, if there is one.
+    fn see_at<'g>(
+        &'g self,
+        guard: &'g Guard,
+        newest: Spot,
+        older: &[Spot],
+        at: u64,
+    ) -> Result<Option<(Seen<'g>, Spot)>> {
+        let Some(spot) = self.spot_at(guard, newest, older, at)? else { return Ok(None) };
+        let seen = match spot.is_hidden {
+            true => Seen::Hidden,
+            false => self.see_shown(guard, spot.offset)?,
+        };
+        Ok(Some((seen, spot)))
+    }
+
+    /// Finds some keys; the map that knows of them, and where to go on.
+    fn find_some(
+        &self,
+        guard: &Guard,
+        place: &Place,
+        (at, most): (u64, usize),
+        found: &mut Vec<Found>,
+    ) -> Result<(Reading<'_>, Next)> {
+        let map = if at == u64::MAX { self.complete()? } else { self.exposed()? };
         let way = match place {
             Place::Up(key) => Way::Up(key),
             Place::Down(below) => Way::Down(below.as_deref()),
         };
-        map.walk(&guard, way, at, &mut |key, offset| {
-            if left == 0 && is_up {
-                next = Some(Place::Up(key.to_vec()));
+        let spot = |offset| {
+            let is_hidden = map.stream().is_hidden(offset);
+            Spot { offset, is_hidden, ticket: self.rests_on(&**map, offset) }
+        };
+        let is_damaged = self.volume.damaged.load(Ordering::Relaxed);
+        let mut next = Next::End;
+        map.walk(guard, way, at, &mut |key, versions| {
+            let Some((newest, older)) = versions.split_last() else { return Ok(true) };
+            if found.len() == most {
+                next = Next::At(place.at(key));
                 return Ok(false);
             }
-            let seen = self.see(&**map, &guard, offset)?;
-            let (view, is_live) = match seen {
-                Seen::Live(view) => (view, true),
-                Seen::Gone => (self.volume.view(&guard, offset)?, false),
-                seen => {
-                    // A bound is not shown itself: this key is to come again.
-                    let again = [key, &[0]].concat();
-                    let again =
-                        if is_up { Place::Up(key.to_vec()) } else { Place::Down(Some(again)) };
-                    (next, blocked) = (Some(again), Some(seen));
-                    return Ok(false);
-                }
+            let older: Vec<Spot> = older.iter().copied().map(spot).collect();
+            let (key, newest) = (Key::new(key), spot(*newest));
+            let sure = match is_damaged {
+                false => Ok(()),
+                true => match self.spot_at(guard, newest, &older, at)? {
+                    Some(spot) => map.check_sure(guard, Some(spot.offset)),
+                    None => return Ok(true),
+                },
             };
-            let ticket = self.rests_on(&**map, offset);
-            let sure = self.check_sure(&**map, &guard, Some(offset));
-            if visit(&guard, Met { key, view, is_live, sure, ticket })?.is_break() {
-                return Ok(false);
-            }
-            left = left.saturating_sub(1);
-            if left == 0 && !is_up {
-                next = Some(Place::Down(Some(key.to_vec())));
-                return Ok(false);
-            }
+            found.push(Found { key, newest, older, sure });
             Ok(true)
         })?;
-        drop(map);
-        if let Some(seen) = blocked {
-            self.uncover(&seen)?;
+        Ok((map, next))
+    }
+
+    /// The newest that is not above `at`.
+    fn spot_at(
+        &self,
+        guard: &Guard,
+        newest: Spot,
+        older: &[Spot],
+        at: u64,
+    ) -> Result<Option<Spot>> {
+        if at == u64::MAX {
+            return Ok(Some(newest));
         }
-        Ok(next)
+        for spot in std::iter::once(&newest).chain(older.iter().rev()) {
+            if self.volume.view(guard, spot.offset)?.header.version <= at {
+                return Ok(Some(*spot));
+            }
+        }
+        Ok(None)
     }
 
     /// Shows live records of a range.
@@ -108,7 +239,7 @@ impl Store {
             false => Place::Up(start.to_vec()),
             true => Place::Down(end.map(<[u8]>::to_vec)),
         };
-        self.walk(place, at, &mut |guard, met| {
+        self.walk(place, (at, limit), &mut |guard, met| {
             let is_beyond = match reverse {
                 false => end.is_some_and(|end| met.key >= end),
                 true => met.key < start,
@@ -139,7 +270,8 @@ impl Store {
     ) -> Result<u64> {
         let from = self.cursors.lock().place_of(cursor);
         let (mut left, mut next) = (count.max(1), None);
-        self.walk(Place::Up(from.into_vec()), u64::MAX, &mut |guard, met| {
+        let expected = count.saturating_add(1);
+        self.walk(Place::Up(from.into_vec()), (u64::MAX, expected), &mut |guard, met| {
             if left == 0 {
                 next = Some(Box::<[u8]>::from(met.key));
                 return Ok(ControlFlow::Break(()));
@@ -171,7 +303,7 @@ impl Store {
             if is_gone { Err(Error::HistoryGone { asked: sequence, horizon }) } else { Ok(()) }
         };
         check()?;
-        self.walk(Place::Up(Vec::new()), u64::MAX, &mut |guard, met| {
+        self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |guard, met| {
             if met.sure.is_err() {
                 return Ok(ControlFlow::Continue(()));
             }
@@ -196,7 +328,7 @@ impl Store {
             return Ok(());
         }
         self.map.read().check_complete()?;
-        self.walk(Place::Up(Vec::new()), u64::MAX, &mut |_, met| {
+        self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |_, met| {
             met.sure?;
             Ok(ControlFlow::Continue(()))
         })

@@ -200,8 +200,8 @@ impl Store {
             new.sequence
         };
         self.count(kind, key.len() + value.len());
-        let ticket = self.end_group(&mut map, len, options)?;
         map.tidy()?;
+        let ticket = self.end_group(&mut map, len, options)?;
         let replaced = standing.is_live;
         Ok(Attempt::Done(Outcome::Written(Written { sequence, ticket, replaced })))
     }

@@ -1,7 +1,9 @@
-//! The cleaner: what lives in a page is moved to the end of the stream, a page at a time, so that the page is free.
+//! The cleaner: what lives in a page is moved to the end of the stream, so that the page is free.
 //!
 //! It takes the page with the least that lives, and now and then the oldest, for tombstones wait for that. A
-//! page is small, so that a writer pays for its own space: when pages are short, whoever opens one cleans two.
+//! writer pays for its own space: when pages are short, each write looks at some records of the *victim*, the page that
+//! is being cleaned, and moves those that live. The shorter pages are, the more: so that no write waits for a whole
+//! page, as long as there are pages. What is moved has the fence of the write.
 //!
 //! A record keeps its version when it is moved, so that after a cut it does not matter which of both is found.
 //! The page is free only when what was moved is durable.
@@ -22,6 +24,20 @@ const WORTH: u32 = 8;
 
 /// Pages that cleaning one may take, and one that a recovery takes if the power goes then.
 const FOR_CLEANER: u32 = 3;
+
+/// With fewer pages a victim is cleaned as a whole.
+const AMPLE: u32 = 12;
+
+/// When pages are short, bytes of a victim that are looked at for each that was written, at least and at most.
+const PACE: (u64, u64) = (2, 32);
+
+/// The page that is being cleaned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Victim {
+    page: u32,
+    /// Up to here it was looked at.
+    at: u64,
+}
 
 /// A record of a victim that is needed.
 struct Move<'g> {
@@ -57,12 +73,12 @@ impl List {
             }
             // Those that are coming may wait for a guard of this very thread.
             let is_enough_coming = usable + self.stream.coming() >= pages + reserve;
-            let may_clean = steps > 0 && usable >= FOR_CLEANER && !is_enough_coming;
+            let may_clean = steps > 0 && usable >= self.for_victim() && !is_enough_coming;
             if may_clean && let Some(generation) = self.stream.moves_wait_for()? {
                 self.stream.volume.space.sync_request(generation);
                 return Ok(Space::Wait(generation));
             }
-            if may_clean && self.clean_one(1, true)? {
+            if may_clean && self.find_victim(1, true)? && self.clean_some(u64::MAX)? > 0 {
                 steps -= 1;
                 self.press()?;
                 continue;
@@ -106,32 +122,51 @@ impl List {
         in_use.saturating_sub(self.stream.pages.live())
     }
 
-    /// Cleans two pages if free ones are short.
+    /// Looks at some records of the victim if free pages are short: at the more, the more was written since, and the
+    /// shorter they are.
     pub(super) fn clean_in_time(&mut self) -> Result<()> {
+        let written = self.stream.bytes_appended - self.bytes_copied;
+        let due = written - std::mem::replace(&mut self.written_before, written);
         let (total, free) = self.stream.pages.total_and_free();
-        if free + self.stream.coming() >= total / 8 + 8 {
+        let (wanted, usable) = (total / 8 + 8, free + self.stream.coming());
+        if usable >= wanted {
             return Ok(());
         }
+        let shortage = (PACE.1 - PACE.0) * u64::from(wanted - usable) / u64::from(wanted);
+        let mut bytes = due * (PACE.0 + shortage);
         let dead_min = self.stream.volume.space.page_size() / WORTH;
-        for _ in 0..2 {
-            let usable = self.stream.pages.refresh_free() + self.stream.pages_ahead();
-            if usable < FOR_CLEANER
+        while bytes > 0 {
+            let usable = self.stream.pages.refresh_some(AMPLE) + self.stream.pages_ahead();
+            if usable < AMPLE {
+                // Half a victim has taken pages, and given none back.
+                bytes = u64::MAX;
+            }
+            if usable < self.for_victim()
                 || !self.stream.may_move()
-                || !self.clean_one(dead_min, !self.is_log)?
+                || !self.find_victim(dead_min, !self.is_log)?
             {
                 break;
             }
-        }
-        if !self.stream.fences_at_once() && self.stream.is_uncovered() {
-            // So that readers wait for what was moved, if they waited for it before. Nobody asks for the sync.
-            self.stream.cover(false);
+            match self.clean_some(bytes)? {
+                0 => break,
+                _ if bytes == u64::MAX => break,
+                looked_at => bytes = bytes.saturating_sub(looked_at),
+            }
         }
         Ok(())
     }
 
-    /// Cleans one page, of which at least so many bytes are dead; false if there is none. One with records that are not
-    /// durable only if that `may_commit`: of a log a commit is its caller's.
-    fn clean_one(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
+    /// Pages that have to be there before records are moved.
+    fn for_victim(&self) -> u32 {
+        if self.victim.is_some() { FOR_CLEANER - 1 } else { FOR_CLEANER }
+    }
+
+    /// Sees to it that there is a victim: a page of which at least so many bytes are dead; false if there is none. One
+    /// with records that are not durable only if that `may_commit`: of a log a commit is its caller's.
+    fn find_victim(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
+        if self.victim.is_some() {
+            return Ok(true);
+        }
         self.steps += 1;
         // Those that are held, or not durable yet, stay wherever they are.
         let has_many_tombstones = self.tombstones.bytes() * 8 > self.stream.pages.live();
@@ -140,12 +175,11 @@ impl List {
         } else {
             None
         };
-        let size = self.stream.volume.space.page_size();
         let victim = oldest.or_else(|| {
             let (page, dead) = self.stream.pages.victim()?;
             (dead >= dead_min).then_some(page)
         });
-        let victim = match victim {
+        let page = match victim {
             Some(page) => page,
             // Nothing but tombstones may be in the way.
             None if has_many_tombstones => match self.stream.pages.oldest() {
@@ -154,24 +188,76 @@ impl List {
             },
             None => return Ok(false),
         };
-        let start = self.stream.volume.space.start_of(victim);
-        if self.stream.is_partly_hidden(victim) {
+        if self.stream.is_partly_hidden(page) {
             if !may_commit {
                 return Ok(false);
             }
             self.stream.commit()?;
         }
-        let until = start + u64::from(size);
-        let guard = epoch::pin();
-        match self.clean_page(&guard, victim, until) {
-            Ok(()) => self.pages_cleaned += 1,
-            Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
-                // It stays as it is, for `verify` to name, and is not picked again.
-                self.stream.pages.keep(victim, true);
-            }
-            Err(error) => return Err(error),
-        }
+        // It neither goes by itself nor is picked again until it is done with.
+        self.stream.pages.keep(page, true);
+        let at = self.stream.volume.space.start_of(page);
+        self.victim = Some(Victim { page, at });
         Ok(true)
+    }
+
+    /// Looks at the next records of the victim, so many bytes or one more: those that live are moved. How many bytes were
+    /// looked at; 0 if there is no page for the next that lives.
+    fn clean_some(&mut self, bytes: u64) -> Result<u64> {
+        let Some(Victim { page, at: from }) = self.victim else { return Ok(0) };
+        let volume = Arc::clone(&self.stream.volume);
+        let (guard, birth) = (epoch::pin(), self.stream.pages.birth(page));
+        let forgotten = self.tombstones.sorted(page).to_vec();
+        let (mut at, mut has_moved, mut is_over) = (from, false, false);
+        while at - from < bytes {
+            let view = match record_at(&volume, &guard, (page, birth), at) {
+                Ok(Some(view)) => view,
+                Ok(None) => {
+                    is_over = true;
+                    break;
+                }
+                // The page stays as it is, for `verify` to name, and is not picked again.
+                Err(_) => {
+                    self.victim = None;
+                    return Ok(1);
+                }
+            };
+            if let Some(it) = self.move_of(&view, page, &forgotten) {
+                let len = view.len();
+                if self.stream.pages_for([len as usize].into_iter())
+                    > self.stream.pages.total_and_free().1
+                {
+                    break;
+                }
+                self.move_one(&it)?;
+                has_moved = true;
+                if !matches!(it.holder, Holder::Tombstone(_)) {
+                    self.stream.supersede(view.offset, len);
+                }
+            }
+            at += u64::from(view.len());
+        }
+        if has_moved {
+            self.stream.note_moved();
+        }
+        self.victim = Some(Victim { page, at });
+        if is_over {
+            self.victim = None;
+            self.pages_cleaned += 1;
+            self.end_victim(page);
+        }
+        Ok(at - from + u64::from(is_over))
+    }
+
+    /// All that lives in a page was moved, but for what pins see.
+    fn end_victim(&mut self, page: u32) {
+        // Those that were forgotten here are elsewhere now, or needed no more.
+        let forgotten = self.tombstones.take_page(page);
+        forgotten.iter().for_each(|it| self.stream.supersede(it.offset, it.len));
+        self.stream.pages.close(page);
+        if self.stream.pages.live_of(page) > 0 {
+            self.stream.pages.keep(page, false);
+        }
     }
 
     /// Moves what lives in a page before `until`.
@@ -205,14 +291,7 @@ impl List {
             let needed = u64::from(pages) * u64::from(volume.space.page_size());
             return Err(Error::NoSpace { needed, reclaimable: 0 });
         }
-        for Move { view, holder } in &moves {
-            // Each for itself: it is all the same which of both is found.
-            let doubtful = self.is_doubtful(view) && !mutant!("mvcc.damage.moved");
-            let header = Header { batched: false, doubtful, ..view.header };
-            let offset = self.stream.append(header, view.key(), &[view.value()])?;
-            self.bytes_copied += u64::from(view.len());
-            self.note_move(view, *holder, offset);
-        }
+        moves.iter().try_for_each(|it| self.move_one(it))?;
         // Those that were forgotten here are elsewhere now, or needed no more.
         let forgotten = self.tombstones.take_page(page).into_iter().map(|it| (it.offset, it.len));
         let others = moves.iter().filter(|it| !matches!(it.holder, Holder::Tombstone(_)));
@@ -224,6 +303,17 @@ impl List {
         if self.stream.pages.live_of(page) > 0 {
             self.stream.pages.keep(page, false);
         }
+        Ok(())
+    }
+
+    /// Appends a record once more, and has what leads to it lead there.
+    fn move_one(&mut self, Move { view, holder }: &Move<'_>) -> Result<()> {
+        // Each for itself: it is all the same which of both is found.
+        let doubtful = self.is_doubtful(view) && !mutant!("mvcc.damage.moved");
+        let header = Header { batched: false, doubtful, ..view.header };
+        let offset = self.stream.append(header, view.key(), &[view.value()])?;
+        self.bytes_copied += u64::from(view.len());
+        self.note_move(view, *holder, offset);
         Ok(())
     }
 
@@ -319,6 +409,28 @@ fn sound_records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64
     records
 }
 
+/// The record of a full page at `at`; none at its end.
+///
+/// # Errors
+/// If it is damaged, or there is neither.
+fn record_at<'g>(
+    volume: &'g Volume,
+    guard: &'g Guard,
+    (page, birth): (u32, u64),
+    at: u64,
+) -> Result<Option<View<'g>>> {
+    if at + 8 > volume.space.start_of(page) + u64::from(volume.space.page_size()) {
+        return Ok(None);
+    }
+    let word = volume.space.bytes(guard, at, 8).and_then(|it| it.first_chunk().copied());
+    if word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at)) {
+        return Ok(None);
+    }
+    let view = volume.view(guard, at)?;
+    view.check(volume.seed_at(birth, at))?;
+    Ok(Some(view))
+}
+
 /// The records of a full page, in order, up to `until` or its end mark.
 ///
 /// # Errors
@@ -330,15 +442,10 @@ fn records<'g>(
     birth: u64,
     until: u64,
 ) -> Result<Vec<View<'g>>> {
-    let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
-    let (mut at, end, mut records) = (start, until.min(start + size), Vec::new());
-    while at + 8 <= end {
-        let word = volume.space.bytes(guard, at, 8).and_then(|it| it.first_chunk().copied());
-        if word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at)) {
-            break;
-        }
-        let view = volume.view(guard, at)?;
-        view.check(volume.seed_at(birth, at))?;
+    let (mut at, mut records) = (volume.space.start_of(page), Vec::new());
+    while at < until
+        && let Some(view) = record_at(volume, guard, (page, birth), at)?
+    {
         at += u64::from(view.len());
         records.push(view);
     }

@@ -20,15 +20,17 @@ mod damage;
 mod entries;
 mod found;
 mod grave;
+mod pins;
 mod recover;
 mod rewrite;
 mod tombstone;
 
 use crate::key::Key;
-use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Space, Way};
+use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Space, Visit, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
+use clean::Victim;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -91,15 +93,19 @@ pub(crate) struct List {
     archives: Vec<(u64, Index)>,
     /// Versions that are pinned, and how often.
     pins: BTreeMap<u64, u32>,
-    /// Keys that have several versions.
+    /// Keys that have several versions; a pin has gone, and those before this one were looked at since.
     aged: BTreeSet<Key>,
+    trimmed: Option<Key>,
     graves: VecDeque<Grave>,
     /// Tombstones that the index does not lead to any more, and records of clears, or control records that rolled back.
     tombstones: Tombstones,
     held: u64,
     horizon: u64,
-    /// Steps of the cleaner.
+    /// Victims of the cleaner so far, and the one that it is at.
     steps: u64,
+    victim: Option<Victim>,
+    /// Bytes that were written, and not moved, when it was asked last.
+    written_before: u64,
     pages_cleaned: u64,
     bytes_copied: u64,
     /// It is a log; what is pending then, and the control record.
@@ -135,11 +141,14 @@ impl List {
             archives: Vec::new(),
             pins: BTreeMap::new(),
             aged: BTreeSet::new(),
+            trimmed: None,
             graves: VecDeque::new(),
             tombstones: Tombstones::default(),
             held,
             horizon,
             steps: 0,
+            victim: None,
+            written_before: 0,
             pages_cleaned: 0,
             bytes_copied: 0,
             is_log,
@@ -174,66 +183,6 @@ impl List {
         }
         let chain = self.stream.volume.chain(guard, view.value(), false).unwrap_or_default();
         chain.into_iter().map(|(page, _)| page).collect()
-    }
-
-    /// True if a pin sees this version of a key, which a later one replaces.
-    fn is_pinned(&self, version: u64, replaced_by: u64) -> bool {
-        !mutant!("mvcc.list.pin") && self.pins.range(version..replaced_by).next().is_some()
-    }
-
-    fn version_of(&self, guard: &Guard, offset: u64) -> Result<u64> {
-        Ok(self.stream.volume.view(guard, offset)?.header.version)
-    }
-
-    /// Drops the versions of a key that no pin sees any more.
-    fn trim(&mut self, guard: &Guard, key: &Key) -> Result<()> {
-        let Some(versions) = self.index.get(key.bytes()) else { return Ok(()) };
-        let offsets = versions.all().to_vec();
-        let mut kept = Vec::with_capacity(offsets.len());
-        for (at, offset) in offsets.iter().enumerate() {
-            let is_needed = match offsets.get(at + 1) {
-                None => true,
-                Some(next) => {
-                    self.is_pinned(self.version_of(guard, *offset)?, self.version_of(guard, *next)?)
-                }
-            };
-            if is_needed {
-                kept.push(*offset);
-            } else {
-                self.supersede(guard, *offset)?;
-            }
-        }
-        let newest = kept.last().copied().unwrap_or_default();
-        let is_one = kept.len() == 1;
-        if let Some(versions) = self.index.get_mut(key.bytes()) {
-            *versions = if is_one { Versions::One(newest) } else { Versions::Many(kept) };
-        }
-        if is_one {
-            self.aged.remove(key.bytes());
-            let view = self.stream.volume.view(guard, newest)?;
-            if view.header.kind == Kind::Delete {
-                let grave = self.grave_of(key.clone(), &view);
-                self.graves.push_back(grave);
-            }
-        }
-        Ok(())
-    }
-
-    /// The index that leads to what was there at a version.
-    fn index_at(&self, at: u64) -> &Index {
-        let archive = self.archives.iter().find(|(cleared, _)| *cleared > at);
-        archive.map_or(&self.index, |(_, index)| index)
-    }
-
-    /// What was there before a clear is superseded when no pin sees it any more.
-    fn drop_archives(&mut self, guard: &Guard) -> Result<()> {
-        let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
-        while self.archives.first().is_some_and(|(cleared, _)| *cleared <= oldest) {
-            let (_, index) = self.archives.remove(0);
-            let all = index.values().flat_map(|versions| versions.all().iter().copied());
-            all.into_iter().try_for_each(|offset| self.supersede(guard, offset))?;
-        }
-        Ok(())
     }
 
     /// The versions of a key. A short one is looked for as it stands in the index.
@@ -348,19 +297,10 @@ impl Map for List {
         self.bury_graves();
     }
 
-    fn walk(
-        &self,
-        guard: &Guard,
-        way: Way<'_>,
-        at: u64,
-        visit: &mut dyn FnMut(&[u8], u64) -> Result<bool>,
-    ) -> Result<()> {
-        let mut show = |(key, versions): (&Key, &Versions)| -> Result<bool> {
-            let version = match at {
-                u64::MAX => Some(versions.newest()),
-                at => self.newest_at(guard, versions, at)?,
-            };
-            version.map_or(Ok(true), |offset| visit(key.bytes(), offset))
+    fn walk(&self, _guard: &Guard, way: Way<'_>, at: u64, visit: Visit<'_>) -> Result<()> {
+        let mut show = |(key, versions): (&Key, &Versions)| match at {
+            u64::MAX => visit(key.bytes(), &[versions.newest()]),
+            _ => visit(key.bytes(), versions.all()),
         };
         match way {
             Way::Up(from) => {
@@ -392,13 +332,16 @@ impl Map for List {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
                 self.pins.remove(&version);
-                let aged: Vec<Key> = self.aged.iter().cloned().collect();
-                aged.iter().try_for_each(|key| self.trim(guard, key))?;
-                self.drop_archives(guard)?;
+                self.trimmed = Some(Key::new(&[]));
                 self.stream.pages.release();
+                self.drop_archives(guard)?;
             }
         }
         Ok(())
+    }
+
+    fn release_some(&mut self, guard: &Guard) -> Result<bool> {
+        self.trim_some(guard)
     }
 
     fn hold_tombstones(&mut self, sequence: u64) {
@@ -473,16 +416,5 @@ impl Map for List {
 
     fn log_mut(&mut self) -> Option<&mut dyn Log> {
         self.is_log.then_some(self)
-    }
-}
-
-impl List {
-    fn newest_at(&self, guard: &Guard, versions: &Versions, at: u64) -> Result<Option<u64>> {
-        for offset in versions.all().iter().rev() {
-            if self.version_of(guard, *offset)? <= at {
-                return Ok(Some(*offset));
-            }
-        }
-        Ok(None)
     }
 }

@@ -278,9 +278,9 @@ impl LogMap {
         let store = &self.store;
         let mut map = store.map.write();
         store.check_writable()?;
+        // What is moved has the same fence or sync, and nothing is hidden from whoever applies next.
+        map.tidy()?;
         if store.volume.space.fences_at_once() {
-            // What is moved has the same fence, and nothing is hidden from whoever applies next.
-            map.tidy()?;
             store.commit_all(&mut map)?;
             return Ok(Ticket::DURABLE);
         }
@@ -290,7 +290,6 @@ impl LogMap {
         }
         let generation = map.stream().pending();
         map.settle();
-        map.tidy()?;
         drop(map);
         let Some(generation) = generation else { return Ok(Ticket::DURABLE) };
         store.volume.space.sync_request(generation);

@@ -69,7 +69,7 @@ mod seal;
 mod tests;
 
 use crate::key::Key;
-use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Rest, Space, Way};
+use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Rest, Space, Visit, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
@@ -396,15 +396,10 @@ impl Map for Tree {
         self.bury_graves();
     }
 
-    fn walk(
-        &self,
-        guard: &Guard,
-        way: Way<'_>,
-        at: u64,
-        visit: &mut dyn FnMut(&[u8], u64) -> Result<bool>,
-    ) -> Result<()> {
+    fn walk(&self, guard: &Guard, way: Way<'_>, at: u64, visit: Visit<'_>) -> Result<()> {
         let look = self.look(&self.stream.volume, guard);
-        self.root_at(at).map_or(Ok(()), |root| look.walk(root, way, visit).map(drop))
+        let mut show = |key: &[u8], offset| visit(key, &[offset]);
+        self.root_at(at).map_or(Ok(()), |root| look.walk(root, way, &mut show).map(drop))
     }
 
     fn pin(&mut self, version: u64) {

@@ -149,7 +149,8 @@ impl Bench {
     fn shown(&self, way: Way<'_>, at: u64) -> Vec<(Vec<u8>, u64)> {
         let guard = epoch::pin();
         let mut shown = Vec::new();
-        let mut visit = |key: &[u8], offset| {
+        let mut visit = |key: &[u8], at: &[u64]| {
+            let offset = at[0];
             let view = self.volume.view(&guard, offset).unwrap();
             assert_eq!(view.key(), key);
             if view.header.kind == Kind::Put {
@@ -192,7 +193,8 @@ impl Bench {
     /// Looks whether all records in pages apart are in the least and the most that a cut has left; how many they are.
     fn check_moved(&self, [least, all]: &[Image; 2]) -> usize {
         let (guard, mut moved) = (epoch::pin(), 0);
-        let mut visit = |_: &[u8], offset: u64| {
+        let mut visit = |_: &[u8], at: &[u64]| {
+            let offset = at[0];
             if self.tree.stream.pages.is_apart(self.volume.space.page_of(offset)) {
                 let len = u64::from(self.volume.view(&guard, offset).unwrap().len());
                 let record = offset as usize..(offset + len) as usize;

@@ -31,6 +31,9 @@ struct Page {
     is_uncounted: bool,
 }
 
+/// So many pages are worth a look for readers.
+const RETIRED: usize = 64;
+
 /// All pages of a pool.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -120,6 +123,16 @@ impl Pages {
         let Self { space, free, .. } = self;
         space.reclaim_all(|page| free.push(page));
         self.free.len() as u32
+    }
+
+    /// The same, but pages come back by many at once as long as there are twice as many as are `needed`: who looks for
+    /// readers interrupts all other threads.
+    pub(crate) fn refresh_some(&mut self, needed: u32) -> u32 {
+        let free = self.free.len() as u32;
+        if free >= 2 * needed && self.space.retired_len() < RETIRED {
+            return free;
+        }
+        self.refresh_free()
     }
 
     /// A free page.

@@ -16,6 +16,7 @@ const DELETE_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["most_writes_are_dele
 const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"]);
 /// One pool through many lives, each of which a cut ends.
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
+const WALKS: Suite = Suite::of(PACKAGE, "walks", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
 /// What damage of a list costs.
@@ -61,6 +62,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.write.refused", "a refused write rests on nothing", RELAXED_CUTS),
     Mutant::new("mvcc.read.exposed", "a snapshot stops at what is not durable yet", PIN_CUTS),
     Mutant::new("mvcc.read.gone", "a damaged record is taken for a tombstone", DAMAGE),
+    Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", WALKS),
+    Mutant::new("mvcc.walk.again", "a walk is sure of pages that it has not looked at", WALKS),
     Mutant::new("mvcc.clear.early", "a clear that nobody waits for", CLEAR_CUTS),
     Mutant::new("mvcc.clean.cover", "what was moved is not covered", ROUND_CUTS),
     Mutant::new("mvcc.clean.older", "an older version is moved, too", DELETE_CUTS),

@@ -14,7 +14,7 @@ const GOAL: f64 = 3.0;
 pub(super) fn part(flags: &Flags, engines: &[String]) -> Outcome<Part> {
     let pool: u64 = flags.get("latency-pool", 64, 8)?;
     let puts: u64 = flags.get("latency-puts", 1_000_000, 50_000)?;
-    let fullness: u64 = flags.get("fullness", 70, 70)?;
+    let fullness: u64 = flags.get("fullness", 40, 40)?;
     let room: u64 = flags.get("room", 32, 16)?;
     let options =
         [("size", pool << 20), ("operations", puts), ("fullness", fullness), ("room", room)];

@@ -1,0 +1,99 @@
+//! Versions that are kept for pins.
+//!
+//! A key that is written while a pin sees its newest version keeps both: it is *aged*. When a pin has gone, aged keys are
+//! trimmed, some at a time, between which others have the map: there may be as many as there are keys.
+
+use super::{Index, List, Versions};
+use crate::key::Key;
+use coreplane_engine::Result;
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
+use coreplane_record::Kind;
+
+/// Keys that are looked at at once when a pin has gone.
+const TRIMMED: usize = 8;
+
+impl List {
+    /// True if a pin sees this version of a key, which a later one replaces.
+    pub(super) fn is_pinned(&self, version: u64, replaced_by: u64) -> bool {
+        !mutant!("mvcc.list.pin") && self.pins.range(version..replaced_by).next().is_some()
+    }
+
+    pub(super) fn version_of(&self, guard: &Guard, offset: u64) -> Result<u64> {
+        Ok(self.stream.volume.view(guard, offset)?.header.version)
+    }
+
+    /// Drops the versions of a key that no pin sees any more.
+    fn trim(&mut self, guard: &Guard, key: &Key) -> Result<()> {
+        let Some(versions) = self.index.get(key.bytes()) else { return Ok(()) };
+        let offsets = versions.all().to_vec();
+        let mut kept = Vec::with_capacity(offsets.len());
+        for (at, offset) in offsets.iter().enumerate() {
+            let is_needed = match offsets.get(at + 1) {
+                None => true,
+                Some(next) => {
+                    self.is_pinned(self.version_of(guard, *offset)?, self.version_of(guard, *next)?)
+                }
+            };
+            if is_needed {
+                kept.push(*offset);
+            } else {
+                self.supersede(guard, *offset)?;
+            }
+        }
+        let newest = kept.last().copied().unwrap_or_default();
+        let is_one = kept.len() == 1;
+        if let Some(versions) = self.index.get_mut(key.bytes()) {
+            *versions = if is_one { Versions::One(newest) } else { Versions::Many(kept) };
+        }
+        if is_one {
+            self.aged.remove(key.bytes());
+            let view = self.stream.volume.view(guard, newest)?;
+            if view.header.kind == Kind::Delete {
+                let grave = self.grave_of(key.clone(), &view);
+                self.graves.push_back(grave);
+            }
+        }
+        Ok(())
+    }
+
+    /// The index that leads to what was there at a version.
+    pub(super) fn index_at(&self, at: u64) -> &Index {
+        let archive = self.archives.iter().find(|(cleared, _)| *cleared > at);
+        archive.map_or(&self.index, |(_, index)| index)
+    }
+
+    /// What was there before a clear is superseded when no pin sees it any more.
+    pub(super) fn drop_archives(&mut self, guard: &Guard) -> Result<()> {
+        let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
+        while self.archives.first().is_some_and(|(cleared, _)| *cleared <= oldest) {
+            let (_, index) = self.archives.remove(0);
+            let all = index.values().flat_map(|versions| versions.all().iter().copied());
+            all.into_iter().try_for_each(|offset| self.supersede(guard, offset))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn newest_at(
+        &self,
+        guard: &Guard,
+        versions: &Versions,
+        at: u64,
+    ) -> Result<Option<u64>> {
+        for offset in versions.all().iter().rev() {
+            if self.version_of(guard, *offset)? <= at {
+                return Ok(Some(*offset));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Trims the next keys; false if there are no more.
+    pub(super) fn trim_some(&mut self, guard: &Guard) -> Result<bool> {
+        let Some(from) = self.trimmed.take() else { return Ok(false) };
+        let next: Vec<Key> = self.aged.range(from..).take(TRIMMED + 1).cloned().collect();
+        self.trimmed = next.get(TRIMMED).filter(|_| !mutant!("mvcc.list.trim")).cloned();
+        next.iter().take(TRIMMED).try_for_each(|key| self.trim(guard, key))?;
+        Ok(self.trimmed.is_some())
+    }
+}

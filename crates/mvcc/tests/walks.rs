@@ -1,0 +1,158 @@
+//! Walks over many keys, beside writes that give up the pages which a walk has yet to look at.
+
+use coreplane_engine::{Batch, Engine, Ordered, Snapshots, WriteOptions};
+use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
+use coreplane_pmem::MediaChoice;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+const KEYS: u32 = 400;
+/// Every so many keys one has a value that is written to pages of its own.
+const LARGE: u32 = 7;
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+fn value(number: u32, round: u32) -> Vec<u8> {
+    let len = if number.is_multiple_of(LARGE) { 6000 } else { 60 };
+    round.to_le_bytes().iter().copied().cycle().take(len).collect()
+}
+
+fn round_of(value: &[u8]) -> u32 {
+    value.first_chunk().copied().map_or(u32::MAX, u32::from_le_bytes)
+}
+
+/// All keys in one batch, which is whole for whoever sees it.
+fn write_round(store: &MapEngine, round: u32) {
+    let mut batch = Batch::new();
+    for number in 0..KEYS {
+        batch.put(&key(number), &value(number, round));
+    }
+    let written = store.apply(&batch, &WriteOptions::default()).expect("write");
+    assert!(written.ticket.is_durable());
+}
+
+fn create(kind: MapKind, directory: &tempfile::TempDir, options: &Options) -> MapEngine {
+    let geometry = Geometry { page_size: 1024, ..Geometry::default() };
+    let path = directory.path().join("pool");
+    MapEngine::create(kind, &path, 16 << 20, geometry, MediaChoice::Auto, options).expect("create")
+}
+
+/// Every key with the round that its value is of, which is whole.
+fn scan(
+    store: &MapEngine,
+    reverse: bool,
+    mut between: impl FnMut(usize),
+    snapshot: Option<&dyn coreplane_engine::Snapshot>,
+) -> Vec<(u32, u32)> {
+    let mut shown = Vec::new();
+    let mut visit = |entry: coreplane_engine::Entry<'_>| {
+        let number = u32::from_be_bytes(*entry.key.first_chunk().expect("a key of ours"));
+        let found = entry.record.expect("a live record").value.to_vec();
+        let round = round_of(&found);
+        assert_eq!(found, value(number, round), "key {number}");
+        between(shown.len());
+        shown.push((number, round));
+        true
+    };
+    match snapshot {
+        Some(snapshot) => snapshot.scan(&[], None, reverse, usize::MAX, &mut visit),
+        None => Ordered::scan(store, &[], None, reverse, usize::MAX, &mut visit),
+    }
+    .expect("scan");
+    if reverse {
+        shown.reverse();
+    }
+    assert!(shown.iter().map(|it| it.0).eq(0..KEYS), "each key once, in order");
+    shown
+}
+
+/// What a walk has found and not read yet is overwritten, and its pages are given up, between two keys.
+#[test]
+fn a_walk_goes_on_when_its_pages_are_given_up() {
+    for kind in MapKind::ALL {
+        for check_reads in [false, true] {
+            let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+            let options = Options { check_reads, background: false, ..Options::default() };
+            let store = create(kind, &directory, &options);
+            write_round(&store, 1);
+            for reverse in [false, true] {
+                let before = round_of(&store.get(&key(1)).expect("get").expect("there"));
+                // With checks the map is in hand while a record is shown: nobody can write then.
+                let first = if reverse { KEYS - 1 } else { 1 };
+                let shown = scan(
+                    &store,
+                    reverse,
+                    |at| {
+                        if at == 1 && !check_reads {
+                            write_round(&store, before + 1);
+                            write_round(&store, before + 2);
+                            // Pages go when what has superseded them is durable, and their words are.
+                            (0..4).for_each(|_| write_round(&store, before + 3));
+                        }
+                    },
+                    None,
+                );
+                let newest = round_of(&store.get(&key(1)).expect("get").expect("there"));
+                let of = |number: u32| shown[number as usize].1;
+                assert_eq!(of(first), before, "{kind:?}");
+                assert!(shown.iter().all(|it| it.1 == before || it.1 == newest), "{kind:?}");
+                assert_eq!(of(if reverse { 0 } else { KEYS - 1 }), newest, "{kind:?}");
+            }
+        }
+    }
+}
+
+/// A snapshot is of one round, whatever is written while it is read; what is read without one is never older than what
+/// was acknowledged before.
+#[test]
+fn walks_beside_writes_see_what_they_should() {
+    for kind in MapKind::ALL {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let store = create(kind, &directory, &Options::default());
+        write_round(&store, 1);
+        let (acknowledged, over) = (AtomicU32::new(1), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            let writer = threads.spawn(|| {
+                for round in 2..150 {
+                    write_round(&store, round);
+                    acknowledged.store(round, Ordering::Release);
+                }
+                over.store(true, Ordering::Release);
+            });
+            let mut walks = 0;
+            while !over.load(Ordering::Acquire) {
+                let least = acknowledged.load(Ordering::Acquire);
+                let snapshot = store.snapshot().expect("snapshot");
+                let shown = scan(&store, walks % 2 == 0, |_| {}, Some(&*snapshot));
+                assert!(shown.iter().all(|it| it.1 == shown[0].1), "{kind:?}: one round");
+                assert!(shown[0].1 >= least, "{kind:?}");
+                drop(snapshot);
+                let least = acknowledged.load(Ordering::Acquire);
+                let shown = scan(&store, walks % 2 == 1, |_| {}, None);
+                assert!(shown.iter().all(|it| it.1 >= least), "{kind:?}: never stale");
+                walks += 1;
+            }
+            writer.join().expect("the writer");
+            assert!(walks > 0);
+        });
+        let audited = store.audit().expect("what is counted is what lives");
+        assert!(audited > 0);
+    }
+}
+
+/// What a snapshot alone has seen goes with it, however much that is.
+#[test]
+fn nothing_is_left_of_a_snapshot() {
+    for kind in MapKind::ALL {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let store = create(kind, &directory, &Options::default());
+        write_round(&store, 1);
+        let snapshot = store.snapshot().expect("snapshot");
+        write_round(&store, 2);
+        assert!(scan(&store, false, |_| {}, Some(&*snapshot)).iter().all(|it| it.1 == 1));
+        drop(snapshot);
+        let audited = store.audit().expect("what is counted is what lives");
+        assert!(audited > 0);
+    }
+}
