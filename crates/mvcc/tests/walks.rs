@@ -3,7 +3,7 @@
 use coreplane_engine::{Batch, Engine, Ordered, Snapshots, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const KEYS: u32 = 400;
 /// Every so many keys one has a value that is written to pages of its own.
@@ -111,17 +111,16 @@ fn walks_beside_writes_see_what_they_should() {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let store = create(kind, &directory, &Options::default());
         write_round(&store, 1);
-        let (acknowledged, over) = (AtomicU32::new(1), AtomicBool::new(false));
+        let acknowledged = AtomicU32::new(1);
         std::thread::scope(|threads| {
             let writer = threads.spawn(|| {
                 for round in 2..150 {
                     write_round(&store, round);
                     acknowledged.store(round, Ordering::Release);
                 }
-                over.store(true, Ordering::Release);
             });
             let mut walks = 0;
-            while !over.load(Ordering::Acquire) {
+            while !writer.is_finished() {
                 let least = acknowledged.load(Ordering::Acquire);
                 let snapshot = store.snapshot().expect("snapshot");
                 let shown = scan(&store, walks % 2 == 0, |_| {}, Some(&*snapshot));
