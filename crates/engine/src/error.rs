@@ -113,6 +113,18 @@ pub enum Error {
     /// A snapshot is being installed: nothing is there before it is.
     #[error("a snapshot is being installed, and was not installed as a whole yet")]
     Installing,
+    /// Another node leads: ask there.
+    #[error("this node does not lead; the leader is {}", leader.map_or("not known".to_owned(), |id| format!("node {id}")))]
+    NotLeader {
+        /// Its number, if it is known.
+        leader: Option<u64>,
+    },
+    /// A write that may have been made, or may be made later, or never: its leader lost the leadership before it knew.
+    #[error("nobody knows whether the write was made: the leadership ended before")]
+    Indeterminate,
+    /// Too much is under way: nothing was done.
+    #[error("too much is under way; try again")]
+    Busy,
     /// The operation is not one of this engine's.
     #[error("{engine} does not support {operation}")]
     Unsupported {
@@ -143,7 +155,9 @@ impl Error {
             | Self::Unsupported { .. }
             | Self::ReadOnly => Remedy::FixInput,
             Self::NoSpace { .. } => Remedy::FreeSpace,
-            Self::Installing => Remedy::Retry,
+            Self::Installing | Self::NotLeader { .. } | Self::Indeterminate | Self::Busy => {
+                Remedy::Retry
+            }
             Self::ChecksumMismatch { .. }
             | Self::Corrupt { .. }
             | Self::Unusable(_)

@@ -159,7 +159,8 @@ pub type DurableListener = Arc<dyn Fn() + Send + Sync>;
 /// # Errors
 ///
 /// Every method may return [`Error::Io`], [`Error::SyncFailed`] or [`Error::Corrupt`]; further
-/// errors are named at each. After any error of a write nothing of it is visible.
+/// errors are named at each. After any error of a write nothing of it is visible, but after [`Error::Indeterminate`]: then
+/// it may be, now or later.
 pub trait Engine: Send + Sync {
     /// The engine's name, as in `--engine`.
     fn name(&self) -> &'static str;

@@ -5,6 +5,7 @@ mod mkvs;
 mod mvcc;
 mod pmem;
 mod record;
+mod replica;
 mod scmkv;
 
 /// Tests that are run together.
@@ -68,9 +69,17 @@ impl Mutant {
 
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Mutant> {
-    [pmem::MUTANTS, record::MUTANTS, scmkv::MUTANTS, bptree::MUTANTS, mkvs::MUTANTS, mvcc::MUTANTS]
-        .into_iter()
-        .flatten()
+    [
+        pmem::MUTANTS,
+        record::MUTANTS,
+        scmkv::MUTANTS,
+        bptree::MUTANTS,
+        mkvs::MUTANTS,
+        mvcc::MUTANTS,
+        replica::MUTANTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 #[cfg(test)]
@@ -84,7 +93,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        let crates = ["pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc."];
+        let crates = ["pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc.", "replica."];
         assert!(names.iter().all(|name| crates.iter().any(|it| name.starts_with(it))));
     }
 }

@@ -1,0 +1,338 @@
+//! The map as consensus sees it: a log of entries, the last of which are in DRAM.
+//!
+//! ```text
+//!                  first                       applied                 newest
+//!   ring (DRAM)      [── entries for followers that lag a little ─────────]
+//!   map                                            [── pending entries ───]
+//! ```
+//!
+//! There is no second log. An entry that is appended goes to the map, where it is pending until it is applied, and to a
+//! ring in DRAM, which is bounded in bytes. What a follower lacks is read from the ring, or, if it is pending, from the
+//! map; who lags behind both is sent a snapshot. After a start the ring is empty.
+
+use crate::codec::to_members_entry;
+use crate::entry::{Header, Kind, decode_changes, encode_changes};
+use crate::members::{Last, Members, NodeId};
+use bytes::Bytes;
+use coreplane_engine::{Batch, Error, Result, Ticket};
+use coreplane_mvcc::{Control, LogMap};
+use parking_lot::Mutex;
+use raft::eraftpb::{Entry, EntryType, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Bytes that an entry takes in the ring beside its own.
+const PER_ENTRY: usize = 64;
+
+/// The map and the ring before it.
+pub(crate) struct LogView {
+    pub(crate) map: LogMap,
+    /// Without a gap up to the newest.
+    ring: VecDeque<Entry>,
+    ring_bytes: usize,
+    ring_bytes_max: usize,
+    /// The entry before the first that can be read, and its term; the last one that the ring has let go of.
+    base: (u64, u64),
+    gone: (u64, u64),
+    control: Control,
+    /// Why the map could not be read, until somebody asks.
+    pub(crate) failed: RefCell<Option<Error>>,
+}
+
+impl LogView {
+    /// The view of a map, whose ring is bounded so.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if what the map says of itself was not written by a node.
+    pub(crate) fn new(map: LogMap, ring_bytes_max: usize) -> Result<Self> {
+        let control = map.control();
+        let mut view = Self {
+            map,
+            ring: VecDeque::new(),
+            ring_bytes: 0,
+            ring_bytes_max,
+            base: (0, 0),
+            gone: (0, 0),
+            control: Control::default(),
+            failed: RefCell::default(),
+        };
+        if control.newest > 0 && !control.is_installing {
+            view.base = (control.applied, term_of(&control.applied_header)?);
+            // Entries that are pending are not in the ring.
+            let header = view.map.header(control.newest)?.ok_or_else(no_entry)?;
+            view.gone = (control.newest, term_of(&header)?);
+        }
+        view.control = control;
+        Ok(view)
+    }
+
+    /// What the map says of itself.
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    pub(crate) fn members(&self) -> Result<Members> {
+        self.noted().map(|it| it.0)
+    }
+
+    /// The members, and the last entry that was given up for a snapshot.
+    pub(crate) fn noted(&self) -> Result<(Members, Last)> {
+        if self.control.members.is_empty() {
+            return Ok((Members::default(), (0, 0)));
+        }
+        let what = "no members are where they should be".to_owned();
+        Members::decode(&self.control.members).ok_or(Error::Corrupt { offset: 0, what })
+    }
+
+    fn note(&mut self) {
+        self.control = self.map.control();
+    }
+
+    /// Appends entries, in the place of those that were there with their indices. Durable after a commit.
+    ///
+    /// # Errors
+    /// As [`LogMap::append`].
+    pub(crate) fn append(&mut self, entries: Vec<Entry>) -> Result<()> {
+        let Some(first) = entries.first().map(|entry| entry.index) else { return Ok(()) };
+        if first <= self.control.newest {
+            if self.gone.0 >= first {
+                let last = first.saturating_sub(1);
+                self.gone = (last, self.term_at(last).ok_or_else(no_entry)?);
+            }
+            self.map.roll_back(first - 1)?;
+            self.cut_ring(first);
+        }
+        for entry in entries {
+            let is_members = entry.get_entry_type() != EntryType::EntryNormal;
+            let kind = if is_members { Kind::Members } else { Kind::Changes };
+            let header = Header { kind, term: entry.term, context: entry.context.clone() };
+            let changes = match kind {
+                Kind::Changes => decode_changes(&entry.data).ok_or_else(no_entry)?,
+                Kind::Members => Batch::new(),
+            };
+            self.map.append(entry.index, &header.encode(), &changes, true)?;
+            self.ring_bytes += bytes_of(&entry);
+            self.ring.push_back(entry);
+        }
+        self.note();
+        self.shorten_ring();
+        Ok(())
+    }
+
+    /// Notes term and vote. Durable after a commit.
+    ///
+    /// # Errors
+    /// As [`LogMap::set_vote`].
+    pub(crate) fn set_vote(&mut self, term: u64, vote: NodeId) -> Result<()> {
+        if (self.control.term, self.control.vote) != (term, vote) {
+            self.map.set_vote(term, vote)?;
+            self.note();
+        }
+        Ok(())
+    }
+
+    /// Notes who the members are. Durable after a commit.
+    ///
+    /// # Errors
+    /// As [`LogMap::set_members`].
+    pub(crate) fn set_members(&mut self, members: &Members, last: Last) -> Result<()> {
+        self.map.set_members(&members.encode(last)?)?;
+        self.note();
+        Ok(())
+    }
+
+    /// Readers see all up to this entry.
+    ///
+    /// # Errors
+    /// As [`LogMap::apply`].
+    pub(crate) fn apply(&mut self, to: u64) -> Result<()> {
+        self.map.apply(to)?;
+        self.note();
+        self.shorten_ring();
+        Ok(())
+    }
+
+    /// What was done is durable, or will be when the ticket is.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn commit(&self) -> Result<Ticket> {
+        self.map.commit()
+    }
+
+    /// A snapshot was installed.
+    ///
+    /// # Errors
+    /// As [`LogView::new`].
+    pub(crate) fn begin_again(&mut self) -> Result<()> {
+        self.note();
+        self.cut_ring(0);
+        self.base = (self.control.applied, term_of(&self.control.applied_header)?);
+        self.gone = self.base;
+        Ok(())
+    }
+
+    fn cut_ring(&mut self, from: u64) {
+        while self.ring.back().is_some_and(|entry| entry.index >= from) {
+            if let Some(entry) = self.ring.pop_back() {
+                self.ring_bytes -= bytes_of(&entry);
+            }
+        }
+    }
+
+    /// Lets go of the oldest entries of a ring that is too long. Those that are pending can be read from the map.
+    fn shorten_ring(&mut self) {
+        while self.ring_bytes > self.ring_bytes_max
+            && let Some(entry) = self.ring.pop_front()
+        {
+            self.ring_bytes -= bytes_of(&entry);
+            self.gone = (entry.index, entry.term);
+        }
+        if self.gone.0 <= self.control.applied {
+            if self.gone.0 > self.base.0 {
+                self.base = self.gone;
+            }
+        } else if let Ok(term) = term_of(&self.control.applied_header) {
+            // What is between can be read from the map.
+            self.base = (self.control.applied, term);
+        }
+    }
+
+    fn read(&self, index: u64) -> Result<Entry> {
+        let mut read = None;
+        self.map.entries(index..=index, &mut |entry| {
+            read = Header::decode(entry.header).and_then(|header| {
+                let Header { kind, term, context } = header;
+                let mut made = Entry { index, term, ..Entry::default() };
+                match kind {
+                    Kind::Changes => {
+                        made.data = Bytes::from(encode_changes(entry.changes.iter().copied()));
+                    }
+                    Kind::Members => to_members_entry(&mut made, &context)?,
+                }
+                made.context = context;
+                Some(made)
+            });
+            true
+        })?;
+        read.ok_or_else(no_entry)
+    }
+
+    fn entry(&self, index: u64) -> Result<Entry> {
+        let first = self.ring.front().map_or(u64::MAX, |entry| entry.index);
+        match index.checked_sub(first).and_then(|at| self.ring.get(at as usize)) {
+            Some(entry) => Ok(entry.clone()),
+            None => self.read(index),
+        }
+    }
+
+    /// The term of an entry, if it can be told.
+    pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
+        if index == self.base.0 {
+            return Some(self.base.1);
+        }
+        if index < self.base.0 || index > self.control.newest {
+            return None;
+        }
+        let first = self.ring.front().map_or(u64::MAX, |entry| entry.index);
+        match index.checked_sub(first).and_then(|at| self.ring.get(at as usize)) {
+            Some(entry) => Some(entry.term),
+            None => term_of(&self.map.header(index).ok()??).ok(),
+        }
+    }
+
+    /// The map could not be read: consensus is told so, and the node stops.
+    fn fail(&self, error: Error) -> raft::Error {
+        let source = std::io::Error::other(error.to_string());
+        self.failed.borrow_mut().get_or_insert(error);
+        raft::Error::Store(StorageError::Other(Box::new(source)))
+    }
+}
+
+fn bytes_of(entry: &Entry) -> usize {
+    entry.data.len() + entry.context.len() + PER_ENTRY
+}
+
+fn no_entry() -> Error {
+    Error::Corrupt { offset: 0, what: "no entry of a node is where one should be".to_owned() }
+}
+
+fn term_of(header: &[u8]) -> Result<u64> {
+    Header::decode(header).map(|header| header.term).ok_or_else(no_entry)
+}
+
+/// What consensus and the node share.
+#[derive(Clone)]
+pub(crate) struct SharedView(pub(crate) Arc<Mutex<LogView>>);
+
+impl Storage for SharedView {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let view = self.0.lock();
+        let members = view.members().map_err(|error| view.fail(error))?;
+        let Control { term, vote, applied, .. } = view.control;
+        let hard_state = HardState { term, vote, commit: applied, ..HardState::default() };
+        Ok(RaftState::new(hard_state, members.to_state()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        let view = self.0.lock();
+        if low <= view.base.0 {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        if high > view.control.newest + 1 {
+            return Err(raft::Error::Store(StorageError::Unavailable));
+        }
+        let (most, mut bytes) = (max_size.into().unwrap_or(u64::MAX), 0);
+        let mut entries = Vec::new();
+        for index in low..high {
+            let entry = view.entry(index).map_err(|error| view.fail(error))?;
+            bytes += bytes_of(&entry) as u64;
+            if !entries.is_empty() && bytes > most {
+                break;
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        let view = self.0.lock();
+        match view.term_at(index) {
+            Some(term) => Ok(term),
+            None if index < view.base.0 => Err(raft::Error::Store(StorageError::Compacted)),
+            None => Err(raft::Error::Store(StorageError::Unavailable)),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.0.lock().base.0 + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.0.lock().control.newest)
+    }
+
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        // Its records go in pages of their own; consensus knows how far it goes alone.
+        let view = self.0.lock();
+        let applied = view.control.applied;
+        if applied < request_index.max(1) {
+            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        }
+        let members = view.members().map_err(|error| view.fail(error))?;
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = applied;
+        metadata.term = term_of(&view.control.applied_header).map_err(|error| view.fail(error))?;
+        metadata.set_conf_state(members.to_state());
+        Ok(snapshot)
+    }
+}

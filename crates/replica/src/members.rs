@@ -1,0 +1,211 @@
+//! Who takes part: voters and learners, and the voters of before as long as a change is under way.
+//!
+//! The members are a part of the map's control record. They say which entry made them, so that an entry which is applied
+//! again after a cut, because the control record of it was lost, changes them once.
+
+use crate::entry::Reader;
+use coreplane_engine::{Error, Result};
+use raft::eraftpb::{
+    ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState,
+};
+
+/// The number of a node in its cluster; never 0.
+pub type NodeId = u64;
+
+/// Nodes of a list at most: the control record has 512 bytes for all.
+pub(crate) const NODES_MAX: usize = 12;
+
+/// The term and the index of an entry: of two logs the one whose last is greater has all that is committed, if any has.
+pub(crate) type Last = (u64, u64);
+
+/// Who the members are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Those who elect, and of whom a majority makes an entry committed.
+    pub voters: Vec<NodeId>,
+    /// Those who are sent all, and are not counted.
+    pub learners: Vec<NodeId>,
+    /// The voters of before, while a change is under way: of them, too, a majority is needed.
+    pub voters_outgoing: Vec<NodeId>,
+    /// Voters of before that are learners when it has ended.
+    pub learners_next: Vec<NodeId>,
+    /// The leader ends the change by itself.
+    pub auto_leave: bool,
+    /// The entry that made them.
+    pub index: u64,
+}
+
+impl Members {
+    /// The first ones.
+    pub(crate) fn first(voters: &[NodeId]) -> Self {
+        Self { voters: voters.to_vec(), index: 1, ..Self::default() }
+    }
+
+    /// True of a node that is one of them.
+    pub fn has(&self, node: NodeId) -> bool {
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        lists.into_iter().any(|list| list.contains(&node))
+    }
+
+    /// True of a voter, of now or of before.
+    pub fn elects(&self, node: NodeId) -> bool {
+        self.voters.contains(&node) || self.voters_outgoing.contains(&node)
+    }
+
+    pub(crate) fn of_state(state: &ConfState, index: u64) -> Self {
+        Self {
+            voters: state.get_voters().to_vec(),
+            learners: state.get_learners().to_vec(),
+            voters_outgoing: state.get_voters_outgoing().to_vec(),
+            learners_next: state.get_learners_next().to_vec(),
+            auto_leave: state.auto_leave,
+            index,
+        }
+    }
+
+    pub(crate) fn to_state(&self) -> ConfState {
+        let mut state = ConfState::default();
+        state.set_voters(self.voters.clone());
+        state.set_learners(self.learners.clone());
+        state.set_voters_outgoing(self.voters_outgoing.clone());
+        state.set_learners_next(self.learners_next.clone());
+        state.auto_leave = self.auto_leave;
+        state
+    }
+
+    /// What the control record has of them, and of the last entry that was given up for a snapshot: its term and index.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] of too many nodes.
+    pub(crate) fn encode(&self, last: Last) -> Result<Vec<u8>> {
+        let mut bytes = last.0.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&last.1.to_le_bytes());
+        bytes.push(u8::from(self.auto_leave));
+        bytes.extend_from_slice(&self.index.to_le_bytes());
+        for list in [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next] {
+            if list.len() > NODES_MAX {
+                let (what, given) = ("members of a kind", list.len() as u64);
+                return Err(Error::OutOfRange { what, given, from: 0, to: NODES_MAX as u64 });
+            }
+            bytes.push(list.len() as u8);
+            list.iter().for_each(|node| bytes.extend_from_slice(&node.to_le_bytes()));
+        }
+        Ok(bytes)
+    }
+
+    /// None if the bytes are no members.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Last)> {
+        let mut reader = Reader(bytes);
+        let last = (reader.word()?, reader.word()?);
+        let auto_leave = reader.byte()? != 0;
+        let index = reader.word()?;
+        let mut list = || {
+            let count = usize::from(reader.byte()?);
+            (0..count).map(|_| reader.word()).collect::<Option<Vec<NodeId>>>()
+        };
+        let (voters, learners, voters_outgoing, learners_next) =
+            (list()?, list()?, list()?, list()?);
+        let is_all = reader.0.is_empty();
+        let all = Self { voters, learners, voters_outgoing, learners_next, auto_leave, index };
+        is_all.then_some((all, last))
+    }
+}
+
+/// What becomes of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberChange {
+    /// It elects, and is counted.
+    Voter(NodeId),
+    /// It is sent all.
+    Learner(NodeId),
+    /// It takes no part any more.
+    Remove(NodeId),
+}
+
+impl MemberChange {
+    /// True if the node is a voter no more.
+    pub(crate) fn ends(self, voter: NodeId) -> bool {
+        matches!(self, Self::Learner(node) | Self::Remove(node) if node == voter)
+    }
+}
+
+/// A change of members as the context of an entry; none at all ends one that is under way.
+pub(crate) fn encode_change(changes: &[MemberChange]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for change in changes {
+        let (op, node) = match change {
+            MemberChange::Voter(node) => (1, node),
+            MemberChange::Learner(node) => (2, node),
+            MemberChange::Remove(node) => (3, node),
+        };
+        bytes.push(op);
+        bytes.extend_from_slice(&node.to_le_bytes());
+    }
+    bytes
+}
+
+/// The opposite; none if it is no such context.
+pub(crate) fn decode_change(bytes: &[u8]) -> Option<Vec<MemberChange>> {
+    let (mut changes, mut reader) = (Vec::new(), Reader(bytes));
+    while !reader.0.is_empty() {
+        let (op, node) = (reader.byte()?, reader.word()?);
+        changes.push(match op {
+            1 => MemberChange::Voter(node),
+            2 => MemberChange::Learner(node),
+            3 => MemberChange::Remove(node),
+            _ => return None,
+        });
+    }
+    Some(changes)
+}
+
+/// The change as consensus has it.
+pub(crate) fn to_conf_change(changes: &[MemberChange]) -> ConfChangeV2 {
+    let mut conf = ConfChangeV2::default();
+    conf.set_transition(ConfChangeTransition::Auto);
+    let singles = changes.iter().map(|change| {
+        let (kind, node) = match change {
+            MemberChange::Voter(node) => (ConfChangeType::AddNode, node),
+            MemberChange::Learner(node) => (ConfChangeType::AddLearnerNode, node),
+            MemberChange::Remove(node) => (ConfChangeType::RemoveNode, node),
+        };
+        let mut single = ConfChangeSingle::default();
+        single.set_change_type(kind);
+        single.node_id = *node;
+        single
+    });
+    conf.set_changes(singles.collect::<Vec<_>>().into());
+    conf
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_what_they_were() {
+        let members = Members {
+            voters: vec![1, 2, u64::MAX],
+            learners: vec![4],
+            voters_outgoing: vec![],
+            learners_next: vec![9],
+            auto_leave: true,
+            index: 77,
+        };
+        let bytes = members.encode((3, 4)).unwrap();
+        assert_eq!(Members::decode(&bytes), Some((members.clone(), (3, 4))));
+        (0..bytes.len()).for_each(|cut| assert_eq!(Members::decode(&bytes[..cut]), None));
+        assert_eq!(Members::of_state(&members.to_state(), 77), members);
+        let many = Members { voters: (0..13).collect(), ..Members::default() };
+        assert!(many.encode((0, 0)).is_err());
+    }
+
+    #[test]
+    fn a_change_is_what_it_was() {
+        let changes = [MemberChange::Voter(3), MemberChange::Learner(4), MemberChange::Remove(5)];
+        let bytes = encode_change(&changes);
+        assert_eq!(decode_change(&bytes), Some(changes.to_vec()));
+        assert_eq!(to_conf_change(&changes).get_changes().len(), 3);
+        assert_eq!(decode_change(&bytes[1..]), None);
+    }
+}

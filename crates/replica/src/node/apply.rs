@@ -1,0 +1,65 @@
+//! What becomes of entries that are committed.
+
+use super::{Node, State};
+use crate::members::{Members, decode_change, to_conf_change};
+use coreplane_engine::Result;
+use coreplane_pmem::mutant;
+use raft::StateRole;
+use raft::eraftpb::{Entry, EntryType};
+
+impl Node {
+    /// Applies committed entries: readers see them, members are those of the last.
+    pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
+        let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(()) };
+        for entry in &entries {
+            if entry.get_entry_type() != EntryType::EntryNormal {
+                self.change_members(entry)?;
+            }
+        }
+        self.view().apply(last)?;
+        if let State::Running(raw) = &mut self.state {
+            raw.advance_apply_to(last);
+        }
+        for entry in entries {
+            if let Some(number) = self.own_number(&entry)
+                && self.proposals.remove(&number).is_some()
+            {
+                self.output.settled.push((number, entry.index));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of a proposal of this node, since it was started.
+    fn own_number(&self, entry: &Entry) -> Option<u64> {
+        let words: Vec<u64> = entry
+            .context
+            .chunks_exact(8)
+            .map(|word| word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)))
+            .collect();
+        let is_changes = entry.get_entry_type() == EntryType::EntryNormal;
+        let [id, start, number] = words.as_slice() else { return None };
+        let is_own = *id == self.settings.id
+            && (*start == self.settings.start || mutant!("replica.proposal.start"));
+        (is_changes && is_own).then_some(*number)
+    }
+
+    fn change_members(&mut self, entry: &Entry) -> Result<()> {
+        let changes = decode_change(&entry.context).unwrap_or_default();
+        let State::Running(raw) = &mut self.state else { return Ok(()) };
+        let known = self.view.0.lock().members()?;
+        if entry.index <= known.index {
+            // They were changed before a cut, and that the entry is applied was lost.
+            return Ok(());
+        }
+        // One that cannot be made any more, for another one was made before it, makes nothing.
+        let Ok(state) = raw.apply_conf_change(&to_conf_change(&changes)) else { return Ok(()) };
+        let members = Members::of_state(&state, entry.index);
+        if raw.raft.state == StateRole::Leader && !members.elects(self.settings.id) {
+            // Proposed by the leader before. It would go on as one, which it is not any more.
+            let term = raw.raft.term;
+            raw.raft.become_follower(term, 0);
+        }
+        self.view.0.lock().set_members(&members, (0, 0))
+    }
+}

@@ -1,0 +1,102 @@
+//! How a node is, how it stands, and what it has to say.
+
+use crate::codec::Envelope;
+use crate::members::{Members, NodeId};
+use coreplane_engine::Ticket;
+
+/// How a node is.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its own number.
+    pub id: NodeId,
+    /// The cluster's number: messages of another are not heard.
+    pub cluster: u64,
+    /// Who forms the cluster, if there is none yet: the same on each of them. Empty of a node that is to be added to one.
+    pub peers: Vec<NodeId>,
+    /// How often it was started, this time included: greater each time.
+    pub start: u64,
+    /// Ticks without a word of a leader before an election, at least; at most twice that.
+    pub election_ticks: usize,
+    /// Ticks between two heartbeats.
+    pub heartbeat_ticks: usize,
+    /// Where chance comes from.
+    pub seed: u64,
+    /// Bytes of entries in a message.
+    pub message_bytes: u64,
+    /// Messages with entries that a follower has not answered yet.
+    pub in_flight: usize,
+    /// Bytes of entries that are not committed yet, beyond which proposals are refused.
+    pub uncommitted_bytes: u64,
+    /// Bytes of entries that are kept in DRAM for followers.
+    pub ring_bytes: usize,
+    /// Bytes of records in a page of a snapshot.
+    pub page_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            id: 1,
+            cluster: 1,
+            peers: Vec::new(),
+            start: 1,
+            election_ticks: 10,
+            heartbeat_ticks: 2,
+            seed: 0,
+            message_bytes: 1 << 20,
+            in_flight: 256,
+            uncommitted_bytes: 64 << 20,
+            ring_bytes: 16 << 20,
+            page_bytes: 64 << 10,
+        }
+    }
+}
+
+/// What a node is in its cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It takes proposals and reads.
+    Leader,
+    /// It follows one, or waits for one.
+    Follower,
+    /// It asks for votes.
+    Candidate,
+    /// It is sent a snapshot, and has nothing before.
+    Installing,
+}
+
+/// How a node stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// What it is.
+    pub role: Role,
+    /// The newest term that it knows.
+    pub term: u64,
+    /// Who leads, if it knows.
+    pub leader: Option<NodeId>,
+    /// The newest entry that it has.
+    pub newest: u64,
+    /// The newest entry that it knows to be committed.
+    pub committed: u64,
+    /// The newest entry that its readers see.
+    pub applied: u64,
+    /// Who the members are, as far as it has applied.
+    pub members: Members,
+}
+
+/// What a node wants done, and has to tell.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// To be sent; any may be lost.
+    pub envelopes: Vec<Envelope>,
+    /// Proposals that are committed and applied here, and the indices of their entries.
+    pub settled: Vec<(u64, u64)>,
+    /// Proposals of which nobody here knows what becomes of them: the leadership has ended.
+    pub lost: Vec<u64>,
+    /// Reads that may be answered from the map now.
+    pub reads: Vec<u64>,
+    /// Reads that are to be asked again, of the leader.
+    pub reads_lost: Vec<u64>,
+    /// Call [`Node::persisted`] when this is durable.
+    pub ticket: Option<Ticket>,
+}

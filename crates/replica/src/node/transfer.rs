@@ -1,0 +1,380 @@
+//! Sending a snapshot, and installing one.
+//!
+//! ```text
+//!   leader     pins what is applied ─▶ page 0 ─▶ page 1 ─▶ … ─▶ last page ─▶ goes on with entries
+//!   follower                begin_install ─▶ install … ─▶ end_install ─▶ consensus begins anew
+//! ```
+//!
+//! A follower that lacks entries which nobody has any more is sent all that is applied, in pages, each of which is
+//! answered; what is lost on the way is sent again, and the follower says which page it wants. There is room for one
+//! state: so it gives up its own with the first page, and until it has the last one it is nobody's voter. Consensus has no
+//! part in it. It is begun anew over what was installed, and the leader's goes on from there.
+//!
+//! What is given up was not needed. The pages are of entries that are committed; the follower has not the same entry where
+//! they end, or it would say so ([`Received::All`]); so it has nothing behind it that a majority counts on.
+
+use super::{Node, Role, State, consensus};
+use crate::codec::{Body, Page, Receipt, Received, Record};
+use crate::entry::Header;
+use crate::members::{Members, NodeId};
+use bytes::Bytes;
+use coreplane_engine::{Error, Result};
+use coreplane_mvcc::{LogSnapshot, SnapshotRecord};
+use coreplane_pmem::mutant;
+use raft::SnapshotStatus;
+use raft::eraftpb::{Message as RaftMessage, MessageType};
+
+/// Elections that a follower may take for an answer before its transfer is given up.
+const PATIENCE: usize = 20;
+
+/// A snapshot that is sent.
+pub(super) struct Transfer {
+    snapshot: LogSnapshot,
+    term: u64,
+    /// The page that was sent last.
+    page: Page,
+    /// Where each page begins, up to the one behind that: so that the follower may ask for any.
+    starts: Vec<Vec<u8>>,
+    /// Ticks since it was sent.
+    ticks: usize,
+    /// And since there was an answer.
+    silent_ticks: usize,
+}
+
+/// A snapshot that is installed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Install {
+    pub(super) from: NodeId,
+    term: u64,
+    index: u64,
+    /// The page that is wanted next.
+    next: u64,
+}
+
+impl Transfer {
+    /// The page with this number, which begins at `next_key`.
+    fn make_page(&mut self, number: u64, bytes_max: usize) -> Result<()> {
+        let (mut records, mut bytes, mut is_last) = (Vec::new(), 0, true);
+        let (start, mut next) =
+            (self.starts.get(number as usize).cloned().unwrap_or_default(), None);
+        self.snapshot.records().scan(&start, None, false, usize::MAX, &mut |entry| {
+            let Some(record) = entry.record else { return true };
+            if bytes >= bytes_max {
+                next = Some(entry.key.to_vec());
+                is_last = false;
+                return false;
+            }
+            let value = record.value.to_vec();
+            bytes += entry.key.len() + value.len();
+            let (key, expires_at) = (entry.key.to_vec(), record.expires_at);
+            records.push(Record { key, value, timestamp: entry.sequence, expires_at });
+            true
+        })?;
+        if self.starts.len() as u64 == number + 1 {
+            self.starts.extend(next);
+        }
+        self.page = Page {
+            term: self.term,
+            index: self.snapshot.timestamp(),
+            number,
+            is_last,
+            header: Bytes::copy_from_slice(self.snapshot.header()),
+            members: Bytes::copy_from_slice(self.snapshot.members()),
+            records,
+        };
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Sends what is applied to a follower that needs it.
+    pub(super) fn begin_transfer(&mut self, to: NodeId) -> Result<()> {
+        if self.transfers.contains_key(&to) {
+            return Ok(());
+        }
+        let State::Running(raw) = &self.state else { return Ok(()) };
+        let term = raw.raft.term;
+        let snapshot = self.snapshot()?;
+        let page = Page {
+            term,
+            index: 0,
+            number: 0,
+            is_last: false,
+            header: Bytes::new(),
+            members: Bytes::new(),
+            records: Vec::new(),
+        };
+        let starts = vec![Vec::new()];
+        let transfer = Transfer { snapshot, term, page, starts, ticks: 0, silent_ticks: 0 };
+        self.transfers.insert(to, transfer);
+        self.send_page(to, 0)
+    }
+
+    /// Sends the page with this number: any that was sent, or the next.
+    fn send_page(&mut self, to: NodeId, number: u64) -> Result<()> {
+        let Some(transfer) = self.transfers.get_mut(&to) else { return Ok(()) };
+        if number >= transfer.starts.len() as u64 {
+            return Ok(());
+        }
+        transfer.make_page(number, self.settings.page_bytes)?;
+        transfer.ticks = 0;
+        let page = transfer.page.clone();
+        self.send(to, Body::Page(page));
+        Ok(())
+    }
+
+    pub(super) fn tick_transfers(&mut self) -> Result<()> {
+        let (election, mut again, mut over) =
+            (self.settings.election_ticks, Vec::new(), Vec::new());
+        for (to, transfer) in &mut self.transfers {
+            transfer.ticks += 1;
+            transfer.silent_ticks += 1;
+            if transfer.silent_ticks > election * PATIENCE {
+                over.push(*to);
+            } else if transfer.ticks >= election {
+                again.push((*to, transfer.page.number));
+            }
+        }
+        for to in over {
+            self.end_transfer(to, SnapshotStatus::Failure);
+        }
+        for (to, number) in again {
+            if let Some(transfer) = self.transfers.get_mut(&to) {
+                transfer.ticks = 0;
+                let (page, is_it) = (transfer.page.clone(), transfer.page.number == number);
+                if is_it {
+                    self.send(to, Body::Page(page));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_transfer(&mut self, to: NodeId, status: SnapshotStatus) {
+        self.transfers.remove(&to);
+        if let State::Running(raw) = &mut self.state {
+            raw.report_snapshot(to, status);
+        }
+    }
+
+    /// The answer to a page.
+    pub(super) fn take_receipt(&mut self, from: NodeId, receipt: Receipt) -> Result<()> {
+        let Some(transfer) = self.transfers.get_mut(&from) else { return Ok(()) };
+        if (receipt.term, receipt.index) != (transfer.term, transfer.page.index) {
+            return Ok(());
+        }
+        transfer.silent_ticks = 0;
+        match receipt.state {
+            Received::All => {
+                self.end_transfer(from, SnapshotStatus::Finish);
+                Ok(())
+            }
+            // It has this one already: the same again would be sent for ever.
+            Received::Wants(number) if number == transfer.page.number && transfer.ticks == 0 => {
+                Ok(())
+            }
+            Received::Wants(number) => self.send_page(from, number),
+        }
+    }
+
+    /// A part of a snapshot.
+    pub(super) fn take_page(&mut self, from: NodeId, page: Page) -> Result<()> {
+        let Some(state) = self.receive(from, &page)? else { return Ok(()) };
+        let receipt = Receipt { term: page.term, index: page.index, state };
+        self.send(from, Body::Receipt(receipt));
+        Ok(())
+    }
+
+    /// Takes a page; what to answer, if anything.
+    fn receive(&mut self, from: NodeId, page: &Page) -> Result<Option<Received>> {
+        let Some(header) = Header::decode(&page.header) else { return Ok(None) };
+        if Members::decode(&page.members).is_none() {
+            return Ok(None);
+        }
+        self.silent_ticks = 0;
+        if !self.follow(from, page.term)? {
+            return Ok(None);
+        }
+        if let State::Running(raw) = &mut self.state {
+            let is_there = page.index <= raw.raft.raft_log.committed
+                || self.view.0.lock().term_at(page.index) == Some(header.term);
+            if is_there && !mutant!("replica.snapshot.older") {
+                return Ok(Some(Received::All));
+            }
+        }
+        let next = match &self.state {
+            State::Installing(Some(it))
+                if (it.from, it.term, it.index) == (from, page.term, page.index) =>
+            {
+                it.next
+            }
+            // Another snapshot, from its beginning.
+            _ if page.number == 0 => match self.begin_install(from, page) {
+                // It is older than what was given up here: a newer one is to come.
+                Err(Error::OutOfRange { .. }) => return Ok(None),
+                begun => begun?,
+            },
+            _ => 0,
+        };
+        if page.number != next {
+            return Ok(Some(Received::Wants(next)));
+        }
+        self.install(page)?;
+        if !page.is_last {
+            if let State::Installing(Some(it)) = &mut self.state {
+                it.next += 1;
+            }
+            return Ok(Some(Received::Wants(next + 1)));
+        }
+        self.end_install(page)?;
+        Ok(Some(Received::All))
+    }
+
+    /// Follows who sends pages; false if its term is not the newest.
+    fn follow(&mut self, from: NodeId, term: u64) -> Result<bool> {
+        match &mut self.state {
+            State::Running(raw) => {
+                if term < raw.raft.term || self.settings.id == from {
+                    return Ok(false);
+                }
+                let mut heartbeat = RaftMessage::default();
+                heartbeat.set_msg_type(MessageType::MsgHeartbeat);
+                (heartbeat.from, heartbeat.to, heartbeat.term) = (from, self.settings.id, term);
+                if raw.raft.term == term && raw.raft.state == raft::StateRole::Leader {
+                    return Ok(false);
+                }
+                let _refused = raw.step(heartbeat).is_err();
+                self.draw_timeout();
+                // The term is durable before anything rests on it.
+                self.turn()?;
+                Ok(self.status_role() != Role::Leader)
+            }
+            State::Installing(_) => self.note_term(term),
+        }
+    }
+
+    /// Notes a term without a log to speak for; false if there is a newer one.
+    fn note_term(&mut self, term: u64) -> Result<bool> {
+        let mut view = self.view.0.lock();
+        let known = view.control().term;
+        if term > known {
+            view.set_vote(term, 0)?;
+            let ticket = view.commit()?;
+            view.map.wait_durable(ticket)?;
+        }
+        Ok(term >= known)
+    }
+
+    fn begin_install(&mut self, from: NodeId, page: &Page) -> Result<u64> {
+        {
+            let last = match &self.state {
+                State::Running(raw) => {
+                    (raw.raft.raft_log.last_term(), raw.raft.raft_log.last_index())
+                }
+                State::Installing(_) => self.view.0.lock().noted()?.1,
+            };
+            let mut view = self.view.0.lock();
+            let members = view.members()?;
+            view.set_members(&members, last)?;
+            view.map.begin_install(page.index)?;
+        }
+        self.silent_ticks = 0;
+        let install = Install { from, term: page.term, index: page.index, next: 0 };
+        self.state = State::Installing(Some(install));
+        self.unpersisted.clear();
+        self.transfers.clear();
+        // Nothing that was begun here comes to an end here.
+        self.end_leadership();
+        Ok(0)
+    }
+
+    fn install(&mut self, page: &Page) -> Result<()> {
+        let records = page.records.iter().map(|record| SnapshotRecord {
+            key: &record.key,
+            value: &record.value,
+            timestamp: record.timestamp,
+            expires_at: record.expires_at,
+        });
+        self.view.0.lock().map.install(records)
+    }
+
+    fn end_install(&mut self, page: &Page) -> Result<()> {
+        {
+            let mut view = self.view.0.lock();
+            let (members, _) = Members::decode(&page.members).ok_or_else(no_members)?;
+            view.map.end_install(&page.header, &members.encode((0, 0))?)?;
+            view.begin_again()?;
+        }
+        self.state = State::Running(Box::new(consensus(&self.view, &self.settings)?));
+        self.draw_timeout();
+        self.installed += 1;
+        Ok(())
+    }
+
+    /// What consensus would say, of a node that has no log: that it has nothing, so that it is sent a snapshot; and what
+    /// it votes. Of its log it knows where it ended, which is all that a vote rests on: whoever has as much has all that
+    /// this node was counted for.
+    pub(super) fn answer_without_log(&mut self, message: &RaftMessage) -> Result<()> {
+        let kind = match message.get_msg_type() {
+            MessageType::MsgRequestPreVote | MessageType::MsgRequestVote => {
+                return self.vote_without_log(message);
+            }
+            MessageType::MsgAppend => MessageType::MsgAppendResponse,
+            MessageType::MsgHeartbeat => MessageType::MsgHeartbeatResponse,
+            _ => return Ok(()),
+        };
+        if !self.note_term(message.term)? {
+            return Ok(());
+        }
+        self.silent_ticks = 0;
+        let mut answer = RaftMessage::default();
+        answer.set_msg_type(kind);
+        (answer.from, answer.to, answer.term) = (self.settings.id, message.from, message.term);
+        if kind == MessageType::MsgAppendResponse {
+            (answer.reject, answer.index) = (true, message.index);
+            if mutant!("replica.install.counts") {
+                let last = message.index + message.entries.len() as u64;
+                (answer.reject, answer.index) = (false, last);
+            }
+        }
+        self.send(message.from, Body::Raft(answer));
+        Ok(())
+    }
+
+    fn vote_without_log(&mut self, message: &RaftMessage) -> Result<()> {
+        let is_led = self.silent_ticks < self.settings.election_ticks;
+        let is_transfer = !message.context.is_empty();
+        let (last, term, vote) = {
+            let view = self.view.0.lock();
+            (view.noted()?.1, view.control().term, view.control().vote)
+        };
+        if is_led && !is_transfer || message.term < term {
+            return Ok(());
+        }
+        let has_all = (message.log_term, message.index) >= last;
+        let is_free = message.term > term || vote == 0 || vote == message.from;
+        let grants = has_all && is_free;
+        let is_pre = message.get_msg_type() == MessageType::MsgRequestPreVote;
+        if !is_pre && (message.term > term || grants) {
+            let mut view = self.view.0.lock();
+            let kept = if message.term > term { 0 } else { vote };
+            view.set_vote(message.term, if grants { message.from } else { kept })?;
+            let ticket = view.commit()?;
+            view.map.wait_durable(ticket)?;
+        }
+        let mut answer = RaftMessage::default();
+        answer.set_msg_type(match is_pre {
+            true => MessageType::MsgRequestPreVoteResponse,
+            false => MessageType::MsgRequestVoteResponse,
+        });
+        (answer.from, answer.to, answer.reject) = (self.settings.id, message.from, !grants);
+        // One that is refused tells of the newest term; one that is given, of the one that it was asked for.
+        answer.term = if is_pre && !grants { term } else { message.term };
+        self.send(message.from, Body::Raft(answer));
+        Ok(())
+    }
+}
+
+fn no_members() -> Error {
+    Error::Corrupt { offset: 0, what: "no members are in a snapshot".to_owned() }
+}

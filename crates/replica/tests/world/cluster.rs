@@ -1,0 +1,395 @@
+//! The cluster, and what happens to it.
+
+use crate::draw::Draw;
+use crate::history::History;
+use crate::network::Network;
+use crate::seat::Seat;
+use coreplane_engine::{Batch, Error};
+use coreplane_mvcc::MapKind;
+use coreplane_replica::{Envelope, MemberChange, Node, Output, Role, Settings, Status};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Nodes that form the cluster, and all that there are.
+const FIRST: u64 = 3;
+const NODES: u64 = 4;
+const KEYS: u8 = 6;
+/// Ticks of the story, and those that it has to come to rest.
+const STORY: u64 = 400;
+const REST: u64 = 600;
+
+/// What may go wrong.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Faults {
+    pub(crate) loses: bool,
+    pub(crate) crashes: bool,
+    pub(crate) partitions: bool,
+    pub(crate) members: bool,
+}
+
+/// What a story came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) acknowledged: u64,
+    pub(crate) reads: u64,
+    pub(crate) elections: u64,
+    pub(crate) installed: u64,
+    hash: u64,
+}
+
+/// What a client waits for.
+#[derive(Clone, Copy)]
+enum Call {
+    Write { key: u8, number: u64 },
+    Read { key: u8, floor: u64 },
+}
+
+pub(crate) struct World {
+    seed: u64,
+    faults: Faults,
+    draw: Draw,
+    now: u64,
+    seats: BTreeMap<u64, Seat>,
+    network: Network,
+    history: History,
+    /// Calls that are open, by node and number; keys whose writer waits.
+    open: BTreeMap<(u64, u64), Call>,
+    busy: BTreeMap<u8, (u64, u64)>,
+    leaders: BTreeMap<u64, u64>,
+    /// The header of each entry that a node has applied.
+    applied: BTreeMap<u64, Vec<u8>>,
+    installed: u64,
+    hasher: DefaultHasher,
+}
+
+impl World {
+    pub(crate) fn new(kind: MapKind, seed: u64, faults: Faults) -> Self {
+        let peers: Vec<u64> = (1..=FIRST).collect();
+        let seats = (1..=NODES).map(|id| {
+            let settings = Settings {
+                id,
+                peers: if id <= FIRST { peers.clone() } else { Vec::new() },
+                seed,
+                // Followers are behind the ring now and then.
+                ring_bytes: 600,
+                page_bytes: 60,
+                ..Settings::default()
+            };
+            (id, Seat::new(kind, settings))
+        });
+        let seats = seats.collect();
+        let network = Network::new(faults.loses);
+        Self {
+            seed,
+            faults,
+            draw: Draw::new(seed.wrapping_mul(0x1234_5677) ^ kind as u64),
+            now: 0,
+            seats,
+            network,
+            history: History::default(),
+            open: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            leaders: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            installed: 0,
+            hasher: DefaultHasher::new(),
+        }
+    }
+
+    /// Lets the story happen, and looks at what is left.
+    pub(crate) fn run(mut self) -> Report {
+        while self.now < STORY {
+            self.tick();
+            self.clients();
+            self.troubles();
+        }
+        self.network.cut.clear();
+        self.network.loses = false;
+        self.start_all();
+        while self.now < STORY + REST && !self.is_at_rest() {
+            self.tick();
+        }
+        self.check_end();
+        let History { acknowledged, reads, .. } = self.history;
+        let elections = self.leaders.len() as u64;
+        let hash = self.hasher.finish();
+        Report { acknowledged, reads, elections, installed: self.installed, hash }
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        panic!("seed {} at {}: {what} (COREPLANE_WORLD={})", self.seed, self.now, self.seed)
+    }
+
+    fn tick(&mut self) {
+        self.now += 1;
+        for id in 1..=NODES {
+            // No two clocks are the same.
+            if !self.draw.once_in(10) {
+                self.call(id, Node::tick);
+            }
+        }
+        while let Some((to, bytes)) = self.network.next(self.now) {
+            let envelope = Envelope::decode(&bytes).expect("what was sent");
+            self.call(to, |node| node.step(envelope));
+        }
+    }
+
+    /// A call of a node, after which all that it says is sent, unless the power goes within it.
+    fn call(&mut self, id: u64, call: impl FnOnce(&mut Node) -> Result<(), Error>) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        match seat.call(call) {
+            None => return,
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.fail(&format!("node {id}: {error}")),
+        }
+        let crashes = self.faults.crashes && self.now < STORY && self.draw.once_in(1500);
+        if crashes {
+            let Some(seat) = self.seats.get_mut(&id) else { return };
+            seat.cut(true, &mut self.draw);
+            self.forget(id);
+            return;
+        }
+        self.hear(id);
+    }
+
+    /// What a node has to say.
+    fn hear(&mut self, id: u64) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        let Some(node) = seat.node.as_mut() else { return };
+        let (output, status) = (node.take_output(), node.status());
+        let header = node.with_map(|map| map.control().applied_header);
+        self.look(id, &status, header);
+        let Output { envelopes, settled, lost, reads, reads_lost, .. } = output;
+        let mut bytes = Vec::new();
+        for envelope in envelopes {
+            bytes.clear();
+            envelope.encode(&mut bytes);
+            bytes.hash(&mut self.hasher);
+            self.network.send(self.now, (id, envelope.to), &bytes, &mut self.draw);
+        }
+        for (number, _) in settled {
+            if let Some(Call::Write { key, number }) = self.close(id, number) {
+                let found = self.value(id, key);
+                if found < number {
+                    self.fail(&format!(
+                        "{id} says of key {key} that {number} is there, not {found}"
+                    ));
+                }
+                self.history.acknowledge(key, number);
+            }
+        }
+        for number in reads {
+            self.answer_read(id, number);
+        }
+        for number in lost.into_iter().chain(reads_lost) {
+            let _indeterminate = self.close(id, number);
+        }
+    }
+
+    fn close(&mut self, id: u64, number: u64) -> Option<Call> {
+        self.busy.retain(|_, it| *it != (id, number));
+        self.open.remove(&(id, number))
+    }
+
+    fn answer_read(&mut self, id: u64, number: u64) {
+        let Some(Call::Read { key, floor }) = self.close(id, number) else { return };
+        let found = self.value(id, key);
+        if let Err(what) = self.history.read(key, floor, found) {
+            self.fail(&format!("node {id}: {what}"));
+        }
+    }
+
+    /// The number that a node's map has for a key; 0 if it has none.
+    fn value(&self, id: u64, key: u8) -> u64 {
+        let node = self.seats.get(&id).and_then(|seat| seat.node.as_ref());
+        let value = node.map(|node| node.with_map(|map| map.get(&[key])));
+        match value {
+            Some(Ok(Some(value))) => value.first_chunk().map_or(0, |it| u64::from_le_bytes(*it)),
+            Some(Ok(None)) | None => 0,
+            Some(Err(error)) => self.fail(&format!("node {id} cannot be read: {error}")),
+        }
+    }
+
+    /// Holds what a node says of itself against what others have said.
+    fn look(&mut self, id: u64, status: &Status, header: Vec<u8>) {
+        if status.role == Role::Leader {
+            let leader = *self.leaders.entry(status.term).or_insert(id);
+            if leader != id {
+                self.fail(&format!("{leader} and {id} lead in term {}", status.term));
+            }
+        }
+        if status.role == Role::Installing {
+            return;
+        }
+        if status.applied > status.committed {
+            self.fail(&format!("{id} has applied what is not committed: {status:?}"));
+        }
+        let known = self.applied.entry(status.applied).or_insert_with(|| header.clone());
+        if *known != header {
+            self.fail(&format!("{id} has applied another entry {}", status.applied));
+        }
+    }
+
+    /// The power of a node goes: who waits for it is told nothing.
+    fn forget(&mut self, id: u64) {
+        self.open.retain(|(node, _), _| *node != id);
+        self.busy.retain(|_, (node, _)| *node != id);
+    }
+
+    /// Clients write and read, at whom they take for the leader.
+    fn clients(&mut self) {
+        for _ in 0..3 {
+            let (id, key) = (1 + self.draw.below(NODES), self.draw.below(u64::from(KEYS)) as u8);
+            let Some(node) = self.seats.get_mut(&id).and_then(|seat| seat.node.as_mut()) else {
+                continue;
+            };
+            if node.status().role != Role::Leader {
+                continue;
+            }
+            if self.draw.once_in(3) {
+                let floor = self.history.floor(key);
+                if let Ok(number) = node.read() {
+                    self.open.insert((id, number), Call::Read { key, floor });
+                }
+            } else if !self.busy.contains_key(&key) {
+                let number = self.history.propose(key);
+                let mut batch = Batch::new();
+                let mut value = number.to_le_bytes().to_vec();
+                value.resize(8 + self.draw.below(80) as usize, 7);
+                batch.put(&[key], &value);
+                if let Ok(proposal) = node.propose(&batch) {
+                    self.open.insert((id, proposal), Call::Write { key, number });
+                    self.busy.insert(key, (id, proposal));
+                }
+            }
+            self.call(id, Node::flush);
+        }
+    }
+
+    /// What goes wrong.
+    fn troubles(&mut self) {
+        let id = 1 + self.draw.below(NODES);
+        if self.faults.crashes && self.draw.once_in(80) {
+            let ends = self.draw.once_in(3);
+            let Some(seat) = self.seats.get_mut(&id) else { return };
+            match ends {
+                true => seat.kill(),
+                false => seat.cut(false, &mut self.draw),
+            }
+            self.forget(id);
+        }
+        if self.draw.once_in(40) {
+            self.start(id);
+        }
+        if self.faults.members && self.draw.once_in(30) {
+            self.change_members();
+        }
+        if self.faults.partitions && self.draw.once_in(60) {
+            let other = 1 + self.draw.below(NODES);
+            self.network.cut.insert((id, other));
+            if self.draw.once_in(2) {
+                self.network.cut.insert((other, id));
+            }
+            if self.draw.once_in(2) {
+                // From all, one way or both.
+                let back = self.draw.once_in(2);
+                for peer in 1..=NODES {
+                    self.network.cut.insert((id, peer));
+                    if back {
+                        self.network.cut.insert((peer, id));
+                    }
+                }
+            }
+        }
+        if self.draw.once_in(50) {
+            self.network.cut.clear();
+        }
+    }
+
+    /// The leader makes some node something else, or two at once.
+    fn change_members(&mut self) {
+        let leads =
+            |seat: &Seat| seat.node.as_ref().is_some_and(|node| node.status().role == Role::Leader);
+        let Some((id, seat)) = self.seats.iter_mut().find(|(_, seat)| leads(seat)) else { return };
+        let (id, Some(node)) = (*id, seat.node.as_mut()) else { return };
+        let members = node.status().members;
+        let change = |draw: &mut Draw| {
+            let other = 1 + draw.below(NODES);
+            match draw.below(4) {
+                0 => MemberChange::Learner(other),
+                // A cluster of two voters is one that a single cut stops.
+                1 if members.voters.len() > 3 => MemberChange::Remove(other),
+                _ => MemberChange::Voter(other),
+            }
+        };
+        let mut changes = vec![change(&mut self.draw)];
+        if self.draw.once_in(3) {
+            changes.push(change(&mut self.draw));
+        }
+        let left = members.voters.iter().filter(|it| {
+            !changes.iter().any(|change| {
+                matches!(change, MemberChange::Learner(node) | MemberChange::Remove(node) if node == *it)
+            })
+        });
+        if left.count() < 2 {
+            return;
+        }
+        let _refused = node.propose_members(&changes).is_err();
+        self.call(id, Node::flush);
+    }
+
+    fn start(&mut self, id: u64) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        if seat.node.is_none() {
+            seat.start();
+            self.hear(id);
+        }
+    }
+
+    fn start_all(&mut self) {
+        (1..=NODES).for_each(|id| self.start(id));
+    }
+
+    /// Those who are members, as far as the one that leads in the newest term knows.
+    fn statuses(&self) -> Vec<Status> {
+        let all =
+            self.seats.iter().filter_map(|(id, seat)| Some((*id, seat.node.as_ref()?.status())));
+        let all: Vec<(u64, Status)> = all.collect();
+        let leader = all.iter().filter(|it| it.1.role == Role::Leader).max_by_key(|it| it.1.term);
+        let Some(members) = leader.map(|it| it.1.members.clone()) else { return Vec::new() };
+        let of_cluster = |it: &(u64, Status)| members.has(it.0);
+        all.into_iter().filter(of_cluster).map(|it| it.1).collect()
+    }
+
+    /// One leads, and all have all.
+    fn is_at_rest(&self) -> bool {
+        let all = self.statuses();
+        let newest = all.iter().map(|it| it.newest).max();
+        let is_one = all.iter().filter(|it| it.role == Role::Leader).count() == 1;
+        is_one && all.iter().all(|it| Some(it.applied) == newest) && self.open.is_empty()
+    }
+
+    fn check_end(&mut self) {
+        if !self.is_at_rest() {
+            let all = self.seats.values().filter_map(|seat| seat.node.as_ref().map(Node::status));
+            let all: Vec<String> = all.map(|status| format!("{status:?}")).collect();
+            self.fail(&format!("it has not come to rest:\n{}", all.join("\n")));
+        }
+        for key in 0..KEYS {
+            let members = self.statuses().first().map(|it| it.members.clone()).unwrap_or_default();
+            let members = (1..=NODES).filter(|id| members.has(*id));
+            let found: Vec<u64> = members.map(|id| self.value(id, key)).collect();
+            if found.iter().any(|it| *it != found[0]) {
+                self.fail(&format!("key {key} is {found:?}"));
+            }
+            if let Err(what) = self.history.check_end(key, found[0]) {
+                self.fail(&what);
+            }
+        }
+        self.installed = self.count_installed();
+    }
+
+    fn count_installed(&self) -> u64 {
+        self.seats.values().filter_map(|seat| seat.node.as_ref()).map(Node::installed).sum()
+    }
+}

@@ -1,0 +1,55 @@
+//! What clients were told, and whether it was true.
+//!
+//! Each key has one writer, who writes numbers that rise, and waits for an answer, or for none, before the next. So a
+//! read is right if what it finds is not below what was acknowledged, or read, before it began, and was written at all.
+
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub(crate) struct History {
+    /// The newest number that was proposed for a key, and the newest that somebody was told of.
+    proposed: BTreeMap<u8, u64>,
+    told: BTreeMap<u8, u64>,
+    pub(crate) acknowledged: u64,
+    pub(crate) reads: u64,
+}
+
+impl History {
+    /// The next number for a key.
+    pub(crate) fn propose(&mut self, key: u8) -> u64 {
+        let number = self.proposed.entry(key).or_default();
+        *number += 1;
+        *number
+    }
+
+    pub(crate) fn acknowledge(&mut self, key: u8, number: u64) {
+        self.acknowledged += 1;
+        let told = self.told.entry(key).or_default();
+        *told = number.max(*told);
+    }
+
+    /// What a read that begins now has to find at least.
+    pub(crate) fn floor(&self, key: u8) -> u64 {
+        self.told.get(&key).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn read(&mut self, key: u8, floor: u64, found: u64) -> Result<(), String> {
+        self.reads += 1;
+        let newest = self.proposed.get(&key).copied().unwrap_or(0);
+        if found < floor || found > newest {
+            return Err(format!("key {key}: {found} was read, and not {floor} to {newest}"));
+        }
+        let told = self.told.entry(key).or_default();
+        *told = found.max(*told);
+        Ok(())
+    }
+
+    /// What is there at the end is all that anybody was told of, or newer.
+    pub(crate) fn check_end(&self, key: u8, found: u64) -> Result<(), String> {
+        let (floor, newest) = (self.floor(key), self.proposed.get(&key).copied().unwrap_or(0));
+        if found < floor || found > newest {
+            return Err(format!("key {key}: {found} is left, and not {floor} to {newest}"));
+        }
+        Ok(())
+    }
+}
