@@ -7,7 +7,8 @@
 //!
 //! Where a fence is an instruction, records are moved to pages [apart](crate::volume::cold), and not among nodes.
 //!
-//! What a pin sees is not moved, since it would have to stay, too.
+//! What a pin sees has to stay where it is as well, until the pin goes. So it is moved only if there is room for both: else
+//! snapshots that follow each other without a pause would keep for ever what is dead beside it.
 
 use super::change::Change;
 use super::look::Look;
@@ -15,7 +16,7 @@ use super::seal::Gone;
 use super::{FOR_OPENINGS, Tree, count};
 use crate::map::{Map, Purpose, Space};
 use crate::volume::Volume;
-use crate::volume::stream::end_mark;
+use crate::volume::stream::{Position, end_mark};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
@@ -185,7 +186,10 @@ impl Tree {
     fn clean_page(&mut self, guard: &Guard, page: u32, kept: u32) -> Result<bool> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
-        let pinned = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
+        let pinned = match self.has_room_beside_pins() {
+            true => Position::default(),
+            false => self.pins.values().map(|pin| pin.end).max().unwrap_or_default(),
+        };
         let (mut need, mut is_all) = (self.need(), true);
         for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
             if self.stream.position(view.offset) < pinned || !self.is_live(look, &view)? {
@@ -213,6 +217,12 @@ impl Tree {
             self.move_record(look, &view)?;
         }
         Ok(is_all)
+    }
+
+    /// True if there is room for what pins see, and the newest version sees as well, to be there twice until they go.
+    fn has_room_beside_pins(&self) -> bool {
+        let (total, free) = self.stream.pages.total_and_free();
+        free >= total / 16
     }
 
     /// True if the tree leads to the record.

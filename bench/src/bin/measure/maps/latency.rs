@@ -7,6 +7,11 @@ use crate::{Outcome, Rounds};
 
 pub(super) const FLAGS: [&str; 4] = ["latency-pool", "latency-puts", "fullness", "room"];
 
+/// Percent of a pool's records. While a snapshot is held a tree has to write ways anew for what it moves: fuller ones than
+/// this refuse writes beside snapshots that follow each other without a pause. A list at that is not cleaned at all.
+const OF_TREE: u64 = 40;
+const OF_OTHERS: u64 = 70;
+
 /// The 99.9 % beside cleaning and a snapshot may be at most so many times those without.
 const GOAL: f64 = 3.0;
 
@@ -14,25 +19,33 @@ const GOAL: f64 = 3.0;
 pub(super) fn part(flags: &Flags, engines: &[String]) -> Outcome<Part> {
     let pool: u64 = flags.get("latency-pool", 64, 8)?;
     let puts: u64 = flags.get("latency-puts", 1_000_000, 50_000)?;
-    let fullness: u64 = flags.get("fullness", 40, 40)?;
+    let given: u64 = flags.get("fullness", 0, 0)?;
+    let fullness = |engine: &str| match (given, engine) {
+        (0, "cow-tree") => OF_TREE,
+        (0, _) => OF_OTHERS,
+        (given, _) => given,
+    };
     let room: u64 = flags.get("room", 32, 16)?;
-    let options =
-        [("size", pool << 20), ("operations", puts), ("fullness", fullness), ("room", room)];
     let limit = 300 + puts / 5_000;
-    let contenders = engines
-        .iter()
-        .map(|engine| Contender::new(engine.clone(), engine, "interference", &options, limit))
-        .collect();
+    let contenders = engines.iter().map(|engine| {
+        let full = ("fullness", fullness(engine));
+        let options = [("size", pool << 20), ("operations", puts), full, ("room", room)];
+        Contender::new(engine.clone(), engine, "interference", &options, limit)
+    });
+    let contenders = contenders.collect();
+    let full: Vec<String> =
+        engines.iter().map(|engine| format!("{engine} {} %", fullness(engine))).collect();
     Ok(Part {
         name: "latency",
         title: "Puts beside the cleaner and a snapshot",
         note: format!(
             "{puts} overwrites of 16/100 B, evenly chosen, each durable when it returns and timed, one thread. Quiet: a pool of {} MiB, in \
-             which nothing is cleaned. Busy: a pool of {pool} MiB, {fullness} % full with the newest records and as \
-             many again that a snapshot may keep, which is cleaned, while another thread reads snapshots from end to end. On \
+             which nothing is cleaned. Busy: a pool of {pool} MiB, so full of what a load can put in, the newest records and as \
+             many again that a snapshot may keep: {}. It is cleaned, while another thread reads snapshots from end to end. On \
              2 processors the two threads have one each, and nothing is left for anything else: the kernel, or \
              a thread of the store's own, takes from them",
-            pool * room
+            pool * room,
+            full.join(", ")
         ),
         contenders,
         report,
