@@ -20,13 +20,16 @@ use crate::key::Key;
 use crate::map::Way;
 use coreplane_engine::{Entry, Error, Record, Result, Ticket};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::mutant;
+use coreplane_pmem::{LINE, mutant};
 use coreplane_record::View;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 /// Keys that are found before the map is let go of.
 const STEP: usize = 32;
+
+/// Lines of a record that are asked for ahead.
+const LINES: u64 = 3;
 
 /// Where a walk goes on.
 #[derive(Debug, Clone)]
@@ -177,6 +180,8 @@ impl Store {
             Place::Down(below) => Way::Down(below.as_deref()),
         };
         let spot = |offset| {
+            // All that are found are on their way when the first is read.
+            (0..LINES).for_each(|line| self.volume.space.prefetch(offset + line * LINE as u64));
             let is_hidden = map.stream().is_hidden(offset);
             Spot { offset, is_hidden, ticket: self.rests_on(&**map, offset) }
         };

@@ -196,6 +196,9 @@ impl<'a> Look<'a> {
     pub(super) fn walk(&self, root: LinkRef<'a>, way: Way<'_>, visit: Visit<'_>) -> Result<bool> {
         let node = self.node(root)?;
         let is_leaf = node.level() == 0;
+        if node.level() == 1 {
+            self.prefetch_below(&node);
+        }
         let mut step = |at: usize, way: Way<'_>| match is_leaf {
             true => visit(node.key(at), node.record(at)),
             false => self.walk(self.below(&node, at)?.0, way, visit),
@@ -228,6 +231,16 @@ impl<'a> Look<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// Asks for what is below a node, all at once.
+    fn prefetch_below(&self, node: &NodeRef<'_>) {
+        for at in 0..node.len() {
+            if let LinkRef::Sealed(offset) = node.link(at) {
+                let lines = (0..u64::from(LINES)).map(|line| offset + line * LINE as u64);
+                lines.for_each(|offset| self.volume.space.prefetch(offset));
+            }
+        }
     }
 
     /// Shows all nodes, each before those below it.
