@@ -62,7 +62,7 @@ impl Store {
     /// Fails if a version of a key that was found may not be the newest, or, if none was, there may have been one.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], which says so.
+    /// [`Error::Corrupt`](coreplane_engine::Error::Corrupt), which says so.
     #[inline]
     pub(super) fn check_sure(
         &self,

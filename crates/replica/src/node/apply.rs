@@ -1,6 +1,6 @@
 //! What becomes of entries that are committed.
 
-use super::{Node, State};
+use super::{Node, Open, State};
 use crate::members::{Members, decode_change, to_conf_change};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
@@ -21,7 +21,7 @@ impl Node {
             raw.advance_apply_to(last);
         }
         for entry in entries {
-            if let Some(number) = self.own_number(&entry)
+            if let Some(number) = self.own_number(&entry).or_else(|| self.members_number(&entry))
                 && self.proposals.remove(&number).is_some()
             {
                 self.output.settled.push((number, entry.index));
@@ -42,6 +42,12 @@ impl Node {
         let is_own = *id == self.settings.id
             && (*start == self.settings.start || mutant!("replica.proposal.start"));
         (is_changes && is_own).then_some(*number)
+    }
+
+    /// The number of a change of members that this node proposed.
+    fn members_number(&self, entry: &Entry) -> Option<u64> {
+        let is_it = |open: &Open| open.term == entry.term && open.index == Some(entry.index);
+        self.proposals.iter().find(|(_, open)| is_it(open)).map(|(number, _)| *number)
     }
 
     fn change_members(&mut self, entry: &Entry) -> Result<()> {

@@ -25,6 +25,8 @@ use transfer::{Install, Transfer};
 #[derive(Debug, Clone, Copy)]
 struct Open {
     term: u64,
+    /// Of a change of members: where its entry is. It has no room for a number.
+    index: Option<u64>,
 }
 
 /// What waits until it is durable.
@@ -183,7 +185,18 @@ impl Node {
             }
             return Err(Error::NotLeader { leader: None });
         }
-        self.propose_with(|raw| raw.propose_conf_change(context, conf))
+        if let State::Running(raw) = &self.state
+            && (raw.raft.has_pending_conf()
+                || !raw.raft.prs().conf().to_conf_state().voters_outgoing.is_empty())
+        {
+            // Consensus would put nothing in its place, and not say so.
+            return Err(Error::Busy);
+        }
+        let number = self.propose_with(|raw| raw.propose_conf_change(context, conf))?;
+        if let (State::Running(raw), Some(open)) = (&self.state, self.proposals.get_mut(&number)) {
+            open.index = Some(raw.raft.raft_log.last_index());
+        }
+        Ok(number)
     }
 
     fn propose_with(
@@ -203,7 +216,7 @@ impl Node {
         }
         let (term, number) = (raw.raft.term, self.next_number);
         self.next_number += 1;
-        self.proposals.insert(number, Open { term });
+        self.proposals.insert(number, Open { term, index: None });
         Ok(number)
     }
 

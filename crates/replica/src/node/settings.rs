@@ -97,6 +97,6 @@ pub struct Output {
     pub reads: Vec<u64>,
     /// Reads that are to be asked again, of the leader.
     pub reads_lost: Vec<u64>,
-    /// Call [`Node::persisted`] when this is durable.
+    /// Call [`Node::persisted`](super::Node::persisted) when this is durable.
     pub ticket: Option<Ticket>,
 }

@@ -42,6 +42,7 @@ pub(crate) struct Report {
 enum Call {
     Write { key: u8, number: u64 },
     Read { key: u8, floor: u64 },
+    Members,
 }
 
 pub(crate) struct World {
@@ -334,7 +335,9 @@ impl World {
         if left.count() < 2 {
             return;
         }
-        let _refused = node.propose_members(&changes).is_err();
+        if let Ok(number) = node.propose_members(&changes) {
+            self.open.insert((id, number), Call::Members);
+        }
         self.call(id, Node::flush);
     }
 
