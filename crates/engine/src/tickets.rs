@@ -36,6 +36,24 @@ pub trait Deferred: Engine {
     /// [`Error::SyncFailed`](crate::Error::SyncFailed) if it never will be.
     fn wait_durable(&self, horizon: &Horizon) -> Result<()>;
 
+    /// True if tickets become durable without anybody's wait: there is no sync that a caller could lend its thread to.
+    fn settles_by_itself(&self) -> bool {
+        false
+    }
+
+    /// As [`Engine::clear`], completed early.
+    ///
+    /// # Errors
+    /// As [`Engine::clear`]; [`Error::Busy`](crate::Error::Busy) if it has begun, and is to be asked for again.
+    fn clear_early(&self) -> Result<Ticket> {
+        self.clear().map(|()| Ticket::DURABLE)
+    }
+
+    /// Grows whenever somebody else may have written without this engine's knowledge: in a cluster, with each leadership.
+    fn leaderships(&self) -> u64 {
+        0
+    }
+
     /// Registers one more listener, called (from any thread) whenever more became durable in the background.
     fn on_durable(&self, listener: DurableListener);
 }

@@ -12,6 +12,7 @@
 use bytes::Bytes;
 use coreplane_engine::{Batch, ChangeRef, UnixMillis};
 use coreplane_mvcc::ENTRY_HEADER_MAX;
+use std::collections::BTreeMap;
 
 /// What an entry does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,9 @@ pub(crate) enum Kind {
     /// Another set of members.
     Members = 2,
 }
+
+/// Bytes of an entry's changes at most.
+pub const ENTRY_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of a header before its context.
 const HEAD: usize = 9;
@@ -87,6 +91,16 @@ pub(crate) fn encode_changes<'c>(changes: impl Iterator<Item = ChangeRef<'c>>) -
         }
     }
     bytes
+}
+
+/// The last changes of all keys, in the order of keys: as they are read from the map again.
+pub(crate) fn encode_last_changes(batch: &Batch) -> Vec<u8> {
+    if batch.len() < 2 {
+        return encode_changes(batch.changes());
+    }
+    let last: BTreeMap<&[u8], ChangeRef<'_>> =
+        batch.changes().map(|change| (change.key(), change)).collect();
+    encode_changes(last.into_values())
 }
 
 /// The opposite; none if the bytes are no changes.

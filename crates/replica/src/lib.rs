@@ -38,7 +38,8 @@
 //! | `members` | who takes part |
 //! | `codec` | what nodes say to each other |
 //! | `log_view` | the map as consensus sees it |
-//! | `node` | the node: `settings`, `admission` of messages, `reads`, what is done to `apply`, `transfer` of snapshots |
+//! | `node` | the node: `settings`, its `start`, `admission` of messages, who may `propose`, `reads`, what is done to `apply`, `transfer` of snapshots |
+//! | `engine` | the node as an engine: the `core` behind its lock, `effects` of proposals, the `settlement` of tickets, `read`, `write`, `walk` |
 //!
 //! # Departures from the thesis (3.4)
 //!
@@ -47,11 +48,14 @@
 //!   durable, which is at the end of each turn.
 
 mod codec;
+mod engine;
 mod entry;
 mod log_view;
 mod members;
 mod node;
 
 pub use codec::{Envelope, Invalid};
+pub use engine::{Replica, map_options};
+pub use entry::ENTRY_BYTES_MAX;
 pub use members::{MemberChange, Members, NodeId};
-pub use node::{Node, Output, Role, Settings, Status};
+pub use node::{Node, Output, Proposal, Role, Settings, Status};

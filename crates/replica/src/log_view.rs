@@ -12,10 +12,11 @@
 
 use crate::codec::to_members_entry;
 use crate::entry::{Header, Kind, decode_changes, encode_changes};
-use crate::members::{Last, Members, NodeId};
+use crate::members::{Members, NodeId, Notes};
 use bytes::Bytes;
 use coreplane_engine::{Batch, Error, Result, Ticket};
 use coreplane_mvcc::{Control, LogMap};
+use coreplane_pmem::mutant;
 use parking_lot::Mutex;
 use raft::eraftpb::{Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
@@ -37,6 +38,9 @@ pub(crate) struct LogView {
     base: (u64, u64),
     gone: (u64, u64),
     control: Control,
+    notes: Notes,
+    /// Entries that are pending cannot be read.
+    pub(crate) is_damaged: bool,
     /// Why the map could not be read, until somebody asks.
     pub(crate) failed: RefCell<Option<Error>>,
 }
@@ -56,16 +60,37 @@ impl LogView {
             base: (0, 0),
             gone: (0, 0),
             control: Control::default(),
+            notes: notes_of(&control)?,
+            is_damaged: false,
             failed: RefCell::default(),
         };
         if control.newest > 0 && !control.is_installing {
             view.base = (control.applied, term_of(&control.applied_header)?);
             // Entries that are pending are not in the ring.
-            let header = view.map.header(control.newest)?.ok_or_else(no_entry)?;
-            view.gone = (control.newest, term_of(&header)?);
+            view.gone = match view.read_pending(&control) {
+                Ok(term) => (control.newest, term),
+                Err(_) if mutant!("replica.damage.dropped") => {
+                    view.map.roll_back(control.applied)?;
+                    return Self::new(view.map, ring_bytes_max);
+                }
+                Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
+                    view.is_damaged = true;
+                    (control.newest, control.term)
+                }
+                Err(error) => return Err(error),
+            };
         }
         view.control = control;
         Ok(view)
+    }
+
+    /// Reads all that is pending; the term of the newest entry.
+    fn read_pending(&self, control: &Control) -> Result<u64> {
+        let mut last = term_of(&control.applied_header)?;
+        for index in control.applied + 1..=control.newest {
+            last = self.read(index)?.term;
+        }
+        Ok(last)
     }
 
     /// What the map says of itself.
@@ -73,21 +98,23 @@ impl LogView {
         &self.control
     }
 
-    pub(crate) fn members(&self) -> Result<Members> {
-        self.noted().map(|it| it.0)
+    /// Who the members are.
+    pub(crate) fn members(&self) -> &Members {
+        &self.notes.members
     }
 
-    /// The members, and the last entry that was given up for a snapshot.
-    pub(crate) fn noted(&self) -> Result<(Members, Last)> {
-        if self.control.members.is_empty() {
-            return Ok((Members::default(), (0, 0)));
+    /// What the node has noted.
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    fn note(&mut self) -> Result<()> {
+        let control = self.map.control();
+        if control.members != self.control.members {
+            self.notes = notes_of(&control)?;
         }
-        let what = "no members are where they should be".to_owned();
-        Members::decode(&self.control.members).ok_or(Error::Corrupt { offset: 0, what })
-    }
-
-    fn note(&mut self) {
-        self.control = self.map.control();
+        self.control = control;
+        Ok(())
     }
 
     /// Appends entries, in the place of those that were there with their indices. Durable after a commit.
@@ -116,7 +143,7 @@ impl LogView {
             self.ring_bytes += bytes_of(&entry);
             self.ring.push_back(entry);
         }
-        self.note();
+        self.note()?;
         self.shorten_ring();
         Ok(())
     }
@@ -128,19 +155,20 @@ impl LogView {
     pub(crate) fn set_vote(&mut self, term: u64, vote: NodeId) -> Result<()> {
         if (self.control.term, self.control.vote) != (term, vote) {
             self.map.set_vote(term, vote)?;
-            self.note();
+            self.note()?;
         }
         Ok(())
     }
 
-    /// Notes who the members are. Durable after a commit.
+    /// Changes what is noted. Durable after a commit.
     ///
     /// # Errors
     /// As [`LogMap::set_members`].
-    pub(crate) fn set_members(&mut self, members: &Members, last: Last) -> Result<()> {
-        self.map.set_members(&members.encode(last)?)?;
-        self.note();
-        Ok(())
+    pub(crate) fn change_notes(&mut self, change: impl FnOnce(&mut Notes)) -> Result<()> {
+        let mut notes = self.notes.clone();
+        change(&mut notes);
+        self.map.set_members(&notes.encode()?)?;
+        self.note()
     }
 
     /// Readers see all up to this entry.
@@ -149,7 +177,7 @@ impl LogView {
     /// As [`LogMap::apply`].
     pub(crate) fn apply(&mut self, to: u64) -> Result<()> {
         self.map.apply(to)?;
-        self.note();
+        self.note()?;
         self.shorten_ring();
         Ok(())
     }
@@ -167,7 +195,7 @@ impl LogView {
     /// # Errors
     /// As [`LogView::new`].
     pub(crate) fn begin_again(&mut self) -> Result<()> {
-        self.note();
+        self.note()?;
         self.cut_ring(0);
         self.base = (self.control.applied, term_of(&self.control.applied_header)?);
         self.gone = self.base;
@@ -243,6 +271,11 @@ impl LogView {
         }
     }
 
+    /// The term of the entry that was applied last; 0 if there is none.
+    pub(crate) fn applied_term(&self) -> u64 {
+        term_of(&self.control.applied_header).unwrap_or(0)
+    }
+
     /// The map could not be read: consensus is told so, and the node stops.
     fn fail(&self, error: Error) -> raft::Error {
         let source = std::io::Error::other(error.to_string());
@@ -259,6 +292,14 @@ fn no_entry() -> Error {
     Error::Corrupt { offset: 0, what: "no entry of a node is where one should be".to_owned() }
 }
 
+fn notes_of(control: &Control) -> Result<Notes> {
+    if control.members.is_empty() {
+        return Ok(Notes::default());
+    }
+    let what = "no members are where they should be".to_owned();
+    Notes::decode(&control.members).ok_or(Error::Corrupt { offset: 0, what })
+}
+
 fn term_of(header: &[u8]) -> Result<u64> {
     Header::decode(header).map(|header| header.term).ok_or_else(no_entry)
 }
@@ -270,7 +311,7 @@ pub(crate) struct SharedView(pub(crate) Arc<Mutex<LogView>>);
 impl Storage for SharedView {
     fn initial_state(&self) -> raft::Result<RaftState> {
         let view = self.0.lock();
-        let members = view.members().map_err(|error| view.fail(error))?;
+        let members = view.members();
         let Control { term, vote, applied, .. } = view.control;
         let hard_state = HardState { term, vote, commit: applied, ..HardState::default() };
         Ok(RaftState::new(hard_state, members.to_state()))
@@ -327,7 +368,7 @@ impl Storage for SharedView {
         if applied < request_index.max(1) {
             return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         }
-        let members = view.members().map_err(|error| view.fail(error))?;
+        let members = view.members();
         let mut snapshot = Snapshot::default();
         let metadata = snapshot.mut_metadata();
         metadata.index = applied;

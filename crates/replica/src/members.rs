@@ -1,18 +1,20 @@
 //! Who takes part: voters and learners, and the voters of before as long as a change is under way.
 //!
 //! The members are a part of the map's control record. They say which entry made them, so that an entry which is applied
-//! again after a cut, because the control record of it was lost, changes them once.
+//! again after a cut, because the control record of it was lost, changes them once. Beside them stands what a node knows
+//! of itself ([`Notes`]).
 
 use crate::entry::Reader;
 use coreplane_engine::{Error, Result};
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState,
 };
+use std::collections::BTreeSet;
 
 /// The number of a node in its cluster; never 0.
 pub type NodeId = u64;
 
-/// Nodes of a list at most: the control record has 512 bytes for all.
+/// Nodes of a cluster at most: the control record has 512 bytes for all.
 pub(crate) const NODES_MAX: usize = 12;
 
 /// The term and the index of an entry: of two logs the one whose last is greater has all that is committed, if any has.
@@ -52,12 +54,29 @@ impl Members {
         self.voters.contains(&node) || self.voters_outgoing.contains(&node)
     }
 
+    /// How many nodes there are, and would be added by these changes.
+    pub(crate) fn count_with(&self, changes: &[MemberChange]) -> usize {
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        let added = changes.iter().filter_map(|change| match change {
+            MemberChange::Voter(node) | MemberChange::Learner(node) => Some(*node),
+            MemberChange::Remove(_) => None,
+        });
+        let all: BTreeSet<NodeId> = lists.into_iter().flatten().copied().chain(added).collect();
+        all.len()
+    }
+
     pub(crate) fn of_state(state: &ConfState, index: u64) -> Self {
+        // Consensus has them in no order, and they are to be the same on each node.
+        let sorted = |nodes: &[NodeId]| {
+            let mut nodes = nodes.to_vec();
+            nodes.sort_unstable();
+            nodes
+        };
         Self {
-            voters: state.get_voters().to_vec(),
-            learners: state.get_learners().to_vec(),
-            voters_outgoing: state.get_voters_outgoing().to_vec(),
-            learners_next: state.get_learners_next().to_vec(),
+            voters: sorted(state.get_voters()),
+            learners: sorted(state.get_learners()),
+            voters_outgoing: sorted(state.get_voters_outgoing()),
+            learners_next: sorted(state.get_learners_next()),
             auto_leave: state.auto_leave,
             index,
         }
@@ -73,13 +92,7 @@ impl Members {
         state
     }
 
-    /// What the control record has of them, and of the last entry that was given up for a snapshot: its term and index.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] of too many nodes.
-    pub(crate) fn encode(&self, last: Last) -> Result<Vec<u8>> {
-        let mut bytes = last.0.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&last.1.to_le_bytes());
+    fn encode(&self, bytes: &mut Vec<u8>) -> Result<()> {
         bytes.push(u8::from(self.auto_leave));
         bytes.extend_from_slice(&self.index.to_le_bytes());
         for list in [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next] {
@@ -90,13 +103,10 @@ impl Members {
             bytes.push(list.len() as u8);
             list.iter().for_each(|node| bytes.extend_from_slice(&node.to_le_bytes()));
         }
-        Ok(bytes)
+        Ok(())
     }
 
-    /// None if the bytes are no members.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Last)> {
-        let mut reader = Reader(bytes);
-        let last = (reader.word()?, reader.word()?);
+    fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let auto_leave = reader.byte()? != 0;
         let index = reader.word()?;
         let mut list = || {
@@ -105,9 +115,41 @@ impl Members {
         };
         let (voters, learners, voters_outgoing, learners_next) =
             (list()?, list()?, list()?, list()?);
-        let is_all = reader.0.is_empty();
-        let all = Self { voters, learners, voters_outgoing, learners_next, auto_leave, index };
-        is_all.then_some((all, last))
+        Some(Self { voters, learners, voters_outgoing, learners_next, auto_leave, index })
+    }
+}
+
+/// What a node has in its control record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Notes {
+    pub(crate) members: Members,
+    /// The last entry that was given up for a snapshot.
+    pub(crate) last: Last,
+    /// How often the node was started.
+    pub(crate) start: u64,
+    /// The latest time of which somebody was told that it has passed, in milliseconds since 1970.
+    pub(crate) passed: u64,
+}
+
+impl Notes {
+    /// # Errors
+    /// [`Error::OutOfRange`] of too many nodes.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for word in [self.last.0, self.last.1, self.start, self.passed] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        self.members.encode(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// None if the bytes are no notes.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let last = (reader.word()?, reader.word()?);
+        let (start, passed) = (reader.word()?, reader.word()?);
+        let members = Members::decode(&mut reader)?;
+        reader.0.is_empty().then_some(Self { members, last, start, passed })
     }
 }
 
@@ -192,12 +234,13 @@ mod tests {
             auto_leave: true,
             index: 77,
         };
-        let bytes = members.encode((3, 4)).unwrap();
-        assert_eq!(Members::decode(&bytes), Some((members.clone(), (3, 4))));
-        (0..bytes.len()).for_each(|cut| assert_eq!(Members::decode(&bytes[..cut]), None));
+        let notes = Notes { members: members.clone(), last: (3, 4), start: 9, passed: 5 };
+        let bytes = notes.encode().unwrap();
+        assert_eq!(Notes::decode(&bytes), Some(notes));
+        (0..bytes.len()).for_each(|cut| assert_eq!(Notes::decode(&bytes[..cut]), None));
         assert_eq!(Members::of_state(&members.to_state(), 77), members);
         let many = Members { voters: (0..13).collect(), ..Members::default() };
-        assert!(many.encode((0, 0)).is_err());
+        assert!(Notes { members: many, ..Notes::default() }.encode().is_err());
     }
 
     #[test]

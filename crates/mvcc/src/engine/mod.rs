@@ -85,7 +85,7 @@ impl MapLock {
 
 /// What an engine and its snapshots share.
 pub(crate) struct Store {
-    kind: MapKind,
+    pub(crate) kind: MapKind,
     pub(crate) volume: Arc<Volume>,
     pub(crate) map: MapLock,
     /// An opening has left nothing of the map for later.

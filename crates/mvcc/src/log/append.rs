@@ -11,7 +11,7 @@ use super::{LogMap, check_range, log_of, no_log};
 use crate::control::ENTRY_HEADER_MAX;
 use crate::engine::durable::Writing;
 use crate::engine::write::{Patience, Prepared};
-use crate::map::{Part, Purpose, Space};
+use crate::map::{Group, Part, Purpose, Space};
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Batch, ChangeRef, Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
@@ -82,6 +82,47 @@ impl LogMap {
         let appended = self.append_all((timestamp, header), &mut all, uses_reserve);
         all.iter_mut().for_each(|it| self.store.drop_prepared(&mut it.prepared));
         appended
+    }
+
+    /// True if there is room for an entry of these changes without the [reserve](LogMap::append): whoever proposes entries
+    /// that others have to take asks first.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; as [`LogMap::append`] of changes that no entry can have.
+    pub fn check_room(&self, changes: &Batch) -> Result<()> {
+        let store = &self.store;
+        let (mut lengths, mut keys) = (Vec::new(), Vec::new());
+        let (mut chains, mut has_puts) = (0, false);
+        for change in changes.changes() {
+            let (key, value_len) = (change.key(), change.value().map_or(0, <[u8]>::len));
+            store.check_lengths(key, value_len)?;
+            has_puts |= change.value().is_some();
+            if value_len > store.inline_max(key) {
+                chains += store.volume.chain_pages(value_len);
+            }
+            lengths.push(Change { change, prepared: None }.len().min(store.inline_max(&[])));
+            keys.push(key);
+        }
+        let group = Group { lengths: &lengths, keys: &keys };
+        let mut patience = Patience::default();
+        loop {
+            let mut map = store.map.write();
+            let guard = epoch::pin();
+            let purpose = purpose_of(!has_puts);
+            let mut space = store.space_for(&mut map, &guard, group, purpose)?;
+            if space == Space::Found && chains > 0 {
+                let reserve = map.reserve(purpose) + map.stream().pages_ahead();
+                let pages = chains + map.pages_for(&guard, group)?;
+                space = map.make_space(pages, reserve)?;
+            }
+            drop((map, guard));
+            match space {
+                Space::Found => return Ok(()),
+                // Pages come with a sync that is under way, which nobody waits for here.
+                Space::Wait(generation) if generation > 0 => return Ok(()),
+                space => patience.wait(store, space)?,
+            }
+        }
     }
 
     fn check_next(&self, map: &mut Writing<'_>, timestamp: u64) -> Result<()> {

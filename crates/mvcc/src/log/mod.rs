@@ -346,6 +346,16 @@ impl LogMap {
         self.store.stats()
     }
 
+    /// Its kind.
+    pub fn kind(&self) -> MapKind {
+        self.store.kind
+    }
+
+    /// The longest key, in bytes.
+    pub fn key_len_max(&self) -> usize {
+        self.store.key_len_max()
+    }
+
     /// What the pool rests on.
     pub fn medium(&self) -> Medium {
         self.store.volume.pool.medium()

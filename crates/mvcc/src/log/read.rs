@@ -177,6 +177,16 @@ impl LogMap {
         Ok(value.filter(|_| found.hit))
     }
 
+    /// The number of records, of what is applied, those that have expired included.
+    pub fn len(&self) -> u64 {
+        self.store.map.read().len()
+    }
+
+    /// True if there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Shows the records of several keys, by their indices.
     ///
     /// # Errors

@@ -16,6 +16,9 @@ pub(super) fn is_possible(
     view: &LogView,
     message: &Message,
 ) -> bool {
+    if message.term == 0 {
+        return false;
+    }
     let committed = raw.raft.raft_log.committed;
     let leads = raw.raft.state == StateRole::Leader && raw.raft.term == message.term;
     match message.get_msg_type() {
@@ -35,15 +38,18 @@ pub(super) fn is_possible(
     }
 }
 
-/// Entries without a gap, whose terms do not fall.
+/// Entries without a gap, whose terms do not fall. No entry is of term 0, and behind none stands the first.
 fn has_order(message: &Message) -> bool {
     let mut last = (message.index, message.log_term);
-    message.get_entries().iter().all(|entry| {
-        let follows =
-            entry.index == last.0 + 1 && entry.term >= last.1 && entry.term <= message.term;
-        last = (entry.index, entry.term);
-        follows
-    })
+    let is_first = message.index == 0;
+    is_first == (message.log_term == 0)
+        && message.get_entries().iter().all(|entry| {
+            let follows = Some(entry.index) == u64::checked_add(last.0, 1)
+                && entry.term >= last.1.max(1)
+                && entry.term <= message.term;
+            last = (entry.index, entry.term);
+            follows
+        })
 }
 
 /// No entry is in the place of another that is committed.

@@ -1,7 +1,7 @@
 //! What becomes of entries that are committed.
 
 use super::{Node, Open, State};
-use crate::members::{Members, decode_change, to_conf_change};
+use crate::members::{Members, NODES_MAX, decode_change, to_conf_change};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use raft::StateRole;
@@ -16,10 +16,11 @@ impl Node {
                 self.change_members(entry)?;
             }
         }
-        self.view().apply(last)?;
-        if let State::Running(raw) = &mut self.state {
-            raw.advance_apply_to(last);
+        let passed = entries.iter().filter_map(|entry| proposer(entry)?.3).max();
+        if let Some(passed) = passed.filter(|_| !mutant!("replica.expiry.clock")) {
+            self.view().change_notes(|notes| notes.passed = notes.passed.max(passed))?;
         }
+        self.view().apply(last)?;
         for entry in entries {
             if let Some(number) = self.own_number(&entry).or_else(|| self.members_number(&entry))
                 && self.proposals.remove(&number).is_some()
@@ -32,16 +33,10 @@ impl Node {
 
     /// The number of a proposal of this node, since it was started.
     fn own_number(&self, entry: &Entry) -> Option<u64> {
-        let words: Vec<u64> = entry
-            .context
-            .chunks_exact(8)
-            .map(|word| word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)))
-            .collect();
-        let is_changes = entry.get_entry_type() == EntryType::EntryNormal;
-        let [id, start, number] = words.as_slice() else { return None };
-        let is_own = *id == self.settings.id
-            && (*start == self.settings.start || mutant!("replica.proposal.start"));
-        (is_changes && is_own).then_some(*number)
+        let (id, start, number, _) = proposer(entry)?;
+        let is_own =
+            id == self.settings.id && (start == self.start || mutant!("replica.proposal.start"));
+        is_own.then_some(number)
     }
 
     /// The number of a change of members that this node proposed.
@@ -53,9 +48,12 @@ impl Node {
     fn change_members(&mut self, entry: &Entry) -> Result<()> {
         let changes = decode_change(&entry.context).unwrap_or_default();
         let State::Running(raw) = &mut self.state else { return Ok(()) };
-        let known = self.view.0.lock().members()?;
-        if entry.index <= known.index {
+        if entry.index <= self.view.0.lock().members().index {
             // They were changed before a cut, and that the entry is applied was lost.
+            return Ok(());
+        }
+        if self.view.0.lock().members().count_with(&changes) > NODES_MAX {
+            // No node has room for so many.
             return Ok(());
         }
         // One that cannot be made any more, for another one was made before it, makes nothing.
@@ -66,6 +64,16 @@ impl Node {
             let term = raw.raft.term;
             raw.raft.become_follower(term, 0);
         }
-        self.view.0.lock().set_members(&members, (0, 0))
+        self.view.0.lock().change_notes(|notes| notes.members = members)
     }
+}
+
+/// Who proposed changes: node, start, number, and a time that has passed.
+fn proposer(entry: &Entry) -> Option<(u64, u64, u64, Option<u64>)> {
+    if entry.get_entry_type() != EntryType::EntryNormal {
+        return None;
+    }
+    let (words, _) = entry.context.as_chunks::<8>();
+    let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
+    Some((word(0)?, word(1)?, word(2)?, word(3)))
 }

@@ -2,22 +2,25 @@
 
 mod admission;
 mod apply;
+mod propose;
 mod reads;
 mod settings;
+mod start;
 mod transfer;
 
 use crate::codec::{Body, Envelope};
-use crate::entry::{CONTEXT_MAX, Header, Kind, encode_changes};
 use crate::log_view::{LogView, SharedView};
-use crate::members::{MemberChange, Members, NodeId, encode_change, to_conf_change};
-use coreplane_engine::{Batch, Error, Result, Ticket};
+use crate::members::NodeId;
+use coreplane_engine::{Error, Result, Ticket, UnixMillis};
 use coreplane_mvcc::{LogMap, LogSnapshot};
 use coreplane_pmem::mutant;
 use parking_lot::{Mutex, MutexGuard};
-use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
-use raft::{Config, RawNode, StateRole};
-pub use settings::{Output, Role, Settings, Status};
+use raft::eraftpb::{Message as RaftMessage, MessageType};
+use raft::{RawNode, StateRole};
+pub use settings::{Output, Proposal, Role, Settings, Status};
+use start::{begin, consensus, damage, form};
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use transfer::{Install, Transfer};
 
@@ -34,6 +37,8 @@ struct Unpersisted {
     ready: u64,
     ticket: Ticket,
     messages: Vec<RaftMessage>,
+    /// A term or a vote is among it.
+    is_term: bool,
 }
 
 /// Who speaks for the map: consensus, or, while a snapshot is installed, nobody.
@@ -46,6 +51,8 @@ enum State {
 /// A node of a cluster.
 pub struct Node {
     settings: Settings,
+    /// How often it was started, this time included.
+    start: u64,
     view: SharedView,
     state: State,
     unpersisted: VecDeque<Unpersisted>,
@@ -80,19 +87,26 @@ impl Node {
         if settings.id == 0 || settings.peers.contains(&0) {
             return Err(Error::OutOfRange { what: "a node", given: 0, from: 1, to: u64::MAX });
         }
+        let control = map.control();
+        if control.applied == 0 && control.newest > 0 && !control.is_installing {
+            // The power went while it was formed.
+            map.roll_back(0)?;
+        }
         let mut view = LogView::new(map, settings.ring_bytes)?;
         if view.control().newest == 0 && !view.control().is_installing && !settings.peers.is_empty()
         {
             form(&mut view, &settings)?;
         }
-        let is_installing = view.control().is_installing;
+        let start = begin(&mut view)?;
+        let has_log = !view.control().is_installing && !damage(&mut view)?;
         let view = SharedView(Arc::new(Mutex::new(view)));
-        let state = match is_installing {
-            true => State::Installing(None),
-            false => State::Running(Box::new(consensus(&view, &settings)?)),
+        let state = match has_log {
+            true => State::Running(Box::new(consensus(&view, &settings)?)),
+            false => State::Installing(None),
         };
         let mut node = Self {
             settings,
+            start,
             view,
             state,
             unpersisted: VecDeque::new(),
@@ -111,6 +125,23 @@ impl Node {
         Ok(node)
     }
 
+    /// Calls the node, unless it has stopped. What consensus finds impossible is a panic there: it ends the node, and not
+    /// the process.
+    fn run(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.check_running()?;
+        let ran = catch_unwind(AssertUnwindSafe(|| call(self).and_then(|()| self.turn())));
+        let ran = ran.unwrap_or_else(|panic| {
+            let what = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            Err(Error::Unusable(format!("consensus has found what cannot be: {what}")))
+        });
+        let ran = self.stop_if(ran);
+        if ran.is_err() {
+            // Nothing of a turn that has failed is said.
+            self.output.envelopes.clear();
+        }
+        ran
+    }
+
     /// What others have said. Of what cannot be believed nothing is done.
     ///
     /// # Errors
@@ -121,13 +152,11 @@ impl Node {
         if cluster != self.settings.cluster || to != self.settings.id || from == to {
             return Ok(());
         }
-        let stepped = match body {
-            Body::Raft(message) => self.step_raft(message),
-            Body::Page(page) => self.take_page(from, page),
-            Body::Receipt(receipt) => self.take_receipt(from, receipt),
-        };
-        let turned = stepped.and_then(|()| self.turn());
-        self.stop_if(turned)
+        self.run(|node| match body {
+            Body::Raft(message) => node.step_raft(message),
+            Body::Page(page) => node.take_page(from, page),
+            Body::Receipt(receipt) => node.take_receipt(from, receipt),
+        })
     }
 
     /// A tick of time has passed.
@@ -135,89 +164,14 @@ impl Node {
     /// # Errors
     /// As [`Node::step`].
     pub fn tick(&mut self) -> Result<()> {
-        self.check_running()?;
-        if let State::Running(raw) = &mut self.state {
-            let _is_ready = raw.tick();
-        }
-        self.silent_ticks += 1;
-        self.draw_timeout();
-        let turned = self.tick_transfers().and_then(|()| self.turn());
-        self.stop_if(turned)
-    }
-
-    /// Proposes changes that are made together: the number by which the output calls them.
-    ///
-    /// # Errors
-    /// [`Error::NotLeader`]; [`Error::Busy`] if too much is under way; if the node has stopped.
-    pub fn propose(&mut self, changes: &Batch) -> Result<u64> {
-        let number = self.next_number;
-        let mut context = Vec::with_capacity(24);
-        for word in [self.settings.id, self.settings.start, number] {
-            context.extend_from_slice(&word.to_le_bytes());
-        }
-        let data = encode_changes(changes.changes());
-        self.propose_with(|raw| raw.propose(context, data))
-    }
-
-    /// Proposes that members change: the number by which the output calls it.
-    ///
-    /// # Errors
-    /// As [`Node::propose`]; [`Error::NotLeader`] also of the leader that is to be a voter no more: it sees to it that
-    /// another one leads, to which the same is to be proposed. [`Error::OutOfRange`] of too many changes at once.
-    pub fn propose_members(&mut self, changes: &[MemberChange]) -> Result<u64> {
-        let context = encode_change(changes);
-        if context.len() > CONTEXT_MAX {
-            let (given, to) = (changes.len() as u64, CONTEXT_MAX as u64 / 9);
-            return Err(Error::OutOfRange { what: "changes of members", given, from: 0, to });
-        }
-        let conf = to_conf_change(changes);
-        if let State::Running(raw) = &mut self.state
-            && raw.raft.state == StateRole::Leader
-            && changes.iter().any(|it| it.ends(self.settings.id))
-        {
-            // A leader that is none any more would go on as one. Another one is to lead first.
-            let others = raw.raft.prs().iter().filter(|(id, _)| **id != self.settings.id);
-            let voters = raw.raft.prs().conf().voters();
-            let next =
-                others.filter(|(id, _)| voters.contains(**id)).max_by_key(|(_, it)| it.matched);
-            if let Some((next, _)) = next.map(|(id, _)| (*id, ())) {
-                raw.transfer_leader(next);
+        self.run(|node| {
+            if let State::Running(raw) = &mut node.state {
+                let _is_ready = raw.tick();
             }
-            return Err(Error::NotLeader { leader: None });
-        }
-        if let State::Running(raw) = &self.state
-            && (raw.raft.has_pending_conf()
-                || !raw.raft.prs().conf().to_conf_state().voters_outgoing.is_empty())
-        {
-            // Consensus would put nothing in its place, and not say so.
-            return Err(Error::Busy);
-        }
-        let number = self.propose_with(|raw| raw.propose_conf_change(context, conf))?;
-        if let (State::Running(raw), Some(open)) = (&self.state, self.proposals.get_mut(&number)) {
-            open.index = Some(raw.raft.raft_log.last_index());
-        }
-        Ok(number)
-    }
-
-    fn propose_with(
-        &mut self,
-        propose: impl FnOnce(&mut RawNode<SharedView>) -> raft::Result<()>,
-    ) -> Result<u64> {
-        self.check_running()?;
-        let leader = self.leader();
-        let State::Running(raw) = &mut self.state else { return Err(Error::Installing) };
-        if raw.raft.state != StateRole::Leader {
-            return Err(Error::NotLeader { leader });
-        }
-        match propose(raw) {
-            Ok(()) => {}
-            Err(raft::Error::ProposalDropped) => return Err(Error::Busy),
-            Err(error) => return Err(Error::Unusable(error.to_string())),
-        }
-        let (term, number) = (raw.raft.term, self.next_number);
-        self.next_number += 1;
-        self.proposals.insert(number, Open { term, index: None });
-        Ok(number)
+            node.silent_ticks += 1;
+            node.draw_timeout();
+            node.tick_transfers()
+        })
     }
 
     /// Does what proposals and reads have made to be done; [`Node::step`] and [`Node::tick`] do so by themselves.
@@ -225,9 +179,7 @@ impl Node {
     /// # Errors
     /// As [`Node::step`].
     pub fn flush(&mut self) -> Result<()> {
-        self.check_running()?;
-        let turned = self.turn();
-        self.stop_if(turned)
+        self.run(|_| Ok(()))
     }
 
     /// What the tickets of outputs stand for has become durable, as far as it has.
@@ -259,7 +211,7 @@ impl Node {
     pub fn status(&self) -> Status {
         let view = self.view();
         let control = view.control();
-        let members = view.members().unwrap_or_default();
+        let members = view.members().clone();
         let (newest, applied) = (control.newest, control.applied);
         let (term, committed) = match &self.state {
             State::Running(raw) => (raw.raft.term, raw.raft.raft_log.committed),
@@ -268,6 +220,20 @@ impl Node {
         drop(view);
         let (role, leader) = (self.status_role(), self.leader());
         Status { role, term, leader, newest, committed, applied, members }
+    }
+
+    /// The term in which it leads, once it has applied an entry of that term: all that was acknowledged before is applied
+    /// then, and what is pending was proposed here.
+    pub fn leads_in(&self) -> Option<u64> {
+        let State::Running(raw) = &self.state else { return None };
+        let term = raw.raft.term;
+        let leads = raw.raft.state == StateRole::Leader;
+        (leads && self.view().applied_term() == term).then_some(term)
+    }
+
+    /// The latest time of which an entry that is applied says that it has passed.
+    pub fn passed(&self) -> UnixMillis {
+        UnixMillis(self.view().notes().passed)
     }
 
     /// Snapshots that were installed since it was opened.
@@ -341,7 +307,10 @@ impl Node {
             let (committed, entries) = (ready.take_committed_entries(), ready.take_entries());
             let vote = ready.hs().map(|state| (state.term, state.vote));
             let later = ready.take_persisted_messages();
-            self.send_all(messages)?;
+            let applied = committed.last().map(|entry| entry.index);
+            // What is applied is durable with the next fence, before anything rests on an entry behind it: who has begun a
+            // change of members does not stand for election as if there were none.
+            self.apply(committed)?;
             let ticket = {
                 let mut view = self.view.0.lock();
                 view.append(entries)?;
@@ -350,12 +319,21 @@ impl Node {
                 }
                 if mutant!("replica.ack.early") { Ticket::DURABLE } else { view.commit()? }
             };
-            self.apply(committed)?;
             let number = ready.number();
             if let State::Running(raw) = &mut self.state {
                 raw.advance_append_async(ready);
+                // Behind that, since the end of a change of members appends an entry.
+                applied.into_iter().for_each(|applied| raw.advance_apply_to(applied));
             }
-            self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages: later });
+            // A leader may speak of entries that it has not written yet, but not in a term that is not.
+            let is_term = vote.is_some();
+            let waits = is_term || self.unpersisted.iter().any(|it| it.is_term);
+            let (at_once, messages) = match waits && !mutant!("replica.term.early") {
+                true => (Vec::new(), [messages, later].concat()),
+                false => (messages, later),
+            };
+            self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages, is_term });
+            self.send_all(at_once)?;
             for state in read_states {
                 self.confirm_read(&state.request_ctx, state.index);
             }
@@ -398,7 +376,7 @@ impl Node {
     }
 
     fn send(&mut self, to: NodeId, body: Body) {
-        let Settings { cluster, start, id, .. } = self.settings;
+        let (cluster, id, start) = (self.settings.cluster, self.settings.id, self.start);
         self.output.envelopes.push(Envelope { cluster, start, from: id, to, body });
     }
 
@@ -439,42 +417,4 @@ fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ number >> 31
-}
-
-/// Makes an empty map one of a node of a new cluster. The first entry, which each of the nodes writes for itself, says who
-/// they are: so a node that comes later has less than they, and is sent a snapshot that says it.
-fn form(view: &mut LogView, settings: &Settings) -> Result<()> {
-    let mut voters = settings.peers.clone();
-    voters.sort_unstable();
-    voters.dedup();
-    let members = Members::first(&voters);
-    let header = Header { kind: Kind::Members, term: 1, context: bytes::Bytes::new() };
-    let mut entry = Entry { index: 1, term: 1, ..Entry::default() };
-    entry.set_entry_type(EntryType::EntryConfChangeV2);
-    debug_assert!(Header::decode(&header.encode()).is_some());
-    view.append(vec![entry])?;
-    view.set_members(&members, (0, 0))?;
-    view.set_vote(1, 0)?;
-    view.apply(1)?;
-    let ticket = view.commit()?;
-    view.map.wait_durable(ticket)
-}
-
-fn consensus(view: &SharedView, settings: &Settings) -> Result<RawNode<SharedView>> {
-    let applied = view.0.lock().control().applied;
-    let config = Config {
-        id: settings.id,
-        election_tick: settings.election_ticks,
-        heartbeat_tick: settings.heartbeat_ticks,
-        applied,
-        max_size_per_msg: settings.message_bytes,
-        max_inflight_msgs: settings.in_flight,
-        check_quorum: true,
-        pre_vote: true,
-        max_uncommitted_size: settings.uncommitted_bytes.max(settings.message_bytes),
-        ..Config::default()
-    };
-    let logger = slog::Logger::root(slog::Discard, slog::o!());
-    let made = RawNode::new(&config, view.clone(), &logger);
-    made.map_err(|error| Error::Unusable(error.to_string()))
 }

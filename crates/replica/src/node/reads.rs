@@ -44,7 +44,7 @@ impl Node {
         self.next_number += 1;
         let open = Open { term: raw.raft.term, index: None };
         self.reads_asked.insert(number, (open, std::mem::take(&mut self.reads_new)));
-        let mut context = self.settings.start.to_le_bytes().to_vec();
+        let mut context = self.start.to_le_bytes().to_vec();
         context.extend_from_slice(&number.to_le_bytes());
         raw.read_index(context);
     }

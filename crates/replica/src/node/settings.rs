@@ -13,8 +13,6 @@ pub struct Settings {
     pub cluster: u64,
     /// Who forms the cluster, if there is none yet: the same on each of them. Empty of a node that is to be added to one.
     pub peers: Vec<NodeId>,
-    /// How often it was started, this time included: greater each time.
-    pub start: u64,
     /// Ticks without a word of a leader before an election, at least; at most twice that.
     pub election_ticks: usize,
     /// Ticks between two heartbeats.
@@ -39,7 +37,6 @@ impl Default for Settings {
             id: 1,
             cluster: 1,
             peers: Vec::new(),
-            start: 1,
             election_ticks: 10,
             heartbeat_ticks: 2,
             seed: 0,
@@ -63,6 +60,15 @@ pub enum Role {
     Candidate,
     /// It is sent a snapshot, and has nothing before.
     Installing,
+}
+
+/// What was proposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proposal {
+    /// By which the output calls it.
+    pub number: u64,
+    /// Where its entry is, unless another leader puts another one there.
+    pub index: u64,
 }
 
 /// How a node stands.

@@ -10,13 +10,15 @@
 //! state: so it gives up its own with the first page, and until it has the last one it is nobody's voter. Consensus has no
 //! part in it. It is begun anew over what was installed, and the leader's goes on from there.
 //!
+//! So does one whose entries are damaged: it keeps what is applied until somebody sends it more ([`damage`](super::start)).
+//!
 //! What is given up was not needed. The pages are of entries that are committed; the follower has not the same entry where
 //! they end, or it would say so ([`Received::All`]); so it has nothing behind it that a majority counts on.
 
 use super::{Node, Role, State, consensus};
 use crate::codec::{Body, Page, Receipt, Received, Record};
 use crate::entry::Header;
-use crate::members::{Members, NodeId};
+use crate::members::{NodeId, Notes};
 use bytes::Bytes;
 use coreplane_engine::{Error, Result};
 use coreplane_mvcc::{LogSnapshot, SnapshotRecord};
@@ -57,9 +59,15 @@ impl Transfer {
         let (mut records, mut bytes, mut is_last) = (Vec::new(), 0, true);
         let (start, mut next) =
             (self.starts.get(number as usize).cloned().unwrap_or_default(), None);
+        // Once it was sent it ends where it did.
+        let end = self.starts.get(number as usize + 1).cloned();
         self.snapshot.records().scan(&start, None, false, usize::MAX, &mut |entry| {
             let Some(record) = entry.record else { return true };
-            if bytes >= bytes_max {
+            let is_full = match &end {
+                Some(end) => entry.key >= end.as_slice(),
+                None => bytes >= bytes_max,
+            };
+            if is_full {
                 next = Some(entry.key.to_vec());
                 is_last = false;
                 return false;
@@ -188,7 +196,7 @@ impl Node {
     /// Takes a page; what to answer, if anything.
     fn receive(&mut self, from: NodeId, page: &Page) -> Result<Option<Received>> {
         let Some(header) = Header::decode(&page.header) else { return Ok(None) };
-        if Members::decode(&page.members).is_none() {
+        if Notes::decode(&page.members).is_none() {
             return Ok(None);
         }
         self.silent_ticks = 0;
@@ -271,11 +279,10 @@ impl Node {
                 State::Running(raw) => {
                     (raw.raft.raft_log.last_term(), raw.raft.raft_log.last_index())
                 }
-                State::Installing(_) => self.view.0.lock().noted()?.1,
+                State::Installing(_) => self.view.0.lock().notes().last,
             };
             let mut view = self.view.0.lock();
-            let members = view.members()?;
-            view.set_members(&members, last)?;
+            view.change_notes(|notes| notes.last = last)?;
             view.map.begin_install(page.index)?;
         }
         self.silent_ticks = 0;
@@ -301,8 +308,9 @@ impl Node {
     fn end_install(&mut self, page: &Page) -> Result<()> {
         {
             let mut view = self.view.0.lock();
-            let (members, _) = Members::decode(&page.members).ok_or_else(no_members)?;
-            view.map.end_install(&page.header, &members.encode((0, 0))?)?;
+            let sent = Notes::decode(&page.members).ok_or_else(no_members)?;
+            let notes = Notes { last: (0, 0), start: self.start, ..sent };
+            view.map.end_install(&page.header, &notes.encode()?)?;
             view.begin_again()?;
         }
         self.state = State::Running(Box::new(consensus(&self.view, &self.settings)?));
@@ -324,6 +332,12 @@ impl Node {
             _ => return Ok(()),
         };
         if !self.note_term(message.term)? {
+            // A leader of before is told so.
+            let mut answer = RaftMessage::default();
+            answer.set_msg_type(MessageType::MsgAppendResponse);
+            (answer.from, answer.to) = (self.settings.id, message.from);
+            answer.term = self.view().control().term;
+            self.send(message.from, Body::Raft(answer));
             return Ok(());
         }
         self.silent_ticks = 0;
@@ -346,15 +360,16 @@ impl Node {
         let is_transfer = !message.context.is_empty();
         let (last, term, vote) = {
             let view = self.view.0.lock();
-            (view.noted()?.1, view.control().term, view.control().vote)
+            (view.notes().last, view.control().term, view.control().vote)
         };
-        if is_led && !is_transfer || message.term < term {
+        let is_pre = message.get_msg_type() == MessageType::MsgRequestPreVote;
+        // One who knows of an older term alone is told of this one, or would never ask in a newer.
+        if is_led && !is_transfer || message.term < term && !is_pre {
             return Ok(());
         }
         let has_all = (message.log_term, message.index) >= last;
         let is_free = message.term > term || vote == 0 || vote == message.from;
-        let grants = has_all && is_free;
-        let is_pre = message.get_msg_type() == MessageType::MsgRequestPreVote;
+        let grants = has_all && is_free && message.term >= term;
         if !is_pre && (message.term > term || grants) {
             let mut view = self.view.0.lock();
             let kept = if message.term > term { 0 } else { vote };

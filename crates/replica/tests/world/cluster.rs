@@ -4,9 +4,11 @@ use crate::draw::Draw;
 use crate::history::History;
 use crate::network::Network;
 use crate::seat::Seat;
-use coreplane_engine::{Batch, Error};
+use coreplane_engine::{
+    Completion, Deferred, Engine, Error, Horizon, Ticket, UnixMillis, Visibility, WriteOptions,
+};
 use coreplane_mvcc::MapKind;
-use coreplane_replica::{Envelope, MemberChange, Node, Output, Role, Settings, Status};
+use coreplane_replica::{Envelope, MemberChange, Replica, Role, Settings, Status};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -14,6 +16,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const FIRST: u64 = 3;
 const NODES: u64 = 4;
 const KEYS: u8 = 6;
+/// From this one on they expire.
+const MORTAL: u8 = 4;
 /// Ticks of the story, and those that it has to come to rest.
 const STORY: u64 = 400;
 const REST: u64 = 600;
@@ -40,8 +44,17 @@ pub(crate) struct Report {
 /// What a client waits for.
 #[derive(Clone, Copy)]
 enum Call {
-    Write { key: u8, number: u64 },
-    Read { key: u8, floor: u64 },
+    Write {
+        key: u8,
+        number: u64,
+    },
+    /// What was found, and what had to be, and must not be.
+    Read {
+        key: u8,
+        found: u64,
+        floor: u64,
+        gone: u64,
+    },
     Members,
 }
 
@@ -53,9 +66,9 @@ pub(crate) struct World {
     seats: BTreeMap<u64, Seat>,
     network: Network,
     history: History,
-    /// Calls that are open, by node and number; keys whose writer waits.
-    open: BTreeMap<(u64, u64), Call>,
-    busy: BTreeMap<u8, (u64, u64)>,
+    /// Calls that are open, by node; keys whose writer waits, and for which node.
+    open: BTreeMap<u64, Vec<(Ticket, Call)>>,
+    busy: BTreeMap<u8, u64>,
     leaders: BTreeMap<u64, u64>,
     /// The header of each entry that a node has applied.
     applied: BTreeMap<u64, Vec<u8>>,
@@ -72,7 +85,7 @@ impl World {
                 peers: if id <= FIRST { peers.clone() } else { Vec::new() },
                 seed,
                 // Followers are behind the ring now and then.
-                ring_bytes: 600,
+                ring_bytes: if seed.is_multiple_of(5) { 1 << 20 } else { 600 },
                 page_bytes: 60,
                 ..Settings::default()
             };
@@ -124,19 +137,30 @@ impl World {
     fn tick(&mut self) {
         self.now += 1;
         for id in 1..=NODES {
+            if let Some(seat) = self.seats.get(&id) {
+                let jumps = self.faults.crashes && self.draw.once_in(100);
+                let to = if jumps { self.now + self.draw.below(60) } else { seat.clock() + 1 };
+                seat.set_clock(to);
+            }
             // No two clocks are the same.
             if !self.draw.once_in(10) {
-                self.call(id, Node::tick);
+                self.call(id, Replica::tick);
+            }
+            if !self.draw.once_in(4) {
+                self.call(id, |node| {
+                    node.with_map(|map| map.wait_durable(map.commit()?))?;
+                    node.persisted()
+                });
             }
         }
         while let Some((to, bytes)) = self.network.next(self.now) {
             let envelope = Envelope::decode(&bytes).expect("what was sent");
-            self.call(to, |node| node.step(envelope));
+            self.call(to, |node| node.receive(envelope));
         }
     }
 
     /// A call of a node, after which all that it says is sent, unless the power goes within it.
-    fn call(&mut self, id: u64, call: impl FnOnce(&mut Node) -> Result<(), Error>) {
+    fn call(&mut self, id: u64, call: impl FnOnce(&Replica) -> Result<(), Error>) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         match seat.call(call) {
             None => return,
@@ -156,11 +180,13 @@ impl World {
     /// What a node has to say.
     fn hear(&mut self, id: u64) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
-        let Some(node) = seat.node.as_mut() else { return };
-        let (output, status) = (node.take_output(), node.status());
+        let Some(node) = seat.node.as_ref() else { return };
+        let (envelopes, status) = (node.take_envelopes(), node.status());
         let header = node.with_map(|map| map.control().applied_header);
+        let calls = self.open.remove(&id).unwrap_or_default();
+        let done = |ticket: &Ticket| node.is_durable(&Horizon::from(*ticket));
+        let calls: Vec<_> = calls.into_iter().map(|it| (done(&it.0), it)).collect();
         self.look(id, &status, header);
-        let Output { envelopes, settled, lost, reads, reads_lost, .. } = output;
         let mut bytes = Vec::new();
         for envelope in envelopes {
             bytes.clear();
@@ -168,35 +194,45 @@ impl World {
             bytes.hash(&mut self.hasher);
             self.network.send(self.now, (id, envelope.to), &bytes, &mut self.draw);
         }
-        for (number, _) in settled {
-            if let Some(Call::Write { key, number }) = self.close(id, number) {
+        for (done, (ticket, call)) in calls {
+            match done {
+                Ok(false) => self.open.entry(id).or_default().push((ticket, call)),
+                Ok(true) => self.answer(id, call),
+                Err(Error::Indeterminate) => self.let_go(&call),
+                Err(error) => self.fail(&format!("node {id}: {error}")),
+            }
+        }
+    }
+
+    /// Nobody waits for the call any more.
+    fn let_go(&mut self, call: &Call) {
+        if let Call::Write { key, .. } = call {
+            self.busy.remove(key);
+        }
+    }
+
+    fn answer(&mut self, id: u64, call: Call) {
+        self.let_go(&call);
+        match call {
+            Call::Write { key, number } => {
                 let found = self.value(id, key);
-                if found < number {
+                if found < number && key < MORTAL {
                     self.fail(&format!(
                         "{id} says of key {key} that {number} is there, not {found}"
                     ));
                 }
                 self.history.acknowledge(key, number);
             }
-        }
-        for number in reads {
-            self.answer_read(id, number);
-        }
-        for number in lost.into_iter().chain(reads_lost) {
-            let _indeterminate = self.close(id, number);
-        }
-    }
-
-    fn close(&mut self, id: u64, number: u64) -> Option<Call> {
-        self.busy.retain(|_, it| *it != (id, number));
-        self.open.remove(&(id, number))
-    }
-
-    fn answer_read(&mut self, id: u64, number: u64) {
-        let Some(Call::Read { key, floor }) = self.close(id, number) else { return };
-        let found = self.value(id, key);
-        if let Err(what) = self.history.read(key, floor, found) {
-            self.fail(&format!("node {id}: {what}"));
+            Call::Read { key, found, floor, gone } => {
+                let read = match key < MORTAL {
+                    true => self.history.read(key, floor, found),
+                    false => self.history.read_mortal(key, (floor, gone), found),
+                };
+                if let Err(what) = read {
+                    self.fail(&format!("node {id}: {what}"));
+                }
+            }
+            Call::Members => {}
         }
     }
 
@@ -227,43 +263,54 @@ impl World {
         }
         let known = self.applied.entry(status.applied).or_insert_with(|| header.clone());
         if *known != header {
-            self.fail(&format!("{id} has applied another entry {}", status.applied));
+            let what = format!("{id} has applied {header:?}, not {known:?}");
+            self.fail(&format!("{what} as entry {}", status.applied));
         }
     }
 
     /// The power of a node goes: who waits for it is told nothing.
     fn forget(&mut self, id: u64) {
-        self.open.retain(|(node, _), _| *node != id);
-        self.busy.retain(|_, (node, _)| *node != id);
+        self.open.remove(&id);
+        self.busy.retain(|_, node| *node != id);
     }
 
     /// Clients write and read, at whom they take for the leader.
     fn clients(&mut self) {
         for _ in 0..3 {
             let (id, key) = (1 + self.draw.below(NODES), self.draw.below(u64::from(KEYS)) as u8);
-            let Some(node) = self.seats.get_mut(&id).and_then(|seat| seat.node.as_mut()) else {
-                continue;
-            };
-            if node.status().role != Role::Leader {
-                continue;
-            }
+            let Some(seat) = self.seats.get(&id) else { continue };
+            let Some(node) = seat.node.as_ref().filter(|node| node.leads()) else { continue };
             if self.draw.once_in(3) {
-                let floor = self.history.floor(key);
-                if let Ok(number) = node.read() {
-                    self.open.insert((id, number), Call::Read { key, floor });
+                let (floor, gone) = (self.history.floor(key), self.history.gone(key));
+                let mut found = 0;
+                let read = node.get_with(&[key], Visibility::Early, &mut |record| {
+                    let value = record.value.to_vec();
+                    found = value.first_chunk().map_or(0, |it| u64::from_le_bytes(*it));
+                });
+                if let Ok(read) = read {
+                    let call = Call::Read { key, found, floor, gone };
+                    self.open.entry(id).or_default().push((read.ticket, call));
                 }
             } else if !self.busy.contains_key(&key) {
                 let number = self.history.propose(key);
-                let mut batch = Batch::new();
                 let mut value = number.to_le_bytes().to_vec();
                 value.resize(8 + self.draw.below(80) as usize, 7);
-                batch.put(&[key], &value);
-                if let Ok(proposal) = node.propose(&batch) {
-                    self.open.insert((id, proposal), Call::Write { key, number });
-                    self.busy.insert(key, (id, proposal));
+                let expires = seat.clock() + 1 + self.draw.below(20);
+                let options = WriteOptions {
+                    completion: Completion::Early,
+                    expires_at: (key >= MORTAL).then_some(UnixMillis(expires)),
+                    ..WriteOptions::default()
+                };
+                if let Ok(outcome) = node.put(&[key], &value, &options) {
+                    let call = Call::Write { key, number };
+                    self.open.entry(id).or_default().push((outcome.ticket(), call));
+                    self.busy.insert(key, id);
                 }
             }
-            self.call(id, Node::flush);
+            // Who comes next may find what is not sent yet.
+            if !self.draw.once_in(4) {
+                self.call(id, Replica::persisted);
+            }
         }
     }
 
@@ -312,7 +359,7 @@ impl World {
         let leads =
             |seat: &Seat| seat.node.as_ref().is_some_and(|node| node.status().role == Role::Leader);
         let Some((id, seat)) = self.seats.iter_mut().find(|(_, seat)| leads(seat)) else { return };
-        let (id, Some(node)) = (*id, seat.node.as_mut()) else { return };
+        let (id, Some(node)) = (*id, seat.node.as_ref()) else { return };
         let members = node.status().members;
         let change = |draw: &mut Draw| {
             let other = 1 + draw.below(NODES);
@@ -335,10 +382,10 @@ impl World {
         if left.count() < 2 {
             return;
         }
-        if let Ok(number) = node.propose_members(&changes) {
-            self.open.insert((id, number), Call::Members);
+        if let Ok(ticket) = node.change_members(&changes) {
+            self.open.entry(id).or_default().push((ticket, Call::Members));
         }
-        self.call(id, Node::flush);
+        self.call(id, Replica::persisted);
     }
 
     fn start(&mut self, id: u64) {
@@ -369,16 +416,22 @@ impl World {
         let all = self.statuses();
         let newest = all.iter().map(|it| it.newest).max();
         let is_one = all.iter().filter(|it| it.role == Role::Leader).count() == 1;
-        is_one && all.iter().all(|it| Some(it.applied) == newest) && self.open.is_empty()
+        let is_answered = self.open.values().all(Vec::is_empty);
+        is_one && all.iter().all(|it| Some(it.applied) == newest) && is_answered
     }
 
     fn check_end(&mut self) {
         if !self.is_at_rest() {
-            let all = self.seats.values().filter_map(|seat| seat.node.as_ref().map(Node::status));
+            let all =
+                self.seats.values().filter_map(|seat| seat.node.as_ref().map(Replica::status));
             let all: Vec<String> = all.map(|status| format!("{status:?}")).collect();
             self.fail(&format!("it has not come to rest:\n{}", all.join("\n")));
         }
-        for key in 0..KEYS {
+        let members: Vec<_> = self.statuses().into_iter().map(|it| it.members).collect();
+        if members.iter().any(|it| *it != members[0]) {
+            self.fail(&format!("members are {members:?}"));
+        }
+        for key in 0..MORTAL {
             let members = self.statuses().first().map(|it| it.members.clone()).unwrap_or_default();
             let members = (1..=NODES).filter(|id| members.has(*id));
             let found: Vec<u64> = members.map(|id| self.value(id, key)).collect();
@@ -393,6 +446,6 @@ impl World {
     }
 
     fn count_installed(&self) -> u64 {
-        self.seats.values().filter_map(|seat| seat.node.as_ref()).map(Node::installed).sum()
+        self.seats.values().filter_map(|seat| seat.node.as_ref()).map(Replica::installed).sum()
     }
 }

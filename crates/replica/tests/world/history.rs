@@ -2,6 +2,9 @@
 //!
 //! Each key has one writer, who writes numbers that rise, and waits for an answer, or for none, before the next. So a
 //! read is right if what it finds is not below what was acknowledged, or read, before it began, and was written at all.
+//!
+//! What is written to some keys expires. Of those a read may find nothing, and then nobody ever finds again what it had to
+//! find, or what was before.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +13,8 @@ pub(crate) struct History {
     /// The newest number that was proposed for a key, and the newest that somebody was told of.
     proposed: BTreeMap<u8, u64>,
     told: BTreeMap<u8, u64>,
+    /// The newest number of a key of which somebody was told that it has expired.
+    gone: BTreeMap<u8, u64>,
     pub(crate) acknowledged: u64,
     pub(crate) reads: u64,
 }
@@ -31,6 +36,30 @@ impl History {
     /// What a read that begins now has to find at least.
     pub(crate) fn floor(&self, key: u8) -> u64 {
         self.told.get(&key).copied().unwrap_or(0)
+    }
+
+    /// What a read that begins now must not find.
+    pub(crate) fn gone(&self, key: u8) -> u64 {
+        self.gone.get(&key).copied().unwrap_or(0)
+    }
+
+    /// A read of a key whose records expire.
+    pub(crate) fn read_mortal(
+        &mut self,
+        key: u8,
+        (floor, gone): (u64, u64),
+        found: u64,
+    ) -> Result<(), String> {
+        if found == 0 {
+            self.reads += 1;
+            let known = self.gone.entry(key).or_default();
+            *known = floor.max(*known);
+            return Ok(());
+        }
+        if found <= gone {
+            return Err(format!("key {key}: {found} was read, and {gone} had expired"));
+        }
+        self.read(key, floor, found)
     }
 
     pub(crate) fn read(&mut self, key: u8, floor: u64, found: u64) -> Result<(), String> {

@@ -1,9 +1,11 @@
 //! A machine: its medium, and the node that runs on it as long as it has power.
 
+use coreplane_engine::UnixMillis;
 use coreplane_mvcc::{LogMap, MapKind, Options};
-use coreplane_pmem::media::sim::{Eviction, Image, Sim, SimOptions};
-use coreplane_replica::{Node, Settings};
+use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
+use coreplane_replica::{Replica, Settings, map_options};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: u32 = 4096;
 const LEN: u64 = 1 << 20;
@@ -13,13 +15,21 @@ pub(crate) struct Seat {
     pub(crate) settings: Settings,
     sim: Sim,
     /// None while the power is off.
-    pub(crate) node: Option<Node>,
+    pub(crate) node: Option<Replica>,
+    /// What its clock says, which is no other's.
+    clock: Arc<AtomicU64>,
     /// What the medium had seen before the last call.
     events: usize,
 }
 
 fn options() -> Options {
-    Options { background: false, ..Options::default() }
+    map_options(&Options { background: false, ..Options::default() })
+}
+
+fn open(map: LogMap, settings: &Settings, clock: &Arc<AtomicU64>) -> Replica {
+    let clock = Arc::clone(clock);
+    let time = Arc::new(move || UnixMillis(clock.load(Ordering::Relaxed)));
+    Replica::open(map, settings.clone(), Some(time)).expect("a node that opens")
 }
 
 impl Seat {
@@ -29,18 +39,30 @@ impl Seat {
             max_len: LEN,
             page_size: PAGE,
             seed: settings.seed,
+            // Durable at once, or by a sync that comes later.
+            model: if settings.seed % 4 == 3 { Model::File } else { Model::X86 },
             ..SimOptions::default()
         };
         let sim = Sim::new(&options_of_sim).expect("memory");
         let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options());
-        let node = Node::open(map.expect("create"), settings.clone()).expect("open");
-        Self { kind, settings, sim, node: Some(node), events: 0 }
+        let clock = Arc::default();
+        let node = Some(open(map.expect("create"), &settings, &clock));
+        Self { kind, settings, sim, node, clock, events: 0 }
+    }
+
+    /// Sets its clock.
+    pub(crate) fn set_clock(&self, to: u64) {
+        self.clock.store(to, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
     }
 
     /// Calls the node, if it has power.
-    pub(crate) fn call<R>(&mut self, call: impl FnOnce(&mut Node) -> R) -> Option<R> {
+    pub(crate) fn call<R>(&mut self, call: impl FnOnce(&Replica) -> R) -> Option<R> {
         self.events = self.sim.events();
-        self.node.as_mut().map(call)
+        self.node.as_ref().map(call)
     }
 
     /// Cuts the power behind the last call, or at a fence in the midst of it: what it has said then was not said.
@@ -70,11 +92,9 @@ impl Seat {
 
     /// The power is back.
     pub(crate) fn start(&mut self) {
-        self.settings.start += 1;
         let space = Arc::clone(self.sim.space());
         let map = LogMap::simulated_open(self.kind, space, &options()).expect("a map that opens");
-        let node = Node::open(map, self.settings.clone()).expect("a node that opens");
-        self.node = Some(node);
+        self.node = Some(open(map, &self.settings, &self.clock));
         self.events = self.sim.events();
     }
 }

@@ -2,6 +2,10 @@
 
 use super::{Mutant, Suite};
 
+/// What an engine has to do, of a cluster of one.
+const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in_memory"]);
+const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
+const CLOCKS: Suite = Suite::of("coreplane-replica", "clocks", &[]);
 const WORLD: Suite = Suite::of("coreplane-replica", "world", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -10,10 +14,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new(
         "replica.proposal.start",
         "a proposal of an earlier start settles this one's",
-        WORLD,
+        STORIES,
     ),
-    Mutant::new("replica.read.unconfirmed", "a read whose term nobody has confirmed", WORLD)
+    Mutant::new("replica.read.unconfirmed", "a read whose term nobody has confirmed", STORIES)
         .quick(),
     Mutant::new("replica.snapshot.older", "a snapshot over a log that has all of it", WORLD),
     Mutant::new("replica.install.counts", "a node that installs is counted for entries", WORLD),
+    Mutant::new("replica.read.late", "a read that joins one for which a majority was asked", WORLD),
+    Mutant::new("replica.cas.early", "an answer before what it saw is committed", WORLD),
+    Mutant::new("replica.expiry.told", "a record is said to have expired, by a clock alone", WORLD),
+    Mutant::new("replica.expiry.clock", "a leader whose clock is before what was told", CLOCKS),
+    Mutant::new("replica.term.early", "a leader speaks in a term that is not durable", STORIES),
+    Mutant::new(
+        "replica.damage.dropped",
+        "damaged entries are taken for ones that never were",
+        STORIES,
+    ),
+    Mutant::new("replica.effect.unseen", "a write that does not see the one before it", ENGINE),
 ];

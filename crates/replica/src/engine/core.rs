@@ -1,0 +1,223 @@
+//! What is behind the lock: the node, and what is open.
+
+use super::effects::Effects;
+use super::settlement::{Settlement, ticket_of_proposal};
+use crate::codec::Envelope;
+use crate::node::{Node, Role};
+use coreplane_engine::{Batch, Error, Record, Result, Ticket, UnixMillis, Value, Visibility};
+use coreplane_pmem::mutant;
+
+/// What was asked for here.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+    pub(super) puts: u64,
+    pub(super) deletes: u64,
+    pub(super) batches: u64,
+    pub(super) expired: u64,
+    pub(super) user_bytes: u64,
+}
+
+impl Counts {
+    fn add(&mut self, changes: &Batch) {
+        for change in changes.changes() {
+            match change.value() {
+                Some(_) => self.puts += 1,
+                None => self.deletes += 1,
+            }
+        }
+        self.user_bytes += changes.bytes_len() as u64;
+    }
+}
+
+/// The node, and what is open.
+pub(super) struct Core {
+    pub(super) node: Node,
+    pub(super) effects: Effects,
+    pub(super) open: Settlement,
+    /// To be sent.
+    pub(super) envelopes: Vec<Envelope>,
+    /// The term in which it leads, and has been seen to.
+    leads_in: Option<u64>,
+    /// Leaderships that have begun or ended here.
+    pub(super) leaderships: u64,
+    pub(super) is_closed: bool,
+    /// An entry with an expiry was seen, or may have been.
+    pub(super) may_expire: bool,
+    pub(super) counts: Counts,
+}
+
+/// How a key stands.
+pub(super) enum Seen<'a> {
+    Absent,
+    Live(Record<'a>),
+    /// It has expired at this time, and is still there.
+    Expired(UnixMillis),
+}
+
+impl Core {
+    pub(super) fn new(node: Node) -> Self {
+        Self {
+            node,
+            effects: Effects::default(),
+            open: Settlement::default(),
+            envelopes: Vec::new(),
+            leads_in: None,
+            leaderships: 0,
+            is_closed: false,
+            may_expire: true,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes note of what the node has to tell; true if somebody may have waited for it.
+    pub(super) fn take_output(&mut self) -> bool {
+        let output = self.node.take_output();
+        self.envelopes.extend(output.envelopes);
+        // Each turn asks for the reads that were there.
+        if !mutant!("replica.read.late") {
+            self.open.asked();
+        }
+        let leads_in = self.node.leads_in();
+        let is_other = leads_in != self.leads_in;
+        let is_news = is_other
+            || [&output.lost, &output.reads, &output.reads_lost].iter().any(|it| !it.is_empty())
+            || !output.settled.is_empty();
+        for (number, _) in &output.settled {
+            self.open.settle(*number);
+            self.effects.applied(*number);
+        }
+        output.reads.iter().for_each(|number| self.open.confirm(*number));
+        if is_other || !output.lost.is_empty() || !output.reads_lost.is_empty() {
+            self.open.lose(&output.lost, &output.reads_lost);
+        }
+        if is_other {
+            self.leads_in = leads_in;
+            self.leaderships += 1;
+            self.effects.clear();
+        }
+        is_news
+    }
+
+    /// # Errors
+    /// [`Error::NotLeader`]; [`Error::Busy`] if it leads, and does not know all yet that was acknowledged.
+    pub(super) fn check_leads(&self) -> Result<()> {
+        if self.is_closed {
+            return Err(Error::Closed);
+        }
+        if self.leads_in.is_some() {
+            return Ok(());
+        }
+        let status = self.node.status();
+        match status.role {
+            Role::Leader => Err(Error::Busy),
+            _ => Err(Error::NotLeader { leader: status.leader }),
+        }
+    }
+
+    /// Shows how the newest of a key stands at this time; the proposal that has made it so, or 0.
+    pub(super) fn look(
+        &self,
+        key: &[u8],
+        now: UnixMillis,
+        visit: &mut dyn FnMut(Seen<'_>),
+    ) -> Result<u64> {
+        let mut show = |record: Record<'_>| {
+            visit(match record.expires_at.filter(|at| *at <= now) {
+                Some(at) => Seen::Expired(at),
+                None => Seen::Live(record),
+            });
+        };
+        if let Some(newest) = self.effects.get(key) {
+            let sequence = newest.index;
+            match &newest.value {
+                None => visit(Seen::Absent),
+                Some(value) => show(Record {
+                    value: Value::Whole(value),
+                    sequence,
+                    expires_at: newest.expires_at,
+                    ticket: Ticket::DURABLE,
+                }),
+            }
+            return Ok(newest.number);
+        }
+        // What is applied is durable with a majority.
+        let found = self.node.with_map(|map| map.get_with(key, Visibility::Early, &mut show))?;
+        if !found.hit {
+            visit(Seen::Absent);
+        }
+        Ok(0)
+    }
+
+    /// Proposes changes that are made together: their index, and their ticket.
+    ///
+    /// # Errors
+    /// As [`Node::propose`].
+    pub(super) fn propose(
+        &mut self,
+        changes: &Batch,
+        passed: Option<UnixMillis>,
+    ) -> Result<(u64, Ticket)> {
+        let proposal = self.node.propose(changes, passed)?;
+        if passed.is_none() {
+            self.counts.add(changes);
+        }
+        self.may_expire |= changes.changes().any(|change| {
+            matches!(change, coreplane_engine::ChangeRef::Put { expires_at: Some(_), .. })
+        });
+        if !mutant!("replica.effect.unseen") {
+            self.effects.add((proposal.number, proposal.index), changes.changes());
+        }
+        Ok((proposal.index, ticket_of_proposal(proposal.number)))
+    }
+
+    /// Proposes that keys which have expired by `now` are deleted: who is told that they are not there rests on that. So
+    /// they are not there for the next leader, whatever its clock says. The last proposal.
+    ///
+    /// # Errors
+    /// As [`Core::propose`].
+    pub(super) fn expire(&mut self, keys: &[Vec<u8>], at: UnixMillis) -> Result<u64> {
+        if mutant!("replica.expiry.told") {
+            return Ok(0);
+        }
+        for keys in keys.chunks(EXPIRED_MAX) {
+            let mut deletes = Batch::new();
+            for key in keys {
+                deletes.delete(key);
+            }
+            self.propose(&deletes, Some(at))?;
+            self.counts.expired += keys.len() as u64;
+        }
+        Ok(self.effects.last())
+    }
+
+    /// The ticket of a read that has seen all that was proposed.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`].
+    pub(super) fn visible_ticket(&mut self) -> Result<Ticket> {
+        let last = self.effects.last();
+        self.read_ticket(last)
+    }
+
+    /// The ticket of a read that has seen this proposal: a majority is asked for the term, once for all reads of a turn.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`].
+    pub(super) fn read_ticket(&mut self, proposal: u64) -> Result<Ticket> {
+        let read = match self.open.joins() {
+            Some(read) => read,
+            None => {
+                let read = self.node.read()?;
+                self.open.begin(read);
+                read
+            }
+        };
+        let proposal = if mutant!("replica.cas.early") { 0 } else { proposal };
+        Ok(self.open.rest(read, proposal))
+    }
+}
+
+/// Keys that have expired, of an entry at most.
+const EXPIRED_MAX: usize = 1024;

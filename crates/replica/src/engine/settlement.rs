@@ -1,0 +1,153 @@
+//! What became of what tickets stand for.
+//!
+//! A ticket is the number of a proposal or of a read on this node, never an index: a later leader may put another entry
+//! there. Proposals of one leadership settle in the order of their numbers; those that are open when it ends are lost to
+//! their callers, and so are reads.
+
+use coreplane_engine::{Error, Result, Ticket};
+use std::collections::BTreeMap;
+
+/// The tickets' logs.
+const PROPOSALS: u16 = 0;
+const READS: u16 = 1;
+
+/// A read that is open.
+#[derive(Debug, Default)]
+struct Read {
+    /// The last proposal that it has seen.
+    rests_on: u64,
+    is_confirmed: bool,
+}
+
+/// Proposals and reads, and what became of them.
+#[derive(Debug, Default)]
+pub(super) struct Settlement {
+    /// The last proposal that is applied.
+    settled: u64,
+    reads: BTreeMap<u64, Read>,
+    /// The read that those join that come now: a majority is asked on behalf of it later than they.
+    joins: Option<u64>,
+    /// Ranges of numbers, of proposals and of reads, that nobody knows of.
+    lost: Vec<(u16, u64, u64)>,
+}
+
+pub(super) fn ticket_of_proposal(number: u64) -> Ticket {
+    Ticket::new(PROPOSALS, number)
+}
+
+impl Settlement {
+    pub(super) fn settle(&mut self, proposal: u64) {
+        self.settled = self.settled.max(proposal);
+        let settled = self.settled;
+        self.reads.retain(|_, read| !read.is_confirmed || read.rests_on > settled);
+    }
+
+    pub(super) fn confirm(&mut self, number: u64) {
+        if let Some(read) = self.reads.get_mut(&number) {
+            read.is_confirmed = true;
+            if read.rests_on <= self.settled {
+                self.reads.remove(&number);
+            }
+        }
+    }
+
+    /// A leadership has ended.
+    pub(super) fn lose(&mut self, proposals: &[u64], reads: &[u64]) {
+        let ends = |numbers: &[u64]| Some((*numbers.iter().min()?, *numbers.iter().max()?));
+        if let Some((first, last)) = ends(proposals) {
+            self.lost.push((PROPOSALS, first, last));
+        }
+        // Those, too, that were confirmed, and have seen a proposal that is lost.
+        let open: Vec<u64> = self.reads.keys().copied().chain(reads.iter().copied()).collect();
+        if let Some((first, last)) = ends(&open) {
+            self.lost.push((READS, first, last));
+        }
+        self.reads.clear();
+        self.joins = None;
+    }
+
+    /// The read that one which comes now may join, if there is any.
+    pub(super) fn joins(&self) -> Option<u64> {
+        self.joins
+    }
+
+    /// A read that was begun, for others to join.
+    pub(super) fn begin(&mut self, read: u64) {
+        self.reads.insert(read, Read::default());
+        self.joins = Some(read);
+    }
+
+    /// A majority is being asked: who comes now comes too late for it.
+    pub(super) fn asked(&mut self) {
+        self.joins = None;
+    }
+
+    /// The ticket of a read which has seen this proposal, or older ones.
+    pub(super) fn rest(&mut self, read: u64, proposal: u64) -> Ticket {
+        if let Some(open) = self.reads.get_mut(&read) {
+            open.rests_on = open.rests_on.max(proposal);
+        }
+        Ticket::new(READS, read)
+    }
+
+    /// True if what the ticket stands for is done.
+    ///
+    /// # Errors
+    /// [`Error::Indeterminate`] if nobody will know.
+    pub(super) fn is_done(&self, ticket: Ticket) -> Result<bool> {
+        if ticket.is_durable() {
+            return Ok(true);
+        }
+        let (log, number) = (ticket.log(), ticket.position());
+        let is_lost = |(lost, first, last): &(u16, u64, u64)| {
+            *lost == log && (*first..=*last).contains(&number)
+        };
+        if self.lost.iter().any(is_lost) {
+            return Err(Error::Indeterminate);
+        }
+        Ok(match log {
+            PROPOSALS => number <= self.settled,
+            _ => self.reads.first_key_value().is_none_or(|(first, _)| *first > number),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_waits_for_its_majority_and_for_what_it_has_seen() {
+        let mut settlement = Settlement::default();
+        settlement.begin(3);
+        let ticket = settlement.rest(3, 2);
+        settlement.asked();
+        assert_eq!(settlement.joins(), None);
+        settlement.confirm(3);
+        assert!(!settlement.is_done(ticket).unwrap());
+        settlement.settle(2);
+        assert!(settlement.is_done(ticket).unwrap());
+        settlement.begin(4);
+        settlement.begin(5);
+        let (first, second) = (settlement.rest(4, 0), settlement.rest(5, 0));
+        settlement.confirm(5);
+        assert!(!settlement.is_done(second).unwrap(), "one that came before is open");
+        settlement.confirm(4);
+        assert!(settlement.is_done(first).unwrap() && settlement.is_done(second).unwrap());
+    }
+
+    #[test]
+    fn what_is_lost_is_lost_for_ever() {
+        let mut settlement = Settlement::default();
+        settlement.settle(1);
+        settlement.begin(4);
+        let read = settlement.rest(4, 3);
+        settlement.lose(&[2, 3], &[4]);
+        settlement.settle(6);
+        assert!(settlement.is_done(ticket_of_proposal(1)).unwrap());
+        assert!(matches!(settlement.is_done(ticket_of_proposal(3)), Err(Error::Indeterminate)));
+        assert!(matches!(settlement.is_done(read), Err(Error::Indeterminate)));
+        assert!(settlement.is_done(ticket_of_proposal(6)).unwrap());
+        assert!(!settlement.is_done(ticket_of_proposal(7)).unwrap());
+    }
+}

@@ -1,0 +1,178 @@
+//! Reads of many keys: what is applied, with what is pending in its place.
+
+use super::Replica;
+use super::core::Core;
+use super::effects::Newest;
+use coreplane_engine::{Entry, Record, Result, Ticket, UnixMillis, Value};
+use std::collections::VecDeque;
+
+/// What a walk shows: a key, and its record, which may have expired.
+type Visit<'v> = &'v mut dyn FnMut(&[u8], Record<'_>) -> bool;
+
+/// A change that takes its place in a walk.
+struct Place<'p> {
+    key: &'p [u8],
+    newest: &'p Newest,
+}
+
+impl Place<'_> {
+    /// Shows the record, if it makes one; true if the walk goes on.
+    fn show(&self, visit: Visit<'_>) -> bool {
+        let Newest { value, index, expires_at, .. } = self.newest;
+        let Some(value) = value else { return true };
+        let (value, ticket) = (Value::Whole(value), Ticket::DURABLE);
+        visit(self.key, Record { value, sequence: *index, expires_at: *expires_at, ticket })
+    }
+}
+
+impl Core {
+    /// Shows the records of a range in order, until `visit` says no.
+    pub(super) fn walk(
+        &self,
+        (start, end): (&[u8], Option<&[u8]>),
+        reverse: bool,
+        visit: Visit<'_>,
+    ) -> Result<()> {
+        let places = self.effects.range(start, end).map(|(key, newest)| Place { key, newest });
+        let mut places: VecDeque<Place<'_>> = match reverse {
+            false => places.collect(),
+            true => places.rev().collect(),
+        };
+        let is_before = |place: &Place<'_>, key: &[u8]| match reverse {
+            false => place.key < key,
+            true => place.key > key,
+        };
+        let mut goes_on = true;
+        self.node.with_map(|map| {
+            map.scan(start, end, reverse, usize::MAX, &mut |entry| {
+                while let Some(place) = places.pop_front_if(|place| is_before(place, entry.key)) {
+                    goes_on = place.show(visit);
+                    if !goes_on {
+                        return false;
+                    }
+                }
+                goes_on = match (places.pop_front_if(|place| place.key == entry.key), entry.record)
+                {
+                    (Some(place), _) => place.show(visit),
+                    (None, Some(record)) => visit(entry.key, record),
+                    (None, None) => true,
+                };
+                goes_on
+            })
+        })?;
+        while goes_on && let Some(place) = places.pop_front() {
+            goes_on = place.show(visit);
+        }
+        Ok(())
+    }
+}
+
+impl Replica {
+    /// Shows live records of a range; the ticket of what was seen, and of what was not.
+    fn scan_live(
+        &self,
+        range: (&[u8], Option<&[u8]>),
+        reverse: bool,
+        visit: Visit<'_>,
+    ) -> Result<Ticket> {
+        let mut core = self.core.lock();
+        core.check_leads()?;
+        let (now, ticket) = (self.now(&core), core.visible_ticket()?);
+        let (mut expired, mut latest) = (Vec::new(), UnixMillis(0));
+        core.walk(range, reverse, &mut |key, record| {
+            if let Some(at) = record.expires_at.filter(|at| *at <= now) {
+                expired.push(key.to_vec());
+                latest = latest.max(at);
+                return true;
+            }
+            visit(key, Record { ticket, ..record })
+        })?;
+        let proposal = core.expire(&expired, latest)?;
+        core.read_ticket(proposal)
+    }
+
+    pub(super) fn scan_range(
+        &self,
+        range: (&[u8], Option<&[u8]>),
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        let mut left = limit;
+        if left == 0 {
+            return Ok(());
+        }
+        self.scan_live(range, reverse, &mut |key, record| {
+            left -= 1;
+            visit(Entry { key, sequence: record.sequence, record: Some(record) }) && left > 0
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn iterate_from(
+        &self,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<u64> {
+        let from = self.cursors.lock().place_of(cursor);
+        let (mut left, mut next) = (count.max(1), None);
+        self.scan_live((&from, None), false, &mut |key, record| {
+            if left == 0 {
+                next = Some(Box::<[u8]>::from(key));
+                return false;
+            }
+            left -= 1;
+            visit(Entry { key, sequence: record.sequence, record: Some(record) });
+            true
+        })?;
+        Ok(next.map_or(0, |key| self.cursors.lock().remember(key)))
+    }
+
+    /// Deletes what has expired among some keys from `from` on; how many records it was, and the key to go on with.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`](coreplane_engine::Error::NotLeader); as
+    /// [`Node::propose`](crate::Node::propose).
+    pub fn sweep_some(&self, from: &[u8], most: usize) -> Result<(u64, Option<Vec<u8>>)> {
+        let mut core = self.core.lock();
+        core.check_leads()?;
+        if !core.may_expire {
+            return Ok((0, None));
+        }
+        let now = self.now(&core);
+        let (mut seen, mut next) = (0, None);
+        let (mut expired, mut latest, mut may_expire) = (Vec::new(), UnixMillis(0), false);
+        core.walk((from, None), false, &mut |key, record| {
+            if seen == most {
+                next = Some(key.to_vec());
+                return false;
+            }
+            seen += 1;
+            may_expire |= record.expires_at.is_some();
+            if let Some(at) = record.expires_at.filter(|at| *at <= now) {
+                expired.push(key.to_vec());
+                latest = latest.max(at);
+            }
+            true
+        })?;
+        core.expire(&expired, latest)?;
+        if from.is_empty() && next.is_none() && !may_expire {
+            core.may_expire = false;
+        }
+        Ok((expired.len() as u64, next))
+    }
+
+    /// The number of records, those that have expired included.
+    pub(super) fn count_records(&self) -> Result<u64> {
+        let core = self.core.lock();
+        core.check_leads()?;
+        let mut count = core.node.with_map(|map| map.len());
+        for (key, newest) in core.effects.all() {
+            let early = coreplane_engine::Visibility::Early;
+            let was = core.node.with_map(|map| map.get_with(key, early, &mut |_| {}))?.hit;
+            count = count + u64::from(newest.value.is_some()) - u64::from(was);
+        }
+        Ok(count)
+    }
+}

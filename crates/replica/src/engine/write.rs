@@ -1,0 +1,173 @@
+//! Writes: what is newest decides, and the effect is proposed.
+
+use super::Replica;
+use super::core::{Core, Seen};
+use coreplane_engine::{
+    Batch, ChangeRef, Completion, Durability, Error, Horizon, Limits, Outcome, Record, Result,
+    Ticket, UnixMillis, WriteOptions, Written,
+};
+use std::borrow::Cow;
+
+/// What a write does about what it has found.
+pub(super) enum Plan<'p> {
+    Put {
+        value: Cow<'p, [u8]>,
+        expires_at: Option<UnixMillis>,
+    },
+    Delete,
+    /// Nothing, which is said so.
+    Refuse(fn(Ticket) -> Outcome),
+}
+
+/// What cannot be asked of a cluster.
+fn check_options(options: &WriteOptions) -> Result<()> {
+    let engine = "a cluster";
+    if matches!(options.durability, Some(Durability::Relaxed { .. })) {
+        return Err(Error::Unsupported { engine, operation: "writes that are relaxed" });
+    }
+    if options.sequence.is_some() {
+        return Err(Error::Unsupported { engine, operation: "sequences that are given" });
+    }
+    Ok(())
+}
+
+impl Replica {
+    /// Lets `decide` say what to do about the record that there is. The value, if it is known before, has `value_len`
+    /// bytes.
+    pub(super) fn write<'p>(
+        &self,
+        (key, value_len): (&[u8], usize),
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Plan<'p>,
+    ) -> Result<Outcome> {
+        check_options(options)?;
+        self.check_lengths(key, value_len)?;
+        let outcome = {
+            let mut core = self.core.lock();
+            core.check_leads()?;
+            let now = self.now(&core);
+            self.write_with(&mut core, key, now, decide)?
+        };
+        if options.completion == Completion::Early {
+            return Ok(outcome);
+        }
+        self.wait_done(&Horizon::from(outcome.ticket()))?;
+        Ok(outcome.resting_on(Ticket::DURABLE))
+    }
+
+    fn check_lengths(&self, key: &[u8], value_len: usize) -> Result<()> {
+        let Limits { key_len_max, value_len_max, .. } = self.limits;
+        if key.len() > key_len_max {
+            return Err(Error::KeyTooLong { len: key.len(), max: key_len_max });
+        }
+        if value_len > value_len_max {
+            return Err(Error::ValueTooLong { len: value_len, max: value_len_max });
+        }
+        Ok(())
+    }
+
+    fn write_with<'p>(
+        &self,
+        core: &mut Core,
+        key: &[u8],
+        now: UnixMillis,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Plan<'p>,
+    ) -> Result<Outcome> {
+        let (mut plan, mut replaced, mut expired) = (None, false, None);
+        let proposal = core.look(key, now, &mut |seen| match seen {
+            Seen::Absent => plan = Some(decide(None)),
+            Seen::Expired(at) => {
+                expired = Some(at);
+                plan = Some(decide(None));
+            }
+            Seen::Live(record) => {
+                replaced = true;
+                plan = Some(decide(Some(record)));
+            }
+        })?;
+        let mut batch = Batch::new();
+        match plan {
+            Some(Plan::Put { value, expires_at }) if expires_at.is_none_or(|at| at > now) => {
+                self.check_lengths(key, value.len())?;
+                batch.put_until(key, &value, expires_at);
+            }
+            // What has expired when it is written is not there.
+            Some(Plan::Put { .. } | Plan::Delete) => {
+                batch.delete(key);
+            }
+            Some(Plan::Refuse(outcome)) => {
+                let expired = match expired {
+                    Some(at) => core.expire(&[key.to_vec()], at)?,
+                    None => 0,
+                };
+                return Ok(outcome(core.read_ticket(proposal.max(expired))?));
+            }
+            None => return Err(Error::Busy),
+        }
+        let (sequence, ticket) = core.propose(&batch, expired)?;
+        Ok(Outcome::Written(Written { sequence, ticket, replaced }))
+    }
+
+    /// Proposes all changes of a batch as one entry.
+    pub(super) fn write_batch(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        check_options(options)?;
+        let limit = self.limits.batch_len_max;
+        if batch.len() > limit {
+            return Err(Error::BatchTooLarge { len: batch.len(), max: limit });
+        }
+        for change in batch.changes() {
+            self.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;
+        }
+        let written = {
+            let mut core = self.core.lock();
+            core.check_leads()?;
+            let now = self.now(&core);
+            core.counts.batches += 1;
+            apply(&mut core, batch, now)?
+        };
+        if options.completion == Completion::Early {
+            return Ok(written);
+        }
+        self.wait_done(&Horizon::from(written.ticket))?;
+        Ok(Written { ticket: Ticket::DURABLE, ..written })
+    }
+
+    /// Proposes that everything is deleted, in entries of some keys each. What was written meanwhile stays.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if that is too much at once: it has begun, and is to be asked for again.
+    pub(super) fn clear_all(&self) -> Result<Ticket> {
+        const KEYS: usize = 4096;
+        let mut core = self.core.lock();
+        core.check_leads()?;
+        let (mut start, mut ticket) = (Vec::new(), core.visible_ticket()?);
+        loop {
+            let mut deletes = Batch::new();
+            core.walk((&start, None), false, &mut |key, _| {
+                deletes.delete(key);
+                deletes.len() < KEYS
+            })?;
+            let Some(last) = deletes.changes().next_back() else { return Ok(ticket) };
+            start = [last.key(), &[0]].concat();
+            ticket = core.propose(&deletes, None)?.1;
+        }
+    }
+}
+
+fn apply(core: &mut Core, batch: &Batch, now: UnixMillis) -> Result<Written> {
+    let mut changes = Batch::with_capacity(batch.len(), batch.bytes_len());
+    let mut replaced = false;
+    for change in batch.changes() {
+        core.look(change.key(), now, &mut |seen| replaced |= matches!(seen, Seen::Live(_)))?;
+        match change {
+            ChangeRef::Put { key, expires_at: Some(at), .. } if at <= now => changes.delete(key),
+            change => changes.push(change),
+        };
+    }
+    if changes.is_empty() {
+        let ticket = core.visible_ticket()?;
+        return Ok(Written { sequence: 0, ticket, replaced: false });
+    }
+    let (sequence, ticket) = core.propose(&changes, None)?;
+    Ok(Written { sequence, ticket, replaced })
+}

@@ -1,0 +1,100 @@
+//! Proposals: of changes, and of members.
+
+use super::{Node, Open, Proposal, State};
+use crate::entry::{CONTEXT_MAX, ENTRY_BYTES_MAX, encode_last_changes};
+use crate::log_view::SharedView;
+use crate::members::{MemberChange, NODES_MAX, encode_change, to_conf_change};
+use coreplane_engine::{Batch, Error, Result, UnixMillis};
+use raft::{RawNode, StateRole};
+
+impl Node {
+    /// Proposes changes that are made together. They may rest on a time that has `passed`: when they are applied, no
+    /// node's clock is before it ([`Node::passed`]).
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`]; [`Error::Busy`] if too much is under way; [`Error::NoSpace`]; [`Error::KeyTooLong`],
+    /// [`Error::ValueTooLong`], also of more than [`ENTRY_BYTES_MAX`] in all, [`Error::BatchTooLarge`]; if the node has
+    /// stopped.
+    pub fn propose(&mut self, changes: &Batch, passed: Option<UnixMillis>) -> Result<Proposal> {
+        let number = self.next_number;
+        let mut context = Vec::with_capacity(32);
+        let words = [self.settings.id, self.start, number, passed.map_or(0, |at| at.0)];
+        let count = if passed.is_some() { words.len() } else { words.len() - 1 };
+        words.iter().take(count).for_each(|it| context.extend_from_slice(&it.to_le_bytes()));
+        let bytes = changes.bytes_len();
+        if bytes > ENTRY_BYTES_MAX {
+            return Err(Error::ValueTooLong { len: bytes, max: ENTRY_BYTES_MAX });
+        }
+        self.view().map.check_room(changes)?;
+        let data = encode_last_changes(changes);
+        self.propose_with(|raw| raw.propose(context, data))
+    }
+
+    /// Proposes that members change.
+    ///
+    /// # Errors
+    /// As [`Node::propose`]; [`Error::NotLeader`] also of the leader that is to be a voter no more: it sees to it that
+    /// another one leads, to which the same is to be proposed. [`Error::OutOfRange`] of no change, of too many at once, and of
+    /// too many nodes.
+    pub fn propose_members(&mut self, changes: &[MemberChange]) -> Result<Proposal> {
+        let context = encode_change(changes);
+        let (what, given) = ("changes of members", changes.len() as u64);
+        if context.len() > CONTEXT_MAX || changes.is_empty() {
+            return Err(Error::OutOfRange { what, given, from: 1, to: CONTEXT_MAX as u64 / 9 });
+        }
+        let nodes = self.view().members().count_with(changes) as u64;
+        if nodes > NODES_MAX as u64 {
+            let (what, to) = ("nodes of a cluster", NODES_MAX as u64);
+            return Err(Error::OutOfRange { what, given: nodes, from: 1, to });
+        }
+        let conf = to_conf_change(changes);
+        if let State::Running(raw) = &mut self.state
+            && raw.raft.state == StateRole::Leader
+            && changes.iter().any(|it| it.ends(self.settings.id))
+        {
+            // A leader that is none any more would go on as one. Another one is to lead first.
+            let others = raw.raft.prs().iter().filter(|(id, _)| **id != self.settings.id);
+            let voters = raw.raft.prs().conf().voters();
+            let next =
+                others.filter(|(id, _)| voters.contains(**id)).max_by_key(|(_, it)| it.matched);
+            if let Some((next, _)) = next.map(|(id, _)| (*id, ())) {
+                raw.transfer_leader(next);
+            }
+            return Err(Error::NotLeader { leader: None });
+        }
+        if let State::Running(raw) = &self.state
+            && (raw.raft.has_pending_conf()
+                || !raw.raft.prs().conf().to_conf_state().voters_outgoing.is_empty())
+        {
+            // Consensus would put nothing in its place, and not say so.
+            return Err(Error::Busy);
+        }
+        let proposal = self.propose_with(|raw| raw.propose_conf_change(context, conf))?;
+        if let Some(open) = self.proposals.get_mut(&proposal.number) {
+            open.index = Some(proposal.index);
+        }
+        Ok(proposal)
+    }
+
+    fn propose_with(
+        &mut self,
+        propose: impl FnOnce(&mut RawNode<SharedView>) -> raft::Result<()>,
+    ) -> Result<Proposal> {
+        self.check_running()?;
+        let leader = self.leader();
+        let State::Running(raw) = &mut self.state else { return Err(Error::Installing) };
+        if raw.raft.state != StateRole::Leader {
+            return Err(Error::NotLeader { leader });
+        }
+        match propose(raw) {
+            Ok(()) => {}
+            Err(raft::Error::ProposalDropped) => return Err(Error::Busy),
+            Err(error) => return Err(Error::Unusable(error.to_string())),
+        }
+        let (term, number) = (raw.raft.term, self.next_number);
+        let index = raw.raft.raft_log.last_index();
+        self.next_number += 1;
+        self.proposals.insert(number, Open { term, index: None });
+        Ok(Proposal { number, index })
+    }
+}

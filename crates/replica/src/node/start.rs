@@ -1,0 +1,78 @@
+//! What a node does before it speaks.
+
+use super::Settings;
+use crate::entry::{Header, Kind};
+use crate::log_view::{LogView, SharedView};
+use crate::members::Members;
+use coreplane_engine::{Error, Result};
+use raft::eraftpb::{Entry, EntryType};
+use raft::{Config, RawNode};
+
+/// Counts one start more; durable when it returns.
+pub(super) fn begin(view: &mut LogView) -> Result<u64> {
+    let start = view.notes().start + 1;
+    view.change_notes(|notes| notes.start = start)?;
+    let ticket = view.commit()?;
+    view.map.wait_durable(ticket)?;
+    Ok(start)
+}
+
+/// Makes an empty map one of a node of a new cluster. The first entry, which each of the nodes writes for itself, says who
+/// they are: so a node that comes later has less than they, and is sent a snapshot that says it.
+pub(super) fn form(view: &mut LogView, settings: &Settings) -> Result<()> {
+    let mut voters = settings.peers.clone();
+    voters.sort_unstable();
+    voters.dedup();
+    let members = Members::first(&voters);
+    let header = Header { kind: Kind::Members, term: 1, context: bytes::Bytes::new() };
+    let mut entry = Entry { index: 1, term: 1, ..Entry::default() };
+    entry.set_entry_type(EntryType::EntryConfChangeV2);
+    debug_assert!(Header::decode(&header.encode()).is_some());
+    view.append(vec![entry])?;
+    view.change_notes(|notes| notes.members = members)?;
+    view.set_vote(1, 0)?;
+    view.apply(1)?;
+    let ticket = view.commit()?;
+    view.map.wait_durable(ticket)?;
+    // It says nothing to whoever was not there: nobody is sent it as an entry.
+    view.begin_again()
+}
+
+pub(super) fn consensus(view: &SharedView, settings: &Settings) -> Result<RawNode<SharedView>> {
+    let applied = view.0.lock().control().applied;
+    let config = Config {
+        id: settings.id,
+        election_tick: settings.election_ticks,
+        heartbeat_tick: settings.heartbeat_ticks,
+        applied,
+        max_size_per_msg: settings.message_bytes,
+        max_inflight_msgs: settings.in_flight,
+        check_quorum: true,
+        pre_vote: true,
+        max_uncommitted_size: settings.uncommitted_bytes.max(settings.message_bytes),
+        ..Config::default()
+    };
+    let logger = slog::Logger::root(slog::Discard, slog::o!());
+    let made = RawNode::new(&config, view.clone(), &logger);
+    made.map_err(|error| Error::Unusable(error.to_string()))
+}
+
+/// True if entries that were written here cannot be read. Where the log ended is noted, and durable when this returns: the
+/// node votes for nobody who has less, and is counted for nothing until a leader has sent it what it lost.
+///
+/// # Errors
+/// [`Error::Corrupt`] of the only voter, to whom nobody can send it.
+pub(super) fn damage(view: &mut LogView) -> Result<bool> {
+    if !view.is_damaged {
+        return Ok(false);
+    }
+    let (term, newest) = (view.control().term, view.control().newest);
+    if view.members().voters.len() < 2 {
+        let what = format!("an entry up to {newest} that was not applied yet, and no other voter");
+        return Err(Error::Corrupt { offset: 0, what });
+    }
+    view.change_notes(|notes| notes.last = notes.last.max((term, newest)))?;
+    let ticket = view.commit()?;
+    view.map.wait_durable(ticket)?;
+    Ok(true)
+}
