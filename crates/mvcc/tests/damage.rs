@@ -83,6 +83,10 @@ fn look(kind: MapKind, sim: &Sim, made: &Made, may_lose: bool, what: &str) -> bo
     let store = match MapEngine::simulated_open(kind, Arc::clone(sim.space()), &options()) {
         Ok(store) => store,
         Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Unusable(_)) => {
+            // It is refused for ever, and not taken for what a cut has left the next time.
+            let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
+            let again = MapEngine::simulated_open(kind, Arc::clone(sim.space()), &options());
+            assert!(again.is_err(), "{what}: it was refused once, and opens");
             return false;
         }
         Err(error) => panic!("{what}: {error}"),

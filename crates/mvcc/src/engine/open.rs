@@ -85,9 +85,6 @@ impl Store {
         volume.table.claim(0..volume.space.pages(), Claim::WordsAsStored)?;
         // From then on a crash finds the store unclean, and versions and births go on above.
         let begin = || volume.pool.set_root(root.to_words()).map_err(pool_error);
-        if mutant!("mvcc.open.begin") {
-            begin()?;
-        }
         let first_birth = if mutant!("mvcc.open.births") { 1 } else { old.births_end };
         // What was forgotten before is not known, unless they were held.
         let (held, horizon) = match root.held {

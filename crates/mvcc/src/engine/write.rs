@@ -166,7 +166,9 @@ impl Store {
         };
         self.check_lengths(key, value.len())?;
         let is_large = value.len() > self.inline_max(key);
-        if is_large && prepared.as_ref().is_none_or(|it| it.seen != seen) {
+        // What depends on nothing is right whatever is there by now.
+        let depends = !matches!(change, Change::Put { .. });
+        if is_large && prepared.as_ref().is_none_or(|it| depends && it.seen != seen) {
             return Ok(Attempt::Large(value.into_owned(), seen));
         }
         let purpose = purpose_of(kind, standing.is_live, options.use_reserve);
@@ -186,7 +188,8 @@ impl Store {
             return Ok(Attempt::Wait(space));
         }
         let version = self.draw_version(options.sequence)?;
-        let name = prepared.take();
+        // One that was decided otherwise is dropped at the end.
+        let name = prepared.take_if(|_| is_large);
         let body = name.as_ref().filter(|_| is_large).map_or(&*value, |it| &it.name);
         let header = Header { version, ..header };
         let sequence = if len == 0 {

@@ -145,7 +145,7 @@ impl List {
     fn drop_entry(&mut self, guard: &Guard, entry: &Pending) -> Result<()> {
         for part in entry.all() {
             if part.is_large {
-                self.supersede(guard, part.offset)?;
+                self.supersede(guard, part.offset);
             } else {
                 self.stream.supersede(part.offset, part.len);
             }
@@ -261,7 +261,7 @@ impl Log for List {
         if is_again {
             // Nobody can have pinned any of it.
             let all = index.values().flat_map(|versions| versions.all().iter().copied());
-            all.into_iter().try_for_each(|offset| self.supersede(guard, offset))?;
+            all.into_iter().for_each(|offset| self.supersede(guard, offset));
         } else {
             self.archives.push((cleared, index));
         }
@@ -271,7 +271,8 @@ impl Log for List {
                 self.stream.supersede(it.offset, it.len);
             }
         }
-        self.drop_archives(guard)
+        self.drop_archives(guard);
+        Ok(())
     }
 
     fn oldest_pin(&self) -> Option<u64> {

@@ -158,14 +158,13 @@ impl List {
     }
 
     /// A record is led to no more, and nobody needs it.
-    fn supersede(&mut self, guard: &Guard, offset: u64) -> Result<()> {
-        let view = self.stream.volume.view(guard, offset)?;
+    fn supersede(&mut self, guard: &Guard, offset: u64) {
         // What a damaged record says of its length is not believed: its page stays.
-        if self.stream.is_sound(&view) {
+        let view = self.stream.volume.view(guard, offset).ok();
+        if let Some(view) = view.filter(|view| self.stream.is_sound(view)) {
             let (len, chain) = (view.len(), self.chain_of(guard, &view));
             self.supersede_with(offset, len, &chain);
         }
-        Ok(())
     }
 
     fn supersede_with(&mut self, offset: u64, len: u32, chain: &[u32]) {
@@ -290,7 +289,8 @@ impl Map for List {
         (self.records, self.key_bytes) = (0, 0);
         self.horizon = self.horizon.max(version);
         self.end_damage();
-        self.drop_archives(guard)
+        self.drop_archives(guard);
+        Ok(())
     }
 
     fn settle(&mut self) {
@@ -334,7 +334,7 @@ impl Map for List {
                 self.pins.remove(&version);
                 self.trimmed = Some(Key::new(&[]));
                 self.stream.pages.release();
-                self.drop_archives(guard)?;
+                self.drop_archives(guard);
             }
         }
         Ok(())

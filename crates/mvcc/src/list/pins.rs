@@ -27,7 +27,7 @@ impl List {
     fn trim(&mut self, guard: &Guard, key: &Key) -> Result<()> {
         let Some(versions) = self.index.get(key.bytes()) else { return Ok(()) };
         let offsets = versions.all().to_vec();
-        let mut kept = Vec::with_capacity(offsets.len());
+        let (mut kept, mut dropped) = (Vec::with_capacity(offsets.len()), Vec::new());
         for (at, offset) in offsets.iter().enumerate() {
             let is_needed = match offsets.get(at + 1) {
                 None => true,
@@ -35,17 +35,15 @@ impl List {
                     self.is_pinned(self.version_of(guard, *offset)?, self.version_of(guard, *next)?)
                 }
             };
-            if is_needed {
-                kept.push(*offset);
-            } else {
-                self.supersede(guard, *offset)?;
-            }
+            if is_needed { kept.push(*offset) } else { dropped.push(*offset) }
         }
         let newest = kept.last().copied().unwrap_or_default();
         let is_one = kept.len() == 1;
         if let Some(versions) = self.index.get_mut(key.bytes()) {
             *versions = if is_one { Versions::One(newest) } else { Versions::Many(kept) };
         }
+        // Once the index does not lead to them, lest they are superseded again.
+        dropped.into_iter().for_each(|offset| self.supersede(guard, offset));
         if is_one {
             self.aged.remove(key.bytes());
             let view = self.stream.volume.view(guard, newest)?;
@@ -64,14 +62,13 @@ impl List {
     }
 
     /// What was there before a clear is superseded when no pin sees it any more.
-    pub(super) fn drop_archives(&mut self, guard: &Guard) -> Result<()> {
+    pub(super) fn drop_archives(&mut self, guard: &Guard) {
         let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
         while self.archives.first().is_some_and(|(cleared, _)| *cleared <= oldest) {
             let (_, index) = self.archives.remove(0);
             let all = index.values().flat_map(|versions| versions.all().iter().copied());
-            all.into_iter().try_for_each(|offset| self.supersede(guard, offset))?;
+            all.into_iter().for_each(|offset| self.supersede(guard, offset));
         }
-        Ok(())
     }
 
     pub(super) fn newest_at(

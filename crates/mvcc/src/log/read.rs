@@ -25,9 +25,13 @@ pub struct LogEntry<'a> {
     pub changes: &'a [ChangeRef<'a>],
 }
 
+/// The pages of a large value, and what is in them.
+type Chain<'g> = Vec<(u32, &'g [u8])>;
+
 /// The records of an entry.
 struct Views<'g> {
-    changes: Vec<View<'g>>,
+    /// With the pages of their values, if those are large.
+    changes: Vec<(View<'g>, Chain<'g>)>,
     closing: View<'g>,
 }
 
@@ -46,7 +50,7 @@ impl LogMap {
         for timestamp in range {
             let guard = epoch::pin();
             let views = self.views(&guard, timestamp, true)?;
-            if !self.show_entry(&guard, timestamp, &views, visit)? {
+            if !self.show_entry(timestamp, &views, visit)? {
                 break;
             }
         }
@@ -78,10 +82,11 @@ impl LogMap {
         let view = |offset| {
             let view = store.volume.view(guard, offset)?;
             store.volume.check(&view)?;
-            if view.header.large {
-                store.volume.chain(guard, view.value(), true)?;
-            }
-            Ok(view)
+            let chain = match view.header.large {
+                true => store.volume.chain(guard, view.value(), true)?,
+                false => Vec::new(),
+            };
+            Ok((view, chain))
         };
         loop {
             let map = store.map.read();
@@ -104,29 +109,22 @@ impl LogMap {
             }
             let changes = if is_whole { changes } else { Vec::new() };
             let changes = changes.into_iter().map(view).collect::<Result<_>>()?;
-            return Ok(Views { changes, closing: view(closing)? });
+            return Ok(Views { changes, closing: view(closing)?.0 });
         }
     }
 
     fn show_entry(
         &self,
-        guard: &Guard,
         timestamp: u64,
         views: &Views<'_>,
         visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
     ) -> Result<bool> {
-        let volume = &self.store.volume;
-        let mut values: Vec<Cow<'_, [u8]>> = Vec::with_capacity(views.changes.len());
-        for view in &views.changes {
-            values.push(match view.header.large {
-                false => Cow::Borrowed(view.value()),
-                true => {
-                    let parts = volume.chain(guard, view.value(), false)?;
-                    Cow::Owned(parts.into_iter().flat_map(|(_, part)| part).copied().collect())
-                }
-            });
-        }
-        let changes = views.changes.iter().zip(&values).map(|(view, value)| {
+        let values = views.changes.iter().map(|(view, chain)| match view.header.large {
+            false => Cow::Borrowed(view.value()),
+            true => Cow::Owned(chain.iter().flat_map(|(_, part)| *part).copied().collect()),
+        });
+        let values: Vec<Cow<'_, [u8]>> = values.collect();
+        let changes = views.changes.iter().zip(&values).map(|((view, _), value)| {
             let (key, expires_at) = (view.key(), view.header.expires_at);
             match view.header.kind {
                 Kind::Delete => ChangeRef::Delete { key },

@@ -16,9 +16,10 @@ use super::seal::Gone;
 use super::{FOR_OPENINGS, Tree, count};
 use crate::map::{Map, Purpose, Space};
 use crate::volume::Volume;
-use crate::volume::stream::{Position, end_mark};
+use crate::volume::stream::end_mark;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::Arc;
 
@@ -186,13 +187,15 @@ impl Tree {
     fn clean_page(&mut self, guard: &Guard, page: u32, kept: u32) -> Result<bool> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
-        let pinned = match self.has_room_beside_pins() {
-            true => Position::default(),
-            false => self.pins.values().map(|pin| pin.end).max().unwrap_or_default(),
-        };
+        let newest_pin = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
+        let has_room = self.has_room_beside_pins();
         let (mut need, mut is_all) = (self.need(), true);
         for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
-            if self.stream.position(view.offset) < pinned || !self.is_live(look, &view)? {
+            // The pages of a large value would go with the copy.
+            let is_small = !view.header.large || mutant!("mvcc.tree.chain");
+            let may_be_twice = has_room && is_small;
+            let is_seen = self.written(view.offset) < newest_pin;
+            if is_seen && !may_be_twice || !self.is_live(look, &view)? {
                 continue;
             }
             if self.stream.covering(view.offset).is_some() {

@@ -211,7 +211,8 @@ impl Tree {
     }
 
     fn supersede(&mut self, guard: &Guard, it: Late) {
-        let sees = |pin: &Pin| it.at < pin.end && pin.end < it.until;
+        let written = self.written(it.gone.offset);
+        let sees = |pin: &Pin| it.at < pin.end && pin.end < it.until && written < pin.end;
         if self.pins.values().any(sees) && !mutant!("mvcc.tree.pin") {
             self.kept.push(it);
             return;
@@ -228,6 +229,16 @@ impl Tree {
             }
         }
         self.stream.supersede(offset, len);
+    }
+
+    /// Where in the stream a record was written, or, in a page of copies, where the stream was then at the earliest: none
+    /// that is pinned before that leads there.
+    pub(super) fn written(&self, offset: u64) -> Position {
+        let page = self.stream.volume.space.page_of(offset);
+        match self.stream.pages.is_apart(page) {
+            true => Position { birth: self.stream.pages.birth(page), within: 0 },
+            false => self.stream.position(offset),
+        }
     }
 
     /// A pin has gone.

@@ -121,8 +121,11 @@ impl Volume {
             return false;
         }
         if !self.space.adopt_log(page, self.space.page_size()) {
-            // Somebody else does so.
+            // Somebody else does so. It may have ended since, if all were taken on.
             while self.space.page_at(guard, offset).is_none() {
+                if self.is_adopted.load(Ordering::Acquire) {
+                    return self.space.page_at(guard, offset).is_some();
+                }
                 std::hint::spin_loop();
             }
         }

@@ -16,6 +16,8 @@ const DELETE_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["most_writes_are_dele
 const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"]);
 /// One pool through many lives, each of which a cut ends.
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
+/// What snapshots see.
+const PINS: Suite = Suite::of(PACKAGE, "pins", &[]);
 const WALKS: Suite = Suite::of(PACKAGE, "walks", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
@@ -26,7 +28,7 @@ const TREE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tree::tests"]);
 const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
 /// Logs, cut everywhere.
 const LOG_CUTS: Suite = Suite::of(PACKAGE, "log", &["entries_are_there"]);
-const LOG_PAGE_CUTS: Suite = Suite::of(PACKAGE, "log", &["many_pages_share"]);
+const LOG_PAGE_CUTS: Suite = Suite::of(PACKAGE, "log", &["entries_are_there", "many_pages_share"]);
 const LOG_INSTALL_CUTS: Suite = Suite::of(PACKAGE, "log", &["snapshots_come_and_go"]);
 /// One log through many lives, while pages come round.
 const LOG_LIVES: Suite = Suite::of(PACKAGE, "log", &["where_pages_are_few"]);
@@ -98,7 +100,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.root.expiry", "an expiry that was told is not durable", EXPIRY_CUTS),
     Mutant::new("mvcc.open.versions", "versions begin again where they began", LIVES),
     Mutant::new("mvcc.open.births", "births begin again where they began", LIVES),
-    Mutant::new("mvcc.open.begin", "a pool is called open before it was found sound", DAMAGE),
+    Mutant::new("mvcc.tree.chain", "the pages of a value that a pin sees go with a copy", PINS),
     Mutant::new(
         "mvcc.open.closed",
         "what a close has ended is taken for torn when an opening was cut",
