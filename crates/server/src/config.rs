@@ -1,6 +1,7 @@
 //! What the server is told when it starts.
 
 use crate::administration::Administration;
+use crate::cluster::ClusterInfo;
 use coreplane_engine::Durability;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,6 +62,8 @@ pub struct Config {
     pub metrics: Option<String>,
     /// Who looks after the devices of a matrix, for `MATRIX` and `INFO Matrix`; none: there is none.
     pub administration: Option<Arc<dyn Administration>>,
+    /// The cluster that the server is a node of; none: it is none.
+    pub cluster: Option<Arc<dyn ClusterInfo>>,
 }
 
 impl Default for Config {
@@ -86,6 +89,7 @@ impl Default for Config {
             power_safe: false,
             metrics: None,
             administration: None,
+            cluster: None,
         }
     }
 }

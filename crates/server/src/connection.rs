@@ -3,6 +3,7 @@
 use crate::output::Output;
 use crate::resp::frame::Parser;
 use crate::session::Session;
+use crate::upstream::Upstream;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -188,6 +189,8 @@ pub(crate) struct Connection {
     pub rests: bool,
     /// When its output exceeded the soft limit.
     pub over_soft_limit_since: Option<std::time::Instant>,
+    /// To the leader of the cluster, if it runs commands for the client.
+    pub upstream: Option<Upstream>,
 }
 
 impl Connection {
@@ -209,6 +212,7 @@ impl Connection {
             is_ended: false,
             rests: false,
             over_soft_limit_since: None,
+            upstream: None,
         }
     }
 

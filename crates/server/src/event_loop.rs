@@ -18,12 +18,16 @@
 //! Nobody can starve the others: a connection is read once in a turn, and when its unsent output
 //! is large it is not read at all until half has gone.
 
+use crate::Standing;
 use crate::command::{self, Turn};
 use crate::connection::{Connection, Input};
 use crate::host::{Host, Message, Port};
 use crate::listener::Listeners;
 use crate::resp::frame::{Bounds, ProtocolError, Step, peek_key};
 use crate::resp::reply::{Proto, Reply};
+use crate::service::PolledService;
+use crate::session::UpstreamState;
+use crate::upstream::{FIRST_UPSTREAM, forward, standing_of};
 use crate::withheld::Withheld;
 use coreplane_engine::{Horizon, UnixMillis};
 use mio::{Events, Poll, Token};
@@ -35,6 +39,8 @@ use std::time::{Duration, Instant};
 
 /// Tokens from here on are not connections.
 const FIRST_LISTENER: usize = usize::MAX >> 1;
+/// Tokens from here on, up to those of listeners, are the service's.
+const FIRST_SERVICE: usize = usize::MAX >> 2;
 pub(crate) const WAKE: Token = Token(usize::MAX - 1);
 
 /// The token of listener `index`.
@@ -62,12 +68,19 @@ pub(crate) struct EventLoop {
     /// Connections that wrote something in this turn.
     pub(crate) touched: Vec<usize>,
     /// Connections that have more to do than they could in the last turn.
-    again: Vec<usize>,
+    pub(crate) again: Vec<usize>,
     pub(crate) now: Instant,
     now_unix: UnixMillis,
     last_tick: Instant,
     /// The last wait was short.
     comes_soon: bool,
+    /// What the engine promises settles by itself.
+    pub(crate) settles: bool,
+    /// Where commands that need the records were run in the last turn.
+    pub(crate) standing: Standing,
+    service: Option<Box<dyn PolledService>>,
+    /// All that is to be done again waits for something else.
+    is_waiting: bool,
 }
 
 impl EventLoop {
@@ -79,6 +92,8 @@ impl EventLoop {
         listeners: Option<Listeners>,
     ) -> Self {
         let now_unix = host.engine.now();
+        let settles = host.engine.settles_by_itself();
+        let standing = standing_of(host.config.cluster.as_deref());
         Self {
             host,
             member,
@@ -94,7 +109,20 @@ impl EventLoop {
             now_unix,
             last_tick: Instant::now(),
             comes_soon: false,
+            settles,
+            standing,
+            service: None,
+            is_waiting: false,
         }
+    }
+
+    /// Polls the service with its connections.
+    pub(crate) fn add_service(&mut self, mut service: Box<dyn PolledService>) -> io::Result<()> {
+        let (host, member) = (Arc::clone(&self.host), self.member);
+        let wake = Arc::new(move || host.ports[member].wake());
+        service.start(self.poll.registry(), FIRST_SERVICE..FIRST_LISTENER, wake)?;
+        self.service = Some(service);
+        Ok(())
     }
 
     pub(crate) fn port(&self) -> &Port {
@@ -106,6 +134,14 @@ impl EventLoop {
         self.wait(events)?;
         self.now = Instant::now();
         self.now_unix = self.host.engine.now();
+        if let Some(service) = &mut self.service {
+            for event in events.iter().filter(|event| is_of_service(event.token())) {
+                service.ready(self.poll.registry(), event);
+            }
+            service.begin_turn(self.poll.registry(), self.now);
+        }
+        self.check_upstreams();
+        self.is_waiting = true;
         let again = std::mem::take(&mut self.again);
         for key in again {
             if let Some(connection) = self.connections.get_mut(key) {
@@ -117,7 +153,9 @@ impl EventLoop {
         for event in events.iter() {
             match event.token() {
                 WAKE => is_woken = true,
-                Token(key) if key < FIRST_LISTENER => self.on_event(key, event),
+                Token(key) if key < FIRST_UPSTREAM => self.on_event(key, event),
+                Token(key) if key < FIRST_SERVICE => self.on_upstream(key - FIRST_UPSTREAM),
+                token if is_of_service(token) => {}
                 Token(index) => self.accept(index - FIRST_LISTENER),
             }
         }
@@ -125,6 +163,9 @@ impl EventLoop {
             self.read_inbox();
         }
         self.end_turn();
+        if let Some(service) = &mut self.service {
+            service.end_turn(self.poll.registry());
+        }
         self.tick();
         Ok(())
     }
@@ -135,7 +176,8 @@ impl EventLoop {
     /// the core.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         if !self.again.is_empty() {
-            return self.poll.poll(events, Some(Duration::ZERO));
+            let pause = if self.is_waiting { Duration::from_millis(1) } else { Duration::ZERO };
+            return self.poll.poll(events, Some(pause));
         }
         let began = Instant::now();
         while self.comes_soon && !self.withheld.is_waiting() {
@@ -145,9 +187,16 @@ impl EventLoop {
             }
             self.comes_soon = began.elapsed() < LINGER;
         }
-        let result = self.poll.poll(events, Some(self.tick_length()));
+        let result = self.poll.poll(events, Some(self.sleep_max()));
         self.comes_soon = began.elapsed() < LINGER;
         result
+    }
+
+    /// How long the loop may sleep, at most.
+    fn sleep_max(&self) -> Duration {
+        let deadline = self.service.as_ref().and_then(|service| service.deadline());
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        left.map_or(self.tick_length(), |left| left.min(self.tick_length()))
     }
 
     fn accept(&mut self, index: usize) {
@@ -258,6 +307,7 @@ impl EventLoop {
             (len, is_full) = connection.input.fill(&mut connection.stream, needed)?;
             self.run_kept(key);
         }
+        self.is_waiting &= len == 0;
         let counters = &self.host.ports[self.member].counters;
         counters.bytes_in.add(len as u64);
         let connection = &mut self.connections[key];
@@ -300,6 +350,7 @@ impl EventLoop {
             horizon: &mut self.horizon,
         };
         connection.is_stalled = false;
+        connection.session.upstream = upstream_state(connection);
         host.isolation.enter(self.member);
         let mut consumed = 0;
         loop {
@@ -322,6 +373,17 @@ impl EventLoop {
                         connection.is_stalled = true;
                         break;
                     }
+                    if let Some((name, leader)) = session.forwards.take() {
+                        let password = host.settings.password.lock();
+                        let command = (name, rest.get(..len).unwrap_or_default());
+                        if !forward(connection, leader, password.as_deref(), command) {
+                            connection.is_stalled = true;
+                            break;
+                        }
+                        connection.session.upstream = upstream_state(connection);
+                    }
+                    self.is_waiting = false;
+                    let session = &mut connection.session;
                     consumed += len;
                     if session.is_closing || session.is_dropped {
                         consumed = data.len();
@@ -424,6 +486,18 @@ impl EventLoop {
             self.flush(key);
             self.drop_connection(key);
         }
+    }
+}
+
+fn is_of_service(token: Token) -> bool {
+    (FIRST_SERVICE..FIRST_LISTENER).contains(&token.0)
+}
+
+fn upstream_state(connection: &Connection) -> UpstreamState {
+    let upstream = connection.upstream.as_ref();
+    UpstreamState {
+        is_awaited: upstream.is_some_and(|upstream| upstream.is_awaited()),
+        is_in_multi: upstream.is_some_and(|upstream| upstream.is_in_multi()),
     }
 }
 

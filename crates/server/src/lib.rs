@@ -21,6 +21,9 @@
 //! - **Failure.** When the medium fails to make something durable, the clients concerned get an
 //!   error instead of the answers that were held, and their connections end.
 //!
+//! - **Clusters.** A server may be a node of a cluster ([`ClusterInfo`], [`PolledService`]): commands that need the records
+//!   are run by the leader, to which a follower passes them on (`upstream`) or sends the client (`MOVED`).
+//!
 //! - **Ranges.** Where the engine has its keys in order, `RANGE` shows those between two bounds, some at
 //!   a time, and the bound to go on with: `RANGE min max [PREFIX prefix] [LIMIT count] [REV]
 //!   [WITHVALUES] [WITHEXPIRIES]`, bounds as for `ZRANGEBYLEX`. What is there all the while is shown,
@@ -32,6 +35,7 @@
 
 mod administration;
 mod clients;
+mod cluster;
 mod command;
 mod config;
 mod connection;
@@ -49,12 +53,16 @@ mod overlay;
 mod relay;
 mod resp;
 mod server;
+mod service;
 mod session;
 mod settings;
 mod store;
+mod upstream;
 mod watch;
 mod withheld;
 
 pub use administration::Administration;
+pub use cluster::{ClusterInfo, Standing};
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};
+pub use service::{PolledService, Wake};

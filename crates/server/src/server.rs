@@ -8,6 +8,7 @@ use crate::host::{Host, Port};
 use crate::listener::Listeners;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
+use crate::service::PolledService;
 use coreplane_engine::Deferred;
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
@@ -76,6 +77,18 @@ impl Server {
     /// # Errors
     /// [`Error::Listen`], [`Error::NowhereToListen`], [`Error::Io`].
     pub fn bind(config: Config, engine: Arc<dyn Deferred>) -> Result<Self> {
+        Self::bind_with(config, engine, None)
+    }
+
+    /// As [`Server::bind`], with a service in the first event loop.
+    ///
+    /// # Errors
+    /// As [`Server::bind`]; if the service cannot begin.
+    pub fn bind_with(
+        config: Config,
+        engine: Arc<dyn Deferred>,
+        service: Option<Box<dyn PolledService>>,
+    ) -> Result<Self> {
         let threads = match config.threads {
             // The core that is left is for the kernel's side of the sockets, for cleaning and syncs:
             // with as many loops as cores all of them wait for each other.
@@ -110,11 +123,15 @@ impl Server {
             }
         }));
         let mut listeners = Some(listeners);
-        let loops = polls
+        let mut loops: Vec<EventLoop> = polls
             .into_iter()
             .enumerate()
             .map(|(member, poll)| EventLoop::new(host.clone(), member, poll, listeners.take()))
             .collect();
+        if let (Some(service), Some(first)) = (service, loops.first_mut()) {
+            let context = "beginning a service";
+            first.add_service(service).map_err(|source| Error::Io { context, source })?;
+        }
         Ok(Self { host, loops, metrics })
     }
 

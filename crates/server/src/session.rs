@@ -3,8 +3,10 @@
 use crate::clients::ClientInfo;
 use crate::resp::frame::{Span, Words};
 use crate::resp::reply::Proto;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// A key that must not change until `EXEC`.
 #[derive(Debug)]
@@ -20,8 +22,8 @@ pub(crate) struct Watch {
 pub(crate) enum Seen {
     /// A record with this sequence.
     Present(u64),
-    /// Absent; so many writes had been seen by the list of watched absences.
-    Absent(u64),
+    /// Absent; so many writes had been seen by the list of watched absences, and so many leaderships by the engine.
+    Absent(u64, u64),
 }
 
 /// Commands that wait for `EXEC`.
@@ -94,6 +96,15 @@ pub(crate) enum Answers {
     Skip,
 }
 
+/// How a connection stands with the leader that runs its commands.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct UpstreamState {
+    /// Commands are under way.
+    pub is_awaited: bool,
+    /// They are part of a transaction.
+    pub is_in_multi: bool,
+}
+
 /// What a connection has agreed upon with its client.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -109,6 +120,14 @@ pub(crate) struct Session {
     pub is_dropped: bool,
     /// The command that came last was not run: it will be in a later turn.
     pub is_postponed: bool,
+    /// Since when it is.
+    pub postponed_since: Option<Instant>,
+    /// The command that came last, by its name, is the leader's to run.
+    pub forwards: Option<(&'static str, SocketAddr)>,
+    /// It is a node of the cluster, which passes a client's commands on.
+    pub is_forwarded: bool,
+    /// How it stands with the leader.
+    pub upstream: UpstreamState,
     pub info: Arc<ClientInfo>,
 }
 
@@ -125,6 +144,10 @@ impl Session {
             is_closing: false,
             is_dropped: false,
             is_postponed: false,
+            postponed_since: None,
+            forwards: None,
+            is_forwarded: false,
+            upstream: UpstreamState::default(),
             info,
         }
     }

@@ -356,6 +356,8 @@ impl<'a> Store<'a> {
             overlay.clear();
             return Ok(());
         }
-        self.engine.clear()
+        let ticket = self.engine.clear_early()?;
+        self.rest_on(ticket);
+        Ok(())
     }
 }

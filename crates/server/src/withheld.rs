@@ -11,7 +11,7 @@
 
 use crate::command::engine_error_text;
 use crate::event_loop::{EventLoop, write_error};
-use coreplane_engine::Horizon;
+use coreplane_engine::{Error, Horizon};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -65,6 +65,7 @@ impl EventLoop {
                 connection.is_waiting = true;
                 self.withheld.connections.push(key);
             }
+            self.flush_upstream(key);
             self.flush(key);
         }
         // The list keeps its memory.
@@ -95,6 +96,14 @@ impl EventLoop {
             Ok(true) => {
                 self.horizon.clear();
                 return None;
+            }
+            Ok(false) if self.settles => {
+                port.counters.waits.add(1);
+                // It may settle before the listener knows that somebody waits.
+                port.awaits_durable.store(true, Ordering::SeqCst);
+                if !matches!(engine.is_durable(&self.horizon), Ok(false)) {
+                    port.wake();
+                }
             }
             Ok(false) => {
                 port.counters.waits.add(1);
@@ -141,21 +150,31 @@ impl EventLoop {
 
     /// Releases the answers of turns that are durable by now.
     fn release_durable(&mut self) {
-        let mut durable = None;
+        let (mut durable, mut failed) = (None, None);
         while let Some(waiting) = self.withheld.turns.front() {
             match self.host.engine.is_durable(&waiting.horizon) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(error) => return self.fail_held(&error),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
             }
             let counters = &self.host.ports[self.member].counters;
             counters.wait_time.record(waiting.since.elapsed());
             durable = Some(waiting.turn);
             self.withheld.turns.pop_front();
         }
-        let Some(durable) = durable else {
-            return;
-        };
+        if let Some(durable) = durable {
+            self.release(durable);
+        }
+        if let Some(error) = failed {
+            self.fail_held(&error);
+        }
+    }
+
+    /// Lets go of the answers of turns up to this one.
+    fn release(&mut self, durable: u64) {
         if self.withheld.turns.is_empty() {
             self.port().awaits_durable.store(false, Ordering::SeqCst);
         }
@@ -177,7 +196,7 @@ impl EventLoop {
     }
 
     /// What was answered will never be durable: nobody may be told that it was done.
-    fn fail_held(&mut self, error: &coreplane_engine::Error) {
+    fn fail_held(&mut self, error: &Error) {
         self.withheld.turns.clear();
         self.port().awaits_durable.store(false, Ordering::SeqCst);
         for key in std::mem::take(&mut self.withheld.connections) {
@@ -196,6 +215,11 @@ impl EventLoop {
 
     /// Waits until nothing is held any more, or never will be free.
     pub(crate) fn wait_for_withheld(&mut self) {
+        // Nobody is left who would make it settle.
+        if self.settles && self.withheld.is_waiting() {
+            self.release_durable();
+            return self.fail_held(&Error::Indeterminate);
+        }
         while let Some(waiting) = self.withheld.turns.front() {
             match self.host.engine.wait_durable(&waiting.horizon) {
                 Ok(()) => self.release_durable(),

@@ -84,6 +84,10 @@ YOUNGER = {
 
 OPTIONAL = ["optional"]
 OWN = {
+    "cluster": (-2, ["admin", "noscript", "no_multi"], ["@admin", "@slow", "@dangerous"],
+                "Tells of the cluster that the server is a node of, and changes its members.",
+                "0.2.0", "cluster", "O(N) with N being the number of nodes.",
+                [("subcommand", "string"), ("argument", "string", None, ["optional", "multiple"])]),
     "matrix": (-2, ["admin", "noscript", "no_multi"], ["@admin", "@slow", "@dangerous"],
                "Looks after the devices of a matrix: its status, a device that is replaced, a group that is added, a scrub.",
                "0.1.0", "server", "STATUS: O(N) with N being the number of devices; the others only begin their work.",

@@ -1,5 +1,6 @@
 //! From the words of a command to its answer.
 
+use super::route::{Route, route};
 use super::table::{
     ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, COUNTED, Command, NO_AUTH, NO_MULTI, find, number,
 };
@@ -10,8 +11,12 @@ use crate::resp::frame::Words;
 use crate::resp::reply::Reply;
 use crate::session::{Answers, Session};
 use crate::store::Store;
-use coreplane_engine::{Horizon, UnixMillis};
+use coreplane_engine::{Error, Horizon, UnixMillis};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// So long a command waits that the engine has too much of.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What commands of one turn of one event loop share.
 #[derive(Debug)]
@@ -42,6 +47,21 @@ pub(crate) fn run(
     if session.is_postponed {
         return false;
     }
+    let place = match place {
+        Ok((index, command)) => match route(turn.host, session, command, words) {
+            Route::Here => Ok((index, command)),
+            Route::Nowhere(failure) => Err(failure),
+            Route::Later => {
+                session.is_postponed = true;
+                return false;
+            }
+            Route::Forward(leader) => {
+                session.forwards = Some((command.name, leader));
+                return false;
+            }
+        },
+        Err(failure) => Err(failure),
+    };
     turn.counters.commands.add(1);
     let mut store = Store::new(
         &*turn.host.engine,
@@ -78,6 +98,16 @@ pub(crate) fn run(
             Err(failure)
         }
     };
+    if let Err(Failure::Engine(Error::Busy)) = &answer
+        && !store.rests
+        && is_patient(session)
+    {
+        // Nothing was done, or what was begun goes on when it is asked for again.
+        out.truncate(start);
+        session.is_postponed = true;
+        return false;
+    }
+    session.postponed_since = None;
     if let Err(failure) = answer {
         turn.counters.errors.add(1);
         if let Ok((index, _)) = place_index(words) {
@@ -88,6 +118,12 @@ pub(crate) fn run(
     let rests = store.rests;
     mute(session, start, out);
     rests
+}
+
+/// True if a command of which the engine has too much waits for a later turn.
+fn is_patient(session: &mut Session) -> bool {
+    let since = *session.postponed_since.get_or_insert_with(Instant::now);
+    session.queue.is_none() && since.elapsed() < PATIENCE
 }
 
 /// Takes back what was written since `start` and writes the error instead.

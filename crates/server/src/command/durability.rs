@@ -48,11 +48,13 @@ pub(super) fn rewrite_log(_: &mut Call<'_, '_>) -> Answer {
     Err("ERR there is no append-only file to rewrite: the log is cleaned in the background".into())
 }
 
-/// `WAIT numreplicas timeout`: there are no replicas, and there is no sense in waiting for any
+/// `WAIT numreplicas timeout`: nodes beside the leader that have all that was acknowledged. An answer of a cluster waits
+/// for a majority anyway, so there is no sense in waiting for more; without a cluster there are none.
 pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
     call.integer(1)?;
     timeout(call.word(2))?;
-    call.reply.int(0);
+    let copies = call.host.config.cluster.as_ref().map_or(0, |it| it.copies().saturating_sub(1));
+    call.reply.count(copies);
     Ok(())
 }
 

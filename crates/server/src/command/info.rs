@@ -6,6 +6,7 @@ use super::{Answer, Call};
 use crate::counters::{Counter, LoopCounters, Totals};
 use crate::glob;
 use crate::host::Host;
+use crate::{ClusterInfo, Standing};
 use coreplane_engine::{DeviceStats, Stats};
 use std::cell::OnceCell;
 use std::ops::Deref;
@@ -49,7 +50,7 @@ const SECTIONS: &[Section] = &[
     ("Matrix", true, matrix),
     ("Durability", true, durability),
     ("Latency", true, latency),
-    ("Cluster", true, |_, text| line(text, "cluster_enabled", 0)),
+    ("Cluster", true, cluster),
     ("Keyspace", true, keyspace),
 ];
 
@@ -185,12 +186,29 @@ fn statistics(host: &Facts<'_>, text: &mut String) {
     line(text, "client_output_buffer_limit_disconnections", drops);
 }
 
-fn replication(_: &Facts<'_>, text: &mut String) {
-    line(text, "role", "master");
-    line(text, "connected_slaves", 0);
+fn replication(host: &Facts<'_>, text: &mut String) {
+    let cluster = host.config.cluster.as_deref();
+    let followers = cluster.map(|it| it.followers()).unwrap_or_default();
+    match cluster.map(ClusterInfo::standing) {
+        None | Some(Standing::Leads) => line(text, "role", "master"),
+        Some(Standing::Unknown) => line(text, "role", "slave"),
+        Some(Standing::Follows(leader)) => {
+            line(text, "role", "slave");
+            line(text, "master_host", leader.ip());
+            line(text, "master_port", leader.port());
+            line(text, "master_link_status", "up");
+        }
+    }
+    line(text, "connected_slaves", followers.len());
+    for (at, (address, index)) in followers.iter().enumerate() {
+        let (ip, port) = (address.ip(), address.port());
+        let what = format!("ip={ip},port={port},state=online,offset={index},lag=0");
+        line(text, &format!("slave{at}"), what);
+    }
+    let applied = cluster.map_or(0, ClusterInfo::applied);
     line(text, "master_failover_state", "no-failover");
     line(text, "master_replid", "0".repeat(40));
-    line(text, "master_repl_offset", 0);
+    line(text, "master_repl_offset", applied);
     line(text, "second_repl_offset", -1);
     line(text, "repl_backlog_active", 0);
 }
@@ -278,6 +296,15 @@ fn matrix(host: &Facts<'_>, text: &mut String) {
     line(text, "matrix_enabled", u8::from(figures.is_some()));
     for (name, value) in figures.into_iter().flatten() {
         line(text, &format!("matrix_{name}"), value);
+    }
+}
+
+fn cluster(host: &Facts<'_>, text: &mut String) {
+    let cluster = host.config.cluster.as_deref();
+    // Clients that read 1 here ask for slots; only those that are sent elsewhere need to.
+    line(text, "cluster_enabled", u8::from(cluster.is_some_and(ClusterInfo::redirects)));
+    for (name, value) in cluster.map(ClusterInfo::figures).into_iter().flatten() {
+        line(text, &format!("cluster_{name}"), value);
     }
 }
 

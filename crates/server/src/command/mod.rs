@@ -6,6 +6,7 @@
 
 mod client;
 mod client_kill;
+mod cluster;
 mod commands;
 mod config;
 mod connection;
@@ -21,6 +22,7 @@ mod many;
 mod matrix;
 mod object;
 mod range;
+mod route;
 mod scan;
 mod server;
 mod set;
@@ -29,6 +31,7 @@ mod string;
 mod table;
 mod transaction;
 
+use cluster::key_slot;
 pub(crate) use dispatch::{Turn, run};
 pub(crate) use table::COMMANDS;
 pub(crate) use transaction::forget_watches;
@@ -88,6 +91,8 @@ pub(crate) fn engine_error_text(error: &Error) -> String {
         Error::NoSpace { .. } => "OOM",
         Error::ReadOnly => "READONLY",
         Error::SyncFailed(_) | Error::Closed => "MISCONF",
+        Error::NotLeader { .. } | Error::Busy | Error::Installing => "TRYAGAIN",
+        Error::Indeterminate => "INDETERMINATE",
         _ => "ERR",
     };
     format!("{code} {error}")

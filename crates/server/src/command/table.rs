@@ -1,8 +1,9 @@
 //! The table of commands, and how a name is found in it without looking at most of it.
 
 use super::{
-    Answer, Call, client, client_kill, commands, config, connection, counter, durability, expire,
-    info, key, keyspace, many, matrix, object, range, scan, server, set, string, transaction,
+    Answer, Call, client, client_kill, cluster, commands, config, connection, counter, durability,
+    expire, info, key, keyspace, many, matrix, object, range, scan, server, set, string,
+    transaction,
 };
 
 /// Where the keys of a command are: first, last (negative: from the end) and step; 0: nowhere.
@@ -65,6 +66,9 @@ pub(crate) const ALONE_IF_MANY: u16 = 16;
 pub(crate) const WRITE: u16 = 32;
 /// Needs the number of records: its connection waits until they are counted.
 pub(crate) const COUNTED: u16 = 64;
+
+/// Needs the records, though it names no key: in a cluster the leader runs it.
+pub(crate) const RECORDS: u16 = 128;
 
 const NONE: Keys = keys(0, 0, 0);
 const ONE: Keys = keys(1, 1, 1);
@@ -136,12 +140,13 @@ const OBJECT: &[Command] = &[
     row("object|refcount", 3, 0, OBJECT_KEY, object::reference_count),
 ];
 
-const ROWS: [Command; 74] = [
+const ROWS: [Command; 76] = [
     row("append", 3, WRITE, ONE, string::append),
     row("auth", -2, NO_AUTH, NONE, connection::auth),
     row("bgrewriteaof", 1, 0, NONE, durability::rewrite_log),
     row("bgsave", -1, 0, NONE, durability::background_save),
     whole("client", -2, client::part_missing, CLIENT),
+    row("cluster", -2, NO_MULTI, NONE, cluster::cluster),
     whole("command", -1, commands::all, COMMAND),
     whole("config", -2, config::part_missing, CONFIG),
     row("copy", -3, WRITE | ALONE, TWO, key::copy),
@@ -150,9 +155,9 @@ const ROWS: [Command; 74] = [
     row("decr", 2, WRITE, ONE, counter::decrement),
     row("decrby", 3, WRITE, ONE, counter::decrement_by),
     row("del", -2, WRITE | ALONE_IF_MANY, ALL, key::delete),
-    row("discard", 1, AT_ONCE, NONE, transaction::discard),
+    row("discard", 1, AT_ONCE | RECORDS, NONE, transaction::discard),
     row("echo", 2, 0, NONE, connection::echo),
-    row("exec", 1, AT_ONCE | ALONE, NONE, transaction::exec),
+    row("exec", 1, AT_ONCE | ALONE | RECORDS, NONE, transaction::exec),
     row("exists", -2, 0, ALL, key::exists),
     row("expire", -3, WRITE, ONE, expire::in_seconds),
     row("expireat", -3, WRITE, ONE, expire::at_second),
@@ -170,13 +175,13 @@ const ROWS: [Command; 74] = [
     row("incrby", 3, WRITE, ONE, counter::increment_by),
     row("incrbyfloat", 3, WRITE, ONE, counter::increment_by_float),
     row("info", -1, 0, NONE, info::info),
-    row("keys", 2, ALONE, NONE, scan::keys),
+    row("keys", 2, ALONE | RECORDS, NONE, scan::keys),
     row("lastsave", 1, 0, NONE, durability::last_save),
     row("matrix", -2, NO_MULTI, NONE, matrix::matrix),
     row("mget", -2, 0, ALL, many::get),
     row("mset", -3, WRITE, PAIRS, many::set),
     row("msetnx", -3, WRITE | ALONE, PAIRS, many::set_if_absent),
-    row("multi", 1, AT_ONCE, NONE, transaction::multi),
+    row("multi", 1, AT_ONCE | RECORDS, NONE, transaction::multi),
     whole("object", -2, object::part_missing, OBJECT),
     row("persist", 2, WRITE, ONE, expire::persist),
     row("pexpire", -3, WRITE, ONE, expire::in_millis),
@@ -187,13 +192,14 @@ const ROWS: [Command; 74] = [
     row("psetex", 4, WRITE, ONE, set::set_millis),
     row("pttl", 2, 0, ONE, expire::left_millis),
     row("quit", -1, NO_AUTH | AT_ONCE, NONE, connection::quit),
-    row("randomkey", 1, 0, NONE, scan::random_key),
-    row("range", -3, NO_MULTI, NONE, range::range),
+    row("randomkey", 1, RECORDS, NONE, scan::random_key),
+    row("range", -3, NO_MULTI | RECORDS, NONE, range::range),
     row("rename", 3, WRITE | ALONE, TWO, key::rename),
     row("renamenx", 3, WRITE | ALONE, TWO, key::rename_if_absent),
     row("reset", 1, NO_AUTH | AT_ONCE, NONE, connection::reset),
+    row("role", 1, 0, NONE, cluster::role),
     row("save", 1, NO_MULTI, NONE, durability::save),
-    row("scan", -2, 0, NONE, scan::scan),
+    row("scan", -2, RECORDS, NONE, scan::scan),
     row("select", 2, 0, NONE, connection::select),
     row("set", -3, WRITE, ONE, set::set),
     row("setex", 4, WRITE, ONE, set::set_seconds),
@@ -207,7 +213,7 @@ const ROWS: [Command; 74] = [
     row("ttl", 2, 0, ONE, expire::left_seconds),
     row("type", 2, 0, ONE, key::kind),
     row("unlink", -2, WRITE | ALONE_IF_MANY, ALL, key::delete),
-    row("unwatch", 1, 0, NONE, transaction::unwatch),
+    row("unwatch", 1, RECORDS, NONE, transaction::unwatch),
     row("wait", 3, 0, NONE, durability::wait),
     row("waitaof", 4, 0, NONE, durability::wait_local),
     row("watch", -2, AT_ONCE, ALL, transaction::watch),

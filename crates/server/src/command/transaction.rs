@@ -45,11 +45,12 @@ pub(super) fn watch(call: &mut Call<'_, '_>) -> Answer {
         }
         // Entered before it is looked at, so that no write falls between.
         let writes = call.host.watched.enter(key);
-        let mut seen = Seen::Absent(writes);
+        let absent = Seen::Absent(writes, call.host.engine.leaderships());
+        let mut seen = absent;
         let result = call.store.read(key, &mut |record| {
             seen = Seen::Present(record.sequence);
         });
-        if result.is_err() || seen != Seen::Absent(writes) {
+        if result.is_err() || seen != absent {
             call.host.watched.leave(key);
         }
         result?;
@@ -70,7 +71,7 @@ pub(super) fn unwatch(call: &mut Call<'_, '_>) -> Answer {
 /// Watches nothing any more.
 pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
     for watch in session.watches.drain(..) {
-        if matches!(watch.seen, Seen::Absent(_)) {
+        if matches!(watch.seen, Seen::Absent(..)) {
             watched.leave(&watch.key);
         }
     }
@@ -83,8 +84,11 @@ fn watches_hold(call: &mut Call<'_, '_>) -> Result<bool, Failure> {
     let watches = std::mem::take(&mut call.session.watches);
     for watch in watches {
         let now = match watch.seen {
-            Seen::Absent(_) => Seen::Absent(call.host.watched.leave(&watch.key)),
-            Seen::Present(_) => Seen::Absent(0),
+            Seen::Absent(..) => {
+                let writes = call.host.watched.leave(&watch.key);
+                Seen::Absent(writes, call.host.engine.leaderships())
+            }
+            Seen::Present(_) => Seen::Absent(0, 0),
         };
         let mut seen = now;
         let result = call.store.read(&watch.key, &mut |record| {

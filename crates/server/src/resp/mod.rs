@@ -7,5 +7,6 @@
 
 pub(crate) mod frame;
 pub(crate) mod inline;
+pub(crate) mod measure;
 pub(crate) mod number;
 pub(crate) mod reply;

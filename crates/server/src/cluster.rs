@@ -1,0 +1,43 @@
+//! The cluster that a server is a node of, as far as clients are told of it.
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+
+/// Where commands that need the records are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Here.
+    Leads,
+    /// By the leader, whose clients' address this is.
+    Follows(SocketAddr),
+    /// Nobody knows yet.
+    Unknown,
+}
+
+/// What a node knows of its cluster.
+pub trait ClusterInfo: Send + Sync + Debug {
+    /// Where commands are run. Asked for each of them: it must be quick.
+    fn standing(&self) -> Standing;
+
+    /// Nodes that follow this one, which leads: their clients' addresses, and the index up to which they have all.
+    fn followers(&self) -> Vec<(SocketAddr, u64)>;
+
+    /// The index up to which all is applied here.
+    fn applied(&self) -> u64;
+
+    /// Nodes, this one included, that have all that is acknowledged by now; what `WAIT` tells is one less.
+    fn copies(&self) -> usize;
+
+    /// Does what the words of a `CLUSTER` command say; what the client is told.
+    ///
+    /// # Errors
+    /// Why it cannot be done, as it is sent: from the code of the error on.
+    fn run(&self, words: &[&str]) -> Result<String, String>;
+
+    /// How the node and its peers are, for `INFO`: names of letters, digits and underscores, and values. Those that are
+    /// whole numbers are metrics too.
+    fn figures(&self) -> Vec<(String, String)>;
+
+    /// True if clients are told where the leader is (`MOVED`) instead of being served by way of it.
+    fn redirects(&self) -> bool;
+}

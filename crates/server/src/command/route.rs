@@ -1,0 +1,66 @@
+//! Where a command is run: here, or by the leader of the cluster that this server is a node of.
+
+use super::table::{COUNTED, Command, RECORDS, WRITE};
+use super::{Failure, key_slot};
+use crate::Standing;
+use crate::host::Host;
+use crate::resp::frame::Words;
+use crate::session::Session;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// So long a command waits for a leader.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a command is run.
+pub(super) enum Route {
+    Here,
+    Forward(SocketAddr),
+    /// In a later turn, perhaps.
+    Later,
+    Nowhere(Failure),
+}
+
+/// True if it needs the records.
+fn needs_records(command: &Command) -> bool {
+    command.keys.first != 0 || command.has(WRITE | COUNTED | RECORDS)
+}
+
+/// Where the command is run. What needs no records is run here, in its turn.
+pub(super) fn route(
+    host: &Host,
+    session: &mut Session,
+    command: &Command,
+    words: Words<'_>,
+) -> Route {
+    let Some(cluster) = &host.config.cluster else { return Route::Here };
+    let upstream = session.upstream;
+    if !needs_records(command) && !upstream.is_in_multi {
+        return if upstream.is_awaited { wait(session) } else { Route::Here };
+    }
+    match cluster.standing() {
+        Standing::Leads if upstream.is_awaited || upstream.is_in_multi => wait(session),
+        Standing::Leads => Route::Here,
+        // What was begun with this node cannot go on elsewhere.
+        _ if session.queue.is_some() || !session.watches.is_empty() => {
+            session.is_closing = true;
+            Route::Nowhere("TRYAGAIN another node leads now; the transaction is discarded".into())
+        }
+        Standing::Follows(leader) if cluster.redirects() => {
+            let first = usize::try_from(command.keys.first).unwrap_or(0);
+            let key = if first > 0 && first < words.len() { words.at(first) } else { &[] };
+            Route::Nowhere(format!("MOVED {} {leader}", key_slot(key)).into())
+        }
+        Standing::Follows(leader) if !session.is_forwarded => Route::Forward(leader),
+        Standing::Follows(_) | Standing::Unknown => wait(session),
+    }
+}
+
+fn wait(session: &mut Session) -> Route {
+    let since = *session.postponed_since.get_or_insert_with(Instant::now);
+    if since.elapsed() < PATIENCE {
+        return Route::Later;
+    }
+    session.postponed_since = None;
+    Route::Nowhere("CLUSTERDOWN no node leads, or the leader cannot be reached".into())
+}

@@ -1,0 +1,37 @@
+//! What runs beside the connections in the first event loop.
+
+use mio::Registry;
+use mio::event::Event;
+use std::fmt::Debug;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Ends the sleep of a loop, from any thread.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// A service with sockets and deadlines of its own, which the first event loop polls with its connections: so what it
+/// receives and what clients ask for is done in the same turns, without a hand-over between threads.
+///
+/// A turn: [`PolledService::ready`] for each of its sockets that is, [`PolledService::begin_turn`], the clients' commands
+/// and the commit of all that they rest on, [`PolledService::end_turn`].
+pub trait PolledService: Send + Debug {
+    /// Begins. Its sockets are registered with tokens of this range; `wake` makes a turn begin.
+    ///
+    /// # Errors
+    /// If it cannot begin: the server does not start.
+    fn start(&mut self, registry: &Registry, tokens: Range<usize>, wake: Wake) -> io::Result<()>;
+
+    /// One of its sockets is ready.
+    fn ready(&mut self, registry: &Registry, event: &Event);
+
+    /// When a turn is to begin at the latest.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// A turn begins.
+    fn begin_turn(&mut self, registry: &Registry, now: Instant);
+
+    /// A turn ends: what was said in it is to be sent.
+    fn end_turn(&mut self, registry: &Registry);
+}

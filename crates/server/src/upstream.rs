@@ -1,0 +1,245 @@
+//! Commands that another node runs: of a cluster's leader, for clients that came to a follower.
+//!
+//! A follower's client whose commands need the records has a connection of its own to the leader, so that what it agrees
+//! upon with its server (a transaction, keys that are watched) is between it and the leader. The bytes of a command go
+//! there as they came, and those of its answer come back. Commands that this node answers itself wait until all that were
+//! sent before them are answered.
+//!
+//! When another node leads, or the connection breaks, nobody knows of the commands that were under way whether they were
+//! run: the client is told so, and its connection ends. One that had nothing under way notices nothing.
+
+use crate::connection::Connection;
+use crate::event_loop::{EventLoop, write_error};
+use crate::resp::measure::reply_len;
+use crate::resp::reply::Proto;
+use crate::session::Answers;
+use crate::{ClusterInfo, Standing};
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+
+/// Tokens from here on, up to those of listeners, are of upstreams; the rest is the connection's.
+pub(crate) const FIRST_UPSTREAM: usize = usize::MAX >> 3;
+
+const INDETERMINATE: &str = "INDETERMINATE nobody knows whether the command was run: the leader has changed, or cannot be reached";
+
+/// A connection to the leader.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) leader: SocketAddr,
+    stream: TcpStream,
+    is_connected: bool,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    /// Answers that are nobody's, of what was said first.
+    greetings: usize,
+    /// For each command that is under way whether its answer is wanted.
+    awaited: VecDeque<bool>,
+    is_in_multi: bool,
+    watches: bool,
+}
+
+impl Upstream {
+    fn connect(leader: SocketAddr, password: Option<&str>, proto: Proto) -> io::Result<Self> {
+        let stream = TcpStream::connect(leader)?;
+        let mut upstream = Self {
+            leader,
+            stream,
+            is_connected: false,
+            output: Vec::new(),
+            input: Vec::new(),
+            greetings: 0,
+            awaited: VecDeque::new(),
+            is_in_multi: false,
+            watches: false,
+        };
+        if let Some(password) = password {
+            upstream.greet(&["AUTH", password]);
+        }
+        if proto == Proto::Three {
+            upstream.greet(&["HELLO", "3"]);
+        }
+        upstream.greet(&["CLUSTER", "FORWARDED"]);
+        Ok(upstream)
+    }
+
+    fn greet(&mut self, words: &[&str]) {
+        self.output.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            self.output.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+        }
+        self.greetings += 1;
+    }
+
+    /// True if the client has agreed upon something with the leader, or waits for it.
+    pub(crate) fn is_needed(&self) -> bool {
+        !self.awaited.is_empty() || self.is_in_multi || self.watches
+    }
+
+    /// True if commands are under way.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// True if the client is within a transaction, of which every command is a part.
+    pub(crate) fn is_in_multi(&self) -> bool {
+        self.is_in_multi
+    }
+
+    /// Sends what can be sent.
+    fn send(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(len) => drop(self.output.drain(..len)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // It is being connected.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come; false at the end.
+    fn receive(&mut self) -> io::Result<bool> {
+        let mut piece = [0; 16 << 10];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Ok(false),
+                Ok(len) => self.input.extend_from_slice(&piece[..len]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Moves the answers that are there as a whole to `out`.
+    fn take_answers(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut at = 0;
+        loop {
+            let rest = self.input.get(at..).unwrap_or_default();
+            let Some(len) = reply_len(rest).map_err(|()| io::ErrorKind::InvalidData)? else {
+                break;
+            };
+            if self.greetings > 0 {
+                self.greetings -= 1;
+            } else if self.awaited.pop_front().ok_or(io::ErrorKind::InvalidData)? {
+                out.extend_from_slice(&rest[..len]);
+            }
+            at += len;
+        }
+        self.input.drain(..at);
+        Ok(())
+    }
+}
+
+/// Puts a command on its way to the leader. False if it cannot be reached.
+pub(crate) fn forward(
+    connection: &mut Connection,
+    leader: SocketAddr,
+    password: Option<&str>,
+    (name, bytes): (&str, &[u8]),
+) -> bool {
+    let proto = connection.session.proto;
+    let upstream = match &mut connection.upstream {
+        Some(upstream) => upstream,
+        None => match Upstream::connect(leader, password, proto) {
+            Ok(upstream) => connection.upstream.insert(upstream),
+            Err(_) => return false,
+        },
+    };
+    upstream.output.extend_from_slice(bytes);
+    let answers = &mut connection.session.answers;
+    upstream.awaited.push_back(*answers == Answers::On || *answers == Answers::SkipNext);
+    *answers = match *answers {
+        Answers::SkipNext => Answers::Skip,
+        Answers::Skip => Answers::On,
+        answers => answers,
+    };
+    match name {
+        "multi" => upstream.is_in_multi = true,
+        "watch" => upstream.watches = true,
+        "exec" | "discard" => (upstream.is_in_multi, upstream.watches) = (false, false),
+        "unwatch" => upstream.watches = false,
+        _ => {}
+    }
+    true
+}
+
+impl EventLoop {
+    /// The connection's upstream is ready.
+    pub(crate) fn on_upstream(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(upstream) = &mut connection.upstream else { return };
+        let received = upstream.receive();
+        let answered = upstream.take_answers(connection.output.buffer());
+        let goes_on = matches!(received, Ok(true)) && answered.is_ok();
+        let is_awaited = upstream.is_awaited();
+        if connection.is_stalled && !is_awaited && !connection.is_queued {
+            connection.is_queued = true;
+            self.again.push(key);
+        }
+        self.touch(key);
+        if !goes_on {
+            self.drop_upstream(key);
+        }
+    }
+
+    /// Sends what is to go to the leader for a connection.
+    pub(crate) fn flush_upstream(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(upstream) = &mut connection.upstream else { return };
+        let mut result = Ok(());
+        if !upstream.is_connected {
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            let token = Token(FIRST_UPSTREAM + key);
+            result = self.poll.registry().register(&mut upstream.stream, token, interest);
+            upstream.is_connected = true;
+            // If it cannot be set, it serves as well.
+            let _set = upstream.stream.set_nodelay(true).is_ok();
+        }
+        if result.and_then(|()| upstream.send()).is_err() {
+            self.drop_upstream(key);
+        }
+    }
+
+    /// The leader is reached no more. Who had something under way with it is told so, and its connection ends.
+    fn drop_upstream(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(mut upstream) = connection.upstream.take() else { return };
+        // Closing the socket does it as well.
+        let _closed = self.poll.registry().deregister(&mut upstream.stream).is_ok();
+        if upstream.is_needed() {
+            write_error(connection, INDETERMINATE);
+            connection.session.is_closing = true;
+        }
+        self.touch(key);
+    }
+
+    /// Lets go of upstreams to those who do not lead any more.
+    pub(crate) fn check_upstreams(&mut self) {
+        let Some(cluster) = &self.host.config.cluster else { return };
+        let standing = cluster.standing();
+        if standing == self.standing {
+            return;
+        }
+        self.standing = standing;
+        let is_over = |connection: &Connection| {
+            let leader = connection.upstream.as_ref().map(|upstream| upstream.leader);
+            leader.is_some_and(|leader| standing != Standing::Follows(leader))
+        };
+        let over = self.connections.iter().filter(|(_, it)| is_over(it)).map(|(key, _)| key);
+        for key in over.collect::<Vec<_>>() {
+            self.drop_upstream(key);
+        }
+    }
+}
+
+/// What a loop starts with.
+pub(crate) fn standing_of(cluster: Option<&dyn ClusterInfo>) -> Standing {
+    cluster.map_or(Standing::Leads, ClusterInfo::standing)
+}
