@@ -1,5 +1,9 @@
 //! The command line.
 
+mod cluster;
+
+pub(crate) use cluster::{AskedCluster, Cluster, ClusterChange, ClusterNode};
+
 use crate::geometry::Geometry;
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
@@ -84,6 +88,9 @@ pub(crate) enum Command {
     /// Look after a matrix.
     #[command(subcommand)]
     Matrix(Matrix),
+    /// Look after a cluster.
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// Measure: YCSB workloads, and the floors that physics sets.
     Bench(Bench),
     /// Print a script that completes this command's arguments in a shell.
@@ -137,7 +144,7 @@ pub(crate) struct Tended {
 }
 
 /// The server that has a store open, if one is named.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Behind {
     /// Ask the server that has the store open, at this address or at the path of its Unix socket (which
     /// has a slash), in place of opening the store.
@@ -285,7 +292,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PATH")]
     pub(crate) unixsocket: Option<PathBuf>,
     /// The mode of the Unix socket's file, in octal.
-    #[arg(long, value_name = "MODE", value_parser = octal)]
+    #[arg(long, value_name = "MODE", value_parser = terms::octal)]
     pub(crate) unixsocketperm: Option<u32>,
     /// When a write is answered: strict and group: once it is durable; relaxed: at once, durable
     /// within 10 ms.
@@ -313,13 +320,8 @@ pub(crate) struct Serve {
     /// `address:port` of a Prometheus endpoint.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<String>,
-}
-
-fn octal(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| format!("`{text}` is no mode; 700 is one"))
+    #[command(flatten)]
+    pub(crate) cluster: ClusterNode,
 }
 
 #[derive(Debug, Args)]

@@ -19,6 +19,14 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// `geometry` of a map with the sizes that are named.
+    pub(crate) fn of_map(&self, geometry: coreplane_mvcc::Geometry) -> coreplane_mvcc::Geometry {
+        coreplane_mvcc::Geometry {
+            page_size: self.page_size.unwrap_or(geometry.page_size),
+            fan_out: self.fan_out.unwrap_or(geometry.fan_out),
+        }
+    }
+
     /// `config` with the sizes that are named.
     pub(crate) fn of(&self, config: StoreConfig) -> StoreConfig {
         let config = self.page_size.map_or(config.clone(), |size| config.page_size(size));

@@ -51,6 +51,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is too long"))
 }
 
+/// The mode of a file, in octal.
+pub(crate) fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("`{text}` is no mode; 700 is one"))
+}
+
 /// `strict`, `group`, `relaxed`.
 pub(crate) fn durability(text: &str) -> Result<Durability, String> {
     match text {

@@ -58,4 +58,4 @@ pub use codec::{Envelope, Invalid};
 pub use engine::{Replica, map_options};
 pub use entry::ENTRY_BYTES_MAX;
 pub use members::{MemberChange, Members, NodeId};
-pub use node::{Node, Output, Proposal, Role, Settings, Status};
+pub use node::{MemberProgress, Node, Output, Proposal, Role, Settings, Status};

@@ -2,7 +2,7 @@
 
 use crate::output::Output;
 use crate::resp::frame::Parser;
-use crate::session::Session;
+use crate::session::{Session, UpstreamState};
 use crate::upstream::Upstream;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
@@ -213,6 +213,15 @@ impl Connection {
             rests: false,
             over_soft_limit_since: None,
             upstream: None,
+        }
+    }
+
+    /// How it stands with the leader.
+    pub(crate) fn upstream_state(&self) -> UpstreamState {
+        let upstream = self.upstream.as_ref();
+        UpstreamState {
+            is_awaited: upstream.is_some_and(Upstream::is_awaited),
+            is_in_multi: upstream.is_some_and(Upstream::is_in_multi),
         }
     }
 

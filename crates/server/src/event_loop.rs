@@ -25,9 +25,8 @@ use crate::host::{Host, Message, Port};
 use crate::listener::Listeners;
 use crate::resp::frame::{Bounds, ProtocolError, Step, peek_key};
 use crate::resp::reply::{Proto, Reply};
-use crate::service::PolledService;
-use crate::session::UpstreamState;
-use crate::upstream::{FIRST_UPSTREAM, forward, standing_of};
+use crate::service::{PolledService, is_of_service};
+use crate::upstream::{FIRST_UPSTREAM, pass_on, standing_of};
 use crate::withheld::Withheld;
 use coreplane_engine::{Horizon, UnixMillis};
 use mio::{Events, Poll, Token};
@@ -38,9 +37,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Tokens from here on are not connections.
-const FIRST_LISTENER: usize = usize::MAX >> 1;
+pub(crate) const FIRST_LISTENER: usize = usize::MAX >> 1;
 /// Tokens from here on, up to those of listeners, are the service's.
-const FIRST_SERVICE: usize = usize::MAX >> 2;
+pub(crate) const FIRST_SERVICE: usize = usize::MAX >> 2;
 pub(crate) const WAKE: Token = Token(usize::MAX - 1);
 
 /// The token of listener `index`.
@@ -78,7 +77,9 @@ pub(crate) struct EventLoop {
     pub(crate) settles: bool,
     /// Where commands that need the records were run in the last turn.
     pub(crate) standing: Standing,
-    service: Option<Box<dyn PolledService>>,
+    pub(crate) service: Option<Box<dyn PolledService>>,
+    /// Connections whose commands have not reached a leader yet.
+    pub(crate) unreached: Vec<usize>,
     /// All that is to be done again waits for something else.
     is_waiting: bool,
 }
@@ -112,17 +113,9 @@ impl EventLoop {
             settles,
             standing,
             service: None,
+            unreached: Vec::new(),
             is_waiting: false,
         }
-    }
-
-    /// Polls the service with its connections.
-    pub(crate) fn add_service(&mut self, mut service: Box<dyn PolledService>) -> io::Result<()> {
-        let (host, member) = (Arc::clone(&self.host), self.member);
-        let wake = Arc::new(move || host.ports[member].wake());
-        service.start(self.poll.registry(), FIRST_SERVICE..FIRST_LISTENER, wake)?;
-        self.service = Some(service);
-        Ok(())
     }
 
     pub(crate) fn port(&self) -> &Port {
@@ -175,7 +168,8 @@ impl EventLoop {
     /// here that is a client's request. Not while answers wait for a sync, whose thread may need
     /// the core.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || !self.unreached.is_empty() {
+            self.is_waiting |= self.again.is_empty();
             let pause = if self.is_waiting { Duration::from_millis(1) } else { Duration::ZERO };
             return self.poll.poll(events, Some(pause));
         }
@@ -190,13 +184,6 @@ impl EventLoop {
         let result = self.poll.poll(events, Some(self.sleep_max()));
         self.comes_soon = began.elapsed() < LINGER;
         result
-    }
-
-    /// How long the loop may sleep, at most.
-    fn sleep_max(&self) -> Duration {
-        let deadline = self.service.as_ref().and_then(|service| service.deadline());
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        left.map_or(self.tick_length(), |left| left.min(self.tick_length()))
     }
 
     fn accept(&mut self, index: usize) {
@@ -350,7 +337,7 @@ impl EventLoop {
             horizon: &mut self.horizon,
         };
         connection.is_stalled = false;
-        connection.session.upstream = upstream_state(connection);
+        connection.session.upstream = connection.upstream_state();
         host.isolation.enter(self.member);
         let mut consumed = 0;
         loop {
@@ -373,14 +360,8 @@ impl EventLoop {
                         connection.is_stalled = true;
                         break;
                     }
-                    if let Some((name, leader)) = session.forwards.take() {
-                        let password = host.settings.password.lock();
-                        let command = (name, rest.get(..len).unwrap_or_default());
-                        if !forward(connection, leader, password.as_deref(), command) {
-                            connection.is_stalled = true;
-                            break;
-                        }
-                        connection.session.upstream = upstream_state(connection);
+                    if session.forwards.is_some() {
+                        pass_on(host, connection, rest, len);
                     }
                     self.is_waiting = false;
                     let session = &mut connection.session;
@@ -486,18 +467,6 @@ impl EventLoop {
             self.flush(key);
             self.drop_connection(key);
         }
-    }
-}
-
-fn is_of_service(token: Token) -> bool {
-    (FIRST_SERVICE..FIRST_LISTENER).contains(&token.0)
-}
-
-fn upstream_state(connection: &Connection) -> UpstreamState {
-    let upstream = connection.upstream.as_ref();
-    UpstreamState {
-        is_awaited: upstream.is_some_and(|upstream| upstream.is_awaited()),
-        is_in_multi: upstream.is_some_and(|upstream| upstream.is_in_multi()),
     }
 }
 

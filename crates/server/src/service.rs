@@ -1,12 +1,13 @@
 //! What runs beside the connections in the first event loop.
 
-use mio::Registry;
+use crate::event_loop::{EventLoop, FIRST_LISTENER, FIRST_SERVICE};
 use mio::event::Event;
+use mio::{Registry, Token};
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Ends the sleep of a loop, from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -34,4 +35,27 @@ pub trait PolledService: Send + Debug {
 
     /// A turn ends: what was said in it is to be sent.
     fn end_turn(&mut self, registry: &Registry);
+}
+
+impl EventLoop {
+    /// Polls the service with its connections.
+    pub(crate) fn add_service(&mut self, mut service: Box<dyn PolledService>) -> io::Result<()> {
+        let (host, member) = (Arc::clone(&self.host), self.member);
+        let wake = Arc::new(move || host.ports[member].wake());
+        service.start(self.poll.registry(), FIRST_SERVICE..FIRST_LISTENER, wake)?;
+        self.service = Some(service);
+        Ok(())
+    }
+
+    /// How long the loop may sleep, at most.
+    pub(crate) fn sleep_max(&self) -> Duration {
+        let deadline = self.service.as_ref().and_then(|service| service.deadline());
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        left.map_or(self.tick_length(), |left| left.min(self.tick_length()))
+    }
+}
+
+/// True of a token of the service's.
+pub(crate) fn is_of_service(token: Token) -> bool {
+    (FIRST_SERVICE..FIRST_LISTENER).contains(&token.0)
 }

@@ -6,22 +6,29 @@
 //! sent before them are answered.
 //!
 //! When another node leads, or the connection breaks, nobody knows of the commands that were under way whether they were
-//! run: the client is told so, and its connection ends. One that had nothing under way notices nothing.
+//! run: the client is told so, and its connection ends. One that had nothing under way notices nothing, nor does one of
+//! whose commands nothing was sent yet: they wait for a leader that can be reached.
 
 use crate::connection::Connection;
 use crate::event_loop::{EventLoop, write_error};
+use crate::host::Host;
 use crate::resp::measure::reply_len;
 use crate::resp::reply::Proto;
 use crate::session::Answers;
 use crate::{ClusterInfo, Standing};
 use mio::net::TcpStream;
-use mio::{Interest, Token};
+use mio::{Interest, Registry, Token};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// Tokens from here on, up to those of listeners, are of upstreams; the rest is the connection's.
 pub(crate) const FIRST_UPSTREAM: usize = usize::MAX >> 3;
+
+/// Between two attempts to reach a leader, and for how long.
+const PAUSE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 const INDETERMINATE: &str = "INDETERMINATE nobody knows whether the command was run: the leader has changed, or cannot be reached";
 
@@ -29,8 +36,12 @@ const INDETERMINATE: &str = "INDETERMINATE nobody knows whether the command was 
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) leader: SocketAddr,
-    stream: TcpStream,
-    is_connected: bool,
+    stream: Option<TcpStream>,
+    /// It has taken something.
+    is_reached: bool,
+    /// When the next attempt is made to reach it, and when the first was.
+    next_attempt: Instant,
+    since: Instant,
     output: Vec<u8>,
     input: Vec<u8>,
     /// Answers that are nobody's, of what was said first.
@@ -42,12 +53,14 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    fn connect(leader: SocketAddr, password: Option<&str>, proto: Proto) -> io::Result<Self> {
-        let stream = TcpStream::connect(leader)?;
+    fn new(leader: SocketAddr, password: Option<&str>, proto: Proto) -> Self {
+        let now = Instant::now();
         let mut upstream = Self {
             leader,
-            stream,
-            is_connected: false,
+            stream: None,
+            is_reached: false,
+            next_attempt: now,
+            since: now,
             output: Vec::new(),
             input: Vec::new(),
             greetings: 0,
@@ -62,7 +75,20 @@ impl Upstream {
             upstream.greet(&["HELLO", "3"]);
         }
         upstream.greet(&["CLUSTER", "FORWARDED"]);
-        Ok(upstream)
+        upstream
+    }
+
+    /// Connects, if it is time to.
+    fn connect(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        let now = Instant::now();
+        if self.stream.is_some() || now < self.next_attempt {
+            return Ok(());
+        }
+        self.next_attempt = now + PAUSE;
+        let mut stream = TcpStream::connect(self.leader)?;
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        self.stream = Some(stream);
+        Ok(())
     }
 
     fn greet(&mut self, words: &[&str]) {
@@ -90,9 +116,17 @@ impl Upstream {
 
     /// Sends what can be sent.
     fn send(&mut self) -> io::Result<()> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
         while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(len) => drop(self.output.drain(..len)),
+            match stream.write(&self.output) {
+                Ok(len) => {
+                    if !self.is_reached {
+                        self.is_reached = true;
+                        // If it cannot be set, it serves as well.
+                        let _set = stream.set_nodelay(true).is_ok();
+                    }
+                    self.output.drain(..len);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // It is being connected.
@@ -105,13 +139,21 @@ impl Upstream {
 
     /// Reads what has come; false at the end.
     fn receive(&mut self) -> io::Result<bool> {
+        let Some(stream) = &mut self.stream else { return Ok(true) };
         let mut piece = [0; 16 << 10];
         loop {
-            match self.stream.read(&mut piece) {
+            match stream.read(&mut piece) {
                 Ok(0) => return Ok(false),
                 Ok(len) => self.input.extend_from_slice(&piece[..len]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
+                    ) =>
+                {
+                    return Ok(true);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -137,21 +179,16 @@ impl Upstream {
     }
 }
 
-/// Puts a command on its way to the leader. False if it cannot be reached.
-pub(crate) fn forward(
+/// Puts a command on its way to the leader.
+fn forward(
     connection: &mut Connection,
     leader: SocketAddr,
     password: Option<&str>,
     (name, bytes): (&str, &[u8]),
-) -> bool {
+) {
     let proto = connection.session.proto;
-    let upstream = match &mut connection.upstream {
-        Some(upstream) => upstream,
-        None => match Upstream::connect(leader, password, proto) {
-            Ok(upstream) => connection.upstream.insert(upstream),
-            Err(_) => return false,
-        },
-    };
+    let upstream =
+        connection.upstream.get_or_insert_with(|| Upstream::new(leader, password, proto));
     upstream.output.extend_from_slice(bytes);
     let answers = &mut connection.session.answers;
     upstream.awaited.push_back(*answers == Answers::On || *answers == Answers::SkipNext);
@@ -167,7 +204,15 @@ pub(crate) fn forward(
         "unwatch" => upstream.watches = false,
         _ => {}
     }
-    true
+}
+
+/// Puts the command at the beginning of `rest` on its way to the leader.
+pub(crate) fn pass_on(host: &Host, connection: &mut Connection, rest: &[u8], len: usize) {
+    let Some((name, leader)) = connection.session.forwards.take() else { return };
+    let password = host.settings.password.lock();
+    let command = (name, rest.get(..len).unwrap_or_default());
+    forward(connection, leader, password.as_deref(), command);
+    connection.session.upstream = connection.upstream_state();
 }
 
 impl EventLoop {
@@ -193,26 +238,46 @@ impl EventLoop {
     pub(crate) fn flush_upstream(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(upstream) = &mut connection.upstream else { return };
-        let mut result = Ok(());
-        if !upstream.is_connected {
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            let token = Token(FIRST_UPSTREAM + key);
-            result = self.poll.registry().register(&mut upstream.stream, token, interest);
-            upstream.is_connected = true;
-            // If it cannot be set, it serves as well.
-            let _set = upstream.stream.set_nodelay(true).is_ok();
+        let connected = upstream.connect(self.poll.registry(), Token(FIRST_UPSTREAM + key));
+        if connected.and_then(|()| upstream.send()).is_err() {
+            return self.drop_upstream(key);
         }
-        if result.and_then(|()| upstream.send()).is_err() {
-            self.drop_upstream(key);
+        if !upstream.is_reached && !self.unreached.contains(&key) {
+            self.unreached.push(key);
         }
     }
 
-    /// The leader is reached no more. Who had something under way with it is told so, and its connection ends.
+    /// Tries again to reach leaders to whom commands are to be sent.
+    fn reach_again(&mut self) {
+        for key in std::mem::take(&mut self.unreached) {
+            self.flush_upstream(key);
+        }
+    }
+
+    /// The leader is reached no more. Who had something under way with it is told so, and its connection ends. What was
+    /// not sent is sent to who leads next.
     fn drop_upstream(&mut self, key: usize) {
+        let own = self.own_address();
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(mut upstream) = connection.upstream.take() else { return };
-        // Closing the socket does it as well.
-        let _closed = self.poll.registry().deregister(&mut upstream.stream).is_ok();
+        if let Some(mut stream) = upstream.stream.take() {
+            // Closing the socket does it as well.
+            let _closed = self.poll.registry().deregister(&mut stream).is_ok();
+        }
+        let is_fresh = !upstream.is_reached && upstream.is_awaited();
+        if is_fresh && upstream.since.elapsed() < PATIENCE {
+            upstream.leader = match self.standing {
+                Standing::Follows(leader) => leader,
+                // By way of its own door: what the client has agreed upon is with that connection.
+                Standing::Leads => own.unwrap_or(upstream.leader),
+                Standing::Unknown => upstream.leader,
+            };
+            connection.upstream = Some(upstream);
+            if !self.unreached.contains(&key) {
+                self.unreached.push(key);
+            }
+            return;
+        }
         if upstream.is_needed() {
             write_error(connection, INDETERMINATE);
             connection.session.is_closing = true;
@@ -220,12 +285,23 @@ impl EventLoop {
         self.touch(key);
     }
 
+    /// Where this server's clients reach it.
+    fn own_address(&self) -> Option<SocketAddr> {
+        let address = *self.host.addresses.first()?;
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        Some(SocketAddr::new(ip, address.port()))
+    }
+
     /// Lets go of upstreams to those who do not lead any more.
     pub(crate) fn check_upstreams(&mut self) {
         let Some(cluster) = &self.host.config.cluster else { return };
         let standing = cluster.standing();
         if standing == self.standing {
-            return;
+            return self.reach_again();
         }
         self.standing = standing;
         let is_over = |connection: &Connection| {

@@ -2,6 +2,7 @@
 
 pub(crate) mod administer;
 pub(crate) mod bench;
+pub(crate) mod cluster;
 pub(crate) mod manual;
 pub(crate) mod matrix;
 pub(crate) mod records;

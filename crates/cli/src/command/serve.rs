@@ -15,6 +15,10 @@ use std::time::Duration;
 
 pub(crate) fn run(serve: Serve) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
+    if serve.cluster.cluster_id.is_some() {
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        return super::cluster::serve(&serve, password, &mut signals);
+    }
     let config = serve
         .new
         .config(&serve.pool)
@@ -46,6 +50,22 @@ fn listen_and_serve(
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     let config = Config {
+        medium: store.medium().name.clone(),
+        power_cut_loses: store.power_cut_loses(),
+        power_safe: store.medium().power_safe,
+        administration: store.matrix().map(administered),
+        ..config(serve, password)
+    };
+    let server = Server::bind(config, store.engine().clone())?;
+    let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
+    let (medium, loses) = (&store.medium().name, store.power_cut_loses());
+    let note = if is_degraded { "(degraded)" } else { "" };
+    serve_until_signal(serve, server, signals, &Place { medium, loses: &loses, note })
+}
+
+/// What a server is told, whatever it serves.
+pub(super) fn config(serve: &Serve, password: Option<String>) -> Config {
+    Config {
         bind: serve.bind.clone(),
         port: Some(serve.port),
         unix_socket: serve.unixsocket.clone(),
@@ -56,15 +76,27 @@ fn listen_and_serve(
         password,
         protected_mode: !serve.no_protected_mode,
         durability: serve.durability,
-        medium: store.medium().name.clone(),
-        power_cut_loses: store.power_cut_loses(),
-        power_safe: store.medium().power_safe,
         metrics: serve.metrics.clone(),
-        administration: store.matrix().map(administered),
         ..Config::default()
-    };
-    let server = Server::bind(config, store.engine().clone())?;
-    let line = start_up_line(serve, store, &server);
+    }
+}
+
+/// What is said of what is served.
+pub(super) struct Place<'p> {
+    pub(super) medium: &'p str,
+    pub(super) loses: &'p str,
+    /// Behind the path of the pool.
+    pub(super) note: &'p str,
+}
+
+/// Serves until a signal ends it in good order.
+pub(super) fn serve_until_signal(
+    serve: &Serve,
+    server: Server,
+    signals: &mut Signals,
+    place: &Place<'_>,
+) -> Result<(), Failure> {
+    let line = start_up_line(serve, place, &server);
     let signals_end = signals.handle();
     let handle = server.handle();
     std::thread::scope(|scope| {
@@ -94,20 +126,18 @@ fn administered(matrix: &Arc<MatrixStore>) -> Arc<dyn Administration> {
 }
 
 /// Medium, durability, what a power cut loses, where, and "ready".
-fn start_up_line(serve: &Serve, store: &Store, server: &Server) -> String {
+fn start_up_line(serve: &Serve, place: &Place<'_>, server: &Server) -> String {
     let mut places: Vec<_> =
         server.local_addr().map(|address| address.to_string()).into_iter().collect();
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
-    let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
-    let degraded = if is_degraded { " (degraded)" } else { "" };
+    let Place { medium, loses, note } = place;
+    let note = if note.is_empty() { String::new() } else { format!(" {note}") };
     let metrics = server.metrics_addr().map(|address| format!("; metrics on {address}"));
     let metrics = metrics.unwrap_or_default();
     format!(
-        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}{degraded}{metrics}; ready on {}",
+        "coreplane {}: medium {medium}, durability {}, a power cut loses {loses}; pool {}{note}{metrics}; ready on {}",
         env!("CARGO_PKG_VERSION"),
-        store.medium().name,
         terms::durability_name(serve.durability),
-        store.power_cut_loses(),
         serve.pool.path().display(),
         places.join(" and "),
     )

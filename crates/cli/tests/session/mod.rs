@@ -97,10 +97,7 @@ impl Served {
     }
 
     pub(crate) fn connect(&self) -> Outcome<Client> {
-        let stream = TcpStream::connect(&self.address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        Ok(Client { reader: BufReader::new(stream.try_clone()?), stream })
+        Client::connect(&self.address)
     }
 
     /// SIGTERM, on which it ends in good order.
@@ -159,6 +156,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// To a server at this address.
+    pub(crate) fn connect(address: &str) -> Outcome<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        Ok(Self { reader: BufReader::new(stream.try_clone()?), stream })
+    }
+
     /// Appends a command as an array of bulk strings.
     pub(crate) fn encode(words: &[&[u8]], wire: &mut Vec<u8>) {
         wire.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
@@ -170,10 +175,25 @@ impl Client {
     }
 
     pub(crate) fn call(&mut self, words: &[&[u8]]) -> Outcome<Reply> {
+        self.send(words)?;
+        self.receive()
+    }
+
+    pub(crate) fn send(&mut self, words: &[&[u8]]) -> Outcome<()> {
         let mut wire = Vec::new();
         Self::encode(words, &mut wire);
-        self.stream.write_all(&wire)?;
-        self.receive()
+        self.send_bytes(&wire)
+    }
+
+    pub(crate) fn send_bytes(&mut self, wire: &[u8]) -> Outcome<()> {
+        Ok(self.stream.write_all(wire)?)
+    }
+
+    /// A line of a reply, as it is.
+    pub(crate) fn line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        self.reader.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
     }
 
     pub(crate) fn receive(&mut self) -> Outcome<Reply> {

@@ -31,7 +31,7 @@ mod write;
 use crate::codec::Envelope;
 use crate::entry::ENTRY_BYTES_MAX;
 use crate::members::{MemberChange, NodeId};
-use crate::node::{Node, Settings, Status};
+use crate::node::{MemberProgress, Node, Settings, Status};
 use core::Core;
 use coreplane_engine::{
     Cursors, DurableListener, Error, Horizon, Limits, Progress, Result, Ticket, TimeSource,
@@ -59,7 +59,9 @@ pub struct Replica {
     core: Mutex<Core>,
     /// Something has settled.
     changed: Condvar,
-    listeners: Arc<RwLock<Vec<DurableListener>>>,
+    listeners: RwLock<Vec<DurableListener>>,
+    /// Of what is durable here, whatever others say.
+    listeners_here: Arc<RwLock<Vec<DurableListener>>>,
     cursors: Mutex<Cursors<Box<[u8]>>>,
     time: TimeSource,
     limits: Limits,
@@ -79,8 +81,8 @@ impl Replica {
     /// # Errors
     /// As [`Node::open`].
     pub fn open(map: LogMap, settings: Settings, time: Option<TimeSource>) -> Result<Self> {
-        let listeners: Arc<RwLock<Vec<DurableListener>>> = Arc::default();
-        let told = Arc::clone(&listeners);
+        let listeners_here: Arc<RwLock<Vec<DurableListener>>> = Arc::default();
+        let told = Arc::clone(&listeners_here);
         map.on_durable(Arc::new(move || told.read().iter().for_each(|listener| listener())));
         let (kind, key_len_max) = (map.kind(), map.key_len_max());
         let limits = Limits {
@@ -93,7 +95,8 @@ impl Replica {
             kind,
             core: Mutex::new(Core::new(Node::open(map, settings)?)),
             changed: Condvar::new(),
-            listeners,
+            listeners: RwLock::default(),
+            listeners_here,
             cursors: Mutex::default(),
             time: time.unwrap_or_else(|| Arc::new(UnixMillis::now)),
         })
@@ -144,6 +147,22 @@ impl Replica {
     /// How the node stands.
     pub fn status(&self) -> Status {
         self.core.lock().node.status()
+    }
+
+    /// Who leads, if it knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.core.lock().node.leader()
+    }
+
+    /// How far the members have come, of a leader; nothing of others.
+    pub fn progress(&self) -> Vec<MemberProgress> {
+        self.core.lock().node.progress()
+    }
+
+    /// Registers who is called, from any thread, whenever more has become durable here: [`Replica::persisted`] is to be
+    /// called then.
+    pub fn on_durable_here(&self, listener: DurableListener) {
+        self.listeners_here.write().push(listener);
     }
 
     /// True if it leads, and knows all that was acknowledged.

@@ -17,7 +17,7 @@ use coreplane_pmem::mutant;
 use parking_lot::{Mutex, MutexGuard};
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 use raft::{RawNode, StateRole};
-pub use settings::{Output, Proposal, Role, Settings, Status};
+pub use settings::{MemberProgress, Output, Proposal, Role, Settings, Status};
 use start::{begin, consensus, damage, form};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -231,6 +231,19 @@ impl Node {
         (leads && self.view().applied_term() == term).then_some(term)
     }
 
+    /// How far the members have come, of a leader; nothing of others.
+    pub fn progress(&self) -> Vec<MemberProgress> {
+        let State::Running(raw) = &self.state else { return Vec::new() };
+        if raw.raft.state != StateRole::Leader {
+            return Vec::new();
+        }
+        let of = |(node, it): (&NodeId, &raft::Progress)| {
+            let is_active = it.recent_active || *node == self.settings.id;
+            MemberProgress { node: *node, matched: it.matched, is_active }
+        };
+        raw.raft.prs().iter().map(of).collect()
+    }
+
     /// The latest time of which an entry that is applied says that it has passed.
     pub fn passed(&self) -> UnixMillis {
         UnixMillis(self.view().notes().passed)
@@ -252,7 +265,8 @@ impl Node {
         }
     }
 
-    fn leader(&self) -> Option<NodeId> {
+    /// Who leads, if it knows.
+    pub fn leader(&self) -> Option<NodeId> {
         match &self.state {
             State::Running(raw) => Some(raw.raft.leader_id).filter(|leader| *leader != 0),
             State::Installing(install) => install.as_ref().map(|install| install.from),

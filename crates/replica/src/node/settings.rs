@@ -71,6 +71,17 @@ pub struct Proposal {
     pub index: u64,
 }
 
+/// How far a node has come, as its leader knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberProgress {
+    /// The node.
+    pub node: NodeId,
+    /// The index up to which it has all entries.
+    pub matched: u64,
+    /// It was heard of late.
+    pub is_active: bool,
+}
+
 /// How a node stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {

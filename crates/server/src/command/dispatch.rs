@@ -39,29 +39,7 @@ pub(crate) fn run(
     out: &mut Vec<u8>,
 ) -> bool {
     let start = out.len();
-    let place = resolve(words, session);
-    session.is_postponed = session.queue.is_none()
-        && place.as_ref().is_ok_and(|(_, command)| command.has(COUNTED))
-        // An error is left to the command.
-        && matches!(turn.host.engine.try_len(), Ok(None));
-    if session.is_postponed {
-        return false;
-    }
-    let place = match place {
-        Ok((index, command)) => match route(turn.host, session, command, words) {
-            Route::Here => Ok((index, command)),
-            Route::Nowhere(failure) => Err(failure),
-            Route::Later => {
-                session.is_postponed = true;
-                return false;
-            }
-            Route::Forward(leader) => {
-                session.forwards = Some((command.name, leader));
-                return false;
-            }
-        },
-        Err(failure) => Err(failure),
-    };
+    let Some(place) = place_here(turn.host, session, words) else { return false };
     turn.counters.commands.add(1);
     let mut store = Store::new(
         &*turn.host.engine,
@@ -118,6 +96,38 @@ pub(crate) fn run(
     let rests = store.rests;
     mute(session, start, out);
     rests
+}
+
+/// The command, if it is to be run here and now. None if it is postponed, or another node runs it.
+fn place_here(
+    host: &Host,
+    session: &mut Session,
+    words: Words<'_>,
+) -> Option<Result<(usize, &'static Command), Failure>> {
+    let place = resolve(words, session);
+    session.is_postponed = session.queue.is_none()
+        && place.as_ref().is_ok_and(|(_, command)| command.has(COUNTED))
+        // An error is left to the command.
+        && matches!(host.engine.try_len(), Ok(None));
+    if session.is_postponed {
+        return None;
+    }
+    let (index, command) = match place {
+        Ok(place) => place,
+        Err(failure) => return Some(Err(failure)),
+    };
+    match route(host, session, command, words) {
+        Route::Here => Some(Ok((index, command))),
+        Route::Nowhere(failure) => Some(Err(failure)),
+        Route::Later => {
+            session.is_postponed = true;
+            None
+        }
+        Route::Forward(leader) => {
+            session.forwards = Some((command.name, leader));
+            None
+        }
+    }
 }
 
 /// True if a command of which the engine has too much waits for a later turn.

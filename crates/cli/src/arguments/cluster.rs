@@ -1,0 +1,83 @@
+//! What is said of clusters.
+
+use super::Behind;
+use crate::terms;
+use clap::{Args, Subcommand};
+use coreplane_mvcc::MapKind;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+/// The node of a cluster that a server is.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterNode {
+    /// Serve as the node with this number, from 1 on, of a cluster of --cluster-peers.
+    #[arg(long, value_name = "NODE", requires = "cluster_peers")]
+    pub(crate) cluster_id: Option<u64>,
+    /// The nodes of the cluster, this one included, and where they reach each other. Nodes whose pools are new form the
+    /// cluster, all with the same list. Anybody who can connect there is believed to be a node: the addresses are to be in
+    /// a network of nodes alone.
+    #[arg(
+        long,
+        value_name = "NODE=HOST:PORT,…",
+        value_delimiter = ',',
+        value_parser = peer,
+        requires = "cluster_id"
+    )]
+    pub(crate) cluster_peers: Vec<(u64, SocketAddr)>,
+    /// A new pool is that of a node which is to be added to a cluster that there is (`coreplane cluster add`).
+    #[arg(long, requires = "cluster_id")]
+    pub(crate) cluster_join: bool,
+    /// The map of a pool that is created.
+    #[arg(long, value_name = "list|cow-tree", default_value = "list", value_parser = map_kind)]
+    pub(crate) replica_map: MapKind,
+    /// Tell clients where the leader is (`MOVED`, for clients of a Redis cluster) instead of passing their commands on.
+    #[arg(long, requires = "cluster_id")]
+    pub(crate) redirect: bool,
+    /// A tenth of the time after which a node that hears no leader stands for election, at least.
+    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = terms::duration)]
+    pub(crate) cluster_tick: Duration,
+}
+
+fn peer(text: &str) -> Result<(u64, SocketAddr), String> {
+    let wrong = || format!("`{text}` is no peer; 1=10.0.0.1:7000 is one");
+    let (node, address) = text.split_once('=').ok_or_else(wrong)?;
+    let node = node.parse().ok().filter(|node| *node > 0).ok_or_else(wrong)?;
+    let mut addresses = address.to_socket_addrs().map_err(|error| format!("{text}: {error}"))?;
+    addresses.next().map(|address| (node, address)).ok_or_else(wrong)
+}
+
+fn map_kind(text: &str) -> Result<MapKind, String> {
+    MapKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| format!("`{text}` is none of list, cow-tree"))
+}
+
+/// What to do with a cluster, by way of any of its servers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cluster {
+    /// Say who leads, who follows, and how far.
+    Status(AskedCluster),
+    /// Add a node, whose server runs with `--cluster-join`: it is sent all there is, and elects from then on.
+    Add(ClusterChange),
+    /// Remove a node: it takes no part any more, and can be stopped.
+    Remove(ClusterChange),
+    /// Give the leadership to a node.
+    Transfer(ClusterChange),
+}
+
+/// A server of the cluster.
+#[derive(Debug, Args)]
+pub(crate) struct AskedCluster {
+    #[command(flatten)]
+    pub(crate) behind: Behind,
+}
+
+/// What becomes of a node.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterChange {
+    #[command(flatten)]
+    pub(crate) behind: Behind,
+    /// The node's number.
+    pub(crate) node: u64,
+}

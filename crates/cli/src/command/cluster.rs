@@ -1,0 +1,218 @@
+//! A node of a cluster, served; and what is done with a cluster by way of its servers.
+
+use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, Serve};
+use crate::ask::Asked;
+use crate::command::serve::{Place, serve_until_signal};
+use crate::failure::{FAILED, Failure, Outcome, REFUSED, USAGE};
+use crate::terms;
+use coreplane::Durability;
+use coreplane_cluster::{Service, Settings};
+use coreplane_engine::{Engine, TimeSource};
+use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
+use coreplane_pmem::Medium;
+use coreplane_replica::{Replica, map_options};
+use coreplane_server::{Config, Server};
+use signal_hook::iterator::Signals;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a server is asked how far a change is, and how long.
+const ASKED_EVERY: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Servers that send us to another one, at most.
+const HOPS_MAX: usize = 4;
+
+/// Opens the map of a node, or makes it.
+fn open_map(serve: &Serve, path: &Path) -> Result<LogMap, Failure> {
+    let options = map_options(&Options {
+        check_reads: !serve.no_check_reads,
+        durability: Durability::Strict,
+        ..Options::default()
+    });
+    let failed = |error| Failure::of_pool(&error, path);
+    let media = serve.pool.media.clone();
+    if path.exists() {
+        let kind = match coreplane::engine_at(path) {
+            Some(coreplane::EngineChoice::Map(kind)) => kind,
+            _ => serve.cluster.replica_map,
+        };
+        return LogMap::open(kind, path, media, &options, &|_| {}).map_err(failed);
+    }
+    eprintln!("coreplane: creating {} ({})", path.display(), terms::human(serve.new.size));
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    let geometry = serve.new.geometry.of_map(Geometry::default());
+    let (kind, size) = (serve.cluster.replica_map, serve.new.size);
+    LogMap::create(kind, path, size, geometry, media, &options).map_err(failed)
+}
+
+/// Serves as a node.
+pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signals) -> Outcome {
+    if serve.durability != Durability::Strict {
+        let message =
+            "a node of a cluster serves at --durability strict: its answers wait for a majority";
+        return Err(Failure::new(USAGE, message));
+    }
+    let id = serve.cluster.cluster_id.unwrap_or_default();
+    let mut peers: BTreeMap<u64, _> = serve.cluster.cluster_peers.iter().copied().collect();
+    let Some(listen) = peers.remove(&id) else {
+        let message =
+            format!("node {id} is not one of --cluster-peers, which tell where it is reached");
+        return Err(Failure::new(USAGE, message));
+    };
+    let path = serve.pool.path();
+    let map = open_map(serve, &path)?;
+    let (medium, kind) = (map.medium(), map.kind());
+    let members = if serve.cluster.cluster_join { Vec::new() } else { all_of(id, &peers) };
+    let settings = coreplane_replica::Settings {
+        id,
+        peers: members,
+        seed: seed(id),
+        ..coreplane_replica::Settings::default()
+    };
+    let replica = Replica::open(map, settings, None::<TimeSource>);
+    let replica = Arc::new(replica.map_err(|error| Failure::of_pool(&error, &path))?);
+    let served = serve_node(serve, password, signals, (Arc::clone(&replica), medium, kind), {
+        Settings {
+            id,
+            cluster: 1,
+            listen,
+            peers,
+            client_port: serve.port,
+            tick: serve.cluster.cluster_tick.max(Duration::from_millis(1)),
+            redirects: serve.cluster.redirect,
+        }
+    });
+    let closed = replica.close();
+    served?;
+    closed?;
+    Ok(0)
+}
+
+fn all_of<A>(id: u64, peers: &BTreeMap<u64, A>) -> Vec<u64> {
+    std::iter::once(id).chain(peers.keys().copied()).collect()
+}
+
+/// A number that is another at each start.
+fn seed(id: u64) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(id)
+}
+
+fn serve_node(
+    serve: &Serve,
+    password: Option<String>,
+    signals: &mut Signals,
+    (replica, medium, kind): (Arc<Replica>, Medium, MapKind),
+    settings: Settings,
+) -> Result<(), Failure> {
+    let (id, listen) = (settings.id, settings.listen);
+    if serve.port == 0 {
+        return Err(Failure::new(USAGE, "a node's --port is told to its peers: it cannot be 0"));
+    }
+    let failed = |error| Failure::new(FAILED, format!("{listen}: {error}"));
+    let service = Service::bind(settings, Arc::clone(&replica), |what: &str| {
+        eprintln!("coreplane: the node has stopped: {what}");
+    });
+    let service = service.map_err(failed)?;
+    let config = Config {
+        cluster: Some(service.shared()),
+        medium: medium.name.clone(),
+        power_cut_loses: medium.power_cut_loses.clone(),
+        power_safe: medium.power_safe,
+        // One loop is a node's: another one would hand each write to it.
+        threads: serve.threads.max(1),
+        ..super::serve::config(serve, password)
+    };
+    let server = Server::bind_with(config, replica, Some(Box::new(service)))?;
+    let engine = format!("node {id} of a cluster, peers on {listen}, map {}", kind.name());
+    let place = Place { medium: &medium.name, loses: &medium.power_cut_loses, note: &engine };
+    serve_until_signal(serve, server, signals, &place)
+}
+
+/// The leader's server, and what the words of a command are answered there.
+fn ask_leader(behind: &Behind, words: &[&str]) -> Result<(Asked, String), Failure> {
+    let mut behind = behind.clone();
+    for _ in 0..HOPS_MAX {
+        let asked = Asked::connect(&behind)?;
+        let mut asked =
+            asked.ok_or_else(|| Failure::new(USAGE, "--server says which server is asked"))?;
+        match asked.text(words) {
+            Ok(text) => return Ok((asked, text)),
+            Err(failure) => match moved(&failure.message) {
+                Some(place) => behind.server = Some(place),
+                None => return Err(failure),
+            },
+        }
+    }
+    Err(Failure::new(REFUSED, "one server sends us to the next; ask again when one leads"))
+}
+
+/// Where an answer sends us.
+fn moved(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("MOVED 0 ")?;
+    rest.split_whitespace().next().map(str::to_owned)
+}
+
+pub(crate) fn run(cluster: &Cluster) -> Outcome {
+    match cluster {
+        Cluster::Status(AskedCluster { behind }) => {
+            let asked = Asked::connect(behind)?;
+            let mut asked =
+                asked.ok_or_else(|| Failure::new(USAGE, "--server says which server is asked"))?;
+            let text = asked.text(&["CLUSTER", "STATUS"])?;
+            io::stdout().lock().write_all(text.as_bytes())?;
+            Ok(0)
+        }
+        Cluster::Add(change) => {
+            let node = format!("node:{} voter ", change.node);
+            begin(change, "ADD", |status| status.lines().any(|line| line.starts_with(&node)))
+        }
+        Cluster::Remove(change) => {
+            let node = format!("node:{} ", change.node);
+            begin(change, "REMOVE", |status| !status.lines().any(|line| line.starts_with(&node)))
+        }
+        Cluster::Transfer(change) => {
+            let leader = format!("leader:{}", change.node);
+            begin(change, "TRANSFER", |status| status.lines().any(|line| line == leader))
+        }
+    }
+}
+
+/// Has a change begun, and waits until it is done.
+fn begin(change: &ClusterChange, what: &str, is_done: impl Fn(&str) -> bool) -> Outcome {
+    let (since, node) = (Instant::now(), change.node.to_string());
+    loop {
+        // A leader that is to be removed gives the leadership away first, and another change may be under way.
+        match ask_leader(&change.behind, &["CLUSTER", what, &node]) {
+            Ok(_) => {}
+            Err(failure) if failure.message.contains("TRYAGAIN") => {}
+            Err(failure) => return Err(failure),
+        }
+        std::thread::sleep(ASKED_EVERY);
+        if let Ok((_, status)) = ask_leader(&change.behind, &["CLUSTER", "STATUS"])
+            && is_done(&status)
+        {
+            return Ok(0);
+        }
+        if since.elapsed() > PATIENCE {
+            let message = "it has begun, and is not done yet; `coreplane cluster status` tells";
+            return Err(Failure::new(REFUSED, message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_tells_where_the_leader_is() {
+        assert_eq!(moved("a:1: MOVED 0 10.0.0.1:7001"), Some("10.0.0.1:7001".to_owned()));
+        assert_eq!(moved("a:1: TRYAGAIN nobody leads"), None);
+    }
+}

@@ -1,0 +1,420 @@
+//! Three servers are one store: any may be killed or stopped, nodes come and go, nothing acknowledged is lost, no read is
+//! stale.
+//!
+//! Each key has one writer, who writes numbers that rise. A number counts as told when its write was acknowledged, or
+//! when somebody has read it. So a read that begins then must find it, or a later one. Whom a writer asks is any server:
+//! followers pass commands on.
+//!
+//! Six rounds, or as many as `COREPLANE_KILL_ROUNDS` says; sixty at `COREPLANE_TEST_SCALE=full`.
+
+mod pool;
+mod session;
+
+use pool::Place;
+use session::{Client, Outcome, Reply, expect};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// So long a cluster may be without a leader here, where the machine may be busy with something else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn rounds() -> u64 {
+    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let asked = std::env::var("COREPLANE_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(if is_full { 60 } else { 6 })
+}
+
+/// Ports that nobody has.
+fn free_ports(count: usize) -> Outcome<Vec<u16>> {
+    let sockets =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
+    Ok(sockets.iter().map(|it| it.local_addr().map(|it| it.port())).collect::<Result<_, _>>()?)
+}
+
+/// A node's server, while it runs.
+struct Node {
+    id: usize,
+    port: u16,
+    arguments: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Node {
+    fn start(&mut self) -> Outcome<()> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_coreplane"))
+            .args(&self.arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        self.child = Some(child);
+        assert!(line.contains("ready on"), "node {} says {line:?}", self.id);
+        Ok(())
+    }
+
+    fn signal(&self, name: &str) -> Outcome<()> {
+        let id = self.child.as_ref().map_or(0, Child::id).to_string();
+        assert!(Command::new("kill").args([name, &id]).status()?.success());
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Outcome<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _gone = self.kill().is_ok();
+    }
+}
+
+/// So many nodes, the first `formed` of which form a cluster.
+fn nodes(place: &Place, formed: usize, all: usize, more: &[&str]) -> Outcome<Vec<Node>> {
+    let ports = free_ports(2 * all)?;
+    let peer = |id: usize| format!("{id}=127.0.0.1:{}", ports[id - 1]);
+    let mut nodes = Vec::new();
+    for id in 1..=all {
+        let known = if id <= formed { formed } else { all };
+        let peers = (1..=known).map(peer).collect::<Vec<_>>().join(",");
+        let port = ports[all + id - 1];
+        let mut arguments: Vec<String> =
+            ["serve", "--size", "32MiB"].into_iter().map(str::to_owned).collect();
+        arguments.extend(more.iter().map(|it| (*it).to_owned()));
+        for (name, value) in [
+            ("--pool", place.argument(&format!("{id}.pool"))?),
+            ("--port", port.to_string()),
+            ("--cluster-id", id.to_string()),
+            ("--cluster-peers", peers),
+        ] {
+            arguments.extend([name.to_owned(), value]);
+        }
+        if id > formed {
+            arguments.push("--cluster-join".to_owned());
+        }
+        nodes.push(Node { id, port, arguments, child: None });
+    }
+    nodes.iter_mut().take(formed).try_for_each(Node::start)?;
+    Ok(nodes)
+}
+
+fn connect(port: u16) -> Outcome<Client> {
+    Client::connect(&format!("127.0.0.1:{port}"))
+}
+
+/// What the words are answered, by whichever server answers in time.
+fn ask(ports: &[u16], words: &[&[u8]]) -> Outcome<Reply> {
+    let since = Instant::now();
+    loop {
+        for port in ports {
+            let reply = connect(*port).and_then(|mut client| client.call(words));
+            match reply {
+                Ok(Reply::Failed(_)) | Err(_) => {}
+                Ok(reply) => return Ok(reply),
+            }
+        }
+        if since.elapsed() > PATIENCE {
+            return Err(format!("nobody answers {words:?}").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What clients were told of keys.
+#[derive(Default)]
+struct Told {
+    newest: Mutex<BTreeMap<u64, u64>>,
+    is_over: AtomicBool,
+    written: AtomicU64,
+    read: AtomicU64,
+}
+
+impl Told {
+    fn of(&self, key: u64) -> u64 {
+        self.newest.lock().expect("told").get(&key).copied().unwrap_or(0)
+    }
+
+    fn tell(&self, key: u64, number: u64) {
+        let mut newest = self.newest.lock().expect("told");
+        let known = newest.entry(key).or_default();
+        *known = number.max(*known);
+    }
+}
+
+fn name_of(key: u64) -> Vec<u8> {
+    format!("key:{key}").into_bytes()
+}
+
+fn number_in(reply: &Reply) -> u64 {
+    match reply {
+        Reply::Bulk(Some(bytes)) => {
+            std::str::from_utf8(bytes).ok().and_then(|it| it.parse().ok()).unwrap_or(u64::MAX)
+        }
+        _ => 0,
+    }
+}
+
+/// Writes numbers that rise to keys of its own, and reads those of others, by way of any server.
+fn client(told: &Told, ports: &[u16], me: u64) -> Outcome<()> {
+    const KEYS: u64 = 5;
+    let (mut next, mut sent, mut at) = (0_u64, BTreeMap::new(), me as usize);
+    let mut connection: Option<Client> = None;
+    while !told.is_over.load(Ordering::Relaxed) {
+        let mut client =
+            match connection.take().map_or_else(|| connect(ports[at % ports.len()]), Ok) {
+                Ok(client) => client,
+                Err(_) => {
+                    at += 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            };
+        next += 1;
+        let outcome = if next % 3 == 0 {
+            let key = next % (3 * KEYS);
+            let floor = told.of(key);
+            client.call(&[b"GET", &name_of(key)]).map(|reply| {
+                if !matches!(reply, Reply::Failed(_)) {
+                    let found = number_in(&reply);
+                    assert!(found >= floor, "key {key} is {found}, and {floor} was told before");
+                    told.tell(key, found);
+                    told.read.fetch_add(1, Ordering::Relaxed);
+                }
+                reply
+            })
+        } else {
+            let key = me * KEYS + next % KEYS;
+            let number: &mut u64 = sent.entry(key).or_default();
+            *number += 1;
+            client.call(&[b"SET", &name_of(key), number.to_string().as_bytes()]).map(|reply| {
+                if reply == Reply::ok() {
+                    told.tell(key, *number);
+                    told.written.fetch_add(1, Ordering::Relaxed);
+                }
+                reply
+            })
+        };
+        match outcome {
+            // What is refused was not done, or nobody knows: the next number is greater anyway.
+            Ok(Reply::Failed(_)) | Err(_) => at += 1,
+            Ok(_) => connection = Some(client),
+        }
+    }
+    Ok(())
+}
+
+/// Runs three clients while `happens` goes on; then every node has what was told.
+fn while_clients_work(
+    nodes: &mut [Node],
+    ports: &[u16],
+    happens: impl FnOnce(&mut [Node]) -> Outcome<()>,
+) -> Outcome<()> {
+    let told = Told::default();
+    ask(ports, &[b"GET", b"is somebody there?"])?;
+    std::thread::scope(|scope| -> Outcome<()> {
+        let clients: Vec<_> = (0..3)
+            .map(|me| {
+                scope.spawn({
+                    let told = &told;
+                    move || client(told, ports, me)
+                })
+            })
+            .collect();
+        let happened = happens(nodes);
+        told.is_over.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().map_err(|_| "a client has found what must not be")??;
+        }
+        happened
+    })?;
+    let (written, read) = (told.written.load(Ordering::Relaxed), told.read.load(Ordering::Relaxed));
+    assert!(written > 100 && read > 50, "{written} writes and {read} reads");
+    for node in nodes.iter().filter(|node| node.child.is_some()) {
+        for (key, floor) in told.newest.lock().expect("told").iter() {
+            let found = number_in(&ask(&[node.port], &[b"GET", &name_of(*key)])?);
+            assert!(found >= *floor, "{}: key {key} is {found}, not {floor}", node.address());
+        }
+    }
+    Ok(())
+}
+
+fn wait_for(node: &Node, line: &str) -> Outcome<()> {
+    let since = Instant::now();
+    loop {
+        let status = expect(0, &["cluster", "status", "--server", &node.address()])?;
+        if status.lines().any(|it| it.starts_with(line)) {
+            return Ok(());
+        }
+        if since.elapsed() > PATIENCE {
+            return Err(format!("no {line:?} in {status}").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn kills(place: &Place, more: &[&str]) -> Outcome<()> {
+    let mut nodes = nodes(place, 3, 3, more)?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    while_clients_work(&mut nodes, &ports, |nodes| {
+        for round in 0..rounds() {
+            let victim = &mut nodes[(round * 7 % 3) as usize];
+            std::thread::sleep(Duration::from_millis(700));
+            if round % 3 == 2 {
+                // It does not know that time has passed.
+                victim.signal("-STOP")?;
+                std::thread::sleep(Duration::from_millis(900));
+                victim.signal("-CONT")?;
+            } else {
+                victim.kill()?;
+                std::thread::sleep(Duration::from_millis(600));
+                victim.start()?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_list_that_is_killed_and_stopped_loses_nothing() -> Outcome<()> {
+    kills(&Place::in_memory()?, &[])
+}
+
+#[test]
+fn a_tree_that_is_killed_and_stopped_loses_nothing() -> Outcome<()> {
+    kills(&Place::in_memory()?, &["--replica-map", "cow-tree"])
+}
+
+#[test]
+fn a_cluster_on_disks_loses_nothing() -> Outcome<()> {
+    kills(&Place::on_disk()?, &["--media", "file"])
+}
+
+#[test]
+fn all_at_once_are_killed_and_elect_again() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let mut nodes = nodes(&place, 3, 3, &[])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    for number in 0..200_u64 {
+        assert_eq!(ask(&ports, &[b"SET", &name_of(number), b"7"])?, Reply::ok());
+    }
+    nodes.iter_mut().try_for_each(Node::kill)?;
+    nodes.iter_mut().try_for_each(Node::start)?;
+    for port in &ports {
+        assert_eq!(ask(&[*port], &[b"DBSIZE"])?, Reply::Number(200));
+    }
+    Ok(())
+}
+
+#[test]
+fn nodes_come_and_go_under_load() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let mut nodes = nodes(&place, 3, 4, &[])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    while_clients_work(&mut nodes, &ports, |nodes| {
+        std::thread::sleep(Duration::from_millis(300));
+        nodes[3].start()?;
+        let any = nodes[1].address();
+        expect(0, &["cluster", "add", "4", "--server", &any])?;
+        wait_for(&nodes[3], "node:4 voter")?;
+        expect(0, &["cluster", "transfer", "4", "--server", &any])?;
+        expect(0, &["cluster", "remove", "1", "--server", &any])?;
+        nodes[0].kill()?;
+        std::thread::sleep(Duration::from_millis(300));
+        // Three are left, and one of them may be killed.
+        nodes[1].kill()?;
+        std::thread::sleep(Duration::from_millis(1500));
+        nodes[1].start()?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let nodes = nodes(&place, 3, 3, &[])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    ask(&ports, &[b"SET", b"k", b"1"])?;
+    for port in ports {
+        let mut client = connect(port)?;
+        let before = number(&mut client)?;
+        assert_eq!(client.call(&[b"INCR", b"k"])?, Reply::Number(before + 1));
+        assert_eq!(client.call(&[b"PING"])?, Reply::Simple("PONG".to_owned()));
+        // A transaction, with what is not the leader's within.
+        assert_eq!(client.call(&[b"WATCH", b"k"])?, Reply::ok());
+        assert_eq!(client.call(&[b"MULTI"])?, Reply::ok());
+        for words in [&[&b"SET"[..], b"t", b"x"][..], &[b"PING"], &[b"GET", b"t"]] {
+            assert_eq!(client.call(words)?, Reply::Simple("QUEUED".to_owned()));
+        }
+        client.send(&[b"EXEC"])?;
+        assert_eq!(client.line()?, "*3");
+        assert_eq!(client.receive()?, Reply::ok());
+        assert_eq!(client.receive()?, Reply::Simple("PONG".to_owned()));
+        assert_eq!(client.receive()?, Reply::bulk(*b"x"));
+        // What comes in one piece is answered in its order.
+        let mut wire = Vec::new();
+        for number in 0..50_u8 {
+            Client::encode(&[b"SET", b"p", &[b'a' + number % 26]], &mut wire);
+            Client::encode(&[b"ECHO", &[number]], &mut wire);
+            Client::encode(&[b"GET", b"p"], &mut wire);
+        }
+        client.send_bytes(&wire)?;
+        for number in 0..50_u8 {
+            assert_eq!(client.receive()?, Reply::ok());
+            assert_eq!(client.receive()?, Reply::bulk([number]));
+            assert_eq!(client.receive()?, Reply::bulk([b'a' + number % 26]));
+        }
+        let Reply::Failed(text) = client.call(&[b"INCR", b"t"])? else {
+            return Err("no error".into());
+        };
+        assert!(text.contains("not an integer"), "{text}");
+        assert_eq!(client.call(&[b"SET", b"e", b"1", b"PX", b"30"])?, Reply::ok());
+        std::thread::sleep(Duration::from_millis(40));
+        assert_eq!(client.call(&[b"GET", b"e"])?, Reply::Bulk(None));
+    }
+    Ok(())
+}
+
+/// What `k` is now.
+fn number(client: &mut Client) -> Outcome<i64> {
+    Ok(number_in(&client.call(&[b"GET", b"k"])?) as i64)
+}
+
+#[test]
+fn a_server_that_redirects_says_where_the_leader_is() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let nodes = nodes(&place, 3, 3, &["--redirect"])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    ask(&ports, &[b"SET", b"foo", b"1"])?;
+    let (mut moved, mut served) = (0, 0);
+    for port in &ports {
+        match connect(*port)?.call(&[b"GET", b"foo"])? {
+            Reply::Failed(text) => {
+                let to = text.strip_prefix("MOVED 12182 127.0.0.1:").ok_or(text.clone())?;
+                assert!(ports.contains(&to.parse()?), "{text}");
+                moved += 1;
+            }
+            reply => {
+                assert_eq!(reply, Reply::bulk(*b"1"));
+                served += 1;
+            }
+        }
+    }
+    assert_eq!((moved, served), (2, 1));
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! A server as a node of a cluster: the sockets between nodes, and what clients are told.
+//!
+//! ```text
+//!   clients ─▶ server, event loop 0 ─▶ Replica ◀─ Service ─▶ links to peers
+//!                    │                    ▲          ▲
+//!                    └─── ClusterInfo ────┴─ Shared ─┘
+//! ```
+//!
+//! Each node has one connection to each peer, through which it speaks and never listens; what it hears comes through
+//! connections that peers have made. The first frame of a connection is a *hello*: who speaks, where its clients and its
+//! peers reach it, and which other nodes it knows. So a node that is added tells all where it is.
+//!
+//! All of it is done in the first event loop's turns ([`coreplane_server::PolledService`]): a client's write is appended,
+//! sent to the peers and made durable in one turn, and answered in the turn in which a majority has said that it has it.
+//!
+//! Whoever can connect to a node's address for peers is believed to be one: it is for a network of nodes alone.
+//!
+//! # Rooms
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `frame` | messages on a connection, and the hello |
+//! | `link` | the connection to a peer |
+//! | `shared` | what the loops of the server ask: who leads, where |
+//! | `service` | the sockets in the loop's poll, the clock |
+
+mod frame;
+mod link;
+mod service;
+mod shared;
+
+pub use service::{Service, Settings};
+pub use shared::Shared;

@@ -1,0 +1,297 @@
+//! The sockets between nodes in the loop's poll, and the clock.
+
+use crate::frame::{Frame, Hello, parse};
+use crate::link::Link;
+use crate::shared::Shared;
+use coreplane_replica::{Envelope, NodeId, Replica};
+use coreplane_server::{PolledService, Wake};
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+use slab::Slab;
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Tokens of links, behind that of the listener; those of connections that peers have made come behind.
+const LINKS: usize = 1 << 12;
+/// Ticks that are made up for at most: a node that was stopped for a while has not been without a leader for so long.
+const TICKS_MAX: u32 = 3;
+/// Keys that are looked at for expiries, each tick.
+const SWEPT: usize = 64;
+
+/// How a node takes part in its cluster.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its number.
+    pub id: NodeId,
+    /// The cluster's number.
+    pub cluster: u64,
+    /// Where peers reach it.
+    pub listen: SocketAddr,
+    /// Where it reaches its peers.
+    pub peers: BTreeMap<NodeId, SocketAddr>,
+    /// The port of its clients.
+    pub client_port: u16,
+    /// The time between two ticks of consensus.
+    pub tick: Duration,
+    /// Whether clients are told where the leader is, instead of being served by way of it.
+    pub redirects: bool,
+}
+
+/// A connection that a peer has made.
+#[derive(Debug)]
+struct Incoming {
+    stream: TcpStream,
+    address: SocketAddr,
+    input: Vec<u8>,
+    /// Who speaks, once it was said.
+    id: Option<NodeId>,
+}
+
+/// What tells of a failure.
+type OnFailure = Box<dyn FnMut(&str) + Send>;
+
+/// The sockets between nodes, and the clock.
+pub struct Service {
+    settings: Settings,
+    replica: Arc<Replica>,
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    tokens: Range<usize>,
+    links: BTreeMap<NodeId, (usize, Link)>,
+    incoming: Slab<Incoming>,
+    /// More has become durable.
+    is_persisted: Arc<AtomicBool>,
+    next_tick: Instant,
+    swept: Vec<u8>,
+    on_failure: OnFailure,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Listens for peers. `on_failure` is told why the node has stopped, if it does.
+    ///
+    /// # Errors
+    /// If it cannot be listened there.
+    pub fn bind(
+        settings: Settings,
+        replica: Arc<Replica>,
+        on_failure: impl FnMut(&str) + Send + 'static,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(settings.listen)?;
+        let shared = Shared::new(settings.id, Arc::clone(&replica), settings.redirects);
+        Ok(Self {
+            shared: Arc::new(shared),
+            listener,
+            tokens: 0..0,
+            links: BTreeMap::new(),
+            incoming: Slab::new(),
+            is_persisted: Arc::default(),
+            next_tick: Instant::now() + settings.tick,
+            swept: Vec::new(),
+            on_failure: Box::new(on_failure),
+            settings,
+            replica,
+        })
+    }
+
+    /// What the loops of the server ask.
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    fn hello(&self) -> Hello {
+        let Settings { cluster, id, client_port, listen, .. } = self.settings;
+        let known = self.links.iter().map(|(id, (_, link))| (*id, link.address)).collect();
+        Hello { cluster, id, client_port, peer_port: listen.port(), known }
+    }
+
+    /// There is a node at this address.
+    fn learn(&mut self, id: NodeId, address: SocketAddr) {
+        if id == self.settings.id || id == 0 {
+            return;
+        }
+        if let Some((_, link)) = self.links.get_mut(&id) {
+            // One that is connected to is where it was.
+            if !link.is_open() {
+                link.address = address;
+            }
+            return;
+        }
+        let place = self.links.len() + 1;
+        if place < LINKS {
+            let token = Token(self.tokens.start + place);
+            self.links.insert(id, (place, Link::new(address, token, Instant::now())));
+        }
+    }
+
+    fn accept(&mut self, registry: &Registry) {
+        while let Ok((mut stream, address)) = self.listener.accept() {
+            let entry = self.incoming.vacant_entry();
+            let token = Token(self.tokens.start + LINKS + entry.key());
+            if registry.register(&mut stream, token, Interest::READABLE).is_ok() {
+                entry.insert(Incoming { stream, address, input: Vec::new(), id: None });
+            }
+        }
+    }
+
+    /// Reads all that has come through a connection, and does what it says.
+    fn read(&mut self, registry: &Registry, key: usize) {
+        let Some(incoming) = self.incoming.get_mut(key) else { return };
+        let mut piece = [0; 64 << 10];
+        let goes_on = loop {
+            match incoming.stream.read(&mut piece) {
+                Ok(0) => break false,
+                Ok(len) => incoming.input.extend_from_slice(&piece[..len]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
+            }
+        };
+        let input = std::mem::take(&mut incoming.input);
+        let taken = self.take_frames(key, &input);
+        match taken {
+            Ok(at) if goes_on => {
+                if let Some(incoming) = self.incoming.get_mut(key) {
+                    incoming.input = input;
+                    incoming.input.drain(..at);
+                }
+            }
+            _ => self.close(registry, key),
+        }
+    }
+
+    /// How many bytes were whole frames.
+    fn take_frames(&mut self, key: usize, input: &[u8]) -> Result<usize, ()> {
+        let mut at = 0;
+        while let Some((frame, len)) = parse(input.get(at..).unwrap_or_default())? {
+            at += len;
+            let Some(incoming) = self.incoming.get_mut(key) else { return Err(()) };
+            match (frame, incoming.id) {
+                (Frame::Hello(hello), None) if hello.cluster == self.settings.cluster => {
+                    incoming.id = Some(hello.id);
+                    let ip = incoming.address.ip();
+                    self.greet(&hello, ip);
+                }
+                (Frame::Envelope(bytes), Some(id)) => {
+                    let envelope = Envelope::decode(bytes).map_err(|_| ())?;
+                    if envelope.from != id {
+                        return Err(());
+                    }
+                    let received = self.replica.receive(envelope);
+                    self.note(received);
+                }
+                _ => return Err(()),
+            }
+        }
+        Ok(at)
+    }
+
+    fn greet(&mut self, hello: &Hello, ip: std::net::IpAddr) {
+        let clients = SocketAddr::new(ip, hello.client_port);
+        self.shared.known.lock().clients.insert(hello.id, clients);
+        self.learn(hello.id, SocketAddr::new(ip, hello.peer_port));
+        hello.known.iter().for_each(|(id, address)| self.learn(*id, *address));
+    }
+
+    fn close(&mut self, registry: &Registry, key: usize) {
+        if let Some(mut incoming) = self.incoming.try_remove(key) {
+            // Closing the socket does it as well.
+            let _closed = registry.deregister(&mut incoming.stream).is_ok();
+        }
+    }
+
+    /// Takes note of why the node has stopped.
+    fn note(&mut self, done: coreplane_engine::Result<()>) {
+        let Err(error) = done else { return };
+        let mut known = self.shared.known.lock();
+        if known.failure.is_none() {
+            let what = error.to_string();
+            (self.on_failure)(&what);
+            known.failure = Some(what);
+        }
+    }
+
+    fn tick(&mut self, registry: &Registry, now: Instant) {
+        let mut ticks = 0;
+        while self.next_tick <= now {
+            self.next_tick += self.settings.tick;
+            ticks += 1;
+        }
+        if ticks == 0 {
+            return;
+        }
+        for _ in 0..ticks.min(TICKS_MAX) {
+            let done = self.replica.tick();
+            self.note(done);
+        }
+        let hello = self.hello();
+        self.links.values_mut().for_each(|(_, link)| link.keep(registry, now, &hello));
+        self.shared.promote();
+        // Who does not lead has nothing to sweep, and who has too much under way does so later.
+        if let Ok((_, next)) = self.replica.sweep_some(&self.swept, SWEPT) {
+            self.swept = next.unwrap_or_default();
+        }
+    }
+}
+
+impl PolledService for Service {
+    fn start(&mut self, registry: &Registry, tokens: Range<usize>, wake: Wake) -> io::Result<()> {
+        self.tokens = tokens;
+        registry.register(&mut self.listener, Token(self.tokens.start), Interest::READABLE)?;
+        let peers = self.settings.peers.clone();
+        peers.into_iter().for_each(|(id, address)| self.learn(id, address));
+        let (flag, waker) = (Arc::clone(&self.is_persisted), wake);
+        self.replica.on_durable_here(Arc::new(move || {
+            flag.store(true, Ordering::Release);
+            waker();
+        }));
+        Ok(())
+    }
+
+    fn ready(&mut self, registry: &Registry, event: &Event) {
+        let place = event.token().0 - self.tokens.start;
+        match place {
+            0 => self.accept(registry),
+            place if place < LINKS => {
+                let link = self.links.values_mut().find(|(at, _)| *at == place);
+                if let Some((_, link)) = link {
+                    link.ready(registry, Instant::now());
+                }
+            }
+            place => self.read(registry, place - LINKS),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.next_tick)
+    }
+
+    fn begin_turn(&mut self, registry: &Registry, now: Instant) {
+        if self.is_persisted.swap(false, Ordering::AcqRel) {
+            let done = self.replica.persisted();
+            self.note(done);
+        }
+        self.tick(registry, now);
+        self.shared.refresh();
+    }
+
+    fn end_turn(&mut self, registry: &Registry) {
+        for envelope in self.replica.take_envelopes() {
+            if let Some((_, link)) = self.links.get_mut(&envelope.to) {
+                link.push(&envelope);
+            }
+        }
+        let now = Instant::now();
+        self.links.values_mut().for_each(|(_, link)| link.flush(registry, now));
+    }
+}

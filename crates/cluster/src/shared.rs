@@ -1,0 +1,228 @@
+//! What the loops of the server ask of the cluster.
+
+use coreplane_replica::{MemberChange, MemberProgress, Members, NodeId, Replica, Role, Status};
+use coreplane_server::{ClusterInfo, Standing};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A learner that lacks no more entries than so many becomes a voter.
+const LAG_MAX: u64 = 64;
+
+/// What is known of the nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Where clients reach them.
+    pub(crate) clients: BTreeMap<NodeId, SocketAddr>,
+    /// Nodes that become voters once they have nearly all.
+    pub(crate) joining: BTreeSet<NodeId>,
+    /// Why the node has stopped.
+    pub(crate) failure: Option<String>,
+}
+
+/// What the loops of the server ask of the cluster.
+#[derive(Debug)]
+pub struct Shared {
+    id: NodeId,
+    pub(crate) replica: Arc<Replica>,
+    redirects: bool,
+    standing: Mutex<Standing>,
+    pub(crate) known: Mutex<Known>,
+}
+
+impl Shared {
+    pub(crate) fn new(id: NodeId, replica: Arc<Replica>, redirects: bool) -> Self {
+        let (standing, known) = (Mutex::new(Standing::Unknown), Mutex::default());
+        Self { id, replica, redirects, standing, known }
+    }
+
+    /// Looks who leads.
+    pub(crate) fn refresh(&self) {
+        let known = self.known.lock();
+        let standing = match (self.replica.leads(), self.replica.leader()) {
+            _ if known.failure.is_some() => Standing::Unknown,
+            (true, _) => Standing::Leads,
+            (false, Some(leader)) if leader != self.id => {
+                known.clients.get(&leader).map_or(Standing::Unknown, |it| Standing::Follows(*it))
+            }
+            _ => Standing::Unknown,
+        };
+        *self.standing.lock() = standing;
+    }
+
+    /// Makes voters of those that join, once they have nearly all.
+    pub(crate) fn promote(&self) {
+        if self.known.lock().joining.is_empty() || !self.replica.leads() {
+            return;
+        }
+        let Status { members, applied, .. } = self.replica.status();
+        let mut known = self.known.lock();
+        known.joining.retain(|id| !members.voters.contains(id));
+        let progress = self.replica.progress();
+        let is_near = |it: &&MemberProgress| it.matched + LAG_MAX >= applied && it.is_active;
+        let next = progress
+            .iter()
+            .filter(is_near)
+            .find(|it| known.joining.contains(&it.node) && members.learners.contains(&it.node));
+        if let Some(next) = next {
+            // If another change is under way, the next tick asks again.
+            let _begun = self.replica.change_members(&[MemberChange::Voter(next.node)]).is_ok();
+        }
+    }
+
+    fn status_text(&self) -> String {
+        let status = self.replica.status();
+        let (known, progress) = (self.known.lock(), self.replica.progress());
+        let Status { role, term, leader, newest, committed, applied, members } = status;
+        let leader = leader.map_or("none".to_owned(), |leader| leader.to_string());
+        let mut text = format!(
+            "id:{}\nrole:{}\nterm:{term}\nleader:{leader}\nnewest:{newest}\ncommitted:{committed}\napplied:{applied}\n",
+            self.id,
+            role_name(role)
+        );
+        for id in nodes_of(&members) {
+            let part = match (members.voters.contains(&id), members.voters_outgoing.contains(&id)) {
+                (true, _) => "voter",
+                (false, true) => "leaving",
+                (false, false) => "learner",
+            };
+            let address = known.clients.get(&id).map_or("unknown".to_owned(), ToString::to_string);
+            let matched = progress.iter().find(|it| it.node == id);
+            let index = matched.map_or("unknown".to_owned(), |it| it.matched.to_string());
+            let heard = matched.map_or("unknown", |it| if it.is_active { "yes" } else { "no" });
+            text += &format!("node:{id} {part} clients={address} index={index} heard={heard}\n");
+        }
+        if let Some(failure) = &known.failure {
+            text += &format!("failure:{failure}\n");
+        }
+        text
+    }
+
+    /// The leader proposes a change of members.
+    fn change(&self, change: MemberChange) -> Result<String, String> {
+        let begun = self.replica.change_members(&[change]);
+        let told = "begun; CLUSTER STATUS tells when it is done";
+        begun.map(|_| told.to_owned()).map_err(|error| self.refusal(&error))
+    }
+
+    /// Why nothing was begun; where to ask instead, if another node leads.
+    fn refusal(&self, error: &coreplane_engine::Error) -> String {
+        match *self.standing.lock() {
+            Standing::Follows(leader) => format!("MOVED 0 {leader}"),
+            _ => format!("TRYAGAIN {error}"),
+        }
+    }
+}
+
+fn nodes_of(members: &Members) -> BTreeSet<NodeId> {
+    let Members { voters, learners, voters_outgoing, learners_next, .. } = members;
+    [voters, learners, voters_outgoing, learners_next].into_iter().flatten().copied().collect()
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Installing => "installing",
+    }
+}
+
+fn node_of(word: &str) -> Result<NodeId, String> {
+    match word.parse() {
+        Ok(0) | Err(_) => Err(format!("ERR '{word}' is no node: they are numbered from 1 on")),
+        Ok(id) => Ok(id),
+    }
+}
+
+impl ClusterInfo for Shared {
+    fn standing(&self) -> Standing {
+        *self.standing.lock()
+    }
+
+    fn followers(&self) -> Vec<(SocketAddr, u64)> {
+        let (progress, known) = (self.replica.progress(), self.known.lock());
+        let others = progress.iter().filter(|it| it.node != self.id && it.is_active);
+        others.filter_map(|it| Some((*known.clients.get(&it.node)?, it.matched))).collect()
+    }
+
+    fn applied(&self) -> u64 {
+        self.replica.status().applied
+    }
+
+    fn copies(&self) -> usize {
+        let committed = self.replica.status().committed;
+        self.replica.progress().iter().filter(|it| it.matched >= committed).count()
+    }
+
+    fn run(&self, words: &[&str]) -> Result<String, String> {
+        let name = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        match (name.as_str(), words.get(1..).unwrap_or_default()) {
+            ("MYID", []) => Ok(self.id.to_string()),
+            ("STATUS", []) => Ok(self.status_text()),
+            ("INFO", []) => {
+                let nodes = nodes_of(&self.replica.status().members).len();
+                let is_ok = self.standing() != Standing::Unknown;
+                let state = if is_ok { "ok" } else { "fail" };
+                Ok(format!(
+                    "cluster_state:{state}\r\ncluster_slots_assigned:16384\r\ncluster_slots_ok:16384\r\n\
+                     cluster_known_nodes:{nodes}\r\ncluster_size:1\r\n"
+                ))
+            }
+            ("ADD", [node]) => {
+                let node = node_of(node)?;
+                let members = self.replica.status().members;
+                if !self.replica.leads() {
+                    return Err(self.refusal(&coreplane_engine::Error::Busy));
+                }
+                if !members.has(node) {
+                    self.change(MemberChange::Learner(node))?;
+                }
+                self.known.lock().joining.insert(node);
+                Ok("begun; CLUSTER STATUS tells when it is a voter".to_owned())
+            }
+            ("REMOVE", [node]) => self.change(MemberChange::Remove(node_of(node)?)),
+            ("TRANSFER", [node]) => {
+                let node = node_of(node)?;
+                if !self.replica.leads() {
+                    return Err(self.refusal(&coreplane_engine::Error::Busy));
+                }
+                let begun = self.replica.transfer_leadership(node);
+                begun.map(|()| "begun".to_owned()).map_err(|error| self.refusal(&error))
+            }
+            _ => Err(
+                "ERR CLUSTER has STATUS, INFO, MYID, SLOTS, KEYSLOT key, ADD node, REMOVE node and \
+                 TRANSFER node"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    fn figures(&self) -> Vec<(String, String)> {
+        let Status { role, term, leader, newest, committed, applied, members } =
+            self.replica.status();
+        let (progress, installed) = (self.replica.progress(), self.replica.installed());
+        let behind = progress.iter().map(|it| newest.saturating_sub(it.matched)).max();
+        [
+            ("node", self.id),
+            ("term", term),
+            ("leader", leader.unwrap_or(0)),
+            ("leads", u64::from(role == Role::Leader)),
+            ("voters", members.voters.len() as u64),
+            ("learners", members.learners.len() as u64),
+            ("newest", newest),
+            ("committed", committed),
+            ("applied", applied),
+            ("lag_entries_max", behind.unwrap_or(0)),
+            ("snapshots_installed", installed),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_string()))
+        .collect()
+    }
+
+    fn redirects(&self) -> bool {
+        self.redirects
+    }
+}
