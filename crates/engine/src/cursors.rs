@@ -17,6 +17,11 @@ pub struct Cursors<P> {
 }
 
 impl<P: Clone + Default> Cursors<P> {
+    /// Those behind this number: of several that go on with each other's cursors, each has its own.
+    pub fn behind(last: u64) -> Self {
+        Self { last, places: VecDeque::new() }
+    }
+
     /// A cursor that stands for a place.
     pub fn remember(&mut self, place: P) -> u64 {
         if self.places.len() == REMEMBERED {

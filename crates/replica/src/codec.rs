@@ -1,7 +1,7 @@
 //! What nodes say to each other, as bytes.
 //!
 //! ```text
-//!   crc32c of the rest   version  kind   cluster  start  from  to   body
+//!   crc32c of the rest   version  kind   cluster  identity  start  life  from  to   body
 //! ```
 //!
 //! A fixed form with a checksum. Consensus has protobuf types for its messages; they are filled here field by field, and
@@ -11,7 +11,7 @@
 //! How long a message is, is for the transport to tell.
 
 use crate::entry::{CONTEXT_MAX, Reader, decode_changes};
-use crate::members::{NodeId, decode_change, to_conf_change};
+use crate::members::{NodeId, Peer, decode_change, to_conf_change};
 use bytes::Bytes;
 use coreplane_engine::UnixMillis;
 use protobuf::{Message as _, ProtobufEnum};
@@ -22,6 +22,7 @@ const VERSION: u8 = 1;
 const RAFT: u8 = 1;
 const PAGE: u8 = 2;
 const RECEIPT: u8 = 3;
+const HELLO: u8 = 4;
 const CHANGES: u8 = 1;
 const MEMBERS: u8 = 2;
 
@@ -30,8 +31,12 @@ const MEMBERS: u8 = 2;
 pub struct Envelope {
     /// The cluster that both are of.
     pub cluster: u64,
+    /// Of the sender's pool.
+    pub identity: u64,
     /// How often the sender was started.
     pub start: u64,
+    /// Which of the starts with this number, should there be several, since its pool was put back.
+    pub life: u64,
     /// The sender.
     pub from: NodeId,
     /// Whom it is for.
@@ -45,6 +50,20 @@ pub(crate) enum Body {
     Raft(RaftMessage),
     Page(Page),
     Receipt(Receipt),
+    Hello(Hello),
+}
+
+/// Who the sender is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// It is of a cluster.
+    pub(crate) is_bound: bool,
+    /// It wants to be told the same.
+    pub(crate) asks: bool,
+    /// Who leads, as far as it knows; 0: nobody.
+    pub(crate) leader: NodeId,
+    /// What it knows of the receiver.
+    pub(crate) known: Peer,
 }
 
 /// A part of a snapshot.
@@ -135,7 +154,7 @@ impl Writer<'_> {
 impl Envelope {
     /// Appends the message to `bytes`.
     pub fn encode(&self, bytes: &mut Vec<u8>) {
-        let from = bytes.len();
+        let begin = bytes.len();
         bytes.extend_from_slice(&[0; 4]);
         let mut writer = Writer(bytes);
         writer.byte(VERSION);
@@ -143,15 +162,23 @@ impl Envelope {
             Body::Raft(_) => RAFT,
             Body::Page(_) => PAGE,
             Body::Receipt(_) => RECEIPT,
+            Body::Hello(_) => HELLO,
         });
-        [self.cluster, self.start, self.from, self.to].into_iter().for_each(|it| writer.word(it));
+        let Self { cluster, identity, start, life, from, to, .. } = *self;
+        [cluster, identity, start, life, from, to].into_iter().for_each(|it| writer.word(it));
         match &self.body {
             Body::Raft(message) => encode_raft(message, &mut writer),
             Body::Page(page) => encode_page(page, &mut writer),
             Body::Receipt(receipt) => encode_receipt(receipt, &mut writer),
+            Body::Hello(hello) => {
+                writer.byte(u8::from(hello.is_bound) | u8::from(hello.asks) << 1);
+                let Peer { node, identity, start, life } = hello.known;
+                let words = [hello.leader, node, identity, start, life];
+                words.into_iter().for_each(|it| writer.word(it));
+            }
         }
-        let crc = crc32c::crc32c(bytes.get(from + 4..).unwrap_or_default());
-        if let Some(to) = bytes.get_mut(from..from + 4) {
+        let crc = crc32c::crc32c(bytes.get(begin + 4..).unwrap_or_default());
+        if let Some(to) = bytes.get_mut(begin..begin + 4) {
             to.copy_from_slice(&crc.to_le_bytes());
         }
     }
@@ -177,15 +204,22 @@ impl Envelope {
 
 fn decode_rest(reader: &mut Reader<'_>) -> Option<Envelope> {
     let kind = reader.byte()?;
-    let (cluster, start) = (reader.word()?, reader.word()?);
+    let (cluster, identity) = (reader.word()?, reader.word()?);
+    let (start, life) = (reader.word()?, reader.word()?);
     let (from, to) = (reader.word()?, reader.word()?);
     let body = match kind {
         RAFT => Body::Raft(decode_raft(reader, from, to)?),
         PAGE => Body::Page(decode_page(reader)?),
         RECEIPT => Body::Receipt(decode_receipt(reader)?),
+        HELLO => {
+            let flags = reader.byte()?;
+            let (leader, node, identity) = (reader.word()?, reader.word()?, reader.word()?);
+            let known = Peer { node, identity, start: reader.word()?, life: reader.word()? };
+            Body::Hello(Hello { is_bound: flags & 1 != 0, asks: flags & 2 != 0, leader, known })
+        }
         _ => return None,
     };
-    reader.0.is_empty().then_some(Envelope { cluster, start, from, to, body })
+    reader.0.is_empty().then_some(Envelope { cluster, identity, start, life, from, to, body })
 }
 
 fn encode_raft(message: &RaftMessage, writer: &mut Writer<'_>) {
@@ -332,7 +366,7 @@ mod tests {
         append.set_msg_type(MessageType::MsgAppend);
         (append.from, append.to, append.term, append.index) = (1, 2, 3, 7);
         let mut members = Entry { index: 9, term: 3, ..Entry::default() };
-        let context = encode_change(&[MemberChange::Learner(4)]);
+        let context = encode_change(&[(MemberChange::Learner(4), 5)]);
         to_members_entry(&mut members, &context).unwrap();
         members.context = context.into();
         append.set_entries(vec![entry(8), members].into());
@@ -361,8 +395,14 @@ mod tests {
             Body::Page(page),
             Body::Receipt(receipt),
             Body::Receipt(Receipt { state: Received::All, ..receipt }),
+            Body::Hello(Hello {
+                is_bound: true,
+                asks: false,
+                leader: 3,
+                known: Peer { node: 2, identity: 3, start: 4, life: 5 },
+            }),
         ]
-        .map(|body| Envelope { cluster: 1, start: 4, from: 1, to: 2, body })
+        .map(|body| Envelope { cluster: 1, identity: 8, start: 4, life: 6, from: 1, to: 2, body })
         .to_vec()
     }
 

@@ -271,6 +271,11 @@ impl LogView {
         }
     }
 
+    /// The term of an entry of the map, if its header can be read.
+    pub(crate) fn header_term(&self, index: u64) -> Option<u64> {
+        term_of(&self.map.header(index).ok()??).ok()
+    }
+
     /// The term of the entry that was applied last; 0 if there is none.
     pub(crate) fn applied_term(&self) -> u64 {
         term_of(&self.control.applied_header).unwrap_or(0)

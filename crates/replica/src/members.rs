@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 pub type NodeId = u64;
 
 /// Nodes of a cluster at most: the control record has 512 bytes for all.
-pub(crate) const NODES_MAX: usize = 12;
+pub(crate) const NODES_MAX: usize = 7;
 
 /// The term and the index of an entry: of two logs the one whose last is greater has all that is committed, if any has.
 pub(crate) type Last = (u64, u64);
@@ -31,6 +31,8 @@ pub struct Members {
     pub voters_outgoing: Vec<NodeId>,
     /// Voters of before that are learners when it has ended.
     pub learners_next: Vec<NodeId>,
+    /// Learners that become voters as soon as they have nearly all.
+    pub joining: Vec<NodeId>,
     /// The leader ends the change by itself.
     pub auto_leave: bool,
     /// The entry that made them.
@@ -58,8 +60,8 @@ impl Members {
     pub(crate) fn count_with(&self, changes: &[MemberChange]) -> usize {
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
         let added = changes.iter().filter_map(|change| match change {
-            MemberChange::Voter(node) | MemberChange::Learner(node) => Some(*node),
             MemberChange::Remove(_) => None,
+            change => Some(change.node()),
         });
         let all: BTreeSet<NodeId> = lists.into_iter().flatten().copied().chain(added).collect();
         all.len()
@@ -78,8 +80,28 @@ impl Members {
             voters_outgoing: sorted(state.get_voters_outgoing()),
             learners_next: sorted(state.get_learners_next()),
             auto_leave: state.auto_leave,
+            joining: Vec::new(),
             index,
         }
+    }
+
+    /// Who joins after these changes, of those who are learners then.
+    pub(crate) fn joining_after(
+        &self,
+        changes: &[MemberChange],
+        learners: &[NodeId],
+    ) -> Vec<NodeId> {
+        let joins = changes.iter().filter_map(|change| match change {
+            MemberChange::Join(node) => Some(*node),
+            _ => None,
+        });
+        let ends = |node: &NodeId| changes.iter().any(|it| it.node() == *node);
+        let before = self.joining.iter().copied().filter(|node| !ends(node));
+        let mut all: Vec<NodeId> = before.chain(joins).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.retain(|node| learners.contains(node));
+        all
     }
 
     pub(crate) fn to_state(&self) -> ConfState {
@@ -95,7 +117,8 @@ impl Members {
     fn encode(&self, bytes: &mut Vec<u8>) -> Result<()> {
         bytes.push(u8::from(self.auto_leave));
         bytes.extend_from_slice(&self.index.to_le_bytes());
-        for list in [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next] {
+        let Self { voters, learners, voters_outgoing, learners_next, joining, .. } = self;
+        for list in [voters, learners, voters_outgoing, learners_next, joining] {
             if list.len() > NODES_MAX {
                 let (what, given) = ("members of a kind", list.len() as u64);
                 return Err(Error::OutOfRange { what, given, from: 0, to: NODES_MAX as u64 });
@@ -113,16 +136,34 @@ impl Members {
             let count = usize::from(reader.byte()?);
             (0..count).map(|_| reader.word()).collect::<Option<Vec<NodeId>>>()
         };
-        let (voters, learners, voters_outgoing, learners_next) =
-            (list()?, list()?, list()?, list()?);
-        Some(Self { voters, learners, voters_outgoing, learners_next, auto_leave, index })
+        let (voters, learners, voters_outgoing, learners_next, joining) =
+            (list()?, list()?, list()?, list()?, list()?);
+        Some(Self { voters, learners, voters_outgoing, learners_next, joining, auto_leave, index })
     }
+}
+
+/// What is known of a member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) node: NodeId,
+    /// Of its pool.
+    pub(crate) identity: u64,
+    /// The newest start that was heard of, and which life it was.
+    pub(crate) start: u64,
+    pub(crate) life: u64,
 }
 
 /// What a node has in its control record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Notes {
     pub(crate) members: Members,
+    /// Of its own pool.
+    pub(crate) identity: u64,
+    /// It is of a cluster, and knows the pools of all members.
+    pub(crate) is_bound: bool,
+    /// It was of a cluster, or is to be: what it has says nothing.
+    pub(crate) is_blank: bool,
+    pub(crate) peers: Vec<Peer>,
     /// The last entry that was given up for a snapshot.
     pub(crate) last: Last,
     /// How often the node was started.
@@ -136,8 +177,15 @@ impl Notes {
     /// [`Error::OutOfRange`] of too many nodes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        for word in [self.last.0, self.last.1, self.start, self.passed] {
+        for word in [self.last.0, self.last.1, self.start, self.passed, self.identity] {
             bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.push(u8::from(self.is_bound) | u8::from(self.is_blank) << 1);
+        bytes.push(self.peers.len() as u8);
+        for Peer { node, identity, start, life } in &self.peers {
+            for word in [node, identity, start, life] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
         }
         self.members.encode(&mut bytes)?;
         Ok(bytes)
@@ -147,9 +195,36 @@ impl Notes {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let last = (reader.word()?, reader.word()?);
-        let (start, passed) = (reader.word()?, reader.word()?);
+        let (start, passed, identity) = (reader.word()?, reader.word()?, reader.word()?);
+        let (flags, count) = (reader.byte()?, reader.byte()?);
+        let peers = (0..count).map(|_| {
+            let (node, identity) = (reader.word()?, reader.word()?);
+            Some(Peer { node, identity, start: reader.word()?, life: reader.word()? })
+        });
+        let peers = peers.collect::<Option<_>>()?;
         let members = Members::decode(&mut reader)?;
-        reader.0.is_empty().then_some(Self { members, last, start, passed })
+        let (is_bound, is_blank) = (flags & 1 != 0, flags & 2 != 0);
+        let notes = Self { members, last, start, passed, identity, is_bound, is_blank, peers };
+        reader.0.is_empty().then_some(notes)
+    }
+
+    /// What is known of a member.
+    pub(crate) fn peer(&self, node: NodeId) -> Option<Peer> {
+        self.peers.iter().copied().find(|peer| peer.node == node)
+    }
+
+    /// Notes other members: which pools they have, where that is said, and nothing of who is none.
+    pub(crate) fn note_members(&mut self, members: Members, changes: &[(MemberChange, u64)]) {
+        for (change, identity) in changes.iter().filter(|(_, identity)| *identity != 0) {
+            let node = change.node();
+            if self.peer(node).is_none_or(|peer| peer.identity != *identity) {
+                self.peers.retain(|peer| peer.node != node);
+                self.peers.push(Peer { node, identity: *identity, start: 0, life: 0 });
+            }
+        }
+        self.peers.retain(|peer| members.has(peer.node));
+        self.peers.sort_unstable_by_key(|peer| peer.node);
+        self.members = members;
     }
 }
 
@@ -160,55 +235,74 @@ pub enum MemberChange {
     Voter(NodeId),
     /// It is sent all.
     Learner(NodeId),
+    /// It is sent all, and elects as soon as it has nearly all. One whose pool is another than it was is filled anew.
+    Join(NodeId),
     /// It takes no part any more.
     Remove(NodeId),
 }
 
 impl MemberChange {
+    /// Which node.
+    pub fn node(self) -> NodeId {
+        match self {
+            Self::Voter(node) | Self::Learner(node) | Self::Join(node) | Self::Remove(node) => node,
+        }
+    }
+
     /// True if the node is a voter no more.
     pub(crate) fn ends(self, voter: NodeId) -> bool {
-        matches!(self, Self::Learner(node) | Self::Remove(node) if node == voter)
+        self.node() == voter && !matches!(self, Self::Voter(_))
     }
 }
 
-/// A change of members as the context of an entry; none at all ends one that is under way.
-pub(crate) fn encode_change(changes: &[MemberChange]) -> Vec<u8> {
+/// Bytes of a change in a context.
+pub(crate) const CHANGE: usize = 17;
+
+/// A change of members as the context of an entry, each with the identity of the node's pool, or 0 if that is known; none at
+/// all ends one that is under way.
+pub(crate) fn encode_change(changes: &[(MemberChange, u64)]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for change in changes {
+    for (change, identity) in changes {
         let (op, node) = match change {
             MemberChange::Voter(node) => (1, node),
             MemberChange::Learner(node) => (2, node),
             MemberChange::Remove(node) => (3, node),
+            MemberChange::Join(node) => (4, node),
         };
         bytes.push(op);
         bytes.extend_from_slice(&node.to_le_bytes());
+        bytes.extend_from_slice(&identity.to_le_bytes());
     }
     bytes
 }
 
 /// The opposite; none if it is no such context.
-pub(crate) fn decode_change(bytes: &[u8]) -> Option<Vec<MemberChange>> {
+pub(crate) fn decode_change(bytes: &[u8]) -> Option<Vec<(MemberChange, u64)>> {
     let (mut changes, mut reader) = (Vec::new(), Reader(bytes));
     while !reader.0.is_empty() {
-        let (op, node) = (reader.byte()?, reader.word()?);
-        changes.push(match op {
+        let (op, node, identity) = (reader.byte()?, reader.word()?, reader.word()?);
+        let change = match op {
             1 => MemberChange::Voter(node),
             2 => MemberChange::Learner(node),
             3 => MemberChange::Remove(node),
+            4 => MemberChange::Join(node),
             _ => return None,
-        });
+        };
+        changes.push((change, identity));
     }
     Some(changes)
 }
 
 /// The change as consensus has it.
-pub(crate) fn to_conf_change(changes: &[MemberChange]) -> ConfChangeV2 {
+pub(crate) fn to_conf_change(changes: &[(MemberChange, u64)]) -> ConfChangeV2 {
     let mut conf = ConfChangeV2::default();
     conf.set_transition(ConfChangeTransition::Auto);
-    let singles = changes.iter().map(|change| {
+    let singles = changes.iter().map(|(change, _)| {
         let (kind, node) = match change {
             MemberChange::Voter(node) => (ConfChangeType::AddNode, node),
-            MemberChange::Learner(node) => (ConfChangeType::AddLearnerNode, node),
+            MemberChange::Learner(node) | MemberChange::Join(node) => {
+                (ConfChangeType::AddLearnerNode, node)
+            }
             MemberChange::Remove(node) => (ConfChangeType::RemoveNode, node),
         };
         let mut single = ConfChangeSingle::default();
@@ -231,24 +325,51 @@ mod tests {
             learners: vec![4],
             voters_outgoing: vec![],
             learners_next: vec![9],
+            joining: vec![4],
             auto_leave: true,
             index: 77,
         };
-        let notes = Notes { members: members.clone(), last: (3, 4), start: 9, passed: 5 };
+        let peers = vec![Peer { node: 1, identity: 2, start: 3, life: 4 }; 7];
+        let notes = Notes {
+            members: members.clone(),
+            last: (3, 4),
+            start: 9,
+            passed: 5,
+            identity: 6,
+            is_bound: true,
+            is_blank: false,
+            peers,
+        };
         let bytes = notes.encode().unwrap();
-        assert_eq!(Notes::decode(&bytes), Some(notes));
+        assert_eq!(Notes::decode(&bytes), Some(notes.clone()));
         (0..bytes.len()).for_each(|cut| assert_eq!(Notes::decode(&bytes[..cut]), None));
-        assert_eq!(Members::of_state(&members.to_state(), 77), members);
+        let again = Members::of_state(&members.to_state(), 77);
+        assert_eq!(Members { joining: vec![4], ..again }, members);
+        let all: Vec<NodeId> = (1..=NODES_MAX as u64).collect();
+        let most = Members {
+            voters: all.clone(),
+            voters_outgoing: all.clone(),
+            joining: all,
+            ..Members::default()
+        };
+        let most = Notes { members: most, peers: vec![Peer::default(); NODES_MAX], ..notes };
+        assert!(most.encode().unwrap().len() <= coreplane_mvcc::MEMBERS_MAX);
         let many = Members { voters: (0..13).collect(), ..Members::default() };
         assert!(Notes { members: many, ..Notes::default() }.encode().is_err());
     }
 
     #[test]
     fn a_change_is_what_it_was() {
-        let changes = [MemberChange::Voter(3), MemberChange::Learner(4), MemberChange::Remove(5)];
+        let changes = [
+            (MemberChange::Voter(3), 7),
+            (MemberChange::Learner(4), 0),
+            (MemberChange::Remove(5), 0),
+            (MemberChange::Join(6), 9),
+        ];
         let bytes = encode_change(&changes);
         assert_eq!(decode_change(&bytes), Some(changes.to_vec()));
-        assert_eq!(to_conf_change(&changes).get_changes().len(), 3);
+        assert_eq!(to_conf_change(&changes).get_changes().len(), 4);
+        assert_eq!(bytes.len(), 4 * CHANGE);
         assert_eq!(decode_change(&bytes[1..]), None);
     }
 }

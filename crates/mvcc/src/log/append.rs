@@ -84,12 +84,13 @@ impl LogMap {
         appended
     }
 
-    /// True if there is room for an entry of these changes without the [reserve](LogMap::append): whoever proposes entries
-    /// that others have to take asks first.
+    /// True if there is room for an entry of these changes without the [reserve](LogMap::append), or, of deletes alone,
+    /// beside what is kept for those, and for so many bytes of records `beside` that were asked for before and are not
+    /// appended yet: whoever proposes entries that others have to take asks first.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; as [`LogMap::append`] of changes that no entry can have.
-    pub fn check_room(&self, changes: &Batch) -> Result<()> {
+    pub fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
         let store = &self.store;
         let (mut lengths, mut keys) = (Vec::new(), Vec::new());
         let (mut chains, mut has_puts) = (0, false);
@@ -103,6 +104,12 @@ impl LogMap {
             lengths.push(Change { change, prepared: None }.len().min(store.inline_max(&[])));
             keys.push(key);
         }
+        let (mut left, most) = (beside as usize, store.inline_max(&[]));
+        while left > 0 {
+            lengths.push(left.min(most));
+            left -= left.min(most);
+        }
+        lengths.push(store.map.read().log().ok_or_else(no_log)?.closing_len(ENTRY_HEADER_MAX));
         let group = Group { lengths: &lengths, keys: &keys };
         let mut patience = Patience::default();
         loop {
@@ -123,6 +130,12 @@ impl LogMap {
                 space => patience.wait(store, space)?,
             }
         }
+    }
+
+    /// Bytes of records that are asked for one by one ([`LogMap::check_room`]) before they are appended, at most.
+    pub fn room_at_once(&self) -> u64 {
+        let space = &self.store.volume.space;
+        (space.len() / 128).clamp(u64::from(space.page_size()), 1 << 20)
     }
 
     fn check_next(&self, map: &mut Writing<'_>, timestamp: u64) -> Result<()> {
@@ -154,7 +167,7 @@ impl LogMap {
         let lengths: Vec<usize> = lengths.collect();
         let keys: Vec<&[u8]> = all.iter().map(|it| it.change.key()).collect();
         let has_puts = all.iter().any(|it| it.change.value().is_some());
-        let purpose = purpose_of(uses_reserve || !has_puts);
+        let purpose = if has_puts { purpose_of(uses_reserve) } else { Purpose::Delete };
         let mut patience = Patience::default();
         loop {
             let mut map = store.map.write();

@@ -1,7 +1,7 @@
 //! What is behind the lock: the node, and what is open.
 
 use super::effects::Effects;
-use super::settlement::{Settlement, ticket_of_proposal};
+use super::settlement::Settlement;
 use crate::codec::Envelope;
 use crate::node::{Node, Role};
 use coreplane_engine::{Batch, Error, Record, Result, Ticket, UnixMillis, Value, Visibility};
@@ -40,8 +40,10 @@ pub(super) struct Core {
     pub(super) envelopes: Vec<Envelope>,
     /// The term in which it leads, and has been seen to.
     leads_in: Option<u64>,
-    /// Leaderships that have begun or ended here.
-    pub(super) leaderships: u64,
+    /// Somebody may wait for what a turn has told.
+    is_news: bool,
+    /// Everything is being deleted: up to this key, all that was proposed up to this index.
+    pub(super) clearing: Option<(Vec<u8>, u64)>,
     pub(super) is_closed: bool,
     /// An entry with an expiry was seen, or may have been.
     pub(super) may_expire: bool,
@@ -64,7 +66,8 @@ impl Core {
             open: Settlement::default(),
             envelopes: Vec::new(),
             leads_in: None,
-            leaderships: 0,
+            is_news: false,
+            clearing: None,
             is_closed: false,
             may_expire: true,
             counts: Counts::default(),
@@ -81,7 +84,8 @@ impl Core {
         }
         let leads_in = self.node.leads_in();
         let is_other = leads_in != self.leads_in;
-        let is_news = is_other
+        let is_news = std::mem::take(&mut self.is_news)
+            || is_other
             || [&output.lost, &output.reads, &output.reads_lost].iter().any(|it| !it.is_empty())
             || !output.settled.is_empty();
         for (number, _) in &output.settled {
@@ -94,8 +98,11 @@ impl Core {
         }
         if is_other {
             self.leads_in = leads_in;
-            self.leaderships += 1;
+            self.open.begin_leadership();
             self.effects.clear();
+            self.clearing = None;
+            // What others have proposed is not known.
+            self.may_expire = true;
         }
         is_news
     }
@@ -106,6 +113,7 @@ impl Core {
         if self.is_closed {
             return Err(Error::Closed);
         }
+        self.node.check_running()?;
         if self.leads_in.is_some() {
             return Ok(());
         }
@@ -159,6 +167,11 @@ impl Core {
         changes: &Batch,
         passed: Option<UnixMillis>,
     ) -> Result<(u64, Ticket)> {
+        if self.node.is_turn_due() {
+            let turned = self.node.flush();
+            self.is_news |= self.take_output();
+            turned?;
+        }
         let proposal = self.node.propose(changes, passed)?;
         if passed.is_none() {
             self.counts.add(changes);
@@ -169,7 +182,7 @@ impl Core {
         if !mutant!("replica.effect.unseen") {
             self.effects.add((proposal.number, proposal.index), changes.changes());
         }
-        Ok((proposal.index, ticket_of_proposal(proposal.number)))
+        Ok((proposal.index, self.open.ticket_of_proposal(proposal.number)))
     }
 
     /// Proposes that keys which have expired by `now` are deleted: who is told that they are not there rests on that. So

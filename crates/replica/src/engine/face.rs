@@ -124,9 +124,9 @@ impl Engine for Replica {
 
     fn clear(&self) -> Result<()> {
         loop {
-            match self.clear_all() {
+            match self.clear_some() {
                 Ok(ticket) => return self.wait_done(&Horizon::from(ticket)),
-                Err(Error::Busy) => self.wait_done(&Horizon::from(self.visible_ticket()))?,
+                Err(Error::Busy) => self.persisted()?,
                 Err(error) => return Err(error),
             }
         }
@@ -171,7 +171,7 @@ impl Engine for Replica {
             ("raft_newest", status.newest),
             ("raft_committed", status.committed),
             ("raft_applied", status.applied),
-            ("raft_leaderships", core.leaderships),
+            ("raft_leaderships", core.open.leaderships()),
             ("raft_snapshots_installed", core.node.installed()),
         ]);
         stats
@@ -210,8 +210,9 @@ impl Deferred for Replica {
     }
 
     fn visible_ticket(&self) -> Ticket {
-        // Who does not lead has shown nothing.
-        self.core.lock().visible_ticket().unwrap_or(Ticket::DURABLE)
+        let mut core = self.core.lock();
+        // What was seen in a leadership that has ended since does not hold.
+        core.visible_ticket().unwrap_or_else(|_| core.open.lost_ticket())
     }
 
     fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
@@ -231,10 +232,10 @@ impl Deferred for Replica {
     }
 
     fn clear_early(&self) -> Result<Ticket> {
-        self.clear_all()
+        self.clear_some()
     }
 
     fn leaderships(&self) -> u64 {
-        self.core.lock().leaderships
+        self.core.lock().open.leaderships()
     }
 }

@@ -84,6 +84,7 @@ impl Replica {
         let listeners_here: Arc<RwLock<Vec<DurableListener>>> = Arc::default();
         let told = Arc::clone(&listeners_here);
         map.on_durable(Arc::new(move || told.read().iter().for_each(|listener| listener())));
+        let life = settings.life;
         let (kind, key_len_max) = (map.kind(), map.key_len_max());
         let limits = Limits {
             key_len_max,
@@ -97,7 +98,7 @@ impl Replica {
             changed: Condvar::new(),
             listeners: RwLock::default(),
             listeners_here,
-            cursors: Mutex::default(),
+            cursors: Mutex::new(Cursors::behind(life >> 2 & !0xffff_ffff)),
             time: time.unwrap_or_else(|| Arc::new(UnixMillis::now)),
         })
     }
@@ -194,9 +195,13 @@ impl Replica {
     /// # Errors
     /// As [`Node::propose_members`].
     pub fn change_members(&self, changes: &[MemberChange]) -> Result<Ticket> {
-        let proposal = self.core.lock().node.propose_members(changes)?;
+        let ticket = {
+            let mut core = self.core.lock();
+            let proposal = core.node.propose_members(changes)?;
+            core.open.ticket_of_proposal(proposal.number)
+        };
         self.persisted()?;
-        Ok(settlement::ticket_of_proposal(proposal.number))
+        Ok(ticket)
     }
 
     /// Gives the leadership to another node, if it has all entries in time.
@@ -220,6 +225,8 @@ impl Replica {
         let core = self.core.lock();
         for ticket in horizon.tickets() {
             if !core.open.is_done(*ticket)? {
+                // Of one that has stopped it never will be.
+                core.node.check_running()?;
                 return Ok(false);
             }
         }

@@ -7,9 +7,15 @@
 use coreplane_engine::{Error, Result, Ticket};
 use std::collections::BTreeMap;
 
-/// The tickets' logs.
+/// What tickets are of. Their log is that and the leadership, lest those of one hide those of another in a horizon, which
+/// knows the last of each log.
 const PROPOSALS: u16 = 0;
 const READS: u16 = 1;
+const KINDS: u16 = 2;
+const LEADERSHIPS: u64 = 2000;
+
+/// A number that is no read's, and lost for ever.
+const NO_READ: u64 = 1;
 
 /// A read that is open.
 #[derive(Debug, Default)]
@@ -20,8 +26,10 @@ struct Read {
 }
 
 /// Proposals and reads, and what became of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Settlement {
+    /// Leaderships that have begun or ended here.
+    leaderships: u64,
     /// The last proposal that is applied.
     settled: u64,
     reads: BTreeMap<u64, Read>,
@@ -31,11 +39,36 @@ pub(super) struct Settlement {
     lost: Vec<(u16, u64, u64)>,
 }
 
-pub(super) fn ticket_of_proposal(number: u64) -> Ticket {
-    Ticket::new(PROPOSALS, number)
+impl Default for Settlement {
+    fn default() -> Self {
+        let lost = vec![(READS, NO_READ, NO_READ)];
+        Self { leaderships: 0, settled: 0, reads: BTreeMap::new(), joins: None, lost }
+    }
 }
 
 impl Settlement {
+    fn ticket(&self, kind: u16, number: u64) -> Ticket {
+        Ticket::new((self.leaderships % LEADERSHIPS) as u16 * KINDS + kind, number)
+    }
+
+    pub(super) fn ticket_of_proposal(&self, number: u64) -> Ticket {
+        self.ticket(PROPOSALS, number)
+    }
+
+    /// The ticket of what was seen, and does not hold any more.
+    pub(super) fn lost_ticket(&self) -> Ticket {
+        self.ticket(READS, NO_READ)
+    }
+
+    /// A leadership has begun, or ended.
+    pub(super) fn begin_leadership(&mut self) {
+        self.leaderships += 1;
+    }
+
+    pub(super) fn leaderships(&self) -> u64 {
+        self.leaderships
+    }
+
     pub(super) fn settle(&mut self, proposal: u64) {
         self.settled = self.settled.max(proposal);
         let settled = self.settled;
@@ -87,7 +120,7 @@ impl Settlement {
         if let Some(open) = self.reads.get_mut(&read) {
             open.rests_on = open.rests_on.max(proposal);
         }
-        Ticket::new(READS, read)
+        self.ticket(READS, read)
     }
 
     /// True if what the ticket stands for is done.
@@ -98,14 +131,14 @@ impl Settlement {
         if ticket.is_durable() {
             return Ok(true);
         }
-        let (log, number) = (ticket.log(), ticket.position());
+        let (kind, number) = (ticket.log() % KINDS, ticket.position());
         let is_lost = |(lost, first, last): &(u16, u64, u64)| {
-            *lost == log && (*first..=*last).contains(&number)
+            *lost == kind && (*first..=*last).contains(&number)
         };
         if self.lost.iter().any(is_lost) {
             return Err(Error::Indeterminate);
         }
-        Ok(match log {
+        Ok(match kind {
             PROPOSALS => number <= self.settled,
             _ => self.reads.first_key_value().is_none_or(|(first, _)| *first > number),
         })
@@ -144,10 +177,12 @@ mod tests {
         let read = settlement.rest(4, 3);
         settlement.lose(&[2, 3], &[4]);
         settlement.settle(6);
-        assert!(settlement.is_done(ticket_of_proposal(1)).unwrap());
-        assert!(matches!(settlement.is_done(ticket_of_proposal(3)), Err(Error::Indeterminate)));
+        let is_done = |number| settlement.is_done(settlement.ticket_of_proposal(number));
+        assert!(is_done(1).unwrap());
+        assert!(matches!(is_done(3), Err(Error::Indeterminate)));
         assert!(matches!(settlement.is_done(read), Err(Error::Indeterminate)));
-        assert!(settlement.is_done(ticket_of_proposal(6)).unwrap());
-        assert!(!settlement.is_done(ticket_of_proposal(7)).unwrap());
+        assert!(matches!(settlement.is_done(settlement.lost_ticket()), Err(Error::Indeterminate)));
+        assert!(is_done(6).unwrap());
+        assert!(!is_done(7).unwrap());
     }
 }

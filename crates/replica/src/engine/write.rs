@@ -132,27 +132,45 @@ impl Replica {
         Ok(Written { ticket: Ticket::DURABLE, ..written })
     }
 
-    /// Proposes that everything is deleted, in entries of some keys each. What was written meanwhile stays.
+    /// Proposes that everything is deleted that was proposed up to now, in entries of some keys each: one of them at a call.
+    /// What is written meanwhile stays.
     ///
     /// # Errors
-    /// [`Error::Busy`] if that is too much at once: it has begun, and is to be asked for again.
-    pub(super) fn clear_all(&self) -> Result<Ticket> {
-        const KEYS: usize = 4096;
+    /// [`Error::Busy`] if there is more: it has begun, and is to be asked for again.
+    pub(super) fn clear_some(&self) -> Result<Ticket> {
         let mut core = self.core.lock();
         core.check_leads()?;
-        let (mut start, mut ticket) = (Vec::new(), core.visible_ticket()?);
+        let newest = core.node.newest();
+        let (start, until) = core.clearing.take().unwrap_or_else(|| (Vec::new(), newest));
+        let mut count = CLEARED_MAX;
         loop {
             let mut deletes = Batch::new();
-            core.walk((&start, None), false, &mut |key, _| {
-                deletes.delete(key);
-                deletes.len() < KEYS
+            core.walk((&start, None), false, &mut |key, record| {
+                if record.sequence <= until {
+                    deletes.delete(key);
+                }
+                deletes.len() < count
             })?;
-            let Some(last) = deletes.changes().next_back() else { return Ok(ticket) };
-            start = [last.key(), &[0]].concat();
-            ticket = core.propose(&deletes, None)?.1;
+            let Some(last) = deletes.changes().next_back() else { return core.visible_ticket() };
+            let next = [last.key(), &[0]].concat();
+            match core.propose(&deletes, None) {
+                Ok(_) => {
+                    core.clearing = Some((next, until));
+                    return Err(Error::Busy);
+                }
+                // As many records as are deleted take room, until the entry is applied.
+                Err(Error::NoSpace { .. }) if count > 1 => count /= 8,
+                Err(error) => {
+                    core.clearing = Some((start, until));
+                    return Err(error);
+                }
+            }
         }
     }
 }
+
+/// Keys that are deleted at once.
+const CLEARED_MAX: usize = 2048;
 
 fn apply(core: &mut Core, batch: &Batch, now: UnixMillis) -> Result<Written> {
     let mut changes = Batch::with_capacity(batch.len(), batch.bytes_len());

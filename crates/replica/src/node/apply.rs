@@ -1,7 +1,7 @@
 //! What becomes of entries that are committed.
 
 use super::{Node, Open, State};
-use crate::members::{Members, NODES_MAX, decode_change, to_conf_change};
+use crate::members::{MemberChange, Members, NODES_MAX, decode_change, to_conf_change};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use raft::StateRole;
@@ -52,19 +52,32 @@ impl Node {
             // They were changed before a cut, and that the entry is applied was lost.
             return Ok(());
         }
-        if self.view.0.lock().members().count_with(&changes) > NODES_MAX {
+        let plain: Vec<MemberChange> = changes.iter().map(|it| it.0).collect();
+        if self.view.0.lock().members().count_with(&plain) > NODES_MAX {
             // No node has room for so many.
             return Ok(());
         }
         // One that cannot be made any more, for another one was made before it, makes nothing.
         let Ok(state) = raw.apply_conf_change(&to_conf_change(&changes)) else { return Ok(()) };
-        let members = Members::of_state(&state, entry.index);
+        let mut members = Members::of_state(&state, entry.index);
+        for change in &plain {
+            // What is joined may be another pool, which has nothing of what the one before it had.
+            if let MemberChange::Join(node) = change
+                && let Some(progress) = raw.raft.mut_prs().get_mut(*node)
+            {
+                (progress.matched, progress.next_idx) = (0, 1);
+                progress.become_probe();
+                progress.recent_active = false;
+            }
+        }
         if raw.raft.state == StateRole::Leader && !members.elects(self.settings.id) {
             // Proposed by the leader before. It would go on as one, which it is not any more.
             let term = raw.raft.term;
             raw.raft.become_follower(term, 0);
         }
-        self.view.0.lock().change_notes(|notes| notes.members = members)
+        let learners = [members.learners.as_slice(), &members.learners_next].concat();
+        members.joining = self.view.0.lock().members().joining_after(&plain, &learners);
+        self.view.0.lock().change_notes(|notes| notes.note_members(members, &changes))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 mod apply;
+mod identity;
 mod propose;
 mod reads;
 mod settings;
@@ -19,7 +20,7 @@ use raft::eraftpb::{Message as RaftMessage, MessageType};
 use raft::{RawNode, StateRole};
 pub use settings::{MemberProgress, Output, Proposal, Role, Settings, Status};
 use start::{begin, consensus, damage, form};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use transfer::{Install, Transfer};
@@ -51,12 +52,22 @@ enum State {
 /// A node of a cluster.
 pub struct Node {
     settings: Settings,
-    /// How often it was started, this time included.
+    /// How often it was started, this time included, and which life that is.
     start: u64,
+    life: u64,
+    /// Nodes that have said hello: their identities, and whether they are of a cluster.
+    heard: BTreeMap<NodeId, (u64, bool)>,
+    /// Nodes that others have named as the leader.
+    told_of: BTreeSet<NodeId>,
+    /// Nodes that know of this start.
+    greeted: BTreeSet<NodeId>,
+    hello_ticks: usize,
     view: SharedView,
     state: State,
     unpersisted: VecDeque<Unpersisted>,
     next_number: u64,
+    /// Bytes of proposals since the last turn.
+    unwritten: u64,
     proposals: BTreeMap<u64, Open>,
     /// Reads that were not begun, those that a majority is asked for, and those that wait for an index to be applied.
     reads_new: Vec<u64>,
@@ -97,20 +108,28 @@ impl Node {
         {
             form(&mut view, &settings)?;
         }
-        let start = begin(&mut view)?;
-        let has_log = !view.control().is_installing && !damage(&mut view)?;
+        let start = begin(&mut view, &settings)?;
+        let is_blank = view.control().is_installing || view.notes().is_blank;
+        let has_log = !is_blank && !damage(&mut view)?;
         let view = SharedView(Arc::new(Mutex::new(view)));
         let state = match has_log {
             true => State::Running(Box::new(consensus(&view, &settings)?)),
             false => State::Installing(None),
         };
         let mut node = Self {
-            settings,
             start,
+            life: settings.life,
+            heard: BTreeMap::new(),
+            told_of: BTreeSet::new(),
+            greeted: BTreeSet::new(),
+            hello_ticks: 0,
+            settings,
             view,
             state,
             unpersisted: VecDeque::new(),
-            next_number: 1,
+            // No number below is anybody's.
+            next_number: 2,
+            unwritten: 0,
             proposals: BTreeMap::new(),
             reads_new: Vec::new(),
             reads_asked: BTreeMap::new(),
@@ -122,6 +141,7 @@ impl Node {
             stopped: None,
         };
         node.draw_timeout();
+        node.bind()?;
         Ok(node)
     }
 
@@ -148,14 +168,20 @@ impl Node {
     /// If the medium fails, or is damaged: the node has stopped.
     pub fn step(&mut self, envelope: Envelope) -> Result<()> {
         self.check_running()?;
-        let Envelope { cluster, from, to, body, .. } = envelope;
+        let Envelope { cluster, from, to, .. } = envelope;
         if cluster != self.settings.cluster || to != self.settings.id || from == to {
             return Ok(());
         }
-        self.run(|node| match body {
-            Body::Raft(message) => node.step_raft(message),
-            Body::Page(page) => node.take_page(from, page),
-            Body::Receipt(receipt) => node.take_receipt(from, receipt),
+        self.run(|node| {
+            if !node.is_heard(&envelope)? {
+                return Ok(());
+            }
+            match envelope.body {
+                Body::Raft(message) => node.step_raft(message),
+                Body::Page(page) => node.take_page(from, page),
+                Body::Receipt(receipt) => node.take_receipt(from, receipt),
+                Body::Hello(_) => Ok(()),
+            }
         })
     }
 
@@ -165,9 +191,14 @@ impl Node {
     /// As [`Node::step`].
     pub fn tick(&mut self) -> Result<()> {
         self.run(|node| {
-            if let State::Running(raw) = &mut node.state {
+            node.tick_identity();
+            let waits = node.is_waiting();
+            if let State::Running(raw) = &mut node.state
+                && !waits
+            {
                 let _is_ready = raw.tick();
             }
+            node.tend_members();
             node.silent_ticks += 1;
             node.draw_timeout();
             node.tick_transfers()
@@ -249,6 +280,14 @@ impl Node {
         UnixMillis(self.view().notes().passed)
     }
 
+    /// The newest entry that it has, written or not.
+    pub fn newest(&self) -> u64 {
+        match &self.state {
+            State::Running(raw) => raw.raft.raft_log.last_index(),
+            State::Installing(_) => self.view().control().newest,
+        }
+    }
+
     /// Snapshots that were installed since it was opened.
     pub fn installed(&self) -> u64 {
         self.installed
@@ -277,7 +316,7 @@ impl Node {
         self.view.0.lock()
     }
 
-    fn check_running(&self) -> Result<()> {
+    pub(crate) fn check_running(&self) -> Result<()> {
         match &self.stopped {
             None => Ok(()),
             Some(why) => Err(Error::Unusable(format!("the node has stopped: {why}"))),
@@ -333,6 +372,7 @@ impl Node {
                 }
                 if mutant!("replica.ack.early") { Ticket::DURABLE } else { view.commit()? }
             };
+            self.unwritten = 0;
             let number = ready.number();
             if let State::Running(raw) = &mut self.state {
                 raw.advance_append_async(ready);
@@ -390,8 +430,10 @@ impl Node {
     }
 
     fn send(&mut self, to: NodeId, body: Body) {
-        let (cluster, id, start) = (self.settings.cluster, self.settings.id, self.start);
-        self.output.envelopes.push(Envelope { cluster, start, from: id, to, body });
+        let (cluster, from) = (self.settings.cluster, self.settings.id);
+        let (start, life) = (self.start, self.life);
+        let identity = self.view().notes().identity;
+        self.output.envelopes.push(Envelope { cluster, identity, start, life, from, to, body });
     }
 
     /// What was begun in a leadership that has ended is lost to its caller.

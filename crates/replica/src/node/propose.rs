@@ -3,11 +3,19 @@
 use super::{Node, Open, Proposal, State};
 use crate::entry::{CONTEXT_MAX, ENTRY_BYTES_MAX, encode_last_changes};
 use crate::log_view::SharedView;
-use crate::members::{MemberChange, NODES_MAX, encode_change, to_conf_change};
+use crate::members::{CHANGE, MemberChange, NODES_MAX, encode_change, to_conf_change};
 use coreplane_engine::{Batch, Error, Result, UnixMillis};
 use raft::{RawNode, StateRole};
 
+/// Bytes of a record beside its key and value, about.
+const RECORD: usize = 64;
+
 impl Node {
+    /// True if so much was proposed that it is to be written before more is.
+    pub fn is_turn_due(&self) -> bool {
+        self.unwritten >= self.view().map.room_at_once()
+    }
+
     /// Proposes changes that are made together. They may rest on a time that has `passed`: when they are applied, no
     /// node's clock is before it ([`Node::passed`]).
     ///
@@ -25,9 +33,11 @@ impl Node {
         if bytes > ENTRY_BYTES_MAX {
             return Err(Error::ValueTooLong { len: bytes, max: ENTRY_BYTES_MAX });
         }
-        self.view().map.check_room(changes)?;
+        self.view().map.check_room(changes, self.unwritten)?;
         let data = encode_last_changes(changes);
-        self.propose_with(|raw| raw.propose(context, data))
+        let proposal = self.propose_with(|raw| raw.propose(context, data))?;
+        self.unwritten += (bytes + changes.len() * RECORD) as u64;
+        Ok(proposal)
     }
 
     /// Proposes that members change.
@@ -35,19 +45,23 @@ impl Node {
     /// # Errors
     /// As [`Node::propose`]; [`Error::NotLeader`] also of the leader that is to be a voter no more: it sees to it that
     /// another one leads, to which the same is to be proposed. [`Error::OutOfRange`] of no change, of too many at once, and of
-    /// too many nodes.
+    /// too many nodes. [`Error::Busy`] also of a node that has not said hello yet.
     pub fn propose_members(&mut self, changes: &[MemberChange]) -> Result<Proposal> {
-        let context = encode_change(changes);
         let (what, given) = ("changes of members", changes.len() as u64);
-        if context.len() > CONTEXT_MAX || changes.is_empty() {
-            return Err(Error::OutOfRange { what, given, from: 1, to: CONTEXT_MAX as u64 / 9 });
+        let to = (CONTEXT_MAX / CHANGE) as u64;
+        if given > to || changes.is_empty() {
+            return Err(Error::OutOfRange { what, given, from: 1, to });
         }
         let nodes = self.view().members().count_with(changes) as u64;
         if nodes > NODES_MAX as u64 {
             let (what, to) = ("nodes of a cluster", NODES_MAX as u64);
             return Err(Error::OutOfRange { what, given: nodes, from: 1, to });
         }
-        let conf = to_conf_change(changes);
+        // A node that has not said who it is cannot be a member yet.
+        let with_identity = |change: &MemberChange| Some((*change, self.identity_for(*change)?));
+        let identified: Option<Vec<_>> = changes.iter().map(with_identity).collect();
+        let identified = identified.ok_or(Error::Busy)?;
+        let (context, conf) = (encode_change(&identified), to_conf_change(&identified));
         if let State::Running(raw) = &mut self.state
             && raw.raft.state == StateRole::Leader
             && changes.iter().any(|it| it.ends(self.settings.id))

@@ -13,6 +13,12 @@ pub struct Settings {
     pub cluster: u64,
     /// Who forms the cluster, if there is none yet: the same on each of them. Empty of a node that is to be added to one.
     pub peers: Vec<NodeId>,
+    /// Whom a node greets that is to be added to a cluster.
+    pub contacts: Vec<NodeId>,
+    /// Drawn at random: the identity of its pool, if that has none yet. Never 0.
+    pub identity: u64,
+    /// Drawn at random at each start. Never 0.
+    pub life: u64,
     /// Ticks without a word of a leader before an election, at least; at most twice that.
     pub election_ticks: usize,
     /// Ticks between two heartbeats.
@@ -37,6 +43,9 @@ impl Default for Settings {
             id: 1,
             cluster: 1,
             peers: Vec::new(),
+            contacts: Vec::new(),
+            identity: 1,
+            life: 1,
             election_ticks: 10,
             heartbeat_ticks: 2,
             seed: 0,

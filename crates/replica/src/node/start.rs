@@ -8,10 +8,17 @@ use coreplane_engine::{Error, Result};
 use raft::eraftpb::{Entry, EntryType};
 use raft::{Config, RawNode};
 
-/// Counts one start more; durable when it returns.
-pub(super) fn begin(view: &mut LogView) -> Result<u64> {
+/// Counts one start more, and gives the pool its identity, if it has none; durable when it returns.
+pub(super) fn begin(view: &mut LogView, settings: &Settings) -> Result<u64> {
     let start = view.notes().start + 1;
-    view.change_notes(|notes| notes.start = start)?;
+    let is_to_join = view.control().newest == 0 && !view.control().is_installing;
+    view.change_notes(|notes| {
+        notes.start = start;
+        if notes.identity == 0 {
+            notes.identity = settings.identity;
+            notes.is_blank = is_to_join;
+        }
+    })?;
     let ticket = view.commit()?;
     view.map.wait_durable(ticket)?;
     Ok(start)
@@ -66,7 +73,9 @@ pub(super) fn damage(view: &mut LogView) -> Result<bool> {
     if !view.is_damaged {
         return Ok(false);
     }
-    let (term, newest) = (view.control().term, view.control().newest);
+    let newest = view.control().newest;
+    // If that cannot be read, either, it is no newer than the newest term.
+    let term = view.header_term(newest).unwrap_or(view.control().term);
     if view.members().voters.len() < 2 {
         let what = format!("an entry up to {newest} that was not applied yet, and no other voter");
         return Err(Error::Corrupt { offset: 0, what });

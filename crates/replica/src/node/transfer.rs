@@ -196,8 +196,15 @@ impl Node {
     /// Takes a page; what to answer, if anything.
     fn receive(&mut self, from: NodeId, page: &Page) -> Result<Option<Received>> {
         let Some(header) = Header::decode(&page.header) else { return Ok(None) };
-        if Notes::decode(&page.members).is_none() {
-            return Ok(None);
+        let Some(sent) = Notes::decode(&page.members) else { return Ok(None) };
+        {
+            let view = self.view();
+            let (notes, known) = (view.notes(), sent.peer(self.settings.id));
+            let is_known = known.is_some_and(|peer| peer.identity == notes.identity);
+            if notes.is_blank && !is_known {
+                // It was sent before anybody knew of this pool.
+                return Ok(None);
+            }
         }
         self.silent_ticks = 0;
         if !self.follow(from, page.term)? {
@@ -309,7 +316,10 @@ impl Node {
         {
             let mut view = self.view.0.lock();
             let sent = Notes::decode(&page.members).ok_or_else(no_members)?;
-            let notes = Notes { last: (0, 0), start: self.start, ..sent };
+            let identity = view.notes().identity;
+            let (is_bound, is_blank) = (true, false);
+            let start = self.start;
+            let notes = Notes { last: (0, 0), start, identity, is_bound, is_blank, ..sent };
             view.map.end_install(&page.header, &notes.encode()?)?;
             view.begin_again()?;
         }

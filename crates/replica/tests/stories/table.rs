@@ -2,7 +2,7 @@
 
 use coreplane_engine::Batch;
 use coreplane_mvcc::{LogMap, MapKind, Options};
-use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
+use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
 use coreplane_replica::{
     Envelope, MemberChange, Node, Output, Proposal, Role, Settings, map_options,
 };
@@ -45,6 +45,25 @@ impl Seat {
         self.sim = image.reopen().expect("memory");
     }
 
+    /// Another pool is in the place of its own.
+    pub(crate) fn wipe(&mut self, identity: u64) {
+        self.settings.identity = identity;
+        let settings = self.settings.clone();
+        *self = Self::new(self.kind, settings, Model::X86);
+    }
+
+    /// The pool as it is.
+    pub(crate) fn copy(&mut self) -> Image {
+        self.sim.crash(Eviction::Everything)
+    }
+
+    /// A copy is put in the place of the pool, and the node starts.
+    pub(crate) fn put_back(&mut self, copy: Image) {
+        self.node = None;
+        self.sim = copy.reopen().expect("memory");
+        self.start();
+    }
+
     /// The process ends, and a bit of these bytes is another.
     pub(crate) fn damage(&mut self, bytes: &[u8]) {
         let mut image = self.sim.crash(Eviction::Everything);
@@ -55,6 +74,7 @@ impl Seat {
     }
 
     pub(crate) fn start(&mut self) {
+        self.settings.life += 1;
         self.node = Some(self.open().expect("a node that opens"));
     }
 
@@ -87,7 +107,16 @@ impl Table {
         let peers: Vec<u64> = (1..=first).collect();
         let seats = (1..=all).map(|id| {
             let peers = if id <= first { peers.clone() } else { Vec::new() };
-            let mut settings = Settings { id, peers, seed: 5, ..Settings::default() };
+            let (contacts, seed, life) = ((1..=first).collect(), 5, 1);
+            let mut settings = Settings {
+                id,
+                peers,
+                contacts,
+                seed,
+                life,
+                identity: 100 + id,
+                ..Settings::default()
+            };
             set(&mut settings);
             (id, Seat::new(kind, settings, model))
         });

@@ -8,13 +8,13 @@ use coreplane_engine::{
     Completion, Deferred, Engine, Error, Horizon, Ticket, UnixMillis, Visibility, WriteOptions,
 };
 use coreplane_mvcc::MapKind;
-use coreplane_replica::{Envelope, MemberChange, Replica, Role, Settings, Status};
+use coreplane_replica::{Envelope, Replica, Role, Settings, Status};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Nodes that form the cluster, and all that there are.
-const FIRST: u64 = 3;
-const NODES: u64 = 4;
+pub(crate) const FIRST: u64 = 3;
+pub(crate) const NODES: u64 = 4;
 const KEYS: u8 = 6;
 /// From this one on they expire.
 const MORTAL: u8 = 4;
@@ -29,6 +29,7 @@ pub(crate) struct Faults {
     pub(crate) crashes: bool,
     pub(crate) partitions: bool,
     pub(crate) members: bool,
+    pub(crate) pools: bool,
 }
 
 /// What a story came to.
@@ -38,12 +39,13 @@ pub(crate) struct Report {
     pub(crate) reads: u64,
     pub(crate) elections: u64,
     pub(crate) installed: u64,
+    pub(crate) lost: u64,
     hash: u64,
 }
 
 /// What a client waits for.
 #[derive(Clone, Copy)]
-enum Call {
+pub(crate) enum Call {
     Write {
         key: u8,
         number: u64,
@@ -59,21 +61,24 @@ enum Call {
 }
 
 pub(crate) struct World {
-    seed: u64,
-    faults: Faults,
-    draw: Draw,
-    now: u64,
-    seats: BTreeMap<u64, Seat>,
-    network: Network,
-    history: History,
+    pub(crate) seed: u64,
+    pub(crate) faults: Faults,
+    pub(crate) draw: Draw,
+    pub(crate) now: u64,
+    pub(crate) seats: BTreeMap<u64, Seat>,
+    pub(crate) network: Network,
+    pub(crate) history: History,
     /// Calls that are open, by node; keys whose writer waits, and for which node.
-    open: BTreeMap<u64, Vec<(Ticket, Call)>>,
-    busy: BTreeMap<u8, u64>,
-    leaders: BTreeMap<u64, u64>,
+    pub(crate) open: BTreeMap<u64, Vec<(Ticket, Call)>>,
+    pub(crate) busy: BTreeMap<u8, u64>,
+    pub(crate) leaders: BTreeMap<u64, u64>,
     /// The header of each entry that a node has applied.
-    applied: BTreeMap<u64, Vec<u8>>,
-    installed: u64,
-    hasher: DefaultHasher,
+    pub(crate) applied: BTreeMap<u64, Vec<u8>>,
+    pub(crate) installed: u64,
+    /// Pools that were made anew, and those that were lost.
+    pub(crate) pools: u64,
+    pub(crate) lost: u64,
+    pub(crate) hasher: DefaultHasher,
 }
 
 impl World {
@@ -82,6 +87,8 @@ impl World {
         let seats = (1..=NODES).map(|id| {
             let settings = Settings {
                 id,
+                contacts: peers.clone(),
+                identity: draw_identity(seed, id, 0),
                 peers: if id <= FIRST { peers.clone() } else { Vec::new() },
                 seed,
                 // Followers are behind the ring now and then.
@@ -106,6 +113,8 @@ impl World {
             leaders: BTreeMap::new(),
             applied: BTreeMap::new(),
             installed: 0,
+            pools: 0,
+            lost: 0,
             hasher: DefaultHasher::new(),
         }
     }
@@ -127,7 +136,7 @@ impl World {
         let History { acknowledged, reads, .. } = self.history;
         let elections = self.leaders.len() as u64;
         let hash = self.hasher.finish();
-        Report { acknowledged, reads, elections, installed: self.installed, hash }
+        Report { acknowledged, reads, elections, installed: self.installed, lost: self.lost, hash }
     }
 
     fn fail(&self, what: &str) -> ! {
@@ -160,7 +169,7 @@ impl World {
     }
 
     /// A call of a node, after which all that it says is sent, unless the power goes within it.
-    fn call(&mut self, id: u64, call: impl FnOnce(&Replica) -> Result<(), Error>) {
+    pub(crate) fn call(&mut self, id: u64, call: impl FnOnce(&Replica) -> Result<(), Error>) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         match seat.call(call) {
             None => return,
@@ -178,7 +187,7 @@ impl World {
     }
 
     /// What a node has to say.
-    fn hear(&mut self, id: u64) {
+    pub(crate) fn hear(&mut self, id: u64) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let Some(node) = seat.node.as_ref() else { return };
         let (envelopes, status) = (node.take_envelopes(), node.status());
@@ -269,7 +278,7 @@ impl World {
     }
 
     /// The power of a node goes: who waits for it is told nothing.
-    fn forget(&mut self, id: u64) {
+    pub(crate) fn forget(&mut self, id: u64) {
         self.open.remove(&id);
         self.busy.retain(|_, node| *node != id);
     }
@@ -314,81 +323,7 @@ impl World {
         }
     }
 
-    /// What goes wrong.
-    fn troubles(&mut self) {
-        let id = 1 + self.draw.below(NODES);
-        if self.faults.crashes && self.draw.once_in(80) {
-            let ends = self.draw.once_in(3);
-            let Some(seat) = self.seats.get_mut(&id) else { return };
-            match ends {
-                true => seat.kill(),
-                false => seat.cut(false, &mut self.draw),
-            }
-            self.forget(id);
-        }
-        if self.draw.once_in(40) {
-            self.start(id);
-        }
-        if self.faults.members && self.draw.once_in(30) {
-            self.change_members();
-        }
-        if self.faults.partitions && self.draw.once_in(60) {
-            let other = 1 + self.draw.below(NODES);
-            self.network.cut.insert((id, other));
-            if self.draw.once_in(2) {
-                self.network.cut.insert((other, id));
-            }
-            if self.draw.once_in(2) {
-                // From all, one way or both.
-                let back = self.draw.once_in(2);
-                for peer in 1..=NODES {
-                    self.network.cut.insert((id, peer));
-                    if back {
-                        self.network.cut.insert((peer, id));
-                    }
-                }
-            }
-        }
-        if self.draw.once_in(50) {
-            self.network.cut.clear();
-        }
-    }
-
-    /// The leader makes some node something else, or two at once.
-    fn change_members(&mut self) {
-        let leads =
-            |seat: &Seat| seat.node.as_ref().is_some_and(|node| node.status().role == Role::Leader);
-        let Some((id, seat)) = self.seats.iter_mut().find(|(_, seat)| leads(seat)) else { return };
-        let (id, Some(node)) = (*id, seat.node.as_ref()) else { return };
-        let members = node.status().members;
-        let change = |draw: &mut Draw| {
-            let other = 1 + draw.below(NODES);
-            match draw.below(4) {
-                0 => MemberChange::Learner(other),
-                // A cluster of two voters is one that a single cut stops.
-                1 if members.voters.len() > 3 => MemberChange::Remove(other),
-                _ => MemberChange::Voter(other),
-            }
-        };
-        let mut changes = vec![change(&mut self.draw)];
-        if self.draw.once_in(3) {
-            changes.push(change(&mut self.draw));
-        }
-        let left = members.voters.iter().filter(|it| {
-            !changes.iter().any(|change| {
-                matches!(change, MemberChange::Learner(node) | MemberChange::Remove(node) if node == *it)
-            })
-        });
-        if left.count() < 2 {
-            return;
-        }
-        if let Ok(ticket) = node.change_members(&changes) {
-            self.open.entry(id).or_default().push((ticket, Call::Members));
-        }
-        self.call(id, Replica::persisted);
-    }
-
-    fn start(&mut self, id: u64) {
+    pub(crate) fn start(&mut self, id: u64) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         if seat.node.is_none() {
             seat.start();
@@ -401,7 +336,7 @@ impl World {
     }
 
     /// Those who are members, as far as the one that leads in the newest term knows.
-    fn statuses(&self) -> Vec<Status> {
+    pub(crate) fn statuses(&self) -> Vec<Status> {
         let all =
             self.seats.iter().filter_map(|(id, seat)| Some((*id, seat.node.as_ref()?.status())));
         let all: Vec<(u64, Status)> = all.collect();
@@ -448,4 +383,9 @@ impl World {
     fn count_installed(&self) -> u64 {
         self.seats.values().filter_map(|seat| seat.node.as_ref()).map(Replica::installed).sum()
     }
+}
+
+/// An identity that no other pool of the story has.
+pub(crate) fn draw_identity(seed: u64, id: u64, pool: u64) -> u64 {
+    Draw::new(seed ^ id << 40 ^ pool << 48).next() | 1
 }

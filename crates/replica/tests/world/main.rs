@@ -16,6 +16,7 @@ mod draw;
 mod history;
 mod network;
 mod seat;
+mod troubles;
 
 use cluster::{Faults, World};
 use coreplane_mvcc::MapKind;
@@ -32,11 +33,11 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 fn faults(seed: u64) -> Faults {
-    let all = Faults { loses: true, crashes: true, partitions: true, members: true };
+    let all = Faults { loses: true, crashes: true, partitions: true, members: true, pools: true };
     match seed % 6 {
         0 => Faults { members: true, ..Faults::default() },
         1 => Faults { loses: true, ..Faults::default() },
-        2 => Faults { crashes: true, ..Faults::default() },
+        2 => Faults { crashes: true, pools: true, ..Faults::default() },
         3 => Faults { members: false, ..all },
         _ => all,
     }
@@ -45,7 +46,8 @@ fn faults(seed: u64) -> Faults {
 /// In one test, since what a thread does beside another is no seed's.
 #[test]
 fn clusters_keep_what_they_acknowledge() {
-    let (mut acknowledged, mut reads, mut elections, mut installed) = (0, 0, 0, 0);
+    let (mut acknowledged, mut reads, mut elections) = (0, 0, 0);
+    let (mut installed, mut lost) = (0, 0);
     for seed in seeds() {
         for kind in MapKind::ALL {
             let report = World::new(kind, seed, faults(seed)).run();
@@ -57,13 +59,16 @@ fn clusters_keep_what_they_acknowledge() {
             reads += report.reads;
             elections += report.elections;
             installed += report.installed;
+            lost += report.lost;
         }
     }
     println!(
-        "{acknowledged} writes acknowledged, {reads} reads, {elections} elections, {installed} snapshots installed"
+        "{acknowledged} writes acknowledged, {reads} reads, {elections} elections, {installed} snapshots installed, \
+         {lost} pools lost"
     );
     assert!(acknowledged > 0 && reads > 0 && elections > 0);
     if seeds().count() > 1 {
         assert!(installed > 0, "no follower was ever so far behind");
+        assert!(lost > 0, "no pool was ever lost");
     }
 }

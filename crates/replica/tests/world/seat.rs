@@ -20,6 +20,8 @@ pub(crate) struct Seat {
     clock: Arc<AtomicU64>,
     /// What the medium had seen before the last call.
     events: usize,
+    /// A copy of the pool, and the life in which it was made.
+    copy: Option<(Image, u64)>,
 }
 
 fn options() -> Options {
@@ -47,7 +49,7 @@ impl Seat {
         let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options());
         let clock = Arc::default();
         let node = Some(open(map.expect("create"), &settings, &clock));
-        Self { kind, settings, sim, node, clock, events: 0 }
+        Self { kind, settings, sim, node, clock, events: 0, copy: None }
     }
 
     /// Sets its clock.
@@ -90,8 +92,37 @@ impl Seat {
         self.sim = image.reopen().expect("memory");
     }
 
+    /// Another pool is in the place of its own.
+    pub(crate) fn wipe(&mut self, identity: u64) {
+        let (settings, clock) = (Settings { identity, ..self.settings.clone() }, self.clock());
+        *self = Self::new(self.kind, settings);
+        self.set_clock(clock);
+    }
+
+    /// Makes a copy of the pool.
+    pub(crate) fn copy(&mut self) {
+        self.copy = Some((self.sim.crash(Eviction::Everything), self.settings.life));
+    }
+
+    /// Puts the copy back, if it is one of an earlier life, and starts; false if there is none.
+    pub(crate) fn put_back(&mut self) -> bool {
+        match self.copy.take() {
+            Some((copy, life)) if life < self.settings.life => {
+                self.node = None;
+                self.sim = copy.reopen().expect("memory");
+                self.start();
+                true
+            }
+            copy => {
+                self.copy = copy;
+                false
+            }
+        }
+    }
+
     /// The power is back.
     pub(crate) fn start(&mut self) {
+        self.settings.life += 1;
         let space = Arc::clone(self.sim.space());
         let map = LogMap::simulated_open(self.kind, space, &options()).expect("a map that opens");
         self.node = Some(open(map, &self.settings, &self.clock));

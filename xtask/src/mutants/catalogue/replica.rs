@@ -5,7 +5,7 @@ use super::{Mutant, Suite};
 /// What an engine has to do, of a cluster of one.
 const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in_memory"]);
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
-const CLOCKS: Suite = Suite::of("coreplane-replica", "clocks", &[]);
+const REPLICAS: Suite = Suite::of("coreplane-replica", "replicas", &[]);
 const WORLD: Suite = Suite::of("coreplane-replica", "world", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -23,11 +23,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.read.late", "a read that joins one for which a majority was asked", WORLD),
     Mutant::new("replica.cas.early", "an answer before what it saw is committed", WORLD),
     Mutant::new("replica.expiry.told", "a record is said to have expired, by a clock alone", WORLD),
-    Mutant::new("replica.expiry.clock", "a leader whose clock is before what was told", CLOCKS),
+    Mutant::new("replica.expiry.clock", "a leader whose clock is before what was told", REPLICAS),
     Mutant::new("replica.term.early", "a leader speaks in a term that is not durable", STORIES),
     Mutant::new(
         "replica.damage.dropped",
         "damaged entries are taken for ones that never were",
+        STORIES,
+    ),
+    Mutant::new("replica.identity.any", "the vote of a node that was wiped is counted", STORIES),
+    Mutant::new(
+        "replica.identity.deaf",
+        "a pool that was put back goes on as if nothing were",
         STORIES,
     ),
     Mutant::new("replica.effect.unseen", "a write that does not see the one before it", ENGINE),

@@ -1,0 +1,252 @@
+//! Who speaks: the pool of a node, and which of its lives.
+//!
+//! ```text
+//!   formed ──hello to and from all peers, none of which is of a cluster yet──▶ bound ──▶ takes part
+//!     │                                                                         │
+//!     └─ a peer is, and knows another pool by this number ─▶ blank ◀────────────┘ a peer remembers a later life
+//!                                                              └─ made a learner of this pool, filled ─▶ bound
+//! ```
+//!
+//! A member is a number and a pool. A pool draws its *identity* when it is made; which identity is whose, all members
+//! agree on: those of a new cluster by a hello, before any of them votes or counts entries, and from then on by the
+//! entries that change members. Messages of another pool are not heard: nobody counts the vote of a node that was
+//! wiped, nor its acknowledgements. It says hello; the leader makes it a learner of its new identity, which is filled and
+//! becomes a voter again ([`Members::joining`](crate::Members)).
+//!
+//! Each start of a node has a number, durable before it speaks, and a *life* drawn at random. Peers note the newest that
+//! they heard, durably, before they act on what it says. A node of an older number, or of the same with another life, is a
+//! copy that was put back: it is told so, draws another identity and comes back as one that was wiped.
+//!
+//! What nobody can tell: a copy of the newest life of a node, put back after that has ended, is that node with fewer
+//! entries than it has acknowledged, unless some peer has heard of a start since.
+
+use super::{Node, State};
+use crate::codec::{Body, Envelope, Hello};
+use crate::members::{MemberChange, NodeId, Peer};
+use coreplane_engine::Result;
+use coreplane_pmem::mutant;
+use raft::StateRole;
+
+/// Entries that a node may lack which becomes a voter.
+const LAG_MAX: u64 = 64;
+
+impl Node {
+    /// True if the message is of a node that is what it says; notes a start that is new.
+    pub(super) fn is_heard(&mut self, envelope: &Envelope) -> Result<bool> {
+        let from = envelope.from;
+        if let Body::Hello(hello) = &envelope.body {
+            self.take_hello(envelope, hello)?;
+            return Ok(false);
+        }
+        let (is_blank, is_bound, known) = {
+            let view = self.view();
+            let notes = view.notes();
+            (notes.is_blank, notes.is_bound, notes.peer(from))
+        };
+        if is_blank {
+            // Whoever fills it is a member, of whom it knows nothing.
+            return Ok(true);
+        }
+        if !is_bound {
+            return Ok(false);
+        }
+        // A member of whom no entry that is applied here tells is none whose vote or acknowledgement is counted.
+        let Some(known) = known else { return Ok(true) };
+        if mutant!("replica.identity.any") {
+            return Ok(true);
+        }
+        let is_it = known.identity == envelope.identity;
+        let life = (envelope.start, envelope.life);
+        if !is_it || life != (known.start, known.life) && life.0 <= known.start {
+            self.say_hello(from, false);
+            return Ok(false);
+        }
+        if life.0 > known.start {
+            self.note_life(from, life)?;
+        }
+        Ok(true)
+    }
+
+    fn note_life(&mut self, node: NodeId, (start, life): (u64, u64)) -> Result<()> {
+        let mut view = self.view();
+        view.change_notes(|notes| {
+            if let Some(peer) = notes.peers.iter_mut().find(|peer| peer.node == node) {
+                (peer.start, peer.life) = (start, life);
+            }
+        })?;
+        let ticket = view.commit()?;
+        view.map.wait_durable(ticket)
+    }
+
+    /// Tells a node who speaks, and what is known of it.
+    fn say_hello(&mut self, to: NodeId, asks: bool) {
+        let leader = self.leader().unwrap_or(0);
+        let hello = {
+            let view = self.view();
+            let notes = view.notes();
+            let known = notes.peer(to).unwrap_or_default();
+            Hello { is_bound: notes.is_bound && !notes.is_blank, asks, leader, known }
+        };
+        self.send(to, Body::Hello(hello));
+    }
+
+    fn take_hello(&mut self, envelope: &Envelope, hello: &Hello) -> Result<()> {
+        let Envelope { from, identity, .. } = *envelope;
+        self.heard.insert(from, (identity, hello.is_bound));
+        self.greeted.insert(from);
+        if hello.leader != 0 {
+            self.told_of.insert(hello.leader);
+        }
+        let known = self.view().notes().peer(from);
+        if known.is_some_and(|it| it.identity == identity && it.start < envelope.start) {
+            self.note_life(from, (envelope.start, envelope.life))?;
+        }
+        let (own, is_bound, is_blank) = {
+            let view = self.view();
+            let notes = view.notes();
+            (notes.identity, notes.is_bound, notes.is_blank)
+        };
+        if hello.is_bound && !is_blank && hello.known.node != 0 {
+            let Peer { identity: known, start: newest, life: newest_life, .. } = hello.known;
+            let is_other = known != own;
+            let is_older = newest > self.start || newest == self.start && newest_life != self.life;
+            if (is_other || is_older) && !mutant!("replica.identity.deaf") {
+                self.become_blank(!is_bound)?;
+            }
+        }
+        if hello.asks {
+            self.say_hello(from, false);
+        }
+        self.bind()
+    }
+
+    /// Takes part from now on, if all peers of a new cluster have said who they are and none is of a cluster already.
+    pub(super) fn bind(&mut self) -> Result<()> {
+        let (is_bound, is_blank, own) = {
+            let view = self.view();
+            let notes = view.notes();
+            (notes.is_bound, notes.is_blank, notes.identity)
+        };
+        if is_bound || is_blank {
+            return Ok(());
+        }
+        let mut peers = Vec::new();
+        for node in self.settings.peers.iter().copied() {
+            let identity = match self.heard.get(&node) {
+                _ if node == self.settings.id => own,
+                Some((identity, _)) => *identity,
+                None => return Ok(()),
+            };
+            peers.push(Peer { node, identity, start: 0, life: 0 });
+        }
+        peers.sort_unstable_by_key(|peer| peer.node);
+        peers.dedup_by_key(|peer| peer.node);
+        let mut view = self.view();
+        view.change_notes(|notes| (notes.peers, notes.is_bound) = (peers, true))?;
+        let ticket = view.commit()?;
+        view.map.wait_durable(ticket)
+    }
+
+    /// Gives up what it was: it has nothing to say until it is filled. One that was of the cluster has another identity
+    /// from now on.
+    fn become_blank(&mut self, keeps_identity: bool) -> Result<()> {
+        let drawn = self.life;
+        {
+            let mut view = self.view();
+            view.change_notes(|notes| {
+                notes.is_blank = true;
+                if !keeps_identity {
+                    notes.identity = drawn;
+                }
+            })?;
+            let ticket = view.commit()?;
+            view.map.wait_durable(ticket)?;
+        }
+        self.state = State::Installing(None);
+        self.unpersisted.clear();
+        self.transfers.clear();
+        self.end_leadership();
+        Ok(())
+    }
+
+    /// True if it takes no part yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        let view = self.view();
+        !view.notes().is_bound && !view.notes().is_blank
+    }
+
+    /// Says hello now and then: of a node that takes no part yet to all, and of one that has started to those who have not
+    /// answered since, so that they know of this start.
+    pub(super) fn tick_identity(&mut self) {
+        self.hello_ticks += 1;
+        let (is_quiet, members) = {
+            let view = self.view();
+            let notes = view.notes();
+            (notes.is_bound && !notes.is_blank, notes.members.clone())
+        };
+        if self.hello_ticks < self.settings.heartbeat_ticks {
+            return;
+        }
+        self.hello_ticks = 0;
+        let settings = &self.settings;
+        let mut all: Vec<NodeId> =
+            settings.peers.iter().chain(&settings.contacts).copied().collect();
+        all.extend(members.voters.iter().chain(&members.learners).chain(&self.told_of));
+        all.sort_unstable();
+        all.dedup();
+        let is_due = |node: &NodeId| !is_quiet || !self.greeted.contains(node);
+        all.retain(|node| *node != self.settings.id && is_due(node));
+        all.into_iter().for_each(|node| self.say_hello(node, true));
+    }
+
+    /// What a leader does about members by itself: one whose pool is another is made a learner of that, and a learner that
+    /// joins becomes a voter when it has nearly all.
+    pub(super) fn tend_members(&mut self) {
+        let State::Running(raw) = &self.state else { return };
+        if raw.raft.state != StateRole::Leader || self.leads_in().is_none() {
+            return;
+        }
+        let (notes, applied) = {
+            let view = self.view();
+            (view.notes().clone(), view.control().applied)
+        };
+        let is_other = |peer: &&Peer| {
+            peer.node != self.settings.id
+                && notes.members.has(peer.node)
+                && self
+                    .heard
+                    .get(&peer.node)
+                    .is_some_and(|(identity, is_bound)| *identity != peer.identity && !is_bound)
+        };
+        let wiped = notes.peers.iter().find(is_other).map(|peer| peer.node);
+        if let Some(node) = wiped {
+            // If another change is under way, the next tick tries again.
+            let _begun = self.propose_members(&[MemberChange::Join(node)]).is_ok();
+            return;
+        }
+        let State::Running(raw) = &self.state else { return };
+        let joined = notes.members.joining.iter().copied().find(|node| {
+            let progress = raw.raft.prs().get(*node);
+            progress.is_some_and(|it| it.recent_active && it.matched + LAG_MAX >= applied)
+        });
+        if let Some(node) = joined {
+            let _begun = self.propose_members(&[MemberChange::Voter(node)]).is_ok();
+        }
+    }
+
+    /// The identity with which a node is made a member, if it is to be noted: of one that is none yet, and of one that is
+    /// filled anew.
+    pub(super) fn identity_for(&self, change: MemberChange) -> Option<u64> {
+        let node = change.node();
+        let heard = self.heard.get(&node).map_or(0, |(identity, _)| *identity);
+        let view = self.view();
+        let known = view.notes().peer(node);
+        match (change, known) {
+            (MemberChange::Remove(_), _) => Some(0),
+            (_, None) => Some(heard).filter(|identity| *identity != 0),
+            (MemberChange::Voter(_), Some(_)) => Some(0),
+            (_, Some(known)) if heard == known.identity => Some(0),
+            (_, Some(_)) => Some(heard),
+        }
+    }
+}

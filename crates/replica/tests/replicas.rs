@@ -1,0 +1,256 @@
+//! Replicas on a table: clocks that are not the same, leaderships that come and go, pools that are nearly full.
+
+use coreplane_engine::{
+    Completion, Deferred, Engine, Error, Horizon, UnixMillis, Visibility, WriteOptions,
+};
+use coreplane_mvcc::{LogMap, MapKind, Options};
+use coreplane_pmem::media::sim::{Sim, SimOptions};
+use coreplane_replica::{Replica, Settings, map_options};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Seat {
+    replica: Replica,
+    clock: Arc<AtomicU64>,
+    _sim: Sim,
+}
+
+fn seat(id: u64) -> Seat {
+    seat_of(MapKind::List, id, vec![1, 2, 3])
+}
+
+fn seat_of(kind: MapKind, id: u64, peers: Vec<u64>) -> Seat {
+    let (len, page_size) = (1 << 20, 4096);
+    let sim = Sim::new(&SimOptions { len, max_len: len, page_size, ..SimOptions::default() });
+    let sim = sim.expect("memory");
+    let options = map_options(&Options { background: false, ..Options::default() });
+    let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options);
+    let settings = Settings { id, identity: id, peers, ..Settings::default() };
+    let clock = Arc::new(AtomicU64::new(1000));
+    let told = Arc::clone(&clock);
+    let time = Arc::new(move || UnixMillis(told.load(Ordering::Relaxed)));
+    let replica = Replica::open(map.expect("create"), settings, Some(time)).expect("open");
+    Seat { replica, clock, _sim: sim }
+}
+
+/// Ticks all nodes, and delivers all that they say.
+fn run(seats: &[Seat], ticks: usize) {
+    run_without(seats, ticks, &[]);
+}
+
+/// The same without these nodes, which hear nothing and are not heard.
+fn run_without(seats: &[Seat], ticks: usize, cut: &[usize]) {
+    let is_cut = |id: u64| cut.contains(&(id as usize - 1));
+    for _ in 0..ticks {
+        let all = seats.iter().enumerate().filter(|(at, _)| !cut.contains(at));
+        all.for_each(|(_, it)| it.replica.tick().expect("tick"));
+        loop {
+            let letters: Vec<_> = seats.iter().flat_map(|it| it.replica.take_envelopes()).collect();
+            if letters.is_empty() {
+                break;
+            }
+            for letter in letters {
+                if is_cut(letter.from) || is_cut(letter.to) {
+                    continue;
+                }
+                let to = letter.to as usize - 1;
+                seats[to].replica.receive(letter).expect("receive");
+            }
+        }
+    }
+}
+
+fn leader(seats: &[Seat]) -> usize {
+    leader_without(seats, &[])
+}
+
+fn leader_without(seats: &[Seat], cut: &[usize]) -> usize {
+    (0..200)
+        .find_map(|_| {
+            run_without(seats, 1, cut);
+            let mut all = seats.iter().enumerate().filter(|(at, _)| !cut.contains(at));
+            all.find(|(_, it)| it.replica.leads()).map(|it| it.0)
+        })
+        .expect("a leader")
+}
+
+/// Makes a node the leader.
+fn lead(seats: &[Seat], next: usize) {
+    for _ in 0..50 {
+        if seats[next].replica.leads() {
+            return;
+        }
+        let now = leader(seats);
+        seats[now].replica.transfer_leadership(next as u64 + 1).expect("transfer");
+        run(seats, 5);
+    }
+    panic!("{next} does not lead");
+}
+
+fn early() -> WriteOptions {
+    WriteOptions { completion: Completion::Early, ..WriteOptions::default() }
+}
+
+#[test]
+fn what_has_expired_for_one_leader_has_for_the_next() {
+    let seats: Vec<Seat> = (1..=3).map(seat).collect();
+    let first = leader(&seats);
+    let early = |expires_at: u64| WriteOptions {
+        expires_at: Some(UnixMillis(expires_at)),
+        completion: Completion::Early,
+        ..WriteOptions::default()
+    };
+    let replica = &seats[first].replica;
+    let _sooner = replica.put(b"short", b"1", &early(2000)).expect("put");
+    let _later = replica.put(b"long", b"1", &early(9000)).expect("put");
+    run(&seats, 3);
+    seats[first].clock.store(5000, Ordering::Relaxed);
+    let found = replica.get_with(b"short", Visibility::Early, &mut |_| {}).expect("get");
+    assert!(!found.hit);
+    let rests_on = Horizon::from(found.ticket);
+    assert!(!replica.is_durable(&rests_on).expect("ticket"), "it rests on an entry");
+    run(&seats, 3);
+    assert!(replica.is_durable(&rests_on).expect("ticket"));
+    let second = (first + 1) % 3;
+    while !seats[second].replica.leads() {
+        replica.transfer_leadership(second as u64 + 1).expect("transfer");
+        run(&seats, 5);
+    }
+    // Its clock says 1000.
+    let next = &seats[second].replica;
+    let found = next.get_with(b"short", Visibility::Early, &mut |_| {}).expect("get");
+    assert!(!found.hit, "it was said to have expired");
+    assert!(Engine::now(next) >= UnixMillis(2000), "somebody was told that it is later");
+    assert!(next.get_with(b"long", Visibility::Early, &mut |_| {}).expect("get").hit);
+}
+
+#[test]
+fn what_has_expired_is_swept() {
+    let seats: Vec<Seat> = (1..=3).map(seat).collect();
+    let first = leader(&seats);
+    let replica = &seats[first].replica;
+    for key in 0..20_u8 {
+        let expires_at = (key % 2 == 0).then_some(UnixMillis(2000));
+        let options = WriteOptions { expires_at, completion: Completion::Early, ..<_>::default() };
+        let _written = replica.put(&[key], b"1", &options).expect("put");
+    }
+    run(&seats, 3);
+    assert_eq!(replica.len().expect("len"), 20);
+    seats[first].clock.store(5000, Ordering::Relaxed);
+    let (mut from, mut swept) = (Vec::new(), 0);
+    loop {
+        let (some, next) = replica.sweep_some(&from, 3).expect("sweep");
+        swept += some;
+        let Some(next) = next else { break };
+        from = next;
+    }
+    run(&seats, 3);
+    assert_eq!((swept, replica.len().expect("len")), (10, 10));
+    run(&seats, 10);
+    assert!(seats.iter().all(|it| it.replica.with_map(|map| map.len()) == 10));
+}
+
+#[test]
+fn what_others_have_written_is_swept() {
+    let seats: Vec<Seat> = (1..=3).map(seat).collect();
+    lead(&seats, 0);
+    seats[0].replica.sweep_some(b"", 100).expect("sweep");
+    lead(&seats, 1);
+    let options = WriteOptions { expires_at: Some(UnixMillis(2000)), ..early() };
+    let _written = seats[1].replica.put(b"k", b"v", &options).expect("put");
+    run(&seats, 5);
+    lead(&seats, 0);
+    seats[0].clock.store(5000, Ordering::Relaxed);
+    assert_eq!(seats[0].replica.sweep_some(b"", 100).expect("sweep").0, 1);
+}
+
+/// What was lost stays lost to who has waited for something else since.
+#[test]
+fn a_horizon_knows_of_each_leadership() {
+    let seats: Vec<Seat> = (1..=3).map(seat).collect();
+    let first = leader(&seats);
+    run(&seats, 3);
+    let mut horizon = Horizon::new();
+    horizon.include(seats[first].replica.put(b"lost", b"1", &early()).expect("put").ticket());
+    // Nobody has heard of it; another one leads.
+    leader_without(&seats, &[first]);
+    run(&seats, 30);
+    lead(&seats, first);
+    horizon.include(seats[first].replica.put(b"kept", b"1", &early()).expect("put").ticket());
+    run(&seats, 5);
+    assert!(matches!(seats[first].replica.is_durable(&horizon), Err(Error::Indeterminate)));
+}
+
+/// What was counted by a leader that is none any more does not hold.
+#[test]
+fn what_a_deposed_leader_has_seen_is_no_answer() {
+    let seats: Vec<Seat> = (1..=3).map(seat).collect();
+    let first = leader(&seats);
+    let second = leader_without(&seats, &[first]);
+    let _written = seats[second].replica.put(b"k", b"v", &early()).expect("put");
+    run_without(&seats, 5, &[first]);
+    assert_eq!(seats[first].replica.len().expect("it takes itself for the leader"), 0);
+    run(&seats, 5);
+    let seen = Horizon::from(seats[first].replica.visible_ticket());
+    assert!(!matches!(seats[first].replica.is_durable(&seen), Ok(true)));
+}
+
+fn alone(kind: MapKind) -> Seat {
+    let seats = [seat_of(kind, 1, vec![1])];
+    leader(&seats);
+    let [seat] = seats;
+    seat
+}
+
+#[test]
+fn proposals_of_a_turn_have_room_together() {
+    for (kind, len) in MapKind::ALL.into_iter().flat_map(|kind| [(kind, 1000), (kind, 100_000)]) {
+        let Seat { replica, .. } = &alone(kind);
+        let mut refused = None;
+        for number in 0..3000_u32 {
+            match replica.put(&number.to_le_bytes(), &vec![7; len], &early()) {
+                Ok(_) => {}
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        assert!(matches!(refused, Some(Error::NoSpace { .. })), "{refused:?} of {kind:?}");
+        replica.persisted().expect("it goes on");
+        let deleted = replica.delete(&0_u32.to_le_bytes(), &WriteOptions::default());
+        assert!(deleted.expect("there is room for deletes").written().is_some());
+    }
+}
+
+#[test]
+fn a_full_cluster_can_be_cleared() {
+    for kind in MapKind::ALL {
+        let Seat { replica, .. } = &alone(kind);
+        let mut count = 0_u32;
+        while replica.put(&count.to_le_bytes(), &[7; 8], &early()).is_ok() {
+            count += 1;
+        }
+        replica.persisted().expect("it goes on");
+        assert!(count > 2000, "{count} of {kind:?}");
+        replica.clear().unwrap_or_else(|error| panic!("{count} of {kind:?}: {error}"));
+        assert_eq!(replica.len().expect("len"), 0);
+        let _written = replica.put(b"k", b"v", &WriteOptions::default()).expect("there is room");
+    }
+}
+
+/// What is written while everything is deleted comes after that.
+#[test]
+fn what_is_written_beside_a_clear_stays() {
+    let Seat { replica, .. } = &alone(MapKind::List);
+    for number in 0..5000_u32 {
+        let _written = replica.put(&number.to_be_bytes(), &[7; 8], &early()).expect("put");
+    }
+    replica.persisted().expect("it goes on");
+    assert!(matches!(replica.clear_early(), Err(Error::Busy)));
+    for number in [0, 4999_u32] {
+        let _written = replica.put(&number.to_be_bytes(), b"new", &early()).expect("put");
+    }
+    replica.clear().expect("clear");
+    assert_eq!(replica.len().expect("len"), 2);
+}
