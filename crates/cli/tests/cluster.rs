@@ -7,15 +7,14 @@
 //!
 //! Six rounds, or as many as `COREPLANE_KILL_ROUNDS` says; sixty at `COREPLANE_TEST_SCALE=full`.
 
+mod nodes;
 mod pool;
 mod session;
 
+use nodes::{Node, nodes};
 use pool::Place;
 use session::{Client, Outcome, Reply, expect};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -27,91 +26,6 @@ fn rounds() -> u64 {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let asked = std::env::var("COREPLANE_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(if is_full { 60 } else { 6 })
-}
-
-/// Ports that nobody has.
-fn free_ports(count: usize) -> Outcome<Vec<u16>> {
-    let sockets =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
-    Ok(sockets.iter().map(|it| it.local_addr().map(|it| it.port())).collect::<Result<_, _>>()?)
-}
-
-/// A node's server, while it runs.
-struct Node {
-    id: usize,
-    port: u16,
-    arguments: Vec<String>,
-    child: Option<Child>,
-}
-
-impl Node {
-    fn start(&mut self) -> Outcome<()> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_coreplane"))
-            .args(&self.arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let mut line = String::new();
-        if let Some(output) = child.stdout.take() {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        self.child = Some(child);
-        assert!(line.contains("ready on"), "node {} says {line:?}", self.id);
-        Ok(())
-    }
-
-    fn signal(&self, name: &str) -> Outcome<()> {
-        let id = self.child.as_ref().map_or(0, Child::id).to_string();
-        assert!(Command::new("kill").args([name, &id]).status()?.success());
-        Ok(())
-    }
-
-    fn kill(&mut self) -> Outcome<()> {
-        if let Some(mut child) = self.child.take() {
-            child.kill()?;
-            child.wait()?;
-        }
-        Ok(())
-    }
-
-    fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _gone = self.kill().is_ok();
-    }
-}
-
-/// So many nodes, the first `formed` of which form a cluster.
-fn nodes(place: &Place, formed: usize, all: usize, more: &[&str]) -> Outcome<Vec<Node>> {
-    let ports = free_ports(2 * all)?;
-    let peer = |id: usize| format!("{id}=127.0.0.1:{}", ports[id - 1]);
-    let mut nodes = Vec::new();
-    for id in 1..=all {
-        let known = if id <= formed { formed } else { all };
-        let peers = (1..=known).map(peer).collect::<Vec<_>>().join(",");
-        let port = ports[all + id - 1];
-        let mut arguments: Vec<String> =
-            ["serve", "--size", "32MiB"].into_iter().map(str::to_owned).collect();
-        arguments.extend(more.iter().map(|it| (*it).to_owned()));
-        for (name, value) in [
-            ("--pool", place.argument(&format!("{id}.pool"))?),
-            ("--port", port.to_string()),
-            ("--cluster-id", id.to_string()),
-            ("--cluster-peers", peers),
-        ] {
-            arguments.extend([name.to_owned(), value]);
-        }
-        if id > formed {
-            arguments.push("--cluster-join".to_owned());
-        }
-        nodes.push(Node { id, port, arguments, child: None });
-    }
-    nodes.iter_mut().take(formed).try_for_each(Node::start)?;
-    Ok(nodes)
 }
 
 fn connect(port: u16) -> Outcome<Client> {
@@ -245,7 +159,7 @@ fn while_clients_work(
     })?;
     let (written, read) = (told.written.load(Ordering::Relaxed), told.read.load(Ordering::Relaxed));
     assert!(written > 100 && read > 50, "{written} writes and {read} reads");
-    for node in nodes.iter().filter(|node| node.child.is_some()) {
+    for node in nodes.iter().filter(|node| node.runs()) {
         for (key, floor) in told.newest.lock().expect("told").iter() {
             let found = number_in(&ask(&[node.port], &[b"GET", &name_of(*key)])?);
             assert!(found >= *floor, "{}: key {key} is {found}, not {floor}", node.address());
@@ -379,6 +293,32 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
             assert_eq!(client.receive()?, Reply::bulk([number]));
             assert_eq!(client.receive()?, Reply::bulk([b'a' + number % 26]));
         }
+        // What is refused is refused in its turn, and a part of its transaction.
+        let mut wire = Vec::new();
+        for words in [&[&b"GET"[..], b"t"][..], &[b"NOSUCH"], &[b"PING"]] {
+            Client::encode(words, &mut wire);
+        }
+        client.send_bytes(&wire)?;
+        assert_eq!(client.receive()?, Reply::bulk(*b"x"));
+        assert!(matches!(client.receive()?, Reply::Failed(_)));
+        assert_eq!(client.receive()?, Reply::Simple("PONG".to_owned()));
+        assert_eq!(client.call(&[b"MULTI"])?, Reply::ok());
+        client.call(&[b"SET", b"n", b"1"])?;
+        assert!(matches!(client.call(&[b"SET", b"n"])?, Reply::Failed(_)));
+        let aborted = client.call(&[b"EXEC"])?;
+        assert!(
+            matches!(&aborted, Reply::Failed(text) if text.starts_with("EXECABORT")),
+            "{aborted:?}"
+        );
+        assert_eq!(client.call(&[b"GET", b"n"])?, Reply::Bulk(None));
+        // Another protocol holds for the leader's answers, too.
+        client.send(&[b"HELLO", b"3"])?;
+        client.send(&[b"ECHO", b"over"])?;
+        while client.line()? != "over" {}
+        client.send(&[b"GET", b"none"])?;
+        assert_eq!(client.line()?, "_");
+        assert_eq!(client.call(&[b"RESET"])?, Reply::Simple("RESET".to_owned()));
+        assert_eq!(client.call(&[b"GET", b"none"])?, Reply::Bulk(None));
         let Reply::Failed(text) = client.call(&[b"INCR", b"t"])? else {
             return Err("no error".into());
         };
@@ -417,4 +357,71 @@ fn a_server_that_redirects_says_where_the_leader_is() -> Outcome<()> {
     }
     assert_eq!((moved, served), (2, 1));
     Ok(())
+}
+
+/// Who says that he has no more to ask is answered all the same; and a bulk load waits for a leader that is slower.
+#[test]
+fn a_client_that_has_no_more_to_ask_is_answered() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let nodes = nodes(&place, 3, 3, &[])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    ask(&ports, &[b"SET", b"k", b"v"])?;
+    for port in ports {
+        let mut client = connect(port)?;
+        let mut wire = Vec::new();
+        for number in 0..20_000_u32 {
+            Client::encode(&[b"SET", b"bulk", number.to_string().as_bytes()], &mut wire);
+        }
+        Client::encode(&[b"GET", b"bulk"], &mut wire);
+        Client::encode(&[b"ECHO", b"end"], &mut wire);
+        let stream = client.stream.try_clone()?;
+        let sender = std::thread::spawn(move || -> std::io::Result<()> {
+            let mut stream = stream;
+            std::io::Write::write_all(&mut stream, &wire)?;
+            stream.shutdown(std::net::Shutdown::Write)
+        });
+        for _ in 0..20_000 {
+            assert_eq!(client.receive()?, Reply::ok());
+        }
+        assert_eq!(client.receive()?, Reply::bulk(*b"19999"));
+        assert_eq!(client.receive()?, Reply::bulk(*b"end"));
+        sender.join().map_err(|_| "the sender")??;
+    }
+    Ok(())
+}
+
+/// The entry up to which a node has applied all.
+fn applied(node: &Node) -> Outcome<u64> {
+    let status = expect(0, &["cluster", "status", "--server", &node.address()])?;
+    let line = status.lines().find_map(|line| line.strip_prefix("applied:")).ok_or("no status")?;
+    Ok(line.parse()?)
+}
+
+/// A node's pool is gone: the node is filled anew, and elects again.
+#[test]
+fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let mut nodes = nodes(&place, 3, 3, &[])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    while_clients_work(&mut nodes, &ports, |nodes| {
+        for victim in [1, 0] {
+            std::thread::sleep(Duration::from_millis(300));
+            let before = applied(&nodes[victim])?;
+            assert!(before > 100, "clients have written");
+            nodes[victim].kill()?;
+            place.pool(&format!("{}.pool", victim + 1))?.remove()?;
+            nodes[victim].start()?;
+            let since = Instant::now();
+            while applied(&nodes[victim])? < before {
+                assert!(since.elapsed() < PATIENCE, "it is not filled");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            wait_for(&nodes[2], &format!("node:{} voter", victim + 1))?;
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        // It takes part again: without the third the two of them go on.
+        nodes[2].kill()?;
+        std::thread::sleep(Duration::from_millis(1500));
+        nodes[2].start()
+    })
 }

@@ -15,13 +15,15 @@ const HEAD: usize = 5;
 const HELLO: u8 = 0;
 const ENVELOPE: u8 = 1;
 /// The first word of a hello.
-const MAGIC: u64 = u64::from_le_bytes(*b"CPNODE01");
+const MAGIC: u64 = u64::from_le_bytes(*b"CPNODE02");
 
 /// Who speaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cluster: u64,
     pub(crate) id: NodeId,
+    /// Another one for each process.
+    pub(crate) run: u64,
     /// Where its clients reach it, at the address from which it speaks.
     pub(crate) client_port: u16,
     /// Where its peers do.
@@ -34,7 +36,7 @@ impl Hello {
     /// Appends it as a frame.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         frame(out, HELLO, |out| {
-            for word in [MAGIC, self.cluster, self.id] {
+            for word in [MAGIC, self.cluster, self.id, self.run] {
                 out.extend_from_slice(&word.to_le_bytes());
             }
             out.extend_from_slice(&self.client_port.to_le_bytes());
@@ -46,7 +48,7 @@ impl Hello {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, rest) = bytes.split_at_checked(24)?;
+        let (head, rest) = bytes.split_at_checked(32)?;
         let (words, _) = head.as_chunks::<8>();
         let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
         let (ports, known) = rest.split_at_checked(4)?;
@@ -61,8 +63,8 @@ impl Hello {
             Some((id.parse().ok()?, address.parse().ok()?))
         });
         let known = known.collect::<Option<_>>()?;
-        let (cluster, id) = (word(1)?, word(2)?);
-        Some(Self { cluster, id, client_port: port(0)?, peer_port: port(1)?, known })
+        let (cluster, id, run) = (word(1)?, word(2)?, word(3)?);
+        Some(Self { cluster, id, run, client_port: port(0)?, peer_port: port(1)?, known })
     }
 }
 
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn a_hello_is_what_it_was() {
         let known = vec![(3, "[::1]:7".parse().unwrap()), (4, "10.0.0.1:70".parse().unwrap())];
-        let hello = Hello { cluster: 9, id: 2, client_port: 6379, peer_port: 7000, known };
+        let hello = Hello { cluster: 9, id: 2, run: 5, client_port: 6379, peer_port: 7000, known };
         let mut bytes = Vec::new();
         hello.encode(&mut bytes);
         let len = bytes.len();

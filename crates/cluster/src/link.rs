@@ -4,6 +4,7 @@ use crate::frame::{self, Hello};
 use coreplane_replica::Envelope;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use rustix::net::sockopt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -106,6 +107,8 @@ impl Link {
         let Some(stream) = &mut self.stream else { return };
         // If it cannot be set, it serves as well.
         let _set = stream.set_nodelay(true).is_ok();
+        let millis = PATIENCE.as_millis() as u32;
+        let _bounded = sockopt::set_tcp_user_timeout(&*stream, millis).is_ok();
         let mut piece = [0; 64];
         let is_closed = match stream.read(&mut piece) {
             Ok(0) => true,

@@ -35,6 +35,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Where it reaches its peers.
     pub peers: BTreeMap<NodeId, SocketAddr>,
+    /// Another number for each process.
+    pub run: u64,
     /// The port of its clients.
     pub client_port: u16,
     /// The time between two ticks of consensus.
@@ -65,6 +67,8 @@ pub struct Service {
     tokens: Range<usize>,
     links: BTreeMap<NodeId, (usize, Link)>,
     incoming: Slab<Incoming>,
+    /// The processes that nodes have said hello from.
+    runs: BTreeMap<NodeId, u64>,
     /// More has become durable.
     is_persisted: Arc<AtomicBool>,
     next_tick: Instant,
@@ -96,6 +100,7 @@ impl Service {
             tokens: 0..0,
             links: BTreeMap::new(),
             incoming: Slab::new(),
+            runs: BTreeMap::new(),
             is_persisted: Arc::default(),
             next_tick: Instant::now() + settings.tick,
             swept: Vec::new(),
@@ -111,9 +116,9 @@ impl Service {
     }
 
     fn hello(&self) -> Hello {
-        let Settings { cluster, id, client_port, listen, .. } = self.settings;
+        let Settings { cluster, id, run, client_port, listen, .. } = self.settings;
         let known = self.links.iter().map(|(id, (_, link))| (*id, link.address)).collect();
-        Hello { cluster, id, client_port, peer_port: listen.port(), known }
+        Hello { cluster, id, run, client_port, peer_port: listen.port(), known }
     }
 
     /// There is a node at this address.
@@ -158,7 +163,7 @@ impl Service {
             }
         };
         let input = std::mem::take(&mut incoming.input);
-        let taken = self.take_frames(key, &input);
+        let taken = self.take_frames(registry, key, &input);
         match taken {
             Ok(at) if goes_on => {
                 if let Some(incoming) = self.incoming.get_mut(key) {
@@ -171,7 +176,7 @@ impl Service {
     }
 
     /// How many bytes were whole frames.
-    fn take_frames(&mut self, key: usize, input: &[u8]) -> Result<usize, ()> {
+    fn take_frames(&mut self, registry: &Registry, key: usize, input: &[u8]) -> Result<usize, ()> {
         let mut at = 0;
         while let Some((frame, len)) = parse(input.get(at..).unwrap_or_default())? {
             at += len;
@@ -180,7 +185,7 @@ impl Service {
                 (Frame::Hello(hello), None) if hello.cluster == self.settings.cluster => {
                     incoming.id = Some(hello.id);
                     let ip = incoming.address.ip();
-                    self.greet(&hello, ip);
+                    self.greet(registry, key, &hello, ip);
                 }
                 (Frame::Envelope(bytes), Some(id)) => {
                     let envelope = Envelope::decode(bytes).map_err(|_| ())?;
@@ -196,7 +201,15 @@ impl Service {
         Ok(at)
     }
 
-    fn greet(&mut self, hello: &Hello, ip: std::net::IpAddr) {
+    /// A node has said who it is. If that is another process than before, what was connected to the other one is over.
+    fn greet(&mut self, registry: &Registry, key: usize, hello: &Hello, ip: std::net::IpAddr) {
+        let is_other = self.runs.insert(hello.id, hello.run).is_some_and(|run| run != hello.run);
+        if let Some((_, link)) = self.links.get_mut(&hello.id).filter(|_| is_other) {
+            link.close(registry, Instant::now());
+        }
+        let is_older = |(other, it): &(usize, &Incoming)| *other != key && it.id == Some(hello.id);
+        let older: Vec<usize> = self.incoming.iter().filter(is_older).map(|it| it.0).collect();
+        older.into_iter().for_each(|other| self.close(registry, other));
         let clients = SocketAddr::new(ip, hello.client_port);
         self.shared.known.lock().clients.insert(hello.id, clients);
         self.learn(hello.id, SocketAddr::new(ip, hello.peer_port));
@@ -234,9 +247,10 @@ impl Service {
             let done = self.replica.tick();
             self.note(done);
         }
+        // One that could not be accepted, for want of a descriptor say, is told of no more.
+        self.accept(registry);
         let hello = self.hello();
         self.links.values_mut().for_each(|(_, link)| link.keep(registry, now, &hello));
-        self.shared.promote();
         // Who does not lead has nothing to sweep, and who has too much under way does so later.
         if let Ok((_, next)) = self.replica.sweep_some(&self.swept, SWEPT) {
             self.swept = next.unwrap_or_default();

@@ -1,22 +1,17 @@
 //! What the loops of the server ask of the cluster.
 
-use coreplane_replica::{MemberChange, MemberProgress, Members, NodeId, Replica, Role, Status};
+use coreplane_replica::{MemberChange, Members, NodeId, Replica, Role, Status};
 use coreplane_server::{ClusterInfo, Standing};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A learner that lacks no more entries than so many becomes a voter.
-const LAG_MAX: u64 = 64;
-
 /// What is known of the nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// Where clients reach them.
     pub(crate) clients: BTreeMap<NodeId, SocketAddr>,
-    /// Nodes that become voters once they have nearly all.
-    pub(crate) joining: BTreeSet<NodeId>,
     /// Why the node has stopped.
     pub(crate) failure: Option<String>,
 }
@@ -49,26 +44,6 @@ impl Shared {
             _ => Standing::Unknown,
         };
         *self.standing.lock() = standing;
-    }
-
-    /// Makes voters of those that join, once they have nearly all.
-    pub(crate) fn promote(&self) {
-        if self.known.lock().joining.is_empty() || !self.replica.leads() {
-            return;
-        }
-        let Status { members, applied, .. } = self.replica.status();
-        let mut known = self.known.lock();
-        known.joining.retain(|id| !members.voters.contains(id));
-        let progress = self.replica.progress();
-        let is_near = |it: &&MemberProgress| it.matched + LAG_MAX >= applied && it.is_active;
-        let next = progress
-            .iter()
-            .filter(is_near)
-            .find(|it| known.joining.contains(&it.node) && members.learners.contains(&it.node));
-        if let Some(next) = next {
-            // If another change is under way, the next tick asks again.
-            let _begun = self.replica.change_members(&[MemberChange::Voter(next.node)]).is_ok();
-        }
     }
 
     fn status_text(&self) -> String {
@@ -177,9 +152,8 @@ impl ClusterInfo for Shared {
                     return Err(self.refusal(&coreplane_engine::Error::Busy));
                 }
                 if !members.has(node) {
-                    self.change(MemberChange::Learner(node))?;
+                    self.change(MemberChange::Join(node))?;
                 }
-                self.known.lock().joining.insert(node);
                 Ok("begun; CLUSTER STATUS tells when it is a voter".to_owned())
             }
             ("REMOVE", [node]) => self.change(MemberChange::Remove(node_of(node)?)),

@@ -9,6 +9,8 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// A socket of either kind.
 #[derive(Debug)]
@@ -216,18 +218,28 @@ impl Connection {
         }
     }
 
+    /// Its commands have been run, as far as they had come.
+    pub(crate) fn note_activity(&mut self, now: Instant) {
+        self.parser.shrink();
+        let info = &self.session.info;
+        let active = now.saturating_duration_since(info.since).as_millis();
+        info.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// How it stands with the leader.
     pub(crate) fn upstream_state(&self) -> UpstreamState {
         let upstream = self.upstream.as_ref();
         UpstreamState {
             is_awaited: upstream.is_some_and(Upstream::is_awaited),
             is_in_multi: upstream.is_some_and(Upstream::is_in_multi),
+            leader: upstream.filter(|upstream| upstream.is_needed()).map(|it| it.leader),
         }
     }
 
     /// True if nothing more is read or run for it; it ends when its output has left.
     pub(crate) fn is_closing(&self) -> bool {
-        self.session.is_closing || self.is_ended
+        let waits = self.upstream.as_ref().is_some_and(Upstream::is_awaited);
+        self.session.is_closing || self.is_ended && !waits
     }
 }
 

@@ -207,6 +207,10 @@ impl EventLoop {
             connection.is_readable = true;
             if event.is_read_closed() {
                 connection.is_half_closed = true;
+                if connection.session.is_forwarded {
+                    // The node has told its client that nobody knows: what has not been run yet is not to be run later.
+                    return self.drop_connection(key);
+                }
             }
             self.serve(key);
         }
@@ -338,6 +342,10 @@ impl EventLoop {
         };
         connection.is_stalled = false;
         connection.session.upstream = connection.upstream_state();
+        if connection.upstream.as_ref().is_some_and(|upstream| upstream.is_full()) {
+            connection.is_stalled = true;
+            return 0;
+        }
         host.isolation.enter(self.member);
         let mut consumed = 0;
         loop {
@@ -360,9 +368,7 @@ impl EventLoop {
                         connection.is_stalled = true;
                         break;
                     }
-                    if session.forwards.is_some() {
-                        pass_on(host, connection, rest, len);
-                    }
+                    pass_on(host, connection, rest, len);
                     self.is_waiting = false;
                     let session = &mut connection.session;
                     consumed += len;
@@ -370,13 +376,19 @@ impl EventLoop {
                         consumed = data.len();
                         break;
                     }
-                    if connection.output.len() as u64 >= pause {
+                    let is_full = connection.upstream.as_ref().is_some_and(|it| it.is_full());
+                    if connection.output.len() as u64 >= pause || is_full {
                         connection.is_stalled = consumed < data.len();
                         break;
                     }
                 }
                 Ok(Step::Nothing(len)) => consumed += len,
                 Ok(Step::Incomplete) => break,
+                // Not before what was sent before is answered.
+                Err(_) if connection.session.upstream.is_awaited => {
+                    connection.is_stalled = true;
+                    break;
+                }
                 Err(complaint) => {
                     refuse(connection, &complaint);
                     consumed = data.len();
@@ -385,10 +397,7 @@ impl EventLoop {
             }
         }
         host.isolation.leave(self.member);
-        connection.parser.shrink();
-        let info = &connection.session.info;
-        let active = self.now.saturating_duration_since(info.since).as_millis();
-        info.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
+        connection.note_activity(self.now);
         consumed
     }
 
@@ -436,6 +445,9 @@ impl EventLoop {
         if may_go_on && left as u64 <= pause / 2 && !connection.is_queued {
             connection.is_queued = true;
             self.again.push(key);
+        }
+        if left as u64 <= pause / 2 {
+            self.resume_upstream(key);
         }
         if self.host.settings.limits_output.load(Ordering::Relaxed) {
             self.check_output_limit(key);

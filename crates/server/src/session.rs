@@ -103,6 +103,8 @@ pub(crate) struct UpstreamState {
     pub is_awaited: bool,
     /// They are part of a transaction.
     pub is_in_multi: bool,
+    /// The leader with whom something is agreed upon, or under way.
+    pub leader: Option<SocketAddr>,
 }
 
 /// What a connection has agreed upon with its client.
@@ -128,6 +130,8 @@ pub(crate) struct Session {
     pub is_forwarded: bool,
     /// How it stands with the leader.
     pub upstream: UpstreamState,
+    /// What it has agreed upon is other: so is that with the leader.
+    pub begins_anew: bool,
     pub info: Arc<ClientInfo>,
 }
 
@@ -148,6 +152,7 @@ impl Session {
             forwards: None,
             is_forwarded: false,
             upstream: UpstreamState::default(),
+            begins_anew: false,
             info,
         }
     }

@@ -21,15 +21,19 @@ use mio::{Interest, Registry, Token};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Tokens from here on, up to those of listeners, are of upstreams; the rest is the connection's.
 pub(crate) const FIRST_UPSTREAM: usize = usize::MAX >> 3;
 
+/// Bytes that wait for a leader at most, before the client is read no more.
+const WAITING_MAX: usize = 1 << 20;
 /// Between two attempts to reach a leader, and for how long.
 const PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 
+const UNREACHED: &str = "CLUSTERDOWN the leader cannot be reached: the command was not run";
 const INDETERMINATE: &str = "INDETERMINATE nobody knows whether the command was run: the leader has changed, or cannot be reached";
 
 /// A connection to the leader.
@@ -44,8 +48,13 @@ pub(crate) struct Upstream {
     since: Instant,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// Answers that are nobody's, of what was said first.
+    /// Bytes of it that were sent.
+    sent: usize,
+    /// Answers that are nobody's, of what is said first, and how many of them are to come.
     greetings: usize,
+    greetings_left: usize,
+    /// There may be answers that were not read, since the client takes none.
+    is_readable: bool,
     /// For each command that is under way whether its answer is wanted.
     awaited: VecDeque<bool>,
     is_in_multi: bool,
@@ -63,7 +72,10 @@ impl Upstream {
             since: now,
             output: Vec::new(),
             input: Vec::new(),
+            sent: 0,
             greetings: 0,
+            greetings_left: 0,
+            is_readable: false,
             awaited: VecDeque::new(),
             is_in_multi: false,
             watches: false,
@@ -88,6 +100,8 @@ impl Upstream {
         let mut stream = TcpStream::connect(self.leader)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         self.stream = Some(stream);
+        self.greetings_left = self.greetings;
+        self.input.clear();
         Ok(())
     }
 
@@ -104,6 +118,11 @@ impl Upstream {
         !self.awaited.is_empty() || self.is_in_multi || self.watches
     }
 
+    /// True if so much waits for the leader that the client has to wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.output.len() - self.sent > WAITING_MAX
+    }
+
     /// True if commands are under way.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.awaited.is_empty()
@@ -117,15 +136,15 @@ impl Upstream {
     /// Sends what can be sent.
     fn send(&mut self) -> io::Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        while !self.output.is_empty() {
-            match stream.write(&self.output) {
+        while self.sent < self.output.len() {
+            match stream.write(self.output.get(self.sent..).unwrap_or_default()) {
                 Ok(len) => {
                     if !self.is_reached {
                         self.is_reached = true;
                         // If it cannot be set, it serves as well.
                         let _set = stream.set_nodelay(true).is_ok();
                     }
-                    self.output.drain(..len);
+                    self.sent += len;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -134,6 +153,10 @@ impl Upstream {
                 Err(error) => return Err(error),
             }
         }
+        if self.sent == self.output.len() {
+            self.output.clear();
+            self.sent = 0;
+        }
         Ok(())
     }
 
@@ -141,9 +164,12 @@ impl Upstream {
     fn receive(&mut self) -> io::Result<bool> {
         let Some(stream) = &mut self.stream else { return Ok(true) };
         let mut piece = [0; 16 << 10];
+        self.is_readable = false;
         loop {
             match stream.read(&mut piece) {
+                // Whatever is said before anything was asked is a refusal.
                 Ok(0) => return Ok(false),
+                Ok(_) if !self.is_reached => return Ok(false),
                 Ok(len) => self.input.extend_from_slice(&piece[..len]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error)
@@ -167,8 +193,8 @@ impl Upstream {
             let Some(len) = reply_len(rest).map_err(|()| io::ErrorKind::InvalidData)? else {
                 break;
             };
-            if self.greetings > 0 {
-                self.greetings -= 1;
+            if self.greetings_left > 0 {
+                self.greetings_left -= 1;
             } else if self.awaited.pop_front().ok_or(io::ErrorKind::InvalidData)? {
                 out.extend_from_slice(&rest[..len]);
             }
@@ -206,8 +232,13 @@ fn forward(
     }
 }
 
-/// Puts the command at the beginning of `rest` on its way to the leader.
+/// After a command, which stands at the beginning of `rest`: puts it on its way to the leader, if that is to run it.
 pub(crate) fn pass_on(host: &Host, connection: &mut Connection, rest: &[u8], len: usize) {
+    if std::mem::take(&mut connection.session.begins_anew) {
+        // What the client has agreed upon is other: it begins anew with the leader, from whom nothing is awaited.
+        connection.upstream = None;
+        connection.session.upstream = connection.upstream_state();
+    }
     let Some((name, leader)) = connection.session.forwards.take() else { return };
     let password = host.settings.password.lock();
     let command = (name, rest.get(..len).unwrap_or_default());
@@ -216,10 +247,16 @@ pub(crate) fn pass_on(host: &Host, connection: &mut Connection, rest: &[u8], len
 }
 
 impl EventLoop {
-    /// The connection's upstream is ready.
+    /// The connection's upstream is ready. If the client takes nothing, its answers stay where they are.
     pub(crate) fn on_upstream(&mut self, key: usize) {
+        let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else { return };
+        let is_paused = connection.output.len() as u64 >= pause;
         let Some(upstream) = &mut connection.upstream else { return };
+        if is_paused {
+            upstream.is_readable = true;
+            return;
+        }
         let received = upstream.receive();
         let answered = upstream.take_answers(connection.output.buffer());
         let goes_on = matches!(received, Ok(true)) && answered.is_ok();
@@ -234,12 +271,22 @@ impl EventLoop {
         }
     }
 
+    /// The client has taken something: what was not read before is read.
+    pub(crate) fn resume_upstream(&mut self, key: usize) {
+        let connection = self.connections.get(key);
+        let upstream = connection.and_then(|connection| connection.upstream.as_ref());
+        if upstream.is_some_and(|upstream| upstream.is_readable) {
+            self.on_upstream(key);
+        }
+    }
+
     /// Sends what is to go to the leader for a connection.
     pub(crate) fn flush_upstream(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(upstream) = &mut connection.upstream else { return };
         let connected = upstream.connect(self.poll.registry(), Token(FIRST_UPSTREAM + key));
-        if connected.and_then(|()| upstream.send()).is_err() {
+        let is_late = !upstream.is_reached && upstream.since.elapsed() > PATIENCE;
+        if is_late || connected.and_then(|()| upstream.send()).is_err() {
             return self.drop_upstream(key);
         }
         if !upstream.is_reached && !self.unreached.contains(&key) {
@@ -266,6 +313,7 @@ impl EventLoop {
         }
         let is_fresh = !upstream.is_reached && upstream.is_awaited();
         if is_fresh && upstream.since.elapsed() < PATIENCE {
+            upstream.sent = 0;
             upstream.leader = match self.standing {
                 Standing::Follows(leader) => leader,
                 // By way of its own door: what the client has agreed upon is with that connection.
@@ -279,10 +327,13 @@ impl EventLoop {
             return;
         }
         if upstream.is_needed() {
-            write_error(connection, INDETERMINATE);
+            let text = if upstream.is_reached { INDETERMINATE } else { UNREACHED };
+            write_error(connection, text);
             connection.session.is_closing = true;
         }
         self.touch(key);
+        // It may be the end of a turn: the next one sends it.
+        self.port().wake();
     }
 
     /// Where this server's clients reach it.
@@ -318,4 +369,27 @@ impl EventLoop {
 /// What a loop starts with.
 pub(crate) fn standing_of(cluster: Option<&dyn ClusterInfo>) -> Standing {
     cluster.map_or(Standing::Leads, ClusterInfo::standing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_before_anything_was_sent_is_no_answer() {
+        let leader = "127.0.0.1:1".parse().expect("an address");
+        let mut upstream = Upstream::new(leader, None, Proto::Three);
+        upstream.awaited.push_back(true);
+        upstream.greetings_left = upstream.greetings;
+        let mut out = Vec::new();
+        upstream.input.extend_from_slice(b"-ERR max number of clients reached\r\n");
+        upstream.take_answers(&mut out).expect("an answer");
+        // It is connected to again.
+        upstream.greetings_left = upstream.greetings;
+        upstream.input.clear();
+        upstream.input.extend_from_slice(b"%0\r\n+OK\r\n$5\r\nvalue\r\n");
+        upstream.take_answers(&mut out).expect("answers");
+        assert_eq!(out, b"$5\r\nvalue\r\n");
+        assert!(!upstream.is_awaited());
+    }
 }

@@ -57,6 +57,10 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
             "a node of a cluster serves at --durability strict: its answers wait for a majority";
         return Err(Failure::new(USAGE, message));
     }
+    if serve.threads > 1 {
+        let message = "a node of a cluster has one event loop, which is its peers' as well";
+        return Err(Failure::new(USAGE, message));
+    }
     let id = serve.cluster.cluster_id.unwrap_or_default();
     let mut peers: BTreeMap<u64, _> = serve.cluster.cluster_peers.iter().copied().collect();
     let Some(listen) = peers.remove(&id) else {
@@ -71,7 +75,10 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
     let settings = coreplane_replica::Settings {
         id,
         peers: members,
-        seed: seed(id),
+        contacts: all_of(id, &peers),
+        seed: draw(id),
+        identity: draw(id),
+        life: draw(id),
         ..coreplane_replica::Settings::default()
     };
     let replica = Replica::open(map, settings, None::<TimeSource>);
@@ -82,6 +89,7 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
             cluster: 1,
             listen,
             peers,
+            run: draw(id),
             client_port: serve.port,
             tick: serve.cluster.cluster_tick.max(Duration::from_millis(1)),
             redirects: serve.cluster.redirect,
@@ -97,10 +105,10 @@ fn all_of<A>(id: u64, peers: &BTreeMap<u64, A>) -> Vec<u64> {
     std::iter::once(id).chain(peers.keys().copied()).collect()
 }
 
-/// A number that is another at each start.
-fn seed(id: u64) -> u64 {
+/// A number that is another at each call, and not 0.
+fn draw(id: u64) -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(id)
+    RandomState::new().hash_one(id) | 1
 }
 
 fn serve_node(
@@ -124,8 +132,8 @@ fn serve_node(
         medium: medium.name.clone(),
         power_cut_loses: medium.power_cut_loses.clone(),
         power_safe: medium.power_safe,
-        // One loop is a node's: another one would hand each write to it.
-        threads: serve.threads.max(1),
+        // Another one would hand each write to it.
+        threads: 1,
         ..super::serve::config(serve, password)
     };
     let server = Server::bind_with(config, replica, Some(Box::new(service)))?;

@@ -48,6 +48,7 @@ pub(super) fn select(call: &mut Call<'_, '_>) -> Answer {
 
 /// `QUIT`
 pub(super) fn quit(call: &mut Call<'_, '_>) -> Answer {
+    call.session.begins_anew = true;
     call.session.is_closing = true;
     call.reply.ok();
     Ok(())
@@ -61,6 +62,7 @@ pub(super) fn not_http(call: &mut Call<'_, '_>) -> Answer {
 
 /// `RESET`
 pub(super) fn reset(call: &mut Call<'_, '_>) -> Answer {
+    call.session.begins_anew = true;
     call.session.queue = None;
     forget_watches(call.session, &call.host.watched);
     call.session.set_proto(Proto::Two);
@@ -150,6 +152,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Answer {
         );
     }
     if let Some(proto) = proto {
+        call.session.begins_anew = proto != call.session.proto;
         call.session.set_proto(proto);
         call.reply.proto = proto;
     }

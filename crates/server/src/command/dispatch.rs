@@ -1,6 +1,6 @@
 //! From the words of a command to its answer.
 
-use super::route::{Route, route};
+use super::route::{Route, route, route_refused};
 use super::table::{
     ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, COUNTED, Command, NO_AUTH, NO_MULTI, find, number,
 };
@@ -41,6 +41,7 @@ pub(crate) fn run(
     let start = out.len();
     let Some(place) = place_here(turn.host, session, words) else { return false };
     turn.counters.commands.add(1);
+    let was_queued = session.queue.is_some();
     let mut store = Store::new(
         &*turn.host.engine,
         &turn.host.watched,
@@ -78,6 +79,7 @@ pub(crate) fn run(
     };
     if let Err(Failure::Engine(Error::Busy)) = &answer
         && !store.rests
+        && !was_queued
         && is_patient(session)
     {
         // Nothing was done, or what was begun goes on when it is asked for again.
@@ -114,7 +116,19 @@ fn place_here(
     }
     let (index, command) = match place {
         Ok(place) => place,
-        Err(failure) => return Some(Err(failure)),
+        Err(failure) => {
+            return match route_refused(session) {
+                Route::Forward(leader) => {
+                    session.forwards = Some(("", leader));
+                    None
+                }
+                Route::Later => {
+                    session.is_postponed = true;
+                    None
+                }
+                Route::Here | Route::Nowhere(_) => Some(Err(failure)),
+            };
+        }
     };
     match route(host, session, command, words) {
         Route::Here => Some(Ok((index, command))),
@@ -133,7 +147,7 @@ fn place_here(
 /// True if a command of which the engine has too much waits for a later turn.
 fn is_patient(session: &mut Session) -> bool {
     let since = *session.postponed_since.get_or_insert_with(Instant::now);
-    session.queue.is_none() && since.elapsed() < PATIENCE
+    since.elapsed() < PATIENCE
 }
 
 /// Takes back what was written since `start` and writes the error instead.

@@ -5,7 +5,7 @@ use super::{Failure, key_slot};
 use crate::Standing;
 use crate::host::Host;
 use crate::resp::frame::Words;
-use crate::session::Session;
+use crate::session::{Session, UpstreamState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -35,11 +35,22 @@ pub(super) fn route(
 ) -> Route {
     let Some(cluster) = &host.config.cluster else { return Route::Here };
     let upstream = session.upstream;
-    if !needs_records(command) && !upstream.is_in_multi {
-        return if upstream.is_awaited { wait(session) } else { Route::Here };
+    let begins_anew = matches!(command.name, "reset" | "quit");
+    if !needs_records(command) && (!upstream.is_in_multi || begins_anew) {
+        if upstream.leader.is_some() && !upstream.is_awaited && command.name == "hello" {
+            return Route::Nowhere("ERR HELLO is not allowed while keys are watched".into());
+        }
+        // In the order in which they came.
+        return if upstream.is_awaited { Route::Later } else { Route::Here };
+    }
+    if let Some(leader) = upstream.leader {
+        if upstream.is_in_multi && matches!(command.name, "client|reply" | "hello") {
+            return Route::Nowhere("ERR Command not allowed inside a transaction".into());
+        }
+        // What was begun with a leader goes on with it.
+        return Route::Forward(leader);
     }
     match cluster.standing() {
-        Standing::Leads if upstream.is_awaited || upstream.is_in_multi => wait(session),
         Standing::Leads => Route::Here,
         // What was begun with this node cannot go on elsewhere.
         _ if session.queue.is_some() || !session.watches.is_empty() => {
@@ -51,8 +62,20 @@ pub(super) fn route(
             let key = if first > 0 && first < words.len() { words.at(first) } else { &[] };
             Route::Nowhere(format!("MOVED {} {leader}", key_slot(key)).into())
         }
-        Standing::Follows(leader) if !session.is_forwarded => Route::Forward(leader),
+        Standing::Follows(leader) if !session.is_forwarded => {
+            session.postponed_since = None;
+            Route::Forward(leader)
+        }
         Standing::Follows(_) | Standing::Unknown => wait(session),
+    }
+}
+
+/// Where a command is run that is refused as it is: not before its turn, and within a transaction where that is.
+pub(super) fn route_refused(session: &Session) -> Route {
+    match session.upstream {
+        UpstreamState { is_in_multi: true, leader: Some(leader), .. } => Route::Forward(leader),
+        UpstreamState { is_awaited: true, .. } => Route::Later,
+        _ => Route::Here,
     }
 }
 
