@@ -1,0 +1,164 @@
+// The thesis's workload: so many puts or gets of keys and values of 10 bytes, by so many clients, each waiting for an
+// answer before it asks again. On etcd by its own client; on whatever speaks the Redis protocol by a plain socket.
+//
+//	go run . -endpoints 127.0.0.1:2379 -clients 20 -operations 50000 -keys 50000 -what put
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand"
+	"net"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+type store interface {
+	put(key, value string) error
+	get(key string) error
+	ping() error
+}
+
+type etcd struct{ client *clientv3.Client }
+
+func openEtcd(endpoints []string) store {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:   endpoints,
+		DialTimeout: 5 * time.Second,
+		Logger:      zap.NewNop(),
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return etcd{client}
+}
+
+func (it etcd) put(key, value string) error {
+	_, err := it.client.Put(context.Background(), key, value)
+	return err
+}
+
+func (it etcd) get(key string) error {
+	_, err := it.client.Get(context.Background(), key)
+	return err
+}
+
+func (it etcd) ping() error { return fmt.Errorf("etcd has no ping") }
+
+type redis struct {
+	stream net.Conn
+	reader *bufio.Reader
+}
+
+func openResp(endpoint string) store {
+	stream, err := net.Dial("tcp", endpoint)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return redis{stream, bufio.NewReader(stream)}
+}
+
+func (it redis) call(words ...string) error {
+	text := fmt.Sprintf("*%d\r\n", len(words))
+	for _, word := range words {
+		text += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+	}
+	if _, err := it.stream.Write([]byte(text)); err != nil {
+		return err
+	}
+	line, err := it.reader.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if line[0] == '-' {
+		return fmt.Errorf("%s", line)
+	}
+	if line[0] == '$' && line[1] != '-' {
+		_, err = it.reader.ReadString('\n')
+	}
+	return err
+}
+
+func (it redis) put(key, value string) error { return it.call("SET", key, value) }
+func (it redis) get(key string) error        { return it.call("GET", key) }
+func (it redis) ping() error                 { return it.call("PING") }
+
+func main() {
+	endpoints := flag.String("endpoints", "127.0.0.1:2379", "where the nodes are, by commas")
+	clients := flag.Int("clients", 1, "clients at a time, each with a connection of its own")
+	operations := flag.Int("operations", 1000, "operations in all")
+	keys := flag.Int("keys", 50000, "keys of which one is drawn for each operation")
+	what := flag.String("what", "put", "put, get, or ping (of a Redis protocol alone)")
+	resp := flag.Bool("resp", false, "speak the Redis protocol to the first endpoint")
+	flag.Parse()
+
+	open := func() store {
+		if *resp {
+			return openResp(strings.Split(*endpoints, ",")[0])
+		}
+		return openEtcd(strings.Split(*endpoints, ","))
+	}
+	each := *operations / *clients
+	took := make([][]time.Duration, *clients)
+	var ready, done sync.WaitGroup
+	begin := make(chan struct{})
+	for at := range *clients {
+		ready.Add(1)
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			client := open()
+			random := rand.New(rand.NewSource(int64(at)))
+			key := func() string { return fmt.Sprintf("key%07d", random.Intn(*keys)) }
+			// The connection is made before the time is taken.
+			if err := client.get(key()); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			ready.Done()
+			<-begin
+			for range each {
+				var err error
+				since := time.Now()
+				switch *what {
+				case "get":
+					err = client.get(key())
+				case "ping":
+					err = client.ping()
+				default:
+					err = client.put(key(), "0123456789")
+				}
+				if err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					os.Exit(1)
+				}
+				took[at] = append(took[at], time.Since(since))
+			}
+		}()
+	}
+	ready.Wait()
+	since := time.Now()
+	close(begin)
+	done.Wait()
+	all := time.Since(since)
+	var every []time.Duration
+	for _, some := range took {
+		every = append(every, some...)
+	}
+	sort.Slice(every, func(a, b int) bool { return every[a] < every[b] })
+	at := func(share float64) float64 {
+		return float64(every[int(share*float64(len(every)-1))].Nanoseconds()) / 1000
+	}
+	fmt.Printf("{\"what\":\"%s\",\"clients\":%d,\"operations\":%d,\"per_second\":%.0f,\"p50_us\":%.1f,\"p90_us\":%.1f,\"p99_us\":%.1f}\n",
+		*what, *clients, len(every), float64(len(every))/all.Seconds(), at(0.5), at(0.9), at(0.99))
+}
