@@ -62,6 +62,8 @@ pub(crate) struct Hello {
     pub(crate) asks: bool,
     /// Who leads, as far as it knows; 0: nobody.
     pub(crate) leader: NodeId,
+    /// The entry that made the members that it knows.
+    pub(crate) index: u64,
     /// What it knows of the receiver.
     pub(crate) known: Peer,
 }
@@ -173,7 +175,7 @@ impl Envelope {
             Body::Hello(hello) => {
                 writer.byte(u8::from(hello.is_bound) | u8::from(hello.asks) << 1);
                 let Peer { node, identity, start, life } = hello.known;
-                let words = [hello.leader, node, identity, start, life];
+                let words = [hello.leader, hello.index, node, identity, start, life];
                 words.into_iter().for_each(|it| writer.word(it));
             }
         }
@@ -213,9 +215,11 @@ fn decode_rest(reader: &mut Reader<'_>) -> Option<Envelope> {
         RECEIPT => Body::Receipt(decode_receipt(reader)?),
         HELLO => {
             let flags = reader.byte()?;
-            let (leader, node, identity) = (reader.word()?, reader.word()?, reader.word()?);
+            let (leader, index) = (reader.word()?, reader.word()?);
+            let (node, identity) = (reader.word()?, reader.word()?);
             let known = Peer { node, identity, start: reader.word()?, life: reader.word()? };
-            Body::Hello(Hello { is_bound: flags & 1 != 0, asks: flags & 2 != 0, leader, known })
+            let (is_bound, asks) = (flags & 1 != 0, flags & 2 != 0);
+            Body::Hello(Hello { is_bound, asks, leader, index, known })
         }
         _ => return None,
     };
@@ -399,6 +403,7 @@ mod tests {
                 is_bound: true,
                 asks: false,
                 leader: 3,
+                index: 9,
                 known: Peer { node: 2, identity: 3, start: 4, life: 5 },
             }),
         ]

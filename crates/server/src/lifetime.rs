@@ -106,7 +106,10 @@ impl EventLoop {
             let age = self.now.saturating_duration_since(info.since).as_millis();
             let idle = age.saturating_sub(info.active_after.load(Ordering::Relaxed).into());
             // Who waits for us is not idle.
-            if idle_max > 0 && idle >= idle_max.into() && !connection.output.is_held() {
+            let waits = connection.output.is_held()
+                || connection.is_stalled
+                || connection.upstream_state().is_awaited;
+            if idle_max > 0 && idle >= idle_max.into() && !waits {
                 self.drop_connection(key);
             }
         }

@@ -85,7 +85,8 @@ impl Node {
             let view = self.view();
             let notes = view.notes();
             let known = notes.peer(to).unwrap_or_default();
-            Hello { is_bound: notes.is_bound && !notes.is_blank, asks, leader, known }
+            let (is_bound, index) = (notes.is_bound && !notes.is_blank, notes.members.index);
+            Hello { is_bound, asks, leader, index, known }
         };
         self.send(to, Body::Hello(hello));
     }
@@ -101,15 +102,18 @@ impl Node {
         if known.is_some_and(|it| it.identity == identity && it.start < envelope.start) {
             self.note_life(from, (envelope.start, envelope.life))?;
         }
-        let (own, is_bound, is_blank) = {
+        let (own, is_bound, is_blank, index) = {
             let view = self.view();
             let notes = view.notes();
-            (notes.identity, notes.is_bound, notes.is_blank)
+            (notes.identity, notes.is_bound, notes.is_blank, notes.members.index)
         };
         if hello.is_bound && !is_blank && hello.known.node != 0 {
             let Peer { identity: known, start: newest, life: newest_life, .. } = hello.known;
-            let is_other = known != own;
-            let is_older = newest > self.start || newest == self.start && newest_life != self.life;
+            // One who lags, or was put back, knows of a pool that was here before.
+            let is_later = !is_bound || hello.index > index || mutant!("replica.identity.lag");
+            let is_other = known != own && is_later;
+            let is_older = known == own
+                && (newest > self.start || newest == self.start && newest_life != self.life);
             if (is_other || is_older) && !mutant!("replica.identity.deaf") {
                 self.become_blank(!is_bound)?;
             }

@@ -421,6 +421,33 @@ fn a_pool_that_was_put_back_is_filled_anew() {
     }
 }
 
+/// A node that lags still knows of the pool that another one had before it was wiped. That is no reason for the new pool to
+/// be given up.
+#[test]
+fn a_node_that_lags_does_not_know_better() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (5, 5));
+        table.lead(1);
+        table.run(5);
+        table.part(&[5], &[1, 2, 3, 4]);
+        table.seat(2).wipe(777);
+        table.letters.clear();
+        table.run(200);
+        table.put(1, b"after");
+        table.run(5);
+        let status = table.node(2).status();
+        assert_eq!((status.members.voters.len(), status.members.joining.len()), (5, 0));
+        assert_eq!(table.value(2).as_deref(), Some(&b"after"[..]));
+        // 2 starts again and greets everybody, 5 with what it knew before.
+        table.seat(2).cut();
+        table.seat(2).start();
+        table.cut.retain(|pair| *pair != (2, 5) && *pair != (5, 2));
+        table.run(50);
+        assert_eq!(table.node(2).installed(), 0, "it was given up");
+        assert_eq!(table.value(2).as_deref(), Some(&b"after"[..]));
+    }
+}
+
 /// All peers of a new cluster have to be there, and new, before the first leader is elected.
 #[test]
 fn a_new_cluster_waits_for_all_its_nodes() {

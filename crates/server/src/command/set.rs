@@ -25,16 +25,18 @@ enum Unit {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Condition {
+enum Condition<'a> {
     Always,
     IfAbsent,
     IfPresent,
+    /// If the value is this one.
+    IfEqual(&'a [u8]),
 }
 
 #[derive(Debug)]
 struct Options<'a> {
     expiry: Expiry<'a>,
-    condition: Condition,
+    condition: Condition<'a>,
     wants_old: bool,
 }
 
@@ -45,10 +47,13 @@ fn options<'a>(call: &Call<'a, '_>, from: usize, is_set: bool) -> Result<Options
     let mut words = call.words.from(from).peekable();
     while let Some(word) = words.next() {
         let is_unsaid = options.expiry == Expiry::Unsaid;
-        if is_set && is(word, "NX") && options.condition != Condition::IfPresent {
-            options.condition = Condition::IfAbsent;
-        } else if is_set && is(word, "XX") && options.condition != Condition::IfAbsent {
-            options.condition = Condition::IfPresent;
+        let condition = if is_set { condition(word, &mut words)? } else { None };
+        if let Some(condition) = condition {
+            // The same may be said again; another one not.
+            if options.condition != Condition::Always && options.condition != condition {
+                return Err(SYNTAX.into());
+            }
+            options.condition = condition;
         } else if is_set && is(word, "GET") {
             options.wants_old = true;
         } else if is_set && is(word, "KEEPTTL") && (is_unsaid || options.expiry == Expiry::Keep) {
@@ -71,6 +76,19 @@ fn options<'a>(call: &Call<'a, '_>, from: usize, is_set: bool) -> Result<Options
         }
     }
     Ok(options)
+}
+
+/// The condition that begins with this word, if one does.
+fn condition<'a>(
+    word: &[u8],
+    words: &mut impl Iterator<Item = &'a [u8]>,
+) -> Result<Option<Condition<'a>>, Failure> {
+    Ok(match word {
+        _ if is(word, "NX") => Some(Condition::IfAbsent),
+        _ if is(word, "XX") => Some(Condition::IfPresent),
+        _ if is(word, "IFEQ") => Some(Condition::IfEqual(words.next().ok_or(SYNTAX)?)),
+        _ => None,
+    })
 }
 
 fn unit(word: &[u8]) -> Option<(Unit, bool)> {
@@ -105,7 +123,7 @@ fn moment(
         .ok_or_else(bad)
 }
 
-/// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
+/// `SET key value [NX|XX|IFEQ old] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
 pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
     let (key, value) = (call.word(1), call.word(2));
     if call.words.len() == 3 {
@@ -118,11 +136,12 @@ pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
         Expiry::Given { time, unit, is_relative } => Some(moment(call, time, unit, is_relative)?),
         Expiry::Unsaid | Expiry::Keep | Expiry::Persist => None,
     };
-    if options.wants_old || options.expiry == Expiry::Keep {
+    let compares = matches!(options.condition, Condition::IfEqual(_));
+    if options.wants_old || options.expiry == Expiry::Keep || compares {
         return set_by_old(call, &options, expires_at);
     }
     let is_written = match options.condition {
-        Condition::Always => {
+        Condition::Always | Condition::IfEqual(_) => {
             call.store.put(key, value, expires_at)?;
             true
         }
@@ -155,6 +174,7 @@ fn set_by_old(
             Condition::Always => true,
             Condition::IfAbsent => record.is_none(),
             Condition::IfPresent => record.is_some(),
+            Condition::IfEqual(old) => record.is_some_and(|record| record.value.equals(old)),
         };
         if !fits {
             return Mutation::Keep;
