@@ -323,21 +323,25 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
             return Err("no error".into());
         };
         assert!(text.contains("not an integer"), "{text}");
-        // Compare and set.
-        assert_eq!(client.call(&[b"SET", b"c", b"old"])?, Reply::ok());
-        let new = [&b"SET"[..], b"c", b"new", b"IFEQ"];
-        assert_eq!(client.call(&[&new[..], &[b"other"]].concat())?, Reply::Bulk(None));
-        assert_eq!(client.call(&[&new[..], &[b"old"]].concat())?, Reply::ok());
-        assert_eq!(client.call(&[&new[..], &[b"old"]].concat())?, Reply::Bulk(None));
-        assert_eq!(client.call(&[b"GET", b"c"])?, Reply::bulk(*b"new"));
-        assert!(matches!(client.call(&[&new[..], &[b"new", b"NX"]].concat())?, Reply::Failed(_)));
-        assert!(matches!(client.call(&new)?, Reply::Failed(_)));
-        assert_eq!(client.call(&[b"DEL", b"c"])?, Reply::Number(1));
-        assert_eq!(client.call(&[&new[..], &[b"new"]].concat())?, Reply::Bulk(None));
+        compare_and_set(&mut client)?;
         assert_eq!(client.call(&[b"SET", b"e", b"1", b"PX", b"30"])?, Reply::ok());
         std::thread::sleep(Duration::from_millis(40));
         assert_eq!(client.call(&[b"GET", b"e"])?, Reply::Bulk(None));
     }
+    Ok(())
+}
+
+fn compare_and_set(client: &mut Client) -> Outcome<()> {
+    assert_eq!(client.call(&[b"SET", b"c", b"old"])?, Reply::ok());
+    let new = [&b"SET"[..], b"c", b"new", b"IFEQ"];
+    assert_eq!(client.call(&[&new[..], &[b"other"]].concat())?, Reply::Bulk(None));
+    assert_eq!(client.call(&[&new[..], &[b"old"]].concat())?, Reply::ok());
+    assert_eq!(client.call(&[&new[..], &[b"old"]].concat())?, Reply::Bulk(None));
+    assert_eq!(client.call(&[b"GET", b"c"])?, Reply::bulk(*b"new"));
+    assert!(matches!(client.call(&[&new[..], &[b"new", b"NX"]].concat())?, Reply::Failed(_)));
+    assert!(matches!(client.call(&new)?, Reply::Failed(_)));
+    assert_eq!(client.call(&[b"DEL", b"c"])?, Reply::Number(1));
+    assert_eq!(client.call(&[&new[..], &[b"new"]].concat())?, Reply::Bulk(None));
     Ok(())
 }
 

@@ -36,5 +36,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a pool that was put back goes on as if nothing were",
         STORIES,
     ),
+    Mutant::new(
+        "replica.identity.lag",
+        "a node that lags makes another one give up its pool",
+        STORIES,
+    ),
     Mutant::new("replica.effect.unseen", "a write that does not see the one before it", ENGINE),
 ];
