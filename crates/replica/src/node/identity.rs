@@ -107,14 +107,18 @@ impl Node {
             let notes = view.notes();
             (notes.identity, notes.is_bound, notes.is_blank, notes.members.index)
         };
-        if hello.is_bound && !is_blank && hello.known.node != 0 {
-            let Peer { identity: known, start: newest, life: newest_life, .. } = hello.known;
+        if hello.is_bound && !is_blank {
+            let Peer { node, identity: known, start: newest, life: newest_life } = hello.known;
+            let is_known = node != 0;
+            // A new node cannot form a cluster with one that is of one already.
+            let is_new = !is_bound && !is_known;
             // One who lags, or was put back, knows of a pool that was here before.
             let is_later = !is_bound || hello.index > index || mutant!("replica.identity.lag");
-            let is_other = known != own && is_later;
-            let is_older = known == own
+            let is_other = is_known && known != own && is_later;
+            let is_older = is_known
+                && known == own
                 && (newest > self.start || newest == self.start && newest_life != self.life);
-            if (is_other || is_older) && !mutant!("replica.identity.deaf") {
+            if (is_new || is_other || is_older) && !mutant!("replica.identity.deaf") {
                 self.become_blank(!is_bound)?;
             }
         }

@@ -448,6 +448,29 @@ fn a_node_that_lags_does_not_know_better() {
     }
 }
 
+/// A node that was removed comes back with a new pool, and with the peers of before: it forms nothing with them, and is
+/// added like any other.
+#[test]
+fn a_node_that_was_removed_forms_no_cluster_of_its_own() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (4, 4));
+        table.lead(1);
+        table.change(1, &[MemberChange::Remove(4)]);
+        table.run(20);
+        table.put(1, b"after");
+        table.seat(4).wipe(777);
+        table.letters.clear();
+        table.run(200);
+        assert_eq!(table.node(4).status().role, Role::Installing);
+        assert_eq!(table.node(1).status().members.voters, [1, 2, 3]);
+        let leader = table.leader().expect("a leader");
+        table.change(leader, &[MemberChange::Join(4)]);
+        table.run(100);
+        assert_eq!(table.node(4).status().members.voters, [1, 2, 3, 4]);
+        assert_eq!(table.value(4).as_deref(), Some(&b"after"[..]));
+    }
+}
+
 /// All peers of a new cluster have to be there, and new, before the first leader is elected.
 #[test]
 fn a_new_cluster_waits_for_all_its_nodes() {
