@@ -440,3 +440,20 @@ fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
         nodes[2].start()
     })
 }
+
+/// A leader that is told to end gives the leadership away first: nobody waits for an election.
+#[test]
+fn servers_are_restarted_one_after_the_other() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let mut nodes = nodes(&place, 3, 3, &[])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    while_clients_work(&mut nodes, &ports, |nodes| {
+        for at in [0, 1, 2, 0] {
+            std::thread::sleep(Duration::from_millis(400));
+            nodes[at].terminate()?;
+            nodes[at].start()?;
+            std::thread::sleep(Duration::from_millis(400));
+        }
+        Ok(())
+    })
+}

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 /// How often a server is asked how far a change is, and how long.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(600);
+/// So long a leader that ends waits for another one.
+const HANDOVER_MAX: Duration = Duration::from_millis(500);
 /// Servers that send us to another one, at most.
 const HOPS_MAX: usize = 4;
 
@@ -136,10 +138,26 @@ fn serve_node(
         threads: 1,
         ..super::serve::config(serve, password)
     };
+    let leader = Arc::clone(&replica);
     let server = Server::bind_with(config, replica, Some(Box::new(service)))?;
     let engine = format!("node {id} of a cluster, peers on {listen}, map {}", kind.name());
     let place = Place { medium: &medium.name, loses: &medium.power_cut_loses, note: &engine };
-    serve_until_signal(serve, server, signals, &place)
+    serve_until_signal(serve, server, signals, &place, &|| hand_over(&leader))
+}
+
+/// Gives the leadership away, if there is somebody to have it: an election would take longer.
+fn hand_over(replica: &Replica) {
+    let id = replica.status().leader.filter(|_| replica.leads());
+    let others = replica.progress().into_iter().filter(|it| Some(it.node) != id && it.is_active);
+    let voters = replica.status().members.voters;
+    let next = others.filter(|it| voters.contains(&it.node)).max_by_key(|it| it.matched);
+    let Some(next) = next.filter(|_| id.is_some()) else { return };
+    // If it cannot, the others elect one.
+    let _begun = replica.transfer_leadership(next.node).is_ok();
+    let since = Instant::now();
+    while replica.leads() && since.elapsed() < HANDOVER_MAX {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The leader's server, and what the words of a command are answered there.

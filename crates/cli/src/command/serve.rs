@@ -60,7 +60,8 @@ fn listen_and_serve(
     let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
     let (medium, loses) = (&store.medium().name, store.power_cut_loses());
     let note = if is_degraded { "(degraded)" } else { "" };
-    serve_until_signal(serve, server, signals, &Place { medium, loses: &loses, note })
+    let place = Place { medium, loses: &loses, note };
+    serve_until_signal(serve, server, signals, &place, &|| ())
 }
 
 /// What a server is told, whatever it serves.
@@ -89,12 +90,13 @@ pub(super) struct Place<'p> {
     pub(super) note: &'p str,
 }
 
-/// Serves until a signal ends it in good order.
+/// Serves until a signal ends it in good order, which is what `leave` is called before.
 pub(super) fn serve_until_signal(
     serve: &Serve,
     server: Server,
     signals: &mut Signals,
     place: &Place<'_>,
+    leave: &(dyn Fn() + Sync),
 ) -> Result<(), Failure> {
     let line = start_up_line(serve, place, &server);
     let signals_end = signals.handle();
@@ -103,6 +105,7 @@ pub(super) fn serve_until_signal(
         let watcher = std::thread::Builder::new().name("coreplane-signals".to_owned());
         watcher.spawn_scoped(scope, || {
             if signals.forever().next().is_some() {
+                leave();
                 handle.shutdown();
             }
         })?;

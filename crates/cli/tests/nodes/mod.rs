@@ -43,6 +43,14 @@ impl Node {
         Ok(())
     }
 
+    /// SIGTERM, on which it ends in good order.
+    pub(crate) fn terminate(&mut self) -> Outcome<()> {
+        self.signal("-TERM")?;
+        let ended = self.child.take().map(|mut child| child.wait()).transpose()?;
+        assert_eq!(ended.and_then(|status| status.code()), Some(0));
+        Ok(())
+    }
+
     pub(crate) fn kill(&mut self) -> Outcome<()> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
