@@ -50,6 +50,12 @@ impl Node {
         if !is_bound {
             return Ok(false);
         }
+        if !self.greeted.contains(&from) {
+            // It does not know of this start yet. If it knows of a later one, this is a copy that was put back, whose log
+            // is another than the one that the sender takes it to have.
+            self.say_hello(from, true);
+            return Ok(false);
+        }
         // A member of whom no entry that is applied here tells is none whose vote or acknowledgement is counted.
         let Some(known) = known else { return Ok(true) };
         if mutant!("replica.identity.any") {
@@ -94,7 +100,10 @@ impl Node {
     fn take_hello(&mut self, envelope: &Envelope, hello: &Hello) -> Result<()> {
         let Envelope { from, identity, .. } = *envelope;
         self.heard.insert(from, (identity, hello.is_bound));
-        self.greeted.insert(from);
+        let known = (hello.known.start, hello.known.life);
+        if hello.known.node == 0 || known == (self.start, self.life) {
+            self.greeted.insert(from);
+        }
         if hello.leader != 0 {
             self.told_of.insert(hello.leader);
         }
