@@ -471,6 +471,46 @@ fn a_node_that_was_removed_forms_no_cluster_of_its_own() {
     }
 }
 
+/// The leader takes a pool that was put back for the one that it knows. What it says of it is not heard before the node
+/// knows that it is a copy: else it would take an entry of its own for one that is committed.
+#[test]
+fn a_copy_does_not_apply_what_was_never_committed() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(3);
+        table.put(3, b"before");
+        table.run(5);
+        table.part(&[3], &[1, 2]);
+        table.put(3, b"own");
+        let copy = table.seat(3).copy();
+        // Another leader has an entry of its own there, and no more.
+        table.run(100);
+        let leader = table.leader().expect("a leader");
+        assert_ne!(leader, 3);
+        table.seat(3).cut();
+        table.seat(3).start();
+        table.cut.clear();
+        table.run(60);
+        let status = table.node(3).status();
+        assert_eq!(status.applied, table.node(leader).status().applied);
+        table.letters.clear();
+        table.seat(3).put_back(copy);
+        assert!(table.node(3).status().newest >= status.applied, "the copy has an entry there");
+        // What 3 says is late.
+        table.part(&[3], &[1, 2]);
+        table.cut.remove(&(leader, 3));
+        for _ in 0..10 {
+            table.tick(leader);
+            while table.deliver() {}
+            assert_eq!(table.value(3).as_deref(), Some(&b"before"[..]));
+        }
+        table.cut.clear();
+        table.run(200);
+        assert_eq!(table.node(3).installed(), 1);
+        assert_eq!(table.value(3).as_deref(), Some(&b"before"[..]));
+    }
+}
+
 /// All peers of a new cluster have to be there, and new, before the first leader is elected.
 #[test]
 fn a_new_cluster_waits_for_all_its_nodes() {

@@ -30,6 +30,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "damaged entries are taken for ones that never were",
         STORIES,
     ),
+    Mutant::new("replica.identity.rash", "a copy that was put back believes its leader", STORIES),
     Mutant::new("replica.identity.any", "the vote of a node that was wiped is counted", STORIES),
     Mutant::new(
         "replica.identity.deaf",
