@@ -1,0 +1,167 @@
+//! Pools that are wiped, put back or strange: who is heard, and who is filled anew.
+
+use crate::table::Table;
+use coreplane_mvcc::MapKind;
+use coreplane_replica::{MemberChange, Role};
+
+/// A voter is wiped. Nobody counts it, nor has its vote, before it is filled; then it elects again.
+#[test]
+fn a_node_that_was_wiped_votes_for_nobody_until_it_is_filled() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        // 1 and 2 have it, and 3 has not.
+        table.part(&[3], &[1, 2]);
+        let number = table.put(1, b"acknowledged");
+        while !table.seats[&1].settled.contains(&number) {
+            assert!(table.deliver());
+        }
+        // 2 is wiped, and 1 is gone: 3 must not lead with the vote of the new 2.
+        table.seat(1).cut();
+        table.seat(2).wipe(777);
+        table.letters.clear();
+        table.cut.clear();
+        table.run(300);
+        assert_eq!(table.leader(), None);
+        table.seat(1).start();
+        table.run(200);
+        let status = table.node(2).status();
+        assert_eq!(status.members.voters, [1, 2, 3], "{status:?}");
+        assert_eq!(table.value(2).as_deref(), Some(&b"acknowledged"[..]));
+        table.lead(2);
+        assert_eq!(table.value(3).as_deref(), Some(&b"acknowledged"[..]));
+    }
+}
+
+/// A voter's pool is put back as it was before an earlier start.
+#[test]
+fn a_pool_that_was_put_back_is_filled_anew() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        table.put(1, b"old");
+        table.run(5);
+        let copy = table.seat(2).copy();
+        table.seat(2).cut();
+        table.seat(2).start();
+        table.run(20);
+        table.part(&[3], &[1, 2]);
+        table.lead(1);
+        let number = table.put(1, b"acknowledged");
+        while !table.seats[&1].settled.contains(&number) {
+            assert!(table.deliver());
+        }
+        table.seat(1).cut();
+        table.seat(2).put_back(copy);
+        table.letters.clear();
+        table.cut.clear();
+        table.run(300);
+        assert_eq!(table.leader(), None, "3 leads with the vote of a copy");
+        table.seat(1).start();
+        table.run(200);
+        assert_eq!(table.node(2).status().members.voters, [1, 2, 3]);
+        assert_eq!(table.value(2).as_deref(), Some(&b"acknowledged"[..]));
+    }
+}
+
+/// A node that lags still knows of the pool that another one had before it was wiped. That is no reason for the new pool to
+/// be given up.
+#[test]
+fn a_node_that_lags_does_not_know_better() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (5, 5));
+        table.lead(1);
+        table.run(5);
+        table.part(&[5], &[1, 2, 3, 4]);
+        table.seat(2).wipe(777);
+        table.letters.clear();
+        table.run(200);
+        table.put(1, b"after");
+        table.run(5);
+        let status = table.node(2).status();
+        assert_eq!((status.members.voters.len(), status.members.joining.len()), (5, 0));
+        assert_eq!(table.value(2).as_deref(), Some(&b"after"[..]));
+        // 2 starts again and greets everybody, 5 with what it knew before.
+        table.seat(2).cut();
+        table.seat(2).start();
+        table.cut.retain(|pair| *pair != (2, 5) && *pair != (5, 2));
+        table.run(50);
+        assert_eq!(table.node(2).installed(), 0, "it was given up");
+        assert_eq!(table.value(2).as_deref(), Some(&b"after"[..]));
+    }
+}
+
+/// A node that was removed comes back with a new pool, and with the peers of before: it forms nothing with them, and is
+/// added like any other.
+#[test]
+fn a_node_that_was_removed_forms_no_cluster_of_its_own() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (4, 4));
+        table.lead(1);
+        table.change(1, &[MemberChange::Remove(4)]);
+        table.run(20);
+        table.put(1, b"after");
+        table.seat(4).wipe(777);
+        table.letters.clear();
+        table.run(200);
+        assert_eq!(table.node(4).status().role, Role::Installing);
+        assert_eq!(table.node(1).status().members.voters, [1, 2, 3]);
+        let leader = table.leader().expect("a leader");
+        table.change(leader, &[MemberChange::Join(4)]);
+        table.run(100);
+        assert_eq!(table.node(4).status().members.voters, [1, 2, 3, 4]);
+        assert_eq!(table.value(4).as_deref(), Some(&b"after"[..]));
+    }
+}
+
+/// The leader takes a pool that was put back for the one that it knows. What it says of it is not heard before the node
+/// knows that it is a copy: else it would take an entry of its own for one that is committed.
+#[test]
+fn a_copy_does_not_apply_what_was_never_committed() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(3);
+        table.put(3, b"before");
+        table.run(5);
+        table.part(&[3], &[1, 2]);
+        table.put(3, b"own");
+        let copy = table.seat(3).copy();
+        // Another leader has an entry of its own there, and no more.
+        table.run(100);
+        let leader = table.leader().expect("a leader");
+        assert_ne!(leader, 3);
+        table.seat(3).cut();
+        table.seat(3).start();
+        table.cut.clear();
+        table.run(60);
+        let status = table.node(3).status();
+        assert_eq!(status.applied, table.node(leader).status().applied);
+        table.letters.clear();
+        table.seat(3).put_back(copy);
+        assert!(table.node(3).status().newest >= status.applied, "the copy has an entry there");
+        // What 3 says is late.
+        table.part(&[3], &[1, 2]);
+        table.cut.remove(&(leader, 3));
+        for _ in 0..10 {
+            table.tick(leader);
+            while table.deliver() {}
+            assert_eq!(table.value(3).as_deref(), Some(&b"before"[..]));
+        }
+        table.cut.clear();
+        table.run(200);
+        assert_eq!(table.node(3).installed(), 1);
+        assert_eq!(table.value(3).as_deref(), Some(&b"before"[..]));
+    }
+}
+
+/// All peers of a new cluster have to be there, and new, before the first leader is elected.
+#[test]
+fn a_new_cluster_waits_for_all_its_nodes() {
+    let mut table = Table::new(MapKind::List, (3, 3));
+    table.seat(3).cut();
+    table.run(100);
+    assert_eq!(table.leader(), None);
+    table.seat(3).start();
+    table.run(100);
+    assert!(table.leader().is_some());
+}
