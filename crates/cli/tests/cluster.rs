@@ -324,10 +324,38 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
         };
         assert!(text.contains("not an integer"), "{text}");
         compare_and_set(&mut client)?;
+        remove_all(&mut client)?;
         assert_eq!(client.call(&[b"SET", b"e", b"1", b"PX", b"30"])?, Reply::ok());
         std::thread::sleep(Duration::from_millis(40));
         assert_eq!(client.call(&[b"GET", b"e"])?, Reply::Bulk(None));
     }
+    Ok(())
+}
+
+/// At once within a transaction, and in steps without one.
+fn remove_all(client: &mut Client) -> Outcome<()> {
+    for is_at_once in [true, false] {
+        let mut wire = Vec::new();
+        for number in 0..5000_u32 {
+            Client::encode(&[b"SET", &number.to_be_bytes(), b"v"], &mut wire);
+        }
+        client.send_bytes(&wire)?;
+        for _ in 0..5000 {
+            assert_eq!(client.receive()?, Reply::ok());
+        }
+        if is_at_once {
+            assert_eq!(client.call(&[b"MULTI"])?, Reply::ok());
+            assert_eq!(client.call(&[b"FLUSHALL"])?, Reply::Simple("QUEUED".to_owned()));
+            client.send(&[b"EXEC"])?;
+            assert_eq!(client.line()?, "*1");
+            assert_eq!(client.receive()?, Reply::ok());
+        } else {
+            assert_eq!(client.call(&[b"FLUSHALL"])?, Reply::ok());
+        }
+        assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(0));
+    }
+    assert_eq!(client.call(&[b"SET", b"k", b"1"])?, Reply::ok());
+    assert_eq!(client.call(&[b"SET", b"t", b"x"])?, Reply::ok());
     Ok(())
 }
 

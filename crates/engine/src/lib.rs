@@ -68,7 +68,7 @@ pub use stats::{
     Damage, DamagedKey, DeviceStats, GroupStats, KeyRange, Latency, Progress, ScrubReport, Stats,
     VerifyReport,
 };
-pub use tickets::Deferred;
+pub use tickets::{Clear, Deferred};
 
 use std::sync::Arc;
 

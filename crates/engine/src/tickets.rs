@@ -2,6 +2,16 @@
 
 use crate::{DurableListener, Engine, Horizon, Result, Ticket};
 
+/// How far a clear in steps has come. Each caller has one of its own, from the first step to the last: what was written
+/// before its first step is gone after the last, whatever others clear meanwhile.
+#[derive(Debug, Default)]
+pub struct Clear {
+    /// The first key that is left.
+    pub next: Vec<u8>,
+    /// The leadership in which it began, and the newest sequence of that time: newer records stay.
+    pub until: Option<(u64, u64)>,
+}
+
 /// An engine some of whose writes become durable after their call has returned: those completed
 /// [`Early`](crate::Completion::Early), each with its [`Ticket`].
 ///
@@ -41,12 +51,13 @@ pub trait Deferred: Engine {
         false
     }
 
-    /// As [`Engine::clear`], completed early.
+    /// A step of [`Engine::clear`], completed early; the ticket of the whole after the last one, and none before it. Where
+    /// [`Deferred::settles_by_itself`] is false the first step is the last. Others see what is cleared step by step.
     ///
     /// # Errors
-    /// As [`Engine::clear`]; [`Error::Busy`](crate::Error::Busy) if it has begun, and is to be asked for again.
-    fn clear_early(&self) -> Result<Ticket> {
-        self.clear().map(|()| Ticket::DURABLE)
+    /// As [`Engine::clear`]; [`Error::Busy`](crate::Error::Busy) if too much is under way: the step can be made later.
+    fn clear_step(&self, _clear: &mut Clear) -> Result<Option<Ticket>> {
+        self.clear().map(|()| Some(Ticket::DURABLE))
     }
 
     /// Grows whenever somebody else may have written without this engine's knowledge: in a cluster, with each leadership.

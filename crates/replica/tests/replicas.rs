@@ -1,7 +1,7 @@
 //! Replicas on a table: clocks that are not the same, leaderships that come and go, pools that are nearly full.
 
 use coreplane_engine::{
-    Completion, Deferred, Engine, Error, Horizon, UnixMillis, Visibility, WriteOptions,
+    Clear, Completion, Deferred, Engine, Error, Horizon, UnixMillis, Visibility, WriteOptions,
 };
 use coreplane_mvcc::{LogMap, MapKind, Options};
 use coreplane_pmem::media::sim::{Sim, SimOptions};
@@ -239,18 +239,44 @@ fn a_full_cluster_can_be_cleared() {
     }
 }
 
+fn put_all(replica: &Replica, count: u32) {
+    for number in 0..count {
+        let _written = replica.put(&number.to_be_bytes(), &[7; 8], &early()).expect("put");
+    }
+    replica.persisted().expect("it goes on");
+}
+
+fn step(replica: &Replica, clear: &mut Clear) -> bool {
+    let is_over = replica.clear_step(clear).expect("a step").is_some();
+    replica.persisted().expect("it goes on");
+    is_over
+}
+
 /// What is written while everything is deleted comes after that.
 #[test]
 fn what_is_written_beside_a_clear_stays() {
     let Seat { replica, .. } = &alone(MapKind::List);
-    for number in 0..5000_u32 {
-        let _written = replica.put(&number.to_be_bytes(), &[7; 8], &early()).expect("put");
-    }
-    replica.persisted().expect("it goes on");
-    assert!(matches!(replica.clear_early(), Err(Error::Busy)));
+    put_all(replica, 5000);
+    let mut clear = Clear::default();
+    assert!(!step(replica, &mut clear));
     for number in [0, 4999_u32] {
         let _written = replica.put(&number.to_be_bytes(), b"new", &early()).expect("put");
     }
-    replica.clear().expect("clear");
+    while !step(replica, &mut clear) {}
     assert_eq!(replica.len().expect("len"), 2);
+}
+
+/// A clear that nobody goes on with, or that somebody else makes, leaves nothing of what was written before another began.
+#[test]
+fn a_clear_is_its_callers_own() {
+    let Seat { replica, .. } = &alone(MapKind::List);
+    put_all(replica, 5000);
+    let (mut first, mut second) = (Clear::default(), Clear::default());
+    assert!(!step(replica, &mut first));
+    put_all(replica, 10);
+    while !step(replica, &mut second) {}
+    assert_eq!(replica.len().expect("len"), 0);
+    put_all(replica, 10);
+    while !step(replica, &mut first) {}
+    assert_eq!(replica.len().expect("len"), 10, "what was written since stays");
 }

@@ -3,6 +3,7 @@
 use crate::clients::ClientInfo;
 use crate::resp::frame::{Span, Words};
 use crate::resp::reply::Proto;
+use coreplane_engine::Clear;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,6 +125,8 @@ pub(crate) struct Session {
     pub is_postponed: bool,
     /// Since when it is.
     pub postponed_since: Option<Instant>,
+    /// How far it has come, of one that removes every record.
+    pub clear: Clear,
     /// The command that came last, by its name, is the leader's to run.
     pub forwards: Option<(&'static str, SocketAddr)>,
     /// It is a node of the cluster, which passes a client's commands on.
@@ -149,6 +152,7 @@ impl Session {
             is_dropped: false,
             is_postponed: false,
             postponed_since: None,
+            clear: Clear::default(),
             forwards: None,
             is_forwarded: false,
             upstream: UpstreamState::default(),

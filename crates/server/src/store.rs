@@ -11,8 +11,8 @@
 use crate::overlay::{Look, Overlay};
 use crate::watch::WatchedAbsences;
 use coreplane_engine::{
-    Batch, Completion, Deferred, Entry, Error, Horizon, Mutation, Outcome, Record, Result, Ticket,
-    UnixMillis, Visibility, WriteOptions,
+    Batch, Clear, Completion, Deferred, Entry, Error, Horizon, Mutation, Outcome, Record, Result,
+    Ticket, UnixMillis, Visibility, WriteOptions,
 };
 
 /// How commands reach the engine.
@@ -52,8 +52,9 @@ impl<'a> Store<'a> {
         let Some(mut overlay) = self.overlay.take() else {
             return Ok(());
         };
-        if overlay.clears() && overlay.is_empty() {
-            return self.clear();
+        // Where a clear is made in steps, which others see, that of a transaction is a batch.
+        if overlay.clears() && overlay.is_empty() && !self.engine.settles_by_itself() {
+            return self.clear_step(&mut Clear::default()).map(|_| ());
         }
         let limit = self.engine.limits().batch_len_max;
         if !overlay.clears() {
@@ -350,14 +351,14 @@ impl<'a> Store<'a> {
         Ok(kept + added)
     }
 
-    /// Removes every record.
-    pub(crate) fn clear(&mut self) -> Result<()> {
+    /// Removes every record, or some of them; true if none is left.
+    pub(crate) fn clear_step(&mut self, clear: &mut Clear) -> Result<bool> {
         if let Some(overlay) = &mut self.overlay {
             overlay.clear();
-            return Ok(());
+            return Ok(true);
         }
-        let ticket = self.engine.clear_early()?;
+        let Some(ticket) = self.engine.clear_step(clear)? else { return Ok(false) };
         self.rest_on(ticket);
-        Ok(())
+        Ok(true)
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, changes: &Batch) {
+    pub(super) fn add(&mut self, changes: &Batch) {
         for change in changes.changes() {
             match change.value() {
                 Some(_) => self.puts += 1,
@@ -42,8 +42,6 @@ pub(super) struct Core {
     leads_in: Option<u64>,
     /// Somebody may wait for what a turn has told.
     is_news: bool,
-    /// Everything is being deleted: up to this key, all that was proposed up to this index.
-    pub(super) clearing: Option<(Vec<u8>, u64)>,
     pub(super) is_closed: bool,
     /// An entry with an expiry was seen, or may have been.
     pub(super) may_expire: bool,
@@ -67,7 +65,6 @@ impl Core {
             envelopes: Vec::new(),
             leads_in: None,
             is_news: false,
-            clearing: None,
             is_closed: false,
             may_expire: true,
             counts: Counts::default(),
@@ -100,7 +97,6 @@ impl Core {
             self.leads_in = leads_in;
             self.open.begin_leadership();
             self.effects.clear();
-            self.clearing = None;
             // What others have proposed is not known.
             self.may_expire = true;
         }
@@ -173,9 +169,6 @@ impl Core {
             turned?;
         }
         let proposal = self.node.propose(changes, passed)?;
-        if passed.is_none() {
-            self.counts.add(changes);
-        }
         self.may_expire |= changes.changes().any(|change| {
             matches!(change, coreplane_engine::ChangeRef::Put { expires_at: Some(_), .. })
         });

@@ -4,8 +4,8 @@ use super::Replica;
 use super::core::Counts;
 use super::write::Plan;
 use coreplane_engine::{
-    Batch, Deferred, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
-    Mutation, Ordered, Outcome, Record, Result, Stats, Ticket, UnixMillis, Visibility,
+    Batch, Clear, Deferred, DurableListener, Engine, Entry, Error, Expected, Found, Horizon,
+    Limits, Mutation, Ordered, Outcome, Record, Result, Stats, Ticket, UnixMillis, Visibility,
     WriteOptions, Written,
 };
 use std::borrow::Cow;
@@ -123,10 +123,15 @@ impl Engine for Replica {
     }
 
     fn clear(&self) -> Result<()> {
+        let mut clear = Clear::default();
         loop {
-            match self.clear_some() {
-                Ok(ticket) => return self.wait_done(&Horizon::from(ticket)),
-                Err(Error::Busy) => self.persisted()?,
+            match self.clear_some(&mut clear) {
+                Ok(Some(ticket)) => return self.wait_done(&Horizon::from(ticket)),
+                Ok(None) => self.persisted()?,
+                Err(Error::Busy) => {
+                    self.persisted()?;
+                    self.wait_for_news()?;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -231,8 +236,8 @@ impl Deferred for Replica {
         true
     }
 
-    fn clear_early(&self) -> Result<Ticket> {
-        self.clear_some()
+    fn clear_step(&self, clear: &mut Clear) -> Result<Option<Ticket>> {
+        self.clear_some(clear)
     }
 
     fn leaderships(&self) -> u64 {

@@ -22,7 +22,6 @@
 mod core;
 mod effects;
 mod face;
-
 mod read;
 mod settlement;
 mod walk;
@@ -240,11 +239,17 @@ impl Replica {
             if self.is_done(horizon)? {
                 return Ok(());
             }
-            let mut core = self.core.lock();
-            if core.is_closed {
-                return Err(Error::Indeterminate);
-            }
-            self.changed.wait_for(&mut core, LOOK);
+            self.wait_for_news()?;
         }
+    }
+
+    /// Waits a moment for something to settle.
+    fn wait_for_news(&self) -> Result<()> {
+        let mut core = self.core.lock();
+        if core.is_closed {
+            return Err(Error::Indeterminate);
+        }
+        self.changed.wait_for(&mut core, LOOK);
+        Ok(())
     }
 }

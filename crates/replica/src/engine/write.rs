@@ -3,8 +3,8 @@
 use super::Replica;
 use super::core::{Core, Seen};
 use coreplane_engine::{
-    Batch, ChangeRef, Completion, Durability, Error, Horizon, Limits, Outcome, Record, Result,
-    Ticket, UnixMillis, WriteOptions, Written,
+    Batch, ChangeRef, Clear, Completion, Durability, Error, Horizon, Limits, Outcome, Record,
+    Result, Ticket, UnixMillis, WriteOptions, Written,
 };
 use std::borrow::Cow;
 
@@ -105,6 +105,7 @@ impl Replica {
             None => return Err(Error::Busy),
         }
         let (sequence, ticket) = core.propose(&batch, expired)?;
+        core.counts.add(&batch);
         Ok(Outcome::Written(Written { sequence, ticket, replaced }))
     }
 
@@ -132,38 +133,43 @@ impl Replica {
         Ok(Written { ticket: Ticket::DURABLE, ..written })
     }
 
-    /// Proposes that everything is deleted that was proposed up to now, in entries of some keys each: one of them at a call.
-    /// What is written meanwhile stays.
+    /// Proposes that some keys are deleted of what was proposed before the first step; the ticket of all if none is left.
     ///
     /// # Errors
-    /// [`Error::Busy`] if there is more: it has begun, and is to be asked for again.
-    pub(super) fn clear_some(&self) -> Result<Ticket> {
+    /// As [`Core::propose`].
+    pub(super) fn clear_some(&self, clear: &mut Clear) -> Result<Option<Ticket>> {
         let mut core = self.core.lock();
         core.check_leads()?;
-        let newest = core.node.newest();
-        let (start, until) = core.clearing.take().unwrap_or_else(|| (Vec::new(), newest));
+        let leadership = core.open.leaderships();
+        let until = match clear.until {
+            Some((of, until)) if of == leadership => until,
+            // What others have written since is not known here: it begins anew.
+            _ => core.node.newest(),
+        };
+        if clear.until != Some((leadership, until)) {
+            *clear = Clear { next: Vec::new(), until: Some((leadership, until)) };
+        }
         let mut count = CLEARED_MAX;
         loop {
             let mut deletes = Batch::new();
-            core.walk((&start, None), false, &mut |key, record| {
+            core.walk((&clear.next, None), false, &mut |key, record| {
                 if record.sequence <= until {
                     deletes.delete(key);
                 }
                 deletes.len() < count
             })?;
-            let Some(last) = deletes.changes().next_back() else { return core.visible_ticket() };
-            let next = [last.key(), &[0]].concat();
+            let Some(last) = deletes.changes().next_back() else {
+                return core.visible_ticket().map(Some);
+            };
             match core.propose(&deletes, None) {
                 Ok(_) => {
-                    core.clearing = Some((next, until));
-                    return Err(Error::Busy);
+                    core.counts.add(&deletes);
+                    clear.next = [last.key(), &[0]].concat();
+                    return Ok(None);
                 }
                 // As many records as are deleted take room, until the entry is applied.
                 Err(Error::NoSpace { .. }) if count > 1 => count /= 8,
-                Err(error) => {
-                    core.clearing = Some((start, until));
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -187,5 +193,6 @@ fn apply(core: &mut Core, batch: &Batch, now: UnixMillis) -> Result<Written> {
         return Ok(Written { sequence: 0, ticket, replaced: false });
     }
     let (sequence, ticket) = core.propose(&changes, None)?;
+    core.counts.add(&changes);
     Ok(Written { sequence, ticket, replaced })
 }

@@ -11,7 +11,7 @@ use crate::resp::frame::Words;
 use crate::resp::reply::Reply;
 use crate::session::{Answers, Session};
 use crate::store::Store;
-use coreplane_engine::{Error, Horizon, UnixMillis};
+use coreplane_engine::{Clear, Error, Horizon, UnixMillis};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -88,6 +88,9 @@ pub(crate) fn run(
         return false;
     }
     session.postponed_since = None;
+    if session.clear.until.is_some() {
+        session.clear = Clear::default();
+    }
     if let Err(failure) = answer {
         turn.counters.errors.add(1);
         if let Ok((index, _)) = place_index(words) {

@@ -1,6 +1,7 @@
 //! All records at once.
 
 use super::{Answer, Call, SYNTAX, is};
+use coreplane_engine::Error;
 
 /// `DBSIZE`
 pub(super) fn count(call: &mut Call<'_, '_>) -> Answer {
@@ -20,7 +21,11 @@ pub(super) fn flush(call: &mut Call<'_, '_>) -> Answer {
     if !is_known {
         return Err(SYNTAX.into());
     }
-    call.store.clear()?;
+    if !call.store.clear_step(&mut call.session.clear)? {
+        // It has come further, and goes on in the next turn.
+        call.session.postponed_since = None;
+        return Err(Error::Busy.into());
+    }
     call.reply.ok();
     Ok(())
 }
