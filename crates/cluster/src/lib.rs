@@ -3,7 +3,7 @@
 //! ```text
 //!   clients ─▶ server, event loop 0 ─▶ Replica ◀─ Service ─▶ links to peers
 //!                    │                    ▲          ▲
-//!                    └─── ClusterInfo ────┴─ Shared ─┘
+//!                    └── ClusterInfo ───┴ Directory ┘
 //! ```
 //!
 //! Each node has one connection to each peer, through which it speaks and never listens; what it hears comes through
@@ -13,7 +13,8 @@
 //! All of it is done in the first event loop's turns ([`coreplane_server::PolledService`]): a client's write is appended,
 //! sent to the peers and made durable in one turn, and answered in the turn in which a majority has said that it has it.
 //!
-//! Whoever can connect to a node's address for peers is believed to be one: it is for a network of nodes alone.
+//! There is no password between nodes: a process that reaches the address for peers is taken for one. That address
+//! belongs on a network of the nodes alone.
 //!
 //! # Rooms
 //!
@@ -21,13 +22,13 @@
 //! |---|---|
 //! | `frame` | messages on a connection, and the hello |
 //! | `link` | the connection to a peer |
-//! | `shared` | what the loops of the server ask: who leads, where |
+//! | `directory` | what the loops of the server ask: who leads, where |
 //! | `service` | the sockets in the loop's poll, the clock |
 
+mod directory;
 mod frame;
 mod link;
 mod service;
-mod shared;
 
+pub use directory::Directory;
 pub use service::{Service, Settings};
-pub use shared::Shared;

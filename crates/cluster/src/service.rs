@@ -1,8 +1,8 @@
 //! The sockets between nodes in the loop's poll, and the clock.
 
+use crate::directory::Directory;
 use crate::frame::{Frame, Hello, parse};
 use crate::link::Link;
-use crate::shared::Shared;
 use coreplane_replica::{Envelope, NodeId, Replica};
 use coreplane_server::{PolledService, Wake};
 use mio::event::Event;
@@ -62,7 +62,7 @@ type OnFailure = Box<dyn FnMut(&str) + Send>;
 pub struct Service {
     settings: Settings,
     replica: Arc<Replica>,
-    shared: Arc<Shared>,
+    directory: Arc<Directory>,
     listener: TcpListener,
     tokens: Range<usize>,
     links: BTreeMap<NodeId, (usize, Link)>,
@@ -93,9 +93,9 @@ impl Service {
         on_failure: impl FnMut(&str) + Send + 'static,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(settings.listen)?;
-        let shared = Shared::new(settings.id, Arc::clone(&replica), settings.redirects);
+        let directory = Directory::new(settings.id, Arc::clone(&replica), settings.redirects);
         Ok(Self {
-            shared: Arc::new(shared),
+            directory: Arc::new(directory),
             listener,
             tokens: 0..0,
             links: BTreeMap::new(),
@@ -111,8 +111,8 @@ impl Service {
     }
 
     /// What the loops of the server ask.
-    pub fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
+    pub fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&self.directory)
     }
 
     fn hello(&self) -> Hello {
@@ -211,7 +211,7 @@ impl Service {
         let older: Vec<usize> = self.incoming.iter().filter(is_older).map(|it| it.0).collect();
         older.into_iter().for_each(|other| self.close(registry, other));
         let clients = SocketAddr::new(ip, hello.client_port);
-        self.shared.known.lock().clients.insert(hello.id, clients);
+        self.directory.nodes.lock().clients.insert(hello.id, clients);
         self.learn(hello.id, SocketAddr::new(ip, hello.peer_port));
         hello.known.iter().for_each(|(id, address)| self.learn(*id, *address));
     }
@@ -226,7 +226,7 @@ impl Service {
     /// Takes note of why the node has stopped.
     fn note(&mut self, done: coreplane_engine::Result<()>) {
         let Err(error) = done else { return };
-        let mut known = self.shared.known.lock();
+        let mut known = self.directory.nodes.lock();
         if known.failure.is_none() {
             let what = error.to_string();
             (self.on_failure)(&what);
@@ -296,7 +296,7 @@ impl PolledService for Service {
             self.note(done);
         }
         self.tick(registry, now);
-        self.shared.refresh();
+        self.directory.refresh();
     }
 
     fn end_turn(&mut self, registry: &Registry) {

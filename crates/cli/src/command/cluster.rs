@@ -130,7 +130,7 @@ fn serve_node(
     });
     let service = service.map_err(failed)?;
     let config = Config {
-        cluster: Some(service.shared()),
+        cluster: Some(service.directory()),
         medium: medium.name.clone(),
         power_cut_loses: medium.power_cut_loses.clone(),
         power_safe: medium.power_safe,

@@ -1,4 +1,4 @@
-//! What the loops of the server ask of the cluster.
+//! Who leads and where the nodes are: what the loops of the server ask.
 
 use coreplane_replica::{MemberChange, Members, NodeId, Replica, Role, Status};
 use coreplane_server::{ClusterInfo, Standing};
@@ -7,34 +7,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What is known of the nodes.
+/// Where the nodes are.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct Nodes {
     /// Where clients reach them.
     pub(crate) clients: BTreeMap<NodeId, SocketAddr>,
     /// Why the node has stopped.
     pub(crate) failure: Option<String>,
 }
 
-/// What the loops of the server ask of the cluster.
+/// Who leads and where the nodes are, for the loops of the server, and what an operator changes about it.
 #[derive(Debug)]
-pub struct Shared {
+pub struct Directory {
     id: NodeId,
     pub(crate) replica: Arc<Replica>,
     redirects: bool,
     standing: Mutex<Standing>,
-    pub(crate) known: Mutex<Known>,
+    pub(crate) nodes: Mutex<Nodes>,
 }
 
-impl Shared {
+impl Directory {
     pub(crate) fn new(id: NodeId, replica: Arc<Replica>, redirects: bool) -> Self {
-        let (standing, known) = (Mutex::new(Standing::Unknown), Mutex::default());
-        Self { id, replica, redirects, standing, known }
+        let (standing, nodes) = (Mutex::new(Standing::Unknown), Mutex::default());
+        Self { id, replica, redirects, standing, nodes }
     }
 
     /// Looks who leads.
     pub(crate) fn refresh(&self) {
-        let known = self.known.lock();
+        let known = self.nodes.lock();
         let standing = match (self.replica.leads(), self.replica.leader()) {
             _ if known.failure.is_some() => Standing::Unknown,
             (true, _) => Standing::Leads,
@@ -48,7 +48,7 @@ impl Shared {
 
     fn status_text(&self) -> String {
         let status = self.replica.status();
-        let (known, progress) = (self.known.lock(), self.replica.progress());
+        let (known, progress) = (self.nodes.lock(), self.replica.progress());
         let Status { role, term, leader, newest, committed, applied, members } = status;
         let leader = leader.map_or("none".to_owned(), |leader| leader.to_string());
         let mut text = format!(
@@ -111,13 +111,13 @@ fn node_of(word: &str) -> Result<NodeId, String> {
     }
 }
 
-impl ClusterInfo for Shared {
+impl ClusterInfo for Directory {
     fn standing(&self) -> Standing {
         *self.standing.lock()
     }
 
     fn followers(&self) -> Vec<(SocketAddr, u64)> {
-        let (progress, known) = (self.replica.progress(), self.known.lock());
+        let (progress, known) = (self.replica.progress(), self.nodes.lock());
         let others = progress.iter().filter(|it| it.node != self.id && it.is_active);
         others.filter_map(|it| Some((*known.clients.get(&it.node)?, it.matched))).collect()
     }
