@@ -86,7 +86,7 @@ impl LogMap {
 
     /// True if there is room for an entry of these changes without the [reserve](LogMap::append), or, of deletes alone,
     /// beside what is kept for those, and for so many bytes of records `beside` that were asked for before and are not
-    /// appended yet: whoever proposes entries that others have to take asks first.
+    /// appended yet. It is asked before an entry is proposed that other nodes have to take.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; as [`LogMap::append`] of changes that no entry can have.

@@ -11,13 +11,13 @@
 //!
 //! # Who drives it
 //!
-//! A [`Replica`] has no thread. Whoever has the network calls [`Replica::receive`], [`Replica::tick`] and
+//! A [`Replica`] has no thread. The owner of the sockets calls [`Replica::receive`], [`Replica::tick`] and
 //! [`Replica::persisted`], and sends what [`Replica::take_envelopes`] gives. A cluster of one node needs ticks alone.
 //!
 //! # Time
 //!
-//! Records expire by the leader's clock. Whoever is told that one has expired rests on an entry that deletes it and says
-//! at which time: so it has expired for each later leader, whose clock is not before any such time.
+//! Records expire by the leader's clock. The answer that a record has expired waits for an entry that deletes it and
+//! carries the time of its expiry. No later leader takes its own clock to be before such a time.
 
 mod core;
 mod effects;

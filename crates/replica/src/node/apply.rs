@@ -64,6 +64,7 @@ impl Node {
             // What is joined may be another pool, which has nothing of what the one before it had.
             if let MemberChange::Join(node) = change
                 && let Some(progress) = raw.raft.mut_prs().get_mut(*node)
+                && !mutant!("replica.join.kept")
             {
                 (progress.matched, progress.next_idx) = (0, 1);
                 progress.become_probe();

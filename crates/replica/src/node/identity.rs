@@ -44,7 +44,7 @@ impl Node {
             (notes.is_blank, notes.is_bound, notes.peer(from))
         };
         if is_blank {
-            // Whoever fills it is a member, of whom it knows nothing.
+            // It is filled by a member, and knows nothing of members.
             return Ok(true);
         }
         if !is_bound {
@@ -80,6 +80,9 @@ impl Node {
                 (peer.start, peer.life) = (start, life);
             }
         })?;
+        if mutant!("replica.life.early") {
+            return Ok(());
+        }
         let ticket = view.commit()?;
         view.map.wait_durable(ticket)
     }
@@ -159,9 +162,8 @@ impl Node {
         peers.sort_unstable_by_key(|peer| peer.node);
         peers.dedup_by_key(|peer| peer.node);
         let mut view = self.view();
-        view.change_notes(|notes| (notes.peers, notes.is_bound) = (peers, true))?;
-        let ticket = view.commit()?;
-        view.map.wait_durable(ticket)
+        // Durable with its first term or vote. A node that has neither may come back as one that has not met its peers.
+        view.change_notes(|notes| (notes.peers, notes.is_bound) = (peers, true))
     }
 
     /// Gives up what it was: it has nothing to say until it is filled. One that was of the cluster has another identity
@@ -176,8 +178,10 @@ impl Node {
                     notes.identity = drawn;
                 }
             })?;
-            let ticket = view.commit()?;
-            view.map.wait_durable(ticket)?;
+            if !mutant!("replica.blank.early") {
+                let ticket = view.commit()?;
+                view.map.wait_durable(ticket)?;
+            }
         }
         self.state = State::Installing(None);
         self.unpersisted.clear();
@@ -244,7 +248,9 @@ impl Node {
         let State::Running(raw) = &self.state else { return };
         let joined = notes.members.joining.iter().copied().find(|node| {
             let progress = raw.raft.prs().get(*node);
-            progress.is_some_and(|it| it.recent_active && it.matched + LAG_MAX >= applied)
+            // One that has confirmed no entry is not filled, however young the cluster is.
+            let is_filled = |it: &raft::Progress| it.matched > 0 && it.matched + LAG_MAX >= applied;
+            progress.is_some_and(|it| it.recent_active && is_filled(it))
         });
         if let Some(node) = joined {
             let _begun = self.propose_members(&[MemberChange::Voter(node)]).is_ok();

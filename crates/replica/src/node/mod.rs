@@ -363,6 +363,10 @@ impl Node {
             let applied = committed.last().map(|entry| entry.index);
             // What is applied is durable with the next fence, before anything rests on an entry behind it: who has begun a
             // change of members does not stand for election as if there were none.
+            let (committed, late) = match mutant!("replica.apply.late") {
+                true => (Vec::new(), committed),
+                false => (committed, Vec::new()),
+            };
             self.apply(committed)?;
             let ticket = {
                 let mut view = self.view.0.lock();
@@ -372,6 +376,7 @@ impl Node {
                 }
                 if mutant!("replica.ack.early") { Ticket::DURABLE } else { view.commit()? }
             };
+            self.apply(late)?;
             self.unwritten = 0;
             let number = ready.number();
             if let State::Running(raw) = &mut self.state {

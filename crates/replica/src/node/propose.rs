@@ -5,6 +5,7 @@ use crate::entry::{CONTEXT_MAX, ENTRY_BYTES_MAX, encode_last_changes};
 use crate::log_view::SharedView;
 use crate::members::{CHANGE, MemberChange, NODES_MAX, encode_change, to_conf_change};
 use coreplane_engine::{Batch, Error, Result, UnixMillis};
+use coreplane_pmem::mutant;
 use raft::{RawNode, StateRole};
 
 /// Bytes of a record beside its key and value, about.
@@ -13,7 +14,7 @@ const RECORD: usize = 64;
 impl Node {
     /// True if so much was proposed that it is to be written before more is.
     pub fn is_turn_due(&self) -> bool {
-        self.unwritten >= self.view().map.room_at_once()
+        self.unwritten >= self.view().map.room_at_once() && !mutant!("replica.turn.late")
     }
 
     /// Proposes changes that are made together. They may rest on a time that has `passed`: when they are applied, no
@@ -33,7 +34,8 @@ impl Node {
         if bytes > ENTRY_BYTES_MAX {
             return Err(Error::ValueTooLong { len: bytes, max: ENTRY_BYTES_MAX });
         }
-        self.view().map.check_room(changes, self.unwritten)?;
+        let beside = if mutant!("replica.room.alone") { 0 } else { self.unwritten };
+        self.view().map.check_room(changes, beside)?;
         let data = encode_last_changes(changes);
         let proposal = self.propose_with(|raw| raw.propose(context, data))?;
         self.unwritten += (bytes + changes.len() * RECORD) as u64;

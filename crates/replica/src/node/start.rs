@@ -1,10 +1,10 @@
 //! What a node does before it speaks.
 
 use super::Settings;
-use crate::entry::{Header, Kind};
 use crate::log_view::{LogView, SharedView};
 use crate::members::Members;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::mutant;
 use raft::eraftpb::{Entry, EntryType};
 use raft::{Config, RawNode};
 
@@ -19,8 +19,10 @@ pub(super) fn begin(view: &mut LogView, settings: &Settings) -> Result<u64> {
             notes.is_blank = is_to_join;
         }
     })?;
-    let ticket = view.commit()?;
-    view.map.wait_durable(ticket)?;
+    if !mutant!("replica.start.early") {
+        let ticket = view.commit()?;
+        view.map.wait_durable(ticket)?;
+    }
     Ok(start)
 }
 
@@ -31,17 +33,15 @@ pub(super) fn form(view: &mut LogView, settings: &Settings) -> Result<()> {
     voters.sort_unstable();
     voters.dedup();
     let members = Members::first(&voters);
-    let header = Header { kind: Kind::Members, term: 1, context: bytes::Bytes::new() };
     let mut entry = Entry { index: 1, term: 1, ..Entry::default() };
     entry.set_entry_type(EntryType::EntryConfChangeV2);
-    debug_assert!(Header::decode(&header.encode()).is_some());
     view.append(vec![entry])?;
     view.change_notes(|notes| notes.members = members)?;
     view.set_vote(1, 0)?;
     view.apply(1)?;
     let ticket = view.commit()?;
     view.map.wait_durable(ticket)?;
-    // It says nothing to whoever was not there: nobody is sent it as an entry.
+    // A node that was not there learns the members from a snapshot: this entry is sent to nobody.
     view.begin_again()
 }
 
@@ -80,7 +80,9 @@ pub(super) fn damage(view: &mut LogView) -> Result<bool> {
         let what = format!("an entry up to {newest} that was not applied yet, and no other voter");
         return Err(Error::Corrupt { offset: 0, what });
     }
-    view.change_notes(|notes| notes.last = notes.last.max((term, newest)))?;
+    if !mutant!("replica.damage.forgotten") {
+        view.change_notes(|notes| notes.last = notes.last.max((term, newest)))?;
+    }
     let ticket = view.commit()?;
     view.map.wait_durable(ticket)?;
     Ok(true)

@@ -289,7 +289,9 @@ impl Node {
                 State::Installing(_) => self.view.0.lock().notes().last,
             };
             let mut view = self.view.0.lock();
-            view.change_notes(|notes| notes.last = last)?;
+            if !mutant!("replica.install.forgotten") {
+                view.change_notes(|notes| notes.last = last)?;
+            }
             view.map.begin_install(page.index)?;
         }
         self.silent_ticks = 0;
@@ -380,7 +382,7 @@ impl Node {
         let has_all = (message.log_term, message.index) >= last;
         let is_free = message.term > term || vote == 0 || vote == message.from;
         let grants = has_all && is_free && message.term >= term;
-        if !is_pre && (message.term > term || grants) {
+        if !is_pre && (message.term > term || grants) && !mutant!("replica.install.vote") {
             let mut view = self.view.0.lock();
             let kept = if message.term > term { 0 } else { vote };
             view.set_vote(message.term, if grants { message.from } else { kept })?;

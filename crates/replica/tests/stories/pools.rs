@@ -154,6 +154,94 @@ fn a_copy_does_not_apply_what_was_never_committed() {
     }
 }
 
+/// 1 and 3 hear of a start, and the power of 2 goes before they answer. The next one is no copy of it.
+#[test]
+fn a_start_is_durable_before_it_is_told_of() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        for _ in 0..2 {
+            table.seat(2).cut();
+            table.seat(2).start();
+            (0..5).for_each(|_| table.tick(2));
+            table.deliver_of(2);
+        }
+        table.run(100);
+        assert_eq!(table.node(2).installed(), 0, "it was taken for a copy");
+    }
+}
+
+/// 1 and 3 hear of a start of 2, and their power goes. They know a copy of before it all the same.
+#[test]
+fn a_start_that_was_heard_of_is_remembered() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        let copy = table.seat(2).copy();
+        table.seat(2).cut();
+        table.seat(2).start();
+        (0..5).for_each(|_| table.tick(2));
+        table.deliver_of(2);
+        for id in [1, 3] {
+            table.seat(id).cut();
+            table.seat(id).start();
+        }
+        table.seat(2).put_back(copy);
+        table.run(200);
+        assert_eq!(table.node(2).installed(), 1, "the copy is taken for the pool");
+    }
+}
+
+/// A copy that has been told so starts again, more often than the pool did since it was made.
+#[test]
+fn a_pool_that_was_given_up_is_given_up_after_a_cut() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        let copy = table.seat(2).copy();
+        table.seat(2).cut();
+        table.seat(2).start();
+        table.run(20);
+        table.letters.clear();
+        table.seat(2).put_back(copy);
+        while table.node(2).status().role != Role::Installing {
+            table.tick(2);
+            while table.deliver() {}
+        }
+        table.letters.clear();
+        table.seat(2).cut();
+        table.seat(2).start();
+        table.run(200);
+        assert_eq!(table.node(2).installed(), 1, "the copy is taken for the pool");
+    }
+}
+
+/// A wiped node hears the leader, and no snapshot arrives: it is no voter before it has one.
+#[test]
+fn a_node_that_is_not_filled_is_no_voter() {
+    const PAGE: u8 = 2;
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        table.put(1, b"before");
+        table.run(5);
+        table.seat(2).wipe(777);
+        table.letters.clear();
+        for _ in 0..100 {
+            [1, 2, 3].into_iter().for_each(|id| table.tick(id));
+            while table.letters.iter().any(|letter| letter.2[5] != PAGE) {
+                table.letters.retain(|letter| letter.2[5] != PAGE);
+                table.deliver();
+            }
+        }
+        let members = table.node(1).status().members;
+        assert_eq!((members.voters, members.joining), (vec![1, 3], vec![2]));
+        table.run(100);
+        assert_eq!(table.node(1).status().members.voters, [1, 2, 3]);
+        assert_eq!(table.value(2).as_deref(), Some(&b"before"[..]));
+    }
+}
+
 /// All peers of a new cluster have to be there, and new, before the first leader is elected.
 #[test]
 fn a_new_cluster_waits_for_all_its_nodes() {

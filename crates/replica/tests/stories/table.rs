@@ -167,6 +167,13 @@ impl Table {
         true
     }
 
+    /// Delivers what this one has said, and nothing else.
+    pub(crate) fn deliver_of(&mut self, id: u64) {
+        self.letters.retain(|(from, _, _)| *from == id);
+        (0..self.letters.len()).for_each(|_| _ = self.deliver());
+        self.letters.clear();
+    }
+
     pub(crate) fn run(&mut self, ticks: usize) {
         for _ in 0..ticks {
             let all: Vec<u64> = self.seats.keys().copied().collect();
