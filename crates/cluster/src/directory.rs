@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub(crate) struct Nodes {
     /// Where clients reach them.
     pub(crate) clients: BTreeMap<NodeId, SocketAddr>,
+    /// Nodes of another cluster that have called: one of them was started with the wrong peers.
+    pub(crate) strangers: BTreeMap<SocketAddr, NodeId>,
     /// Why the node has stopped.
     pub(crate) failure: Option<String>,
 }
@@ -67,6 +69,9 @@ impl Directory {
             let index = matched.map_or("unknown".to_owned(), |it| it.matched.to_string());
             let heard = matched.map_or("unknown", |it| if it.is_active { "yes" } else { "no" });
             text += &format!("node:{id} {part} clients={address} index={index} heard={heard}\n");
+        }
+        for (address, id) in &known.strangers {
+            text += &format!("stranger:{id} of another cluster, at {address}\n");
         }
         if let Some(failure) = &known.failure {
             text += &format!("failure:{failure}\n");

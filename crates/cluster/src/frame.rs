@@ -20,6 +20,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CPNODE02");
 /// Who speaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
+    /// The cluster that it is of; 0 before that has a name.
     pub(crate) cluster: u64,
     pub(crate) id: NodeId,
     /// Another one for each process.

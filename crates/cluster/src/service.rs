@@ -29,8 +29,6 @@ const SWEPT: usize = 64;
 pub struct Settings {
     /// Its number.
     pub id: NodeId,
-    /// The cluster's number.
-    pub cluster: u64,
     /// Where peers reach it.
     pub listen: SocketAddr,
     /// Where it reaches its peers.
@@ -116,7 +114,8 @@ impl Service {
     }
 
     fn hello(&self) -> Hello {
-        let Settings { cluster, id, run, client_port, listen, .. } = self.settings;
+        let cluster = self.replica.cluster();
+        let Settings { id, run, client_port, listen, .. } = self.settings;
         let known = self.links.iter().map(|(id, (_, link))| (*id, link.address)).collect();
         Hello { cluster, id, run, client_port, peer_port: listen.port(), known }
     }
@@ -182,9 +181,14 @@ impl Service {
             at += len;
             let Some(incoming) = self.incoming.get_mut(key) else { return Err(()) };
             match (frame, incoming.id) {
-                (Frame::Hello(hello), None) if hello.cluster == self.settings.cluster => {
+                (Frame::Hello(hello), None) => {
+                    let (ip, own) = (incoming.address.ip(), self.replica.cluster());
+                    if own != 0 && hello.cluster != 0 && own != hello.cluster {
+                        let address = SocketAddr::new(ip, hello.peer_port);
+                        self.directory.nodes.lock().strangers.insert(address, hello.id);
+                        return Err(());
+                    }
                     incoming.id = Some(hello.id);
-                    let ip = incoming.address.ip();
                     self.greet(registry, key, &hello, ip);
                 }
                 (Frame::Envelope(bytes), Some(id)) => {

@@ -29,7 +29,7 @@ const MEMBERS: u8 = 2;
 /// What a node says to another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
-    /// The cluster that both are of.
+    /// The cluster that the sender is of; 0 if that has no name yet, or it is of none.
     pub cluster: u64,
     /// Of the sender's pool.
     pub identity: u64,

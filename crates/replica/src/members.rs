@@ -159,6 +159,8 @@ pub(crate) struct Notes {
     pub(crate) members: Members,
     /// Of its own pool.
     pub(crate) identity: u64,
+    /// The cluster, which its first leader has named; 0 before.
+    pub(crate) cluster: u64,
     /// It is of a cluster, and knows the pools of all members.
     pub(crate) is_bound: bool,
     /// It was of a cluster, or is to be: what it has says nothing.
@@ -177,7 +179,8 @@ impl Notes {
     /// [`Error::OutOfRange`] of too many nodes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        for word in [self.last.0, self.last.1, self.start, self.passed, self.identity] {
+        let Self { last, start, passed, identity, cluster, .. } = *self;
+        for word in [last.0, last.1, start, passed, identity, cluster] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.push(u8::from(self.is_bound) | u8::from(self.is_blank) << 1);
@@ -195,7 +198,8 @@ impl Notes {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let last = (reader.word()?, reader.word()?);
-        let (start, passed, identity) = (reader.word()?, reader.word()?, reader.word()?);
+        let (start, passed) = (reader.word()?, reader.word()?);
+        let (identity, cluster) = (reader.word()?, reader.word()?);
         let (flags, count) = (reader.byte()?, reader.byte()?);
         let peers = (0..count).map(|_| {
             let (node, identity) = (reader.word()?, reader.word()?);
@@ -204,7 +208,8 @@ impl Notes {
         let peers = peers.collect::<Option<_>>()?;
         let members = Members::decode(&mut reader)?;
         let (is_bound, is_blank) = (flags & 1 != 0, flags & 2 != 0);
-        let notes = Self { members, last, start, passed, identity, is_bound, is_blank, peers };
+        let notes =
+            Self { members, last, start, passed, identity, cluster, is_bound, is_blank, peers };
         reader.0.is_empty().then_some(notes)
     }
 
@@ -336,6 +341,7 @@ mod tests {
             start: 9,
             passed: 5,
             identity: 6,
+            cluster: 8,
             is_bound: true,
             is_blank: false,
             peers,

@@ -88,7 +88,6 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
     let served = serve_node(serve, password, signals, (Arc::clone(&replica), medium, kind), {
         Settings {
             id,
-            cluster: 1,
             listen,
             peers,
             run: draw(id),

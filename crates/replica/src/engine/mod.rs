@@ -184,6 +184,11 @@ impl Replica {
         self.core.lock().node.with_map(read)
     }
 
+    /// The cluster that the node is of; 0 before that has a name.
+    pub fn cluster(&self) -> u64 {
+        self.core.lock().node.cluster()
+    }
+
     /// Snapshots that were installed since it was opened.
     pub fn installed(&self) -> u64 {
         self.core.lock().node.installed()

@@ -1,7 +1,7 @@
 //! What becomes of entries that are committed.
 
 use super::{Node, Open, State};
-use crate::members::{MemberChange, Members, NODES_MAX, decode_change, to_conf_change};
+use crate::members::{MemberChange, Members, NODES_MAX, NodeId, decode_change, to_conf_change};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use raft::StateRole;
@@ -16,9 +16,13 @@ impl Node {
                 self.change_members(entry)?;
             }
         }
-        let passed = entries.iter().filter_map(|entry| proposer(entry)?.3).max();
+        let passed = entries.iter().filter_map(|entry| proposer(entry)?.passed).max();
         if let Some(passed) = passed.filter(|_| !mutant!("replica.expiry.clock")) {
             self.view().change_notes(|notes| notes.passed = notes.passed.max(passed))?;
+        }
+        let cluster = entries.iter().find_map(|entry| proposer(entry)?.cluster);
+        if let Some(cluster) = cluster.filter(|_| self.cluster() == 0) {
+            self.view().change_notes(|notes| notes.cluster = cluster)?;
         }
         self.view().apply(last)?;
         for entry in entries {
@@ -33,9 +37,9 @@ impl Node {
 
     /// The number of a proposal of this node, since it was started.
     fn own_number(&self, entry: &Entry) -> Option<u64> {
-        let (id, start, number, _) = proposer(entry)?;
+        let Proposer { node, start, number, .. } = proposer(entry)?;
         let is_own =
-            id == self.settings.id && (start == self.start || mutant!("replica.proposal.start"));
+            node == self.settings.id && (start == self.start || mutant!("replica.proposal.start"));
         is_own.then_some(number)
     }
 
@@ -82,12 +86,23 @@ impl Node {
     }
 }
 
-/// Who proposed changes: node, start, number, and a time that has passed.
-fn proposer(entry: &Entry) -> Option<(u64, u64, u64, Option<u64>)> {
+/// Who proposed changes, and what they say beside.
+struct Proposer {
+    node: NodeId,
+    start: u64,
+    number: u64,
+    /// A time that has passed.
+    passed: Option<u64>,
+    /// What the cluster is called.
+    cluster: Option<u64>,
+}
+
+fn proposer(entry: &Entry) -> Option<Proposer> {
     if entry.get_entry_type() != EntryType::EntryNormal {
         return None;
     }
     let (words, _) = entry.context.as_chunks::<8>();
     let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
-    Some((word(0)?, word(1)?, word(2)?, word(3)))
+    let (node, start, number) = (word(0)?, word(1)?, word(2)?);
+    Some(Proposer { node, start, number, passed: word(3), cluster: word(4) })
 }

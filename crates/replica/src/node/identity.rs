@@ -17,15 +17,17 @@
 //! they heard, durably, before they act on what it says. A node of an older number, or of the same with another life, is a
 //! copy that was put back: it is told so, draws another identity and comes back as one that was wiped.
 //!
+//! Pools of different clusters do not hear each other: a cluster is called by a number that its first leader draws, and
+//! that is an entry. So a node that is started with the peers of another cluster keeps what it has.
+//!
 //! What nobody can tell: a copy of the newest life of a node, put back after that has ended, is that node with fewer
 //! entries than it has acknowledged, unless some peer has heard of a start since.
 
-use super::{Node, State};
+use super::{Node, State, mix};
 use crate::codec::{Body, Envelope, Hello};
 use crate::members::{MemberChange, NodeId, Peer};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
-use raft::StateRole;
 
 /// Entries that a node may lack which becomes a voter.
 const LAG_MAX: u64 = 64;
@@ -33,7 +35,11 @@ const LAG_MAX: u64 = 64;
 impl Node {
     /// True if the message is of a node that is what it says; notes a start that is new.
     pub(super) fn is_heard(&mut self, envelope: &Envelope) -> Result<bool> {
-        let from = envelope.from;
+        let (from, own) = (envelope.from, self.cluster());
+        let is_foreign = own != 0 && envelope.cluster != 0 && envelope.cluster != own;
+        if is_foreign && !mutant!("replica.identity.foreign") {
+            return Ok(false);
+        }
         if let Body::Hello(hello) = &envelope.body {
             self.take_hello(envelope, hello)?;
             return Ok(false);
@@ -69,6 +75,9 @@ impl Node {
         }
         if life.0 > known.start {
             self.note_life(from, life)?;
+        }
+        if let Some(ticks) = self.silence.get_mut(&from) {
+            *ticks = 0;
         }
         Ok(true)
     }
@@ -223,17 +232,27 @@ impl Node {
     /// What a leader does about members by itself: one whose pool is another is made a learner of that, and a learner that
     /// joins becomes a voter when it has nearly all.
     pub(super) fn tend_members(&mut self) {
-        let State::Running(raw) = &self.state else { return };
-        if raw.raft.state != StateRole::Leader || self.leads_in().is_none() {
-            return;
-        }
+        let Some(term) = self.leads_in() else { return self.silence.clear() };
         let (notes, applied) = {
             let view = self.view();
             (view.notes().clone(), view.control().applied)
         };
+        if notes.cluster == 0 && self.named_in != term {
+            // Of those who drop it now one is proposed in the next term.
+            self.named_in = term;
+            let _begun = self.propose_name(mix(self.life).max(1)).is_ok();
+        }
+        notes.peers.iter().for_each(|peer| *self.silence.entry(peer.node).or_default() += 1);
+        let patience = 2 * self.settings.election_ticks;
+        // A member that is there is not replaced by another pool that has its number.
+        let is_silent = |node| {
+            self.silence.get(&node).is_some_and(|ticks| *ticks > patience)
+                || mutant!("replica.identity.stranger")
+        };
         let is_other = |peer: &&Peer| {
             peer.node != self.settings.id
                 && notes.members.has(peer.node)
+                && is_silent(peer.node)
                 && self
                     .heard
                     .get(&peer.node)

@@ -62,6 +62,10 @@ pub struct Node {
     /// Nodes that know of this start.
     greeted: BTreeSet<NodeId>,
     hello_ticks: usize,
+    /// Of a leader: ticks since it has heard each member.
+    silence: BTreeMap<NodeId, usize>,
+    /// The term in which it has named the cluster, if it has.
+    named_in: u64,
     view: SharedView,
     state: State,
     unpersisted: VecDeque<Unpersisted>,
@@ -123,6 +127,8 @@ impl Node {
             told_of: BTreeSet::new(),
             greeted: BTreeSet::new(),
             hello_ticks: 0,
+            silence: BTreeMap::new(),
+            named_in: 0,
             settings,
             view,
             state,
@@ -168,8 +174,8 @@ impl Node {
     /// If the medium fails, or is damaged: the node has stopped.
     pub fn step(&mut self, envelope: Envelope) -> Result<()> {
         self.check_running()?;
-        let Envelope { cluster, from, to, .. } = envelope;
-        if cluster != self.settings.cluster || to != self.settings.id || from == to {
+        let Envelope { from, to, .. } = envelope;
+        if to != self.settings.id || from == to {
             return Ok(());
         }
         self.run(|node| {
@@ -286,6 +292,11 @@ impl Node {
             State::Running(raw) => raw.raft.raft_log.last_index(),
             State::Installing(_) => self.view().control().newest,
         }
+    }
+
+    /// The cluster that it is of; 0 before that has a name.
+    pub fn cluster(&self) -> u64 {
+        self.view().notes().cluster
     }
 
     /// Snapshots that were installed since it was opened.
@@ -435,9 +446,11 @@ impl Node {
     }
 
     fn send(&mut self, to: NodeId, body: Body) {
-        let (cluster, from) = (self.settings.cluster, self.settings.id);
-        let (start, life) = (self.start, self.life);
-        let identity = self.view().notes().identity;
+        let (start, life, from) = (self.start, self.life, self.settings.id);
+        let (identity, cluster) = {
+            let view = self.view();
+            (view.notes().identity, view.notes().cluster)
+        };
         self.output.envelopes.push(Envelope { cluster, identity, start, life, from, to, body });
     }
 

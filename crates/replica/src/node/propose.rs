@@ -42,6 +42,14 @@ impl Node {
         Ok(proposal)
     }
 
+    /// Proposes what the cluster is called. The first such entry counts.
+    pub(super) fn propose_name(&mut self, cluster: u64) -> Result<Proposal> {
+        let words = [self.settings.id, self.start, self.next_number, 0, cluster];
+        let context = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        let data = encode_last_changes(&Batch::new());
+        self.propose_with(|raw| raw.propose(context, data))
+    }
+
     /// Proposes that members change.
     ///
     /// # Errors

@@ -9,8 +9,6 @@ use coreplane_engine::Ticket;
 pub struct Settings {
     /// Its own number.
     pub id: NodeId,
-    /// The cluster's number: messages of another are not heard.
-    pub cluster: u64,
     /// Who forms the cluster, if there is none yet: the same on each of them. Empty of a node that is to be added to one.
     pub peers: Vec<NodeId>,
     /// Whom a node greets that is to be added to a cluster.
@@ -41,7 +39,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             id: 1,
-            cluster: 1,
             peers: Vec::new(),
             contacts: Vec::new(),
             identity: 1,

@@ -10,6 +10,11 @@ use coreplane_replica::{Envelope, MemberChange, Node, Role, Settings, map_option
 use std::sync::Arc;
 use table::Table;
 
+/// Where an envelope says what kind of message it is; behind it stands whether that refuses.
+const KIND: usize = 54;
+const VOTE: u8 = 5;
+const VOTED: u8 = 6;
+
 #[test]
 fn a_node_that_joins_a_young_cluster_learns_who_is_in_it() {
     for kind in MapKind::ALL {
@@ -329,11 +334,12 @@ fn an_entry_that_is_damaged_is_not_one_that_never_was() {
     }
 }
 
-fn message(kind: u8, words: [u64; 7]) -> Envelope {
+/// What 2 says, of a cluster that has no name yet.
+fn message(to: u64, kind: u8, words: [u64; 7]) -> Envelope {
     let mut bytes = vec![0; 4];
     bytes.extend([1, 1]);
     // Cluster, identity, start, life, from, to.
-    [1, 102, 1, 1, 2, 1].into_iter().for_each(|word: u64| bytes.extend(word.to_le_bytes()));
+    [0, 102, 1, 1, 2, to].into_iter().for_each(|word: u64| bytes.extend(word.to_le_bytes()));
     bytes.extend([kind, 0]);
     words.into_iter().for_each(|word| bytes.extend(word.to_le_bytes()));
     bytes.extend([0; 8]);
@@ -342,10 +348,46 @@ fn message(kind: u8, words: [u64; 7]) -> Envelope {
     Envelope::decode(&bytes).unwrap()
 }
 
+/// A node that installs a snapshot has no log, and knows where its log ended.
+#[test]
+fn a_node_that_installs_votes_for_nobody_who_has_less() {
+    for (has_less, is_granted) in [(true, false), (false, true)] {
+        let mut table = Table::with(MapKind::List, (3, 3), Model::X86, |it| {
+            (it.ring_bytes, it.page_bytes) = (1, 1);
+        });
+        table.lead(1);
+        table.put(1, b"before");
+        table.run(5);
+        let had = table.node(3).status();
+        table.part(&[3], &[1, 2]);
+        for number in 0..30_u32 {
+            let mut batch = Batch::new();
+            batch.put(&number.to_le_bytes(), &[7; 100]);
+            table.node(1).propose(&batch, None).unwrap();
+            table.flush(1);
+            table.run(2);
+        }
+        table.cut.clear();
+        while table.node(3).status().role != Role::Installing {
+            table.tick(1);
+            table.tick(3);
+            (0..3).for_each(|_| _ = table.deliver());
+        }
+        // It hears nobody for a while, and then 2, whose log ends here.
+        (0..15).for_each(|_| table.tick(3));
+        table.letters.clear();
+        let (term, last) = (had.term + 9, had.newest - u64::from(has_less));
+        table.node(3).step(message(3, VOTE, [term, had.term, last, 0, 0, 0, 0])).unwrap();
+        table.hear(3);
+        let answer = table.letters.iter().find(|(_, to, bytes)| *to == 2 && bytes[KIND] == VOTED);
+        let (_, _, answer) = answer.expect("an answer");
+        assert_eq!(answer[KIND + 1] == 0, is_granted);
+    }
+}
+
 #[test]
 fn what_nobody_can_say_is_not_heard() {
     const APPEND: u8 = 3;
-    const VOTE: u8 = 5;
     const PRE_VOTE: u8 = 17;
     let mut table = Table::new(MapKind::List, (3, 3));
     // Each knows who the others are.
@@ -357,7 +399,7 @@ fn what_nobody_can_say_is_not_heard() {
         (APPEND, [5, 0, 1000, 1000, 0, 0, 0]),
         (APPEND, [5, 4, u64::MAX, u64::MAX, 0, 0, 0]),
     ] {
-        table.node(1).step(message(kind, words)).unwrap();
+        table.node(1).step(message(1, kind, words)).unwrap();
     }
     table.lead(1);
 }

@@ -2,7 +2,11 @@
 
 use crate::table::Table;
 use coreplane_mvcc::MapKind;
+use coreplane_pmem::media::sim::Model;
 use coreplane_replica::{MemberChange, Role};
+
+/// Where somebody sits who says that it is another one.
+const STRANGER: u64 = 9;
 
 /// A voter is wiped. Nobody counts it, nor has its vote, before it is filled; then it elects again.
 #[test]
@@ -204,10 +208,11 @@ fn a_pool_that_was_given_up_is_given_up_after_a_cut() {
         table.run(20);
         table.letters.clear();
         table.seat(2).put_back(copy);
-        while table.node(2).status().role != Role::Installing {
+        for _ in 0..20 {
             table.tick(2);
             while table.deliver() {}
         }
+        assert_eq!(table.node(2).status().role, Role::Installing, "the copy is taken for the pool");
         table.letters.clear();
         table.seat(2).cut();
         table.seat(2).start();
@@ -239,6 +244,71 @@ fn a_node_that_is_not_filled_is_no_voter() {
         table.run(100);
         assert_eq!(table.node(1).status().members.voters, [1, 2, 3]);
         assert_eq!(table.value(2).as_deref(), Some(&b"before"[..]));
+    }
+}
+
+/// A node is started with the peers of another cluster. Neither cluster loses anything by that.
+#[test]
+fn a_node_of_another_cluster_keeps_its_pool() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        let mut other = Table::with(kind, (3, 3), Model::X86, |it| {
+            (it.identity, it.life) = (it.identity + 100, it.life + 100);
+        });
+        for (table, value) in [(&mut table, b"here"), (&mut other, b"else")] {
+            table.lead(1);
+            table.put(1, value);
+            table.run(5);
+        }
+        // The other one has changed its members more often.
+        other.change(1, &[MemberChange::Learner(3)]);
+        other.run(10);
+        for table in [&mut table, &mut other] {
+            table.seat(2).cut();
+            table.letters.clear();
+        }
+        std::mem::swap(table.seat(2), other.seat(2));
+        for table in [&mut table, &mut other] {
+            table.seat(2).start();
+            table.run(100);
+        }
+        assert_eq!(other.value(2).as_deref(), Some(&b"here"[..]));
+        assert_eq!(table.value(2).as_deref(), Some(&b"else"[..]));
+        for table in [&mut table, &mut other] {
+            assert_eq!(table.node(2).installed(), 0, "it has given up its pool");
+            table.seat(2).cut();
+            table.letters.clear();
+        }
+        std::mem::swap(table.seat(2), other.seat(2));
+        for table in [&mut table, &mut other] {
+            table.seat(2).start();
+            table.run(100);
+            assert_eq!(table.node(2).installed(), 0);
+            table.lead(2);
+        }
+        assert_eq!(table.value(2).as_deref(), Some(&b"here"[..]));
+    }
+}
+
+/// A new pool has the number of a member that is there.
+#[test]
+fn a_stranger_does_not_take_the_place_of_a_member() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 3));
+        table.lead(1);
+        table.put(1, b"before");
+        table.run(5);
+        let stranger = Table::with(kind, (3, 3), Model::X86, |it| it.identity += 100);
+        let stranger = stranger.seats.into_iter().find(|it| it.0 == 2).expect("a seat").1;
+        table.seats.insert(STRANGER, stranger);
+        for _ in 0..100 {
+            // It says that it is 2, and hears nothing.
+            table.tick(STRANGER);
+            table.run(1);
+        }
+        let status = table.node(2).status();
+        assert_eq!((status.members.voters.len(), status.members.joining.len()), (3, 0));
+        assert_eq!(table.node(2).installed(), 0);
     }
 }
 
