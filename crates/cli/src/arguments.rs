@@ -2,7 +2,7 @@
 
 mod cluster;
 
-pub(crate) use cluster::{AskedCluster, Cluster, ClusterChange, ClusterNode};
+pub(crate) use cluster::{AskedCluster, Cluster, ClusterChange, ClusterNode, ReplicaMapKind};
 
 use crate::geometry::Geometry;
 use crate::terms;

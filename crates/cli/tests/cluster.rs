@@ -220,6 +220,11 @@ fn a_cluster_on_disks_loses_nothing() -> Outcome<()> {
 }
 
 #[test]
+fn a_log_beside_a_map_loses_nothing() -> Outcome<()> {
+    kills(&Place::on_disk()?, &["--replica-map", "wal"])
+}
+
+#[test]
 fn all_at_once_are_killed_and_elect_again() -> Outcome<()> {
     let place = Place::in_memory()?;
     let mut nodes = nodes(&place, 3, 3, &[])?;
@@ -441,10 +446,9 @@ fn applied(node: &Node) -> Outcome<u64> {
 }
 
 /// A node's pool is gone: the node is filled anew, and elects again.
-#[test]
-fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
+fn wipes(more: &[&str], remove: &dyn Fn(&Place, &str) -> Outcome<()>) -> Outcome<()> {
     let place = Place::in_memory()?;
-    let mut nodes = nodes(&place, 3, 3, &[])?;
+    let mut nodes = nodes(&place, 3, 3, more)?;
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
     while_clients_work(&mut nodes, &ports, |nodes| {
         for victim in [1, 0] {
@@ -452,7 +456,7 @@ fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
             let before = applied(&nodes[victim])?;
             assert!(before > 100, "clients have written");
             nodes[victim].kill()?;
-            place.pool(&format!("{}.pool", victim + 1))?.remove()?;
+            remove(&place, &format!("{}.pool", victim + 1))?;
             nodes[victim].start()?;
             let since = Instant::now();
             while applied(&nodes[victim])? < before {
@@ -466,6 +470,18 @@ fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
         nodes[2].kill()?;
         std::thread::sleep(Duration::from_millis(1500));
         nodes[2].start()
+    })
+}
+
+#[test]
+fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
+    wipes(&[], &|place, name| place.pool(name)?.remove())
+}
+
+#[test]
+fn a_node_whose_log_is_gone_comes_back() -> Outcome<()> {
+    wipes(&["--replica-map", "wal"], &|place, name| {
+        Ok(std::fs::remove_dir_all(place.argument(name)?)?)
     })
 }
 

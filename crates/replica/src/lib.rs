@@ -37,6 +37,8 @@
 //! | `entry` | an entry in the map and on the wire |
 //! | `members` | who takes part |
 //! | `codec` | what nodes say to each other |
+//! | `map` | what a node asks of what it keeps |
+//! | `wal_baseline` | the thesis's baseline behind that: a log beside a map |
 //! | `log_view` | the map as consensus sees it |
 //! | `node` | the node: `settings`, its `start`, `admission` of messages, who may `propose`, `reads`, what is done to `apply`, `transfer` of snapshots |
 //! | `engine` | the node as an engine: the `core` behind its lock, `effects` of proposals, the `settlement` of tickets, `read`, `write`, `walk` |
@@ -51,11 +53,15 @@ mod codec;
 mod engine;
 mod entry;
 mod log_view;
+mod map;
 mod members;
 mod node;
+mod wal_baseline;
 
 pub use codec::{Envelope, Invalid};
 pub use engine::{Replica, map_options};
 pub use entry::ENTRY_BYTES_MAX;
+pub use map::{MapSnapshot, ReplicaMap};
 pub use members::{MemberChange, Members, NodeId};
 pub use node::{MemberProgress, Node, Output, Proposal, Role, Settings, Status};
+pub use wal_baseline::{WalBaseline, WalOptions};

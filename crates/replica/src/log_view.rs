@@ -12,10 +12,11 @@
 
 use crate::codec::to_members_entry;
 use crate::entry::{Header, Kind, decode_changes, encode_changes};
+use crate::map::ReplicaMap;
 use crate::members::{Members, NodeId, Notes};
 use bytes::Bytes;
 use coreplane_engine::{Batch, Error, Result, Ticket};
-use coreplane_mvcc::{Control, LogMap};
+use coreplane_mvcc::Control;
 use coreplane_pmem::mutant;
 use parking_lot::Mutex;
 use raft::eraftpb::{Entry, EntryType, HardState, Snapshot};
@@ -29,7 +30,7 @@ const PER_ENTRY: usize = 64;
 
 /// The map and the ring before it.
 pub(crate) struct LogView {
-    pub(crate) map: LogMap,
+    pub(crate) map: Box<dyn ReplicaMap>,
     /// Without a gap up to the newest.
     ring: VecDeque<Entry>,
     ring_bytes: usize,
@@ -50,7 +51,7 @@ impl LogView {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if what the map says of itself was not written by a node.
-    pub(crate) fn new(map: LogMap, ring_bytes_max: usize) -> Result<Self> {
+    pub(crate) fn new(map: Box<dyn ReplicaMap>, ring_bytes_max: usize) -> Result<Self> {
         let control = map.control();
         let mut view = Self {
             map,
@@ -120,7 +121,7 @@ impl LogView {
     /// Appends entries, in the place of those that were there with their indices. Durable after a commit.
     ///
     /// # Errors
-    /// As [`LogMap::append`].
+    /// As [`ReplicaMap::append`].
     pub(crate) fn append(&mut self, entries: Vec<Entry>) -> Result<()> {
         let Some(first) = entries.first().map(|entry| entry.index) else { return Ok(()) };
         if first <= self.control.newest {
@@ -139,7 +140,7 @@ impl LogView {
                 Kind::Changes => decode_changes(&entry.data).ok_or_else(no_entry)?,
                 Kind::Members => Batch::new(),
             };
-            self.map.append(entry.index, &header.encode(), &changes, true)?;
+            self.map.append(entry.index, &header.encode(), &changes)?;
             self.ring_bytes += bytes_of(&entry);
             self.ring.push_back(entry);
         }
@@ -151,7 +152,7 @@ impl LogView {
     /// Notes term and vote. Durable after a commit.
     ///
     /// # Errors
-    /// As [`LogMap::set_vote`].
+    /// As [`ReplicaMap::set_vote`].
     pub(crate) fn set_vote(&mut self, term: u64, vote: NodeId) -> Result<()> {
         if (self.control.term, self.control.vote) != (term, vote) {
             self.map.set_vote(term, vote)?;
@@ -163,7 +164,7 @@ impl LogView {
     /// Changes what is noted. Durable after a commit.
     ///
     /// # Errors
-    /// As [`LogMap::set_members`].
+    /// As [`ReplicaMap::set_members`].
     pub(crate) fn change_notes(&mut self, change: impl FnOnce(&mut Notes)) -> Result<()> {
         let mut notes = self.notes.clone();
         change(&mut notes);
@@ -174,7 +175,7 @@ impl LogView {
     /// Readers see all up to this entry.
     ///
     /// # Errors
-    /// As [`LogMap::apply`].
+    /// As [`ReplicaMap::apply`].
     pub(crate) fn apply(&mut self, to: u64) -> Result<()> {
         self.map.apply(to)?;
         self.note()?;

@@ -12,7 +12,7 @@ use coreplane_engine::{
 };
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_pmem::MediaChoice;
-use coreplane_replica::{Replica, Settings, map_options};
+use coreplane_replica::{Replica, ReplicaMap, Settings, WalBaseline, WalOptions, map_options};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 struct Alone(Replica);
 
 impl Alone {
-    fn open(map: LogMap, clock: &ManualClock) -> Arc<dyn StorageEngine> {
+    fn open(map: Box<dyn ReplicaMap>, clock: &ManualClock) -> Arc<dyn StorageEngine> {
         let settings = Settings { peers: vec![1], ..Settings::default() };
         let replica = Replica::open(map, settings, Some(clock.as_clock())).expect("open");
         while !replica.leads() {
@@ -184,7 +184,7 @@ fn fixture(kind: MapKind, directory: &Path, size: u64, scale: Scale) -> Fixture 
     let path = directory.path().join("pool");
     let options = map_options(&Options { check_reads: true, ..Options::default() });
     let map = LogMap::create(kind, &path, size, Geometry::default(), MediaChoice::Auto, &options);
-    Fixture::new(Alone::open(map.expect("create"), &clock))
+    Fixture::new(Alone::open(Box::new(map.expect("create")), &clock))
         .with_clock(clock)
         .with_scale(scale)
         .keeping(Box::new(directory))
@@ -237,28 +237,52 @@ const NAMES: &[&str] = &[
     "concurrent_histories_are_linearizable",
 ];
 
+fn wal_fixture(directory: &Path, scale: Scale) -> Fixture {
+    let directory = tempfile::tempdir_in(directory).expect("a directory");
+    let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
+    let map = WalBaseline::open(&directory.path().join("wal"), &WalOptions::default());
+    Fixture::new(Alone::open(Box::new(map.expect("create")), &clock))
+        .with_clock(clock)
+        .with_scale(scale)
+        .keeping(Box::new(directory))
+}
+
 /// All of them; a failure names its property.
-fn check_all(kind: MapKind, directory: &Path, scale: Scale) {
+fn check_all(name_of_map: &str, fixture: &dyn Fn() -> Fixture) {
     for name in NAMES {
         #[expect(clippy::print_stdout, reason = "a failure is to name its property")]
         {
-            println!("{name} of {kind:?}");
+            println!("{name} of {name_of_map}");
         }
-        coreplane_conformance::check(name, &|| fixture(kind, directory, 64 << 20, scale));
+        coreplane_conformance::check(name, &|| fixture());
     }
+}
+
+fn check_map(kind: MapKind, directory: &Path, scale: Scale) {
+    check_all(kind.name(), &|| fixture(kind, directory, 64 << 20, scale));
 }
 
 #[test]
 fn a_list_in_memory() {
-    check_all(MapKind::List, Path::new("/dev/shm"), Scale::USUAL);
+    check_map(MapKind::List, Path::new("/dev/shm"), Scale::USUAL);
 }
 
 #[test]
 fn a_tree_in_memory() {
-    check_all(MapKind::CowTree, Path::new("/dev/shm"), Scale::USUAL);
+    check_map(MapKind::CowTree, Path::new("/dev/shm"), Scale::USUAL);
 }
 
 #[test]
 fn a_list_on_a_file() {
-    check_all(MapKind::List, &std::env::temp_dir(), Scale::SYNCED);
+    check_map(MapKind::List, &std::env::temp_dir(), Scale::SYNCED);
+}
+
+#[test]
+fn a_log_beside_a_map() {
+    check_all("wal", &|| wal_fixture(Path::new("/dev/shm"), Scale::USUAL));
+}
+
+#[test]
+fn a_log_beside_a_map_on_a_file() {
+    check_all("wal", &|| wal_fixture(&std::env::temp_dir(), Scale::SYNCED));
 }

@@ -29,7 +29,8 @@ fn seat_of(kind: MapKind, id: u64, peers: Vec<u64>) -> Seat {
     let clock = Arc::new(AtomicU64::new(1000));
     let told = Arc::clone(&clock);
     let time = Arc::new(move || UnixMillis(told.load(Ordering::Relaxed)));
-    let replica = Replica::open(map.expect("create"), settings, Some(time)).expect("open");
+    let replica =
+        Replica::open(Box::new(map.expect("create")), settings, Some(time)).expect("open");
     Seat { replica, clock, _sim: sim }
 }
 

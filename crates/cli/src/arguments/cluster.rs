@@ -27,9 +27,10 @@ pub(crate) struct ClusterNode {
     /// A new pool is that of a node which is to be added to a cluster that there is (`coreplane cluster add`).
     #[arg(long, requires = "cluster_id")]
     pub(crate) cluster_join: bool,
-    /// The map of a pool that is created.
-    #[arg(long, value_name = "list|cow-tree", default_value = "list", value_parser = map_kind)]
-    pub(crate) replica_map: MapKind,
+    /// The map of a pool that is created. With `wal` the pool is a directory with a write-ahead log, and the map in DRAM:
+    /// the thesis's baseline, to compare with.
+    #[arg(long, value_name = "list|cow-tree|wal", default_value = "list", value_parser = map_kind)]
+    pub(crate) replica_map: ReplicaMapKind,
     /// Tell clients where the leader is (`MOVED`, for clients of a Redis cluster) instead of passing their commands on.
     #[arg(long, requires = "cluster_id")]
     pub(crate) redirect: bool,
@@ -46,11 +47,22 @@ fn peer(text: &str) -> Result<(u64, SocketAddr), String> {
     addresses.next().map(|address| (node, address)).ok_or_else(wrong)
 }
 
-fn map_kind(text: &str) -> Result<MapKind, String> {
-    MapKind::ALL
-        .into_iter()
-        .find(|kind| kind.name() == text)
-        .ok_or_else(|| format!("`{text}` is none of list, cow-tree"))
+/// What a node keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplicaMapKind {
+    /// A map that is its own log, in a pool.
+    Map(MapKind),
+    /// A log in a directory, and a map in DRAM.
+    Wal,
+}
+
+fn map_kind(text: &str) -> Result<ReplicaMapKind, String> {
+    if text == "wal" {
+        return Ok(ReplicaMapKind::Wal);
+    }
+    let kind = MapKind::ALL.into_iter().find(|kind| kind.name() == text);
+    let kind = kind.map(ReplicaMapKind::Map);
+    kind.ok_or_else(|| format!("`{text}` is none of list, cow-tree, wal"))
 }
 
 /// What to do with a cluster, by way of any of its servers.

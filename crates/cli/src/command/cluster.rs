@@ -1,6 +1,6 @@
 //! A node of a cluster, served; and what is done with a cluster by way of its servers.
 
-use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, Serve};
+use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, ReplicaMapKind, Serve};
 use crate::ask::Asked;
 use crate::command::serve::{Place, serve_until_signal};
 use crate::failure::{FAILED, Failure, Outcome, REFUSED, USAGE};
@@ -10,7 +10,7 @@ use coreplane_cluster::{Service, Settings};
 use coreplane_engine::{Engine, TimeSource};
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_pmem::Medium;
-use coreplane_replica::{Replica, map_options};
+use coreplane_replica::{Replica, ReplicaMap, WalBaseline, WalOptions, map_options};
 use coreplane_server::{Config, Server};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const HANDOVER_MAX: Duration = Duration::from_millis(500);
 const HOPS_MAX: usize = 4;
 
 /// Opens the map of a node, or makes it.
-fn open_map(serve: &Serve, path: &Path) -> Result<LogMap, Failure> {
+fn open_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> {
     let options = map_options(&Options {
         check_reads: !serve.no_check_reads,
         durability: Durability::Strict,
@@ -37,19 +37,28 @@ fn open_map(serve: &Serve, path: &Path) -> Result<LogMap, Failure> {
     let failed = |error| Failure::of_pool(&error, path);
     let media = serve.pool.media.clone();
     if path.exists() {
-        let kind = match coreplane::engine_at(path) {
-            Some(coreplane::EngineChoice::Map(kind)) => kind,
-            _ => serve.cluster.replica_map,
+        if path.is_dir() {
+            return Ok(Box::new(WalBaseline::open(path, &WalOptions::default()).map_err(failed)?));
+        }
+        let kind = match (coreplane::engine_at(path), serve.cluster.replica_map) {
+            (Some(coreplane::EngineChoice::Map(kind)), _) | (_, ReplicaMapKind::Map(kind)) => kind,
+            (_, ReplicaMapKind::Wal) => MapKind::List,
         };
-        return LogMap::open(kind, path, media, &options, &|_| {}).map_err(failed);
+        let map = LogMap::open(kind, path, media, &options, &|_| {}).map_err(failed)?;
+        return Ok(Box::new(map));
     }
+    let ReplicaMapKind::Map(kind) = serve.cluster.replica_map else {
+        eprintln!("coreplane: creating {} (a write-ahead log)", path.display());
+        return Ok(Box::new(WalBaseline::open(path, &WalOptions::default()).map_err(failed)?));
+    };
     eprintln!("coreplane: creating {} ({})", path.display(), terms::human(serve.new.size));
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
     let geometry = serve.new.geometry.of_map(Geometry::default());
-    let (kind, size) = (serve.cluster.replica_map, serve.new.size);
-    LogMap::create(kind, path, size, geometry, media, &options).map_err(failed)
+    let size = serve.new.size;
+    let map = LogMap::create(kind, path, size, geometry, media, &options).map_err(failed)?;
+    Ok(Box::new(map))
 }
 
 /// Serves as a node.
@@ -72,7 +81,7 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
     };
     let path = serve.pool.path();
     let map = open_map(serve, &path)?;
-    let (medium, kind) = (map.medium(), map.kind());
+    let (medium, name) = (map.medium(), map.name());
     let members = if serve.cluster.cluster_join { Vec::new() } else { all_of(id, &peers) };
     let settings = coreplane_replica::Settings {
         id,
@@ -85,7 +94,7 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
     };
     let replica = Replica::open(map, settings, None::<TimeSource>);
     let replica = Arc::new(replica.map_err(|error| Failure::of_pool(&error, &path))?);
-    let served = serve_node(serve, password, signals, (Arc::clone(&replica), medium, kind), {
+    let served = serve_node(serve, password, signals, (Arc::clone(&replica), medium, name), {
         Settings {
             id,
             listen,
@@ -116,7 +125,7 @@ fn serve_node(
     serve: &Serve,
     password: Option<String>,
     signals: &mut Signals,
-    (replica, medium, kind): (Arc<Replica>, Medium, MapKind),
+    (replica, medium, map): (Arc<Replica>, Medium, &'static str),
     settings: Settings,
 ) -> Result<(), Failure> {
     let (id, listen) = (settings.id, settings.listen);
@@ -139,7 +148,7 @@ fn serve_node(
     };
     let leader = Arc::clone(&replica);
     let server = Server::bind_with(config, replica, Some(Box::new(service)))?;
-    let engine = format!("node {id} of a cluster, peers on {listen}, map {}", kind.name());
+    let engine = format!("node {id} of a cluster, peers on {listen}, map {map}");
     let place = Place { medium: &medium.name, loses: &medium.power_cut_loses, note: &engine };
     serve_until_signal(serve, server, signals, &place, &|| hand_over(&leader))
 }

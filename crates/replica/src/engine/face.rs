@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 impl Engine for Replica {
     fn name(&self) -> &'static str {
-        self.kind.name()
+        self.map_name
     }
 
     fn limits(&self) -> Limits {

@@ -29,6 +29,7 @@ mod write;
 
 use crate::codec::Envelope;
 use crate::entry::ENTRY_BYTES_MAX;
+use crate::map::ReplicaMap;
 use crate::members::{MemberChange, NodeId};
 use crate::node::{MemberProgress, Node, Settings, Status};
 use core::Core;
@@ -36,7 +37,7 @@ use coreplane_engine::{
     Cursors, DurableListener, Error, Horizon, Limits, Progress, Result, Ticket, TimeSource,
     UnixMillis, VerifyReport,
 };
-use coreplane_mvcc::{LogMap, MapKind, Options};
+use coreplane_mvcc::Options;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,7 @@ pub struct Replica {
     cursors: Mutex<Cursors<Box<[u8]>>>,
     time: TimeSource,
     limits: Limits,
-    kind: MapKind,
+    map_name: &'static str,
 }
 
 impl std::fmt::Debug for Replica {
@@ -79,12 +80,16 @@ impl Replica {
     ///
     /// # Errors
     /// As [`Node::open`].
-    pub fn open(map: LogMap, settings: Settings, time: Option<TimeSource>) -> Result<Self> {
+    pub fn open(
+        map: Box<dyn ReplicaMap>,
+        settings: Settings,
+        time: Option<TimeSource>,
+    ) -> Result<Self> {
         let listeners_here: Arc<RwLock<Vec<DurableListener>>> = Arc::default();
         let told = Arc::clone(&listeners_here);
         map.on_durable(Arc::new(move || told.read().iter().for_each(|listener| listener())));
         let life = settings.life;
-        let (kind, key_len_max) = (map.kind(), map.key_len_max());
+        let (map_name, key_len_max) = (map.name(), map.key_len_max());
         let limits = Limits {
             key_len_max,
             value_len_max: ENTRY_BYTES_MAX / 2,
@@ -92,7 +97,7 @@ impl Replica {
         };
         Ok(Self {
             limits,
-            kind,
+            map_name,
             core: Mutex::new(Core::new(Node::open(map, settings)?)),
             changed: Condvar::new(),
             listeners: RwLock::default(),
@@ -180,7 +185,7 @@ impl Replica {
 
     /// For tests: the map below.
     #[doc(hidden)]
-    pub fn with_map<R>(&self, read: impl FnOnce(&LogMap) -> R) -> R {
+    pub fn with_map<R>(&self, read: impl FnOnce(&dyn ReplicaMap) -> R) -> R {
         self.core.lock().node.with_map(read)
     }
 

@@ -44,7 +44,7 @@ impl Core {
         };
         let mut goes_on = true;
         self.node.with_map(|map| {
-            map.scan(start, end, reverse, usize::MAX, &mut |entry| {
+            map.scan(start, end, reverse, &mut |entry| {
                 while let Some(place) = places.pop_front_if(|place| is_before(place, entry.key)) {
                     goes_on = place.show(visit);
                     if !goes_on {

@@ -11,9 +11,9 @@ mod transfer;
 
 use crate::codec::{Body, Envelope};
 use crate::log_view::{LogView, SharedView};
+use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::NodeId;
 use coreplane_engine::{Error, Result, Ticket, UnixMillis};
-use coreplane_mvcc::{LogMap, LogSnapshot};
 use coreplane_pmem::mutant;
 use parking_lot::{Mutex, MutexGuard};
 use raft::eraftpb::{Message as RaftMessage, MessageType};
@@ -98,7 +98,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] of settings that cannot be; [`Error::Corrupt`] of a map that is no node's; if the medium fails.
-    pub fn open(map: LogMap, settings: Settings) -> Result<Self> {
+    pub fn open(map: Box<dyn ReplicaMap>, settings: Settings) -> Result<Self> {
         if settings.id == 0 || settings.peers.contains(&0) {
             return Err(Error::OutOfRange { what: "a node", given: 0, from: 1, to: u64::MAX });
         }
@@ -240,8 +240,8 @@ impl Node {
     }
 
     /// Calls `read` with the map, of which readers see what is applied.
-    pub fn with_map<R>(&self, read: impl FnOnce(&LogMap) -> R) -> R {
-        read(&self.view.0.lock().map)
+    pub fn with_map<R>(&self, read: impl FnOnce(&dyn ReplicaMap) -> R) -> R {
+        read(self.view.0.lock().map.as_ref())
     }
 
     /// How it stands.
@@ -481,7 +481,7 @@ impl Node {
         }
     }
 
-    fn snapshot(&self) -> Result<LogSnapshot> {
+    fn snapshot(&self) -> Result<Box<dyn MapSnapshot>> {
         self.view().map.snapshot()
     }
 }

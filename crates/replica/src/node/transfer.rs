@@ -18,10 +18,11 @@
 use super::{Node, Role, State, consensus};
 use crate::codec::{Body, Page, Receipt, Received, Record};
 use crate::entry::Header;
+use crate::map::MapSnapshot;
 use crate::members::{NodeId, Notes};
 use bytes::Bytes;
 use coreplane_engine::{Error, Result};
-use coreplane_mvcc::{LogSnapshot, SnapshotRecord};
+use coreplane_mvcc::SnapshotRecord;
 use coreplane_pmem::mutant;
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
@@ -31,7 +32,7 @@ const PATIENCE: usize = 20;
 
 /// A snapshot that is sent.
 pub(super) struct Transfer {
-    snapshot: LogSnapshot,
+    snapshot: Box<dyn MapSnapshot>,
     term: u64,
     /// The page that was sent last.
     page: Page,
@@ -305,13 +306,13 @@ impl Node {
     }
 
     fn install(&mut self, page: &Page) -> Result<()> {
-        let records = page.records.iter().map(|record| SnapshotRecord {
+        let mut records = page.records.iter().map(|record| SnapshotRecord {
             key: &record.key,
             value: &record.value,
             timestamp: record.timestamp,
             expires_at: record.expires_at,
         });
-        self.view.0.lock().map.install(records)
+        self.view.0.lock().map.install(&mut records)
     }
 
     fn end_install(&mut self, page: &Page) -> Result<()> {

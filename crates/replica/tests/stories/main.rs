@@ -135,14 +135,14 @@ fn a_cut_while_a_cluster_is_formed_is_none() {
             let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options).unwrap();
             let settings = Settings { peers: vec![1, 2, 3], ..Settings::default() };
             let events = sim.events();
-            let node = Node::open(map, settings.clone()).unwrap();
+            let node = Node::open(Box::new(map), settings.clone()).unwrap();
             let at = seed as usize % (sim.fences_since(events) + 1);
             let eviction = if seed < 20 { Eviction::Everything } else { Eviction::Seeded(seed) };
             let image = sim.crash_at_fence(events, at, eviction);
             drop(node);
             let sim = image.reopen().unwrap();
             let map = LogMap::simulated_open(kind, Arc::clone(sim.space()), &options).unwrap();
-            let node = Node::open(map, settings).unwrap();
+            let node = Node::open(Box::new(map), settings).unwrap();
             assert_eq!(node.status().members.voters, [1, 2, 3], "seed {seed} of {kind:?}");
         }
     }

@@ -33,7 +33,7 @@ impl Seat {
     pub(crate) fn new(kind: MapKind, settings: Settings, model: Model) -> Self {
         let sim = sim(model);
         let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options());
-        let node = Node::open(map.expect("create"), settings.clone()).expect("open");
+        let node = Node::open(Box::new(map.expect("create")), settings.clone()).expect("open");
         let (settled, reads) = (Vec::new(), Vec::new());
         Self { sim, node: Some(node), settings, kind, settled, reads }
     }
@@ -80,7 +80,7 @@ impl Seat {
 
     pub(crate) fn open(&self) -> coreplane_engine::Result<Node> {
         let map = LogMap::simulated_open(self.kind, Arc::clone(self.sim.space()), &options())?;
-        Node::open(map, self.settings.clone())
+        Node::open(Box::new(map), self.settings.clone())
     }
 }
 

@@ -31,7 +31,7 @@ fn options() -> Options {
 fn open(map: LogMap, settings: &Settings, clock: &Arc<AtomicU64>) -> Replica {
     let clock = Arc::clone(clock);
     let time = Arc::new(move || UnixMillis(clock.load(Ordering::Relaxed)));
-    Replica::open(map, settings.clone(), Some(time)).expect("a node that opens")
+    Replica::open(Box::new(map), settings.clone(), Some(time)).expect("a node that opens")
 }
 
 impl Seat {

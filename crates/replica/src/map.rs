@@ -1,0 +1,342 @@
+//! What a node keeps: a log, and the map that it makes.
+//!
+//! A [`LogMap`] is both at once. What a node asks of it is this trait, so that the thesis's baseline, a log beside a map
+//! ([`WalBaseline`](crate::WalBaseline)), is served, tested and measured in the same way.
+
+use coreplane_engine::{
+    Batch, DurableListener, Entry, Found, Progress, Record, Result, Snapshot, Stats, Ticket,
+    VerifyReport, Visibility,
+};
+use coreplane_mvcc::{Control, LogEntry, LogMap, LogSnapshot, SnapshotRecord};
+use coreplane_pmem::Medium;
+use std::ops::RangeInclusive;
+
+/// A log and the map that it makes. One thread drives it, any may read. All is as [`LogMap`] says.
+pub trait ReplicaMap: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// The longest key, in bytes.
+    fn key_len_max(&self) -> usize;
+
+    /// What it rests on.
+    fn medium(&self) -> Medium;
+
+    /// What the log says of itself now; durable after a [`ReplicaMap::commit`].
+    fn control(&self) -> Control;
+
+    /// Appends an entry, which another node may have had room for; durable after a [`ReplicaMap::commit`].
+    ///
+    /// # Errors
+    /// As [`LogMap::append`].
+    fn append(&self, timestamp: u64, header: &[u8], changes: &Batch) -> Result<()>;
+
+    /// True if there is room for an entry of these changes, and for so many bytes `beside`.
+    ///
+    /// # Errors
+    /// As [`LogMap::check_room`].
+    fn check_room(&self, changes: &Batch, beside: u64) -> Result<()>;
+
+    /// Bytes that are asked for one by one before they are appended, at most.
+    fn room_at_once(&self) -> u64;
+
+    /// Applies all entries up to `to`: readers see them.
+    ///
+    /// # Errors
+    /// As [`LogMap::apply`].
+    fn apply(&self, to: u64) -> Result<()>;
+
+    /// Takes back all entries above `to`.
+    ///
+    /// # Errors
+    /// As [`LogMap::roll_back`].
+    fn roll_back(&self, to: u64) -> Result<()>;
+
+    /// Notes the newest term, and who is voted for in it.
+    ///
+    /// # Errors
+    /// As [`LogMap::set_vote`].
+    fn set_vote(&self, term: u64, vote: u64) -> Result<()>;
+
+    /// Notes who the members are.
+    ///
+    /// # Errors
+    /// As [`LogMap::set_members`].
+    fn set_members(&self, members: &[u8]) -> Result<()>;
+
+    /// Sees to it that all that was done before is durable: what to wait for, if anything.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn commit(&self) -> Result<Ticket>;
+
+    /// True if what a ticket stands for is durable.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn is_durable(&self, ticket: Ticket) -> Result<bool>;
+
+    /// Waits for what a ticket stands for.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn wait_durable(&self, ticket: Ticket) -> Result<()>;
+
+    /// Calls `listener` whenever more has become durable.
+    fn on_durable(&self, listener: DurableListener);
+
+    /// Makes all durable that was done. Everything but reads fails from now on.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn close(&self) -> Result<()>;
+
+    /// Reads everything and holds it against its checksums.
+    ///
+    /// # Errors
+    /// Only if it could not go on.
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
+
+    /// What was counted.
+    fn stats(&self) -> Stats;
+
+    /// Shows pending entries, in order, until `visit` says no.
+    ///
+    /// # Errors
+    /// As [`LogMap::entries`].
+    fn entries(
+        &self,
+        range: RangeInclusive<u64>,
+        visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
+    ) -> Result<()>;
+
+    /// The header of an entry that is pending, or was applied last.
+    ///
+    /// # Errors
+    /// As [`LogMap::header`].
+    fn header(&self, timestamp: u64) -> Result<Option<Vec<u8>>>;
+
+    /// Shows the record of a key, of what is applied.
+    ///
+    /// # Errors
+    /// As [`LogMap::get_with`].
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found>;
+
+    /// The value of a key, of what is applied, once it is durable here.
+    ///
+    /// # Errors
+    /// As [`LogMap::get_with`].
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = None;
+        let mut take = |record: Record<'_>| value = Some(record.value.to_vec());
+        let found = self.get_with(key, Visibility::Durable, &mut take)?;
+        Ok(value.filter(|_| found.hit))
+    }
+
+    /// The number of records, of what is applied.
+    fn len(&self) -> u64;
+
+    /// True if there is no record.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Shows the records of a range in order, of what is applied, until `visit` says no.
+    ///
+    /// # Errors
+    /// As [`LogMap::scan`].
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()>;
+
+    /// Pins what is applied now.
+    ///
+    /// # Errors
+    /// As [`LogMap::snapshot`].
+    fn snapshot(&self) -> Result<Box<dyn MapSnapshot>>;
+
+    /// Gives up all that is there for a snapshot of this timestamp.
+    ///
+    /// # Errors
+    /// As [`LogMap::begin_install`].
+    fn begin_install(&self, timestamp: u64) -> Result<()>;
+
+    /// Adds records of the snapshot, each key once.
+    ///
+    /// # Errors
+    /// As [`LogMap::install`].
+    fn install(&self, records: &mut dyn Iterator<Item = SnapshotRecord<'_>>) -> Result<()>;
+
+    /// The snapshot is there as a whole; durable when it returns.
+    ///
+    /// # Errors
+    /// As [`LogMap::end_install`].
+    fn end_install(&self, header: &[u8], members: &[u8]) -> Result<()>;
+}
+
+/// What was applied at one moment. Dropping it releases what it sees.
+pub trait MapSnapshot: Send + Sync {
+    /// The timestamp that was applied last.
+    fn timestamp(&self) -> u64;
+
+    /// The header of that entry.
+    fn header(&self) -> &[u8];
+
+    /// The members of then.
+    fn members(&self) -> &[u8];
+
+    /// Its records.
+    fn records(&self) -> &dyn Snapshot;
+}
+
+impl ReplicaMap for LogMap {
+    fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+
+    fn key_len_max(&self) -> usize {
+        self.key_len_max()
+    }
+
+    fn medium(&self) -> Medium {
+        self.medium()
+    }
+
+    fn control(&self) -> Control {
+        self.control()
+    }
+
+    fn append(&self, timestamp: u64, header: &[u8], changes: &Batch) -> Result<()> {
+        self.append(timestamp, header, changes, true)
+    }
+
+    fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
+        self.check_room(changes, beside)
+    }
+
+    fn room_at_once(&self) -> u64 {
+        self.room_at_once()
+    }
+
+    fn apply(&self, to: u64) -> Result<()> {
+        self.apply(to)
+    }
+
+    fn roll_back(&self, to: u64) -> Result<()> {
+        self.roll_back(to)
+    }
+
+    fn set_vote(&self, term: u64, vote: u64) -> Result<()> {
+        self.set_vote(term, vote)
+    }
+
+    fn set_members(&self, members: &[u8]) -> Result<()> {
+        self.set_members(members)
+    }
+
+    fn commit(&self) -> Result<Ticket> {
+        self.commit()
+    }
+
+    fn is_durable(&self, ticket: Ticket) -> Result<bool> {
+        self.is_durable(ticket)
+    }
+
+    fn wait_durable(&self, ticket: Ticket) -> Result<()> {
+        self.wait_durable(ticket)
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.on_durable(listener);
+    }
+
+    fn close(&self) -> Result<()> {
+        self.close()
+    }
+
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.verify(progress)
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+
+    fn entries(
+        &self,
+        range: RangeInclusive<u64>,
+        visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.entries(range, visit)
+    }
+
+    fn header(&self, timestamp: u64) -> Result<Option<Vec<u8>>> {
+        self.header(timestamp)
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.get_with(key, visibility, visit)
+    }
+
+    fn len(&self) -> u64 {
+        self.len()
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.scan(start, end, reverse, usize::MAX, visit)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn MapSnapshot>> {
+        Ok(Box::new(self.snapshot()?))
+    }
+
+    fn begin_install(&self, timestamp: u64) -> Result<()> {
+        self.begin_install(timestamp)
+    }
+
+    fn install(&self, records: &mut dyn Iterator<Item = SnapshotRecord<'_>>) -> Result<()> {
+        self.install(records)
+    }
+
+    fn end_install(&self, header: &[u8], members: &[u8]) -> Result<()> {
+        self.end_install(header, members)
+    }
+}
+
+impl MapSnapshot for LogSnapshot {
+    fn timestamp(&self) -> u64 {
+        self.timestamp()
+    }
+
+    fn header(&self) -> &[u8] {
+        self.header()
+    }
+
+    fn members(&self) -> &[u8] {
+        self.members()
+    }
+
+    fn records(&self) -> &dyn Snapshot {
+        self.records()
+    }
+}

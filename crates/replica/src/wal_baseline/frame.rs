@@ -1,0 +1,162 @@
+//! What stands in a log file, and in a checkpoint.
+//!
+//! ```text
+//!   len (4)  crc (4)  [kind (1)  body]      a frame; a length of 0 ends the file
+//! ```
+
+use crate::entry::{Reader, decode_changes, encode_changes};
+use coreplane_engine::{Batch, UnixMillis};
+use coreplane_mvcc::Control;
+
+/// Bytes before the kind of a frame.
+const HEAD: usize = 8;
+
+const ENTRY: u8 = 1;
+const ROLL_BACK: u8 = 2;
+const CONTROL: u8 = 3;
+const RECORD: u8 = 4;
+const END: u8 = 5;
+
+/// What is written.
+pub(super) enum Frame<'f> {
+    Entry {
+        timestamp: u64,
+        header: &'f [u8],
+        changes: &'f Batch,
+    },
+    RollBack {
+        to: u64,
+    },
+    Control(&'f Control),
+    /// Of a checkpoint.
+    Record {
+        key: &'f [u8],
+        value: &'f [u8],
+        timestamp: u64,
+        expires_at: Option<UnixMillis>,
+    },
+    /// Of a checkpoint with so many records.
+    End {
+        count: u64,
+    },
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(super) enum Read<'f> {
+    Entry { timestamp: u64, header: &'f [u8], changes: Batch },
+    RollBack { to: u64 },
+    Control(Control),
+    Record { key: &'f [u8], value: &'f [u8], timestamp: u64, expires_at: Option<UnixMillis> },
+    End { count: u64 },
+}
+
+fn put_part(bytes: &mut Vec<u8>, part: &[u8]) {
+    bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(part);
+}
+
+fn put_words(bytes: &mut Vec<u8>, words: &[u64]) {
+    words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+}
+
+impl Frame<'_> {
+    /// Appends the frame.
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.extend_from_slice(&[0; HEAD]);
+        match self {
+            Self::Entry { timestamp, header, changes } => {
+                bytes.push(ENTRY);
+                put_words(bytes, &[*timestamp]);
+                put_part(bytes, header);
+                bytes.extend_from_slice(&encode_changes(changes.changes()));
+            }
+            Self::RollBack { to } => {
+                bytes.push(ROLL_BACK);
+                put_words(bytes, &[*to]);
+            }
+            Self::Control(control) => {
+                bytes.push(CONTROL);
+                let Control { term, vote, applied, applied_header, members, .. } = control;
+                put_words(bytes, &[*term, *vote, *applied]);
+                put_part(bytes, applied_header);
+                put_part(bytes, members);
+            }
+            Self::Record { key, value, timestamp, expires_at } => {
+                bytes.push(RECORD);
+                put_words(bytes, &[*timestamp, expires_at.map_or(u64::MAX, |at| at.0)]);
+                put_part(bytes, key);
+                put_part(bytes, value);
+            }
+            Self::End { count } => {
+                bytes.push(END);
+                put_words(bytes, &[*count]);
+            }
+        }
+        let crc = crc32c::crc32c(bytes.get(start + HEAD..).unwrap_or_default());
+        let len = (bytes.len() - start - HEAD) as u32;
+        if let Some(head) = bytes.get_mut(start..start + HEAD) {
+            let (first, second) = head.split_at_mut(4);
+            first.copy_from_slice(&len.to_le_bytes());
+            second.copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+}
+
+/// The frame at the front of `bytes`, and what is behind it; none if there is no whole one.
+pub(super) fn decode(bytes: &[u8]) -> Option<(Read<'_>, &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<4>()?;
+    let (crc, rest) = rest.split_first_chunk::<4>()?;
+    let (body, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    if body.is_empty() || crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    Some((read_body(body)?, rest))
+}
+
+fn read_body(body: &[u8]) -> Option<Read<'_>> {
+    let mut reader = Reader(body);
+    match reader.byte()? {
+        ENTRY => {
+            let (timestamp, header) = (reader.word()?, reader.part()?);
+            Some(Read::Entry { timestamp, header, changes: decode_changes(reader.0)? })
+        }
+        ROLL_BACK => Some(Read::RollBack { to: reader.word()? }),
+        CONTROL => {
+            let (term, vote, applied) = (reader.word()?, reader.word()?, reader.word()?);
+            let (applied_header, members) = (reader.part()?.to_vec(), reader.part()?.to_vec());
+            let (newest, purged) = (applied, applied);
+            Some(Read::Control(Control {
+                term,
+                vote,
+                members,
+                newest,
+                applied,
+                applied_header,
+                purged,
+                is_installing: false,
+            }))
+        }
+        RECORD => {
+            let (timestamp, at) = (reader.word()?, reader.word()?);
+            let expires_at = (at != u64::MAX).then_some(UnixMillis(at));
+            let (key, value) = (reader.part()?, reader.part()?);
+            Some(Read::Record { key, value, timestamp, expires_at })
+        }
+        END => Some(Read::End { count: reader.word()? }),
+        _ => None,
+    }
+}
+
+/// Bytes of the frames with which a file begins, as they say themselves.
+pub(super) fn frames_len(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while let Some((len, behind)) = rest.split_first_chunk::<4>()
+        && let Some(next) = behind.get(HEAD - 4 + u32::from_le_bytes(*len) as usize..)
+        && *len != [0; 4]
+    {
+        rest = next;
+    }
+    bytes.len() - rest.len()
+}

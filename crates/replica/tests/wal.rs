@@ -1,0 +1,215 @@
+//! The baseline, alone: what was committed is there again, whatever the files end with.
+
+use coreplane_engine::{Batch, Entry, Error};
+use coreplane_mvcc::{Control, SnapshotRecord};
+use coreplane_replica::{MapSnapshot, ReplicaMap, WalBaseline, WalOptions};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where syncs take no time.
+const MEMORY: &str = "/dev/shm";
+
+type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Checkpoints are frequent.
+fn open(directory: &Path) -> coreplane_engine::Result<WalBaseline> {
+    WalBaseline::open(directory, &WalOptions { checkpoint_bytes: 2000 })
+}
+
+fn records(map: &WalBaseline) -> Records {
+    let mut records = Records::new();
+    map.scan(b"", None, false, &mut |entry| {
+        records.extend(entry.record.map(|it| (entry.key.to_vec(), it.value.to_vec())));
+        true
+    })
+    .unwrap();
+    assert_eq!(records.len() as u64, map.len());
+    records
+}
+
+fn pending(map: &WalBaseline) -> Vec<(u64, Vec<u8>, usize)> {
+    let Control { applied, newest, .. } = map.control();
+    let mut pending = Vec::new();
+    map.entries(applied + 1..=newest, &mut |entry| {
+        pending.push((entry.timestamp, entry.header.to_vec(), entry.changes.len()));
+        true
+    })
+    .unwrap();
+    pending
+}
+
+/// The files of a directory that begin so, in order.
+fn files(directory: &Path, prefix: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir(directory).unwrap().map(|it| it.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        all.filter(|it| it.file_name().unwrap().to_str().unwrap().starts_with(prefix)).collect();
+    files.sort();
+    files
+}
+
+/// Bytes of frames in a log file.
+fn len_of(file: &Path) -> usize {
+    let bytes = fs::read(file).unwrap();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
+}
+
+fn begin_install(map: &WalBaseline, timestamp: u64, key: &[u8]) {
+    map.begin_install(timestamp).unwrap();
+    let record = SnapshotRecord { key, value: b"x", timestamp, expires_at: None };
+    map.install(&mut [record].into_iter()).unwrap();
+}
+
+fn records_of(snapshot: &dyn MapSnapshot) -> Records {
+    let mut shown = Records::new();
+    let mut take = |entry: Entry<'_>| {
+        shown.insert(entry.key.to_vec(), entry.record.unwrap().value.to_vec());
+        true
+    };
+    snapshot.records().scan(b"", None, false, 1000, &mut take).unwrap();
+    shown
+}
+
+/// The process ends, and another one opens it: all that was committed is there.
+fn open_again(map: WalBaseline, directory: &Path) -> WalBaseline {
+    map.wait_durable(map.commit().unwrap()).unwrap();
+    let before = (map.control(), pending(&map), records(&map));
+    drop(map);
+    let map = open(directory).unwrap();
+    assert!(map.control().applied <= before.0.applied);
+    // That it was applied may be forgotten.
+    map.apply(before.0.applied).unwrap();
+    assert_eq!((map.control(), pending(&map), records(&map)), before);
+    map
+}
+
+#[test]
+fn what_was_done_is_there_again() {
+    for seed in 1..40_u64 {
+        let directory = tempfile::tempdir_in(MEMORY).unwrap();
+        let mut map = open(directory.path()).unwrap();
+        let mut drawn = seed;
+        let mut draw = |most: u64| {
+            drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (drawn >> 33) % most
+        };
+        let (mut snapshot, mut seen) = (None, Records::new());
+        for step in 0..400_u64 {
+            let Control { applied, newest, term, .. } = map.control();
+            match draw(20) {
+                0..10 => {
+                    let mut batch = Batch::new();
+                    for _ in 0..draw(3) {
+                        let key = [draw(30) as u8];
+                        match draw(4) {
+                            0 => batch.delete(&key),
+                            _ => batch.put(&key, &step.to_le_bytes()),
+                        };
+                    }
+                    map.append(newest + 1, &step.to_le_bytes(), &batch).unwrap();
+                }
+                10..14 => map.apply(applied + draw(newest - applied + 1)).unwrap(),
+                14 => map.roll_back(applied + draw(newest - applied + 1)).unwrap(),
+                15 => map.set_vote(term + 1, draw(4)).unwrap(),
+                16 => map.set_members(&step.to_le_bytes()).unwrap(),
+                17 => {
+                    snapshot = Some(map.snapshot().unwrap());
+                    seen = records(&map);
+                }
+                18 => {
+                    begin_install(&map, newest + 5, &step.to_le_bytes());
+                    if draw(2) == 0 {
+                        map.end_install(b"installed", b"members").unwrap();
+                        assert_eq!(records(&map).len(), 1);
+                    } else {
+                        // It is cut off, and what was before is there.
+                        drop(map);
+                        map = open(directory.path()).unwrap();
+                    }
+                }
+                _ => {
+                    if let Some(snapshot) = snapshot.take() {
+                        assert_eq!(records_of(snapshot.as_ref()), seen, "seed {seed} step {step}");
+                    }
+                    map = open_again(map, directory.path());
+                    assert!(map.verify(&mut |_| {}).unwrap().damages.is_empty());
+                }
+            }
+            if draw(3) == 0 {
+                map.commit().unwrap();
+            }
+        }
+        assert!(!files(directory.path(), "checkpoint").is_empty());
+        assert!(files(directory.path(), "log").len() <= 3, "what is void is removed");
+    }
+}
+
+#[test]
+fn a_file_that_ends_anywhere_is_a_log() {
+    let directory = tempfile::tempdir_in(MEMORY).unwrap();
+    let map = open(directory.path()).unwrap();
+    let mut ends = Vec::new();
+    let log = files(directory.path(), "log").remove(0);
+    for number in 1..=20_u64 {
+        let mut batch = Batch::new();
+        batch.put(&number.to_le_bytes(), b"value");
+        map.append(number, b"header", &batch).unwrap();
+        map.wait_durable(map.commit().unwrap()).unwrap();
+        ends.push(len_of(&log));
+    }
+    drop(map);
+    let whole = fs::read(&log).unwrap();
+    for len in 0..ends[19] {
+        for is_torn in [false, true] {
+            let copy = tempfile::tempdir_in(MEMORY).unwrap();
+            let mut bytes = whole[..len].to_vec();
+            if is_torn {
+                // What is behind was written before, and one byte was not.
+                bytes = whole.clone();
+                bytes[len] ^= 0x40;
+            }
+            fs::write(copy.path().join(log.file_name().unwrap()), &bytes).unwrap();
+            let map = open(copy.path()).unwrap();
+            let has = ends.iter().filter(|end| **end <= len).count() as u64;
+            assert_eq!(map.control().newest, has, "cut at {len}");
+            map.append(has + 1, b"next", &Batch::new()).unwrap();
+            map.wait_durable(map.commit().unwrap()).unwrap();
+            drop(map);
+            assert_eq!(open(copy.path()).unwrap().control().newest, has + 1);
+        }
+    }
+}
+
+#[test]
+fn what_is_damaged_is_no_log() {
+    let directory = tempfile::tempdir_in(MEMORY).unwrap();
+    let map = open(directory.path()).unwrap();
+    for number in 1..=300_u64 {
+        let mut batch = Batch::new();
+        batch.put(&[number as u8 % 10], &[3; 50]);
+        map.append(number, b"header", &batch).unwrap();
+        map.apply(number).unwrap();
+        map.wait_durable(map.commit().unwrap()).unwrap();
+    }
+    map.close().unwrap();
+    assert!(matches!(map.commit(), Err(Error::Closed)));
+    assert!(matches!(open(directory.path()), Err(Error::Unusable(_))), "it is in use");
+    drop(map);
+    let checkpoint = files(directory.path(), "checkpoint").pop().unwrap();
+    let whole = fs::read(&checkpoint).unwrap();
+    for at in (0..whole.len()).step_by(97) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&checkpoint, &bytes).unwrap();
+        assert!(matches!(open(directory.path()), Err(Error::Corrupt { .. })), "byte {at}");
+    }
+    fs::write(&checkpoint, &whole).unwrap();
+    drop(open(directory.path()).unwrap());
+    for log in files(directory.path(), "log") {
+        let bytes = fs::read(&log).unwrap();
+        fs::remove_file(&log).unwrap();
+        assert!(matches!(open(directory.path()), Err(Error::Corrupt { .. })), "a log is missing");
+        fs::write(&log, &bytes).unwrap();
+    }
+    assert_eq!(open(directory.path()).unwrap().len(), 10);
+}
