@@ -216,11 +216,7 @@ fn a_tree_that_is_killed_and_stopped_loses_nothing() -> Outcome<()> {
 
 #[test]
 fn a_cluster_on_disks_loses_nothing() -> Outcome<()> {
-    kills(&Place::on_disk()?, &["--media", "file"])
-}
-
-#[test]
-fn a_log_beside_a_map_loses_nothing() -> Outcome<()> {
+    kills(&Place::on_disk()?, &["--media", "file"])?;
     kills(&Place::on_disk()?, &["--replica-map", "wal"])
 }
 

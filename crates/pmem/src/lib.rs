@@ -20,6 +20,7 @@
 //! of its lines that is followed by a [`Space::fence`] of the same thread. Only aligned 8-byte
 //! stores are atomic; a 64-byte line may tear between its words.
 
+pub mod append_file;
 pub mod arch;
 pub mod checksum;
 pub mod chunked;

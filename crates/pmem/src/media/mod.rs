@@ -9,11 +9,6 @@ mod trace;
 pub use emulated::Profile;
 pub use trace::Trace;
 
-/// True if the file is on a file system that lives in memory: syncs do nothing there, and a power cut loses it.
-pub fn lives_in_memory(file: &std::fs::File) -> bool {
-    file::memory_filesystem(file).is_some()
-}
-
 use std::sync::Arc;
 
 /// How the stores of a [`Space`](crate::Space) become durable.

@@ -1,13 +1,13 @@
 //! The state on a file, so that a start need not read the log from its beginning.
 
 use super::frame::{Frame, Read, decode};
-use super::log_file::{log_path, sync_directory};
+use super::log_file::log_path;
 use super::state::{Pin, State};
 use super::{corrupt, io_error};
 use coreplane_engine::{ChangeRef, Error, Result, Snapshot};
 use coreplane_mvcc::Control;
-use std::fs::{self, File};
-use std::io::Write;
+use coreplane_pmem::append_file::DraftFile;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at once, with the state in hand.
@@ -21,13 +21,12 @@ pub(super) fn checkpoint_path(directory: &Path, number: u64) -> PathBuf {
 /// Writes what is pinned: durable when it returns, and what is older is gone. The bytes that it has.
 pub(super) fn write(directory: &Path, number: u64, control: &Control, pin: &Pin) -> Result<u64> {
     let path = checkpoint_path(directory, number);
-    let draft = path.with_extension("draft");
-    let mut file = File::create(&draft).map_err(io_error("create", &draft))?;
+    let mut file = DraftFile::create(&path).map_err(io_error("create", &path))?;
     let (mut bytes, mut written, mut count) = (Vec::new(), 0, 0);
     Frame::Control(control).encode(&mut bytes);
     let mut failed = None;
     let mut flush = |bytes: &mut Vec<u8>| {
-        let done = file.write_all(bytes);
+        let done = file.append(bytes);
         written += bytes.len() as u64;
         bytes.clear();
         done
@@ -45,9 +44,7 @@ pub(super) fn write(directory: &Path, number: u64, control: &Control, pin: &Pin)
     })?;
     Frame::End { count }.encode(&mut bytes);
     let done = failed.map_or_else(|| flush(&mut bytes), Err);
-    done.and_then(|()| file.sync_all()).map_err(io_error("write", &draft))?;
-    fs::rename(&draft, &path).map_err(io_error("rename", &draft))?;
-    sync_directory(directory)?;
+    done.and_then(|()| file.publish()).map_err(io_error("write", &path))?;
     remove_older(directory, number)?;
     Ok(written)
 }

@@ -3,11 +3,9 @@
 use super::frame::Frame;
 use super::io_error;
 use coreplane_engine::{DurableListener, Error, Result, Ticket};
-use coreplane_pmem::media::lives_in_memory;
+use coreplane_pmem::append_file::{AppendFile, Syncer};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::FallocateFlags;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -23,7 +21,7 @@ pub(super) fn log_path(directory: &Path, number: u64) -> PathBuf {
 /// How far the syncs are.
 #[derive(Default)]
 struct Syncs {
-    file: Option<Arc<File>>,
+    file: Option<Syncer>,
     asked: u64,
     done: u64,
     count: u64,
@@ -42,17 +40,19 @@ pub(super) struct SyncState {
     listeners: Mutex<Vec<DurableListener>>,
 }
 
-impl SyncState {
-    fn failure(syncs: &Syncs) -> Result<()> {
-        syncs.failure.as_ref().map_or(Ok(()), |what| Err(Error::SyncFailed(what.clone())))
+impl Syncs {
+    fn check(&self) -> Result<()> {
+        self.failure.as_ref().map_or(Ok(()), |what| Err(Error::SyncFailed(what.clone())))
     }
+}
 
+impl SyncState {
     pub(super) fn wait(&self, ticket: Ticket) -> Result<()> {
         let mut syncs = self.syncs.lock();
         while syncs.done < ticket.position() && syncs.failure.is_none() {
             self.done.wait(&mut syncs);
         }
-        Self::failure(&syncs)
+        syncs.check()
     }
 
     pub(super) fn listen(&self, listener: DurableListener) {
@@ -63,7 +63,7 @@ impl SyncState {
         self.syncs.lock().count
     }
 
-    fn ended(&self, upto: u64, done: std::io::Result<()>) {
+    fn ended(&self, upto: u64, done: io::Result<()>) {
         let mut syncs = self.syncs.lock();
         syncs.count += 1;
         match done {
@@ -75,18 +75,14 @@ impl SyncState {
     /// The thread that syncs.
     fn run(&self) {
         let mut syncs = self.syncs.lock();
-        loop {
-            if syncs.is_over {
-                return;
-            }
+        while !syncs.is_over {
             if syncs.asked <= syncs.done || syncs.failure.is_some() {
                 self.asked.wait(&mut syncs);
                 continue;
             }
             let (upto, file) = (syncs.asked, syncs.file.clone());
             drop(syncs);
-            let done = file.map_or(Ok(()), |file| file.sync_data());
-            self.ended(upto, done);
+            self.ended(upto, file.map_or(Ok(()), |file| file.sync()));
             self.done.notify_all();
             self.listeners.lock().iter().for_each(|listener| listener());
             syncs = self.syncs.lock();
@@ -97,98 +93,44 @@ impl SyncState {
 /// The log file that is written.
 pub(super) struct LogFile {
     pub(super) number: u64,
-    /// It lives in memory: a sync is no more than a call.
-    pub(super) is_memory: bool,
     /// Bytes of all log files since the start.
     pub(super) written_in_all: u64,
     path: PathBuf,
-    file: Arc<File>,
-    len: u64,
-    allocated: u64,
+    file: AppendFile,
     buffer: Vec<u8>,
     generation: u64,
     sync: Arc<SyncState>,
     thread: Option<JoinHandle<()>>,
 }
 
-fn create(path: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true);
-    options.open(path).map_err(io_error("create", path))
-}
-
-/// Makes the names in a directory durable.
-pub(super) fn sync_directory(directory: &Path) -> Result<()> {
-    let opened = File::open(directory);
-    opened.and_then(|it| it.sync_all()).map_err(io_error("sync", directory))
-}
-
 impl LogFile {
-    /// Goes on with the file of this number, of which the first `len` bytes are frames.
+    /// Goes on with the file of this number, of which the first `len` bytes are frames. What is behind the last whole frame
+    /// is none, and what a killed process has left is synced.
     pub(super) fn open(directory: &Path, number: u64, len: u64) -> Result<Self> {
         let path = log_path(directory, number);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(&path).map_err(io_error("open", &path))?;
-        // What is behind the last whole frame is none, and what a killed process has left may not be synced.
-        file.set_len(len).map_err(io_error("cut", &path))?;
+        let file = AppendFile::open(&path, len, AHEAD_BYTES).map_err(io_error("open", &path))?;
         let sync = Arc::<SyncState>::default();
-        let mut log = Self {
-            number,
-            is_memory: lives_in_memory(&file),
-            written_in_all: 0,
-            path,
-            file: Arc::new(file),
-            len,
-            allocated: len,
-            buffer: Vec::new(),
-            generation: 0,
-            sync,
-            thread: None,
-        };
-        log.allocate()?;
-        log.file.sync_all().map_err(io_error("sync", &log.path))?;
-        sync_directory(directory)?;
-        log.sync.syncs.lock().file = Some(Arc::clone(&log.file));
-        if !log.is_memory {
-            let sync = Arc::clone(&log.sync);
-            let thread =
-                std::thread::Builder::new().name("sync".to_owned()).spawn(move || sync.run());
-            log.thread = Some(thread.map_err(io_error("start a thread for", &log.path))?);
+        sync.syncs.lock().file = Some(file.syncer());
+        let mut thread = None;
+        if !file.is_memory() {
+            let (sync, builder) = (Arc::clone(&sync), std::thread::Builder::new());
+            let begun = builder.name("sync".to_owned()).spawn(move || sync.run());
+            thread = Some(begun.map_err(io_error("start a thread for", &path))?);
         }
-        Ok(log)
+        let (buffer, generation, written_in_all) = (Vec::new(), 0, 0);
+        Ok(Self { number, written_in_all, path, file, buffer, generation, sync, thread })
     }
 
     /// Begins another file, durably. What was added to the one before is durable then, too.
     pub(super) fn begin(&mut self, directory: &Path, number: u64) -> Result<()> {
         self.commit()?;
         // Nothing is allocated ahead in a file that is done: so it has frames alone.
-        self.file.set_len(self.len).map_err(io_error("cut", &self.path))?;
-        self.file.sync_all().map_err(io_error("sync", &self.path))?;
+        self.file.finish().map_err(io_error("finish", &self.path))?;
         self.sync_now()?;
         let path = log_path(directory, number);
-        let file = create(&path)?;
-        (self.number, self.path, self.file) = (number, path, Arc::new(file));
-        (self.len, self.allocated) = (0, 0);
-        self.allocate()?;
-        self.file.sync_all().map_err(io_error("sync", &self.path))?;
-        sync_directory(directory)?;
-        self.sync.syncs.lock().file = Some(Arc::clone(&self.file));
-        Ok(())
-    }
-
-    fn allocate(&mut self) -> Result<()> {
-        let to = self.len() + AHEAD_BYTES;
-        self.allocated = to;
-        if self.is_memory {
-            return Ok(());
-        }
-        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, to) {
-            Ok(()) => {}
-            // Then a sync takes longer.
-            Err(error) if error == rustix::io::Errno::OPNOTSUPP => {}
-            Err(error) => return Err(io_error("allocate", &self.path)(error.into())),
-        }
+        self.file = AppendFile::open(&path, 0, AHEAD_BYTES).map_err(io_error("begin", &path))?;
+        (self.number, self.path) = (number, path);
+        self.sync.syncs.lock().file = Some(self.file.syncer());
         Ok(())
     }
 
@@ -199,7 +141,11 @@ impl LogFile {
 
     /// Bytes of the file.
     pub(super) fn len(&self) -> u64 {
-        self.len + self.buffer.len() as u64
+        self.file.len() + self.buffer.len() as u64
+    }
+
+    pub(super) fn is_memory(&self) -> bool {
+        self.file.is_memory()
     }
 
     pub(super) fn sync_state(&self) -> Arc<SyncState> {
@@ -209,21 +155,16 @@ impl LogFile {
     /// Writes what was added: what to wait for.
     pub(super) fn commit(&mut self) -> Result<Ticket> {
         if !self.buffer.is_empty() {
-            if self.len() > self.allocated {
-                self.allocate()?;
-            }
-            let written = self.file.write_all_at(&self.buffer, self.len);
-            written.map_err(io_error("write", &self.path))?;
-            self.len += self.buffer.len() as u64;
+            self.file.append(&self.buffer).map_err(io_error("write", &self.path))?;
             self.written_in_all += self.buffer.len() as u64;
             self.buffer.clear();
             self.generation += 1;
-            if self.is_memory {
-                self.sync.ended(self.generation, self.file.sync_data());
+            if self.is_memory() {
+                self.sync.ended(self.generation, self.file.syncer().sync());
             }
         }
         let mut syncs = self.sync.syncs.lock();
-        SyncState::failure(&syncs)?;
+        syncs.check()?;
         if syncs.done == self.generation {
             return Ok(Ticket::DURABLE);
         }
@@ -235,13 +176,13 @@ impl LogFile {
 
     /// Syncs what was committed, and waits for it.
     pub(super) fn sync_now(&self) -> Result<()> {
-        self.sync.ended(self.generation, self.file.sync_data());
-        SyncState::failure(&self.sync.syncs.lock())
+        self.sync.ended(self.generation, self.file.syncer().sync());
+        self.sync.syncs.lock().check()
     }
 
     pub(super) fn is_durable(&self, ticket: Ticket) -> Result<bool> {
         let syncs = self.sync.syncs.lock();
-        SyncState::failure(&syncs)?;
+        syncs.check()?;
         Ok(syncs.done >= ticket.position())
     }
 }
