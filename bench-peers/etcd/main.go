@@ -99,6 +99,8 @@ func main() {
 	operations := flag.Int("operations", 1000, "operations in all")
 	keys := flag.Int("keys", 50000, "keys of which one is drawn for each operation")
 	what := flag.String("what", "put", "put, get, or ping (of a Redis protocol alone)")
+	least := flag.Int("value-least", 10, "bytes of a value at least")
+	most := flag.Int("value-most", 10, "bytes of a value at most")
 	resp := flag.Bool("resp", false, "speak the Redis protocol to the first endpoint")
 	flag.Parse()
 
@@ -109,6 +111,7 @@ func main() {
 		return openEtcd(strings.Split(*endpoints, ","))
 	}
 	each := *operations / *clients
+	text := strings.Repeat("0123456789", *most/10+1)
 	took := make([][]time.Duration, *clients)
 	var ready, done sync.WaitGroup
 	begin := make(chan struct{})
@@ -136,7 +139,7 @@ func main() {
 				case "ping":
 					err = client.ping()
 				default:
-					err = client.put(key(), "0123456789")
+					err = client.put(key(), text[:*least+random.Intn(*most-*least+1)])
 				}
 				if err != nil {
 					fmt.Fprintln(os.Stderr, err)

@@ -107,6 +107,8 @@ pub(crate) enum Received {
     Wants(u64),
     /// All of it is there, or what is in it was there before.
     All,
+    /// It is older than what the receiver had: a newer one is wanted.
+    Older,
 }
 
 /// Why bytes are no message.
@@ -334,6 +336,7 @@ fn encode_receipt(receipt: &Receipt, writer: &mut Writer<'_>) {
     let (state, number) = match receipt.state {
         Received::Wants(number) => (0, number),
         Received::All => (1, 0),
+        Received::Older => (2, 0),
     };
     writer.word(receipt.term);
     writer.word(receipt.index);
@@ -346,6 +349,7 @@ fn decode_receipt(reader: &mut Reader<'_>) -> Option<Receipt> {
     let state = match (reader.byte()?, reader.word()?) {
         (0, number) => Received::Wants(number),
         (1, _) => Received::All,
+        (2, _) => Received::Older,
         _ => return None,
     };
     Some(Receipt { term, index, state })
@@ -399,6 +403,7 @@ mod tests {
             Body::Page(page),
             Body::Receipt(receipt),
             Body::Receipt(Receipt { state: Received::All, ..receipt }),
+            Body::Receipt(Receipt { state: Received::Older, ..receipt }),
             Body::Hello(Hello {
                 is_bound: true,
                 asks: false,

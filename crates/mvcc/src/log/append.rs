@@ -79,9 +79,22 @@ impl LogMap {
         }
         let all = last.into_values().map(|change| Change { change, prepared: None });
         let mut all: Vec<Change<'_>> = all.collect();
-        let appended = self.append_all((timestamp, header), &mut all, uses_reserve);
-        all.iter_mut().for_each(|it| self.store.drop_prepared(&mut it.prepared));
-        appended
+        self.with_room(|| {
+            let appended = self.append_all((timestamp, header), &mut all, uses_reserve);
+            all.iter_mut().for_each(|it| self.store.drop_prepared(&mut it.prepared));
+            appended
+        })
+    }
+
+    /// Calls once more where there was no room, after a commit: what was applied since the last one gives pages back then.
+    fn with_room(&self, mut call: impl FnMut() -> Result<()>) -> Result<()> {
+        match call() {
+            Err(Error::NoSpace { .. }) if !mutant!("mvcc.log.unsettled") => {
+                self.wait_durable(self.commit()?)?;
+                call()
+            }
+            called => called,
+        }
     }
 
     /// True if there is room for an entry of these changes without the [reserve](LogMap::append), or, of deletes alone,
@@ -111,11 +124,16 @@ impl LogMap {
         }
         lengths.push(store.map.read().log().ok_or_else(no_log)?.closing_len(ENTRY_HEADER_MAX));
         let group = Group { lengths: &lengths, keys: &keys };
+        let purpose = purpose_of(!has_puts);
+        self.with_room(|| self.look_for_room(group, chains, purpose))
+    }
+
+    fn look_for_room(&self, group: Group<'_>, chains: u32, purpose: Purpose) -> Result<()> {
+        let store = &self.store;
         let mut patience = Patience::default();
         loop {
             let mut map = store.map.write();
             let guard = epoch::pin();
-            let purpose = purpose_of(!has_puts);
             let mut space = store.space_for(&mut map, &guard, group, purpose)?;
             if space == Space::Found && chains > 0 {
                 let reserve = map.reserve(purpose) + map.stream().pages_ahead();

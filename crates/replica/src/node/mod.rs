@@ -8,15 +8,15 @@ mod reads;
 mod settings;
 mod start;
 mod transfer;
+mod turn;
 
 use crate::codec::{Body, Envelope};
 use crate::log_view::{LogView, SharedView};
 use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::NodeId;
 use coreplane_engine::{Error, Result, Ticket, UnixMillis};
-use coreplane_pmem::mutant;
 use parking_lot::{Mutex, MutexGuard};
-use raft::eraftpb::{Message as RaftMessage, MessageType};
+use raft::eraftpb::Message as RaftMessage;
 use raft::{RawNode, StateRole};
 pub use settings::{MemberProgress, Output, Proposal, Role, Settings, Status};
 use start::{begin, consensus, damage, form};
@@ -354,104 +354,6 @@ impl Node {
             self.draw_timeout();
         }
         Ok(())
-    }
-
-    /// One turn: all that consensus wants written is written, with one commit; what may be said is said.
-    fn turn(&mut self) -> Result<()> {
-        loop {
-            self.say_persisted()?;
-            self.begin_reads();
-            let State::Running(raw) = &mut self.state else { return Ok(()) };
-            if !raw.has_ready() {
-                break;
-            }
-            let mut ready = raw.ready();
-            let messages = ready.take_messages();
-            let read_states = ready.take_read_states();
-            let (committed, entries) = (ready.take_committed_entries(), ready.take_entries());
-            let vote = ready.hs().map(|state| (state.term, state.vote));
-            let later = ready.take_persisted_messages();
-            let applied = committed.last().map(|entry| entry.index);
-            // What is applied is durable with the next fence, before anything rests on an entry behind it: who has begun a
-            // change of members does not stand for election as if there were none.
-            let (committed, late) = match mutant!("replica.apply.late") {
-                true => (Vec::new(), committed),
-                false => (committed, Vec::new()),
-            };
-            self.apply(committed)?;
-            let ticket = {
-                let mut view = self.view.0.lock();
-                view.append(entries)?;
-                if let Some((term, vote)) = vote.filter(|_| !mutant!("replica.vote.forgotten")) {
-                    view.set_vote(term, vote)?;
-                }
-                if mutant!("replica.ack.early") { Ticket::DURABLE } else { view.commit()? }
-            };
-            self.apply(late)?;
-            self.unwritten = 0;
-            let number = ready.number();
-            if let State::Running(raw) = &mut self.state {
-                raw.advance_append_async(ready);
-                // Behind that, since the end of a change of members appends an entry.
-                applied.into_iter().for_each(|applied| raw.advance_apply_to(applied));
-            }
-            // A leader may speak of entries that it has not written yet, but not in a term that is not.
-            let is_term = vote.is_some();
-            let waits = is_term || self.unpersisted.iter().any(|it| it.is_term);
-            let (at_once, messages) = match waits && !mutant!("replica.term.early") {
-                true => (Vec::new(), [messages, later].concat()),
-                false => (messages, later),
-            };
-            self.unpersisted.push_back(Unpersisted { ready: number, ticket, messages, is_term });
-            self.send_all(at_once)?;
-            for state in read_states {
-                self.confirm_read(&state.request_ctx, state.index);
-            }
-        }
-        self.end_leadership();
-        self.answer_reads();
-        let ticket = self.unpersisted.back().map(|it| it.ticket);
-        self.output.ticket = ticket.filter(|ticket| !ticket.is_durable());
-        Ok(())
-    }
-
-    /// Says what is durable by now.
-    fn say_persisted(&mut self) -> Result<()> {
-        while let Some(first) = self.unpersisted.front() {
-            let is_durable =
-                first.ticket.is_durable() || self.view().map.is_durable(first.ticket)?;
-            if !is_durable {
-                break;
-            }
-            let Some(Unpersisted { ready, messages, .. }) = self.unpersisted.pop_front() else {
-                break;
-            };
-            if let State::Running(raw) = &mut self.state {
-                raw.on_persist_ready(ready);
-            }
-            self.send_all(messages)?;
-        }
-        Ok(())
-    }
-
-    fn send_all(&mut self, messages: Vec<RaftMessage>) -> Result<()> {
-        for message in messages {
-            if message.get_msg_type() == MessageType::MsgSnapshot {
-                self.begin_transfer(message.to)?;
-            } else {
-                self.send(message.to, Body::Raft(message));
-            }
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, to: NodeId, body: Body) {
-        let (start, life, from) = (self.start, self.life, self.settings.id);
-        let (identity, cluster) = {
-            let view = self.view();
-            (view.notes().identity, view.notes().cluster)
-        };
-        self.output.envelopes.push(Envelope { cluster, identity, start, life, from, to, body });
     }
 
     /// What was begun in a leadership that has ended is lost to its caller.

@@ -178,6 +178,11 @@ impl Node {
                 self.end_transfer(from, SnapshotStatus::Finish);
                 Ok(())
             }
+            // A leader that was elected just now has not applied all of it again.
+            Received::Older => {
+                self.end_transfer(from, SnapshotStatus::Failure);
+                Ok(())
+            }
             // It has this one already: the same again would be sent for ever.
             Received::Wants(number) if number == transfer.page.number && transfer.ticks == 0 => {
                 Ok(())
@@ -226,8 +231,7 @@ impl Node {
             }
             // Another snapshot, from its beginning.
             _ if page.number == 0 => match self.begin_install(from, page) {
-                // It is older than what was given up here: a newer one is to come.
-                Err(Error::OutOfRange { .. }) => return Ok(None),
+                Err(Error::OutOfRange { .. }) => return Ok(Some(Received::Older)),
                 begun => begun?,
             },
             _ => 0,

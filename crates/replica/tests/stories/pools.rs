@@ -257,6 +257,9 @@ fn a_node_of_another_cluster_keeps_its_pool() {
         });
         for (table, value) in [(&mut table, b"here"), (&mut other, b"else")] {
             table.lead(1);
+            // What a node has applied is durable with the entry behind it.
+            table.put(1, value);
+            table.run(5);
             table.put(1, value);
             table.run(5);
         }
