@@ -62,6 +62,11 @@ impl Link {
         hello.encode(&mut self.output);
     }
 
+    /// The peer is there: it is connected to at once.
+    pub(crate) fn hasten(&mut self, now: Instant) {
+        self.next_attempt = now;
+    }
+
     /// Takes a message to be sent, if there is a connection and room.
     pub(crate) fn push(&mut self, envelope: &Envelope) {
         if self.stream.is_some() && self.output.len() - self.sent < WAITING_MAX {

@@ -100,7 +100,7 @@ impl Service {
             incoming: Slab::new(),
             runs: BTreeMap::new(),
             is_persisted: Arc::default(),
-            next_tick: Instant::now() + settings.tick,
+            next_tick: Instant::now(),
             swept: Vec::new(),
             on_failure: Box::new(on_failure),
             settings,
@@ -218,6 +218,11 @@ impl Service {
         self.directory.nodes.lock().clients.insert(hello.id, clients);
         self.learn(hello.id, SocketAddr::new(ip, hello.peer_port));
         hello.known.iter().for_each(|(id, address)| self.learn(*id, *address));
+        let (now, own) = (Instant::now(), self.hello());
+        if let Some((_, link)) = self.links.get_mut(&hello.id) {
+            link.hasten(now);
+            link.keep(registry, now, &own);
+        }
     }
 
     fn close(&mut self, registry: &Registry, key: usize) {

@@ -210,6 +210,15 @@ fn parts_of(form: u32, rest: &[u8]) -> Option<(&[u8], &[u8])> {
     (members.len() == (form >> MEMBERS) as usize).then_some((header, members))
 }
 
+/// # Errors
+/// [`Error::ValueTooLong`] of more members than a control record has room for.
+pub(crate) fn check_members(members: &[u8]) -> Result<()> {
+    if members.len() > MEMBERS_MAX {
+        return Err(Error::ValueTooLong { len: members.len(), max: MEMBERS_MAX });
+    }
+    Ok(())
+}
+
 /// Bytes of the record that closes an entry with a header of so many.
 pub(crate) fn closing_len(header: usize) -> usize {
     Header::put(0).record_len(&[], ENTRY_HEAD + header)

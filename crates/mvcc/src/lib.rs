@@ -48,5 +48,5 @@ pub use control::{Control, ENTRY_HEADER_MAX, MEMBERS_MAX};
 pub use coreplane_engine::TimeSource;
 pub use coreplane_record::Options;
 pub use engine::{MapEngine, MapKind};
-pub use log::{LogEntry, LogMap, LogSnapshot, SnapshotRecord};
+pub use log::{LogAppend, LogEntry, LogMap, LogSnapshot, SnapshotRecord};
 pub use volume::geometry::Geometry;

@@ -16,7 +16,7 @@ use crate::map::ReplicaMap;
 use crate::members::{Members, NodeId, Notes};
 use bytes::Bytes;
 use coreplane_engine::{Batch, Error, Result, Ticket};
-use coreplane_mvcc::Control;
+use coreplane_mvcc::{Control, LogAppend};
 use coreplane_pmem::mutant;
 use parking_lot::Mutex;
 use raft::eraftpb::{Entry, EntryType, HardState, Snapshot};
@@ -132,7 +132,8 @@ impl LogView {
             self.map.roll_back(first - 1)?;
             self.cut_ring(first);
         }
-        for entry in entries {
+        let mut parts = Vec::with_capacity(entries.len());
+        for entry in &entries {
             let is_members = entry.get_entry_type() != EntryType::EntryNormal;
             let kind = if is_members { Kind::Members } else { Kind::Changes };
             let header = Header { kind, term: entry.term, context: entry.context.clone() };
@@ -140,7 +141,15 @@ impl LogView {
                 Kind::Changes => decode_changes(&entry.data).ok_or_else(no_entry)?,
                 Kind::Members => Batch::new(),
             };
-            self.map.append(entry.index, &header.encode(), &changes)?;
+            parts.push((entry.index, header.encode(), changes));
+        }
+        let appends = parts.iter().map(|(timestamp, header, changes)| LogAppend {
+            timestamp: *timestamp,
+            header,
+            changes,
+        });
+        self.map.append(&appends.collect::<Vec<_>>())?;
+        for entry in entries {
             self.ring_bytes += bytes_of(&entry);
             self.ring.push_back(entry);
         }

@@ -7,7 +7,7 @@ use coreplane_engine::{
     Batch, DurableListener, Entry, Found, Progress, Record, Result, Snapshot, Stats, Ticket,
     VerifyReport, Visibility,
 };
-use coreplane_mvcc::{Control, LogEntry, LogMap, LogSnapshot, SnapshotRecord};
+use coreplane_mvcc::{Control, LogAppend, LogEntry, LogMap, LogSnapshot, SnapshotRecord};
 use coreplane_pmem::Medium;
 use std::ops::RangeInclusive;
 
@@ -25,11 +25,11 @@ pub trait ReplicaMap: Send + Sync {
     /// What the log says of itself now; durable after a [`ReplicaMap::commit`].
     fn control(&self) -> Control;
 
-    /// Appends an entry, which another node may have had room for; durable after a [`ReplicaMap::commit`].
+    /// Appends entries, which another node may have had room for; durable after a [`ReplicaMap::commit`].
     ///
     /// # Errors
-    /// As [`LogMap::append`].
-    fn append(&self, timestamp: u64, header: &[u8], changes: &Batch) -> Result<()>;
+    /// As [`LogMap::append_entries`].
+    fn append(&self, entries: &[LogAppend<'_>]) -> Result<()>;
 
     /// True if there is room for an entry of these changes, and for so many bytes `beside`.
     ///
@@ -215,8 +215,8 @@ impl ReplicaMap for LogMap {
         self.control()
     }
 
-    fn append(&self, timestamp: u64, header: &[u8], changes: &Batch) -> Result<()> {
-        self.append(timestamp, header, changes, true)
+    fn append(&self, entries: &[LogAppend<'_>]) -> Result<()> {
+        self.append_entries(entries, true)
     }
 
     fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {

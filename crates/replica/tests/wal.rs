@@ -1,7 +1,7 @@
 //! The baseline, alone: what was committed is there again, whatever the files end with.
 
 use coreplane_engine::{Batch, Entry, Error};
-use coreplane_mvcc::{Control, SnapshotRecord};
+use coreplane_mvcc::{Control, LogAppend, SnapshotRecord};
 use coreplane_replica::{MapSnapshot, ReplicaMap, WalBaseline, WalOptions};
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +15,10 @@ type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Checkpoints are frequent.
 fn open(directory: &Path) -> coreplane_engine::Result<WalBaseline> {
     WalBaseline::open(directory, &WalOptions { checkpoint_bytes: 2000 })
+}
+
+fn append(map: &WalBaseline, timestamp: u64, header: &[u8], changes: &Batch) {
+    map.append(&[LogAppend { timestamp, header, changes }]).unwrap();
 }
 
 fn records(map: &WalBaseline) -> Records {
@@ -106,7 +110,7 @@ fn what_was_done_is_there_again() {
                             _ => batch.put(&key, &step.to_le_bytes()),
                         };
                     }
-                    map.append(newest + 1, &step.to_le_bytes(), &batch).unwrap();
+                    append(&map, newest + 1, &step.to_le_bytes(), &batch);
                 }
                 10..14 => map.apply(applied + draw(newest - applied + 1)).unwrap(),
                 14 => map.roll_back(applied + draw(newest - applied + 1)).unwrap(),
@@ -153,7 +157,7 @@ fn a_file_that_ends_anywhere_is_a_log() {
     for number in 1..=20_u64 {
         let mut batch = Batch::new();
         batch.put(&number.to_le_bytes(), b"value");
-        map.append(number, b"header", &batch).unwrap();
+        append(&map, number, b"header", &batch);
         map.wait_durable(map.commit().unwrap()).unwrap();
         ends.push(len_of(&log));
     }
@@ -172,7 +176,7 @@ fn a_file_that_ends_anywhere_is_a_log() {
             let map = open(copy.path()).unwrap();
             let has = ends.iter().filter(|end| **end <= len).count() as u64;
             assert_eq!(map.control().newest, has, "cut at {len}");
-            map.append(has + 1, b"next", &Batch::new()).unwrap();
+            append(&map, has + 1, b"next", &Batch::new());
             map.wait_durable(map.commit().unwrap()).unwrap();
             drop(map);
             assert_eq!(open(copy.path()).unwrap().control().newest, has + 1);
@@ -187,7 +191,7 @@ fn what_is_damaged_is_no_log() {
     for number in 1..=300_u64 {
         let mut batch = Batch::new();
         batch.put(&[number as u8 % 10], &[3; 50]);
-        map.append(number, b"header", &batch).unwrap();
+        append(&map, number, b"header", &batch);
         map.apply(number).unwrap();
         map.wait_durable(map.commit().unwrap()).unwrap();
     }

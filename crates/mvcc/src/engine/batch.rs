@@ -1,7 +1,8 @@
 //! Several changes that count together or not at all: one group of the stream, all of one version.
 
 use super::durable::Writing;
-use super::write::{Patience, Prepared, purpose_of};
+use super::patience::Patience;
+use super::write::{Prepared, purpose_of};
 use super::{Count, Store};
 use crate::map::{Group, Purpose, Space};
 use crate::volume::Volume;

@@ -7,6 +7,7 @@ mod batch;
 pub(crate) mod durable;
 mod face;
 pub(crate) mod open;
+pub(crate) mod patience;
 mod read;
 pub(crate) mod snapshot;
 mod upkeep;

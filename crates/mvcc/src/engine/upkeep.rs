@@ -1,8 +1,8 @@
 //! Closing, growing, clearing, sweeping, verifying.
 
+use super::patience::Patience;
 use super::read::Seen;
 use super::walk::Place;
-use super::write::Patience;
 use super::{Count, Store};
 use crate::map::{Group, Purpose, Space};
 use coreplane_engine::{

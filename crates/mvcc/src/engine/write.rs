@@ -9,6 +9,7 @@
 //! made known durably.
 
 use super::durable::Writing;
+use super::patience::Patience;
 use super::{Count, Store};
 use crate::map::{Group, Linked, Map, Purpose, Space};
 use crate::volume::Volume;
@@ -16,14 +17,9 @@ use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Outcome, Record, Result, Ticket, UnixMillis, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
-use coreplane_pmem::spin::Backoff;
 use coreplane_record::{HEADER, Header, Kind, View, sync_failed};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// Readers are waited for so long.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a write is to do with what it has seen.
 pub(super) enum Plan<'v> {
@@ -387,6 +383,13 @@ impl Store {
 
     /// Writes a large value to pages of its own; durable when it returns.
     pub(crate) fn prepare(&self, value: &[u8], purpose: Purpose) -> Result<Prepared> {
+        let prepared = self.write_large(value, purpose)?;
+        self.fence_large()?;
+        Ok(prepared)
+    }
+
+    /// Writes a large value to pages of its own; [`Store::fence_large`] makes it durable, before a record names it.
+    pub(crate) fn write_large(&self, value: &[u8], purpose: Purpose) -> Result<Prepared> {
         let pages = self.volume.chain_pages(value.len());
         let mut patience = Patience::default();
         let chain = loop {
@@ -405,10 +408,15 @@ impl Store {
             }
         };
         let (name, pages) = self.volume.write_chain(chain, value)?;
-        if !mutant!("mvcc.chain.fence") {
-            self.volume.space.fence().map_err(sync_failed)?;
-        }
         Ok(Prepared { name, pages, seen: None })
+    }
+
+    /// What was [written](Store::write_large) before is durable when this returns.
+    pub(crate) fn fence_large(&self) -> Result<()> {
+        if mutant!("mvcc.chain.fence") {
+            return Ok(());
+        }
+        self.volume.space.fence().map_err(sync_failed)
     }
 
     pub(crate) fn drop_prepared(&self, prepared: &mut Option<Prepared>) {
@@ -457,34 +465,5 @@ pub(super) fn purpose_of(kind: Kind, is_overwrite: bool, use_reserve: bool) -> P
         Kind::Put if is_overwrite => Purpose::Overwrite,
         Kind::Put => Purpose::Insert,
         _ => Purpose::Delete,
-    }
-}
-
-/// How long pages have been waited for.
-#[derive(Default)]
-pub(crate) struct Patience {
-    since: Option<Instant>,
-    backoff: Backoff,
-}
-
-impl Patience {
-    /// Waits for pages without the map.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] if readers hold them for too long; if the medium fails.
-    pub(crate) fn wait(&mut self, store: &Store, space: Space) -> Result<()> {
-        match space {
-            Space::Found | Space::Again => return Ok(()),
-            Space::Wait(generation) if generation > 0 => {
-                return store.volume.space.sync_wait(generation).map_err(sync_failed);
-            }
-            Space::Wait(_) => {}
-        }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.backoff.wait();
-        if since.elapsed() > PATIENCE {
-            return Err(Error::NoSpace { needed: 0, reclaimable: 0 });
-        }
-        Ok(())
     }
 }

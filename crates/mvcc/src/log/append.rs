@@ -10,7 +10,8 @@
 use super::{LogMap, check_range, log_of, no_log};
 use crate::control::ENTRY_HEADER_MAX;
 use crate::engine::durable::Writing;
-use crate::engine::write::{Patience, Prepared};
+use crate::engine::patience::Patience;
+use crate::engine::write::Prepared;
 use crate::map::{Group, Part, Purpose, Space};
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Batch, ChangeRef, Error, Result};
@@ -21,6 +22,17 @@ use std::collections::BTreeMap;
 
 /// Changes of an entry at most.
 const CHANGES_MAX: usize = 1 << 20;
+
+/// An entry that is to be appended.
+#[derive(Debug, Clone, Copy)]
+pub struct LogAppend<'b> {
+    /// The timestamp behind the newest.
+    pub timestamp: u64,
+    /// What only its writer understands.
+    pub header: &'b [u8],
+    /// Its changes, of which the last of each key counts.
+    pub changes: &'b Batch,
+}
 
 /// A change, and its value if it was written to pages of its own.
 struct Change<'b> {
@@ -65,25 +77,63 @@ impl LogMap {
         changes: &Batch,
         uses_reserve: bool,
     ) -> Result<()> {
+        self.append_entries(&[LogAppend { timestamp, header, changes }], uses_reserve)
+    }
+
+    /// Appends entries, one after the other. Their large values have one fence together, where each entry alone has one.
+    ///
+    /// # Errors
+    /// As [`LogMap::append`]; the entries before the one with the error are there.
+    pub fn append_entries(&self, entries: &[LogAppend<'_>], uses_reserve: bool) -> Result<()> {
+        let Some(first) = entries.first() else { return Ok(()) };
+        self.check_next(&mut self.store.map.write(), first.timestamp)?;
+        let all = entries.iter().map(|entry| self.changes_of(entry));
+        let mut all: Vec<Vec<Change<'_>>> = all.collect::<Result<_>>()?;
+        let mut done = 0;
+        self.with_room(|| {
+            let rest = all.get_mut(done..).unwrap_or_default();
+            let appended = self.write_all_large(rest, uses_reserve).and_then(|()| {
+                for (entry, changes) in entries.iter().zip(&mut all).skip(done) {
+                    self.append_all((entry.timestamp, entry.header), changes, uses_reserve)?;
+                    done += 1;
+                }
+                Ok(())
+            });
+            all.iter_mut().flatten().for_each(|it| self.store.drop_prepared(&mut it.prepared));
+            appended
+        })
+    }
+
+    /// The changes of an entry in the order of keys, each key once.
+    fn changes_of<'b>(&self, entry: &LogAppend<'b>) -> Result<Vec<Change<'b>>> {
+        let LogAppend { header, changes, .. } = entry;
         if header.len() > ENTRY_HEADER_MAX {
             return Err(Error::ValueTooLong { len: header.len(), max: ENTRY_HEADER_MAX });
         }
         if changes.len() > CHANGES_MAX {
             return Err(Error::BatchTooLarge { len: changes.len(), max: CHANGES_MAX });
         }
-        self.check_next(&mut self.store.map.write(), timestamp)?;
         let mut last: BTreeMap<&[u8], ChangeRef<'_>> = BTreeMap::new();
         for change in changes.changes() {
             self.store.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;
             last.insert(change.key(), change);
         }
-        let all = last.into_values().map(|change| Change { change, prepared: None });
-        let mut all: Vec<Change<'_>> = all.collect();
-        self.with_room(|| {
-            let appended = self.append_all((timestamp, header), &mut all, uses_reserve);
-            all.iter_mut().for_each(|it| self.store.drop_prepared(&mut it.prepared));
-            appended
-        })
+        Ok(last.into_values().map(|change| Change { change, prepared: None }).collect())
+    }
+
+    /// Writes the large values of entries to pages of their own, durably.
+    fn write_all_large(&self, all: &mut [Vec<Change<'_>>], uses_reserve: bool) -> Result<()> {
+        let store = &self.store;
+        let mut is_any = false;
+        for it in all.iter_mut().flatten() {
+            if let Some(value) = it.change.value()
+                && value.len() > store.inline_max(it.change.key())
+            {
+                it.prepared = Some(store.write_large(value, purpose_of(uses_reserve))?);
+                is_any = true;
+            }
+        }
+        if is_any { store.fence_large() } else { Ok(()) }
     }
 
     /// Calls once more where there was no room, after a commit: what was applied since the last one gives pages back then.
@@ -173,13 +223,6 @@ impl LogMap {
         uses_reserve: bool,
     ) -> Result<()> {
         let store = &self.store;
-        for it in all.iter_mut() {
-            if let Some(value) = it.change.value()
-                && value.len() > store.inline_max(it.change.key())
-            {
-                it.prepared = Some(store.prepare(value, purpose_of(uses_reserve))?);
-            }
-        }
         let closing = store.map.read().log().ok_or_else(no_log)?.closing_len(header.len());
         let lengths = all.iter().map(Change::len).chain([closing]);
         let lengths: Vec<usize> = lengths.collect();

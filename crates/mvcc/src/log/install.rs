@@ -12,10 +12,11 @@
 //! A record of a snapshot keeps the timestamp of the entry that wrote it: so it is the same for readers, who may have
 //! it compared, wherever it is.
 
-use super::{Gate, LogMap, check_members, check_range, log_of};
-use crate::control::{Control, ENTRY_HEADER_MAX};
+use super::{Gate, LogMap, check_range, log_of};
+use crate::control::{Control, ENTRY_HEADER_MAX, check_members};
 use crate::engine::durable::Writing;
-use crate::engine::write::{Patience, Prepared};
+use crate::engine::patience::Patience;
+use crate::engine::write::Prepared;
 use crate::map::{Purpose, Space};
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Result, UnixMillis};
@@ -70,28 +71,51 @@ impl LogMap {
     /// medium fails. Those before the one with the error are there.
     pub fn install<'r>(&self, records: impl IntoIterator<Item = SnapshotRecord<'r>>) -> Result<()> {
         let newest = self.timestamp_to_install()?;
-        for (count, record) in records.into_iter().enumerate() {
-            if count % AT_ONCE == AT_ONCE - 1 {
-                // So that not all of it is in DRAM.
-                let mut map = self.store.map.write();
-                self.store.check_writable()?;
-                match self.store.volume.space.fences_at_once() {
-                    true => self.store.commit_all(&mut map)?,
-                    false => map.seal()?,
-                }
+        let records: Vec<SnapshotRecord<'r>> = records.into_iter().collect();
+        for records in records.chunks(AT_ONCE) {
+            for record in records {
+                check_range("install a record", record.timestamp, (1, newest))?;
+                self.store.check_lengths(record.key, record.value.len())?;
             }
-            check_range("install a record", record.timestamp, (1, newest))?;
-            self.store.check_lengths(record.key, record.value.len())?;
-            let mut prepared = None;
-            let is_large = record.value.len() > self.store.inline_max(record.key);
-            if is_large {
-                prepared = Some(self.store.prepare(record.value, Purpose::Overwrite)?);
-            }
-            let added = self.add(&record, &mut prepared);
-            self.store.drop_prepared(&mut prepared);
+            let mut prepared: Vec<Option<Prepared>> = Vec::new();
+            let added = self.install_some(records, &mut prepared);
+            prepared.iter_mut().for_each(|it| self.store.drop_prepared(it));
             added?;
         }
         Ok(())
+    }
+
+    /// Adds records whose large values have one fence together.
+    fn install_some(
+        &self,
+        records: &[SnapshotRecord<'_>],
+        prepared: &mut Vec<Option<Prepared>>,
+    ) -> Result<()> {
+        let is_large = |it: &SnapshotRecord<'_>| it.value.len() > self.store.inline_max(it.key);
+        for record in records {
+            prepared.push(match is_large(record) {
+                true => Some(self.store.write_large(record.value, Purpose::Overwrite)?),
+                false => None,
+            });
+        }
+        if prepared.iter().any(Option::is_some) {
+            self.store.fence_large()?;
+        }
+        for (record, prepared) in records.iter().zip(prepared) {
+            self.add(record, prepared)?;
+        }
+        let unsealed = self.unsealed.fetch_add(records.len(), Ordering::Relaxed) + records.len();
+        if unsealed < AT_ONCE {
+            return Ok(());
+        }
+        // So that not all of it is in DRAM.
+        self.unsealed.store(0, Ordering::Relaxed);
+        let mut map = self.store.map.write();
+        self.store.check_writable()?;
+        match self.store.volume.space.fences_at_once() {
+            true => self.store.commit_all(&mut map),
+            false => map.seal(),
+        }
     }
 
     /// The snapshot is there as a whole: its timestamp is the newest, and applied, with the header of that entry; the

@@ -60,15 +60,16 @@ mod append;
 mod install;
 mod read;
 
+pub use append::LogAppend;
 pub use install::SnapshotRecord;
 pub use read::{LogEntry, LogSnapshot};
 
-use crate::control::{Control, MEMBERS_MAX};
+use crate::control::{Control, check_members};
 use crate::engine::MapKind;
 use crate::engine::Store;
 use crate::engine::durable::Writing;
 use crate::engine::open::create_options;
-use crate::engine::write::Patience;
+use crate::engine::patience::Patience;
 use crate::map::{Group, Log, Purpose, Space};
 use crate::volume::geometry::{Geometry, Use};
 use coreplane_engine::{
@@ -80,7 +81,7 @@ use coreplane_record::{Options, outlive, pool_error};
 use parking_lot::RwLock;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Whether readers may come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +99,8 @@ pub struct LogMap {
     gate: RwLock<Gate>,
     /// A change has failed in between.
     is_broken: AtomicBool,
+    /// Records that were installed since the map was written last.
+    unsealed: AtomicUsize,
 }
 
 impl std::fmt::Debug for LogMap {
@@ -193,6 +196,7 @@ impl LogMap {
             store: Arc::new(store),
             gate: RwLock::new(gate),
             is_broken: AtomicBool::new(false),
+            unsealed: AtomicUsize::new(0),
         })
     }
 
@@ -483,13 +487,6 @@ impl Drop for LogMap {
     fn drop(&mut self) {
         self.store.volume.closed.store(true, Ordering::SeqCst);
     }
-}
-
-fn check_members(members: &[u8]) -> Result<()> {
-    if members.len() > MEMBERS_MAX {
-        return Err(Error::ValueTooLong { len: members.len(), max: MEMBERS_MAX });
-    }
-    Ok(())
 }
 
 fn check_range(what: &'static str, given: u64, (from, to): (u64, u64)) -> Result<()> {

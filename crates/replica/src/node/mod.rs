@@ -126,7 +126,8 @@ impl Node {
             heard: BTreeMap::new(),
             told_of: BTreeSet::new(),
             greeted: BTreeSet::new(),
-            hello_ticks: 0,
+            // The first one is said with the first tick.
+            hello_ticks: settings.heartbeat_ticks,
             silence: BTreeMap::new(),
             named_in: 0,
             settings,

@@ -8,7 +8,7 @@ use coreplane_engine::{
     Batch, ChangeRef, Damage, DurableListener, Entry, Error, Found, KEY_LEN_MAX, Progress, Record,
     Result, Snapshot, Stats, Ticket, VerifyReport, Visibility,
 };
-use coreplane_mvcc::{Control, LogEntry, SnapshotRecord};
+use coreplane_mvcc::{Control, LogAppend, LogEntry, SnapshotRecord};
 use coreplane_pmem::Medium;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -43,18 +43,10 @@ impl ReplicaMap for WalBaseline {
         Control { purged: inner.control.applied, is_installing, ..inner.control.clone() }
     }
 
-    fn append(&self, timestamp: u64, header: &[u8], changes: &Batch) -> Result<()> {
+    fn append(&self, entries: &[LogAppend<'_>]) -> Result<()> {
         let mut inner = self.inner.lock();
         inner.check_log()?;
-        let next = inner.control.newest + 1;
-        check_range("append an entry", timestamp, (next, next))?;
-        if inner.is_control_new {
-            inner.note_control();
-        }
-        inner.log.add(&Frame::Entry { timestamp, header, changes });
-        inner.pending.push_back(Pending { header: header.to_vec(), changes: changes.clone() });
-        inner.control.newest = timestamp;
-        Ok(())
+        entries.iter().try_for_each(|entry| inner.append(*entry))
     }
 
     fn check_room(&self, changes: &Batch, _beside: u64) -> Result<()> {

@@ -37,7 +37,7 @@ mod recover;
 mod state;
 
 use coreplane_engine::{Batch, Error, Result};
-use coreplane_mvcc::Control;
+use coreplane_mvcc::{Control, LogAppend};
 use frame::Frame;
 use log_file::LogFile;
 use parking_lot::{Mutex, RwLock};
@@ -168,6 +168,19 @@ impl Inner {
             Some(_) => Err(Error::Installing),
             None => Ok(()),
         }
+    }
+
+    fn append(&mut self, entry: LogAppend<'_>) -> Result<()> {
+        let LogAppend { timestamp, header, changes } = entry;
+        let next = self.control.newest + 1;
+        check_range("append an entry", timestamp, (next, next))?;
+        if self.is_control_new {
+            self.note_control();
+        }
+        self.log.add(&Frame::Entry { timestamp, header, changes });
+        self.pending.push_back(Pending { header: header.to_vec(), changes: changes.clone() });
+        self.control.newest = timestamp;
+        Ok(())
     }
 
     fn drop_pending(&mut self, to: u64) {

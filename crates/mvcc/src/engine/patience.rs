@@ -1,0 +1,40 @@
+//! Waiting for pages.
+
+use super::Store;
+use crate::map::Space;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::spin::Backoff;
+use coreplane_record::sync_failed;
+use std::time::{Duration, Instant};
+
+/// Readers are waited for so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long pages have been waited for.
+#[derive(Default)]
+pub(crate) struct Patience {
+    since: Option<Instant>,
+    backoff: Backoff,
+}
+
+impl Patience {
+    /// Waits for pages without the map.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if readers hold them for too long; if the medium fails.
+    pub(crate) fn wait(&mut self, store: &Store, space: Space) -> Result<()> {
+        match space {
+            Space::Found | Space::Again => return Ok(()),
+            Space::Wait(generation) if generation > 0 => {
+                return store.volume.space.sync_wait(generation).map_err(sync_failed);
+            }
+            Space::Wait(_) => {}
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.backoff.wait();
+        if since.elapsed() > PATIENCE {
+            return Err(Error::NoSpace { needed: 0, reclaimable: 0 });
+        }
+        Ok(())
+    }
+}
