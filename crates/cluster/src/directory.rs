@@ -1,11 +1,13 @@
 //! Who leads and where the nodes are: what the loops of the server ask.
 
-use coreplane_replica::{MemberChange, Members, NodeId, Replica, Role, Status};
-use coreplane_server::{ClusterInfo, Standing};
+use coreplane_engine::Deferred;
+use coreplane_replica::{FollowerReads, MemberChange, Members, NodeId, Replica, Role, Status};
+use coreplane_server::{ClusterInfo, MemberInfo, Standing};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where the nodes are.
 #[derive(Debug, Default)]
@@ -24,14 +26,23 @@ pub struct Directory {
     id: NodeId,
     pub(crate) replica: Arc<Replica>,
     redirects: bool,
+    follower_reads: FollowerReads,
+    /// What a follower shows is no older.
+    follower_age_max: Duration,
     standing: Mutex<Standing>,
     pub(crate) nodes: Mutex<Nodes>,
 }
 
 impl Directory {
-    pub(crate) fn new(id: NodeId, replica: Arc<Replica>, redirects: bool) -> Self {
+    pub(crate) fn new(
+        id: NodeId,
+        replica: Arc<Replica>,
+        redirects: bool,
+        follower_age_max: Duration,
+    ) -> Self {
+        let follower_reads = FollowerReads::of(Arc::clone(&replica));
         let (standing, nodes) = (Mutex::new(Standing::Unknown), Mutex::default());
-        Self { id, replica, redirects, standing, nodes }
+        Self { id, replica, redirects, follower_reads, follower_age_max, standing, nodes }
     }
 
     /// Looks who leads.
@@ -171,7 +182,7 @@ impl ClusterInfo for Directory {
                 begun.map(|()| "begun".to_owned()).map_err(|error| self.refusal(&error))
             }
             _ => Err(
-                "ERR CLUSTER has STATUS, INFO, MYID, SLOTS, KEYSLOT key, ADD node, REMOVE node and \
+                "ERR CLUSTER has STATUS, INFO, MYID, SLOTS, SHARDS, KEYSLOT key, ADD node, REMOVE node and \
                  TRANSFER node"
                     .to_owned(),
             ),
@@ -199,6 +210,29 @@ impl ClusterInfo for Directory {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.to_string()))
         .collect()
+    }
+
+    fn members(&self) -> Vec<MemberInfo> {
+        let Status { applied, members, leader, .. } = self.replica.status();
+        let leader = if self.replica.leads() { Some(self.id) } else { leader };
+        let (progress, known) = (self.replica.progress(), self.nodes.lock());
+        let info = |node: NodeId| {
+            let (is_own, leads) = (node == self.id, leader == Some(node));
+            let address = known.clients.get(&node).copied();
+            let progress = progress.iter().find(|it| it.node == node);
+            let index = if is_own { applied } else { progress.map_or(0, |it| it.matched) };
+            let is_online = progress.is_none_or(|it| it.is_active);
+            let info = MemberInfo { node, address, leads, index, is_online };
+            (is_own || address.is_some()).then_some(info)
+        };
+        let mut all: Vec<MemberInfo> = nodes_of(&members).into_iter().filter_map(info).collect();
+        all.sort_by_key(|it| !it.leads);
+        all
+    }
+
+    fn follower_reads(&self) -> Option<&dyn Deferred> {
+        let is_fresh = self.replica.age().is_some_and(|age| age <= self.follower_age_max);
+        is_fresh.then_some(&self.follower_reads as &dyn Deferred)
     }
 
     fn redirects(&self) -> bool {

@@ -41,6 +41,8 @@ pub struct Settings {
     pub tick: Duration,
     /// Whether clients are told where the leader is, instead of being served by way of it.
     pub redirects: bool,
+    /// What a follower shows to clients that ask for it (`READONLY`) is no older; otherwise the leader answers.
+    pub follower_age_max: Duration,
 }
 
 /// A connection that a peer has made.
@@ -91,7 +93,8 @@ impl Service {
         on_failure: impl FnMut(&str) + Send + 'static,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(settings.listen)?;
-        let directory = Directory::new(settings.id, Arc::clone(&replica), settings.redirects);
+        let Settings { id, redirects, follower_age_max, .. } = settings;
+        let directory = Directory::new(id, Arc::clone(&replica), redirects, follower_age_max);
         Ok(Self {
             directory: Arc::new(directory),
             listener,

@@ -23,6 +23,8 @@ const RAFT: u8 = 1;
 const PAGE: u8 = 2;
 const RECEIPT: u8 = 3;
 const HELLO: u8 = 4;
+const ASK: u8 = 5;
+const TOLD: u8 = 6;
 const CHANGES: u8 = 1;
 const MEMBERS: u8 = 2;
 
@@ -51,6 +53,10 @@ pub(crate) enum Body {
     Page(Page),
     Receipt(Receipt),
     Hello(Hello),
+    /// A follower asks, by this number, how far all is committed by now.
+    Ask(u64),
+    /// The answer: its number, and the index.
+    Told(u64, u64),
 }
 
 /// Who the sender is.
@@ -167,6 +173,8 @@ impl Envelope {
             Body::Page(_) => PAGE,
             Body::Receipt(_) => RECEIPT,
             Body::Hello(_) => HELLO,
+            Body::Ask(_) => ASK,
+            Body::Told(..) => TOLD,
         });
         let Self { cluster, identity, start, life, from, to, .. } = *self;
         [cluster, identity, start, life, from, to].into_iter().for_each(|it| writer.word(it));
@@ -179,6 +187,10 @@ impl Envelope {
                 let Peer { node, identity, start, life } = hello.known;
                 let words = [hello.leader, hello.index, node, identity, start, life];
                 words.into_iter().for_each(|it| writer.word(it));
+            }
+            Body::Ask(number) => writer.word(*number),
+            Body::Told(number, index) => {
+                [*number, *index].into_iter().for_each(|it| writer.word(it));
             }
         }
         let crc = crc32c::crc32c(bytes.get(begin + 4..).unwrap_or_default());
@@ -223,6 +235,8 @@ fn decode_rest(reader: &mut Reader<'_>) -> Option<Envelope> {
             let (is_bound, asks) = (flags & 1 != 0, flags & 2 != 0);
             Body::Hello(Hello { is_bound, asks, leader, index, known })
         }
+        ASK => Body::Ask(reader.word()?),
+        TOLD => Body::Told(reader.word()?, reader.word()?),
         _ => return None,
     };
     reader.0.is_empty().then_some(Envelope { cluster, identity, start, life, from, to, body })
@@ -404,6 +418,8 @@ mod tests {
             Body::Receipt(receipt),
             Body::Receipt(Receipt { state: Received::All, ..receipt }),
             Body::Receipt(Receipt { state: Received::Older, ..receipt }),
+            Body::Ask(9),
+            Body::Told(9, 70),
             Body::Hello(Hello {
                 is_bound: true,
                 asks: false,

@@ -1,16 +1,18 @@
 //! Replicas on a table: clocks that are not the same, leaderships that come and go, pools that are nearly full.
 
 use coreplane_engine::{
-    Clear, Completion, Deferred, Engine, Error, Horizon, UnixMillis, Visibility, WriteOptions,
+    Clear, Completion, Deferred, Engine, Error, Horizon, Record, UnixMillis, Visibility,
+    WriteOptions,
 };
 use coreplane_mvcc::{LogMap, MapKind, Options};
 use coreplane_pmem::media::sim::{Sim, SimOptions};
-use coreplane_replica::{Replica, Settings, map_options};
+use coreplane_replica::{FollowerReads, Replica, Settings, map_options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 struct Seat {
-    replica: Replica,
+    replica: Arc<Replica>,
     clock: Arc<AtomicU64>,
     _sim: Sim,
 }
@@ -31,7 +33,7 @@ fn seat_of(kind: MapKind, id: u64, peers: Vec<u64>) -> Seat {
     let time = Arc::new(move || UnixMillis(told.load(Ordering::Relaxed)));
     let replica =
         Replica::open(Box::new(map.expect("create")), settings, Some(time)).expect("open");
-    Seat { replica, clock, _sim: sim }
+    Seat { replica: Arc::new(replica), clock, _sim: sim }
 }
 
 /// Ticks all nodes, and delivers all that they say.
@@ -121,7 +123,7 @@ fn what_has_expired_for_one_leader_has_for_the_next() {
     let next = &seats[second].replica;
     let found = next.get_with(b"short", Visibility::Early, &mut |_| {}).expect("get");
     assert!(!found.hit, "it was said to have expired");
-    assert!(Engine::now(next) >= UnixMillis(2000), "somebody was told that it is later");
+    assert!(Engine::now(&**next) >= UnixMillis(2000), "somebody was told that it is later");
     assert!(next.get_with(b"long", Visibility::Early, &mut |_| {}).expect("get").hit);
 }
 
@@ -238,6 +240,42 @@ fn a_full_cluster_can_be_cleared() {
         assert_eq!(replica.len().expect("len"), 0);
         let _written = replica.put(b"k", b"v", &WriteOptions::default()).expect("there is room");
     }
+}
+
+/// A follower that is read from asks the leader, and then knows how old it is what it shows.
+#[test]
+fn a_follower_shows_what_it_has() {
+    let seats: Vec<Seat> = (1..=3).map(seat).collect();
+    let first = leader(&seats);
+    let expiring = WriteOptions { expires_at: Some(UnixMillis(2000)), ..early() };
+    let _written = seats[first].replica.put(b"k", b"v", &expiring).expect("put");
+    run(&seats, 3);
+    let follower = &seats[(first + 1) % 3];
+    let replica = &follower.replica;
+    let mut shown = Vec::new();
+    let mut get = |follower: &FollowerReads| {
+        shown.clear();
+        let mut take = |record: Record<'_>| shown = record.value.to_vec();
+        let found = follower.get_with(b"k", Visibility::Durable, &mut take).expect("get");
+        assert!(found.ticket.is_durable());
+        found.hit.then(|| shown.clone())
+    };
+    let reads = FollowerReads::of(Arc::clone(replica));
+    assert!(matches!(replica.get(b"k"), Err(Error::NotLeader { .. })));
+    assert_eq!(replica.age(), None, "it has not asked yet");
+    let since = Instant::now();
+    run(&seats, 2);
+    assert!(replica.age().is_some_and(|age| age <= since.elapsed()));
+    assert_eq!(get(&reads).as_deref(), Some(&b"v"[..]));
+    assert_eq!(reads.len().expect("len"), 1);
+    let refused = reads.put(b"k", b"w", &WriteOptions::default());
+    assert!(matches!(refused, Err(Error::NotLeader { leader: Some(_) })));
+    follower.clock.store(2000, Ordering::Relaxed);
+    assert_eq!(get(&reads), None, "it has expired");
+    // Nobody answers any more: it grows older.
+    let before = replica.age().expect("an age");
+    run_without(&seats, 3, &[first]);
+    assert!(replica.age().is_some_and(|age| age > before));
 }
 
 fn put_all(replica: &Replica, count: u32) {

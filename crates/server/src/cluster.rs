@@ -1,5 +1,6 @@
 //! The cluster that a server is a node of, as far as clients are told of it.
 
+use coreplane_engine::Deferred;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
@@ -12,6 +13,21 @@ pub enum Standing {
     Follows(SocketAddr),
     /// Nobody knows yet.
     Unknown,
+}
+
+/// A member of a cluster, as clients are told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its number.
+    pub node: u64,
+    /// Where clients reach it; none: where they reach this server.
+    pub address: Option<SocketAddr>,
+    /// It leads.
+    pub leads: bool,
+    /// The index up to which it has all, as far as this node knows.
+    pub index: u64,
+    /// It was heard lately, as far as this node knows.
+    pub is_online: bool,
 }
 
 /// What a node knows of its cluster.
@@ -37,6 +53,13 @@ pub trait ClusterInfo: Send + Sync + Debug {
     /// How the node and its peers are, for `INFO`: names of letters, digits and underscores, and values. Those that are
     /// whole numbers are metrics too.
     fn figures(&self) -> Vec<(String, String)>;
+
+    /// The members whose addresses are known, the one that leads first.
+    fn members(&self) -> Vec<MemberInfo>;
+
+    /// What this node has applied, to be read though another one leads; none if it may be older than the server allows,
+    /// or nobody knows how old it is: then this node finds out.
+    fn follower_reads(&self) -> Option<&dyn Deferred>;
 
     /// True if clients are told where the leader is (`MOVED`) instead of being served by way of it.
     fn redirects(&self) -> bool;

@@ -131,6 +131,10 @@ pub(crate) struct Session {
     pub forwards: Option<(&'static str, SocketAddr)>,
     /// It is a node of the cluster, which passes a client's commands on.
     pub is_forwarded: bool,
+    /// `READONLY`: of a follower it reads what that has.
+    pub is_read_only: bool,
+    /// The command that is run is such a read.
+    pub shows_follower: bool,
     /// How it stands with the leader.
     pub upstream: UpstreamState,
     /// What it has agreed upon is other: so is that with the leader.
@@ -155,6 +159,8 @@ impl Session {
             clear: Clear::default(),
             forwards: None,
             is_forwarded: false,
+            is_read_only: false,
+            shows_follower: false,
             upstream: UpstreamState::default(),
             begins_anew: false,
             info,

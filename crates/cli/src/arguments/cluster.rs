@@ -34,6 +34,9 @@ pub(crate) struct ClusterNode {
     /// Tell clients where the leader is (`MOVED`, for clients of a Redis cluster) instead of passing their commands on.
     #[arg(long, requires = "cluster_id")]
     pub(crate) redirect: bool,
+    /// Clients that say READONLY are shown what a follower has, unless that may be older: then the leader answers.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = terms::duration)]
+    pub(crate) follower_age_max: Duration,
     /// A tenth of the time after which a node that hears no leader stands for election, at least.
     #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = terms::duration)]
     pub(crate) cluster_tick: Duration,

@@ -103,6 +103,7 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
             client_port: serve.port,
             tick: serve.cluster.cluster_tick.max(Duration::from_millis(1)),
             redirects: serve.cluster.redirect,
+            follower_age_max: serve.cluster.follower_age_max,
         }
     });
     let closed = replica.close();

@@ -1,6 +1,7 @@
 //! What is behind the lock: the node, and what is open.
 
 use super::effects::Effects;
+use super::follower::Age;
 use super::settlement::Settlement;
 use crate::codec::Envelope;
 use crate::node::{Node, Role};
@@ -46,6 +47,7 @@ pub(super) struct Core {
     /// An entry with an expiry was seen, or may have been.
     pub(super) may_expire: bool,
     pub(super) counts: Counts,
+    pub(super) age: Age,
 }
 
 /// How a key stands.
@@ -68,6 +70,7 @@ impl Core {
             is_closed: false,
             may_expire: true,
             counts: Counts::default(),
+            age: Age::default(),
         }
     }
 
@@ -90,6 +93,7 @@ impl Core {
             self.effects.applied(*number);
         }
         output.reads.iter().for_each(|number| self.open.confirm(*number));
+        output.fresh.iter().for_each(|number| self.age.told(*number));
         if is_other || !output.lost.is_empty() || !output.reads_lost.is_empty() {
             self.open.lose(&output.lost, &output.reads_lost);
         }

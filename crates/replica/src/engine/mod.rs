@@ -22,6 +22,7 @@
 mod core;
 mod effects;
 mod face;
+mod follower;
 mod read;
 mod settlement;
 mod walk;
@@ -38,6 +39,7 @@ use coreplane_engine::{
     UnixMillis, VerifyReport,
 };
 use coreplane_mvcc::Options;
+pub use follower::FollowerReads;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,7 +135,9 @@ impl Replica {
     /// # Errors
     /// As [`Node::step`].
     pub fn tick(&self) -> Result<()> {
-        self.drive(Node::tick)
+        self.drive(Node::tick)?;
+        self.core.lock().tend_age();
+        Ok(())
     }
 
     /// More has become durable here: the listener was called.

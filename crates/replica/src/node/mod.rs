@@ -62,6 +62,10 @@ pub struct Node {
     /// Nodes that know of this start.
     greeted: BTreeSet<NodeId>,
     hello_ticks: usize,
+    /// Of a leader: reads by which followers have asked how far all is committed, with their own numbers.
+    asks: BTreeMap<u64, (NodeId, u64)>,
+    /// Of a follower: what it has asked so, and how far it has to apply.
+    told: BTreeMap<u64, u64>,
     /// Of a leader: ticks since it has heard each member.
     silence: BTreeMap<NodeId, usize>,
     /// The term in which it has named the cluster, if it has.
@@ -128,6 +132,8 @@ impl Node {
             greeted: BTreeSet::new(),
             // The first one is said with the first tick.
             hello_ticks: settings.heartbeat_ticks,
+            asks: BTreeMap::new(),
+            told: BTreeMap::new(),
             silence: BTreeMap::new(),
             named_in: 0,
             settings,
@@ -188,6 +194,14 @@ impl Node {
                 Body::Page(page) => node.take_page(from, page),
                 Body::Receipt(receipt) => node.take_receipt(from, receipt),
                 Body::Hello(_) => Ok(()),
+                Body::Ask(number) => {
+                    node.take_ask(from, number);
+                    Ok(())
+                }
+                Body::Told(number, index) => {
+                    node.told.insert(number, index);
+                    Ok(())
+                }
             }
         })
     }
@@ -256,7 +270,7 @@ impl Node {
             State::Installing(_) => (control.term, 0),
         };
         drop(view);
-        let (role, leader) = (self.status_role(), self.leader());
+        let (role, leader) = (self.role(), self.leader());
         Status { role, term, leader, newest, committed, applied, members }
     }
 
@@ -305,7 +319,8 @@ impl Node {
         self.installed
     }
 
-    fn status_role(&self) -> Role {
+    /// What it is.
+    pub(crate) fn role(&self) -> Role {
         match &self.state {
             State::Installing(_) => Role::Installing,
             State::Running(raw) => match raw.raft.state {
@@ -369,6 +384,7 @@ impl Node {
         let over = self.reads_asked.extract_if(.., |_, (open, _)| is_over(open));
         self.output.reads_lost.extend(over.flat_map(|(_, (_, reads))| reads));
         if term == 0 {
+            self.asks.clear();
             self.output.reads_lost.append(&mut self.reads_new);
             self.transfers.clear();
         }

@@ -6,8 +6,14 @@
 //!
 //! All that have come in a turn ask together. A leader that has not committed an entry of its own term yet does not know
 //! what is committed: they wait for that.
+//!
+//! A follower that is asked for what it has asks the leader now and then how far all is committed, which the leader finds
+//! out in the same way. When that is applied here, all is here that was acknowledged before it asked: so it knows by its
+//! own clock how old at most is what it shows.
 
-use super::{Node, Open, Role, State};
+use super::{Node, Open, Role, State, mix};
+use crate::codec::Body;
+use crate::members::NodeId;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
 use raft::StateRole;
@@ -20,7 +26,7 @@ impl Node {
     /// [`Error::NotLeader`]; if the node has stopped.
     pub fn read(&mut self) -> Result<u64> {
         self.check_running()?;
-        if self.status_role() != Role::Leader {
+        if self.role() != Role::Leader {
             return Err(Error::NotLeader { leader: self.leader() });
         }
         let number = self.next_number;
@@ -65,4 +71,50 @@ impl Node {
         self.reads_confirmed = waiting;
         self.output.reads.extend(ready.into_iter().flat_map(|(_, _, reads)| reads));
     }
+
+    /// Of a follower: asks the leader how far all is committed by now; the number by which the output calls it when that is
+    /// applied here. None if it knows no leader. The question or the answer may be lost.
+    pub fn ask(&mut self) -> Option<u64> {
+        let leader = self.leader().filter(|leader| *leader != self.settings.id)?;
+        let State::Running(raw) = &self.state else { return None };
+        if raw.raft.state != StateRole::Follower || self.stopped.is_some() || self.is_waiting() {
+            return None;
+        }
+        // An answer to an earlier life of this node is none to this one.
+        let number = mix(self.life) ^ self.next_number;
+        self.next_number += 1;
+        self.send(leader, Body::Ask(number));
+        Some(number)
+    }
+
+    /// Of a leader.
+    pub(super) fn take_ask(&mut self, from: NodeId, number: u64) {
+        if let Ok(read) = self.read() {
+            self.asks.insert(read, (from, number));
+        }
+    }
+
+    /// Answers those who have asked, and sees what was answered to this one.
+    pub(super) fn settle_asks(&mut self) {
+        let applied = self.view().control().applied;
+        if !self.asks.is_empty() {
+            let asks = &mut self.asks;
+            let answered = self.output.reads.extract_if(.., |read| asks.contains_key(read));
+            let answered: Vec<u64> = answered.collect();
+            self.output.reads_lost.retain(|read| asks.remove(read).is_none());
+            for read in answered {
+                if let Some((from, number)) = self.asks.remove(&read) {
+                    self.send(from, Body::Told(number, applied));
+                }
+            }
+        }
+        let fresh = self.told.extract_if(.., |_, index| *index <= applied);
+        self.output.fresh.extend(fresh.map(|(number, _)| number));
+        while self.told.len() > TOLD_MAX {
+            self.told.pop_first();
+        }
+    }
 }
+
+/// Answers that a follower keeps until it has applied so much.
+const TOLD_MAX: usize = 64;

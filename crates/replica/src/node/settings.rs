@@ -118,6 +118,8 @@ pub struct Output {
     pub lost: Vec<u64>,
     /// Reads that may be answered from the map now.
     pub reads: Vec<u64>,
+    /// What was asked of the leader ([`Node::ask`](super::Node::ask)): all that was acknowledged before that is applied here.
+    pub fresh: Vec<u64>,
     /// Reads that are to be asked again, of the leader.
     pub reads_lost: Vec<u64>,
     /// Call [`Node::persisted`](super::Node::persisted) when this is durable.

@@ -267,7 +267,7 @@ impl Node {
                 self.draw_timeout();
                 // The term is durable before anything rests on it.
                 self.turn()?;
-                Ok(self.status_role() != Role::Leader)
+                Ok(self.role() != Role::Leader)
             }
             State::Installing(_) => self.note_term(term),
         }

@@ -77,6 +77,7 @@ impl Node {
         }
         self.end_leadership();
         self.answer_reads();
+        self.settle_asks();
         let mut tickets = self.unpersisted.iter().rev().map(|it| it.ticket);
         self.output.ticket = tickets.find(|ticket| !ticket.is_durable());
         Ok(())

@@ -334,6 +334,36 @@ fn an_entry_that_is_damaged_is_not_one_that_never_was() {
     }
 }
 
+/// A follower asks how fresh it is; of a leader that is none any more it hears nothing.
+#[test]
+fn a_follower_knows_how_fresh_it_is() {
+    let mut table = Table::new(MapKind::List, (5, 5));
+    table.lead(1);
+    table.put(1, b"old");
+    let ask = |table: &mut Table| {
+        let number = table.node(2).ask().expect("it knows a leader");
+        table.hear(2);
+        while table.deliver() {}
+        table.seats[&2].fresh.contains(&number)
+    };
+    assert!(ask(&mut table));
+    assert_eq!(table.value(2).as_deref(), Some(&b"old"[..]));
+    table.part(&[1, 2], &[3, 4, 5]);
+    for _ in 0..100 {
+        (3..=5).for_each(|id| table.tick(id));
+        while table.deliver() {}
+    }
+    let leader = table.leader().filter(|id| *id > 2).expect("another leader");
+    let number = table.put(leader, b"new");
+    while table.deliver() {}
+    assert!(table.seats[&leader].settled.contains(&number));
+    assert!(!ask(&mut table), "nobody else knows of the term in which it was told");
+    table.cut.clear();
+    table.run(30);
+    assert!(ask(&mut table));
+    assert_eq!(table.value(2).as_deref(), Some(&b"new"[..]));
+}
+
 /// What 2 says, of a cluster that has no name yet.
 fn message(to: u64, kind: u8, words: [u64; 7]) -> Envelope {
     let mut bytes = vec![0; 4];

@@ -27,6 +27,7 @@ pub(crate) struct Seat {
     kind: MapKind,
     pub(crate) settled: Vec<u64>,
     pub(crate) reads: Vec<u64>,
+    pub(crate) fresh: Vec<u64>,
 }
 
 impl Seat {
@@ -34,8 +35,8 @@ impl Seat {
         let sim = sim(model);
         let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options());
         let node = Node::open(Box::new(map.expect("create")), settings.clone()).expect("open");
-        let (settled, reads) = (Vec::new(), Vec::new());
-        Self { sim, node: Some(node), settings, kind, settled, reads }
+        let (settled, reads, fresh) = (Vec::new(), Vec::new(), Vec::new());
+        Self { sim, node: Some(node), settings, kind, settled, reads, fresh }
     }
 
     /// The power goes, with all that is not fenced.
@@ -137,9 +138,10 @@ impl Table {
     pub(crate) fn hear(&mut self, id: u64) {
         let seat = self.seat(id);
         let Some(node) = seat.node.as_mut() else { return };
-        let Output { envelopes, settled, reads, .. } = node.take_output();
+        let Output { envelopes, settled, reads, fresh, .. } = node.take_output();
         seat.settled.extend(settled.iter().map(|it| it.0));
         seat.reads.extend(reads);
+        seat.fresh.extend(fresh);
         for envelope in envelopes {
             let mut bytes = Vec::new();
             envelope.encode(&mut bytes);

@@ -1,7 +1,8 @@
-//! The cluster that this server is a node of: `CLUSTER`, `ROLE`.
+//! The cluster that this server is a node of: `CLUSTER`, `READONLY`, `READWRITE`, `ROLE`.
 
 use super::{Answer, Call, Failure, is};
-use crate::{ClusterInfo, Standing};
+use crate::{ClusterInfo, MemberInfo, Standing};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Slots of Redis's clusters, of which clients of one compute a key's.
@@ -32,7 +33,7 @@ fn cluster_of(call: &Call<'_, '_>) -> Result<Arc<dyn ClusterInfo>, Failure> {
     call.host.config.cluster.clone().ok_or_else(|| off.into())
 }
 
-/// `CLUSTER subcommand …`: what cluster clients ask (`SLOTS`, `INFO`, `MYID`, `KEYSLOT`), and what the operator wants
+/// `CLUSTER subcommand …`: what cluster clients ask (`SLOTS`, `SHARDS`, `INFO`, `MYID`, `KEYSLOT`), and what the operator wants
 /// (`STATUS`, `ADD`, `REMOVE`, `TRANSFER`)
 pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
     let cluster = cluster_of(call)?;
@@ -43,6 +44,10 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
         }
         word if is(word, "SLOTS") && call.words.len() == 2 => {
             slots(call, &*cluster);
+            Ok(())
+        }
+        word if is(word, "SHARDS") && call.words.len() == 2 => {
+            shards(call, &*cluster);
             Ok(())
         }
         word if is(word, "FORWARDED") && call.words.len() == 2 => {
@@ -61,21 +66,82 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
     }
 }
 
-/// All slots are the leader's.
+/// The members, if it is known who leads, and where clients reach them.
+fn members(call: &Call<'_, '_>, cluster: &dyn ClusterInfo) -> Vec<(MemberInfo, SocketAddr)> {
+    let own = call.host.addresses.first().copied();
+    let members = cluster.members().into_iter();
+    let members: Vec<_> = members.filter_map(|it| Some((it, it.address.or(own)?))).collect();
+    let is_led = members.first().is_some_and(|(it, _)| it.leads);
+    if is_led { members } else { Vec::new() }
+}
+
+/// All slots are the leader's; the others are its replicas.
 fn slots(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) {
-    let leader = match cluster.standing() {
-        Standing::Leads => call.host.addresses.first().copied(),
-        Standing::Follows(leader) => Some(leader),
-        Standing::Unknown => None,
-    };
-    let Some(leader) = leader else { return call.reply.array(0) };
+    let members = members(call, cluster);
+    if members.is_empty() {
+        return call.reply.array(0);
+    }
     call.reply.array(1);
-    call.reply.array(3);
+    call.reply.array(2 + members.len());
     call.reply.int(0);
     call.reply.int(i64::from(SLOTS) - 1);
-    call.reply.array(2);
-    call.reply.bulk(leader.ip().to_string().as_bytes());
-    call.reply.int(i64::from(leader.port()));
+    for (member, address) in members {
+        call.reply.array(3);
+        call.reply.bulk(address.ip().to_string().as_bytes());
+        call.reply.int(i64::from(address.port()));
+        call.reply.bulk(member.node.to_string().as_bytes());
+    }
+}
+
+/// One shard has all slots, and all members are nodes of it.
+fn shards(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) {
+    let members = members(call, cluster);
+    if members.is_empty() {
+        return call.reply.array(0);
+    }
+    let reply = &mut call.reply;
+    reply.array(1);
+    reply.map(2);
+    reply.bulk(b"slots");
+    reply.array(2);
+    reply.int(0);
+    reply.int(i64::from(SLOTS) - 1);
+    reply.bulk(b"nodes");
+    reply.array(members.len());
+    for (member, address) in members {
+        let ip = address.ip().to_string();
+        reply.map(7);
+        for (name, value) in [
+            ("id", member.node.to_string()),
+            ("ip", ip.clone()),
+            ("endpoint", ip),
+            ("role", if member.leads { "master" } else { "replica" }.to_owned()),
+            ("health", if member.is_online { "online" } else { "failed" }.to_owned()),
+        ] {
+            reply.bulk(name.as_bytes());
+            reply.bulk(value.as_bytes());
+        }
+        reply.bulk(b"port");
+        reply.int(i64::from(address.port()));
+        reply.bulk(b"replication-offset");
+        reply.int(i64::try_from(member.index).unwrap_or(i64::MAX));
+    }
+}
+
+/// `READONLY`: from now on a follower shows this client what it has, if that is not older than the server allows.
+pub(super) fn read_only(call: &mut Call<'_, '_>) -> Answer {
+    cluster_of(call)?;
+    call.session.is_read_only = true;
+    call.reply.ok();
+    Ok(())
+}
+
+/// `READWRITE`: from now on the leader answers again.
+pub(super) fn read_write(call: &mut Call<'_, '_>) -> Answer {
+    cluster_of(call)?;
+    call.session.is_read_only = false;
+    call.reply.ok();
+    Ok(())
 }
 
 /// `ROLE`

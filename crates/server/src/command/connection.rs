@@ -64,6 +64,7 @@ pub(super) fn not_http(call: &mut Call<'_, '_>) -> Answer {
 pub(super) fn reset(call: &mut Call<'_, '_>) -> Answer {
     call.session.begins_anew = true;
     call.session.queue = None;
+    call.session.is_read_only = false;
     forget_watches(call.session, &call.host.watched);
     call.session.set_proto(Proto::Two);
     call.session.answers = Answers::On;

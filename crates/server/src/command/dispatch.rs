@@ -5,6 +5,7 @@ use super::table::{
     ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, COUNTED, Command, NO_AUTH, NO_MULTI, find, number,
 };
 use super::{Answer, Call, Failure, quoted, unknown_subcommand, wrong_arity};
+use crate::ClusterInfo;
 use crate::counters::LoopCounters;
 use crate::host::Host;
 use crate::resp::frame::Words;
@@ -42,8 +43,10 @@ pub(crate) fn run(
     let Some(place) = place_here(turn.host, session, words) else { return false };
     turn.counters.commands.add(1);
     let was_queued = session.queue.is_some();
+    let cluster = turn.host.config.cluster.as_deref();
+    let follower = cluster.filter(|_| std::mem::take(&mut session.shows_follower));
     let mut store = Store::new(
-        &*turn.host.engine,
+        follower.and_then(ClusterInfo::follower_reads).unwrap_or(&*turn.host.engine),
         &turn.host.watched,
         turn.horizon,
         turn.host.config.withholds(),

@@ -26,6 +26,16 @@ fn needs_records(command: &Command) -> bool {
     command.keys.first != 0 || command.has(WRITE | COUNTED | RECORDS)
 }
 
+/// True if the client has asked to be shown what a follower has: of keys that it names.
+fn is_follower_read(session: &Session, command: &Command) -> bool {
+    session.is_read_only
+        && !command.has(WRITE)
+        && command.keys.first != 0
+        && command.name != "watch"
+        && session.queue.is_none()
+        && session.watches.is_empty()
+}
+
 /// Where the command is run. What needs no records is run here, in its turn.
 pub(super) fn route(
     host: &Host,
@@ -52,6 +62,11 @@ pub(super) fn route(
     }
     match cluster.standing() {
         Standing::Leads => Route::Here,
+        _ if is_follower_read(session, command) && cluster.follower_reads().is_some() => {
+            session.postponed_since = None;
+            session.shows_follower = true;
+            Route::Here
+        }
         // What was begun with this node cannot go on elsewhere.
         _ if session.queue.is_some() || !session.watches.is_empty() => {
             session.is_closing = true;

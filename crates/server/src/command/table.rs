@@ -140,7 +140,7 @@ const OBJECT: &[Command] = &[
     row("object|refcount", 3, 0, OBJECT_KEY, object::reference_count),
 ];
 
-const ROWS: [Command; 76] = [
+const ROWS: [Command; 78] = [
     row("append", 3, WRITE, ONE, string::append),
     row("auth", -2, NO_AUTH, NONE, connection::auth),
     row("bgrewriteaof", 1, 0, NONE, durability::rewrite_log),
@@ -194,6 +194,8 @@ const ROWS: [Command; 76] = [
     row("quit", -1, NO_AUTH | AT_ONCE, NONE, connection::quit),
     row("randomkey", 1, RECORDS, NONE, scan::random_key),
     row("range", -3, NO_MULTI | RECORDS, NONE, range::range),
+    row("readonly", 1, 0, NONE, cluster::read_only),
+    row("readwrite", 1, 0, NONE, cluster::read_write),
     row("rename", 3, WRITE | ALONE, TWO, key::rename),
     row("renamenx", 3, WRITE | ALONE, TWO, key::rename_if_absent),
     row("reset", 1, NO_AUTH | AT_ONCE, NONE, connection::reset),

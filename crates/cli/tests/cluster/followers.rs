@@ -1,0 +1,101 @@
+//! Reads of what a follower has: by choice, and never older than the server allows.
+
+use crate::connect;
+use crate::nodes::nodes;
+use crate::pool::Place;
+use crate::session::{Outcome, Reply};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The default of `--follower-age-max`.
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+/// True if the client is told to ask the leader.
+fn is_moved(reply: &Reply) -> bool {
+    matches!(reply, Reply::Failed(text) if text.starts_with("MOVED "))
+}
+
+#[test]
+fn a_follower_shows_what_is_not_too_old() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let mut nodes = nodes(&place, 3, 3, &["--redirect"])?;
+    let mut leader = None;
+    let since = Instant::now();
+    while leader.is_none() {
+        assert!(since.elapsed() < PATIENCE, "nobody leads");
+        for (at, node) in nodes.iter().enumerate() {
+            if connect(node.port)?.call(&[b"SET", b"k", b"0"])? == Reply::ok() {
+                leader = Some(at);
+            }
+        }
+    }
+    let first = leader.unwrap_or_default();
+    let (mut writer, at) = (connect(nodes[first].port)?, (first + 1) % 3);
+    let mut reader = connect(nodes[at].port)?;
+    assert!(is_moved(&reader.call(&[b"GET", b"k"])?));
+    assert_eq!(reader.call(&[b"READONLY"])?, Reply::ok());
+    // It does not know at once how old it is what it has.
+    while is_moved(&reader.call(&[b"GET", b"k"])?) {
+        assert!(since.elapsed() < PATIENCE, "it shows nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for number in 1..4_u8 {
+        assert_eq!(writer.call(&[b"SET", b"k", &[number]])?, Reply::ok());
+        std::thread::sleep(AGE_MAX);
+        assert_eq!(reader.call(&[b"GET", b"k"])?, Reply::bulk([number]));
+    }
+    assert_eq!(reader.call(&[b"EXISTS", b"k", b"none"])?, Reply::Number(1));
+    assert!(is_moved(&reader.call(&[b"SET", b"k", b"x"])?), "a write");
+    assert!(is_moved(&reader.call(&[b"SCAN", b"0"])?), "a cursor is one node's");
+    assert_eq!(reader.call(&[b"READWRITE"])?, Reply::ok());
+    assert!(is_moved(&reader.call(&[b"GET", b"k"])?));
+    assert_eq!(reader.call(&[b"READONLY"])?, Reply::ok());
+    assert_eq!(reader.call(&[b"GET", b"k"])?, Reply::bulk([3]));
+    assert_eq!(reader.call(&[b"RESET"])?, Reply::Simple("RESET".to_owned()));
+    assert!(is_moved(&reader.call(&[b"GET", b"k"])?));
+    // It is alone, and grows older.
+    assert_eq!(reader.call(&[b"READONLY"])?, Reply::ok());
+    assert_eq!(reader.call(&[b"GET", b"k"])?, Reply::bulk([3]));
+    nodes[first].kill()?;
+    nodes[(first + 2) % 3].kill()?;
+    std::thread::sleep(AGE_MAX);
+    let reply = reader.call(&[b"GET", b"k"])?;
+    assert!(matches!(reply, Reply::Failed(_)), "{reply:?} is too old");
+    Ok(())
+}
+
+/// What cluster clients ask: where the leader is, and where its followers are.
+#[test]
+fn cluster_clients_are_told_of_all_nodes() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let nodes = nodes(&place, 3, 3, &["--redirect"])?;
+    let mut clients = Vec::new();
+    for node in &nodes {
+        clients.push(connect(node.port)?);
+    }
+    let since = Instant::now();
+    while clients.iter_mut().any(|it| {
+        it.call(&[b"SET", b"k", b"0"]).is_ok_and(|it| !is_moved(&it) && it != Reply::ok())
+    }) {
+        assert!(since.elapsed() < PATIENCE, "nobody leads");
+    }
+    for client in &mut clients {
+        let mut told = Vec::new();
+        for (word, lines) in [(&b"SLOTS"[..], 22), (b"SHARDS", 91)] {
+            client.send(&[b"CLUSTER", word])?;
+            for _ in 0..lines {
+                told.push(client.line()?);
+            }
+        }
+        for node in &nodes {
+            let port = format!(":{}", node.port);
+            assert_eq!(told.iter().filter(|line| **line == port).count(), 2, "{told:?}");
+        }
+        let count = |what: &str| told.iter().filter(|line| *line == what).count();
+        assert_eq!((count("master"), count("replica"), count("online")), (1, 2, 3), "{told:?}");
+        // Nothing is left over.
+        assert_eq!(client.call(&[b"PING"])?, Reply::Simple("PONG".to_owned()));
+    }
+    Ok(())
+}
