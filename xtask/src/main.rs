@@ -44,7 +44,7 @@ cargo xtask COMMAND
                                         what it costs and how fast it is, beside floors and peers;
                                         `measure help` has the options
   nightly [--fuzz-seconds N] [STAGE…]   all of it, at full scale, and fuzzing and peers; or some of
-                                        its stages: check tests mutants thread address vm peers fuzz
+                                        its stages: check tests histories mutants thread address vm peers fuzz
 ";
 
 fn main() -> ExitCode {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::install::apt_install;
+use crate::install::{apt_install, have, quiet};
 use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
 use crate::{Outcome, cargo, check, fuzz, mutants, suite};
@@ -21,13 +21,14 @@ pub(crate) const SCALE: &str = "COREPLANE_TEST_SCALE";
 const FUZZING: Duration = Duration::from_secs(180);
 
 const USAGE: &str = "usage: cargo xtask nightly [--fuzz-seconds N] [STAGE…]\n\
-                     stages: check tests mutants thread address vm peers fuzz";
+                     stages: check tests histories mutants thread address vm peers fuzz";
 
 /// A part of the night.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Check,
     Tests,
+    Histories,
     Mutants,
     Thread,
     Address,
@@ -37,9 +38,10 @@ enum Stage {
 }
 
 /// All of them, in their order: what is quick and finds most comes first.
-const STAGES: [(&str, Stage); 8] = [
+const STAGES: [(&str, Stage); 9] = [
     ("check", Stage::Check),
     ("tests", Stage::Tests),
+    ("histories", Stage::Histories),
     ("mutants", Stage::Mutants),
     ("thread", Stage::Thread),
     ("address", Stage::Address),
@@ -104,6 +106,7 @@ fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outco
             Ok(())
         }
         Stage::Peers => peers(root, tally),
+        Stage::Histories => histories(root, tally),
         Stage::Fuzz => fuzz::run(root, fuzzing, tally),
     }
 }
@@ -117,6 +120,33 @@ fn tests(root: &Path, tally: &mut Tally) -> Outcome<()> {
         tally.leave_out("full scale", format!("the environment has {SCALE}={scale}"));
     }
     suite::workspace(root, &clients, Some(&scale), tally)
+}
+
+/// Histories of a cluster whose network is cut, judged by Porcupine too.
+fn histories(root: &Path, tally: &mut Tally) -> Outcome<()> {
+    tally.stage("histories, judged by Porcupine");
+    let path = root.join("target/history.jsonl");
+    let clients = suite::clients(root, tally);
+    if clients.lacks("namespaces") {
+        tally.leave_out("histories", "network namespaces are left out");
+        return Ok(());
+    }
+    let go = ["go", "/usr/local/go/bin/go"].into_iter().find(|go| have(go));
+    let go = match go.map_or_else(|| apt_install(&["golang-go"]).map(|()| "go"), Ok) {
+        Ok(go) => go,
+        Err(why) => {
+            tally.leave_out("histories: Go", why);
+            return Ok(());
+        }
+    };
+    let mut command = Command::new(cargo());
+    command.args(["test", "-p", "coreplane-cli", "--test", "partitions"]);
+    command.env(SCALE, "full").env("COREPLANE_HISTORY", &path).current_dir(root);
+    tally.cargo_test("partitions", &mut command)?;
+    let mut judge = Command::new(go);
+    judge.args(["run", "."]).arg(&path).current_dir(root.join("bench-peers/porcupine"));
+    tally.count("Porcupine", quiet(&mut judge));
+    Ok(())
 }
 
 /// Other engines do the work of the benchmark.

@@ -104,6 +104,13 @@ pub(crate) struct Clients {
     left_out: Vec<&'static str>,
 }
 
+impl Clients {
+    /// True if this one could not be had.
+    pub(crate) fn lacks(&self, name: &str) -> bool {
+        self.left_out.contains(&name)
+    }
+}
+
 /// Installs the clients and the server to compare with, where they are absent.
 pub(crate) fn clients(root: &Path, tally: &mut Tally) -> Clients {
     tally.stage("clients for the end-to-end tests");
@@ -122,12 +129,31 @@ pub(crate) fn clients(root: &Path, tally: &mut Tally) -> Clients {
             left_out.push(program);
         }
     }
+    if let Err(why) = namespaces() {
+        tally.leave_out("namespaces", why);
+        left_out.push("namespaces");
+    }
     let python = redis_py(root).unwrap_or_else(|why| {
         tally.leave_out("redis-py", why);
         left_out.push("redis-py");
         None
     });
     Clients { python, left_out }
+}
+
+/// Network namespaces, and what cuts their network: partitions of a cluster.
+fn namespaces() -> Outcome<()> {
+    for (program, package) in [("ip", "iproute2"), ("nft", "nftables")] {
+        if !have(program) {
+            apt_install(&[package])?;
+        }
+    }
+    let name = format!("cptest{}", std::process::id());
+    let run = |words: &[&str]| quiet(Command::new("ip").args(["netns"]).args(words));
+    run(&["add", &name])?;
+    let rules = run(&["exec", &name, "nft", "add", "table", "inet", "cut"]);
+    run(&["del", &name])?;
+    rules
 }
 
 /// Makes `import redis` work: as it is, or with a copy below `target`, so that nothing of the

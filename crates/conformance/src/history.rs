@@ -56,6 +56,10 @@ pub enum Call {
     Modify(Register, u64, u64),
     /// A part of a batch: the value, and its sequence.
     Batched(u64, u64),
+    /// What was read by a client that is shown no sequences: the value.
+    Shown(Option<u64>),
+    /// What such a client has asked for, and whether it was made.
+    Answered(Wish, bool),
     /// What was asked for; the answer never came.
     CutOff(Wish),
 }
@@ -170,7 +174,11 @@ impl Call {
                 let (_, last) = found(seen, (register, last), sequences)?;
                 (sequence > last).then_some((Some((value, sequence)), sequence))
             }
-            Self::CutOff(wish) => wish.made(register).map(|register| (register, last)),
+            Self::Shown(seen) if seen == register.map(|(value, _)| value) => nothing,
+            Self::Answered(wish, false) if wish.made(register).is_none() => nothing,
+            Self::Answered(wish, true) | Self::CutOff(wish) => {
+                wish.made(register).map(|register| (register, last))
+            }
             _ => None,
         }
     }
@@ -407,6 +415,21 @@ mod tests {
         for seen in [None, Some((7, 1))] {
             assert!(is_linearizable(&[vec![write], vec![event(1, 4, Call::Get(seen))]]));
         }
+    }
+
+    #[test]
+    fn what_is_shown_without_a_sequence_is_judged_by_its_value() {
+        let write = event(0, 1, Call::Answered(Wish::Put(7), true));
+        let swap = event(2, 3, Call::Answered(Wish::Swap(7, 8), true));
+        let lost = event(4, u64::MAX, Call::CutOff(Wish::Put(9)));
+        let read = |seen| event(5, 6, Call::Shown(seen));
+        for (seen, is_right) in [(Some(8), true), (Some(9), true), (Some(7), false), (None, false)]
+        {
+            let threads = [vec![write, swap], vec![lost], vec![read(seen)]];
+            assert_eq!(is_linearizable(&threads), is_right, "{seen:?}");
+        }
+        let refused = event(4, 5, Call::Answered(Wish::Swap(8, 9), false));
+        assert!(!is_linearizable(&[vec![write, swap, refused]]));
     }
 
     #[test]

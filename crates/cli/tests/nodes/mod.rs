@@ -1,4 +1,5 @@
 //! Servers that are nodes of a cluster.
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use crate::pool::Place;
 use crate::session::Outcome;
@@ -13,9 +14,20 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     Ok(sockets.iter().map(|it| it.local_addr().map(|it| it.port())).collect::<Result<_, _>>()?)
 }
 
+/// Where a node is.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) host: String,
+    /// The program that starts its server, and arguments before the server's; none: itself.
+    pub(crate) within: Vec<String>,
+    pub(crate) port: u16,
+    pub(crate) peer_port: u16,
+}
+
 /// A node's server, while it runs.
 pub(crate) struct Node {
     id: usize,
+    site: Site,
     pub(crate) port: u16,
     arguments: Vec<String>,
     child: Option<Child>,
@@ -23,11 +35,17 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(&mut self) -> Outcome<()> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_coreplane"))
-            .args(&self.arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let binary = env!("CARGO_BIN_EXE_coreplane");
+        let mut command = match self.site.within.split_first() {
+            None => Command::new(binary),
+            Some((program, before)) => {
+                let mut command = Command::new(program);
+                command.args(before).arg(binary);
+                command
+            }
+        };
+        let mut child =
+            command.args(&self.arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut line = String::new();
         if let Some(output) = child.stdout.take() {
             BufReader::new(output).read_line(&mut line)?;
@@ -64,7 +82,7 @@ impl Node {
     }
 
     pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.site.host, self.port)
     }
 }
 
@@ -77,18 +95,35 @@ impl Drop for Node {
 /// So many nodes, the first `formed` of which form a cluster.
 pub(crate) fn nodes(place: &Place, formed: usize, all: usize, more: &[&str]) -> Outcome<Vec<Node>> {
     let ports = free_ports(2 * all)?;
-    let peer = |id: usize| format!("{id}=127.0.0.1:{}", ports[id - 1]);
+    let sites = ports.chunks(2).map(|ports| Site {
+        host: "127.0.0.1".to_owned(),
+        within: Vec::new(),
+        port: ports[0],
+        peer_port: ports[1],
+    });
+    nodes_at(place, &sites.collect::<Vec<_>>(), formed, more)
+}
+
+/// Nodes at these places, the first `formed` of which form a cluster.
+pub(crate) fn nodes_at(
+    place: &Place,
+    sites: &[Site],
+    formed: usize,
+    more: &[&str],
+) -> Outcome<Vec<Node>> {
     let mut nodes = Vec::new();
-    for id in 1..=all {
-        let known = if id <= formed { formed } else { all };
-        let peers = (1..=known).map(peer).collect::<Vec<_>>().join(",");
-        let port = ports[all + id - 1];
+    for (id, site) in (1..).zip(sites) {
+        let known = if id <= formed { formed } else { sites.len() };
+        let peers = (1..).zip(&sites[..known]);
+        let peers = peers.map(|(id, it)| format!("{id}={}:{}", it.host, it.peer_port));
+        let peers = peers.collect::<Vec<_>>().join(",");
         let mut arguments: Vec<String> =
             ["serve", "--size", "32MiB"].into_iter().map(str::to_owned).collect();
         arguments.extend(more.iter().map(|it| (*it).to_owned()));
         for (name, value) in [
             ("--pool", place.argument(&format!("{id}.pool"))?),
-            ("--port", port.to_string()),
+            ("--bind", site.host.clone()),
+            ("--port", site.port.to_string()),
             ("--cluster-id", id.to_string()),
             ("--cluster-peers", peers),
         ] {
@@ -97,7 +132,7 @@ pub(crate) fn nodes(place: &Place, formed: usize, all: usize, more: &[&str]) -> 
         if id > formed {
             arguments.push("--cluster-join".to_owned());
         }
-        nodes.push(Node { id, port, arguments, child: None });
+        nodes.push(Node { id, site: site.clone(), port: site.port, arguments, child: None });
     }
     nodes.iter_mut().take(formed).try_for_each(Node::start)?;
     Ok(nodes)

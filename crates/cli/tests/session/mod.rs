@@ -158,9 +158,13 @@ pub(crate) struct Client {
 impl Client {
     /// To a server at this address.
     pub(crate) fn connect(address: &str) -> Outcome<Self> {
-        let stream = TcpStream::connect(address)?;
+        Self::of(TcpStream::connect(address)?, Duration::from_secs(60))
+    }
+
+    /// By this connection, whose answers come in time or not at all.
+    pub(crate) fn of(stream: TcpStream, answer_max: Duration) -> Outcome<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(answer_max))?;
         Ok(Self { reader: BufReader::new(stream.try_clone()?), stream })
     }
 
