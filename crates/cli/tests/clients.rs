@@ -5,6 +5,7 @@
 //! left out and names in `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure
 //! here, never a silent success.
 
+mod nodes;
 mod pool;
 #[path = "clients/rust.rs"]
 mod rust;
@@ -15,6 +16,7 @@ use session::{Client, Outcome, Reply, Served, text};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A server on a fresh pool, and the directory that it goes with.
 struct Fresh {
@@ -222,6 +224,32 @@ fn redis_py_converses_in_both_protocols() -> Outcome<()> {
     let said = python("conversation.py", &[fresh.port(), &fresh.socket])?;
     assert!(said.contains("RESP2: 12 parts") && said.contains("RESP3: 12 parts"), "{said}");
     fresh.finish()
+}
+
+/// redis-py's client for clusters, unmodified.
+#[test]
+fn redis_py_finds_its_way_in_a_cluster() -> Outcome<()> {
+    if no_redis_py()? {
+        return Ok(());
+    }
+    let place = Place::in_memory()?;
+    let nodes = nodes::nodes(&place, 3, 3, &["--redirect"])?;
+    let mut client = Client::connect(&nodes[0].address())?;
+    let since = Instant::now();
+    while client.call(&[b"CLUSTER", b"INFO"])?.text().is_none_or(|it| it.contains("state:fail")) {
+        assert!(since.elapsed() < Duration::from_secs(30), "nobody leads");
+    }
+    for (node, protocol) in nodes.iter().zip(["2", "3", "2"]) {
+        let said = python("cluster.py", &[&node.port.to_string(), protocol])?;
+        assert_eq!(said, "cluster: 300 keys\n");
+        let mut wiped = false;
+        for node in &nodes {
+            let reply = Client::connect(&node.address())?.call(&[b"FLUSHALL"])?;
+            wiped |= reply == Reply::ok();
+        }
+        assert!(wiped);
+    }
+    Ok(())
 }
 
 #[test]

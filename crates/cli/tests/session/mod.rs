@@ -143,6 +143,15 @@ impl Reply {
         Self::Simple("OK".to_owned())
     }
 
+    /// Its text, if it has any.
+    pub(crate) fn text(&self) -> Option<String> {
+        match self {
+            Self::Simple(text) | Self::Failed(text) => Some(text.clone()),
+            Self::Bulk(Some(bytes)) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            _ => None,
+        }
+    }
+
     /// These bytes.
     pub(crate) fn bulk(bytes: impl Into<Vec<u8>>) -> Self {
         Self::Bulk(Some(bytes.into()))
