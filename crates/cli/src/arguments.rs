@@ -2,7 +2,10 @@
 
 mod cluster;
 
-pub(crate) use cluster::{AskedCluster, Cluster, ClusterChange, ClusterNode, ReplicaMapKind};
+pub(crate) use cluster::{
+    AskedCluster, Cluster, ClusterBackup, ClusterChange, ClusterNode, ClusterRestore,
+    ReplicaMapKind,
+};
 
 use crate::geometry::Geometry;
 use crate::terms;

@@ -83,13 +83,26 @@ impl Asked {
 
     /// The answer to a command. An error has the exit code that the same has without a server.
     pub(crate) fn ask(&mut self, words: &[&[u8]]) -> Result<Answer, Failure> {
-        let mut command = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            command.extend_from_slice(word);
-            command.extend_from_slice(b"\r\n");
-        }
+        let mut command = Vec::new();
+        encode(words.iter().copied(), words.len(), &mut command);
         self.writer.write_all(&command).map_err(|error| self.failed(&error))?;
+        self.take_answer()
+    }
+
+    /// Sends commands at once, and takes their answers: how many they were.
+    pub(crate) fn ask_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Result<u64, Failure> {
+        let mut wire = Vec::new();
+        for words in commands {
+            encode(words.iter().map(Vec::as_slice), words.len(), &mut wire);
+        }
+        self.writer.write_all(&wire).map_err(|error| self.failed(&error))?;
+        for _ in commands {
+            self.take_answer()?;
+        }
+        Ok(commands.len() as u64)
+    }
+
+    fn take_answer(&mut self) -> Result<Answer, Failure> {
         match self.receive() {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(refused)) => {
@@ -143,6 +156,16 @@ impl Asked {
         let answer = self.ask(&words)?;
         let bytes = answer.bytes().ok_or_else(|| self.failed(&"no text"))?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+/// Appends a command as an array of bulk strings.
+fn encode<'w>(words: impl Iterator<Item = &'w [u8]>, count: usize, wire: &mut Vec<u8>) {
+    wire.extend_from_slice(format!("*{count}\r\n").as_bytes());
+    for word in words {
+        wire.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        wire.extend_from_slice(word);
+        wire.extend_from_slice(b"\r\n");
     }
 }
 

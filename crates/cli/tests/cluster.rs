@@ -7,6 +7,8 @@
 //!
 //! Six rounds, or as many as `COREPLANE_KILL_ROUNDS` says; sixty at `COREPLANE_TEST_SCALE=full`.
 
+#[path = "cluster/backups.rs"]
+mod backups;
 #[path = "cluster/followers.rs"]
 mod followers;
 mod nodes;

@@ -1,8 +1,9 @@
 //! Who leads and where the nodes are: what the loops of the server ask.
 
+use crate::backup::Pins;
 use coreplane_engine::Deferred;
 use coreplane_replica::{FollowerReads, MemberChange, Members, NodeId, Replica, Role, Status};
-use coreplane_server::{ClusterInfo, MemberInfo, Standing};
+use coreplane_server::{ClusterInfo, MemberInfo, SnapshotPage, Standing};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ pub struct Directory {
     /// What a follower shows is no older.
     follower_age_max: Duration,
     standing: Mutex<Standing>,
+    pins: Mutex<Pins>,
     pub(crate) nodes: Mutex<Nodes>,
 }
 
@@ -41,8 +43,9 @@ impl Directory {
         follower_age_max: Duration,
     ) -> Self {
         let follower_reads = FollowerReads::of(Arc::clone(&replica));
-        let (standing, nodes) = (Mutex::new(Standing::Unknown), Mutex::default());
-        Self { id, replica, redirects, follower_reads, follower_age_max, standing, nodes }
+        let standing = Mutex::new(Standing::Unknown);
+        let (pins, nodes) = (Mutex::default(), Mutex::default());
+        Self { id, replica, redirects, follower_reads, follower_age_max, standing, pins, nodes }
     }
 
     /// Looks who leads.
@@ -57,6 +60,7 @@ impl Directory {
             _ => Standing::Unknown,
         };
         *self.standing.lock() = standing;
+        self.pins.lock().tend();
     }
 
     fn status_text(&self) -> String {
@@ -228,6 +232,23 @@ impl ClusterInfo for Directory {
         let mut all: Vec<MemberInfo> = nodes_of(&members).into_iter().filter_map(info).collect();
         all.sort_by_key(|it| !it.leads);
         all
+    }
+
+    fn pin(&self) -> Result<(u64, u64), String> {
+        if !self.replica.leads() {
+            return Err(self.refusal(&coreplane_engine::Error::Busy));
+        }
+        let snapshot = self.replica.snapshot().map_err(|error| format!("ERR {error}"))?;
+        let index = snapshot.timestamp();
+        Ok((self.pins.lock().add(snapshot)?, index))
+    }
+
+    fn page(&self, pin: u64, start: &[u8]) -> Result<SnapshotPage, String> {
+        self.pins.lock().page(pin, start)
+    }
+
+    fn unpin(&self, pin: u64) {
+        self.pins.lock().remove(pin);
     }
 
     fn follower_reads(&self) -> Option<&dyn Deferred> {

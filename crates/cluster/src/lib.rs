@@ -22,9 +22,11 @@
 //! |---|---|
 //! | `frame` | messages on a connection, and the hello |
 //! | `link` | the connection to a peer |
+//! | `backup` | states that are pinned for backups |
 //! | `directory` | what the loops of the server ask: who leads, where |
 //! | `service` | the sockets in the loop's poll, the clock |
 
+mod backup;
 mod directory;
 mod frame;
 mod link;

@@ -1,6 +1,6 @@
 //! The cluster that a server is a node of, as far as clients are told of it.
 
-use coreplane_engine::Deferred;
+use coreplane_engine::{Deferred, UnixMillis};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
@@ -30,6 +30,15 @@ pub struct MemberInfo {
     pub is_online: bool,
 }
 
+/// Records of a state that was pinned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SnapshotPage {
+    /// Keys, values, and when they expire.
+    pub records: Vec<(Vec<u8>, Vec<u8>, Option<UnixMillis>)>,
+    /// The key with which the next page begins; none: this is the last one.
+    pub next: Option<Vec<u8>>,
+}
+
 /// What a node knows of its cluster.
 pub trait ClusterInfo: Send + Sync + Debug {
     /// Where commands are run. Asked for each of them: it must be quick.
@@ -56,6 +65,22 @@ pub trait ClusterInfo: Send + Sync + Debug {
 
     /// The members whose addresses are known, the one that leads first.
     fn members(&self) -> Vec<MemberInfo>;
+
+    /// Pins what is applied by this node, which leads, for a backup: a number, and the index. It is let go of when nobody has
+    /// asked for a page of it for a minute.
+    ///
+    /// # Errors
+    /// Why it cannot be done, as it is sent.
+    fn pin(&self) -> Result<(u64, u64), String>;
+
+    /// A page of what was pinned by this number.
+    ///
+    /// # Errors
+    /// Why it cannot be shown, as it is sent.
+    fn page(&self, pin: u64, start: &[u8]) -> Result<SnapshotPage, String>;
+
+    /// Lets go of what was pinned by this number.
+    fn unpin(&self, pin: u64);
 
     /// What this node has applied, to be read though another one leads; none if it may be older than the server allows,
     /// or nobody knows how old it is: then this node finds out.

@@ -62,7 +62,7 @@ mod watch;
 mod withheld;
 
 pub use administration::Administration;
-pub use cluster::{ClusterInfo, MemberInfo, Standing};
+pub use cluster::{ClusterInfo, MemberInfo, SnapshotPage, Standing};
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};
 pub use service::{PolledService, Wake};

@@ -5,6 +5,7 @@ use crate::terms;
 use clap::{Args, Subcommand};
 use coreplane_mvcc::MapKind;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The node of a cluster that a server is.
@@ -79,6 +80,28 @@ pub(crate) enum Cluster {
     Remove(ClusterChange),
     /// Give the leadership to a node.
     Transfer(ClusterChange),
+    /// Write all records of one moment as JSON lines, as `dump` does of a pool; commands go on meanwhile.
+    Backup(ClusterBackup),
+    /// Write the records of a backup to a cluster in which there is nothing.
+    Restore(ClusterRestore),
+}
+
+/// Where a backup goes.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterBackup {
+    #[command(flatten)]
+    pub(crate) behind: Behind,
+    /// Where to write [default: the standard output].
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// Where a backup is.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterRestore {
+    #[command(flatten)]
+    pub(crate) behind: Behind,
+    /// The JSON lines [default: the standard input].
+    pub(crate) input: Option<PathBuf>,
 }
 
 /// A server of the cluster.

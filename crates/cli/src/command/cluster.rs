@@ -1,7 +1,7 @@
 //! A node of a cluster, served; and what is done with a cluster by way of its servers.
 
 use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, ReplicaMapKind, Serve};
-use crate::ask::Asked;
+use crate::ask::{Answer, Asked};
 use crate::command::serve::{Place, serve_until_signal};
 use crate::failure::{FAILED, Failure, Outcome, REFUSED, USAGE};
 use crate::terms;
@@ -170,14 +170,15 @@ fn hand_over(replica: &Replica) {
 }
 
 /// The leader's server, and what the words of a command are answered there.
-fn ask_leader(behind: &Behind, words: &[&str]) -> Result<(Asked, String), Failure> {
+pub(super) fn ask_leader(behind: &Behind, words: &[&str]) -> Result<(Asked, Answer), Failure> {
     let mut behind = behind.clone();
     for _ in 0..HOPS_MAX {
         let asked = Asked::connect(&behind)?;
         let mut asked =
             asked.ok_or_else(|| Failure::new(USAGE, "--server says which server is asked"))?;
-        match asked.text(words) {
-            Ok(text) => return Ok((asked, text)),
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        match asked.ask(&words) {
+            Ok(answer) => return Ok((asked, answer)),
             Err(failure) => match moved(&failure.message) {
                 Some(place) => behind.server = Some(place),
                 None => return Err(failure),
@@ -203,6 +204,8 @@ pub(crate) fn run(cluster: &Cluster) -> Outcome {
             io::stdout().lock().write_all(text.as_bytes())?;
             Ok(0)
         }
+        Cluster::Backup(backup) => super::backup::write(backup),
+        Cluster::Restore(restore) => super::backup::restore(restore),
         Cluster::Add(change) => {
             let node = format!("node:{} voter ", change.node);
             begin(change, "ADD", |status| status.lines().any(|line| line.starts_with(&node)))
@@ -230,7 +233,7 @@ fn begin(change: &ClusterChange, what: &str, is_done: impl Fn(&str) -> bool) -> 
         }
         std::thread::sleep(ASKED_EVERY);
         if let Ok((_, status)) = ask_leader(&change.behind, &["CLUSTER", "STATUS"])
-            && is_done(&status)
+            && is_done(&String::from_utf8_lossy(status.bytes().unwrap_or_default()))
         {
             return Ok(0);
         }

@@ -1,6 +1,7 @@
 //! What each subcommand does.
 
 pub(crate) mod administer;
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod manual;

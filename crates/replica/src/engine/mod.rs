@@ -30,7 +30,7 @@ mod write;
 
 use crate::codec::Envelope;
 use crate::entry::ENTRY_BYTES_MAX;
-use crate::map::ReplicaMap;
+use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::{MemberChange, NodeId};
 use crate::node::{MemberProgress, Node, Settings, Status};
 use core::Core;
@@ -191,6 +191,14 @@ impl Replica {
     #[doc(hidden)]
     pub fn with_map<R>(&self, read: impl FnOnce(&dyn ReplicaMap) -> R) -> R {
         self.core.lock().node.with_map(read)
+    }
+
+    /// Pins what is applied here. Durable with a majority.
+    ///
+    /// # Errors
+    /// As [`ReplicaMap::snapshot`].
+    pub fn snapshot(&self) -> Result<Box<dyn MapSnapshot>> {
+        self.core.lock().node.snapshot()
     }
 
     /// The cluster that the node is of; 0 before that has a name.

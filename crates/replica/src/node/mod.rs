@@ -400,7 +400,11 @@ impl Node {
         }
     }
 
-    fn snapshot(&self) -> Result<Box<dyn MapSnapshot>> {
+    /// Pins what is applied.
+    ///
+    /// # Errors
+    /// As [`ReplicaMap::snapshot`].
+    pub fn snapshot(&self) -> Result<Box<dyn MapSnapshot>> {
         self.view().map.snapshot()
     }
 }

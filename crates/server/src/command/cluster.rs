@@ -1,7 +1,8 @@
 //! The cluster that this server is a node of: `CLUSTER`, `READONLY`, `READWRITE`, `ROLE`.
 
 use super::{Answer, Call, Failure, is};
-use crate::{ClusterInfo, MemberInfo, Standing};
+use crate::{ClusterInfo, MemberInfo, SnapshotPage, Standing};
+use coreplane_engine::UnixMillis;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -50,6 +51,7 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
             shards(call, &*cluster);
             Ok(())
         }
+        word if is(word, "SNAPSHOT") => snapshot(call, &*cluster),
         word if is(word, "FORWARDED") && call.words.len() == 2 => {
             call.session.is_forwarded = true;
             call.reply.ok();
@@ -64,6 +66,42 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
             Ok(())
         }
     }
+}
+
+/// `CLUSTER SNAPSHOT`: a number, and the index of what is pinned by it. `CLUSTER SNAPSHOT number start`: a page of it, as
+/// the key of the next one, and key, value and expiry in milliseconds of each record. `CLUSTER SNAPSHOT number`: it is let go of.
+fn snapshot(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
+    if call.words.len() == 2 {
+        let (pin, index) = cluster.pin()?;
+        call.reply.array(2);
+        for number in [pin, index] {
+            call.reply.int(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+        return Ok(());
+    }
+    let pin = std::str::from_utf8(call.word(2)).ok().and_then(|text| text.parse().ok());
+    let pin = pin.ok_or("ERR value is not an integer or out of range")?;
+    if call.words.len() == 3 {
+        cluster.unpin(pin);
+        call.reply.ok();
+        return Ok(());
+    }
+    let SnapshotPage { records, next } = cluster.page(pin, call.word(3))?;
+    let reply = &mut call.reply;
+    reply.array(1 + 3 * records.len());
+    match next {
+        Some(key) => reply.bulk(&key),
+        None => reply.null(),
+    }
+    for (key, value, expires_at) in records {
+        reply.bulk(&key);
+        reply.bulk(&value);
+        match expires_at {
+            Some(UnixMillis(at)) => reply.int(i64::try_from(at).unwrap_or(i64::MAX)),
+            None => reply.null(),
+        }
+    }
+    Ok(())
 }
 
 /// The members, if it is known who leads, and where clients reach them.

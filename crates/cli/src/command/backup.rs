@@ -1,0 +1,124 @@
+//! All records of a cluster at one moment, and back.
+
+use super::cluster::ask_leader;
+use crate::arguments::{Behind, ClusterBackup, ClusterRestore};
+use crate::ask::{Answer, Asked};
+use crate::failure::{FAILED, Failure, Outcome, REFUSED};
+use crate::json;
+use coreplane::{Record, UnixMillis, Value};
+use coreplane_engine::{Entry, Ticket};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+
+/// Records that are written at once.
+const AT_ONCE: usize = 200;
+/// And bytes.
+const BYTES_AT_ONCE: usize = 4 << 20;
+
+fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
+    move |error| Failure::new(FAILED, format!("{}: {error}", path.display()))
+}
+
+/// Pins a state at the leader: the connection, and the number of the pin. All is in it that was acknowledged before.
+fn pin(behind: &Behind) -> Result<(Asked, Vec<u8>), Failure> {
+    let (mut asked, first) = ask_leader(behind, &["CLUSTER", "SNAPSHOT"])?;
+    // A majority confirms that it leads; what is pinned after that has all that was acknowledged before.
+    asked.ask(&[b"GET", b""])?;
+    let second = asked.ask(&[b"CLUSTER", b"SNAPSHOT"])?;
+    let first = number_of(&asked, &first)?;
+    unpin(&mut asked, &first)?;
+    let number = number_of(&asked, &second)?;
+    Ok((asked, number))
+}
+
+fn number_of(asked: &Asked, pinned: &Answer) -> Result<Vec<u8>, Failure> {
+    match pinned {
+        Answer::List(list) => match list.first() {
+            Some(Answer::Number(number)) => Ok(number.to_string().into_bytes()),
+            _ => Err(asked.failed(&"no number of a state")),
+        },
+        _ => Err(asked.failed(&"no number of a state")),
+    }
+}
+
+fn unpin(asked: &mut Asked, number: &[u8]) -> Result<(), Failure> {
+    asked.ask(&[b"CLUSTER", b"SNAPSHOT", number])?;
+    Ok(())
+}
+
+pub(super) fn write(backup: &ClusterBackup) -> Outcome {
+    let (mut asked, number) = pin(&backup.behind)?;
+    let output: Box<dyn Write> = match &backup.output {
+        Some(path) => Box::new(File::create(path).map_err(at(path))?),
+        None => Box::new(io::stdout().lock()),
+    };
+    let mut out = BufWriter::with_capacity(1 << 20, output);
+    let mut start = Vec::new();
+    loop {
+        let page = asked.ask(&[b"CLUSTER", b"SNAPSHOT", &number, &start])?;
+        let Answer::List(page) = page else { return Err(asked.failed(&"no page of a state")) };
+        let (next, records) = page.split_first().ok_or_else(|| asked.failed(&"an empty page"))?;
+        let (records, rest) = records.as_chunks::<3>();
+        if !rest.is_empty() {
+            return Err(asked.failed(&"half a record"));
+        }
+        for [key, value, expires_at] in records {
+            let (Some(key), Some(value)) = (key.bytes(), value.bytes()) else {
+                return Err(asked.failed(&"a record without a key or a value"));
+            };
+            let expires_at = match expires_at {
+                Answer::Number(at) => u64::try_from(*at).ok().map(UnixMillis),
+                _ => None,
+            };
+            let (value, ticket) = (Value::Whole(value), Ticket::DURABLE);
+            let record = Some(Record { value, sequence: 0, expires_at, ticket });
+            json::write_line(&mut out, &json::entry(&Entry { key, record, sequence: 0 }, false))?;
+        }
+        match next.bytes() {
+            Some(key) => start = key.to_vec(),
+            None => break,
+        }
+    }
+    out.flush()?;
+    unpin(&mut asked, &number)?;
+    Ok(0)
+}
+
+pub(super) fn restore(restore: &ClusterRestore) -> Outcome {
+    let input: Box<dyn BufRead> = match &restore.input {
+        Some(path) => Box::new(BufReader::new(File::open(path).map_err(at(path))?)),
+        None => Box::new(io::stdin().lock()),
+    };
+    let (mut asked, count) = ask_leader(&restore.behind, &["DBSIZE"])?;
+    if count != Answer::Number(0) {
+        let message = "there are records in the cluster; a backup is restored to an empty one";
+        return Err(Failure::new(REFUSED, message));
+    }
+    let (mut commands, mut bytes, mut restored) = (Vec::new(), 0, 0_u64);
+    for (number, line) in (1_u64..).zip(input.lines()) {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let refused = |what: String| {
+            let message = format!("line {number}: {what} ({restored} records were restored)");
+            Failure::new(REFUSED, message)
+        };
+        let record = json::parse(&line).map_err(refused)?;
+        bytes += line.len();
+        let mut command = vec![b"SET".to_vec(), record.key, record.value];
+        if let Some(UnixMillis(at)) = record.expires_at {
+            command.extend([b"PXAT".to_vec(), at.to_string().into_bytes()]);
+        }
+        commands.push(command);
+        if commands.len() >= AT_ONCE || bytes >= BYTES_AT_ONCE {
+            restored += asked.ask_all(&commands)?;
+            commands.clear();
+            bytes = 0;
+        }
+    }
+    restored += asked.ask_all(&commands)?;
+    writeln!(io::stdout().lock(), "{restored} restored")?;
+    Ok(0)
+}

@@ -1,0 +1,80 @@
+//! States that are pinned for backups.
+
+use coreplane_replica::MapSnapshot;
+use coreplane_server::SnapshotPage;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// So long nobody has to have asked for a page before a state is let go of: the versions that it sees take room.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// States at a time.
+const PINS_MAX: usize = 4;
+/// Bytes of a page, about; its last record may be longer.
+const PAGE_BYTES: usize = 1 << 20;
+/// Records of a page.
+const PAGE_LEN: usize = 10_000;
+
+struct Pin {
+    snapshot: Box<dyn MapSnapshot>,
+    asked: Instant,
+}
+
+/// The states that are pinned, by their numbers.
+#[derive(Default)]
+pub(crate) struct Pins {
+    pins: BTreeMap<u64, Pin>,
+    last: u64,
+}
+
+impl std::fmt::Debug for Pins {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pins").field("count", &self.pins.len()).finish_non_exhaustive()
+    }
+}
+
+impl Pins {
+    /// Keeps a state: its number.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub(crate) fn add(&mut self, snapshot: Box<dyn MapSnapshot>) -> Result<u64, String> {
+        if self.pins.len() >= PINS_MAX {
+            return Err(format!("TRYAGAIN {PINS_MAX} backups are under way"));
+        }
+        self.last += 1;
+        self.pins.insert(self.last, Pin { snapshot, asked: Instant::now() });
+        Ok(self.last)
+    }
+
+    /// Records from `start` on.
+    ///
+    /// # Errors
+    /// If there is no such state any more, or it cannot be read.
+    pub(crate) fn page(&mut self, pin: u64, start: &[u8]) -> Result<SnapshotPage, String> {
+        let gone = || format!("ERR no state is pinned as {pin}: nobody has asked for it in time");
+        let pin = self.pins.get_mut(&pin).ok_or_else(gone)?;
+        pin.asked = Instant::now();
+        let (mut page, mut bytes) = (SnapshotPage::default(), 0);
+        let shown = pin.snapshot.records().scan(start, None, false, usize::MAX, &mut |entry| {
+            let Some(record) = entry.record else { return true };
+            if bytes >= PAGE_BYTES || page.records.len() >= PAGE_LEN {
+                page.next = Some(entry.key.to_vec());
+                return false;
+            }
+            bytes += entry.key.len() + record.value.len();
+            page.records.push((entry.key.to_vec(), record.value.to_vec(), record.expires_at));
+            true
+        });
+        shown.map_err(|error| format!("ERR {error}"))?;
+        Ok(page)
+    }
+
+    pub(crate) fn remove(&mut self, pin: u64) {
+        self.pins.remove(&pin);
+    }
+
+    /// Lets go of those for which nobody has asked for a while.
+    pub(crate) fn tend(&mut self) {
+        self.pins.retain(|_, pin| pin.asked.elapsed() < PATIENCE);
+    }
+}
