@@ -184,6 +184,9 @@ impl Call {
     }
 }
 
+/// States of one search. A history with too many calls that were cut off cannot be judged.
+const STATES_MAX: usize = 20_000_000;
+
 /// True if the threads' events of one key (each in its order) have a linearization.
 pub fn is_linearizable(threads: &[Vec<Event>], sequences: Sequences) -> bool {
     let mut seen = HashSet::new();
@@ -201,6 +204,7 @@ pub fn is_linearizable(threads: &[Vec<Event>], sequences: Sequences) -> bool {
             for (register, last) in never.into_iter().chain(made) {
                 let mut done = done.clone();
                 done[thread] += 1;
+                assert!(seen.len() < STATES_MAX, "too many calls were cut off to find an order");
                 if seen.insert((done.clone(), register, last)) {
                     open.push((done, register, last));
                 }

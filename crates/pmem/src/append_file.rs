@@ -111,7 +111,10 @@ impl AppendFile {
 }
 
 /// Makes the names in a directory durable.
-fn sync_directory(directory: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// If the file system fails.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 

@@ -5,7 +5,7 @@ use coreplane_engine::{
     WriteOptions,
 };
 use coreplane_mvcc::{LogMap, MapKind, Options};
-use coreplane_pmem::media::sim::{Sim, SimOptions};
+use coreplane_pmem::media::sim::{Model, Sim, SimOptions};
 use coreplane_replica::{FollowerReads, Replica, Settings, map_options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +22,13 @@ fn seat(id: u64) -> Seat {
 }
 
 fn seat_of(kind: MapKind, id: u64, peers: Vec<u64>) -> Seat {
+    seat_on(Model::X86, kind, id, peers)
+}
+
+fn seat_on(model: Model, kind: MapKind, id: u64, peers: Vec<u64>) -> Seat {
     let (len, page_size) = (1 << 20, 4096);
-    let sim = Sim::new(&SimOptions { len, max_len: len, page_size, ..SimOptions::default() });
+    let sim =
+        Sim::new(&SimOptions { len, max_len: len, page_size, model, ..SimOptions::default() });
     let sim = sim.expect("memory");
     let options = map_options(&Options { background: false, ..Options::default() });
     let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options);
@@ -276,6 +281,41 @@ fn a_follower_shows_what_it_has() {
     let before = replica.age().expect("an age");
     run_without(&seats, 3, &[first]);
     assert!(replica.age().is_some_and(|age| age > before));
+}
+
+/// What a follower shows is durable with a majority, whatever its own file has synced by then.
+#[test]
+fn what_a_follower_shows_rests_on_nothing() {
+    for kind in MapKind::ALL {
+        let seats: Vec<Seat> =
+            (1..=3).map(|id| seat_on(Model::File, kind, id, vec![1, 2, 3])).collect();
+        let persist = || seats.iter().for_each(|it| it.replica.persisted().expect("persisted"));
+        let mut first = None;
+        for _ in 0..200 {
+            run(&seats, 1);
+            persist();
+            first = first.or_else(|| seats.iter().position(|it| it.replica.leads()));
+        }
+        let first = first.expect("a leader");
+        let reads = FollowerReads::of(Arc::clone(&seats[(first + 1) % 3].replica));
+        let mut hits = 0;
+        // Every fifth stays: the cleaner moves those.
+        for number in 0..6000_u32 {
+            let key = if number % 5 == 0 { 100 + number / 5 % 800 } else { number % 20 };
+            let _written =
+                seats[first].replica.put(&key.to_be_bytes(), &[7; 100], &early()).expect("put");
+            seats[first].replica.persisted().expect("persisted");
+            run(&seats, 1);
+            for key in [key, 100 + number * 7 % 800] {
+                let key = key.to_be_bytes();
+                let found = reads.get_with(&key, Visibility::Early, &mut |_| {}).expect("get");
+                assert!(found.ticket.is_durable(), "{kind:?}: it waits for this file");
+                hits += u32::from(found.hit);
+            }
+            persist();
+        }
+        assert!(hits > 5000, "{hits}");
+    }
 }
 
 fn put_all(replica: &Replica, count: u32) {

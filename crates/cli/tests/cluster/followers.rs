@@ -1,9 +1,10 @@
 //! Reads of what a follower has: by choice, and never older than the server allows.
 
-use crate::connect;
 use crate::nodes::nodes;
 use crate::pool::Place;
-use crate::session::{Outcome, Reply};
+use crate::session::{Client, Outcome, Reply};
+use crate::{ask, connect};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes.
@@ -63,6 +64,66 @@ fn a_follower_shows_what_is_not_too_old() -> Outcome<()> {
     let reply = reader.call(&[b"GET", b"k"])?;
     assert!(matches!(reply, Reply::Failed(_)), "{reply:?} is too old");
     Ok(())
+}
+
+/// What a follower shows rests on nothing of its own pool: not on what its cleaner moves, whose sync is under way.
+#[test]
+fn a_follower_on_a_disk_answers_while_its_pool_is_cleaned() -> Outcome<()> {
+    let place = Place::on_disk()?;
+    let nodes = nodes(&place, 3, 3, &["--media", "file"])?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    ask(&ports, &[b"SET", b"k", b"0"])?;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Outcome<()> {
+        let writer = scope.spawn(|| -> Outcome<()> {
+            let mut client = connect(ports[0])?;
+            let (mut wire, value) = (Vec::new(), [b'v'; 900]);
+            // Most are overwritten, and some stay: the cleaner moves those.
+            for number in 0..100_000_u32 {
+                let key =
+                    if number % 10 == 0 { number % 50_000 / 10 } else { number % 97 + 10_000 };
+                wire.clear();
+                Client::encode(&[b"SET", &key.to_be_bytes(), &value], &mut wire);
+                client.send_bytes(&wire)?;
+                if number % 50 == 49 {
+                    for _ in 0..50 {
+                        assert_eq!(client.receive()?, Reply::ok());
+                    }
+                }
+                if is_over.load(Ordering::Relaxed) && number % 50 == 49 {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        let readers: Vec<_> = ports
+            .iter()
+            .map(|port| {
+                let is_over = &is_over;
+                scope.spawn(move || -> Outcome<u64> {
+                    let (mut client, mut count) = (connect(*port)?, 0);
+                    assert_eq!(client.call(&[b"READONLY"])?, Reply::ok());
+                    while !is_over.load(Ordering::Relaxed) {
+                        let key = u32::to_be_bytes(count as u32 % 5_000);
+                        let reply = client.call(&[b"GET", &key])?;
+                        assert!(matches!(reply, Reply::Bulk(_)), "{reply:?}");
+                        count += 1;
+                    }
+                    Ok(count)
+                })
+            })
+            .collect();
+        let since = Instant::now();
+        while !writer.is_finished() && since.elapsed() < Duration::from_secs(8) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        writer.join().map_err(|_| "the writer has panicked")??;
+        for reader in readers {
+            assert!(reader.join().map_err(|_| "a reader has panicked")?? > 100);
+        }
+        Ok(())
+    })
 }
 
 /// What cluster clients ask: where the leader is, and where its followers are.

@@ -12,7 +12,8 @@ use super::core::Core;
 use crate::node::Role;
 use coreplane_engine::{
     Batch, Deferred, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
-    Mutation, Outcome, Record, Result, Stats, UnixMillis, Visibility, WriteOptions, Written,
+    Mutation, Outcome, Record, Result, Stats, Ticket, UnixMillis, Visibility, WriteOptions,
+    Written,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,17 +92,17 @@ impl FollowerReads {
     /// Shows a record, unless it has expired.
     fn show(&self, core: &Core, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
         let now = self.0.now(core);
-        let mut hit = false;
-        let mut found = core.node.with_map(|map| {
+        let (mut hit, ticket) = (false, Ticket::DURABLE);
+        // What is applied is durable with a majority, whatever this pool has still to sync: its tickets are no replica's.
+        core.node.with_map(|map| {
             map.get_with(key, Visibility::Early, &mut |record| {
                 if record.expires_at.is_none_or(|at| at > now) {
                     hit = true;
-                    visit(record);
+                    visit(Record { ticket, ..record });
                 }
             })
         })?;
-        found.hit = hit;
-        Ok(found)
+        Ok(Found { hit, ticket })
     }
 }
 

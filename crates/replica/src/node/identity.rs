@@ -78,6 +78,8 @@ impl Node {
         }
         if let Some(ticks) = self.silence.get_mut(&from) {
             *ticks = 0;
+            // Another pool with its number, of which was heard before, is none that takes its place later.
+            self.heard.insert(from, (envelope.identity, true));
         }
         Ok(true)
     }
@@ -242,10 +244,11 @@ impl Node {
             let view = self.view();
             (view.notes().clone(), view.control().applied)
         };
-        if notes.cluster == 0 && self.named_in != term {
-            // Of those who drop it now one is proposed in the next term.
+        if notes.cluster == 0
+            && self.named_in != term
+            && self.propose_name(mix(self.life).max(1)).is_ok()
+        {
             self.named_in = term;
-            let _begun = self.propose_name(mix(self.life).max(1)).is_ok();
         }
         notes.peers.iter().for_each(|peer| *self.silence.entry(peer.node).or_default() += 1);
         let patience = 2 * self.settings.election_ticks;

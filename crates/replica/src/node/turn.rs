@@ -13,7 +13,7 @@ use crate::codec::{Body, Envelope};
 use crate::members::NodeId;
 use coreplane_engine::{Result, Ticket};
 use coreplane_pmem::mutant;
-use raft::eraftpb::{Message as RaftMessage, MessageType};
+use raft::eraftpb::{EntryType, Message as RaftMessage, MessageType};
 
 impl Node {
     /// One turn: all that consensus wants written is written, with one commit; what may be said is said.
@@ -33,8 +33,11 @@ impl Node {
             let vote = state.filter(|state| *state != self.known_vote());
             let later = ready.take_persisted_messages();
             let applied = committed.last().map(|entry| entry.index);
-            // That entries were applied is durable with those behind them: nothing else rests on it.
-            let is_durable = entries.is_empty() && vote.is_none();
+            // That changes were applied is durable with the entries behind them: nothing else rests on it. Who stands for
+            // election among which members rests on it that those were applied.
+            let has_members =
+                committed.iter().any(|it| it.get_entry_type() != EntryType::EntryNormal);
+            let is_durable = entries.is_empty() && vote.is_none() && !has_members;
             // What is applied is durable with the next fence, before anything rests on an entry behind it: who has begun a
             // change of members does not stand for election as if there were none.
             let (committed, late) = match mutant!("replica.apply.late") {

@@ -70,6 +70,9 @@ impl SyncState {
             Ok(()) => syncs.done = syncs.done.max(upto),
             Err(error) => syncs.failure = Some(error.to_string()),
         }
+        drop(syncs);
+        self.done.notify_all();
+        self.listeners.lock().iter().for_each(|listener| listener());
     }
 
     /// The thread that syncs.
@@ -83,8 +86,6 @@ impl SyncState {
             let (upto, file) = (syncs.asked, syncs.file.clone());
             drop(syncs);
             self.ended(upto, file.map_or(Ok(()), |file| file.sync()));
-            self.done.notify_all();
-            self.listeners.lock().iter().for_each(|listener| listener());
             syncs = self.syncs.lock();
         }
     }

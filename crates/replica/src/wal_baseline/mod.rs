@@ -38,6 +38,7 @@ mod state;
 
 use coreplane_engine::{Batch, Error, Result};
 use coreplane_mvcc::{Control, LogAppend};
+use coreplane_pmem::append_file::sync_directory;
 use frame::Frame;
 use log_file::LogFile;
 use parking_lot::{Mutex, RwLock};
@@ -125,6 +126,8 @@ impl WalBaseline {
     /// [`Error::Unusable`] if somebody else has it open; [`Error::Corrupt`]; [`Error::Io`].
     pub fn open(directory: &Path, options: &WalOptions) -> Result<Self> {
         std::fs::create_dir_all(directory).map_err(io_error("create", directory))?;
+        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_directory(parent.unwrap_or(Path::new("."))).map_err(io_error("sync", directory))?;
         let path = directory.join("lock");
         let lock = File::create(&path).map_err(io_error("create", &path))?;
         lock.try_lock()

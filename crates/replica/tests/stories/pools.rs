@@ -311,6 +311,15 @@ fn a_stranger_does_not_take_the_place_of_a_member() {
         }
         let status = table.node(2).status();
         assert_eq!((status.members.voters.len(), status.members.joining.len()), (3, 0));
+        // It is gone; and much later the member is away for a while.
+        table.seats.remove(&STRANGER);
+        table.run(5);
+        table.part(&[2], &[1, 3]);
+        table.run(100);
+        table.cut.clear();
+        table.run(30);
+        let status = table.node(1).status();
+        assert_eq!((status.members.voters.len(), status.members.joining.len()), (3, 0));
         assert_eq!(table.node(2).installed(), 0);
     }
 }

@@ -29,6 +29,7 @@ fn needs_records(command: &Command) -> bool {
 /// True if the client has asked to be shown what a follower has: of keys that it names.
 fn is_follower_read(session: &Session, command: &Command) -> bool {
     session.is_read_only
+        && !session.is_forwarded
         && !command.has(WRITE)
         && command.keys.first != 0
         && command.name != "watch"
