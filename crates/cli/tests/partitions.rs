@@ -29,7 +29,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(120);
 /// Three of them write too, and go to another node when one does not answer; the others read, each from its node.
 const CLIENTS: u64 = 6;
 const WRITERS: u64 = 3;
-const KEYS: usize = 3;
+/// Of a round: with more writes of one key that were not answered its history could not be judged.
+const KEYS: usize = 6;
 /// How long a cut lasts, and how long there is none after it.
 const CUT: Duration = Duration::from_millis(1500);
 const WHOLE: Duration = Duration::from_millis(700);
