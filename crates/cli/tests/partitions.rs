@@ -151,8 +151,10 @@ struct Round<'r> {
     clock: &'r AtomicU64,
     is_over: &'r AtomicBool,
     first_key: usize,
-    /// Those that only read are shown what their node has.
+    /// Those that only read are shown what their node has. Those that write ask the leader, which goes on: so that all is
+    /// answered, and no order is soon found to be none.
     reads_followers: bool,
+    leader: usize,
 }
 
 fn number_in(bytes: &[u8]) -> Option<u64> {
@@ -200,6 +202,9 @@ fn client(round: &Round<'_>, me: u64, seed: u64) -> Vec<Told> {
     };
     let (mut connection, mut seen) = (None, 0);
     while !round.is_over.load(Ordering::Relaxed) {
+        if round.reads_followers && me < WRITERS {
+            at = round.leader - 1;
+        }
         let address = &round.addresses[at % round.addresses.len()];
         let Some(mut asked) = connection.take().or_else(|| connect(address)) else {
             at += usize::from(me < WRITERS);
@@ -337,9 +342,9 @@ impl Cluster {
         let addresses: Vec<String> = self.nodes.iter().map(Node::address).collect();
         let (is_over, clock) = (AtomicBool::new(false), &self.clock);
         let first_key = number as usize * KEYS;
-        let round =
-            Round { addresses: &addresses, clock, is_over: &is_over, first_key, reads_followers };
         let ((leader, term), mut all) = (leader_of(&self.nodes), Vec::new());
+        let (addresses, is_over) = (&addresses, &is_over);
+        let round = Round { addresses, clock, is_over, first_key, reads_followers, leader };
         std::thread::scope(|scope| -> Outcome<()> {
             let round = &round;
             let clients: Vec<_> = (0..CLIENTS)

@@ -13,7 +13,7 @@
 use crate::codec::to_members_entry;
 use crate::entry::{Header, Kind, decode_changes, encode_changes};
 use crate::map::ReplicaMap;
-use crate::members::{Members, NodeId, Notes};
+use crate::members::{Members, NODES_MAX, NodeId, Notes};
 use bytes::Bytes;
 use coreplane_engine::{Batch, Error, Result, Ticket};
 use coreplane_mvcc::{Control, LogAppend};
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use raft::eraftpb::{Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes that an entry takes in the ring beside its own.
@@ -40,6 +40,8 @@ pub(crate) struct LogView {
     gone: (u64, u64),
     control: Control,
     notes: Notes,
+    /// How often entries were asked for to be sent, by the first of them, since the last tick.
+    sent: BTreeMap<u64, usize>,
     /// Entries that are pending cannot be read.
     pub(crate) is_damaged: bool,
     /// Why the map could not be read, until somebody asks.
@@ -60,6 +62,7 @@ impl LogView {
             ring_bytes_max,
             base: (0, 0),
             gone: (0, 0),
+            sent: BTreeMap::new(),
             control: Control::default(),
             notes: notes_of(&control)?,
             is_damaged: false,
@@ -83,6 +86,20 @@ impl LogView {
         }
         view.control = control;
         Ok(view)
+    }
+
+    /// A tick of time has passed: what was sent may be sent again.
+    pub(crate) fn tick(&mut self) {
+        self.sent.clear();
+    }
+
+    /// True if these entries were sent to everybody since the last tick. Consensus would send them again with each answer
+    /// to a heartbeat, as long as the follower lacks them; and when a network that was cut is whole again there are as many
+    /// answers as reads were asked of the leader meanwhile.
+    fn was_sent(&mut self, low: u64) -> bool {
+        let count = self.sent.entry(low).or_default();
+        *count += 1;
+        *count > NODES_MAX && !mutant!("replica.entries.again")
     }
 
     /// Reads all that is pending; the term of the newest entry.
@@ -337,14 +354,18 @@ impl Storage for SharedView {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
-        let view = self.0.lock();
+        let mut view = self.0.lock();
         if low <= view.base.0 {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
         if high > view.control.newest + 1 {
             return Err(raft::Error::Store(StorageError::Unavailable));
+        }
+        if context.can_async() && view.was_sent(low) {
+            // The next tick asks again.
+            return Err(raft::Error::Store(StorageError::LogTemporarilyUnavailable));
         }
         let (most, mut bytes) = (max_size.into().unwrap_or(u64::MAX), 0);
         let mut entries = Vec::new();

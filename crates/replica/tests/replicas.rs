@@ -6,7 +6,7 @@ use coreplane_engine::{
 };
 use coreplane_mvcc::{LogMap, MapKind, Options};
 use coreplane_pmem::media::sim::{Model, Sim, SimOptions};
-use coreplane_replica::{FollowerReads, Replica, Settings, map_options};
+use coreplane_replica::{Envelope, FollowerReads, Replica, Settings, map_options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -316,6 +316,64 @@ fn what_a_follower_shows_rests_on_nothing() {
         }
         assert!(hits > 5000, "{hits}");
     }
+}
+
+/// What was said to a follower while its network was cut arrives in one piece. It lacks much, and answers as often as reads
+/// were asked meanwhile: it is not sent all that it lacks as often.
+#[test]
+fn a_follower_that_was_cut_off_is_sent_what_it_lacks_a_few_times() {
+    let seats: Vec<Seat> = (1..=3).map(seat).collect();
+    let first = leader(&seats);
+    let cut = (first + 1) % 3;
+    let (replica, id) = (&seats[first].replica, cut as u64 + 1);
+    let mut kept = Vec::new();
+    let deliver = |kept: &mut Vec<Envelope>, bytes: &mut usize| loop {
+        let letters: Vec<_> = seats.iter().flat_map(|it| it.replica.take_envelopes()).collect();
+        if letters.is_empty() {
+            break;
+        }
+        for letter in letters {
+            if letter.to == id && letter.from == first as u64 + 1 {
+                let mut encoded = Vec::new();
+                letter.encode(&mut encoded);
+                *bytes += encoded.len();
+                kept.push(letter);
+            } else {
+                seats[letter.to as usize - 1].replica.receive(letter).expect("receive");
+            }
+        }
+    };
+    let mut bytes = 0;
+    for number in 0..400_u32 {
+        let key = (number % 50).to_be_bytes();
+        let _written = replica.put(&key, &[7; 1000], &early()).expect("put");
+        let _found = replica.get_with(&key, Visibility::Early, &mut |_| {}).expect("get");
+        replica.persisted().expect("it goes on");
+        deliver(&mut kept, &mut bytes);
+        if number % 100 == 0 {
+            replica.tick().expect("tick");
+        }
+    }
+    // Some is lost, so that it lacks all that is behind.
+    kept.remove(0);
+    bytes = 0;
+    while !kept.is_empty() {
+        for letter in std::mem::take(&mut kept) {
+            seats[cut].replica.receive(letter).expect("receive");
+            deliver(&mut kept, &mut bytes);
+        }
+    }
+    for _ in 0..20 {
+        replica.tick().expect("tick");
+        deliver(&mut kept, &mut bytes);
+        for letter in std::mem::take(&mut kept) {
+            seats[cut].replica.receive(letter).expect("receive");
+            deliver(&mut kept, &mut bytes);
+        }
+    }
+    assert!(bytes < 20 << 20, "{bytes} bytes of 400 values of 1,000");
+    let newest = replica.status().newest;
+    assert_eq!(seats[cut].replica.status().newest, newest, "it has all");
 }
 
 fn put_all(replica: &Replica, count: u32) {

@@ -212,6 +212,7 @@ impl Node {
     /// As [`Node::step`].
     pub fn tick(&mut self) -> Result<()> {
         self.run(|node| {
+            node.view().tick();
             node.tick_identity();
             let waits = node.is_waiting();
             if let State::Running(raw) = &mut node.state

@@ -56,6 +56,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.damage.forgotten", "a node whose log is damaged votes for less", STORIES),
     Mutant::new("replica.install.forgotten", "a node that installs votes for less", STORIES),
     Mutant::new("replica.install.vote", "a node that installs forgets its vote", WORLD),
+    Mutant::new("replica.entries.again", "a follower is sent the same again and again", REPLICAS),
     Mutant::new("replica.room.alone", "a proposal whose room others have been promised", REPLICAS),
     Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", REPLICAS),
     Mutant::new("replica.turn.late", "more is proposed than a turn has room for", REPLICAS),
