@@ -259,7 +259,7 @@ impl LogMap {
         self.set(change)
     }
 
-    /// Notes who the members are: at most [`MEMBERS_MAX`] bytes.
+    /// Notes who the members are: at most [`MEMBERS_MAX`](crate::MEMBERS_MAX) bytes.
     ///
     /// # Errors
     /// [`Error::ValueTooLong`]; [`Error::NoSpace`]; if the medium fails.
