@@ -8,7 +8,8 @@ use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Loss, Matrix, MemberState, Options};
 use shelf::sample::{at, key, opened, put, put_back, refused, standing, take_out, two_by_two};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 #[test]
 fn what_cannot_be_proven_current_is_refused() {
@@ -101,15 +102,22 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     put(&matrix, affected, b"newest");
     shelf.gate(follower).is_full.store(true, Ordering::SeqCst);
     shelf.pull(holder);
+    let has_begun = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Who meets the one that is gone waits until its successor has made what it can.
         scope.spawn(|| {
+            has_begun.store(true, Ordering::SeqCst);
             while standing(&matrix, holder) != MemberState::Absent {
                 for key in others {
                     assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"value"[..]));
                 }
             }
         });
+        // Were the follower found to be full before anybody has met the one that is gone, that one would be the last.
+        while !has_begun.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(200));
         shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
     });
     let fails = |what: &str, error: Option<Error>| match error {
