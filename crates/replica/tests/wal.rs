@@ -217,3 +217,32 @@ fn what_is_damaged_is_no_log() {
     }
     assert_eq!(open(directory.path()).unwrap().len(), 10);
 }
+
+/// The next log file begins with what is pending; the power goes while that is written. All of it is in the file before.
+#[test]
+fn a_log_file_that_was_just_begun_takes_nothing_back() {
+    let directory = tempfile::tempdir_in(MEMORY).unwrap();
+    let map = open(directory.path()).unwrap();
+    let log = files(directory.path(), "log").remove(0);
+    let (mut before, mut newest) = (Vec::new(), 0);
+    while files(directory.path(), "log").last() == Some(&log) {
+        before = fs::read(&log).unwrap();
+        newest = map.control().newest;
+        let mut batch = Batch::new();
+        batch.put(&newest.to_le_bytes(), &[3; 50]);
+        append(&map, newest + 1, &newest.to_le_bytes(), &batch);
+        map.wait_durable(map.commit().unwrap()).unwrap();
+    }
+    let next = files(directory.path(), "log").pop().unwrap();
+    let begun = fs::read(&next).unwrap();
+    assert!(newest > 5 && begun.len() > before.len() / 2);
+    drop(map);
+    for len in 0..=begun.len() {
+        let copy = tempfile::tempdir_in(MEMORY).unwrap();
+        fs::write(copy.path().join(log.file_name().unwrap()), &before).unwrap();
+        fs::write(copy.path().join(next.file_name().unwrap()), &begun[..len]).unwrap();
+        let map = open(copy.path()).unwrap();
+        assert!(map.control().newest >= newest, "cut at {len}: {}", map.control().newest);
+        assert!(pending(&map).iter().map(|it| it.0).eq(1..=map.control().newest));
+    }
+}

@@ -39,6 +39,7 @@ mod state;
 use coreplane_engine::{Batch, Error, Result};
 use coreplane_mvcc::{Control, LogAppend};
 use coreplane_pmem::append_file::sync_directory;
+use coreplane_pmem::mutant;
 use frame::Frame;
 use log_file::LogFile;
 use parking_lot::{Mutex, RwLock};
@@ -206,6 +207,9 @@ impl Inner {
             (self.control.applied + 1..).zip(&self.pending)
         {
             self.log.add(&Frame::Entry { timestamp, header, changes });
+        }
+        if mutant!("replica.wal.begun") {
+            return Ok(number);
         }
         self.log.commit()?;
         self.log.sync_now()?;

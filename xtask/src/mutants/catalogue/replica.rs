@@ -6,6 +6,7 @@ use super::{Mutant, Suite};
 const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in_memory"]);
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
 const REPLICAS: Suite = Suite::of("coreplane-replica", "replicas", &[]);
+const WAL: Suite = Suite::of("coreplane-replica", "wal", &[]);
 const WORLD: Suite = Suite::of("coreplane-replica", "world", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -56,6 +57,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.damage.forgotten", "a node whose log is damaged votes for less", STORIES),
     Mutant::new("replica.install.forgotten", "a node that installs votes for less", STORIES),
     Mutant::new("replica.install.vote", "a node that installs forgets its vote", WORLD),
+    Mutant::new("replica.wal.restated", "a log file that is begun takes entries back", WAL),
+    Mutant::new("replica.wal.begun", "a checkpoint makes void what is nowhere else", WAL),
     Mutant::new("replica.entries.again", "a follower is sent the same again and again", REPLICAS),
     Mutant::new("replica.room.alone", "a proposal whose room others have been promised", REPLICAS),
     Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", REPLICAS),
