@@ -9,7 +9,7 @@ use coreplane_pmem::media::sim::{Model, Sim, SimOptions};
 use coreplane_replica::{Envelope, FollowerReads, Replica, Settings, map_options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 struct Seat {
     replica: Arc<Replica>,
@@ -271,6 +271,23 @@ fn a_follower_shows_what_it_has() {
     let since = Instant::now();
     run(&seats, 2);
     assert!(replica.age().is_some_and(|age| age <= since.elapsed()));
+    // It is as old as its question, however long the answer took.
+    std::thread::sleep(Duration::from_millis(40));
+    let before = Instant::now();
+    replica.tick().expect("tick");
+    let asked = replica.take_envelopes();
+    std::thread::sleep(Duration::from_millis(40));
+    for letter in asked {
+        seats[letter.to as usize - 1].replica.receive(letter).expect("receive");
+    }
+    for _ in 0..10 {
+        let letters: Vec<_> = seats.iter().flat_map(|it| it.replica.take_envelopes()).collect();
+        for letter in letters {
+            seats[letter.to as usize - 1].replica.receive(letter).expect("receive");
+        }
+    }
+    let age = replica.age().expect("an age");
+    assert!(age >= Duration::from_millis(40) && age <= before.elapsed(), "{age:?}");
     assert_eq!(get(&reads).as_deref(), Some(&b"v"[..]));
     assert_eq!(reads.len().expect("len"), 1);
     let refused = reads.put(b"k", b"w", &WriteOptions::default());

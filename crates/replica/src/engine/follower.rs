@@ -15,6 +15,7 @@ use coreplane_engine::{
     Mutation, Outcome, Record, Result, Stats, Ticket, UnixMillis, Visibility, WriteOptions,
     Written,
 };
+use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +39,8 @@ impl Age {
     /// What was asked by this number is applied.
     pub(super) fn told(&mut self, number: u64) {
         if let Some(asked) = self.asked.remove(&number) {
-            self.since = self.since.max(Some(asked));
+            let told = mutant!("replica.age.told").then(Instant::now);
+            self.since = self.since.max(Some(told.unwrap_or(asked)));
         }
         let since = self.since;
         self.asked.retain(|_, asked| Some(*asked) > since);

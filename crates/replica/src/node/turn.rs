@@ -37,7 +37,9 @@ impl Node {
             // election among which members rests on it that those were applied.
             let has_members =
                 committed.iter().any(|it| it.get_entry_type() != EntryType::EntryNormal);
-            let is_durable = entries.is_empty() && vote.is_none() && !has_members;
+            let is_durable = entries.is_empty()
+                && vote.is_none()
+                && (!has_members || mutant!("replica.members.lazy"));
             // What is applied is durable with the next fence, before anything rests on an entry behind it: who has begun a
             // change of members does not stand for election as if there were none.
             let (committed, late) = match mutant!("replica.apply.late") {

@@ -334,6 +334,23 @@ fn an_entry_that_is_damaged_is_not_one_that_never_was() {
     }
 }
 
+/// Nothing comes behind a change of members, and the power goes: who has applied it knows of it.
+#[test]
+fn a_change_of_members_that_was_applied_is_not_forgotten() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (3, 4));
+        table.lead(1);
+        table.put(1, b"before");
+        table.run(5);
+        table.change(1, &[MemberChange::Learner(4)]);
+        table.run(5);
+        assert!(table.node(2).status().members.learners.contains(&4));
+        table.seat(2).cut();
+        table.seat(2).start();
+        assert!(table.node(2).status().members.learners.contains(&4), "{kind:?}");
+    }
+}
+
 /// A follower asks how fresh it is; of a leader that is none any more it hears nothing.
 #[test]
 fn a_follower_knows_how_fresh_it_is() {

@@ -59,6 +59,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.install.vote", "a node that installs forgets its vote", WORLD),
     Mutant::new("replica.wal.restated", "a log file that is begun takes entries back", WAL),
     Mutant::new("replica.wal.begun", "a checkpoint makes void what is nowhere else", WAL),
+    Mutant::new("replica.members.lazy", "a change of members is applied and forgotten", STORIES),
+    Mutant::new("replica.age.told", "a follower counts its age from the answer", REPLICAS),
     Mutant::new("replica.entries.again", "a follower is sent the same again and again", REPLICAS),
     Mutant::new("replica.room.alone", "a proposal whose room others have been promised", REPLICAS),
     Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", REPLICAS),
