@@ -1,9 +1,9 @@
 //! Who leads and where the nodes are: what the loops of the server ask.
 
 use crate::backup::Pins;
-use coreplane_engine::Deferred;
+use coreplane_engine::{Deferred, DurableListener};
 use coreplane_replica::{FollowerReads, MemberChange, Members, NodeId, Replica, Role, Status};
-use coreplane_server::{ClusterInfo, MemberInfo, SnapshotPage, Standing};
+use coreplane_server::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -143,7 +143,7 @@ impl ClusterInfo for Directory {
     }
 
     fn applied(&self) -> u64 {
-        self.replica.status().applied
+        self.replica.applied()
     }
 
     fn copies(&self) -> usize {
@@ -186,8 +186,8 @@ impl ClusterInfo for Directory {
                 begun.map(|()| "begun".to_owned()).map_err(|error| self.refusal(&error))
             }
             _ => Err(
-                "ERR CLUSTER has STATUS, INFO, MYID, SLOTS, SHARDS, KEYSLOT key, ADD node, REMOVE node and \
-                 TRANSFER node"
+                "ERR CLUSTER has STATUS, INFO, MYID, SLOTS, SHARDS, KEYSLOT key, ADD node, REMOVE node, \
+                 TRANSFER node, WATCH index and UNWATCH"
                     .to_owned(),
             ),
         }
@@ -249,6 +249,19 @@ impl ClusterInfo for Directory {
 
     fn unpin(&self, pin: u64) {
         self.pins.lock().remove(pin);
+    }
+
+    fn changes_since(
+        &self,
+        index: u64,
+        bytes_max: usize,
+    ) -> coreplane_engine::Result<Vec<AppliedEntry>> {
+        let entries = self.replica.changes_since(index, bytes_max)?.into_iter();
+        Ok(entries.map(|it| AppliedEntry { index: it.index, changes: it.changes }).collect())
+    }
+
+    fn on_applied(&self, listener: DurableListener) {
+        self.replica.on_applied(listener);
     }
 
     fn follower_reads(&self) -> Option<&dyn Deferred> {

@@ -41,7 +41,7 @@
 //! | `wal_baseline` | the thesis's baseline behind that: a log beside a map |
 //! | `log_view` | the map as consensus sees it |
 //! | `node` | the node: `settings`, its `start`, `admission` of messages, who may `propose`, `reads`, what is done to `apply`, `transfer` of snapshots |
-//! | `engine` | the node as an engine: the `core` behind its lock, `effects` of proposals, the `settlement` of tickets, `read`, `write`, `walk`, what a `follower` shows |
+//! | `engine` | the node as an engine: the `core` behind its lock, `effects` of proposals, the `settlement` of tickets, `read`, `write`, `walk`, what a `follower` shows, the `feed` of changes |
 //!
 //! # Departures from the thesis (3.4)
 //!
@@ -59,9 +59,9 @@ mod node;
 mod wal_baseline;
 
 pub use codec::{Envelope, Invalid};
-pub use engine::{FollowerReads, Replica, map_options};
+pub use engine::{ChangeFeed, FollowerReads, Replica, map_options};
 pub use entry::ENTRY_BYTES_MAX;
 pub use map::{MapSnapshot, ReplicaMap};
 pub use members::{MemberChange, Members, NodeId};
-pub use node::{MemberProgress, Node, Output, Proposal, Role, Settings, Status};
+pub use node::{AppliedEntry, MemberProgress, Node, Output, Proposal, Role, Settings, Status};
 pub use wal_baseline::{WalBaseline, WalOptions};

@@ -283,6 +283,32 @@ impl LogView {
         }
     }
 
+    /// Entries that are applied, those behind this index, of so many bytes, or one.
+    ///
+    /// # Errors
+    /// [`Error::HistoryGone`] if the ring has let go of the first.
+    pub(crate) fn applied_since(&self, index: u64, bytes_max: usize) -> Result<Vec<Entry>> {
+        let applied = self.control.applied;
+        let first = self.ring.front().map_or(u64::MAX, |entry| entry.index);
+        let horizon = applied.min(first - 1);
+        if index < horizon && !mutant!("replica.feed.gap") {
+            return Err(Error::HistoryGone { asked: index, horizon });
+        }
+        if self.control.is_installing {
+            return Ok(Vec::new());
+        }
+        let mut bytes = 0;
+        let is_shown = |entry: &&Entry| {
+            let is_first = bytes == 0;
+            bytes += bytes_of(entry);
+            let is_applied = entry.index <= applied || mutant!("replica.feed.early");
+            is_applied && (is_first || bytes <= bytes_max)
+        };
+        let skipped = (index + 1).saturating_sub(first);
+        let shown = self.ring.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX));
+        Ok(shown.take_while(is_shown).cloned().collect())
+    }
+
     /// The term of an entry, if it can be told.
     pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
         if index == self.base.0 {

@@ -1,6 +1,6 @@
 //! The cluster that a server is a node of, as far as clients are told of it.
 
-use coreplane_engine::{Deferred, UnixMillis};
+use coreplane_engine::{Batch, Deferred, DurableListener, Result as EngineResult, UnixMillis};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
@@ -37,6 +37,15 @@ pub struct SnapshotPage {
     pub records: Vec<(Vec<u8>, Vec<u8>, Option<UnixMillis>)>,
     /// The key with which the next page begins; none: this is the last one.
     pub next: Option<Vec<u8>>,
+}
+
+/// An entry that a node has applied.
+#[derive(Debug, Clone)]
+pub struct AppliedEntry {
+    /// Its index.
+    pub index: u64,
+    /// What it has changed; nothing, if it is one of the cluster's own.
+    pub changes: Batch,
 }
 
 /// What a node knows of its cluster.
@@ -81,6 +90,16 @@ pub trait ClusterInfo: Send + Sync + Debug {
 
     /// Lets go of what was pinned by this number.
     fn unpin(&self, pin: u64);
+
+    /// Entries that are applied here, those behind this index in their order, of so many bytes, or one; none if nothing
+    /// newer is applied here.
+    ///
+    /// # Errors
+    /// [`HistoryGone`](coreplane_engine::Error::HistoryGone) if the node does not have all of them any more.
+    fn changes_since(&self, index: u64, bytes_max: usize) -> EngineResult<Vec<AppliedEntry>>;
+
+    /// Registers who is called, from any thread, whenever more is applied here.
+    fn on_applied(&self, listener: DurableListener);
 
     /// What this node has applied, to be read though another one leads; none if it may be older than the server allows,
     /// or nobody knows how old it is: then this node finds out.

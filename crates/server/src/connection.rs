@@ -189,6 +189,8 @@ pub(crate) struct Connection {
     pub is_ended: bool,
     /// What it was answered in this turn is not durable yet.
     pub rests: bool,
+    /// It is in the list of those that watch changes.
+    pub is_fed: bool,
     /// When its output exceeded the soft limit.
     pub over_soft_limit_since: Option<std::time::Instant>,
     /// To the leader of the cluster, if it runs commands for the client.
@@ -213,6 +215,7 @@ impl Connection {
             is_half_closed: false,
             is_ended: false,
             rests: false,
+            is_fed: false,
             over_soft_limit_since: None,
             upstream: None,
         }

@@ -82,6 +82,8 @@ pub(crate) struct EventLoop {
     pub(crate) unreached: Vec<usize>,
     /// All that is to be done again waits for something else.
     is_waiting: bool,
+    /// Connections that watch changes.
+    pub(crate) feeds: Vec<usize>,
 }
 
 impl EventLoop {
@@ -115,6 +117,7 @@ impl EventLoop {
             service: None,
             unreached: Vec::new(),
             is_waiting: false,
+            feeds: Vec::new(),
         }
     }
 
@@ -155,6 +158,7 @@ impl EventLoop {
         if is_woken {
             self.read_inbox();
         }
+        self.push_changes();
         self.end_turn();
         if let Some(service) = &mut self.service {
             service.end_turn(self.poll.registry());
@@ -267,6 +271,7 @@ impl EventLoop {
                 Err(_) => return self.drop_connection(key),
             }
         }
+        self.note_feed(key);
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -441,7 +446,8 @@ impl EventLoop {
         if connection.is_closing() && left == 0 {
             return self.drop_connection(key);
         }
-        let may_go_on = connection.is_stalled || connection.is_readable || was_paused;
+        let is_fed = connection.is_fed && sent > 0;
+        let may_go_on = connection.is_stalled || connection.is_readable || was_paused || is_fed;
         if may_go_on && left as u64 <= pause / 2 && !connection.is_queued {
             connection.is_queued = true;
             self.again.push(key);

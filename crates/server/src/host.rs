@@ -32,6 +32,8 @@ pub(crate) struct Port {
     pub waker: mio::Waker,
     /// Some of its answers wait for durability.
     pub awaits_durable: AtomicBool,
+    /// Some of its clients watch changes.
+    pub has_feeds: AtomicBool,
     /// What it counts.
     pub counters: LoopCounters,
 }

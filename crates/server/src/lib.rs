@@ -41,6 +41,7 @@ mod config;
 mod connection;
 mod counters;
 mod event_loop;
+mod feed;
 mod figures;
 mod glob;
 mod host;
@@ -62,7 +63,7 @@ mod watch;
 mod withheld;
 
 pub use administration::Administration;
-pub use cluster::{ClusterInfo, MemberInfo, SnapshotPage, Standing};
+pub use cluster::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};
 pub use service::{PolledService, Wake};

@@ -108,6 +108,7 @@ impl EventLoop {
             // Who waits for us is not idle.
             let waits = connection.output.is_held()
                 || connection.is_stalled
+                || connection.is_fed
                 || connection.upstream_state().is_awaited;
             if idle_max > 0 && idle >= idle_max.into() && !waits {
                 self.drop_connection(key);

@@ -9,7 +9,7 @@ use crate::listener::Listeners;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::service::PolledService;
-use coreplane_engine::Deferred;
+use coreplane_engine::{Deferred, DurableListener};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::io;
@@ -111,17 +111,10 @@ impl Server {
                 .map_err(|source| Error::Io { context: "watching for connections", source })?;
         }
         let host = Host::new(config, engine, ports, listeners.addresses());
-        let waiting = Arc::downgrade(&host);
-        host.engine.on_durable(Arc::new(move || {
-            let Some(host) = waiting.upgrade() else {
-                return;
-            };
-            for port in &host.ports {
-                if port.awaits_durable.load(Ordering::SeqCst) {
-                    port.wake();
-                }
-            }
-        }));
+        host.engine.on_durable(waking(&host, |port| port.awaits_durable.load(Ordering::SeqCst)));
+        if let Some(cluster) = &host.config.cluster {
+            cluster.on_applied(waking(&host, |port| port.has_feeds.load(Ordering::SeqCst)));
+        }
         let mut listeners = Some(listeners);
         let mut loops: Vec<EventLoop> = polls
             .into_iter()
@@ -187,12 +180,23 @@ impl Server {
     }
 }
 
+/// Wakes the loops of which this is true.
+fn waking(host: &Arc<Host>, is_waiting: fn(&Port) -> bool) -> DurableListener {
+    let host = Arc::downgrade(host);
+    Arc::new(move || {
+        if let Some(host) = host.upgrade() {
+            host.ports.iter().filter(|port| is_waiting(port)).for_each(Port::wake);
+        }
+    })
+}
+
 fn port() -> io::Result<(Poll, Port)> {
     let poll = Poll::new()?;
     let port = Port {
         inbox: Mutex::default(),
         waker: Waker::new(poll.registry(), WAKE)?,
         awaits_durable: AtomicBool::new(false),
+        has_feeds: AtomicBool::new(false),
         counters: LoopCounters::new(COMMANDS.len()),
     };
     Ok((poll, port))

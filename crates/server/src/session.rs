@@ -1,6 +1,7 @@
 //! What a connection has agreed upon with its client.
 
 use crate::clients::ClientInfo;
+use crate::feed::Feed;
 use crate::resp::frame::{Span, Words};
 use crate::resp::reply::Proto;
 use coreplane_engine::Clear;
@@ -135,6 +136,8 @@ pub(crate) struct Session {
     pub is_read_only: bool,
     /// The command that is run is such a read.
     pub shows_follower: bool,
+    /// The changes that it watches.
+    pub feed: Option<Feed>,
     /// How it stands with the leader.
     pub upstream: UpstreamState,
     /// What it has agreed upon is other: so is that with the leader.
@@ -161,6 +164,7 @@ impl Session {
             is_forwarded: false,
             is_read_only: false,
             shows_follower: false,
+            feed: None,
             upstream: UpstreamState::default(),
             begins_anew: false,
             info,

@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub(super) may_expire: bool,
     pub(super) counts: Counts,
     pub(super) age: Age,
+    /// What was applied when somebody was told of it last.
+    told_applied: u64,
 }
 
 /// How a key stands.
@@ -71,7 +73,14 @@ impl Core {
             may_expire: true,
             counts: Counts::default(),
             age: Age::default(),
+            told_applied: 0,
         }
+    }
+
+    /// True if more is applied than when it was asked last.
+    pub(super) fn note_applied(&mut self) -> bool {
+        let applied = self.node.applied();
+        std::mem::replace(&mut self.told_applied, applied) != applied
     }
 
     /// Takes note of what the node has to tell; true if somebody may have waited for it.

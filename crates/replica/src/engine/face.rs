@@ -185,6 +185,7 @@ impl Engine for Replica {
     fn close(&self) -> Result<()> {
         let mut core = self.core.lock();
         core.is_closed = true;
+        self.changed.notify_all();
         core.node.with_map(|map| map.close())
     }
 

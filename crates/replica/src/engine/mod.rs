@@ -22,6 +22,7 @@
 mod core;
 mod effects;
 mod face;
+mod feed;
 mod follower;
 mod read;
 mod settlement;
@@ -39,6 +40,7 @@ use coreplane_engine::{
     UnixMillis, VerifyReport,
 };
 use coreplane_mvcc::Options;
+pub use feed::ChangeFeed;
 pub use follower::FollowerReads;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -64,6 +66,8 @@ pub struct Replica {
     listeners: RwLock<Vec<DurableListener>>,
     /// Of what is durable here, whatever others say.
     listeners_here: Arc<RwLock<Vec<DurableListener>>>,
+    /// Of what is applied here.
+    listeners_applied: RwLock<Vec<DurableListener>>,
     cursors: Mutex<Cursors<Box<[u8]>>>,
     time: TimeSource,
     limits: Limits,
@@ -104,6 +108,7 @@ impl Replica {
             changed: Condvar::new(),
             listeners: RwLock::default(),
             listeners_here,
+            listeners_applied: RwLock::default(),
             cursors: Mutex::new(Cursors::behind(life >> 2 & !0xffff_ffff)),
             time: time.unwrap_or_else(|| Arc::new(UnixMillis::now)),
         })
@@ -114,10 +119,16 @@ impl Replica {
         let mut core = self.core.lock();
         let called = call(&mut core.node);
         let is_news = core.take_output();
+        let is_applied = core.note_applied();
         drop(core);
-        if is_news {
+        if is_news || is_applied {
             self.changed.notify_all();
+        }
+        if is_news {
             self.listeners.read().iter().for_each(|listener| listener());
+        }
+        if is_applied {
+            self.listeners_applied.read().iter().for_each(|listener| listener());
         }
         called
     }

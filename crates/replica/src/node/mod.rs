@@ -11,14 +11,15 @@ mod transfer;
 mod turn;
 
 use crate::codec::{Body, Envelope};
+use crate::entry::decode_changes;
 use crate::log_view::{LogView, SharedView};
 use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::NodeId;
-use coreplane_engine::{Error, Result, Ticket, UnixMillis};
+use coreplane_engine::{Batch, Error, Result, Ticket, UnixMillis};
 use parking_lot::{Mutex, MutexGuard};
-use raft::eraftpb::Message as RaftMessage;
+use raft::eraftpb::{Entry, EntryType, Message as RaftMessage};
 use raft::{RawNode, StateRole};
-pub use settings::{MemberProgress, Output, Proposal, Role, Settings, Status};
+pub use settings::{AppliedEntry, MemberProgress, Output, Proposal, Role, Settings, Status};
 use start::{begin, consensus, damage, form};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -282,6 +283,27 @@ impl Node {
         let term = raw.raft.term;
         let leads = raw.raft.state == StateRole::Leader;
         (leads && self.view().applied_term() == term).then_some(term)
+    }
+
+    /// The newest entry that readers see.
+    pub fn applied(&self) -> u64 {
+        self.view().control().applied
+    }
+
+    /// Entries that are applied, those behind this index, of so many bytes, or one.
+    ///
+    /// # Errors
+    /// [`Error::HistoryGone`] if not all of them are in DRAM any more.
+    pub fn applied_since(&self, index: u64, bytes_max: usize) -> Result<Vec<AppliedEntry>> {
+        let entries = self.view().applied_since(index, bytes_max)?;
+        let applied = |entry: &Entry| AppliedEntry {
+            index: entry.index,
+            changes: match entry.get_entry_type() {
+                EntryType::EntryNormal => decode_changes(&entry.data).unwrap_or_default(),
+                _ => Batch::new(),
+            },
+        };
+        Ok(entries.iter().map(applied).collect())
     }
 
     /// How far the members have come, of a leader; nothing of others.

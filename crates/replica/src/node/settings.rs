@@ -2,7 +2,7 @@
 
 use crate::codec::Envelope;
 use crate::members::{Members, NodeId};
-use coreplane_engine::Ticket;
+use coreplane_engine::{Batch, Ticket};
 
 /// How a node is.
 #[derive(Debug, Clone)]
@@ -75,6 +75,15 @@ pub struct Proposal {
     pub number: u64,
     /// Where its entry is, unless another leader puts another one there.
     pub index: u64,
+}
+
+/// An entry that is applied.
+#[derive(Debug, Clone)]
+pub struct AppliedEntry {
+    /// Its index, which is the sequence of the records that it has made.
+    pub index: u64,
+    /// What it has changed; nothing, if it is one of the cluster's own.
+    pub changes: Batch,
 }
 
 /// How far a node has come, as its leader knows.

@@ -1,6 +1,8 @@
 //! The cluster that this server is a node of: `CLUSTER`, `READONLY`, `READWRITE`, `ROLE`.
 
-use super::{Answer, Call, Failure, is};
+use super::{Answer, Call, Failure, NOT_INTEGER, SYNTAX, is};
+use crate::feed::Feed;
+use crate::resp::reply::Proto;
 use crate::{ClusterInfo, MemberInfo, SnapshotPage, Standing};
 use coreplane_engine::UnixMillis;
 use std::net::SocketAddr;
@@ -34,8 +36,8 @@ fn cluster_of(call: &Call<'_, '_>) -> Result<Arc<dyn ClusterInfo>, Failure> {
     call.host.config.cluster.clone().ok_or_else(|| off.into())
 }
 
-/// `CLUSTER subcommand …`: what cluster clients ask (`SLOTS`, `SHARDS`, `INFO`, `MYID`, `KEYSLOT`), and what the operator wants
-/// (`STATUS`, `ADD`, `REMOVE`, `TRANSFER`)
+/// `CLUSTER subcommand …`: what cluster clients ask (`SLOTS`, `SHARDS`, `INFO`, `MYID`, `KEYSLOT`), what is for those who watch
+/// changes (`WATCH`, `UNWATCH`, `SNAPSHOT`), and what the operator wants (`STATUS`, `ADD`, `REMOVE`, `TRANSFER`)
 pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
     let cluster = cluster_of(call)?;
     match call.word(1) {
@@ -49,6 +51,12 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
         }
         word if is(word, "SHARDS") && call.words.len() == 2 => {
             shards(call, &*cluster);
+            Ok(())
+        }
+        word if is(word, "WATCH") => watch(call, &*cluster),
+        word if is(word, "UNWATCH") && call.words.len() == 2 => {
+            call.session.feed = None;
+            call.reply.ok();
             Ok(())
         }
         word if is(word, "SNAPSHOT") => snapshot(call, &*cluster),
@@ -66,6 +74,25 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
             Ok(())
         }
     }
+}
+
+/// `CLUSTER WATCH index [PREFIX prefix]`: from now on the client is pushed what this node has applied behind that index, and
+/// will, of keys that begin so. The answer is the index of what is applied by now.
+fn watch(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
+    let prefix = match call.words.len() {
+        3 => &[][..],
+        5 if is(call.word(3), "PREFIX") => call.word(4),
+        _ => return Err(SYNTAX.into()),
+    };
+    if call.session.proto != Proto::Three {
+        return Err("ERR changes are pushed, which takes RESP3: send HELLO 3 before".into());
+    }
+    let index = u64::try_from(call.integer(2)?).map_err(|_| NOT_INTEGER)?;
+    // That the first of them are gone is told at once.
+    cluster.changes_since(index, 1)?;
+    call.session.feed = Some(Feed::new(index, prefix));
+    call.reply.int(i64::try_from(cluster.applied()).unwrap_or(i64::MAX));
+    Ok(())
 }
 
 /// `CLUSTER SNAPSHOT`: a number, and the index of what is pinned by it. `CLUSTER SNAPSHOT number start`: a page of it, as

@@ -109,6 +109,11 @@ impl Reply<'_> {
         self.len_header(b'*', len);
     }
 
+    /// The head of a push of `len` parts, to a client that speaks RESP3.
+    pub(crate) fn push(&mut self, len: usize) {
+        self.len_header(b'>', len);
+    }
+
     /// The head of a map of `len` pairs.
     pub(crate) fn map(&mut self, len: usize) {
         match self.proto {

@@ -61,6 +61,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.wal.begun", "a checkpoint makes void what is nowhere else", WAL),
     Mutant::new("replica.members.lazy", "a change of members is applied and forgotten", STORIES),
     Mutant::new("replica.age.told", "a follower counts its age from the answer", REPLICAS),
+    Mutant::new("replica.feed.early", "what a majority does not have is shown", REPLICAS),
+    Mutant::new("replica.feed.gap", "changes that are gone are passed over", REPLICAS),
     Mutant::new("replica.entries.again", "a follower is sent the same again and again", REPLICAS),
     Mutant::new("replica.room.alone", "a proposal whose room others have been promised", REPLICAS),
     Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", REPLICAS),

@@ -1,0 +1,156 @@
+//! Changes that clients watch: what this node of a cluster has applied is pushed to them, entry by entry.
+//!
+//! ```text
+//!   CLUSTER WATCH 41 PREFIX user: ─▶ 44                        applied here by now
+//!     > changes 42  user:1 value -     user:2 - -              key, value (none: deleted), expiry
+//!     > changes 44                                             nothing of these keys up to there
+//!     > changes-gone 97                                        entries up to 97 are gone: the watch has ended
+//! ```
+//!
+//! An entry is pushed when a majority has it, whole and once, in the order of indices. A client that takes nothing is pushed
+//! nothing, until the entries that it lacks are gone; it is told so.
+
+use crate::connection::Connection;
+use crate::event_loop::EventLoop;
+use crate::resp::reply::{Proto, Reply};
+use crate::{AppliedEntry, ClusterInfo};
+use coreplane_engine::{ChangeRef, Error, UnixMillis};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes of entries that are asked for at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// Bytes that wait for a client beyond which it is pushed no more: what it lacks is kept once, for all who watch.
+const WAITING_MAX: usize = 1 << 20;
+/// So long a client is told nothing at most, if entries have come that change none of its keys.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// What a client watches.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    /// The last entry that was looked at, and the last that the client was told of.
+    index: u64,
+    told: u64,
+    told_at: Instant,
+    /// Of the keys.
+    prefix: Vec<u8>,
+}
+
+impl Feed {
+    /// Of changes behind this index of keys with this prefix.
+    pub(crate) fn new(index: u64, prefix: &[u8]) -> Self {
+        Self { index, told: index, told_at: Instant::now(), prefix: prefix.to_vec() }
+    }
+
+    /// Pushes an entry, if it changes any of the keys.
+    fn push(&mut self, entry: &AppliedEntry, out: &mut Vec<u8>) {
+        self.index = entry.index;
+        let is_of_keys = |change: &ChangeRef<'_>| change.key().starts_with(&self.prefix);
+        let count = entry.changes.changes().filter(is_of_keys).count();
+        if count == 0 {
+            return;
+        }
+        let mut reply = Reply { out, proto: Proto::Three };
+        reply.push(2 + 3 * count);
+        head(&mut reply, "changes", entry.index);
+        for change in entry.changes.changes().filter(is_of_keys) {
+            reply.bulk(change.key());
+            let (value, expires_at) = match change {
+                ChangeRef::Put { value, expires_at, .. } => (Some(value), expires_at),
+                ChangeRef::Delete { .. } => (None, None),
+            };
+            match value {
+                Some(value) => reply.bulk(value),
+                None => reply.null(),
+            }
+            match expires_at {
+                Some(UnixMillis(at)) => reply.int(i64::try_from(at).unwrap_or(i64::MAX)),
+                None => reply.null(),
+            }
+        }
+        (self.told, self.told_at) = (entry.index, Instant::now());
+    }
+
+    /// Says how far all has been looked at, if nothing was pushed for a while.
+    fn tell_progress(&mut self, out: &mut Vec<u8>) {
+        if self.told < self.index && self.told_at.elapsed() >= SILENCE {
+            let mut reply = Reply { out, proto: Proto::Three };
+            reply.push(2);
+            head(&mut reply, "changes", self.index);
+            (self.told, self.told_at) = (self.index, Instant::now());
+        }
+    }
+}
+
+fn head(reply: &mut Reply<'_>, kind: &str, index: u64) {
+    reply.bulk(kind.as_bytes());
+    reply.int(i64::try_from(index).unwrap_or(i64::MAX));
+}
+
+/// Pushes what there is to a client that takes it; false if its watch has ended.
+fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection) -> bool {
+    let session = &mut connection.session;
+    if session.proto != Proto::Three {
+        session.feed = None;
+    }
+    let Some(feed) = &mut session.feed else { return false };
+    while connection.output.len() < WAITING_MAX {
+        let out = connection.output.buffer();
+        match cluster.changes_since(feed.index, PIECE_BYTES) {
+            Ok(entries) if entries.is_empty() => {
+                feed.tell_progress(out);
+                break;
+            }
+            Ok(entries) => entries.iter().for_each(|entry| feed.push(entry, out)),
+            Err(error) => {
+                let horizon =
+                    if let Error::HistoryGone { horizon, .. } = error { horizon } else { 0 };
+                let mut reply = Reply { out, proto: Proto::Three };
+                reply.push(2);
+                head(&mut reply, "changes-gone", horizon);
+                session.feed = None;
+                return false;
+            }
+        }
+    }
+    true
+}
+
+impl EventLoop {
+    /// Takes note of a connection that has begun to watch.
+    pub(crate) fn note_feed(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.session.feed.is_some() && !connection.is_fed {
+            connection.is_fed = true;
+            self.feeds.push(key);
+            // What is applied from now on wakes the loop; what was before is asked for in this turn.
+            self.port().has_feeds.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Pushes what is applied to those who watch.
+    pub(crate) fn push_changes(&mut self) {
+        if self.feeds.is_empty() {
+            return;
+        }
+        let host = Arc::clone(&self.host);
+        let Some(cluster) = host.config.cluster.as_deref() else { return };
+        let mut feeds = std::mem::take(&mut self.feeds);
+        feeds.retain(|key| {
+            let Some(connection) = self.connections.get_mut(*key) else { return false };
+            let len = connection.output.len();
+            // A connection that has come to the place of another one is not fed.
+            let goes_on = connection.is_fed && serve(cluster, connection);
+            connection.is_fed &= goes_on;
+            if connection.output.len() != len {
+                self.touch(*key);
+            }
+            goes_on
+        });
+        self.feeds = feeds;
+        if self.feeds.is_empty() {
+            self.port().has_feeds.store(false, Ordering::SeqCst);
+        }
+    }
+}
