@@ -29,6 +29,9 @@
 //!   [WITHVALUES] [WITHEXPIRIES]`, bounds as for `ZRANGEBYLEX`. What is there all the while is shown,
 //!   each key once.
 //!
+//! - **Retries.** `ONCE client number command …` runs a command that writes, once, however often it is sent with that number:
+//!   its answer is remembered with what it has changed.
+//!
 //! Differences from Redis: there is one database; records are strings; times of access are not
 //! recorded (`OBJECT IDLETIME` is 0); `WAIT` and `WAITAOF` do not wait for replicas, of which
 //! there are none.

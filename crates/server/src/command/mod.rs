@@ -21,6 +21,7 @@ mod long_double;
 mod many;
 mod matrix;
 mod object;
+mod once;
 mod range;
 mod route;
 mod scan;

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Call, client, client_kill, cluster, commands, config, connection, counter, durability,
-    expire, info, key, keyspace, many, matrix, object, range, scan, server, set, string,
+    expire, info, key, keyspace, many, matrix, object, once, range, scan, server, set, string,
     transaction,
 };
 
@@ -140,7 +140,7 @@ const OBJECT: &[Command] = &[
     row("object|refcount", 3, 0, OBJECT_KEY, object::reference_count),
 ];
 
-const ROWS: [Command; 78] = [
+const ROWS: [Command; 79] = [
     row("append", 3, WRITE, ONE, string::append),
     row("auth", -2, NO_AUTH, NONE, connection::auth),
     row("bgrewriteaof", 1, 0, NONE, durability::rewrite_log),
@@ -183,6 +183,7 @@ const ROWS: [Command; 78] = [
     row("msetnx", -3, WRITE | ALONE, PAIRS, many::set_if_absent),
     row("multi", 1, AT_ONCE | RECORDS, NONE, transaction::multi),
     whole("object", -2, object::part_missing, OBJECT),
+    row("once", -4, WRITE | ALONE | NO_MULTI, NONE, once::once),
     row("persist", 2, WRITE, ONE, expire::persist),
     row("pexpire", -3, WRITE, ONE, expire::in_millis),
     row("pexpireat", -3, WRITE, ONE, expire::at_millis),

@@ -57,6 +57,11 @@ impl<'a> Words<'a> {
         self.bytes.get(start..end)
     }
 
+    /// The command that the words from `index` on are.
+    pub(crate) fn tail(&self, index: usize) -> Self {
+        Self { bytes: self.bytes, spans: self.spans.get(index..).unwrap_or_default() }
+    }
+
     /// The words from `index` on.
     pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;

@@ -1,0 +1,124 @@
+//! A command that may be sent again, and is run once.
+//!
+//! A client that was told `INDETERMINATE`, or nothing, does not know whether its command was run. It gives its commands
+//! numbers that rise, and sends the same again:
+//!
+//! ```text
+//!   ONCE teller-4 17 INCRBY balance 5 ─▶ 105
+//!   ONCE teller-4 17 INCRBY balance 5 ─▶ 105     it was run before: its answer, and nothing else
+//!   ONCE teller-4 16 …                ─▶ an error: 17 was run since
+//! ```
+//!
+//! What the command changes, the number and the answer are one batch. They are a record beside the others,
+//! `coreplane:once:CLIENT`, which expires a day after the last command: so a cluster's next leader, a backup and a pool that is
+//! opened again know of them.
+
+use super::table::{AT_ONCE, COMMANDS, NO_MULTI, WRITE, find};
+use super::{Answer, Call, Failure, NOT_INTEGER, wrong_arity};
+use crate::resp::frame::Words;
+use crate::resp::number::parse_i64;
+use crate::resp::reply::Reply;
+use coreplane_engine::UnixMillis;
+
+const PREFIX: &[u8] = b"coreplane:once:";
+/// So long a client's last command is remembered.
+const MEMORY_MS: u64 = 24 * 60 * 60 * 1000;
+/// Bytes of an answer that is remembered.
+const ANSWER_MAX: usize = 1 << 20;
+
+/// The last command of a client.
+struct Last {
+    sequence: i64,
+    proto: u8,
+    answer: Vec<u8>,
+}
+
+impl Last {
+    fn encode(&self) -> Vec<u8> {
+        let Self { sequence, proto, answer } = self;
+        [format!("{sequence} {proto} ").as_bytes(), answer].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut parts = bytes.splitn(3, |byte| *byte == b' ');
+        let sequence = parse_i64(parts.next()?)?;
+        let proto = u8::try_from(parse_i64(parts.next()?)?).ok()?;
+        Some(Self { sequence, proto, answer: parts.next()?.to_vec() })
+    }
+}
+
+/// `ONCE client sequence command [arg ...]`, alone among the event loops
+pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
+    let sequence = parse_i64(call.word(2)).filter(|it| *it >= 0).ok_or(NOT_INTEGER)?;
+    let words = call.words.tail(3);
+    let command = find(words.at(0)).map(|index| &COMMANDS[index]);
+    let command = command.filter(|it| it.has(WRITE) && !it.has(NO_MULTI | AT_ONCE));
+    let command = command.ok_or("ERR ONCE runs a command that writes")?;
+    if !command.accepts(words.len()) {
+        return Err(wrong_arity(command.name));
+    }
+    let key = [PREFIX, call.word(1)].concat();
+    let mut last = None;
+    call.store.read(&key, &mut |record| last = Some(Last::decode(&record.value.to_vec())))?;
+    if let Some(last) = last {
+        let last = last.ok_or("ERR the record of the client's last command is none of ONCE's")?;
+        if last.sequence > sequence {
+            return Err(format!("ERR {} was run since", last.sequence).into());
+        }
+        if last.sequence == sequence {
+            return answer_again(call, &last);
+        }
+    }
+    call.store.begin(2, words.from(0).map(<[u8]>::len).sum());
+    let start = call.reply.out.len();
+    run_inner(call, command, words)?;
+    let answer = call.reply.out.get(start..).unwrap_or_default().to_vec();
+    if answer.len() > ANSWER_MAX {
+        return Err("ERR the answer is too long to be remembered: nothing was done".into());
+    }
+    let proto = call.session.proto.number();
+    let until = UnixMillis(call.store.now.0.saturating_add(MEMORY_MS));
+    call.store.put(&key, &Last { sequence, proto, answer }.encode(), Some(until))?;
+    call.store.finish()?;
+    Ok(())
+}
+
+fn answer_again(call: &mut Call<'_, '_>, last: &Last) -> Answer {
+    if last.proto != call.session.proto.number() {
+        return Err(format!("ERR it was answered in RESP{}: send HELLO {0}", last.proto).into());
+    }
+    call.reply.out.extend_from_slice(&last.answer);
+    Ok(())
+}
+
+fn run_inner(
+    call: &mut Call<'_, '_>,
+    command: &super::table::Command,
+    words: Words<'_>,
+) -> Result<(), Failure> {
+    let mut inner = Call {
+        words,
+        name: command.name,
+        reply: Reply { proto: call.session.proto, out: call.reply.out },
+        session: call.session,
+        store: call.store,
+        host: call.host,
+        member: call.member,
+    };
+    (command.run)(&mut inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_what_it_was() {
+        let last = Last { sequence: 7, proto: 3, answer: b"$3\r\n  1\r\n".to_vec() };
+        let again = Last::decode(&last.encode()).expect("one");
+        assert_eq!((again.sequence, again.proto, again.answer), (7, 3, last.answer));
+        for none in [&b""[..], b"7", b"7 3", b"x 3 +OK", b"7 300 +OK"] {
+            assert!(Last::decode(none).is_none());
+        }
+    }
+}
