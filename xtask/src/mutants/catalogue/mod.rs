@@ -7,6 +7,7 @@ mod pmem;
 mod record;
 mod replica;
 mod scmkv;
+mod tio;
 
 /// Tests that are run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +74,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Mutant> {
         pmem::MUTANTS,
         record::MUTANTS,
         scmkv::MUTANTS,
+        tio::MUTANTS,
         bptree::MUTANTS,
         mkvs::MUTANTS,
         mvcc::MUTANTS,
@@ -93,7 +95,8 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        let crates = ["pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc.", "replica."];
+        let crates =
+            ["pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc.", "replica.", "tio."];
         assert!(names.iter().all(|name| crates.iter().any(|it| name.starts_with(it))));
     }
 }

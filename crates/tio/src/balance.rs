@@ -1,0 +1,276 @@
+//! Which queue set a device is bound to (section 5 of the paper).
+//!
+//! ```text
+//!   Tio_list_load      set 0      set 1      set 2      set 3
+//!   IoT_number             2          1          3          0
+//!   T_interval         20 ms      10 ms     300 ms          0
+//!   K                  10 ms      10 ms     100 ms   infinite     ─▶ a new device goes to set 3, and the next to set 2
+//! ```
+//!
+//! K is the mean interval of a set's devices. That is no load: a set with two devices of 10 ms has twice the load of a set
+//! with one, and the same K. [`Policy::Rate`] sums what devices write a second, and takes the least.
+//!
+//! What a device has written stays where it is: its extents are in the partition of the set that it was bound to then. So it
+//! may be bound anew at any time, and no two of its requests change their order.
+
+use crate::tio::Source;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How a newcomer's queue set is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// The paper's: the highest mean interval takes the newcomer; a set without devices first.
+    Paper,
+    /// The least sum of rates takes the newcomer.
+    #[default]
+    Rate,
+    /// The number of the connection, which stands in for the process id, modulo the number of sets: as the paper does where
+    /// devices are not known.
+    Pid,
+    /// A hash of the device's number, modulo the number of sets.
+    Hash,
+}
+
+/// `paper`, `rate`, `pid`, `hash`.
+impl std::str::FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "paper" => Ok(Self::Paper),
+            "rate" => Ok(Self::Rate),
+            "pid" => Ok(Self::Pid),
+            "hash" => Ok(Self::Hash),
+            _ => Err(format!("`{text}` is none of paper, rate, pid, hash")),
+        }
+    }
+}
+
+/// Of a device of which nothing is known yet.
+const INTERVAL_UNKNOWN: Duration = Duration::from_secs(1);
+/// Writes after which an interval is estimated first; then after twice as many each time.
+const ARRIVALS_MIN: u64 = 16;
+
+/// A row of the paper's table.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Load {
+    /// Devices that are bound to the set.
+    pub devices: u64,
+    /// The sum of their intervals, in seconds.
+    pub interval_s: f64,
+    /// The sum of their rates, a second.
+    pub rate: f64,
+}
+
+#[derive(Debug)]
+struct Bound {
+    set: usize,
+    interval: Duration,
+    is_stated: bool,
+    /// Connections that write its data.
+    connections: u64,
+    writes: u64,
+    first: Option<Instant>,
+}
+
+/// Which device is bound to which set.
+#[derive(Debug)]
+pub(crate) struct Balance {
+    policy: Policy,
+    loads: Vec<Load>,
+    bound: HashMap<(bool, u64), Bound>,
+}
+
+fn hash(number: u64) -> u64 {
+    let mixed = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+impl Balance {
+    pub(crate) fn new(policy: Policy, sets: usize) -> Self {
+        Self { policy, loads: vec![Load::default(); sets], bound: HashMap::new() }
+    }
+
+    /// The paper's table.
+    pub(crate) fn loads(&self) -> Vec<Load> {
+        self.loads.clone()
+    }
+
+    fn choose(&self, source: &Source) -> usize {
+        let sets = self.loads.len() as u64;
+        let by = |value: &dyn Fn(&Load) -> f64| {
+            let rows = self.loads.iter().enumerate();
+            // The first of equals.
+            rows.min_by(|(_, one), (_, other)| value(one).total_cmp(&value(other)))
+                .map_or(0, |it| it.0)
+        };
+        match self.policy {
+            Policy::Paper => by(&|load| match load.devices {
+                0 => f64::NEG_INFINITY,
+                devices => -load.interval_s / devices as f64,
+            }),
+            Policy::Rate => by(&|load| load.rate),
+            Policy::Pid => (source.connection % sets) as usize,
+            Policy::Hash => (hash(source.key().1) % sets) as usize,
+        }
+    }
+
+    fn add(&mut self, set: usize, interval: Duration, sign: f64) {
+        if let Some(load) = self.loads.get_mut(set) {
+            load.devices = if sign > 0.0 { load.devices + 1 } else { load.devices - 1 };
+            load.interval_s += sign * interval.as_secs_f64();
+            load.rate += sign / interval.as_secs_f64().max(1e-9);
+            if load.devices == 0 {
+                // What rounding has left.
+                *load = Load::default();
+            }
+        }
+    }
+
+    /// A connection begins: its device is bound to a set, unless it is.
+    pub(crate) fn join(&mut self, source: &Source) -> usize {
+        let key = source.key();
+        if let Some(bound) = self.bound.get_mut(&key) {
+            bound.connections += 1;
+            let (set, before) = (bound.set, bound.interval);
+            if let Some(stated) = source.interval {
+                (bound.interval, bound.is_stated) = (stated, true);
+                self.add(set, before, -1.0);
+                self.add(set, stated, 1.0);
+            }
+            return set;
+        }
+        let interval = source.interval.unwrap_or(INTERVAL_UNKNOWN);
+        let set = self.choose(source);
+        self.add(set, interval, 1.0);
+        let is_stated = source.interval.is_some();
+        let bound = Bound { set, interval, is_stated, connections: 1, writes: 0, first: None };
+        self.bound.insert(key, bound);
+        set
+    }
+
+    /// A connection has ended: with the last one of its device the load is given back.
+    pub(crate) fn leave(&mut self, source: &Source) {
+        let key = source.key();
+        let Some(bound) = self.bound.get_mut(&key) else { return };
+        bound.connections -= 1;
+        if bound.connections == 0 {
+            let (set, interval) = (bound.set, bound.interval);
+            self.bound.remove(&key);
+            self.add(set, interval, -1.0);
+        }
+    }
+
+    /// Where new extents of a source go.
+    pub(crate) fn set_of(&self, source: &Source) -> usize {
+        self.bound.get(&source.key()).map_or_else(|| self.choose(source), |bound| bound.set)
+    }
+
+    /// A source has written: what its interval is, if that was not stated.
+    pub(crate) fn note_write(&mut self, source: &Source, now: Instant) {
+        let key = source.key();
+        let Some(bound) = self.bound.get_mut(&key).filter(|bound| !bound.is_stated) else { return };
+        bound.writes += 1;
+        let first = *bound.first.get_or_insert(now);
+        if bound.writes < ARRIVALS_MIN || !bound.writes.is_power_of_two() {
+            return;
+        }
+        let gaps = u32::try_from(bound.writes - 1).unwrap_or(u32::MAX);
+        let estimate = (now.saturating_duration_since(first) / gaps).max(Duration::from_nanos(1));
+        let (set, before) = (bound.set, bound.interval);
+        bound.interval = estimate;
+        self.add(set, before, -1.0);
+        // As if it came now: what it writes first from now on goes where there is least to do.
+        let next = self.choose(source);
+        self.add(next, estimate, 1.0);
+        if let Some(bound) = self.bound.get_mut(&key) {
+            bound.set = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(device: u64, interval_ms: u64) -> Source {
+        let interval = Some(Duration::from_millis(interval_ms));
+        Source { connection: device, device: Some(device), interval }
+    }
+
+    #[test]
+    fn the_paper_fills_empty_sets_and_then_that_of_the_highest_mean() {
+        let mut balance = Balance::new(Policy::Paper, 3);
+        assert_eq!(balance.join(&device(1, 10)), 0);
+        assert_eq!(balance.join(&device(2, 100)), 1);
+        assert_eq!(balance.join(&device(3, 40)), 2);
+        assert_eq!(balance.join(&device(4, 20)), 1, "its mean is 100");
+        // Now 60, and still the highest.
+        assert_eq!(balance.join(&device(5, 10)), 1);
+        // (100 + 20 + 10) / 3 = 43.
+        assert_eq!(balance.join(&device(6, 10)), 1);
+        assert_eq!(balance.join(&device(7, 10)), 2);
+        balance.leave(&device(1, 10));
+        assert_eq!(balance.loads()[0], Load::default());
+        assert_eq!(balance.join(&device(8, 5)), 0, "it has none any more");
+    }
+
+    /// Of 200 devices, whose intervals are from a millisecond to a minute.
+    fn skew(policy: Policy) -> f64 {
+        let mut balance = Balance::new(policy, 4);
+        for number in 0..200_u64 {
+            let interval = 1.058_f64.powi((hash(number) % 196) as i32);
+            balance.join(&device(number, interval as u64 + 4));
+        }
+        let rates: Vec<f64> = balance.loads().iter().map(|load| load.rate).collect();
+        rates.iter().copied().fold(0.0, f64::max) / (rates.iter().sum::<f64>() / 4.0)
+    }
+
+    #[test]
+    fn rates_are_balanced_where_no_device_dominates_and_means_are_not() {
+        let (rate, paper) = (skew(Policy::Rate), skew(Policy::Paper));
+        assert!(rate < 1.1, "{rate}");
+        assert!(paper > rate, "{paper} by the paper, {rate} by rates");
+    }
+
+    #[test]
+    fn an_interval_that_nobody_states_is_estimated() {
+        let mut balance = Balance::new(Policy::Rate, 2);
+        let unknown = Source::of_connection(9);
+        balance.join(&unknown);
+        let start = Instant::now();
+        for write in 0..ARRIVALS_MIN as u32 {
+            balance.note_write(&unknown, start + write * Duration::from_millis(5));
+        }
+        let rate: f64 = balance.loads().iter().map(|load| load.rate).sum();
+        assert!((rate - 200.0).abs() < 1.0, "{rate}");
+        // One that is stated is not.
+        balance.join(&device(1, 1000));
+        for write in 0..100 {
+            balance.note_write(&device(1, 1000), start + write * Duration::from_millis(5));
+        }
+        let rate: f64 = balance.loads().iter().map(|load| load.rate).sum();
+        assert!((rate - 201.0).abs() < 1.0, "{rate}");
+    }
+
+    #[test]
+    fn a_device_has_one_set_however_many_connections_it_has() {
+        let mut balance = Balance::new(Policy::Rate, 4);
+        let first = balance.join(&device(1, 10));
+        balance.join(&device(2, 10));
+        let again = Source { connection: 77, ..device(1, 10) };
+        assert_eq!(balance.join(&again), first);
+        balance.leave(&again);
+        assert_eq!(balance.set_of(&device(1, 10)), first);
+        assert_eq!(balance.loads()[first].devices, 1);
+        balance.leave(&device(1, 10));
+        assert_eq!(balance.loads()[first].devices, 0);
+        for policy in [Policy::Pid, Policy::Hash] {
+            let mut balance = Balance::new(policy, 4);
+            let sets: Vec<usize> = (0..64).map(|it| balance.join(&device(it, 10))).collect();
+            assert!((0..4).all(|set| sets.contains(&set)), "{sets:?}");
+        }
+    }
+}

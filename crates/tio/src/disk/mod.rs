@@ -1,0 +1,285 @@
+//! A disk over partitions: which partition an extent is in, and which queue set does what.
+//!
+//! ```text
+//!   requests ─▶ their extents' partitions ─▶ set 0 … set n (one a partition) ─▶ partition 0 … n
+//!                 │ of an extent that is nowhere: that of the set to which the source is bound
+//! ```
+//!
+//! All requests for an extent are done by one set, in whichever connection they came: so a read sees what was written before
+//! it, and a pool has one writer.
+
+mod open;
+mod run;
+
+use crate::balance::{Balance, Load, Policy};
+use crate::error::Result;
+use crate::queue::QueueSet;
+use crate::tio::Source;
+use crate::volume::{Findings, Volume};
+use coreplane_pmem::{MediaChoice, Medium};
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::JoinHandle;
+
+/// How requests reach the partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// A queue set for each partition: the paper's driver.
+    #[default]
+    MultiQueue,
+    /// One queue set for all: what the paper compares with.
+    SingleQueue,
+    /// None: whoever makes a request does it, at the same time as others. So Linux's driver of persistent memory does.
+    Sync,
+}
+
+/// `multi`, `single`, `sync`.
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "multi" => Ok(Self::MultiQueue),
+            "single" => Ok(Self::SingleQueue),
+            "sync" => Ok(Self::Sync),
+            _ => Err(format!("`{text}` is none of multi, single, sync")),
+        }
+    }
+}
+
+/// How a disk is made and opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes of the disk that is made; rounded up to whole sectors.
+    pub size: u64,
+    /// Partitions of the disk that is made.
+    pub partitions: u32,
+    /// Bytes of a sector of the disk that is made.
+    pub sector_len: u32,
+    /// The medium.
+    pub media: MediaChoice,
+    /// How a newcomer's queue set is chosen.
+    pub policy: Policy,
+    /// How requests reach the partitions.
+    pub mode: Mode,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            size: 1 << 30,
+            partitions: 4,
+            sector_len: 4096,
+            media: MediaChoice::Auto,
+            policy: Policy::default(),
+            mode: Mode::default(),
+        }
+    }
+}
+
+/// No partition has the extent.
+const NOWHERE: u8 = u8::MAX;
+/// Partitions of a disk at most.
+const PARTITIONS_MAX: u32 = 64;
+
+/// What the threads of the sets share.
+#[derive(Debug)]
+struct Shared {
+    volumes: Vec<Volume>,
+    /// In which partition each extent is.
+    owners: Box<[AtomicU8]>,
+    sets: Vec<QueueSet>,
+    balance: Mutex<Balance>,
+    /// Of the one who takes an extent in.
+    placing: Mutex<()>,
+    mode: Mode,
+    len: u64,
+}
+
+/// A disk.
+#[derive(Debug)]
+pub struct Disk {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    paths: Vec<PathBuf>,
+}
+
+impl Disk {
+    /// Bytes of the disk.
+    pub fn len(&self) -> u64 {
+        self.shared.len
+    }
+
+    /// True if it has no bytes, which no disk is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of a sector.
+    pub fn sector_len(&self) -> u32 {
+        self.shared.volumes.first().map_or(0, |volume| volume.geometry().sector_len)
+    }
+
+    /// The pools of its partitions.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// What it rests on.
+    pub fn medium(&self) -> Option<Medium> {
+        self.shared.volumes.first().map(|volume| volume.pool().medium())
+    }
+
+    /// True if a write is durable when it is done.
+    pub fn is_durable_at_once(&self) -> bool {
+        self.shared.volumes.iter().all(Volume::is_durable_at_once)
+    }
+
+    /// The paper's table: how many devices each queue set has, and how often they write.
+    pub fn loads(&self) -> Vec<Load> {
+        self.shared.balance.lock().loads()
+    }
+
+    /// A source begins to make requests: its device is bound to a queue set.
+    pub fn join(&self, source: &Source) {
+        self.shared.balance.lock().join(source);
+    }
+
+    /// A source has ended: its load is given back.
+    pub fn leave(&self, source: &Source) {
+        self.shared.balance.lock().leave(source);
+    }
+
+    /// Makes durable all that was done before, by whichever source.
+    ///
+    /// # Errors
+    /// [`Error::Sync`](crate::Error::Sync), for ever after.
+    pub fn flush(&self) -> Result<()> {
+        self.shared.flush()
+    }
+
+    /// Shows which parts of a range have blocks and which have none, in order, until `visit` says no.
+    pub fn status(&self, place: u64, len: u64, visit: &mut dyn FnMut(u64, bool) -> bool) {
+        let end = place.saturating_add(len).min(self.len());
+        let sector_len = u64::from(self.sector_len());
+        let (mut at, mut start, mut before) = (place, place, None);
+        while at < end {
+            let has_block = self.shared.has_block(at / sector_len);
+            if before.is_some_and(|before| before != has_block) {
+                if !visit(at - start, !has_block) {
+                    return;
+                }
+                start = at;
+            }
+            before = Some(has_block);
+            at = (at / sector_len + 1) * sector_len;
+        }
+        if let Some(has_block) = before {
+            visit(end - start, has_block);
+        }
+    }
+
+    /// Reads all sectors and holds them against their checksums, while requests go on. `progress` is told how many extents of
+    /// how many were read.
+    ///
+    /// # Errors
+    /// Only if it could not go on.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Findings> {
+        let mut findings = Findings::default();
+        for volume in &self.shared.volumes {
+            findings.repaired += volume.repaired;
+        }
+        let extents = self.shared.owners.len() as u64;
+        for extent in 0..extents {
+            if let Some(volume) =
+                self.shared.owner(extent).and_then(|at| self.shared.volumes.get(at))
+            {
+                findings.add(volume.verify_extent(extent)?);
+            }
+            progress(extent + 1, extents);
+        }
+        Ok(findings)
+    }
+
+    /// For tests: fails unless each page of the partitions is a block that one sector has, a map page, or free.
+    #[doc(hidden)]
+    pub fn check_blocks(&self) -> std::result::Result<(), String> {
+        self.shared.volumes.iter().try_for_each(Volume::check_blocks)
+    }
+
+    /// For tests: bytes of a partition of such a disk.
+    #[doc(hidden)]
+    pub fn partition_len(options: &Options) -> Result<u64> {
+        open::geometry_of(options)?.partition_bytes(options.partitions)
+    }
+
+    /// Makes all durable, and ends the threads.
+    ///
+    /// # Errors
+    /// As [`Disk::flush`].
+    pub fn close(mut self) -> Result<()> {
+        self.end();
+        self.flush()
+    }
+
+    fn end(&mut self) {
+        self.shared.sets.iter().for_each(QueueSet::close);
+        for thread in self.threads.drain(..) {
+            // One that has panicked has said so.
+            let _ended = thread.join().is_ok();
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn owner(&self, extent: u64) -> Option<usize> {
+        let owner = self.owners.get(usize::try_from(extent).ok()?)?.load(Ordering::Acquire);
+        (owner != NOWHERE).then_some(usize::from(owner))
+    }
+
+    fn has_block(&self, sector: u64) -> bool {
+        let Some(per) = self.volumes.first().map(|it| it.geometry().extent_sectors()) else {
+            return false;
+        };
+        let owner = self.owner(sector / per).and_then(|at| self.volumes.get(at));
+        owner.is_some_and(|volume| volume.has_block(sector))
+    }
+
+    /// The partition of an extent that is to be written: that of the source's set, or, if that is full, the one with most
+    /// room.
+    fn place(&self, extent: u64, source: &Source) -> Result<usize> {
+        if let Some(owner) = self.owner(extent) {
+            return Ok(owner);
+        }
+        let _alone = coreplane_pmem::spin::lock(&self.placing);
+        if let Some(owner) = self.owner(extent) {
+            return Ok(owner);
+        }
+        let bound = coreplane_pmem::spin::lock(&self.balance).set_of(source) % self.volumes.len();
+        let by_room =
+            (0..self.volumes.len()).max_by_key(|at| self.volumes.get(*at).map(Volume::room));
+        let fits = |at: &usize| self.volumes.get(*at).is_some_and(|volume| volume.room() > 0);
+        let owner = Some(bound).filter(fits).or(by_room).unwrap_or(bound);
+        if let Some(volume) = self.volumes.get(owner) {
+            volume.take_in(extent)?;
+        }
+        if let Some(place) = self.owners.get(extent as usize) {
+            place.store(owner as u8, Ordering::Release);
+        }
+        Ok(owner)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let volumes = self.volumes.iter();
+        let all = if coreplane_pmem::mutant!("tio.flush.one") { 1 } else { self.volumes.len() };
+        volumes.take(all).try_for_each(Volume::commit)
+    }
+}

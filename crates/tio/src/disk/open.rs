@@ -1,0 +1,191 @@
+//! A disk is made, and opened.
+
+use super::{Disk, NOWHERE, Options, PARTITIONS_MAX, Shared};
+use crate::balance::Balance;
+use crate::disk::Mode;
+use crate::error::{Error, Result};
+use crate::queue::QueueSet;
+use crate::volume::Volume;
+use crate::volume::layout::{Geometry, Identity};
+use coreplane_pmem::{Pool, Space};
+use parking_lot::Mutex;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+
+/// The pool of a partition of a disk that is a directory.
+fn partition_path(path: &Path, partition: u32) -> PathBuf {
+    path.join(format!("q{partition}"))
+}
+
+pub(super) fn geometry_of(options: &Options) -> Result<Geometry> {
+    let sector_len = options.sector_len;
+    let sectors = options.size.div_ceil(u64::from(sector_len.max(1)));
+    if !(1 << 10..=1 << 16).contains(&sector_len) || !sector_len.is_power_of_two() || sectors == 0 {
+        return Err(Error::Partitions(format!(
+            "a disk of {} bytes in sectors of {sector_len} cannot be",
+            options.size
+        )));
+    }
+    if !(1..=PARTITIONS_MAX).contains(&options.partitions) {
+        let given = options.partitions;
+        return Err(Error::Partitions(format!(
+            "{given} partitions: there are 1 to {PARTITIONS_MAX}"
+        )));
+    }
+    Ok(Geometry { sector_len, sectors })
+}
+
+impl Disk {
+    /// Makes a disk whose sectors are all zeroes, durable when it returns: in one pool at `path`, if it has one partition; of
+    /// several in `path`/q0, q1 …, a directory that is made if it is not there.
+    ///
+    /// # Errors
+    /// As [`Pool::create`]; [`Error::Partitions`] of sizes that cannot be. What was made is removed.
+    pub fn create(path: &Path, options: &Options) -> Result<Self> {
+        let geometry = geometry_of(options)?;
+        let partitions = options.partitions;
+        let disk = RandomState::new().hash_one(path).max(1);
+        let mut paths = vec![path.to_owned()];
+        if partitions > 1 {
+            if !path.exists() {
+                std::fs::create_dir(path)?;
+            }
+            paths = (0..partitions).map(|partition| partition_path(path, partition)).collect();
+        }
+        let mut pools = Vec::new();
+        for (partition, path) in (0..).zip(&paths) {
+            let identity = Identity { disk, partition, partitions };
+            let pool = Volume::create(path, identity, geometry, options.media.clone());
+            match pool {
+                Ok(pool) => pools.push(pool),
+                Err(error) => {
+                    // None of those that are removed was a disk's yet.
+                    let made = pools.iter().filter_map(|pool: &Pool| pool.path());
+                    made.for_each(|path| drop(std::fs::remove_file(path)));
+                    return Err(error);
+                }
+            }
+        }
+        // The first one last: a disk whose making was cut off has none.
+        for pool in pools.iter().rev() {
+            Volume::finish_making(pool, geometry)?;
+        }
+        let volumes: Result<Vec<Volume>> = pools.into_iter().map(Volume::of_fresh).collect();
+        Self::over(volumes?, options, paths)
+    }
+
+    /// Opens the disk that is at `path`: a pool, or a directory of pools.
+    ///
+    /// # Errors
+    /// As [`Pool::open`]; [`Error::Partitions`] if they are not those of one disk.
+    pub fn open(path: &Path, options: &Options) -> Result<Self> {
+        let mut paths = vec![path.to_owned()];
+        if path.is_dir() {
+            paths = vec![partition_path(path, 0)];
+        }
+        let mut volumes = Vec::new();
+        let first = Volume::open(&paths[0], options.media.clone())?;
+        let partitions = first.identity().partitions;
+        volumes.push(first);
+        for partition in 1..partitions {
+            let path = partition_path(path, partition);
+            volumes.push(Volume::open(&path, options.media.clone())?);
+            paths.push(path);
+        }
+        Self::over(volumes, options, paths)
+    }
+
+    /// Makes a disk in memories of the simulator, one for each partition, without threads: one caller at a time.
+    ///
+    /// # Errors
+    /// As [`Disk::create`].
+    pub fn simulated_create(spaces: &[Arc<Space>], options: &Options) -> Result<Self> {
+        let geometry = geometry_of(options)?;
+        let partitions = spaces.len() as u32;
+        let pools: Result<Vec<Pool>> = (0..)
+            .zip(spaces)
+            .map(|(partition, space)| {
+                let identity = Identity { disk: 1, partition, partitions };
+                Volume::simulated_create(Arc::clone(space), identity, geometry)
+            })
+            .collect();
+        let pools = pools?;
+        for pool in pools.iter().rev() {
+            Volume::finish_making(pool, geometry)?;
+        }
+        let volumes: Result<Vec<Volume>> = pools.into_iter().map(Volume::of_fresh).collect();
+        Ok(Self::without_threads(volumes?, options)?.0)
+    }
+
+    /// Opens the disk that is in memories of the simulator, after a power cut or not.
+    ///
+    /// # Errors
+    /// As [`Disk::open`].
+    pub fn simulated_open(spaces: &[Arc<Space>], options: &Options) -> Result<Self> {
+        let open = |space: &Arc<Space>| Volume::of(Pool::simulated_open(Arc::clone(space))?);
+        let volumes: Result<Vec<Volume>> = spaces.iter().map(open).collect();
+        Ok(Self::without_threads(volumes?, options)?.0)
+    }
+
+    fn without_threads(volumes: Vec<Volume>, options: &Options) -> Result<(Self, usize)> {
+        check(&volumes)?;
+        let geometry = volumes.first().map(Volume::geometry);
+        let geometry =
+            geometry.ok_or_else(|| Error::Partitions("a disk without pools".to_owned()))?;
+        let owner_of = |extent| {
+            let mut owners = (0..).zip(&volumes).filter(|(_, volume)| volume.has(extent));
+            let owner = owners.next().map_or(NOWHERE, |it| it.0);
+            owners.next().map_or(Ok(AtomicU8::new(owner)), |_| {
+                let what = format!("extent {extent} is in two partitions: one is another disk's");
+                Err(Error::Partitions(what))
+            })
+        };
+        let owners: Result<Vec<AtomicU8>> = (0..geometry.extents()).map(owner_of).collect();
+        let sets = if options.mode == Mode::MultiQueue { volumes.len() } else { 1 };
+        let shared = Shared {
+            owners: owners?.into_boxed_slice(),
+            sets: (0..sets).map(|_| QueueSet::default()).collect(),
+            balance: Mutex::new(Balance::new(options.policy, volumes.len())),
+            placing: Mutex::default(),
+            mode: options.mode,
+            len: geometry.sectors * u64::from(geometry.sector_len),
+            volumes,
+        };
+        Ok((Self { shared: Arc::new(shared), threads: Vec::new(), paths: Vec::new() }, sets))
+    }
+
+    fn over(volumes: Vec<Volume>, options: &Options, paths: Vec<PathBuf>) -> Result<Self> {
+        let (mut disk, sets) = Self::without_threads(volumes, options)?;
+        disk.paths = paths;
+        for set in (0..sets).filter(|_| options.mode != Mode::Sync) {
+            let shared = Arc::clone(&disk.shared);
+            let work = move || shared.serve(set);
+            let name = format!("coreplane-set-{set}");
+            disk.threads.push(std::thread::Builder::new().name(name).spawn(work)?);
+        }
+        Ok(disk)
+    }
+}
+
+/// Fails unless these are the partitions of one disk, in their order.
+fn check(volumes: &[Volume]) -> Result<()> {
+    let Some(first) = volumes.first() else { return Ok(()) };
+    let (identity, geometry) = (first.identity(), first.geometry());
+    for (partition, volume) in (0..).zip(volumes) {
+        let expected = Identity { partition, ..identity };
+        if volume.identity() != expected || volume.geometry() != geometry {
+            return Err(Error::Partitions(format!(
+                "the pool in the place of partition {partition} is that of another one, or of another disk"
+            )));
+        }
+    }
+    match identity.partitions as usize == volumes.len() {
+        true => Ok(()),
+        false => {
+            let (has, found) = (identity.partitions, volumes.len());
+            Err(Error::Partitions(format!("the disk has {has} partitions, and {found} are here")))
+        }
+    }
+}

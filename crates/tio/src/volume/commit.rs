@@ -1,0 +1,139 @@
+//! Commits: names of blocks whose bytes are durable.
+
+use super::Volume;
+use super::layout::WORD;
+use super::name::{DAMAGED, Name, directory_word};
+use crate::error::Result;
+use coreplane_pmem::{Durable, Pen, mutant};
+
+/// What a writer keeps from one write to the next: memory, and what it takes to write to pages.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Sectors that were written to blocks, and their names to be, in order.
+    pub(super) names: Vec<(u64, u64)>,
+    pub(super) pen: Option<Pen>,
+    pub(super) sector: Vec<u8>,
+    replaced: Vec<u32>,
+}
+
+impl Batch {
+    /// Sectors that nobody can read.
+    pub(super) fn damage(&mut self, sectors: std::ops::Range<u64>) {
+        self.names.extend(sectors.map(|sector| (sector, DAMAGED)));
+    }
+}
+
+impl Volume {
+    /// Names what was staged; readers see it when it is durable.
+    pub(super) fn name_at_once(&self, batch: &mut Batch) -> Result<()> {
+        let _alone = coreplane_pmem::spin::lock(&self.naming);
+        let fresh = self.take_fresh();
+        if batch.names.is_empty() && fresh.is_empty() {
+            return Ok(());
+        }
+        if !mutant!("tio.name.early") {
+            self.space().fence()?;
+        }
+        self.store_names(batch.names.iter().copied(), &fresh);
+        if mutant!("tio.block.reused") {
+            self.exchange_all(batch);
+        }
+        if !mutant!("tio.name.fence") {
+            self.space().fence()?;
+        }
+        self.exchange_all(batch);
+        Ok(())
+    }
+
+    fn exchange_all(&self, batch: &mut Batch) {
+        batch.replaced.clear();
+        for (sector, word) in batch.names.drain(..) {
+            batch.replaced.extend(self.exchange(sector, word));
+        }
+        self.give_back(batch.replaced.drain(..));
+    }
+
+    /// Readers see what was staged; it waits for a commit.
+    pub(super) fn note(&self, batch: &mut Batch) {
+        batch.replaced.clear();
+        let mut pending = coreplane_pmem::spin::lock(&self.pending);
+        for (sector, word) in batch.names.drain(..) {
+            // A name that waits was never in the pool. One that is being committed does not wait any more.
+            if let Some(before) = pending.insert(sector, word) {
+                batch.replaced.extend(Name::block_of(before));
+            }
+            self.exchange(sector, word);
+        }
+        drop(pending);
+        self.give_back(batch.replaced.drain(..));
+    }
+
+    /// Makes durable all that was written before.
+    ///
+    /// # Errors
+    /// [`Error::Sync`](crate::Error::Sync), for ever after.
+    pub(crate) fn commit(&self) -> Result<()> {
+        let _alone = coreplane_pmem::spin::lock(&self.naming);
+        let names = std::mem::take(&mut *coreplane_pmem::spin::lock(&self.pending));
+        let fresh = self.take_fresh();
+        if names.is_empty() && fresh.is_empty() {
+            return Ok(self.space().check_sync()?);
+        }
+        if !mutant!("tio.name.early") {
+            self.space().fence()?;
+        }
+        let named = |sector: &u64| {
+            let word = self.space().word::<Durable>(self.name_offset(*sector)?)?;
+            Name::block_of(word.load())
+        };
+        let replaced: Vec<u32> = names.keys().filter_map(named).collect();
+        self.store_names(names.into_iter(), &fresh);
+        if mutant!("tio.block.reused") {
+            self.give_back(replaced.iter().copied());
+            return Ok(self.space().fence()?);
+        }
+        self.space().fence()?;
+        self.give_back(replaced.into_iter());
+        Ok(())
+    }
+
+    /// Extents that the directory is to name, their map pages on the way to the medium: by this thread, whoever has claimed
+    /// them.
+    fn take_fresh(&self) -> Vec<u64> {
+        let fresh = std::mem::take(&mut *coreplane_pmem::spin::lock(&self.fresh));
+        for extent in fresh.iter().filter_map(|extent| self.extent(*extent)) {
+            let (offset, len) = self.map_range(extent);
+            if !mutant!("tio.map.flush") {
+                self.space().flush(offset, len);
+            }
+        }
+        fresh
+    }
+
+    /// Stores names, and has them written back.
+    fn store_names(&self, names: impl Iterator<Item = (u64, u64)>, fresh: &[u64]) {
+        let mut line = u64::MAX;
+        for (sector, word) in names {
+            let Some(offset) = self.name_offset(sector) else { continue };
+            if line != u64::MAX && line != offset / 64 {
+                self.space().flush(line * 64, WORD);
+            }
+            if let Some(place) = self.space().word::<Durable>(offset) {
+                place.store(word);
+            }
+            line = offset / 64;
+        }
+        if line != u64::MAX && !mutant!("tio.name.flush") {
+            self.space().flush(line * 64, WORD);
+        }
+        for extent in fresh {
+            let Some(page) = self.extent(*extent).map(|extent| extent.map_page) else { continue };
+            if let Some(place) = self.space().word::<Durable>(self.directory + extent * WORD) {
+                place.store(directory_word(*extent, page));
+                if !mutant!("tio.directory.flush") {
+                    place.flush();
+                }
+            }
+        }
+    }
+}

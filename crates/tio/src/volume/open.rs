@@ -1,0 +1,249 @@
+//! A partition is made, and opened: which blocks have names, and which are free.
+
+use super::blocks::Blocks;
+use super::layout::{Geometry, Identity, KIND, Root, WORD};
+use super::name::{DAMAGED, Name, directory_word, map_page_of};
+use super::{Batch, Extent, Volume};
+use crate::error::{Error, Result};
+use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Space};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// What is found of an extent when it is opened.
+struct Found {
+    map_page: u32,
+    names: Vec<u64>,
+}
+
+fn options_of(identity: Identity, geometry: Geometry, media: MediaChoice) -> Result<CreateOptions> {
+    Ok(CreateOptions {
+        size: geometry.partition_bytes(identity.partitions)?,
+        media,
+        page_size: geometry.sector_len,
+        kind: KIND.to_owned(),
+        parameters: identity.to_parameters(),
+    })
+}
+
+impl Volume {
+    /// Makes a partition of a disk at `path`. It is none before [`Volume::finish_making`].
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub(crate) fn create(
+        path: &Path,
+        identity: Identity,
+        geometry: Geometry,
+        media: MediaChoice,
+    ) -> Result<Pool> {
+        Ok(Pool::create(path, &options_of(identity, geometry, media)?)?)
+    }
+
+    /// The same in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Pool::simulated_create`].
+    pub(crate) fn simulated_create(
+        space: Arc<Space>,
+        identity: Identity,
+        geometry: Geometry,
+    ) -> Result<Pool> {
+        let options = options_of(identity, geometry, MediaChoice::Auto)?;
+        Ok(Pool::simulated_create(space, &options)?)
+    }
+
+    /// An empty directory, and the root that says so; durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Pool`], [`Error::Sync`].
+    pub(crate) fn finish_making(pool: &Pool, geometry: Geometry) -> Result<()> {
+        let (space, directory) = (pool.space(), pool.first_page());
+        for page in directory..directory + geometry.directory_pages() as u32 {
+            if !space.claim_words(page, Claim::Words) {
+                return Err(Error::Partitions(
+                    "the pool is too small for its directory".to_owned(),
+                ));
+            }
+            space.flush(space.start_of(page), u64::from(geometry.sector_len));
+        }
+        space.fence()?;
+        let root = Root { sectors: geometry.sectors, directory };
+        Ok(pool.set_root(root.to_words())?)
+    }
+
+    /// Opens the partition that is at `path`.
+    ///
+    /// # Errors
+    /// As [`Pool::open`]; [`Error::Partitions`].
+    pub(crate) fn open(path: &Path, media: MediaChoice) -> Result<Self> {
+        Self::of(Pool::open(path, &OpenOptions { media })?)
+    }
+
+    /// Opens the partition that is in a pool.
+    ///
+    /// # Errors
+    /// [`Error::Partitions`], [`Error::Pool`].
+    pub(crate) fn of(pool: Pool) -> Result<Self> {
+        Self::of_either(pool, false)
+    }
+
+    /// The same of a partition that was made a moment ago, whose directory is claimed.
+    ///
+    /// # Errors
+    /// As [`Volume::of`].
+    pub(crate) fn of_fresh(pool: Pool) -> Result<Self> {
+        Self::of_either(pool, true)
+    }
+
+    fn of_either(pool: Pool, is_fresh: bool) -> Result<Self> {
+        pool.expect_kind(KIND)?;
+        let (identity, root) = (Identity::of(&pool)?, Root::of(&pool)?);
+        let geometry = Geometry { sector_len: pool.space().page_size(), sectors: root.sectors };
+        let space = pool.space();
+        let too_small = || Error::Partitions("the pool is smaller than its directory".to_owned());
+        let behind = u64::from(root.directory) + geometry.directory_pages();
+        if behind > u64::from(space.pages()) || root.directory < pool.first_page() {
+            return Err(too_small());
+        }
+        for page in (root.directory..behind as u32).filter(|_| !is_fresh) {
+            if !space.claim_words(page, Claim::WordsAsStored) {
+                return Err(too_small());
+            }
+        }
+        let directory = space.start_of(root.directory);
+        let extents = (0..geometry.extents()).map(|_| OnceLock::new()).collect();
+        let mut volume = Self {
+            identity,
+            geometry,
+            directory,
+            extents,
+            blocks: Mutex::default(),
+            pending: Mutex::new(HashMap::new()),
+            fresh: Mutex::default(),
+            naming: Mutex::default(),
+            parts: RwLock::default(),
+            spares: Mutex::default(),
+            repaired: 0,
+            pool,
+        };
+        let lost = volume.find_extents()?;
+        volume.find_free();
+        volume.replace_lost(&lost)?;
+        Ok(volume)
+    }
+
+    /// Reads the directory and all names.
+    fn find_extents(&mut self) -> Result<Vec<u64>> {
+        let (mut found, mut repaired, mut lost) = (Vec::new(), 0, Vec::new());
+        for extent in 0..self.geometry.extents() {
+            let Some(word) = self.space().word::<Durable>(self.directory + extent * WORD) else {
+                continue;
+            };
+            let (page, was_flipped) = match map_page_of(extent, word.load()) {
+                Ok(None) => continue,
+                Ok(Some(it)) => it,
+                Err(_) => {
+                    lost.push(extent);
+                    continue;
+                }
+            };
+            if was_flipped {
+                word.store(directory_word(extent, page));
+                word.flush();
+                repaired += 1;
+            }
+            if self.space().claim_words(page, Claim::WordsAsStored) {
+                found.push((extent, self.names_of(page)));
+            } else {
+                lost.push(extent);
+            }
+        }
+        if repaired > 0 {
+            self.space().fence()?;
+            self.repaired = repaired;
+        }
+        self.adopt(found);
+        Ok(lost)
+    }
+
+    /// Nobody knows where the names of these extents are: their sectors are damaged until they are written again.
+    fn replace_lost(&self, lost: &[u64]) -> Result<()> {
+        for extent in lost {
+            self.take_in(*extent)?;
+            let first = extent * self.geometry.extent_sectors();
+            let mut batch = Batch::default();
+            batch
+                .damage(first..(first + self.geometry.extent_sectors()).min(self.geometry.sectors));
+            self.name_at_once(&mut batch)?;
+        }
+        Ok(())
+    }
+
+    fn names_of(&self, map_page: u32) -> Found {
+        let start = self.space().start_of(map_page);
+        let offsets = (0..self.geometry.extent_sectors()).map(|at| start + at * WORD);
+        let load = |offset| self.space().word::<Durable>(offset).map_or(0, |word| word.load());
+        Found { map_page, names: offsets.map(load).collect() }
+    }
+
+    /// Takes the blocks that have names for used. One that two sectors have is that one's whose bytes it has.
+    fn adopt(&self, mut found: Vec<(u64, Found)>) {
+        let len = self.geometry.sector_len;
+        let mut twice = HashSet::new();
+        for (_, Found { names, .. }) in &mut found {
+            for word in names {
+                match Name::of_word(*word) {
+                    Ok(None) => {}
+                    Ok(Some(name)) => {
+                        if !self.space().adopt_log(name.block, len) {
+                            twice.insert(name.block);
+                        }
+                    }
+                    Err(_) => *word = DAMAGED,
+                }
+            }
+        }
+        let guard = self.space().pin();
+        for (extent, Found { map_page, mut names }) in found {
+            let first = extent * self.geometry.extent_sectors();
+            for (sector, word) in (first..).zip(&mut names).filter(|_| !twice.is_empty()) {
+                let Ok(Some(name)) = Name::of_word(*word) else { continue };
+                if twice.contains(&name.block) {
+                    let start = self.space().start_of(name.block);
+                    let bytes = self.space().bytes(&guard, start, u64::from(len));
+                    if !bytes.is_some_and(|bytes| name.is_of(sector, bytes)) {
+                        *word = DAMAGED;
+                    }
+                }
+            }
+            let cell = self.extents.get(extent as usize);
+            let _is_first = cell.map(|cell| cell.set(Extent::new(map_page, names.into_iter())));
+        }
+    }
+
+    /// All pages that are nothing are free blocks.
+    fn find_free(&mut self) {
+        let space = self.pool.space();
+        let first = space.page_of(self.directory) + self.geometry.directory_pages() as u32;
+        let mut used = vec![false; space.pages() as usize];
+        let mut promised = 0;
+        for extent in self.extents.iter().filter_map(OnceLock::get) {
+            promised += self.geometry.extent_pages();
+            let words = extent.names.iter().map(|name| name.load(Ordering::Relaxed));
+            for page in words.filter_map(Name::block_of).chain([extent.map_page]) {
+                if let Some(used) = used.get_mut(page as usize) {
+                    *used = true;
+                }
+            }
+        }
+        // Low ones are taken first.
+        let pages = (first..space.pages()).rev();
+        let free: Vec<u32> = pages.filter(|page| !used[*page as usize]).collect();
+        let all = u64::from(space.pages().saturating_sub(first));
+        let unpromised = all.saturating_sub(promised);
+        self.blocks = Mutex::new(Blocks { free, unpromised });
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether all that is stored is what was written.
+
+use super::Volume;
+use super::layout::WORD;
+use super::name::Name;
+use crate::error::{Error, Result};
+use coreplane_pmem::Durable;
+use std::sync::atomic::Ordering;
+
+/// What a look at everything has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Sectors that were read.
+    pub sectors: u64,
+    /// Sectors that are damaged: their numbers.
+    pub damaged: Vec<u64>,
+    /// Names that are in the pool other than readers see them: they are stored anew by the next write of their sectors.
+    pub names: Vec<u64>,
+    /// Bits of a directory that were set right when the disk was opened.
+    pub repaired: u64,
+}
+
+impl Findings {
+    /// True if nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damaged.is_empty() && self.names.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        let Self { sectors, damaged, names, repaired } = other;
+        self.sectors += sectors;
+        self.damaged.extend(damaged);
+        self.names.extend(names);
+        self.repaired += repaired;
+    }
+}
+
+impl Volume {
+    /// Fails unless each page is a block that one sector has, or that will be given back with the next commit, a map page,
+    /// or free.
+    pub(crate) fn check_blocks(&self) -> std::result::Result<(), String> {
+        self.commit().map_err(|error| error.to_string())?;
+        let space = self.space();
+        let first = space.page_of(self.directory) + self.geometry.directory_pages() as u32;
+        let mut blocks = coreplane_pmem::spin::lock(&self.blocks);
+        while space.retired_len() > 0 {
+            let free = &mut blocks.free;
+            space.reclaim_all(|page| free.push(page));
+            std::thread::yield_now();
+        }
+        let extents = self.extents.iter().filter_map(std::sync::OnceLock::get);
+        let words = |extent: &super::Extent| -> Vec<u32> {
+            let words = extent.names.iter().map(|name| name.load(Ordering::Relaxed));
+            words.filter_map(Name::block_of).chain([extent.map_page]).collect()
+        };
+        let mut all: Vec<u32> =
+            extents.flat_map(words).chain(blocks.free.iter().copied()).collect();
+        all.sort_unstable();
+        let expected: Vec<u32> = (first..space.pages()).collect();
+        match all == expected {
+            true => Ok(()),
+            false => {
+                let twice = all.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+                let lost = expected.iter().find(|page| all.binary_search(page).is_err());
+                Err(format!("page {twice:?} is used twice, page {lost:?} by nobody"))
+            }
+        }
+    }
+
+    /// Reads all sectors of an extent, and holds their names in the pool against those that readers see, if none of them
+    /// waits for a commit.
+    ///
+    /// # Errors
+    /// Only if it could not go on.
+    pub(crate) fn verify_extent(&self, extent: u64) -> Result<Findings> {
+        let mut findings = Findings::default();
+        let per = self.geometry.extent_sectors();
+        if !self.has(extent) {
+            return Ok(findings);
+        }
+        let mut bytes = vec![0; self.geometry.sector_len as usize];
+        for sector in extent * per..((extent + 1) * per).min(self.geometry.sectors) {
+            let before = self.name_word(sector);
+            if before != 0 {
+                findings.sectors += 1;
+                match self.read(sector * u64::from(self.geometry.sector_len), &mut bytes) {
+                    Ok(()) => {}
+                    Err(Error::Damaged { .. }) => {
+                        findings.damaged.push(sector);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let offset = extent_offset(self, extent) + sector % per * WORD;
+            let stored = self.space().word::<Durable>(offset).map_or(0, |word| word.load());
+            // One that is being written, or waits, is looked at by the next.
+            let is_still = !self.is_pending(sector) && self.name_word(sector) == before;
+            if stored != before && is_still && Name::of_word(stored) != Name::of_word(before) {
+                findings.names.push(sector);
+            }
+        }
+        Ok(findings)
+    }
+
+    fn is_pending(&self, sector: u64) -> bool {
+        !self.is_durable_at_once()
+            || coreplane_pmem::spin::lock(&self.pending).contains_key(&sector)
+    }
+}
+
+fn extent_offset(volume: &Volume, extent: u64) -> u64 {
+    volume.extent(extent).map_or(0, |extent| volume.map_range(extent).0)
+}

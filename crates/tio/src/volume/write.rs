@@ -1,0 +1,215 @@
+//! Writes: bytes to free blocks.
+
+use super::commit::Batch;
+use super::name::Name;
+use super::{Extent, Volume};
+use crate::error::{Error, Result};
+use coreplane_pmem::{Pen, WriteMode, mutant};
+use std::sync::atomic::Ordering;
+
+/// A change of a range of bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change<'b> {
+    /// These bytes are written at an offset of the disk.
+    Write(u64, &'b [u8]),
+    /// So many bytes from an offset on read as zeroes.
+    Zero(u64, u64),
+}
+
+impl Change<'_> {
+    pub(crate) fn range(&self) -> std::ops::Range<u64> {
+        match *self {
+            Self::Write(offset, bytes) => offset..offset + bytes.len() as u64,
+            Self::Zero(offset, len) => offset..offset + len,
+        }
+    }
+}
+
+impl Volume {
+    /// Makes changes in their order, all of extents that are here. Durable when it returns, or, where a fence is a sync,
+    /// after the next [`Volume::commit`]. Each sector is changed as a whole.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] and [`Error::Damaged`] (of a sector that is changed in part): some of what comes before may be
+    /// changed. [`Error::Sync`].
+    pub(crate) fn write(&self, changes: &[Change<'_>]) -> Result<()> {
+        self.space().check_sync()?;
+        let mut batch = coreplane_pmem::spin::lock(&self.spares).pop().unwrap_or_default();
+        let written = self.write_with(&mut batch, changes);
+        coreplane_pmem::spin::lock(&self.spares).push(batch);
+        written
+    }
+
+    fn write_with(&self, batch: &mut Batch, changes: &[Change<'_>]) -> Result<()> {
+        let sector_len = u64::from(self.geometry.sector_len);
+        let is_whole = |change: &Change<'_>| {
+            let range = change.range();
+            range.start.is_multiple_of(sector_len) && range.end.is_multiple_of(sector_len)
+        };
+        // What is between the parts of a sector that two change at once would be one's or the other's.
+        let (_together, _alone) = match changes.iter().all(is_whole) {
+            true => (Some(coreplane_pmem::spin::read(&self.parts)), None),
+            false => (None, Some(coreplane_pmem::spin::write(&self.parts))),
+        };
+        batch.names.clear();
+        changes.iter().try_for_each(|change| self.change(batch, change))?;
+        self.name(batch)
+    }
+
+    /// Names what was staged: readers see it at once, or when it is durable.
+    fn name(&self, batch: &mut Batch) -> Result<()> {
+        match self.is_durable_at_once() {
+            true => self.name_at_once(batch),
+            false => {
+                self.note(batch);
+                Ok(())
+            }
+        }
+    }
+
+    /// What was staged is nothing.
+    fn unstage(&self, batch: &mut Batch) {
+        self.give_back(batch.names.drain(..).filter_map(|(_, word)| Name::block_of(word)));
+    }
+
+    /// Stages a change sector by sector, and names what was staged whenever it is as much as is named together.
+    fn change(&self, batch: &mut Batch, change: &Change<'_>) -> Result<()> {
+        let sector_len = u64::from(self.geometry.sector_len);
+        let range = change.range();
+        let mut at = range.start;
+        while at < range.end {
+            let (sector, within) = (at / sector_len, at % sector_len);
+            let len = (sector_len - within).min(range.end - at);
+            if batch.names.len() >= self.batch_len_max() {
+                self.name(batch)?;
+            }
+            let mut staged = self.stage(batch, change, (sector, within, len));
+            if matches!(staged, Err(Error::NoSpace { .. })) {
+                // The spare blocks are taken by writes that have no names yet, or none that are durable.
+                self.name(batch)?;
+                self.commit()?;
+                staged = self.stage(batch, change, (sector, within, len));
+            }
+            if let Err(error) = staged {
+                self.unstage(batch);
+                return Err(error);
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Sectors that are named together at most.
+    fn batch_len_max(&self) -> usize {
+        256.min(self.spare() as usize / 4)
+    }
+
+    fn stage(
+        &self,
+        batch: &mut Batch,
+        change: &Change<'_>,
+        (sector, within, len): (u64, u64, u64),
+    ) -> Result<()> {
+        let is_whole = len == u64::from(self.geometry.sector_len);
+        match change {
+            Change::Write(start, bytes) => {
+                let at = sector * u64::from(self.geometry.sector_len) + within;
+                let from = (at - start) as usize;
+                let part = bytes.get(from..from + len as usize).unwrap_or_default();
+                match is_whole {
+                    true => self.stage_sector(batch, sector, part),
+                    false => self.stage_part(batch, sector, within as usize, part),
+                }
+            }
+            Change::Zero(..) if is_whole => {
+                self.stage_nothing(batch, sector);
+                Ok(())
+            }
+            // Of a sector that is nothing but zeroes no part need be.
+            Change::Zero(..) if self.staged_word(batch, sector) == 0 => Ok(()),
+            Change::Zero(..) => {
+                self.stage_part(batch, sector, within as usize, &vec![0; len as usize])
+            }
+        }
+    }
+
+    /// The name of a sector behind the changes of the batch.
+    fn staged_word(&self, batch: &Batch, sector: u64) -> u64 {
+        let staged = batch.names.iter().rev().find(|(of, _)| *of == sector);
+        staged.map_or_else(|| self.name_word(sector), |(_, word)| *word)
+    }
+
+    fn stage_nothing(&self, batch: &mut Batch, sector: u64) {
+        if self.staged_word(batch, sector) != 0 {
+            batch.names.push((sector, 0));
+        }
+    }
+
+    /// Changes a part of a sector: the whole of it is written anew.
+    fn stage_part(&self, batch: &mut Batch, sector: u64, within: usize, part: &[u8]) -> Result<()> {
+        let mut whole = std::mem::take(&mut batch.sector);
+        whole.resize(self.geometry.sector_len as usize, 0);
+        let word = self.staged_word(batch, sector);
+        let guard = self.space().pin();
+        let read = self.read_named(&guard, sector, word, &mut whole);
+        drop(guard);
+        let staged = read.and_then(|is_it| {
+            // Nobody else writes meanwhile.
+            let what = "its block is not there";
+            let gone = Error::Damaged { sector, what };
+            is_it.then_some(()).ok_or(gone)?;
+            if let Some(place) = whole.get_mut(within..within + part.len()) {
+                place.copy_from_slice(part);
+            }
+            self.stage_sector(batch, sector, &whole)
+        });
+        batch.sector = whole;
+        staged
+    }
+
+    /// Writes a sector to a free block, which nobody knows of yet.
+    fn stage_sector(&self, batch: &mut Batch, sector: u64, bytes: &[u8]) -> Result<()> {
+        let pen = batch.pen.take().unwrap_or_else(|| Pen::new(self.space()));
+        let taken = coreplane_pmem::spin::lock(&self.blocks).take(self.space(), pen);
+        let mut writer = match taken {
+            Ok(writer) => writer,
+            Err(pen) => {
+                batch.pen = Some(pen);
+                return Err(self.no_space());
+            }
+        };
+        let mode = self.space().fill_mode();
+        let offset = writer.next_offset();
+        let written = match mode {
+            WriteMode::NonTemporal => writer.append_nt(&[bytes]),
+            WriteMode::Cached => writer.append(&[bytes]),
+        };
+        if mode == WriteMode::Cached && !mutant!("tio.block.flush") {
+            writer.flush_from(offset);
+        }
+        let block = writer.page();
+        // Nobody has its name before it is durable, or may be seen as it is.
+        batch.pen = Some(writer.finish_early());
+        debug_assert!(written.is_some());
+        batch.names.push((sector, Name::new(sector, block, bytes).word()));
+        Ok(())
+    }
+
+    /// What readers see of a sector is this from now on; the block that it had.
+    pub(super) fn exchange(&self, sector: u64, word: u64) -> Option<u32> {
+        let before = self.cell(sector)?.swap(word, Ordering::AcqRel);
+        Name::block_of(before)
+    }
+
+    /// Blocks that have no name any more are free when nobody reads them.
+    pub(super) fn give_back(&self, blocks: impl Iterator<Item = u32>) {
+        for block in blocks {
+            let is_retired = self.space().retire(block);
+            debug_assert!(is_retired, "block {block} was free");
+        }
+    }
+
+    pub(super) fn map_range(&self, extent: &Extent) -> (u64, u64) {
+        (self.space().start_of(extent.map_page), u64::from(self.geometry.sector_len))
+    }
+}

@@ -1,0 +1,312 @@
+//! Power cuts at every fence and every return, and in recovery: each sector is what was acknowledged, or what was written
+//! since, and never half of it.
+//!
+//! `COREPLANE_TEST_SCALE=full` runs more seeds.
+
+use coreplane_pmem::Space;
+use coreplane_pmem::media::sim::{
+    Fault, History, Model, Run, SimOptions, Standing, Subject, explore,
+};
+use coreplane_tio::{Disk, Mode, Op, Options, Policy, Source, Tio};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes of a sector here: images are small.
+const SECTOR: u64 = 1024;
+
+fn is_full_scale() -> bool {
+    std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
+/// What a request has made of sectors: what is in each is told by one number.
+#[derive(Debug, Clone)]
+enum Made {
+    Disk,
+    Sectors(BTreeMap<u64, Vec<u8>>),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Story {
+    seed: u64,
+    partitions: u32,
+    sectors: u64,
+    operations: u64,
+    /// One request in so many is of several sectors, of a part of one, of zeroes.
+    long_in: u64,
+    part_in: u64,
+    zero_in: u64,
+    /// Requests that are done as one batch.
+    together: u64,
+    /// Where a fence is a sync: one batch in so many is followed by a flush, one is made with FUA.
+    flush_in: u64,
+    fua_in: u64,
+    mode: Mode,
+}
+
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below.max(1)
+    }
+
+    fn hits(&mut self, once_in: u64) -> bool {
+        once_in > 0 && self.next(once_in) == 0
+    }
+}
+
+/// The bytes of a sector as a writer knows them.
+type Sectors = BTreeMap<u64, Vec<u8>>;
+
+impl Story {
+    fn new(seed: u64, partitions: u32) -> Self {
+        Self {
+            seed,
+            partitions,
+            sectors: 300,
+            operations: 40,
+            long_in: 5,
+            part_in: 6,
+            zero_in: 7,
+            together: 1 + seed % 4,
+            flush_in: 5,
+            fua_in: 6,
+            mode: Mode::MultiQueue,
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            size: self.sectors * SECTOR,
+            partitions: self.partitions,
+            sector_len: SECTOR as u32,
+            policy: Policy::Pid,
+            mode: self.mode,
+            ..Options::default()
+        }
+    }
+
+    fn sim_options(&self, model: Model) -> SimOptions {
+        let len = Disk::partition_len(&self.options()).expect("a size");
+        SimOptions {
+            spaces: self.partitions as usize,
+            len,
+            max_len: len,
+            page_size: SECTOR as u32,
+            model,
+            seed: self.seed,
+            images_per_cut: 12,
+            ..SimOptions::default()
+        }
+    }
+
+    /// A request, and what it makes of the sectors.
+    fn request(&self, draw: &mut Draw, serial: u64, known: &mut Sectors) -> (Tio, Sectors) {
+        let is_long = draw.hits(self.long_in);
+        let count = if is_long { 2 + draw.next(9) } else { 1 };
+        // Some of them again and again, of all extents.
+        let first = draw.next(6) * (self.sectors / 6) + draw.next(4);
+        let first = first.min(self.sectors - count);
+        let (mut place, mut len) = (first * SECTOR, count * SECTOR);
+        if draw.hits(self.part_in) {
+            let from = draw.next(SECTOR / 2);
+            (place, len) = (place + from, len - from - draw.next(SECTOR / 3));
+        }
+        let is_zero = draw.hits(self.zero_in);
+        let byte = |at: u64| if is_zero { 0 } else { (serial * 31 + at / 8 + 1) as u8 };
+        let bytes: Vec<u8> = (0..len).map(byte).collect();
+        let mut made = Sectors::new();
+        for (at, byte) in (place..).zip(&bytes) {
+            let sector = at / SECTOR;
+            let before = || known.get(&sector).cloned().unwrap_or_else(|| vec![0; SECTOR as usize]);
+            made.entry(sector).or_insert_with(before)[(at % SECTOR) as usize] = *byte;
+        }
+        known.extend(made.clone());
+        match is_zero {
+            true => (Tio::zero(place, len), made),
+            false => (Tio::write(place, bytes), made),
+        }
+    }
+}
+
+impl Subject for Story {
+    type Op = Made;
+    type Store = Option<Disk>;
+    type Contents = Option<Sectors>;
+
+    fn work(&self, run: &Run<'_, Made>) {
+        let disk = run.acknowledged(Made::Disk, || {
+            Disk::simulated_create(run.spaces(), &self.options()).expect("create")
+        });
+        let mut draw = Draw(self.seed);
+        let (mut known, mut open) = (Sectors::new(), Vec::new());
+        for serial in 0..self.operations {
+            let source = Source::of_connection(draw.next(u64::from(self.partitions)));
+            let (mut tios, mut calls) = (Vec::new(), Vec::new());
+            let is_fua = draw.hits(self.fua_in);
+            for number in 0..self.together {
+                let serial = serial * self.together + number;
+                let (mut tio, made) = self.request(&mut draw, serial, &mut known);
+                tio.fua = is_fua;
+                calls.push((run.began(Made::Sectors(made)), is_fua));
+                tios.push(tio);
+            }
+            // It sees what came before it.
+            let sector = draw.next(self.sectors);
+            tios.push(Tio::read(sector * SECTOR, SECTOR));
+            disk.run(&source, &mut tios);
+            assert!(tios.iter().all(|tio| tio.outcome.is_ok()), "{tios:?}");
+            let zeroes = vec![0; SECTOR as usize];
+            assert!(tios[tios.len() - 1].bytes == *known.get(&sector).unwrap_or(&zeroes));
+            for (call, is_fua) in calls {
+                match disk.is_durable_at_once() || is_fua {
+                    true => call.returned(),
+                    false => open.push(call),
+                }
+            }
+            if draw.hits(self.flush_in) {
+                disk.flush().expect("flush");
+                open.drain(..).for_each(|call| call.returned());
+            }
+        }
+        disk.check_blocks().expect("blocks");
+        open.into_iter().for_each(|call| call.returned());
+    }
+
+    fn recover(&self, spaces: &Arc<Space>) -> Result<Option<Disk>, String> {
+        self.recover_all(std::slice::from_ref(spaces))
+    }
+
+    fn recover_all(&self, spaces: &[Arc<Space>]) -> Result<Option<Disk>, String> {
+        match Disk::simulated_open(spaces, &self.options()) {
+            Ok(disk) => Ok(Some(disk)),
+            Err(coreplane_tio::Error::Partitions(_) | coreplane_tio::Error::Pool(_)) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn contents(&self, disk: &Option<Disk>) -> Result<Option<Sectors>, String> {
+        let Some(disk) = disk else { return Ok(None) };
+        let findings = disk.verify(&mut |_, _| {}).map_err(|error| error.to_string())?;
+        if !findings.is_sound() {
+            return Err(format!("{findings:?}"));
+        }
+        disk.check_blocks()?;
+        let mut tios = [Tio::read(0, disk.len())];
+        disk.run(&Source::of_connection(0), &mut tios);
+        let [Tio { op: Op::Read, bytes, outcome, .. }] = tios else { return Err("a read".into()) };
+        outcome.map_err(|error| error.to_string())?;
+        Ok(Some((0..).zip(bytes.chunks(SECTOR as usize).map(<[u8]>::to_vec)).collect()))
+    }
+
+    fn check(&self, contents: &Option<Sectors>, history: &History<'_, Made>) -> Result<(), String> {
+        let Some(contents) = contents else {
+            let is_made = history.acknowledged().next().is_some();
+            return if is_made { Err("the disk is lost".to_owned()) } else { Ok(()) };
+        };
+        let zeroes = vec![0; SECTOR as usize];
+        for (sector, bytes) in contents {
+            let mut allowed = vec![&zeroes];
+            for (made, standing) in history.operations() {
+                let Made::Sectors(made) = made else { continue };
+                let Some(made) = made.get(sector) else { continue };
+                if standing == Standing::Acknowledged {
+                    allowed.clear();
+                }
+                allowed.push(made);
+            }
+            if !allowed.contains(&bytes) {
+                let head = &bytes[..8];
+                return Err(format!(
+                    "sector {sector} is {head:?}, none of {} states",
+                    allowed.len()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn explored(story: &Story, model: Model) -> u64 {
+    let report = explore(&story.sim_options(model), story);
+    assert!(report.is_clean(), "{story:?} {model:?}: {report}");
+    report.images
+}
+
+fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    first..first + if is_full_scale() { 10 * count } else { count }
+}
+
+const BOTH: [Model; 2] = [Model::X86, Model::File];
+
+#[test]
+fn a_sector_is_what_it_was_or_what_it_is_now() {
+    let mut images = 0;
+    for seed in seeds(1, 3) {
+        for model in BOTH {
+            images += explored(&Story::new(seed, 1), model);
+        }
+    }
+    assert!(images > 500, "{images}");
+}
+
+#[test]
+fn a_flush_covers_what_every_set_has_acknowledged() {
+    let mut images = 0;
+    for seed in seeds(21, 3) {
+        for model in BOTH {
+            images += explored(&Story { fua_in: 0, ..Story::new(seed, 3) }, model);
+        }
+    }
+    assert!(images > 500, "{images}");
+}
+
+/// Hardly any block is free.
+#[test]
+fn blocks_come_round() {
+    for seed in seeds(41, 2) {
+        for model in BOTH {
+            let story = Story { sectors: 128, operations: 90, flush_in: 40, ..Story::new(seed, 1) };
+            let story = Story { long_in: 2, zero_in: 15, ..story };
+            assert!(explored(&story, model) > 100);
+        }
+    }
+}
+
+#[test]
+fn the_other_drivers_keep_as_much() {
+    for (seed, mode) in (61..).zip([Mode::SingleQueue, Mode::Sync]) {
+        for model in BOTH {
+            explored(&Story { mode, ..Story::new(seed, 2) }, model);
+        }
+    }
+}
+
+/// A flush or fence may be harmless here and there. Most are not.
+#[test]
+fn a_flush_or_a_fence_that_is_missing_is_found() {
+    let places = (20..200).step_by(9);
+    let faults: [(&str, Vec<Fault>, usize); 4] = [
+        ("all flushes", vec![Fault::DropEveryFlush], 1),
+        ("all fences", vec![Fault::DropEveryFence], 1),
+        ("a flush", places.clone().map(Fault::DropFlush).collect(), 8),
+        ("a fence", places.map(Fault::DropFence).collect(), 8),
+    ];
+    for (what, faults, least) in faults {
+        let caught = faults.into_iter().filter(|fault| {
+            let story = Story { operations: 100, ..Story::new(2, 1) };
+            let options = SimOptions {
+                fault: Some(fault.clone()),
+                recovery_cut_in: 0,
+                max_violations: 1,
+                shrink: false,
+                ..story.sim_options(Model::X86)
+            };
+            !explore(&options, &story).violations.is_empty()
+        });
+        let caught = caught.count();
+        assert!(caught >= least, "{what} missing: found at {caught} places");
+    }
+}

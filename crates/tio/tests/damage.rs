@@ -1,0 +1,145 @@
+//! Flipped bits: a sector reads as it was written, or as an error, and never as anything else.
+
+use coreplane_tio::{Disk, Error, Options, Source, Tio};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const SECTOR: u64 = 4096;
+
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below.max(1)
+    }
+}
+
+fn options() -> Options {
+    Options { size: 4 << 20, partitions: 1, ..Options::default() }
+}
+
+fn bytes_of(sector: u64) -> Vec<u8> {
+    (0..SECTOR).map(|at| (at * 7 + sector * 13 + 1) as u8).collect()
+}
+
+/// A disk of which every third sector is written, some of them twice.
+fn made(path: &Path) -> Vec<u64> {
+    let disk = Disk::create(path, &options()).expect("create");
+    let source = Source::of_connection(0);
+    let written: Vec<u64> = (0..disk.len() / SECTOR).step_by(3).collect();
+    for sector in &written {
+        let mut tios = [
+            Tio::write(sector * SECTOR, vec![1; SECTOR as usize]),
+            Tio::write(sector * SECTOR, bytes_of(*sector)),
+        ];
+        disk.run(&source, &mut tios);
+        assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
+    }
+    disk.close().expect("close");
+    written
+}
+
+/// Reads all sectors; those that cannot be read.
+fn read_all(disk: &Disk, written: &[u64]) -> Vec<u64> {
+    let mut damaged = Vec::new();
+    for sector in 0..disk.len() / SECTOR {
+        let mut tios = [Tio::read(sector * SECTOR, SECTOR)];
+        disk.run(&Source::of_connection(0), &mut tios);
+        let [Tio { bytes, outcome, .. }] = tios;
+        match outcome {
+            Ok(()) if written.contains(&sector) => assert!(bytes == bytes_of(sector), "{sector}"),
+            Ok(()) => assert!(bytes.iter().all(|byte| *byte == 0), "{sector} is not zeroes"),
+            Err(Error::Damaged { .. }) => damaged.push(sector),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    damaged
+}
+
+/// Flips bits of a copy of the pool, and looks at what is left.
+fn flip(pool: &Path, written: &[u64], bits: &[u64]) -> Option<usize> {
+    let copy = pool.with_extension("copy");
+    std::fs::copy(pool, &copy).expect("copy");
+    let file = std::fs::File::options().read(true).write(true).open(&copy).expect("open");
+    for bit in bits {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, bit / 8).expect("read");
+        file.write_all_at(&[byte[0] ^ 1 << (bit % 8)], bit / 8).expect("write");
+    }
+    let opened = Disk::open(&copy, &options());
+    let disk = match opened {
+        Ok(disk) => disk,
+        // The header says what is wrong with it.
+        Err(error) => {
+            assert!(matches!(error, Error::Pool(_) | Error::Partitions(_)), "{error}");
+            assert!(bits.iter().any(|bit| bit / 8 < 2 * SECTOR), "{bits:?}: {error}");
+            return None;
+        }
+    };
+    let damaged = read_all(&disk, written);
+    let findings = disk.verify(&mut |_, _| {}).expect("verify");
+    assert_eq!(findings.damaged, damaged);
+    for sector in &damaged {
+        let bytes = if written.contains(sector) { bytes_of(*sector) } else { vec![0; 4096] };
+        let mut tios = [Tio::write(sector * SECTOR, bytes)];
+        disk.run(&Source::of_connection(0), &mut tios);
+        assert!(tios[0].outcome.is_ok(), "{:?}", tios[0].outcome);
+    }
+    assert!(read_all(&disk, written).is_empty(), "what is written anew is whole");
+    disk.close().expect("close");
+    let disk = Disk::open(&copy, &options()).expect("open");
+    assert!(read_all(&disk, written).is_empty());
+    let findings = disk.verify(&mut |_, _| {}).expect("verify");
+    assert!(findings.is_sound(), "{findings:?}");
+    Some(damaged.len())
+}
+
+#[test]
+fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
+    let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a place");
+    let pool = place.path().join("disk");
+    let written = made(&pool);
+    let len = std::fs::metadata(&pool).expect("a file").len();
+    let (mut draw, mut damaged, mut opened) = (Draw(7), 0, 0);
+    // The directory is page 1, then come map pages and blocks.
+    let regions = [(0, 2), (1, 2), (2, 3), (2, 40), (2, len / SECTOR)];
+    for round in 0..60 {
+        let (from, to) = regions[round % regions.len()];
+        let bit = from * SECTOR * 8 + draw.next((to - from) * SECTOR * 8);
+        if let Some(count) = flip(&pool, &written, &[bit]) {
+            assert!(count <= 1, "one bit, and {count} sectors");
+            (damaged, opened) = (damaged + count, opened + 1);
+        }
+    }
+    assert!(damaged >= 10 && opened >= 40, "{damaged} sectors of {opened} disks");
+    // Each word of the directory with several, and a few words of a map page.
+    for bits in [vec![0, 9, 33], vec![64, 70, 127, 100]] {
+        let bits: Vec<u64> = bits.iter().map(|bit| SECTOR * 8 + bit).collect();
+        let count = flip(&pool, &written, &bits).expect("a disk");
+        assert!(count >= 100, "an extent is lost: {count}");
+    }
+}
+
+#[test]
+fn pools_that_make_no_disk_are_refused() {
+    let place = tempfile::tempdir().expect("a place");
+    let options = Options { partitions: 3, ..options() };
+    let (one, other) = (place.path().join("one"), place.path().join("other"));
+    for path in [&one, &other] {
+        Disk::create(path, &options).expect("create").close().expect("close");
+    }
+    assert!(Disk::create(&one, &options).is_err(), "it is there");
+    let open = || Disk::open(&one, &options).map(|_| ());
+    open().expect("a disk");
+    std::fs::copy(other.join("q1"), one.join("q1")).expect("copy");
+    assert!(matches!(open(), Err(Error::Partitions(_))), "of another disk");
+    std::fs::remove_file(one.join("q1")).expect("remove");
+    assert!(open().is_err(), "one is missing");
+    for (size, partitions, sector_len) in [(0, 1, 4096), (1, 0, 4096), (1, 65, 4096), (1, 1, 100)] {
+        let options = Options { size, partitions, sector_len, ..options.clone() };
+        assert!(Disk::create(&place.path().join("none"), &options).is_err());
+    }
+    assert!(!place.path().join("none").exists());
+}

@@ -1,0 +1,137 @@
+//! Many sources at once on a real disk of files: no sector is torn, none is lost, and who reads sees what was written before.
+
+use coreplane_tio::{Disk, Mode, Options, Policy, Source, Tio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+const SECTOR: u64 = 4096;
+const SIZE: u64 = 32 << 20;
+
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below.max(1)
+    }
+}
+
+/// A sector of this writer's number.
+fn sector(thread: u64, serial: u64) -> Vec<u8> {
+    let words = [thread, serial].into_iter().cycle().take(SECTOR as usize / 8);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Who has written a sector, and which of his numbers it is; none of zeroes.
+fn read_back(bytes: &[u8]) -> Option<(u64, u64)> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let [thread, serial] = [words[0], words[1]].map(u64::from_le_bytes);
+    assert!(words.chunks(2).all(|pair| pair == [words[0], words[1]]), "a torn sector");
+    (thread > 0).then_some((thread, serial))
+}
+
+/// Sectors that one thread writes alone, and some that all write.
+fn live(disk: &Disk, thread: u64, rounds: u64) -> Vec<u64> {
+    let source = Source {
+        connection: thread,
+        device: Some(thread),
+        interval: Some(Duration::from_millis(thread * 10)),
+    };
+    disk.join(&source);
+    let (mut draw, mut own) = (Draw(thread), vec![0; 64]);
+    let place_of = |at: u64| (at * 16 + thread) % (SIZE / SECTOR - 32) * SECTOR;
+    for serial in 1..=rounds {
+        let mut tios = Vec::new();
+        let mut expected = Vec::new();
+        for _ in 0..1 + draw.next(6) {
+            let at = draw.next(64);
+            match draw.next(5) {
+                0 | 1 => {
+                    own[at as usize] = serial;
+                    tios.push(Tio::write(place_of(at), sector(thread, serial)));
+                    expected.push(None);
+                }
+                2 => {
+                    tios.push(Tio::read(place_of(at), SECTOR));
+                    expected.push(Some(own[at as usize]));
+                }
+                3 => {
+                    // Eight that all write, and are whole, each of them.
+                    let shared = SIZE - 16 * SECTOR;
+                    let two = [sector(thread, serial), sector(thread, serial)].concat();
+                    tios.push(Tio::write(shared + draw.next(8) * SECTOR, two));
+                    expected.push(None);
+                }
+                _ => {
+                    tios.push(Tio::read(SIZE - 16 * SECTOR, 9 * SECTOR));
+                    expected.push(None);
+                }
+            }
+        }
+        disk.run(&source, &mut tios);
+        for (tio, expected) in tios.iter().zip(expected) {
+            assert!(tio.outcome.is_ok(), "{:?}", tio.outcome);
+            for bytes in tio.bytes.chunks(SECTOR as usize) {
+                let found = read_back(bytes);
+                if let Some(serial) = expected {
+                    assert_eq!(found.map_or(0, |it| it.1), serial, "of thread {thread}");
+                }
+            }
+        }
+        if draw.next(50) == 0 {
+            disk.flush().expect("flush");
+        }
+    }
+    disk.leave(&source);
+    own
+}
+
+#[test]
+fn sources_side_by_side_see_whole_sectors_and_their_own_writes() {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    let places = [tempfile::tempdir(), in_memory];
+    for (place, mode) in
+        places.into_iter().flatten().zip([Mode::MultiQueue, Mode::MultiQueue]).chain(
+            [Mode::SingleQueue, Mode::Sync]
+                .into_iter()
+                .filter_map(|mode| Some((tempfile::tempdir().ok()?, mode))),
+        )
+    {
+        let path = place.path().join("disk");
+        let policy = Policy::Rate;
+        let options = Options { size: SIZE, partitions: 3, mode, policy, ..Options::default() };
+        let disk = Disk::create(&path, &options).expect("create");
+        let own = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for thread in 1..=6 {
+                let (disk, own) = (&disk, &own);
+                scope.spawn(move || {
+                    own.lock().expect("own").push((thread, live(disk, thread, 400)))
+                });
+            }
+        });
+        assert!(disk.loads().iter().all(|load| load.devices == 0));
+        disk.check_blocks().expect("blocks");
+        assert!(disk.verify(&mut |_, _| {}).expect("verify").is_sound());
+        disk.close().expect("close");
+        let disk = Disk::open(&path, &options).expect("open");
+        let source = Source::of_connection(0);
+        for (thread, own) in own.into_inner().expect("own") {
+            let thread: u64 = thread;
+            for (at, serial) in (0_u64..).zip(own) {
+                let place = (at * 16 + thread) % (SIZE / SECTOR - 32) * SECTOR;
+                let mut tios = [Tio::read(place, SECTOR)];
+                disk.run(&source, &mut tios);
+                let found = read_back(&tios[0].bytes).map_or(0, |it| it.1);
+                assert_eq!(found, serial, "thread {thread}, {at}, {mode:?}");
+            }
+        }
+        let mut holes = 0;
+        disk.status(0, SIZE, &mut |len, has_block| {
+            holes += if has_block { 0 } else { len };
+            true
+        });
+        assert!(holes > SIZE / 2 && holes % SECTOR == 0);
+    }
+}

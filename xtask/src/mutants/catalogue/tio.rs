@@ -1,0 +1,21 @@
+//! Mistakes of `coreplane-tio`.
+
+use super::{Mutant, Suite};
+
+const CRASHES: Suite = Suite::of("coreplane-tio", "crashes", &[]);
+const DAMAGE: Suite = Suite::of("coreplane-tio", "damage", &[]);
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant::new("tio.name.early", "a sector is named before its bytes are durable", CRASHES)
+        .quick(),
+    Mutant::new("tio.flush.one", "a flush covers one partition of several", CRASHES),
+    Mutant::new("tio.read.overtakes", "a read overtakes a write that it overlaps", CRASHES),
+    Mutant::new("tio.block.reused", "a block is free before its sector has another", CRASHES),
+    Mutant::new("tio.name.fence", "a write is acknowledged before its name is durable", CRASHES),
+    Mutant::new("tio.fua.late", "a write with FUA waits for a flush", CRASHES),
+    Mutant::new("tio.map.flush", "a map page is named that holds what was there before", CRASHES),
+    Mutant::new("tio.name.flush", "a name that is not written back", CRASHES),
+    Mutant::new("tio.directory.flush", "an extent that the directory does not have", CRASHES),
+    Mutant::new("tio.block.flush", "bytes that are not written back", CRASHES),
+    Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
+];
