@@ -264,16 +264,105 @@ fn a_watch_that_has_lost_its_history_is_told_so() -> Outcome<()> {
     assert!(pushes > 0 && horizon > last, "{pushes} pushes, gone up to {horizon}");
     let refused = watcher.call(&format!("CLUSTER WATCH {last}"))?;
     assert!(matches!(&refused, Said::Refusal(text) if text.contains("are gone")), "{refused:?}");
-    assert!(matches!(watcher.call(&format!("CLUSTER WATCH {horizon}"))?, Said::Number(_)));
+    // All records as of an index, and what comes behind that.
+    let (_, index) = leader(&nodes)?;
+    assert!(matches!(watcher.call(&format!("CLUSTER WATCH {index}"))?, Said::Number(_)));
+    assert_eq!(client.call(&[b"SET", b"next", b"1"])?, Reply::ok());
     let next = watcher.hear()?;
     assert!(
-        matches!(&next, Said::Pushed(parts) if parts[1] == Said::Number(horizon + 1)),
-        "what comes first is not {horizon} + 1"
+        matches!(&next, Said::Pushed(parts) if parts[1] == Said::Number(index + 1)),
+        "{next:?}"
     );
     assert_eq!(watcher.call("CLUSTER UNWATCH")?, Said::Text(b"OK".to_vec()));
     // Nothing is pushed any more, and the connection serves on.
     assert_eq!(client.call(&[b"SET", b"small", b"1"])?, Reply::ok());
     assert_eq!(watcher.call("PING")?, Said::Text(b"PONG".to_vec()));
     assert!(watcher.hear().is_err(), "it is pushed something");
+    Ok(())
+}
+
+/// A client whose answers are lost with a leadership is not pushed what came behind them as if nothing were missing.
+#[test]
+fn a_watch_ends_where_answers_are_lost() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let nodes = nodes(&place, 3, 3, &[])?;
+    let (first, since) = leader(&nodes)?;
+    let followers = || nodes.iter().enumerate().filter(|(at, _)| *at != first).map(|it| it.1);
+    let mut watcher = Watcher::connect(nodes[first].port)?;
+    assert!(matches!(watcher.call(&format!("CLUSTER WATCH {since}"))?, Said::Number(_)));
+    let mut client = Client::connect(&nodes[first].address())?;
+    let value = vec![b'v'; 64 << 10];
+    // It takes nothing, until its socket does not either.
+    for _ in 0..200 {
+        assert_eq!(client.call(&[b"SET", b"large", &value])?, Reply::ok());
+    }
+    followers().try_for_each(|node| node.signal("-STOP"))?;
+    let mut other = TcpStream::connect(("127.0.0.1", nodes[first].port))?;
+    for number in 0..50 {
+        // Where its answers are lost the connection ends.
+        let _sent =
+            watcher.0.get_mut().write_all(format!("SET own {number}\r\n").as_bytes()).is_ok();
+        let _sent = other.write_all(format!("SET other {number}\r\n").as_bytes()).is_ok();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    followers().try_for_each(|node| node.signal("-CONT"))?;
+    leader(&nodes)?;
+    let mut last = since;
+    let is_refused = loop {
+        match watcher.hear() {
+            Ok(Said::Pushed(parts)) => {
+                let [Said::Text(kind), Said::Number(index), ..] = &parts[..] else {
+                    panic!("{parts:?}");
+                };
+                assert_eq!(kind, b"changes");
+                assert!(*index > last);
+                last = *index;
+            }
+            Ok(Said::Refusal(_)) => break true,
+            Ok(_) => {}
+            Err(_) => break false,
+        }
+    };
+    // Of what comes behind a refusal some would be missing.
+    while let Ok(said) = watcher.hear() {
+        assert!(!matches!(said, Said::Pushed(_)), "a push behind {last}, refused: {is_refused}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_watch_ends_with_what_the_connection_has_agreed_upon() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let nodes = nodes(&place, 1, 1, &[])?;
+    let mut client = Client::connect(&nodes[0].address())?;
+    for words in ["RESET\r\nHELLO 3\r\n", "HELLO 2\r\nHELLO 3\r\n"] {
+        let (_, since) = leader(&nodes)?;
+        let mut watcher = Watcher::connect(nodes[0].port)?;
+        assert!(matches!(watcher.call(&format!("CLUSTER WATCH {since}"))?, Said::Number(_)));
+        watcher.0.get_mut().write_all(words.as_bytes())?;
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(client.call(&[b"SET", b"k", b"1"])?, Reply::ok());
+        while let Ok(said) = watcher.hear() {
+            assert!(!matches!(said, Said::Pushed(_)), "{words:?}: {said:?}");
+        }
+    }
+    // One that does not take its pushes is closed all the same.
+    let (_, since) = leader(&nodes)?;
+    let mut watcher = Watcher::connect(nodes[0].port)?;
+    assert!(matches!(watcher.call(&format!("CLUSTER WATCH {since}"))?, Said::Number(_)));
+    let value = vec![b'v'; 64 << 10];
+    for round in 0..200 {
+        assert_eq!(client.call(&[b"SET", b"large", &value])?, Reply::ok());
+        if round == 150 {
+            watcher.0.get_mut().write_all(b"QUIT\r\n")?;
+        }
+    }
+    let mut is_over = false;
+    while let Ok(said) = watcher.hear() {
+        assert!(!is_over || !matches!(said, Said::Pushed(_)), "it has said QUIT");
+        is_over |= said == Said::Text(b"OK".to_vec());
+    }
+    assert!(is_over);
     Ok(())
 }

@@ -102,10 +102,12 @@ fn the_last_answer_is_remembered_across_a_kill_and_an_older_number_is_refused() 
     let served = pool.serve(&[])?;
     let mut client = served.connect()?;
     assert_eq!(once(&mut client, "8", &[b"GETDEL", b"s"])?, Reply::bulk("v"), "as before");
-    let refusals: [(&str, &[&[u8]], &str); 7] = [
+    let refusals: [(&str, &[&[u8]], &str); 9] = [
         ("7", &[b"INCR", b"k"], "ERR 8 was run since"),
         ("-1", &[b"INCR", b"k"], "ERR value is not an integer"),
         ("9", &[b"GET", b"k"], "ERR ONCE runs a command that writes"),
+        ("8", &[b"GETDEL", b"k"], "ERR 8 was another command"),
+        ("9", &[b"FLUSHALL"], "ERR FLUSHALL and FLUSHDB may be sent again as they are"),
         ("9", &[b"EXEC"], "ERR ONCE runs a command that writes"),
         ("9", &[b"ONCE", b"d", b"1", b"INCR", b"k"], "ERR ONCE runs a command that writes"),
         ("9", &[b"INCR"], "ERR wrong number of arguments for 'incr' command"),

@@ -1,6 +1,6 @@
 //! Durability that is waited for later: tickets.
 
-use crate::{DurableListener, Engine, Horizon, Result, Ticket};
+use crate::{Batch, DurableListener, Engine, Horizon, Result, Ticket, WriteOptions, Written};
 
 /// How far a clear in steps has come. Each caller has one of its own, from the first step to the last: what was written
 /// before its first step is gone after the last, whatever others clear meanwhile.
@@ -63,6 +63,22 @@ pub trait Deferred: Engine {
     /// Grows whenever somebody else may have written without this engine's knowledge: in a cluster, with each leadership.
     fn leaderships(&self) -> u64 {
         0
+    }
+
+    /// As [`Engine::apply`], unless somebody else may have written since this was the number of
+    /// [leaderships](Deferred::leaderships): what the changes rest on was read then.
+    ///
+    /// # Errors
+    /// As [`Engine::apply`]; [`Error::Busy`](crate::Error::Busy) if so, and nothing was done.
+    fn apply_within(
+        &self,
+        leadership: u64,
+        batch: &Batch,
+        options: &WriteOptions,
+    ) -> Result<Written> {
+        // Nobody else ever writes.
+        let _none = leadership;
+        self.apply(batch, options)
     }
 
     /// Registers one more listener, called (from any thread) whenever more became durable in the background.

@@ -239,7 +239,9 @@ impl LogView {
 
     /// Lets go of the oldest entries of a ring that is too long. Those that are pending can be read from the map.
     fn shorten_ring(&mut self) {
+        // The newest stays, however long it is: who watches is shown it.
         while self.ring_bytes > self.ring_bytes_max
+            && self.ring.len() > 1
             && let Some(entry) = self.ring.pop_front()
         {
             self.ring_bytes -= bytes_of(&entry);
@@ -304,7 +306,7 @@ impl LogView {
             let is_applied = entry.index <= applied || mutant!("replica.feed.early");
             is_applied && (is_first || bytes <= bytes_max)
         };
-        let skipped = (index + 1).saturating_sub(first);
+        let skipped = index.saturating_add(1).saturating_sub(first);
         let shown = self.ring.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX));
         Ok(shown.take_while(is_shown).cloned().collect())
     }

@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::event_loop::EventLoop;
 use crate::resp::reply::{Proto, Reply};
 use crate::{AppliedEntry, ClusterInfo};
-use coreplane_engine::{ChangeRef, Error, UnixMillis};
+use coreplane_engine::{ChangeRef, Error, Result, UnixMillis};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -35,12 +35,25 @@ pub(crate) struct Feed {
     told_at: Instant,
     /// Of the keys.
     prefix: Vec<u8>,
+    /// The client takes less than there is.
+    is_behind: bool,
 }
 
 impl Feed {
     /// Of changes behind this index of keys with this prefix.
     pub(crate) fn new(index: u64, prefix: &[u8]) -> Self {
-        Self { index, told: index, told_at: Instant::now(), prefix: prefix.to_vec() }
+        Self {
+            index,
+            told: index,
+            told_at: Instant::now(),
+            prefix: prefix.to_vec(),
+            is_behind: false,
+        }
+    }
+
+    /// True if there is more for the client once it has taken what waits.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// Pushes an entry, if it changes any of the keys.
@@ -88,33 +101,58 @@ fn head(reply: &mut Reply<'_>, kind: &str, index: u64) {
     reply.int(i64::try_from(index).unwrap_or(i64::MAX));
 }
 
-/// Pushes what there is to a client that takes it; false if its watch has ended.
-fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection) -> bool {
-    let session = &mut connection.session;
-    if session.proto != Proto::Three {
-        session.feed = None;
+/// Entries that were asked for last, by the index before them: who watches has seen as much as the others, mostly.
+#[derive(Debug, Default)]
+struct Piece {
+    behind: Option<u64>,
+    entries: Vec<AppliedEntry>,
+}
+
+impl Piece {
+    fn behind(&mut self, cluster: &dyn ClusterInfo, index: u64) -> Result<&[AppliedEntry]> {
+        if self.behind != Some(index) {
+            self.behind = None;
+            self.entries = cluster.changes_since(index, PIECE_BYTES)?;
+            self.behind = Some(index);
+        }
+        Ok(&self.entries)
     }
+}
+
+/// Pushes what there is to a client that takes it; false if its watch has ended.
+fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection, piece: &mut Piece) -> bool {
+    if connection.is_closing() || connection.session.is_dropped {
+        // What is pushed behind its last answer would keep it open.
+        connection.session.feed = None;
+    }
+    let session = &mut connection.session;
     let Some(feed) = &mut session.feed else { return false };
-    while connection.output.len() < WAITING_MAX {
+    loop {
+        feed.is_behind = connection.output.len() >= WAITING_MAX;
+        if feed.is_behind {
+            return true;
+        }
         let out = connection.output.buffer();
-        match cluster.changes_since(feed.index, PIECE_BYTES) {
-            Ok(entries) if entries.is_empty() => {
+        match piece.behind(cluster, feed.index) {
+            Ok([]) => {
                 feed.tell_progress(out);
-                break;
+                return true;
             }
             Ok(entries) => entries.iter().for_each(|entry| feed.push(entry, out)),
-            Err(error) => {
-                let horizon =
-                    if let Error::HistoryGone { horizon, .. } = error { horizon } else { 0 };
+            Err(Error::HistoryGone { horizon, .. }) => {
                 let mut reply = Reply { out, proto: Proto::Three };
                 reply.push(2);
                 head(&mut reply, "changes-gone", horizon);
                 session.feed = None;
                 return false;
             }
+            Err(_) => {
+                // The node has stopped: another one goes on.
+                (session.feed, session.is_closing) = (None, true);
+                return false;
+            }
         }
     }
-    true
 }
 
 impl EventLoop {
@@ -136,14 +174,14 @@ impl EventLoop {
         }
         let host = Arc::clone(&self.host);
         let Some(cluster) = host.config.cluster.as_deref() else { return };
-        let mut feeds = std::mem::take(&mut self.feeds);
+        let (mut feeds, mut piece) = (std::mem::take(&mut self.feeds), Piece::default());
         feeds.retain(|key| {
             let Some(connection) = self.connections.get_mut(*key) else { return false };
             let len = connection.output.len();
             // A connection that has come to the place of another one is not fed.
-            let goes_on = connection.is_fed && serve(cluster, connection);
+            let goes_on = connection.is_fed && serve(cluster, connection, &mut piece);
             connection.is_fed &= goes_on;
-            if connection.output.len() != len {
+            if connection.output.len() != len || connection.is_closing() {
                 self.touch(*key);
             }
             goes_on

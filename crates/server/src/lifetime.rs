@@ -61,6 +61,9 @@ impl EventLoop {
         let Some(mut connection) = self.connections.try_remove(key) else {
             return;
         };
+        if connection.is_fed {
+            self.feeds.retain(|fed| *fed != key);
+        }
         // Closing the socket does it as well.
         drop(connection.stream.deregister(self.poll.registry()));
         forget_watches(&mut connection.session, &self.host.watched);

@@ -174,6 +174,9 @@ impl Session {
     /// Changes the version of the protocol.
     pub(crate) fn set_proto(&mut self, proto: Proto) {
         self.proto = proto;
+        if proto == Proto::Two {
+            self.feed = None;
+        }
         self.info.set_proto(proto);
     }
 

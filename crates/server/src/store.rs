@@ -21,6 +21,8 @@ pub(crate) struct Store<'a> {
     watched: &'a WatchedAbsences,
     horizon: &'a mut Horizon,
     overlay: Option<Overlay>,
+    /// The engine's leaderships when the changes began to be kept back.
+    leadership: u64,
     /// Answers wait for durability.
     withholds: bool,
     /// Something that was read or written is not durable yet.
@@ -38,16 +40,27 @@ impl<'a> Store<'a> {
         withholds: bool,
         now: UnixMillis,
     ) -> Self {
-        Self { engine, watched, horizon, overlay: None, withholds, rests: false, now }
+        Self {
+            engine,
+            watched,
+            horizon,
+            overlay: None,
+            leadership: 0,
+            withholds,
+            rests: false,
+            now,
+        }
     }
 
     /// Keeps changes back from now on, until [`Store::finish`]: of so many commands, whose words have
     /// so many bytes.
     pub(crate) fn begin(&mut self, commands: usize, bytes: usize) {
+        self.leadership = self.engine.leaderships();
         self.overlay = Some(Overlay::with_capacity(commands, bytes));
     }
 
-    /// Makes the changes that were kept back, all or none.
+    /// Makes the changes that were kept back, all or none: none, too, if another node may have written since they began
+    /// to be.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let Some(mut overlay) = self.overlay.take() else {
             return Ok(());
@@ -58,7 +71,7 @@ impl<'a> Store<'a> {
         }
         let limit = self.engine.limits().batch_len_max;
         if !overlay.clears() {
-            return self.apply(overlay.into_batch(limit));
+            return self.apply_kept(overlay.into_batch(limit));
         }
         let mut batch = Batch::new();
         let changes = overlay.last_changes();
@@ -66,7 +79,24 @@ impl<'a> Store<'a> {
         for change in changes {
             batch.push(change);
         }
-        self.apply(batch)
+        self.apply_kept(batch)
+    }
+
+    fn apply_kept(&mut self, batch: Batch) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let options = Self::options(None);
+        let written = self.engine.apply_within(self.leadership, &batch, &options)?;
+        self.note(&batch, written.ticket);
+        Ok(())
+    }
+
+    fn note(&mut self, batch: &Batch, ticket: Ticket) {
+        self.rest_on(ticket);
+        for change in batch.changes() {
+            self.watched.written(change.key());
+        }
     }
 
     /// Adds a delete of every record to `batch`, unless there are more than `limit`.
@@ -245,10 +275,7 @@ impl<'a> Store<'a> {
             return Ok(());
         }
         let written = self.engine.apply(&batch, &Self::options(None))?;
-        self.rest_on(written.ticket);
-        for change in batch.changes() {
-            self.watched.written(change.key());
-        }
+        self.note(&batch, written.ticket);
         Ok(())
     }
 

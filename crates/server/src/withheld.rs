@@ -206,6 +206,8 @@ impl EventLoop {
             connection.is_waiting = false;
             connection.rests = false;
             connection.output.discard_held();
+            // Pushes behind those answers, too.
+            connection.session.feed = None;
             let text = engine_error_text(error);
             write_error(connection, &text);
             connection.session.is_closing = true;

@@ -5,7 +5,7 @@
 
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{
-    Fault, History, Model, Run, SimOptions, Standing, Subject, explore,
+    Eviction, Fault, History, Model, Run, Sim, SimOptions, Standing, Subject, explore,
 };
 use coreplane_tio::{Disk, Mode, Op, Options, Policy, Source, Tio};
 use std::collections::BTreeMap;
@@ -281,6 +281,30 @@ fn the_other_drivers_keep_as_much() {
         for model in BOTH {
             explored(&Story { mode, ..Story::new(seed, 2) }, model);
         }
+    }
+}
+
+/// A map page is one that was a block before: what is left of that is no name.
+#[test]
+fn an_extent_that_comes_late_is_empty() {
+    for model in BOTH {
+        let story = Story { sectors: 256, ..Story::new(1, 1) };
+        let sim = Sim::new(&story.sim_options(model)).expect("memory");
+        let disk = Disk::simulated_create(sim.spaces(), &story.options()).expect("create");
+        let source = Source::of_connection(0);
+        // Each page was one once.
+        for round in 0..600 {
+            let mut tios = [Tio::write(round % 128 * SECTOR, vec![0xa5; SECTOR as usize])];
+            disk.run(&source, &mut tios);
+            assert!(tios[0].outcome.is_ok());
+        }
+        let mut tios = [Tio::write(200 * SECTOR, vec![7; SECTOR as usize])];
+        disk.run(&source, &mut tios);
+        disk.flush().expect("flush");
+        let sim = sim.crash(Eviction::Nothing).reopen().expect("memory");
+        let disk = Disk::simulated_open(sim.spaces(), &story.options()).expect("open");
+        let findings = disk.verify(&mut |_, _| {}).expect("verify");
+        assert!(findings.is_sound() && findings.sectors == 129, "{model:?}: {findings:?}");
     }
 }
 

@@ -111,7 +111,7 @@ impl Engine for Replica {
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        self.write_batch(batch, options)
+        self.write_batch(batch, options, None)
     }
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
@@ -239,6 +239,15 @@ impl Deferred for Replica {
 
     fn clear_step(&self, clear: &mut Clear) -> Result<Option<Ticket>> {
         self.clear_some(clear)
+    }
+
+    fn apply_within(
+        &self,
+        leadership: u64,
+        batch: &Batch,
+        options: &WriteOptions,
+    ) -> Result<Written> {
+        self.write_batch(batch, options, Some(leadership))
     }
 
     fn leaderships(&self) -> u64 {

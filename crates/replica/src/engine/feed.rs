@@ -10,14 +10,19 @@
 //! ([`Settings::ring_bytes`](crate::Settings)); of what is older it says that it is gone.
 
 use super::Replica;
+use crate::entry::decode_changes;
 use crate::node::AppliedEntry;
-use coreplane_engine::{DurableListener, Error, Result};
+use coreplane_engine::{Batch, DurableListener, Error, Result};
+use raft::eraftpb::{Entry, EntryType};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of entries that a feed takes at once.
 const AHEAD_BYTES: usize = 64 << 10;
+
+/// The longest wait.
+const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The entries that a node applies, one after the other.
 #[derive(Debug)]
@@ -28,19 +33,29 @@ pub struct ChangeFeed {
     ahead: VecDeque<AppliedEntry>,
 }
 
+fn applied(entry: &Entry) -> AppliedEntry {
+    let changes = match entry.get_entry_type() {
+        EntryType::EntryNormal => decode_changes(&entry.data).unwrap_or_default(),
+        _ => Batch::new(),
+    };
+    AppliedEntry { index: entry.index, changes }
+}
+
 impl Replica {
     /// Entries that are applied here, those behind this index in their order, of so many bytes, or one. Those of the
     /// cluster's own are among them, without changes. None if nothing newer is applied here.
     ///
     /// # Errors
     /// [`Error::HistoryGone`] if not all of them are in DRAM any more: a [snapshot](Replica::snapshot) has what they have
-    /// made. [`Error::Closed`].
+    /// made. [`Error::Closed`]; if the node has stopped.
     pub fn changes_since(&self, index: u64, bytes_max: usize) -> Result<Vec<AppliedEntry>> {
         let core = self.core.lock();
-        match core.is_closed {
+        let entries = match core.is_closed {
             true => Err(Error::Closed),
             false => core.node.applied_since(index, bytes_max),
-        }
+        };
+        drop(core);
+        Ok(entries?.iter().map(applied).collect())
     }
 
     /// The entry that was applied last here.
@@ -71,7 +86,7 @@ impl ChangeFeed {
     /// # Errors
     /// As [`Replica::changes_since`].
     pub fn next_within(&mut self, wait: Duration) -> Result<Option<AppliedEntry>> {
-        let deadline = Instant::now() + wait;
+        let deadline = Instant::now() + wait.min(WAIT_MAX);
         loop {
             while let Some(entry) = self.ahead.pop_front() {
                 self.index = entry.index;
@@ -83,7 +98,8 @@ impl ChangeFeed {
             if core.is_closed {
                 return Err(Error::Closed);
             }
-            self.ahead.extend(core.node.applied_since(self.index, AHEAD_BYTES)?);
+            let entries = core.node.applied_since(self.index, AHEAD_BYTES)?;
+            self.ahead.extend(entries.iter().map(applied));
             if self.ahead.is_empty()
                 && self.replica.changed.wait_until(&mut core, deadline).timed_out()
             {

@@ -109,8 +109,13 @@ impl Replica {
         Ok(Outcome::Written(Written { sequence, ticket, replaced }))
     }
 
-    /// Proposes all changes of a batch as one entry.
-    pub(super) fn write_batch(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+    /// Proposes all changes of a batch as one entry, within this leadership if one is named.
+    pub(super) fn write_batch(
+        &self,
+        batch: &Batch,
+        options: &WriteOptions,
+        leadership: Option<u64>,
+    ) -> Result<Written> {
         check_options(options)?;
         let limit = self.limits.batch_len_max;
         if batch.len() > limit {
@@ -122,6 +127,9 @@ impl Replica {
         let written = {
             let mut core = self.core.lock();
             core.check_leads()?;
+            if leadership.is_some_and(|it| it != core.open.leaderships()) {
+                return Err(Error::Busy);
+            }
             let now = self.now(&core);
             core.counts.batches += 1;
             apply(&mut core, batch, now)?

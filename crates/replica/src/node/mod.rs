@@ -11,13 +11,12 @@ mod transfer;
 mod turn;
 
 use crate::codec::{Body, Envelope};
-use crate::entry::decode_changes;
 use crate::log_view::{LogView, SharedView};
 use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::NodeId;
-use coreplane_engine::{Batch, Error, Result, Ticket, UnixMillis};
+use coreplane_engine::{Error, Result, Ticket, UnixMillis};
 use parking_lot::{Mutex, MutexGuard};
-use raft::eraftpb::{Entry, EntryType, Message as RaftMessage};
+use raft::eraftpb::{Entry, Message as RaftMessage};
 use raft::{RawNode, StateRole};
 pub use settings::{AppliedEntry, MemberProgress, Output, Proposal, Role, Settings, Status};
 use start::{begin, consensus, damage, form};
@@ -294,16 +293,9 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::HistoryGone`] if not all of them are in DRAM any more.
-    pub fn applied_since(&self, index: u64, bytes_max: usize) -> Result<Vec<AppliedEntry>> {
-        let entries = self.view().applied_since(index, bytes_max)?;
-        let applied = |entry: &Entry| AppliedEntry {
-            index: entry.index,
-            changes: match entry.get_entry_type() {
-                EntryType::EntryNormal => decode_changes(&entry.data).unwrap_or_default(),
-                _ => Batch::new(),
-            },
-        };
-        Ok(entries.iter().map(applied).collect())
+    pub(crate) fn applied_since(&self, index: u64, bytes_max: usize) -> Result<Vec<Entry>> {
+        self.check_running()?;
+        self.view().applied_since(index, bytes_max)
     }
 
     /// How far the members have come, of a leader; nothing of others.

@@ -84,6 +84,9 @@ fn watch(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
         5 if is(call.word(3), "PREFIX") => call.word(4),
         _ => return Err(SYNTAX.into()),
     };
+    if call.session.is_forwarded {
+        return Err("ERR a node passes no pushes on".into());
+    }
     if call.session.proto != Proto::Three {
         return Err("ERR changes are pushed, which takes RESP3: send HELLO 3 before".into());
     }

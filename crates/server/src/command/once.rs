@@ -6,8 +6,11 @@
 //! ```text
 //!   ONCE teller-4 17 INCRBY balance 5 ─▶ 105
 //!   ONCE teller-4 17 INCRBY balance 5 ─▶ 105     it was run before: its answer, and nothing else
-//!   ONCE teller-4 16 …                ─▶ an error: 17 was run since
+//!   ONCE teller-4 16 …                ─▶ an error: 17 was run since, and of 16 nothing is remembered
+//!   ONCE teller-4 17 DEL balance      ─▶ an error: 17 was another command
 //! ```
+//!
+//! So a client has one such command under way at a time, and a command that was refused has the next number.
 //!
 //! What the command changes, the number and the answer are one batch. They are a record beside the others,
 //! `coreplane:once:CLIENT`, which expires a day after the last command: so a cluster's next leader, a backup and a pool that is
@@ -29,21 +32,24 @@ const ANSWER_MAX: usize = 1 << 20;
 /// The last command of a client.
 struct Last {
     sequence: i64,
+    /// CRC-32C of the command's words.
+    words: u32,
     proto: u8,
     answer: Vec<u8>,
 }
 
 impl Last {
     fn encode(&self) -> Vec<u8> {
-        let Self { sequence, proto, answer } = self;
-        [format!("{sequence} {proto} ").as_bytes(), answer].concat()
+        let Self { sequence, words, proto, answer } = self;
+        [format!("{sequence} {words} {proto} ").as_bytes(), answer].concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut parts = bytes.splitn(3, |byte| *byte == b' ');
+        let mut parts = bytes.splitn(4, |byte| *byte == b' ');
         let sequence = parse_i64(parts.next()?)?;
+        let words = u32::try_from(parse_i64(parts.next()?)?).ok()?;
         let proto = u8::try_from(parse_i64(parts.next()?)?).ok()?;
-        Some(Self { sequence, proto, answer: parts.next()?.to_vec() })
+        Some(Self { sequence, words, proto, answer: parts.next()?.to_vec() })
     }
 }
 
@@ -54,22 +60,32 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
     let command = find(words.at(0)).map(|index| &COMMANDS[index]);
     let command = command.filter(|it| it.has(WRITE) && !it.has(NO_MULTI | AT_ONCE));
     let command = command.ok_or("ERR ONCE runs a command that writes")?;
+    if command.name.starts_with("flush") {
+        return Err("ERR FLUSHALL and FLUSHDB may be sent again as they are".into());
+    }
     if !command.accepts(words.len()) {
         return Err(wrong_arity(command.name));
     }
     let key = [PREFIX, call.word(1)].concat();
+    let checksum = checksum_of(words);
+    // Before anything is read on which what it changes rests.
+    call.store.begin(2, words.from(0).map(<[u8]>::len).sum());
     let mut last = None;
     call.store.read(&key, &mut |record| last = Some(Last::decode(&record.value.to_vec())))?;
     if let Some(last) = last {
         let last = last.ok_or("ERR the record of the client's last command is none of ONCE's")?;
         if last.sequence > sequence {
-            return Err(format!("ERR {} was run since", last.sequence).into());
+            let since = last.sequence;
+            let text = format!("ERR {since} was run since: nothing is remembered of {sequence}");
+            return Err(text.into());
+        }
+        if last.sequence == sequence && last.words != checksum {
+            return Err(format!("ERR {sequence} was another command").into());
         }
         if last.sequence == sequence {
             return answer_again(call, &last);
         }
     }
-    call.store.begin(2, words.from(0).map(<[u8]>::len).sum());
     let start = call.reply.out.len();
     run_inner(call, command, words)?;
     let answer = call.reply.out.get(start..).unwrap_or_default().to_vec();
@@ -78,9 +94,18 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
     }
     let proto = call.session.proto.number();
     let until = UnixMillis(call.store.now.0.saturating_add(MEMORY_MS));
-    call.store.put(&key, &Last { sequence, proto, answer }.encode(), Some(until))?;
+    let last = Last { sequence, words: checksum, proto, answer };
+    call.store.put(&key, &last.encode(), Some(until))?;
     call.store.finish()?;
     Ok(())
+}
+
+/// Of all words, each with its length.
+fn checksum_of(words: Words<'_>) -> u32 {
+    words.from(0).fold(0, |crc, word| {
+        let len = (word.len() as u64).to_le_bytes();
+        crc32c::crc32c_append(crc32c::crc32c_append(crc, &len), word)
+    })
 }
 
 fn answer_again(call: &mut Call<'_, '_>, last: &Last) -> Answer {
@@ -114,10 +139,13 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_what_it_was() {
-        let last = Last { sequence: 7, proto: 3, answer: b"$3\r\n  1\r\n".to_vec() };
+        let last = Last { sequence: 7, words: 9, proto: 3, answer: b"$3\r\n  1\r\n".to_vec() };
         let again = Last::decode(&last.encode()).expect("one");
-        assert_eq!((again.sequence, again.proto, again.answer), (7, 3, last.answer));
-        for none in [&b""[..], b"7", b"7 3", b"x 3 +OK", b"7 300 +OK"] {
+        assert_eq!(
+            (again.sequence, again.words, again.proto, again.answer),
+            (7, 9, 3, last.answer)
+        );
+        for none in [&b""[..], b"7", b"7 9 3", b"x 9 3 +OK", b"7 9 300 +OK", b"7 -9 3 +OK"] {
             assert!(Last::decode(none).is_none());
         }
     }

@@ -108,6 +108,8 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     let Some(queue) = call.session.queue.take() else {
         return Err("ERR EXEC without MULTI".into());
     };
+    // Before anything is read on which its changes rest.
+    call.store.begin(queue.len(), queue.bytes_len());
     let hold = watches_hold(call);
     call.session.publish();
     if queue.is_refused {
@@ -119,7 +121,6 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     }
     let start = call.reply.out.len();
     call.reply.array(queue.len());
-    call.store.begin(queue.len(), queue.bytes_len());
     for (index, words) in queue.commands() {
         run_queued(call, index, words);
     }

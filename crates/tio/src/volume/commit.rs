@@ -35,9 +35,6 @@ impl Volume {
             self.space().fence()?;
         }
         self.store_names(batch.names.iter().copied(), &fresh);
-        if mutant!("tio.block.reused") {
-            self.exchange_all(batch);
-        }
         if !mutant!("tio.name.fence") {
             self.space().fence()?;
         }
@@ -62,7 +59,10 @@ impl Volume {
             if let Some(before) = pending.insert(sector, word) {
                 batch.replaced.extend(Name::block_of(before));
             }
-            self.exchange(sector, word);
+            let seen = self.exchange(sector, word);
+            if mutant!("tio.block.reused") {
+                batch.replaced.extend(seen);
+            }
         }
         drop(pending);
         self.give_back(batch.replaced.drain(..));
@@ -88,12 +88,10 @@ impl Volume {
         };
         let replaced: Vec<u32> = names.keys().filter_map(named).collect();
         self.store_names(names.into_iter(), &fresh);
-        if mutant!("tio.block.reused") {
-            self.give_back(replaced.iter().copied());
-            return Ok(self.space().fence()?);
-        }
         self.space().fence()?;
-        self.give_back(replaced.into_iter());
+        if !mutant!("tio.block.reused") {
+            self.give_back(replaced.into_iter());
+        }
         Ok(())
     }
 
