@@ -1,7 +1,8 @@
 //! A cluster in one thread: a clock, a network that loses, repeats and delays, nodes whose power goes at any fence.
 //!
 //! A seed is a story. It says what happens when, and the same seed does the same in another process: what is printed of a
-//! failure is enough to see it again (`COREPLANE_WORLD=seed`).
+//! failure is enough to see it again (`COREPLANE_WORLD=seed`, or several with commas between them, which also prints what
+//! each came to).
 //!
 //! What is looked at, after every step and at the end:
 //!
@@ -18,18 +19,41 @@ mod network;
 mod seat;
 mod troubles;
 
-use cluster::{Faults, World};
+use cluster::{Faults, Report, World};
 use coreplane_mvcc::MapKind;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-fn seeds() -> std::ops::Range<u64> {
-    if let Ok(seed) = std::env::var("COREPLANE_WORLD") {
-        let seed = seed.parse().expect("COREPLANE_WORLD is a seed");
-        return seed..seed + 1;
-    }
-    match std::env::var("COREPLANE_TEST_SCALE").as_deref() {
-        Ok("full") => 0..10_000,
-        _ => 0..1_000,
-    }
+/// What names the seeds.
+const NAMED: &str = "COREPLANE_WORLD";
+
+/// Each fault, each medium and each size of the ring is among these.
+const REPLAYED: std::ops::Range<u64> = 0..12;
+
+/// One test at a time, since what a thread does beside another is no seed's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The seeds that somebody wants to see.
+fn named() -> Option<Vec<u64>> {
+    let named = std::env::var(NAMED).ok()?;
+    let seed = |text: &str| text.parse().expect("COREPLANE_WORLD has seeds");
+    Some(named.split(',').map(seed).collect())
+}
+
+fn seeds() -> Vec<u64> {
+    named().unwrap_or_else(|| match std::env::var("COREPLANE_TEST_SCALE").as_deref() {
+        Ok("full") => (0..10_000).collect(),
+        _ => (0..1_000).collect(),
+    })
+}
+
+/// What is printed of a story: all that it came to, with the hash of all that was said in it.
+fn line(seed: u64, kind: MapKind, report: &Report) -> String {
+    format!("seed {seed} of {kind:?}: {report:?}")
 }
 
 fn faults(seed: u64) -> Faults {
@@ -43,9 +67,9 @@ fn faults(seed: u64) -> Faults {
     }
 }
 
-/// In one test, since what a thread does beside another is no seed's.
 #[test]
 fn clusters_keep_what_they_acknowledge() {
+    let _alone = alone();
     let (mut acknowledged, mut reads, mut elections) = (0, 0, 0);
     let (mut installed, mut lost) = (0, 0);
     for seed in seeds() {
@@ -54,6 +78,9 @@ fn clusters_keep_what_they_acknowledge() {
             if seed % 20 == 7 {
                 let again = World::new(kind, seed, faults(seed)).run();
                 assert_eq!(report, again, "seed {seed} of {kind:?} is not the same twice");
+            }
+            if named().is_some() {
+                println!("{}", line(seed, kind, &report));
             }
             acknowledged += report.acknowledged;
             reads += report.reads;
@@ -67,8 +94,35 @@ fn clusters_keep_what_they_acknowledge() {
          {lost} pools lost"
     );
     assert!(acknowledged > 0 && reads > 0 && elections > 0);
-    if seeds().count() > 1 {
+    if named().is_none() {
         assert!(installed > 0, "no follower was ever so far behind");
         assert!(lost > 0, "no pool was ever lost");
     }
+}
+
+/// This program, started again, prints of a seed what it came to here.
+#[test]
+fn seeds_are_the_same_in_a_fresh_process() {
+    let _alone = alone();
+    let seeds = named().unwrap_or_else(|| REPLAYED.collect());
+    let names: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    let fresh = Command::new(std::env::current_exe().expect("the path of this program"))
+        .args(["clusters_keep_what_they_acknowledge", "--exact", "--nocapture"])
+        .env(NAMED, names.join(","))
+        .output()
+        .expect("this program, started again");
+    let said = String::from_utf8_lossy(&fresh.stdout);
+    let complaint = String::from_utf8_lossy(&fresh.stderr);
+    assert!(fresh.status.success(), "the fresh process fails:\n{said}{complaint}");
+    // What the harness says of a test may be on the line before.
+    let found: Vec<&str> =
+        said.lines().filter_map(|it| it.find("seed ").and_then(|at| it.get(at..))).collect();
+    let mut expected = Vec::new();
+    for seed in seeds {
+        for kind in MapKind::ALL {
+            let report = World::new(kind, seed, faults(seed)).run();
+            expected.push(line(seed, kind, &report));
+        }
+    }
+    assert_eq!(found, expected, "a seed is another story in a fresh process");
 }
