@@ -9,6 +9,8 @@ mod nodes;
 mod pool;
 #[path = "clients/rust.rs"]
 mod rust;
+#[path = "clients/rust_cluster.rs"]
+mod rust_cluster;
 mod session;
 
 use pool::{Place, Pool};
@@ -226,6 +228,15 @@ fn redis_py_converses_in_both_protocols() -> Outcome<()> {
     fresh.finish()
 }
 
+fn wait_for_leader(node: &nodes::Node) -> Outcome<()> {
+    let mut client = Client::connect(&node.address())?;
+    let since = Instant::now();
+    while client.call(&[b"CLUSTER", b"INFO"])?.text().is_none_or(|it| it.contains("state:fail")) {
+        assert!(since.elapsed() < Duration::from_secs(30), "nobody leads");
+    }
+    Ok(())
+}
+
 /// redis-py's client for clusters, unmodified.
 #[test]
 fn redis_py_finds_its_way_in_a_cluster() -> Outcome<()> {
@@ -234,11 +245,7 @@ fn redis_py_finds_its_way_in_a_cluster() -> Outcome<()> {
     }
     let place = Place::in_memory()?;
     let nodes = nodes::nodes(&place, 3, 3, &["--redirect"])?;
-    let mut client = Client::connect(&nodes[0].address())?;
-    let since = Instant::now();
-    while client.call(&[b"CLUSTER", b"INFO"])?.text().is_none_or(|it| it.contains("state:fail")) {
-        assert!(since.elapsed() < Duration::from_secs(30), "nobody leads");
-    }
+    wait_for_leader(&nodes[0])?;
     for (node, protocol) in nodes.iter().zip(["2", "3", "2"]) {
         let said = python("cluster.py", &[&node.port.to_string(), protocol])?;
         assert_eq!(said, "cluster: 300 keys\n");

@@ -15,7 +15,8 @@ fn connect(fresh: &Fresh, by_socket: bool, protocol: &str) -> Outcome<Connection
     Ok(Client::open(url)?.get_connection()?)
 }
 
-fn converse(redis: &mut Connection, is_resp3: bool) -> Outcome<()> {
+/// What there is to say in one connection; the keyspace is its own.
+pub(super) fn converse(redis: &mut Connection, is_resp3: bool) -> Outcome<()> {
     cmd("FLUSHALL").exec(redis)?;
     let () = redis.set("greeting", "hello")?;
     assert_eq!(redis.get::<_, String>("greeting")?, "hello");
@@ -47,7 +48,8 @@ fn converse(redis: &mut Connection, is_resp3: bool) -> Outcome<()> {
     Ok(())
 }
 
-fn transact(redis: &mut Connection, rival: &mut Connection) -> Outcome<()> {
+/// Transactions, one of which a rival thwarts.
+pub(super) fn transact(redis: &mut Connection, rival: &mut Connection) -> Outcome<()> {
     let answers: (i64, i64) =
         pipe().atomic().set("x", 1).ignore().incr("x", 1).incr("x", 1).query(redis)?;
     assert_eq!(answers, (2, 3));
