@@ -167,6 +167,7 @@ impl Engine for Bptree {
             key_len_max: coreplane_engine::KEY_LEN_MAX,
             value_len_max: coreplane_engine::VALUE_LEN_MAX,
             batch_len_max: BATCH_LEN_MAX,
+            batch_bytes_max: usize::MAX,
         }
     }
 

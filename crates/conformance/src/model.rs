@@ -50,6 +50,7 @@ pub const LIMITS: Limits = Limits {
     key_len_max: coreplane_engine::KEY_LEN_MAX,
     value_len_max: coreplane_engine::VALUE_LEN_MAX,
     batch_len_max: 64 << 10,
+    batch_bytes_max: usize::MAX,
 };
 
 /// Sequences given by callers must be below this, so that there is always a next one.

@@ -81,7 +81,7 @@ fn name(error: &Error) -> &'static str {
     match error {
         Error::KeyTooLong { .. } => "key too long",
         Error::ValueTooLong { .. } => "value too long",
-        Error::BatchTooLarge { .. } => "batch too large",
+        Error::BatchTooLarge { .. } | Error::BatchTooLong { .. } => "batch too large",
         Error::NoSpace { .. } => "no space",
         Error::HistoryGone { .. } => "history gone",
         Error::Closed => "closed",

@@ -1,6 +1,6 @@
 //! Several changes that happen together or not at all.
 
-use crate::UnixMillis;
+use crate::{Error, Limits, Result, UnixMillis};
 use std::ops::Range;
 
 /// One change of a [`Batch`].
@@ -207,6 +207,22 @@ impl Batch {
         self.bytes.len()
     }
 
+    /// Holds it against the limits of an engine.
+    ///
+    /// # Errors
+    /// [`Error::BatchTooLarge`] and [`Error::BatchTooLong`] of more than an engine takes at once.
+    pub fn check(&self, limits: &Limits) -> Result<()> {
+        let (len, max) = (self.len(), limits.batch_len_max);
+        if len > max {
+            return Err(Error::BatchTooLarge { len, max });
+        }
+        let (bytes, max) = (self.bytes_len(), limits.batch_bytes_max);
+        if bytes > max {
+            return Err(Error::BatchTooLong { bytes, max });
+        }
+        Ok(())
+    }
+
     /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -234,5 +250,18 @@ mod tests {
         assert_eq!((batch.len(), batch.bytes_len(), batch.only()), (3, 7, None));
         assert_eq!(batch.get(1), Some(ChangeRef::Delete { key: b"ab" }));
         assert_eq!(Batch::new().delete(b"k").only(), Some(ChangeRef::Delete { key: b"k" }));
+    }
+
+    #[test]
+    fn a_batch_is_within_both_limits() {
+        let mut batch = Batch::new();
+        batch.put(b"ab", b"xyz").delete(b"c");
+        let check = |batch_len_max, batch_bytes_max| {
+            let (key_len_max, value_len_max) = (9, 9);
+            batch.check(&Limits { key_len_max, value_len_max, batch_len_max, batch_bytes_max })
+        };
+        assert!(check(2, 6).is_ok());
+        assert!(matches!(check(1, 6), Err(Error::BatchTooLarge { len: 2, max: 1 })));
+        assert!(matches!(check(2, 5), Err(Error::BatchTooLong { bytes: 6, max: 5 })));
     }
 }

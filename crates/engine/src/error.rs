@@ -46,6 +46,14 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// The batch has more bytes of keys and values than the engine's limit.
+    #[error("batch of {bytes} bytes of keys and values is over the limit of {max}")]
+    BatchTooLong {
+        /// Bytes of its keys and values.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
     /// The pool is full.
     #[error("no space: {needed} bytes needed, {reclaimable} bytes reclaimable")]
     NoSpace {
@@ -150,6 +158,7 @@ impl Error {
             Self::KeyTooLong { .. }
             | Self::ValueTooLong { .. }
             | Self::BatchTooLarge { .. }
+            | Self::BatchTooLong { .. }
             | Self::HistoryGone { .. }
             | Self::OutOfRange { .. }
             | Self::Unsupported { .. }

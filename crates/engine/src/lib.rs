@@ -135,6 +135,8 @@ pub struct Limits {
     pub value_len_max: usize,
     /// The most changes in one batch.
     pub batch_len_max: usize,
+    /// The most bytes of keys and values in one batch.
+    pub batch_bytes_max: usize,
 }
 
 /// A record met by [`Engine::iterate`] or [`Replicated::changes_since`].
@@ -265,7 +267,7 @@ pub trait Engine: Send + Sync {
     /// change has its own).
     ///
     /// # Errors
-    /// As [`Engine::put`], and [`Error::BatchTooLarge`].
+    /// As [`Engine::put`], [`Error::BatchTooLarge`], and [`Error::BatchTooLong`].
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written>;
 
     /// Iterates over the live records in an order of the engine's own, at least `count` at a call

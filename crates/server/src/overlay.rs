@@ -9,7 +9,7 @@
 //! them on one large value would add up. When the changes have outgrown twice what the last ones had,
 //! only the last one of each key is kept.
 
-use coreplane_engine::{Batch, ChangeRef, Entry, Record, Ticket, UnixMillis, Value};
+use coreplane_engine::{Batch, ChangeRef, Entry, Limits, Record, Ticket, UnixMillis, Value};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
@@ -162,9 +162,9 @@ impl Overlay {
         }
     }
 
-    /// As a batch of at most `limit` changes, if so few keys were changed.
-    pub(crate) fn into_batch(mut self, limit: usize) -> Batch {
-        if self.changes.len() <= limit {
+    /// As a batch within these limits, if so few keys were changed.
+    pub(crate) fn into_batch(mut self, limits: &Limits) -> Batch {
+        if self.changes.check(limits).is_ok() {
             return self.changes;
         }
         self.compact();
@@ -251,14 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_longer_than_the_limit_has_the_last_changes_alone() {
-        let mut overlay = Overlay::default();
-        for round in 0..10_u8 {
-            overlay.put(b"a", &[round], None);
-            overlay.put(b"b", &[round], None);
+    fn a_batch_over_the_limits_has_the_last_changes_alone() {
+        for (batch_len_max, batch_bytes_max) in [(10, 100), (100, 10)] {
+            let mut overlay = Overlay::default();
+            for round in 0..10_u8 {
+                overlay.put(b"a", &[round], None);
+                overlay.put(b"b", &[round], None);
+            }
+            let (key_len_max, value_len_max) = (100, 100);
+            let limits = Limits { key_len_max, value_len_max, batch_len_max, batch_bytes_max };
+            let batch = overlay.into_batch(&limits);
+            assert_eq!(batch.len(), 2);
+            assert!(batch.changes().all(|change| change.value() == Some(&[9])));
         }
-        let batch = overlay.into_batch(10);
-        assert_eq!(batch.len(), 2);
-        assert!(batch.changes().all(|change| change.value() == Some(&[9])));
     }
 }

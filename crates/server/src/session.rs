@@ -98,6 +98,18 @@ pub(crate) enum Answers {
     Skip,
 }
 
+/// How far the deletion of many keys has come.
+#[derive(Debug, Default)]
+pub(crate) struct Deletion {
+    /// Which words are the keys, each key once.
+    pub order: Vec<u32>,
+    /// How many of them are done, and how many keys were there.
+    pub next: usize,
+    pub deleted: usize,
+    /// The leadership in which it began.
+    pub leadership: u64,
+}
+
 /// How a connection stands with the leader that runs its commands.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct UpstreamState {
@@ -128,6 +140,8 @@ pub(crate) struct Session {
     pub postponed_since: Option<Instant>,
     /// How far it has come, of one that removes every record.
     pub clear: Clear,
+    /// How far it has come, of one that deletes many keys.
+    pub deletion: Option<Deletion>,
     /// The command that came last, by its name, is the leader's to run.
     pub forwards: Option<(&'static str, SocketAddr)>,
     /// It is a node of the cluster, which passes a client's commands on.
@@ -160,6 +174,7 @@ impl Session {
             is_postponed: false,
             postponed_since: None,
             clear: Clear::default(),
+            deletion: None,
             forwards: None,
             is_forwarded: false,
             is_read_only: false,

@@ -11,8 +11,8 @@
 use crate::overlay::{Look, Overlay};
 use crate::watch::WatchedAbsences;
 use coreplane_engine::{
-    Batch, Clear, Completion, Deferred, Entry, Error, Horizon, Mutation, Outcome, Record, Result,
-    Ticket, UnixMillis, Visibility, WriteOptions,
+    Batch, Clear, Completion, Deferred, Entry, Error, Horizon, Limits, Mutation, Outcome, Record,
+    Result, Ticket, UnixMillis, Visibility, WriteOptions,
 };
 
 /// How commands reach the engine.
@@ -27,6 +27,8 @@ pub(crate) struct Store<'a> {
     withholds: bool,
     /// Something that was read or written is not durable yet.
     pub rests: bool,
+    /// Something was written.
+    pub has_written: bool,
     /// The time of the turn.
     pub now: UnixMillis,
 }
@@ -48,6 +50,7 @@ impl<'a> Store<'a> {
             leadership: 0,
             withholds,
             rests: false,
+            has_written: false,
             now,
         }
     }
@@ -57,6 +60,16 @@ impl<'a> Store<'a> {
     pub(crate) fn begin(&mut self, commands: usize, bytes: usize) {
         self.leadership = self.engine.leaderships();
         self.overlay = Some(Overlay::with_capacity(commands, bytes));
+    }
+
+    /// True if changes are kept back.
+    pub(crate) fn keeps_back(&self) -> bool {
+        self.overlay.is_some()
+    }
+
+    /// True if every record is removed by the changes that are kept back.
+    pub(crate) fn clears(&self) -> bool {
+        self.overlay.as_ref().is_some_and(Overlay::clears)
     }
 
     /// Makes the changes that were kept back, all or none: none, too, if another node may have written since they began
@@ -69,16 +82,17 @@ impl<'a> Store<'a> {
         if overlay.clears() && overlay.is_empty() && !self.engine.settles_by_itself() {
             return self.clear_step(&mut Clear::default()).map(|_| ());
         }
-        let limit = self.engine.limits().batch_len_max;
+        let limits = self.engine.limits();
         if !overlay.clears() {
-            return self.apply_kept(overlay.into_batch(limit));
+            return self.apply_kept(overlay.into_batch(&limits));
         }
         let mut batch = Batch::new();
         let changes = overlay.last_changes();
-        self.keys_to_clear(limit.saturating_sub(changes.len()), &mut batch)?;
+        self.keys_to_clear(&limits, &mut batch)?;
         for change in changes {
             batch.push(change);
         }
+        batch.check(&limits)?;
         self.apply_kept(batch)
     }
 
@@ -93,22 +107,21 @@ impl<'a> Store<'a> {
     }
 
     fn note(&mut self, batch: &Batch, ticket: Ticket) {
+        self.has_written = true;
         self.rest_on(ticket);
         for change in batch.changes() {
             self.watched.written(change.key());
         }
     }
 
-    /// Adds a delete of every record to `batch`, unless there are more than `limit`.
-    fn keys_to_clear(&self, limit: usize, batch: &mut Batch) -> Result<()> {
+    /// Adds a delete of every record to `batch`, unless that is over the limits.
+    fn keys_to_clear(&self, limits: &Limits, batch: &mut Batch) -> Result<()> {
         let mut cursor = 0;
         loop {
             cursor = self.engine.iterate(cursor, 1024, &mut |entry| {
                 batch.delete(entry.key);
             })?;
-            if batch.len() > limit {
-                return Err(Error::BatchTooLarge { len: batch.len(), max: limit });
-            }
+            batch.check(limits)?;
             if cursor == 0 {
                 return Ok(());
             }
@@ -284,6 +297,7 @@ impl<'a> Store<'a> {
         self.rest_on(outcome.ticket());
         let is_written = outcome.written().is_some();
         if is_written {
+            self.has_written = true;
             self.watched.written(key);
         }
         is_written
@@ -376,6 +390,27 @@ impl<'a> Store<'a> {
             }
         }
         Ok(kept + added)
+    }
+
+    /// Deletes those of `keys` that are there, each of which is named once, as a part of what more steps do; how many they
+    /// were. The answer to all steps rests on [`Store::rest_on_all`]; not within a transaction.
+    pub(crate) fn delete_step(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        let mut batch = Batch::new();
+        self.engine.multi_get(keys, Visibility::Early, &mut |index, record| {
+            if let Some(key) = keys.get(index).filter(|_| record.is_some()) {
+                batch.delete(key);
+            }
+        })?;
+        if !batch.is_empty() {
+            self.engine.apply(&batch, &Self::options(None))?;
+            batch.changes().for_each(|change| self.watched.written(change.key()));
+        }
+        Ok(batch.len())
+    }
+
+    /// The answer rests on all that was written before.
+    pub(crate) fn rest_on_all(&mut self) {
+        self.rest_on(self.engine.visible_ticket());
     }
 
     /// Removes every record, or some of them; true if none is left.

@@ -188,6 +188,35 @@ fn many_keys_are_deleted_whatever_a_batch_may_hold() {
     assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
 }
 
+#[test]
+fn long_keys_are_deleted_whatever_a_batch_may_hold() {
+    let limits =
+        coreplane_engine::Limits { batch_bytes_max: 50, ..coreplane_conformance::model::LIMITS };
+    let engine = ModelEngine::new().bounded_by(limits);
+    let server = Running::start(config(), Arc::new(engine));
+    let mut wire = server.connect();
+    let keys: Vec<String> = (0..25).map(|key| format!("key:{key:08}")).collect();
+    for key in &keys {
+        wire.say(&format!("SET {key} v"));
+    }
+    let pairs: Vec<String> = keys.iter().take(4).map(|key| format!("{key} w")).collect();
+    let refused = wire.say(&format!("MSET {}", pairs.join(" ")));
+    assert!(refused.starts_with("-ERR batch of 52 bytes of keys and values is over"), "{refused}");
+    assert_eq!(wire.say(&format!("GET {}", keys[0])), "$1\\r\\nv\\r\\n");
+    // Not even without all that is there before.
+    for words in ["MULTI", "FLUSHALL", "SET x 1"] {
+        wire.say(words);
+    }
+    let refused = wire.say("EXEC");
+    let what = "-EXECABORT Transaction discarded because of: ERR batch of 300 bytes";
+    assert!(refused.starts_with(what), "{refused}");
+    assert!(refused.contains("nothing was removed: send FLUSHALL alone"), "{refused}");
+    assert_eq!(wire.say("DBSIZE"), ":25\\r\\n");
+    let all = keys.join(" ");
+    assert_eq!(wire.say(&format!("UNLINK {all} {all} none")), ":25\\r\\n");
+    assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
+}
+
 /// What counts is what an `EXEC` leaves to be written: the last change of each key.
 #[test]
 fn a_transaction_of_more_keys_than_a_batch_may_hold_writes_nothing() {

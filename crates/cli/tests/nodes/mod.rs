@@ -117,8 +117,9 @@ pub(crate) fn nodes_at(
         let peers = (1..).zip(&sites[..known]);
         let peers = peers.map(|(id, it)| format!("{id}={}:{}", it.host, it.peer_port));
         let peers = peers.collect::<Vec<_>>().join(",");
+        let size: &[&str] = if more.contains(&"--size") { &[] } else { &["--size", "32MiB"] };
         let mut arguments: Vec<String> =
-            ["serve", "--size", "32MiB"].into_iter().map(str::to_owned).collect();
+            ["serve"].iter().chain(size).map(|it| (*it).to_owned()).collect();
         arguments.extend(more.iter().map(|it| (*it).to_owned()));
         for (name, value) in [
             ("--pool", place.argument(&format!("{id}.pool"))?),

@@ -219,10 +219,7 @@ impl Engine for ModelEngine {
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        let max = self.limits.batch_len_max;
-        if batch.len() > max {
-            return Err(Error::BatchTooLarge { len: batch.len(), max });
-        }
+        batch.check(&self.limits)?;
         let mut changes = BTreeMap::new();
         for change in batch.changes() {
             self.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;

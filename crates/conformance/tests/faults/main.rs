@@ -93,8 +93,12 @@ faults! {
 const SCALE: Scale = Scale { bytes: 256 << 10, operations: 800, seed: 1 };
 
 /// The limits that the broken engines claim; low, so that beyond them is cheap.
-const CLAIMED: Limits =
-    Limits { key_len_max: 64 << 10, value_len_max: 128 << 10, batch_len_max: 4096 };
+const CLAIMED: Limits = Limits {
+    key_len_max: 64 << 10,
+    value_len_max: 128 << 10,
+    batch_len_max: 4096,
+    batch_bytes_max: usize::MAX,
+};
 
 /// A model with a fault around it. Early writes become durable some milliseconds later.
 fn fixture(fault: Fault) -> Fixture {

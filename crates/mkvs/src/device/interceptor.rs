@@ -134,7 +134,8 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
     }
 
     fn limits(&self) -> Limits {
-        let nothing = Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 };
+        let nothing =
+            Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0, batch_bytes_max: 0 };
         self.told(|engine| engine.limits(), nothing)
     }
 

@@ -55,8 +55,10 @@ pub(crate) fn limits(groups: &[Arc<Group>]) -> Limits {
         key_len_max: a.key_len_max.min(b.key_len_max),
         value_len_max: a.value_len_max.min(b.value_len_max),
         batch_len_max: a.batch_len_max.min(b.batch_len_max),
+        batch_bytes_max: a.batch_bytes_max.min(b.batch_bytes_max),
     });
-    least.unwrap_or(Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 })
+    let nothing = Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0, batch_bytes_max: 0 };
+    least.unwrap_or(nothing)
 }
 
 /// The group of a number that a table of owners has.

@@ -169,10 +169,7 @@ impl Writes {
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
-        let (len, max) = (batch.len(), self.keyspace.limits.batch_len_max);
-        if len > max {
-            return Err(Error::BatchTooLarge { len, max });
-        }
+        batch.check(&self.keyspace.limits)?;
         for change in batch.changes() {
             self.keyspace.check_key(change.key())?;
             let max = self.keyspace.limits.value_len_max;

@@ -25,6 +25,7 @@ impl Engine for MapEngine {
             key_len_max: self.store.key_len_max(),
             value_len_max: VALUE_LEN_MAX,
             batch_len_max: BATCH_LEN_MAX,
+            batch_bytes_max: usize::MAX,
         }
     }
 

@@ -100,6 +100,7 @@ impl Replica {
             key_len_max,
             value_len_max: ENTRY_BYTES_MAX / 2,
             batch_len_max: BATCH_LEN_MAX,
+            batch_bytes_max: ENTRY_BYTES_MAX,
         };
         Ok(Self {
             limits,

@@ -117,10 +117,7 @@ impl Replica {
         leadership: Option<u64>,
     ) -> Result<Written> {
         check_options(options)?;
-        let limit = self.limits.batch_len_max;
-        if batch.len() > limit {
-            return Err(Error::BatchTooLarge { len: batch.len(), max: limit });
-        }
+        batch.check(&self.limits)?;
         for change in batch.changes() {
             self.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;
         }

@@ -22,8 +22,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::NotLeader`]; [`Error::Busy`] if too much is under way; [`Error::NoSpace`]; [`Error::KeyTooLong`],
-    /// [`Error::ValueTooLong`], also of more than [`ENTRY_BYTES_MAX`] in all, [`Error::BatchTooLarge`]; if the node has
-    /// stopped.
+    /// [`Error::ValueTooLong`], [`Error::BatchTooLarge`], [`Error::BatchTooLong`] of more than [`ENTRY_BYTES_MAX`]; if the
+    /// node has stopped.
     pub fn propose(&mut self, changes: &Batch, passed: Option<UnixMillis>) -> Result<Proposal> {
         let number = self.next_number;
         let mut context = Vec::with_capacity(32);
@@ -32,7 +32,7 @@ impl Node {
         words.iter().take(count).for_each(|it| context.extend_from_slice(&it.to_le_bytes()));
         let bytes = changes.bytes_len();
         if bytes > ENTRY_BYTES_MAX {
-            return Err(Error::ValueTooLong { len: bytes, max: ENTRY_BYTES_MAX });
+            return Err(Error::BatchTooLong { bytes, max: ENTRY_BYTES_MAX });
         }
         let beside = if mutant!("replica.room.alone") { 0 } else { self.unwritten };
         self.view().map.check_room(changes, beside)?;

@@ -223,6 +223,7 @@ impl Engine for Scmkv {
             key_len_max: self.store.geometry.key_max(),
             value_len_max: self.store.value_max(),
             batch_len_max: 1 << 20,
+            batch_bytes_max: usize::MAX,
         }
     }
 

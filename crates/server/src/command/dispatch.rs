@@ -1,5 +1,6 @@
 //! From the words of a command to its answer.
 
+use super::deletion::cut_short;
 use super::route::{Route, route, route_refused};
 use super::table::{
     ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, COUNTED, Command, NO_AUTH, NO_MULTI, find, number,
@@ -81,7 +82,7 @@ pub(crate) fn run(
         }
     };
     if let Err(Failure::Engine(Error::Busy)) = &answer
-        && !store.rests
+        && !store.has_written
         && !was_queued
         && is_patient(session)
     {
@@ -94,13 +95,17 @@ pub(crate) fn run(
     if session.clear.until.is_some() {
         session.clear = Clear::default();
     }
-    if let Err(failure) = answer {
+    if let Err(mut failure) = answer {
+        if let Some(deletion) = session.deletion.take() {
+            failure = cut_short(&deletion, failure);
+        }
         turn.counters.errors.add(1);
         if let Ok((index, _)) = place_index(words) {
             turn.counters.failures[index].add(1);
         }
         fail(&failure, start, out);
     }
+    session.deletion = None;
     let rests = store.rests;
     mute(session, start, out);
     rests
@@ -113,6 +118,13 @@ fn place_here(
     words: Words<'_>,
 ) -> Option<Result<(usize, &'static Command), Failure>> {
     let place = resolve(words, session);
+    if session.deletion.as_ref().is_some_and(|it| it.leadership != host.engine.leaderships())
+        && session.deletion.take().is_some_and(|it| it.deleted > 0)
+    {
+        // What was begun in one leadership is not begun anew in another, which would count again.
+        session.is_postponed = false;
+        return Some(Err(Error::Indeterminate.into()));
+    }
     session.is_postponed = session.queue.is_none()
         && place.as_ref().is_ok_and(|(_, command)| command.has(COUNTED))
         // An error is left to the command.

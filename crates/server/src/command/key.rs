@@ -17,37 +17,6 @@ pub(super) fn exists(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `DEL key [key ...]`, `UNLINK key [key ...]`, with several keys alone among the event loops
-pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
-    if call.words.len() == 2 {
-        let was_there = call.store.delete(call.word(1))?;
-        call.reply.truth(was_there);
-        return Ok(());
-    }
-    let keys: Vec<&[u8]> = call.words.from(1).collect();
-    let mut is_there = vec![false; keys.len()];
-    call.store.read_many(&keys, &mut |index, record| {
-        if let Some(place) = is_there.get_mut(index) {
-            *place = record.is_some();
-        }
-    })?;
-    let mut found: Vec<&[u8]> =
-        keys.iter().zip(&is_there).filter_map(|(key, is_there)| is_there.then_some(*key)).collect();
-    found.sort_unstable();
-    found.dedup();
-    // More than the engine takes at once go in several batches; nobody comes between them.
-    let most = call.host.engine.limits().batch_len_max.max(1);
-    for keys in found.chunks(most) {
-        let mut batch = Batch::new();
-        for key in keys {
-            batch.delete(key);
-        }
-        call.store.apply(batch)?;
-    }
-    call.reply.count(found.len());
-    Ok(())
-}
-
 /// `TYPE key`
 pub(super) fn kind(call: &mut Call<'_, '_>) -> Answer {
     let is_there = call.store.contains(call.word(1))?;

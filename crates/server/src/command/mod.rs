@@ -11,6 +11,7 @@ mod commands;
 mod config;
 mod connection;
 mod counter;
+mod deletion;
 mod dispatch;
 mod durability;
 mod expire;

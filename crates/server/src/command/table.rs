@@ -1,9 +1,9 @@
 //! The table of commands, and how a name is found in it without looking at most of it.
 
 use super::{
-    Answer, Call, client, client_kill, cluster, commands, config, connection, counter, durability,
-    expire, info, key, keyspace, many, matrix, object, once, range, scan, server, set, string,
-    transaction,
+    Answer, Call, client, client_kill, cluster, commands, config, connection, counter, deletion,
+    durability, expire, info, key, keyspace, many, matrix, object, once, range, scan, server, set,
+    string, transaction,
 };
 
 /// Where the keys of a command are: first, last (negative: from the end) and step; 0: nowhere.
@@ -154,7 +154,7 @@ const ROWS: [Command; 79] = [
     row("debug", -2, ALONE, NONE, server::debug),
     row("decr", 2, WRITE, ONE, counter::decrement),
     row("decrby", 3, WRITE, ONE, counter::decrement_by),
-    row("del", -2, WRITE | ALONE_IF_MANY, ALL, key::delete),
+    row("del", -2, WRITE | ALONE_IF_MANY, ALL, deletion::delete),
     row("discard", 1, AT_ONCE | RECORDS, NONE, transaction::discard),
     row("echo", 2, 0, NONE, connection::echo),
     row("exec", 1, AT_ONCE | ALONE | RECORDS, NONE, transaction::exec),
@@ -215,7 +215,7 @@ const ROWS: [Command; 79] = [
     row("touch", -2, 0, ALL, key::exists),
     row("ttl", 2, 0, ONE, expire::left_seconds),
     row("type", 2, 0, ONE, key::kind),
-    row("unlink", -2, WRITE | ALONE_IF_MANY, ALL, key::delete),
+    row("unlink", -2, WRITE | ALONE_IF_MANY, ALL, deletion::delete),
     row("unwatch", 1, RECORDS, NONE, transaction::unwatch),
     row("wait", 3, 0, NONE, durability::wait),
     row("waitaof", 4, 0, NONE, durability::wait_local),

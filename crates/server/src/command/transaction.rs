@@ -12,6 +12,7 @@ use super::{Answer, Call, Failure, engine_error_text};
 use crate::resp::reply::Reply;
 use crate::session::{Seen, Session, Watch};
 use crate::watch::WatchedAbsences;
+use coreplane_engine::Error;
 
 /// `MULTI`
 pub(super) fn multi(call: &mut Call<'_, '_>) -> Answer {
@@ -126,9 +127,18 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     }
     // Before the engine needs as much once more.
     call.session.spare_queue = queue.emptied();
+    let clears = call.store.clears();
     if let Err(error) = call.store.finish() {
         let text = engine_error_text(&error);
-        let failure = format!("EXECABORT Transaction discarded because of: {text}").into();
+        let is_too_much = matches!(
+            error,
+            Error::BatchTooLarge { .. } | Error::BatchTooLong { .. } | Error::NoSpace { .. }
+        );
+        let remedy = match clears && is_too_much {
+            true => "; nothing was removed: send FLUSHALL alone, outside of a transaction",
+            false => "",
+        };
+        let failure = format!("EXECABORT Transaction discarded because of: {text}{remedy}").into();
         fail(&failure, start, call.reply.out);
     }
     Ok(())

@@ -1,0 +1,152 @@
+//! `DEL` and `UNLINK`, of any number of keys.
+//!
+//! Where writes are durable by a call, keys that are more than one batch go in several, which follow each other in one
+//! turn, and no other command comes between. In a cluster a batch is an entry, and only so much may be under way; an entry of
+//! very many keys keeps the leader from its heartbeats, too. So there more keys than are a step go in several turns, with
+//! the command postponed between them, and others see what is deleted step by step. It is answered once, when the last step
+//! is committed. All steps belong to one leadership, or the answer is `INDETERMINATE`.
+
+use super::{Answer, Call, Failure, engine_error_text};
+use crate::resp::frame::Words;
+use crate::session::Deletion;
+use coreplane_engine::{Batch, Error, Limits};
+
+/// Keys of a step, and their bytes, at most: what delays a heartbeat by no more than a large value does.
+const STEP_KEYS: usize = 8 << 10;
+const STEP_BYTES: usize = 2 << 20;
+
+/// `DEL key [key ...]`, `UNLINK key [key ...]`, with several keys alone among the event loops; in a cluster more than
+/// 8192 of them, or 2 MiB, go in several steps, which others may see
+pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
+    if call.words.len() == 2 {
+        let was_there = call.store.delete(call.word(1))?;
+        call.reply.truth(was_there);
+        return Ok(());
+    }
+    if call.session.deletion.is_some() {
+        return go_on(call);
+    }
+    let limits = call.host.engine.limits();
+    let step = step_of(&limits);
+    let keys: Vec<&[u8]> = call.words.from(1).collect();
+    let goes_in_steps = call.host.engine.settles_by_itself() && !call.store.keeps_back();
+    let is_one = keys.len() <= step.0 && bytes_of(&keys) <= step.1;
+    if is_one || !goes_in_steps {
+        match delete_at_once(call, &keys, &limits) {
+            // As many records as are deleted take room, until the entry is applied.
+            Err(Error::NoSpace { .. }) if goes_in_steps => {}
+            deleted => {
+                call.reply.count(deleted?);
+                return Ok(());
+            }
+        }
+    }
+    call.session.deletion = Some(Deletion {
+        order: each_once(call.words),
+        leadership: call.host.engine.leaderships(),
+        ..Deletion::default()
+    });
+    go_on(call)
+}
+
+/// Keys of a step, and their bytes, at most.
+fn step_of(limits: &Limits) -> (usize, usize) {
+    (limits.batch_len_max.min(STEP_KEYS), limits.batch_bytes_max.min(STEP_BYTES))
+}
+
+/// Deletes the keys that are there, in this turn; how many they were.
+fn delete_at_once(
+    call: &mut Call<'_, '_>,
+    keys: &[&[u8]],
+    limits: &Limits,
+) -> coreplane_engine::Result<usize> {
+    let mut is_there = vec![false; keys.len()];
+    call.store.read_many(keys, &mut |index, record| {
+        if let Some(place) = is_there.get_mut(index) {
+            *place = record.is_some();
+        }
+    })?;
+    let mut found: Vec<&[u8]> =
+        keys.iter().zip(&is_there).filter_map(|(key, is_there)| is_there.then_some(*key)).collect();
+    found.sort_unstable();
+    found.dedup();
+    let mut rest = &found[..];
+    while !rest.is_empty() {
+        let (keys, others) =
+            rest.split_at(fitting(rest, limits.batch_len_max, limits.batch_bytes_max));
+        let mut batch = Batch::with_capacity(keys.len(), bytes_of(keys));
+        for key in keys {
+            batch.delete(key);
+        }
+        call.store.apply(batch)?;
+        rest = others;
+    }
+    Ok(found.len())
+}
+
+/// Makes the next step; postponed with [`Error::Busy`] unless it was the last.
+fn go_on(call: &mut Call<'_, '_>) -> Answer {
+    let Call { session, store, host, words, .. } = call;
+    let Some(deletion) = &mut session.deletion else { return Err(Error::Busy.into()) };
+    if deletion.leadership != host.engine.leaderships() {
+        return Err(Error::Indeterminate.into());
+    }
+    let most = step_of(&host.engine.limits());
+    let left = deletion.order.get(deletion.next..).unwrap_or_default();
+    let keys: Vec<&[u8]> = left.iter().take(most.0).map(|at| words.at(*at as usize)).collect();
+    let mut count = fitting(&keys, most.0, most.1);
+    let deleted = loop {
+        match store.delete_step(&keys[..count]) {
+            Err(Error::NoSpace { .. }) if count > 1 => count = (count / 8).max(1),
+            deleted => break deleted?,
+        }
+    };
+    deletion.deleted += deleted;
+    deletion.next += count;
+    if deletion.next < deletion.order.len() {
+        // It has come further, and goes on in the next turn.
+        session.postponed_since = None;
+        return Err(Error::Busy.into());
+    }
+    store.rest_on_all();
+    let deleted = deletion.deleted;
+    call.reply.count(deleted);
+    Ok(())
+}
+
+/// Why a deletion has ended on the way.
+pub(super) fn cut_short(deletion: &Deletion, failure: Failure) -> Failure {
+    match failure {
+        // What was proposed is as uncertain as this says.
+        Failure::Engine(error)
+            if deletion.deleted > 0 && !matches!(error, Error::Indeterminate) =>
+        {
+            let text = engine_error_text(&error);
+            format!("{text}; {} keys were deleted before", deletion.deleted).into()
+        }
+        failure => failure,
+    }
+}
+
+/// The words from the second on, each key once.
+fn each_once(words: Words<'_>) -> Vec<u32> {
+    let mut order: Vec<u32> = (1..).take(words.len().saturating_sub(1)).collect();
+    order.sort_unstable_by_key(|at| words.at(*at as usize));
+    order.dedup_by_key(|at| words.at(*at as usize));
+    order
+}
+
+fn bytes_of(keys: &[&[u8]]) -> usize {
+    keys.iter().map(|key| key.len()).sum()
+}
+
+/// How many of the first keys are a batch of at most so many changes and bytes; one at least, which the engine refuses if it
+/// is too long.
+fn fitting(keys: &[&[u8]], len_max: usize, bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |key: &&&[u8]| {
+        bytes += key.len();
+        bytes <= bytes_max
+    };
+    keys.iter().take(len_max).take_while(fits).count().max(1)
+}
