@@ -63,6 +63,7 @@ impl Header {
     }
 }
 
+// media-format: begin pool
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const PUT_UNTIL: u8 = 2;
@@ -92,6 +93,7 @@ pub(crate) fn encode_changes<'c>(changes: impl Iterator<Item = ChangeRef<'c>>) -
     }
     bytes
 }
+// media-format: end
 
 /// The last changes of all keys, in the order of keys: as they are read from the map again.
 pub(crate) fn encode_last_changes(batch: &Batch) -> Vec<u8> {

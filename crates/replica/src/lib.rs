@@ -38,7 +38,7 @@
 //! | `members` | who takes part |
 //! | `codec` | what nodes say to each other |
 //! | `map` | what a node asks of what it keeps |
-//! | `wal_baseline` | the thesis's baseline behind that: a log beside a map |
+//! | `wal_baseline` | the thesis's baseline behind that: a log beside a map, in files or in a pool |
 //! | `log_view` | the map as consensus sees it |
 //! | `node` | the node: `settings`, its `start`, `admission` of messages, who may `propose`, `reads`, what is done to `apply`, `transfer` of snapshots |
 //! | `engine` | the node as an engine: the `core` behind its lock, `effects` of proposals, the `settlement` of tickets, `read`, `write`, `walk`, what a `follower` shows, the `feed` of changes |

@@ -237,10 +237,15 @@ const NAMES: &[&str] = &[
     "concurrent_histories_are_linearizable",
 ];
 
-fn wal_fixture(directory: &Path, scale: Scale) -> Fixture {
+fn wal_fixture(directory: &Path, in_pool: bool, scale: Scale) -> Fixture {
     let directory = tempfile::tempdir_in(directory).expect("a directory");
     let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
-    let map = WalBaseline::open(&directory.path().join("wal"), &WalOptions::default());
+    let (path, options) = (directory.path().join("wal"), WalOptions::default());
+    let size = (64 << 20, WalBaseline::PAGE_SIZE);
+    let map = match in_pool {
+        false => WalBaseline::open(&path, &options),
+        true => WalBaseline::create_pool(&path, size, MediaChoice::Auto, &options),
+    };
     Fixture::new(Alone::open(Box::new(map.expect("create")), &clock))
         .with_clock(clock)
         .with_scale(scale)
@@ -277,12 +282,26 @@ fn a_list_on_a_file() {
     check_map(MapKind::List, &std::env::temp_dir(), Scale::SYNCED);
 }
 
+fn check_wal(in_pool: bool, directory: &Path, scale: Scale) {
+    check_all(if in_pool { "wal-pool" } else { "wal" }, &|| wal_fixture(directory, in_pool, scale));
+}
+
 #[test]
 fn a_log_beside_a_map() {
-    check_all("wal", &|| wal_fixture(Path::new("/dev/shm"), Scale::USUAL));
+    check_wal(false, Path::new("/dev/shm"), Scale::USUAL);
 }
 
 #[test]
 fn a_log_beside_a_map_on_a_file() {
-    check_all("wal", &|| wal_fixture(&std::env::temp_dir(), Scale::SYNCED));
+    check_wal(false, &std::env::temp_dir(), Scale::SYNCED);
+}
+
+#[test]
+fn a_log_in_a_pool_beside_a_map() {
+    check_wal(true, Path::new("/dev/shm"), Scale::USUAL);
+}
+
+#[test]
+fn a_log_in_a_pool_beside_a_map_on_a_file() {
+    check_wal(true, &std::env::temp_dir(), Scale::SYNCED);
 }

@@ -2,6 +2,7 @@
 
 use coreplane_engine::{Batch, Entry, Error};
 use coreplane_mvcc::{Control, LogAppend, SnapshotRecord};
+use coreplane_pmem::MediaChoice;
 use coreplane_replica::{MapSnapshot, ReplicaMap, WalBaseline, WalOptions};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +14,10 @@ const MEMORY: &str = "/dev/shm";
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Checkpoints are frequent.
+const OPTIONS: WalOptions = WalOptions { checkpoint_bytes: 2000, has_thread: true };
+
 fn open(directory: &Path) -> coreplane_engine::Result<WalBaseline> {
-    WalBaseline::open(directory, &WalOptions { checkpoint_bytes: 2000 })
+    WalBaseline::open(directory, &OPTIONS)
 }
 
 fn append(map: &WalBaseline, timestamp: u64, header: &[u8], changes: &Batch) {
@@ -55,7 +58,7 @@ fn files(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 /// Bytes of frames in a log file.
 fn len_of(file: &Path) -> usize {
     let bytes = fs::read(file).unwrap();
-    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| (at + 1).next_multiple_of(8))
 }
 
 fn begin_install(map: &WalBaseline, timestamp: u64, key: &[u8]) {
@@ -74,8 +77,11 @@ fn records_of(snapshot: &dyn MapSnapshot) -> Records {
     shown
 }
 
+/// Opens what lies in a directory.
+type Opener = fn(&Path) -> coreplane_engine::Result<WalBaseline>;
+
 /// The process ends, and another one opens it: all that was committed is there.
-fn open_again(map: WalBaseline, directory: &Path) -> WalBaseline {
+fn open_again(map: WalBaseline, directory: &Path, open: Opener) -> WalBaseline {
     map.wait_durable(map.commit().unwrap()).unwrap();
     let before = (map.control(), pending(&map), records(&map));
     drop(map);
@@ -87,8 +93,7 @@ fn open_again(map: WalBaseline, directory: &Path) -> WalBaseline {
     map
 }
 
-#[test]
-fn what_was_done_is_there_again() {
+fn do_anything(open: Opener) {
     for seed in 1..40_u64 {
         let directory = tempfile::tempdir_in(MEMORY).unwrap();
         let mut map = open(directory.path()).unwrap();
@@ -135,7 +140,7 @@ fn what_was_done_is_there_again() {
                     if let Some(snapshot) = snapshot.take() {
                         assert_eq!(records_of(snapshot.as_ref()), seen, "seed {seed} step {step}");
                     }
-                    map = open_again(map, directory.path());
+                    map = open_again(map, directory.path(), open);
                     assert!(map.verify(&mut |_| {}).unwrap().damages.is_empty());
                 }
             }
@@ -143,9 +148,110 @@ fn what_was_done_is_there_again() {
                 map.commit().unwrap();
             }
         }
-        assert!(!files(directory.path(), "checkpoint").is_empty());
-        assert!(files(directory.path(), "log").len() <= 3, "what is void is removed");
+        if files(directory.path(), "pool").is_empty() {
+            assert!(!files(directory.path(), "checkpoint").is_empty());
+            assert!(files(directory.path(), "log").len() <= 3, "what is void is removed");
+        }
     }
+}
+
+#[test]
+fn what_was_done_is_there_again() {
+    do_anything(open);
+}
+
+/// As `open`, in a pool that is too small for what is void.
+fn open_pool(directory: &Path) -> coreplane_engine::Result<WalBaseline> {
+    let path = directory.join("pool");
+    match path.exists() {
+        true => WalBaseline::open_pool(&path, MediaChoice::Auto, &OPTIONS),
+        false => {
+            let size = (60 << 10, 1 << 10);
+            WalBaseline::create_pool(&path, size, MediaChoice::Auto, &OPTIONS)
+        }
+    }
+}
+
+#[test]
+fn what_was_done_in_a_pool_is_there_again() {
+    do_anything(open_pool);
+}
+
+/// A pool is damaged in any of its pages that count, as a process finds it that opens it.
+#[test]
+fn what_is_damaged_in_a_pool_is_no_log() {
+    let directory = tempfile::tempdir_in(MEMORY).unwrap();
+    let path = directory.path().join("pool");
+    let map = open_pool(directory.path()).unwrap();
+    for number in 1..=300_u64 {
+        let mut batch = Batch::new();
+        batch.put(&[number as u8 % 10], &[3; 50]);
+        append(&map, number, b"header", &batch);
+        map.apply(number).unwrap();
+        map.wait_durable(map.commit().unwrap()).unwrap();
+    }
+    assert!(matches!(open_pool(directory.path()), Err(Error::Unusable(_))), "it is in use");
+    map.close().unwrap();
+    assert!(matches!(map.commit(), Err(Error::Closed)));
+    assert!(map.verify(&mut |_| {}).unwrap().damages.is_empty());
+    drop(map);
+    let whole = fs::read(&path).unwrap();
+    let (mut damaged, mut shorter) = (0, 0);
+    for at in (2048..whole.len()).step_by(31) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        match open_pool(directory.path()) {
+            Ok(map) if map.control().newest == 300 => {
+                map.apply(300).unwrap();
+                assert_eq!(map.len(), 10);
+            }
+            // In the log that is written, what is behind counts as never written.
+            Ok(_) => shorter += 1,
+            Err(Error::Corrupt { .. }) => damaged += 1,
+            Err(error) => panic!("byte {at}: {error}"),
+        }
+    }
+    assert!(damaged > 20 && shorter > 20, "{damaged} {shorter}");
+}
+
+/// Puts are refused in time, deletes go on, and what they have made room for is written again.
+#[test]
+fn a_pool_that_is_full_takes_deletes() {
+    let directory = tempfile::tempdir_in(MEMORY).unwrap();
+    let path = directory.path().join("pool");
+    let size = (1 << 20, 4096);
+    let map = WalBaseline::create_pool(&path, size, MediaChoice::Auto, &WalOptions::default());
+    let map = map.unwrap();
+    let make = |changes: &Batch| {
+        map.check_room(changes, 0)?;
+        let next = map.control().newest + 1;
+        append(&map, next, b"header", changes);
+        map.apply(next)?;
+        map.wait_durable(map.commit()?)
+    };
+    let mut full_at = Vec::new();
+    for _ in 0..3 {
+        let mut number = 0_u64;
+        while make(Batch::new().put(&number.to_le_bytes(), &[7; 400])).is_ok() {
+            number += 1;
+        }
+        assert!(number > 300, "{number}");
+        // What is there is written again and again.
+        for round in 0..2000 {
+            let key = (round % number).to_le_bytes();
+            let done = make(Batch::new().put(&key, &[round as u8; 390]));
+            assert!(matches!(done, Ok(()) | Err(Error::NoSpace { .. })), "{done:?}");
+        }
+        assert_eq!(map.len(), number);
+        for number in 0..number {
+            make(Batch::new().delete(&number.to_le_bytes())).unwrap();
+        }
+        assert_eq!(map.len(), 0);
+        full_at.push(number);
+    }
+    assert!(full_at.windows(2).all(|it| it[0] == it[1]), "{full_at:?}");
+    assert!(map.verify(&mut |_| {}).unwrap().damages.is_empty());
 }
 
 #[test]

@@ -1,32 +1,28 @@
-//! The state on a file, so that a start need not read the log from its beginning.
+//! The state on the medium, so that a start need not read the log from its beginning.
 
+use super::corrupt;
 use super::frame::{Frame, Read, decode};
-use super::log_file::log_path;
 use super::state::{Pin, State};
-use super::{corrupt, io_error};
+use super::storage::{Part, Storage};
 use coreplane_engine::{ChangeRef, Error, Result, Snapshot};
 use coreplane_mvcc::Control;
-use coreplane_pmem::append_file::DraftFile;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 /// Bytes that are written at once, with the state in hand.
 const AT_ONCE: usize = 64 << 10;
 
-/// The name of a checkpoint.
-pub(super) fn checkpoint_path(directory: &Path, number: u64) -> PathBuf {
-    directory.join(format!("checkpoint.{number:010}"))
-}
-
 /// Writes what is pinned: durable when it returns, and what is older is gone. The bytes that it has.
-pub(super) fn write(directory: &Path, number: u64, control: &Control, pin: &Pin) -> Result<u64> {
-    let path = checkpoint_path(directory, number);
-    let mut file = DraftFile::create(&path).map_err(io_error("create", &path))?;
-    let (mut bytes, mut written, mut count) = (Vec::new(), 0, 0);
-    Frame::Control(control).encode(&mut bytes);
+pub(super) fn write(
+    storage: &dyn Storage,
+    number: u64,
+    control: &Control,
+    pin: &Pin,
+) -> Result<u64> {
+    let mut draft = storage.begin_checkpoint(number)?;
+    let (seed, mut bytes, mut written, mut count) = (draft.seed(), Vec::new(), 0, 0);
+    Frame::Control(control).encode(&mut bytes, seed);
     let mut failed = None;
     let mut flush = |bytes: &mut Vec<u8>| {
-        let done = file.append(bytes);
+        let done = draft.append(bytes);
         written += bytes.len() as u64;
         bytes.clear();
         done
@@ -35,66 +31,45 @@ pub(super) fn write(directory: &Path, number: u64, control: &Control, pin: &Pin)
         let Some(record) = entry.record else { return true };
         let (key, value) = (entry.key, record.value.to_cow());
         let (timestamp, expires_at) = (record.sequence, record.expires_at);
-        Frame::Record { key, value: &value, timestamp, expires_at }.encode(&mut bytes);
+        Frame::Record { key, value: &value, timestamp, expires_at }.encode(&mut bytes, seed);
         count += 1;
         if bytes.len() >= AT_ONCE {
             failed = flush(&mut bytes).err();
         }
         failed.is_none()
     })?;
-    Frame::End { count }.encode(&mut bytes);
-    let done = failed.map_or_else(|| flush(&mut bytes), Err);
-    done.and_then(|()| file.publish()).map_err(io_error("write", &path))?;
-    remove_older(directory, number)?;
+    Frame::End { count }.encode(&mut bytes, seed);
+    failed.map_or_else(|| flush(&mut bytes), Err)?;
+    draft.publish()?;
+    storage.remove_before(number)?;
     Ok(written)
 }
 
-/// Removes what a checkpoint has made void.
-fn remove_older(directory: &Path, number: u64) -> Result<()> {
-    let (checkpoints, logs) = files_of(directory)?;
-    let paths = checkpoints.into_iter().map(|it| (it, checkpoint_path(directory, it)));
-    let paths = paths.chain(logs.into_iter().map(|it| (it, log_path(directory, it))));
-    for (_, path) in paths.filter(|(it, _)| *it < number) {
-        fs::remove_file(&path).map_err(io_error("remove", &path))?;
-    }
-    Ok(())
-}
-
-/// The numbers of the checkpoints, and of the log files, in order.
-pub(super) fn files_of(directory: &Path) -> Result<(Vec<u64>, Vec<u64>)> {
-    let (mut checkpoints, mut logs) = (Vec::new(), Vec::new());
-    for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {
-        let name = entry.map_err(io_error("read", directory))?.file_name();
-        match name.to_str().and_then(|name| name.split_once('.')) {
-            Some(("checkpoint", number)) => checkpoints.extend(number.parse::<u64>().ok()),
-            Some(("log", number)) => logs.extend(number.parse::<u64>().ok()),
-            _ => {}
-        }
-    }
-    checkpoints.sort_unstable();
-    logs.sort_unstable();
-    Ok((checkpoints, logs))
-}
-
-/// Reads a checkpoint: it is whole, or damaged.
-pub(super) fn read(directory: &Path, number: u64) -> Result<(Control, State)> {
-    let path = checkpoint_path(directory, number);
-    let bytes = fs::read(&path).map_err(io_error("read", &path))?;
-    let (mut control, mut state, mut rest) = (None, State::default(), bytes.as_slice());
+/// Reads a checkpoint: it is whole, or damaged. The bytes that it has.
+pub(super) fn read(storage: &dyn Storage, number: u64) -> Result<(Control, State, u64)> {
+    let part = Part::Checkpoint(number);
+    let stored = storage.read(part)?;
+    let (bytes, mut rest) = (stored.bytes.as_slice(), stored.bytes.as_slice());
+    let (mut control, mut state) = (None, State::default());
     let damaged = |rest: &[u8]| -> Error {
-        corrupt(&path, (bytes.len() - rest.len()) as u64, "no frame of a checkpoint")
+        let offset = (bytes.len() - rest.len()) as u64;
+        corrupt(&storage.name_of(part), offset, "no frame of a checkpoint")
     };
     loop {
-        let (frame, next) = decode(rest).ok_or_else(|| damaged(rest))?;
+        let seed = stored.seed_at(bytes.len() - rest.len());
+        let (frame, next) = decode(rest, seed).ok_or_else(|| damaged(rest))?;
+        let is_end = next.is_empty() || !stored.is_clean;
         match (frame, &control) {
             (Read::Control(read), None) => control = Some(read),
             (Read::Record { key, value, timestamp, expires_at }, Some(_)) => {
                 state.make(timestamp, ChangeRef::Put { key, value, expires_at });
             }
-            (Read::End { count }, Some(_)) if count == state.len() && next.is_empty() => break,
+            (Read::End { count }, Some(_)) if count == state.len() && is_end => {
+                let control = control.ok_or_else(|| damaged(rest))?;
+                return Ok((control, state, (bytes.len() - next.len()) as u64));
+            }
             _ => return Err(damaged(rest)),
         }
         rest = next;
     }
-    Ok((control.ok_or_else(|| damaged(rest))?, state))
 }

@@ -2,7 +2,7 @@
 
 use super::frame::Frame;
 use super::state::{Pin, State};
-use super::{Pending, WalBaseline, check_range, checkpoint, recover};
+use super::{Pending, WalBaseline, check_range, checkpoint, recover, room};
 use crate::map::{MapSnapshot, ReplicaMap};
 use coreplane_engine::{
     Batch, ChangeRef, Damage, DurableListener, Entry, Error, Found, KEY_LEN_MAX, Progress, Record,
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 impl ReplicaMap for WalBaseline {
     fn name(&self) -> &'static str {
-        "wal"
+        self.storage.name()
     }
 
     fn key_len_max(&self) -> usize {
@@ -24,17 +24,7 @@ impl ReplicaMap for WalBaseline {
     }
 
     fn medium(&self) -> Medium {
-        let is_memory = self.inner.lock().log.is_memory();
-        let (name, loses) = match is_memory {
-            true => ("wal in memory", "everything"),
-            false => ("wal", "nothing that was acknowledged"),
-        };
-        Medium {
-            name: name.to_owned(),
-            power_safe: !is_memory,
-            power_cut_loses: loses.to_owned(),
-            persists_by: "fdatasync".to_owned(),
-        }
+        self.storage.medium()
     }
 
     fn control(&self) -> Control {
@@ -49,19 +39,18 @@ impl ReplicaMap for WalBaseline {
         entries.iter().try_for_each(|entry| inner.append(*entry))
     }
 
-    fn check_room(&self, changes: &Batch, _beside: u64) -> Result<()> {
-        // The file system says how much there is when it is asked for.
+    fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
         for change in changes.changes() {
             let len = change.key().len();
             if len > KEY_LEN_MAX {
                 return Err(Error::KeyTooLong { len, max: KEY_LEN_MAX });
             }
         }
-        Ok(())
+        self.inner.lock().check_room(self.storage.as_ref(), &self.state(), changes, beside)
     }
 
     fn room_at_once(&self) -> u64 {
-        1 << 20
+        room::at_once(self.storage.room())
     }
 
     fn apply(&self, to: u64) -> Result<()> {
@@ -72,7 +61,9 @@ impl ReplicaMap for WalBaseline {
         let state = self.state();
         let mut state = state.write();
         for timestamp in applied + 1..=to {
-            let Some(Pending { header, changes }) = inner.pending.pop_front() else { break };
+            let Some(entry) = inner.pending.pop_front() else { break };
+            let Pending { header, changes, len } = entry;
+            inner.pending_bytes -= len;
             changes.changes().for_each(|change| state.make(timestamp, change));
             (inner.control.applied, inner.control.applied_header) = (timestamp, header);
             inner.is_control_new = true;
@@ -115,9 +106,12 @@ impl ReplicaMap for WalBaseline {
     fn commit(&self) -> Result<Ticket> {
         let mut inner = self.inner.lock();
         inner.check_writable()?;
+        if inner.installing.is_none() {
+            inner.make_room(&self.storage, &self.state())?;
+        }
         let ticket = inner.log.commit()?;
         if inner.installing.is_none() {
-            inner.tend_checkpoint(&self.directory, &self.state())?;
+            inner.tend_checkpoint(&self.storage, &self.state())?;
         }
         Ok(ticket)
     }
@@ -156,7 +150,7 @@ impl ReplicaMap for WalBaseline {
         }
         inner.wait_checkpoint()?;
         let mut report = VerifyReport::default();
-        match recover::check(&self.directory) {
+        match recover::check(self.storage.as_ref(), (inner.log.number, inner.log.len())) {
             Ok(bytes) => report.bytes = bytes,
             Err(Error::Corrupt { offset, what }) => {
                 report.damages.push(Damage { offset, what });
@@ -281,7 +275,7 @@ impl ReplicaMap for WalBaseline {
         let mut inner = self.inner.lock();
         inner.check_writable()?;
         let (timestamp, state) = inner.installing.clone().ok_or_else(not_begun)?;
-        inner.wait_checkpoint()?;
+        inner.make_room_for(&self.storage, (&self.state(), &state))?;
         let control = Control {
             newest: timestamp,
             applied: timestamp,
@@ -289,13 +283,14 @@ impl ReplicaMap for WalBaseline {
             members: members.to_vec(),
             ..inner.control.clone()
         };
-        // An empty file first: the checkpoint makes all before it void.
+        // An empty log first: the checkpoint makes all before it void.
         let number = inner.log.number + 1;
-        inner.log.begin(&self.directory, number)?;
+        inner.log.begin(self.storage.as_ref(), number)?;
         let pin = State::pin(&state, timestamp);
-        inner.checkpoint_bytes += checkpoint::write(&self.directory, number, &control, &pin)?;
+        inner.checkpoint_bytes += checkpoint::write(self.storage.as_ref(), number, &control, &pin)?;
         inner.control = control;
         inner.pending.clear();
+        inner.pending_bytes = 0;
         inner.installing = None;
         inner.is_control_new = false;
         *self.state.write() = state;

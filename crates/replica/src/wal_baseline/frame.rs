@@ -1,8 +1,10 @@
-//! What stands in a log file, and in a checkpoint.
+//! What stands in a log, and in a checkpoint.
 //!
 //! ```text
-//!   len (4)  crc (4)  [kind (1)  body]      a frame; a length of 0 ends the file
+//!   len (4)  crc (4)  [kind (1)  body]  zeroes up to 8 bytes     a frame; a length of 0 ends the file
 //! ```
+//!
+//! The checksum is begun with a seed where a frame may stand on what was there before (`pages`).
 
 use crate::entry::{Reader, decode_changes, encode_changes};
 use coreplane_engine::{Batch, UnixMillis};
@@ -11,11 +13,13 @@ use coreplane_mvcc::Control;
 /// Bytes before the kind of a frame.
 const HEAD: usize = 8;
 
+// media-format: begin pool
 const ENTRY: u8 = 1;
 const ROLL_BACK: u8 = 2;
 const CONTROL: u8 = 3;
 const RECORD: u8 = 4;
 const END: u8 = 5;
+// media-format: end
 
 /// What is written.
 pub(super) enum Frame<'f> {
@@ -35,7 +39,7 @@ pub(super) enum Frame<'f> {
         timestamp: u64,
         expires_at: Option<UnixMillis>,
     },
-    /// Of a checkpoint with so many records.
+    /// The end of a checkpoint with so many records, or of a log behind which another one is begun.
     End {
         count: u64,
     },
@@ -61,8 +65,9 @@ fn put_words(bytes: &mut Vec<u8>, words: &[u64]) {
 }
 
 impl Frame<'_> {
+    // media-format: begin pool
     /// Appends the frame.
-    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>, seed: u32) {
         let start = bytes.len();
         bytes.extend_from_slice(&[0; HEAD]);
         match self {
@@ -94,22 +99,31 @@ impl Frame<'_> {
                 put_words(bytes, &[*count]);
             }
         }
-        let crc = crc32c::crc32c(bytes.get(start + HEAD..).unwrap_or_default());
+        let crc = crc32c::crc32c_append(seed, bytes.get(start + HEAD..).unwrap_or_default());
         let len = (bytes.len() - start - HEAD) as u32;
         if let Some(head) = bytes.get_mut(start..start + HEAD) {
             let (first, second) = head.split_at_mut(4);
             first.copy_from_slice(&len.to_le_bytes());
             second.copy_from_slice(&crc.to_le_bytes());
         }
+        bytes.resize(bytes.len() + padding(len as usize), 0);
     }
+    // media-format: end
+}
+
+/// Zeroes behind a body of `len` bytes, so that each frame begins at a word.
+fn padding(len: usize) -> usize {
+    len.next_multiple_of(8) - len
 }
 
 /// The frame at the front of `bytes`, and what is behind it; none if there is no whole one.
-pub(super) fn decode(bytes: &[u8]) -> Option<(Read<'_>, &[u8])> {
+pub(super) fn decode(bytes: &[u8], seed: u32) -> Option<(Read<'_>, &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, rest) = rest.split_first_chunk::<4>()?;
     let (body, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-    if body.is_empty() || crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+    let (zeroes, rest) = rest.split_at_checked(padding(body.len()))?;
+    let is_whole = crc32c::crc32c_append(seed, body) == u32::from_le_bytes(*crc);
+    if body.is_empty() || !is_whole || zeroes.iter().any(|it| *it != 0) {
         return None;
     }
     Some((read_body(body)?, rest))
@@ -153,7 +167,8 @@ fn read_body(body: &[u8]) -> Option<Read<'_>> {
 pub(super) fn frames_len(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let Some((len, behind)) = rest.split_first_chunk::<4>()
-        && let Some(next) = behind.get(HEAD - 4 + u32::from_le_bytes(*len) as usize..)
+        && let Some(next) =
+            behind.get(HEAD - 4 + (u32::from_le_bytes(*len) as usize).next_multiple_of(8)..)
         && *len != [0; 4]
     {
         rest = next;

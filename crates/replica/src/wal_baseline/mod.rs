@@ -1,4 +1,4 @@
-//! The thesis's baseline (2.3): a write-ahead log on a block device, and the state in DRAM.
+//! The thesis's baseline (2.3): a write-ahead log, and the state in DRAM.
 //!
 //! # The problem
 //!
@@ -8,59 +8,76 @@
 //! # The picture
 //!
 //! ```text
-//!   append, set_vote … ─▶ buffer ── commit: one write, one fdatasync ─▶ log.7      ┐ what a start reads
-//!   apply ─▶ state (DRAM) ── in the background, when the log is long ─▶ checkpoint.7┘
+//!   append, set_vote … ─▶ buffer ── commit: one append, one sync ─▶ log 7              ┐ what a start reads
+//!   apply ─▶ state (DRAM) ── in the background, when the log is long ─▶ checkpoint 7  ─┘
 //! ```
 //!
-//! A commit writes all frames since the last one with one `write`, and has them synced by a thread of its own, so that
-//! entries are on their way to the followers meanwhile. On a file system that lives in memory it syncs at once: a thread
-//! would cost more. Log files are allocated in steps of 64 MiB ahead, or a sync would wait for the file system's journal.
+//! A commit appends all frames since the last one at once. Where they lie is one of two (`storage`):
+//!
+//! - in files of a directory, on a block device: with one `write`, and synced by one `fdatasync`, of a thread of its own,
+//!   so that entries are on their way to the followers meanwhile. On a file system that lives in memory it syncs at once:
+//!   a thread would cost more.
+//! - in pages of a pool, on the medium that a map which is its own log has: by stores, flushes and one fence. Where a
+//!   fence is a sync, that thread makes it.
 //!
 //! # Checkpoints
 //!
-//! When a log file is longer than the state and than 64 MiB, the next one is begun: its first frames are the control and
-//! the pending entries. A thread writes the state of that moment to a checkpoint with the same number, which replaces
-//! those before it and their log files when it is durable. The state keeps the versions that a snapshot sees, so that
-//! writes go on.
+//! When a log is longer than the state and than 64 MiB, the next one is begun: its first frames are the control and the
+//! pending entries. A thread writes the state of that moment to a checkpoint with the same number, which replaces those
+//! before it and their logs when it is durable. The state keeps the versions that a snapshot sees, so that writes go on.
+//! In a pool one is also written when the next would have no room else (`room`).
 //!
 //! # A start
 //!
-//! reads the newest checkpoint, and the log files from that number on. In the last of them a frame that is not whole ends
-//! the log: it was never synced, or it is damaged, which a log of this kind cannot tell. What is left is synced before
+//! reads the newest checkpoint, and the logs from that number on. In the last of them a frame that is not whole ends the
+//! log: it was never synced, or it is damaged, which a log of this kind cannot tell. What is left is synced before
 //! anything rests on it.
+//!
+//! # Rooms
+//!
+//! From the bottom to the top: `frame`, `state`, `storage` with its two kinds (`directory`; `pages` with its `page_header`
+//! and its `index`), the `log` that is written, `checkpoint`, `recover`, `room`, and the `face`.
 
 mod checkpoint;
+mod directory;
 mod face;
 mod frame;
-mod log_file;
+mod index;
+mod log;
+mod page_header;
+mod pages;
 mod recover;
+mod room;
 mod state;
+mod storage;
 
 use coreplane_engine::{Batch, Error, Result};
 use coreplane_mvcc::{Control, LogAppend};
-use coreplane_pmem::append_file::sync_directory;
-use coreplane_pmem::mutant;
+use coreplane_pmem::{MediaChoice, Space, mutant};
+use directory::Directory;
 use frame::Frame;
-use log_file::LogFile;
+use log::Log;
+use pages::Pages;
 use parking_lot::{Mutex, RwLock};
 use state::State;
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use storage::Storage;
 
 /// How it is tuned.
 #[derive(Debug, Clone)]
 pub struct WalOptions {
-    /// Bytes of a log file before a checkpoint is written, at least; by default 64 MiB.
+    /// Bytes of a log before a checkpoint is written, at least; by default 64 MiB.
     pub checkpoint_bytes: u64,
+    /// Checkpoints are written by a thread beside. If not, a commit writes them: for simulations.
+    pub has_thread: bool,
 }
 
 impl Default for WalOptions {
     fn default() -> Self {
-        Self { checkpoint_bytes: 64 << 20 }
+        Self { checkpoint_bytes: 64 << 20, has_thread: true }
     }
 }
 
@@ -69,6 +86,15 @@ impl Default for WalOptions {
 struct Pending {
     header: Vec<u8>,
     changes: Batch,
+    /// Bytes that it takes, about.
+    len: u64,
+}
+
+impl Pending {
+    fn new(header: &[u8], changes: Batch) -> Self {
+        let len = room::len_of(header.len(), &changes);
+        Self { header: header.to_vec(), changes, len }
+    }
 }
 
 /// What is behind the lock.
@@ -76,41 +102,43 @@ struct Inner {
     control: Control,
     /// From the entry behind the applied one on.
     pending: VecDeque<Pending>,
-    log: LogFile,
+    /// Bytes that those take, about.
+    pending_bytes: u64,
+    log: Log,
     /// What is applied is not in the log yet.
     is_control_new: bool,
     /// A snapshot that is being installed: its timestamp, and what has come of it.
     installing: Option<(u64, Arc<RwLock<State>>)>,
-    checkpoint: Option<JoinHandle<Result<u64>>>,
+    checkpoint: Option<Running>,
     checkpoint_bytes: u64,
-    checkpoint_bytes_min: u64,
+    options: WalOptions,
     is_closed: bool,
 }
 
-/// A log on files of a directory, and the map that it makes, in DRAM.
+/// A checkpoint that is being written.
+struct Running {
+    thread: JoinHandle<Result<u64>>,
+    /// Bytes that it may still need.
+    need: u64,
+}
+
+/// A log in files of a directory, or in pages of a pool, and the map that it makes, in DRAM.
 ///
 /// Dropping it without closing it is a crash: nothing that was committed is lost.
 pub struct WalBaseline {
     inner: Mutex<Inner>,
     state: RwLock<Arc<RwLock<State>>>,
-    directory: PathBuf,
-    /// Nobody else opens the directory while this is locked.
-    _lock: File,
+    storage: Arc<dyn Storage>,
 }
 
 impl std::fmt::Debug for WalBaseline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WalBaseline").field("directory", &self.directory).finish_non_exhaustive()
+        f.debug_struct("WalBaseline").field("storage", &self.storage.name()).finish_non_exhaustive()
     }
 }
 
-fn io_error(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let context = format!("{what} {}", path.display());
-    move |source| Error::Io { context, source }
-}
-
-fn corrupt(path: &Path, offset: u64, what: &str) -> Error {
-    Error::Corrupt { offset, what: format!("{}: {what}", path.display()) }
+fn corrupt(name: &str, offset: u64, what: &str) -> Error {
+    Error::Corrupt { offset, what: format!("{name}: {what}") }
 }
 
 fn check_range(what: &'static str, given: u64, (from, to): (u64, u64)) -> Result<()> {
@@ -121,36 +149,73 @@ fn check_range(what: &'static str, given: u64, (from, to): (u64, u64)) -> Result
 }
 
 impl WalBaseline {
-    /// Opens the log in `directory`, or begins one there if there is no such directory.
+    /// What a pool with such a log holds, as its header says it.
+    pub const KIND: &'static str = "wal";
+
+    /// Bytes of a page of a pool, if nothing else is asked for.
+    pub const PAGE_SIZE: u32 = 64 << 10;
+
+    /// Opens the log in the directory at `path`, or begins one there if there is no such directory.
     ///
     /// # Errors
     /// [`Error::Unusable`] if somebody else has it open; [`Error::Corrupt`]; [`Error::Io`].
-    pub fn open(directory: &Path, options: &WalOptions) -> Result<Self> {
-        std::fs::create_dir_all(directory).map_err(io_error("create", directory))?;
-        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_directory(parent.unwrap_or(Path::new("."))).map_err(io_error("sync", directory))?;
-        let path = directory.join("lock");
-        let lock = File::create(&path).map_err(io_error("create", &path))?;
-        lock.try_lock()
-            .map_err(|_| Error::Unusable(format!("{} is in use", directory.display())))?;
-        let found = recover::recover(directory)?;
+    pub fn open(path: &Path, options: &WalOptions) -> Result<Self> {
+        Self::on(Arc::new(Directory::open(path)?), options)
+    }
+
+    /// Begins a log in a pool of `size` bytes, in pages of so many, that is made at `path`, where nothing may be yet.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
+    pub fn create_pool(
+        path: &Path,
+        (size, page_size): (u64, u32),
+        media: MediaChoice,
+        options: &WalOptions,
+    ) -> Result<Self> {
+        Self::on(Arc::new(Pages::create(path, size, page_size, media)?), options)
+    }
+
+    /// Opens the log in the pool at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if somebody else has it open, or it holds something else; [`Error::Corrupt`]; [`Error::Io`].
+    pub fn open_pool(path: &Path, media: MediaChoice, options: &WalOptions) -> Result<Self> {
+        Self::on(Arc::new(Pages::open(path, media)?), options)
+    }
+
+    /// Begins a log in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`WalBaseline::create_pool`].
+    pub fn simulated_create(space: Arc<Space>, options: &WalOptions) -> Result<Self> {
+        Self::on(Arc::new(Pages::simulated_create(space)?), options)
+    }
+
+    /// Opens the log in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`WalBaseline::open_pool`].
+    pub fn simulated_open(space: Arc<Space>, options: &WalOptions) -> Result<Self> {
+        Self::on(Arc::new(Pages::simulated_open(space)?), options)
+    }
+
+    fn on(storage: Arc<dyn Storage>, options: &WalOptions) -> Result<Self> {
+        let found = recover::recover(storage.as_ref())?;
         let inner = Inner {
             control: found.control,
+            pending_bytes: found.pending.iter().map(|it| it.len).sum(),
             pending: found.pending,
             log: found.log,
             is_control_new: false,
             installing: None,
             checkpoint: None,
             checkpoint_bytes: 0,
-            checkpoint_bytes_min: options.checkpoint_bytes,
+            options: options.clone(),
             is_closed: false,
         };
-        Ok(Self {
-            inner: Mutex::new(inner),
-            state: RwLock::new(Arc::new(RwLock::new(found.state))),
-            directory: directory.to_owned(),
-            _lock: lock,
-        })
+        let state = RwLock::new(Arc::new(RwLock::new(found.state)));
+        Ok(Self { inner: Mutex::new(inner), state, storage })
     }
 
     fn state(&self) -> Arc<RwLock<State>> {
@@ -182,13 +247,16 @@ impl Inner {
             self.note_control();
         }
         self.log.add(&Frame::Entry { timestamp, header, changes });
-        self.pending.push_back(Pending { header: header.to_vec(), changes: changes.clone() });
+        let pending = Pending::new(header, changes.clone());
+        self.pending_bytes += pending.len;
+        self.pending.push_back(pending);
         self.control.newest = timestamp;
         Ok(())
     }
 
     fn drop_pending(&mut self, to: u64) {
-        self.pending.truncate((to - self.control.applied) as usize);
+        let dropped = self.pending.drain((to - self.control.applied) as usize..);
+        self.pending_bytes -= dropped.map(|it| it.len).sum::<u64>();
         self.control.newest = self.control.newest.min(to);
     }
 
@@ -197,13 +265,13 @@ impl Inner {
         self.is_control_new = false;
     }
 
-    /// Begins the next log file with all that a start needs beside the checkpoint of the same number; durable when it
-    /// returns, since that checkpoint makes the file before void.
-    fn begin_log_file(&mut self, directory: &Path) -> Result<u64> {
+    /// Begins the next log with all that a start needs beside the checkpoint of the same number; durable when it
+    /// returns, since that checkpoint makes the log before void.
+    fn begin_log(&mut self, storage: &dyn Storage) -> Result<u64> {
         let number = self.log.number + 1;
-        self.log.begin(directory, number)?;
+        self.log.begin(storage, number)?;
         self.note_control();
-        for (timestamp, Pending { header, changes }) in
+        for (timestamp, Pending { header, changes, .. }) in
             (self.control.applied + 1..).zip(&self.pending)
         {
             self.log.add(&Frame::Entry { timestamp, header, changes });
@@ -216,40 +284,64 @@ impl Inner {
         Ok(number)
     }
 
-    /// Sees to a checkpoint, if the log is long.
-    fn tend_checkpoint(&mut self, directory: &Path, state: &Arc<RwLock<State>>) -> Result<()> {
-        if let Some(thread) = self.checkpoint.take_if(|it| it.is_finished()) {
-            self.checkpoint_bytes += join(thread)?;
+    /// Sees to a checkpoint, if the log is long or there is little room.
+    fn tend_checkpoint(
+        &mut self,
+        storage: &Arc<dyn Storage>,
+        state: &Arc<RwLock<State>>,
+    ) -> Result<()> {
+        if let Some(running) = self.checkpoint.take_if(|it| it.thread.is_finished()) {
+            self.checkpoint_bytes += join(running)?;
         }
-        let len_max = self.checkpoint_bytes_min.max(state.read().bytes());
-        if self.checkpoint.is_some() || self.log.len() < len_max {
+        let len_max = self.options.checkpoint_bytes.max(state.read().bytes());
+        if self.checkpoint.is_some()
+            || self.log.len() < len_max && !self.is_room_scarce(storage.as_ref(), state)
+        {
             return Ok(());
         }
-        let number = self.begin_log_file(directory)?;
+        if !self.options.has_thread {
+            return self.write_checkpoint(storage, state);
+        }
+        let need = self.checkpoint_need(state);
+        let number = self.begin_log(storage.as_ref())?;
         let pin = State::pin(state, self.control.applied);
-        let (control, directory) = (self.control.clone(), directory.to_owned());
-        let write = move || checkpoint::write(&directory, number, &control, &pin);
+        let (control, storage) = (self.control.clone(), Arc::clone(storage));
+        let write = move || checkpoint::write(storage.as_ref(), number, &control, &pin);
         let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(write);
         let failed = |source| Error::Io { context: "start a thread".to_owned(), source };
-        self.checkpoint = Some(thread.map_err(failed)?);
+        self.checkpoint = Some(Running { thread: thread.map_err(failed)?, need });
+        Ok(())
+    }
+
+    /// Writes a checkpoint now.
+    fn write_checkpoint(
+        &mut self,
+        storage: &Arc<dyn Storage>,
+        state: &Arc<RwLock<State>>,
+    ) -> Result<()> {
+        self.wait_checkpoint()?;
+        let number = self.begin_log(storage.as_ref())?;
+        let pin = State::pin(state, self.control.applied);
+        self.checkpoint_bytes += checkpoint::write(storage.as_ref(), number, &self.control, &pin)?;
         Ok(())
     }
 
     fn wait_checkpoint(&mut self) -> Result<()> {
-        if let Some(thread) = self.checkpoint.take() {
-            self.checkpoint_bytes += join(thread)?;
+        if let Some(running) = self.checkpoint.take() {
+            self.checkpoint_bytes += join(running)?;
         }
         Ok(())
     }
 }
 
-fn join(thread: JoinHandle<Result<u64>>) -> Result<u64> {
-    thread.join().map_err(|_| Error::Unusable("a checkpoint has panicked".to_owned()))?
+fn join(running: Running) -> Result<u64> {
+    let joined = running.thread.join();
+    joined.map_err(|_| Error::Unusable("a checkpoint has panicked".to_owned()))?
 }
 
 impl Drop for WalBaseline {
     fn drop(&mut self) {
-        // Nobody else opens the directory before its thread has ended. What it has failed at a start repairs.
+        // Nobody else opens it before its thread has ended. What it has failed at a start repairs.
         let _ended = self.inner.get_mut().wait_checkpoint().is_ok();
     }
 }

@@ -1,27 +1,21 @@
 //! A start: the newest checkpoint, and the log behind it.
 
-use super::checkpoint::{self, files_of};
-use super::frame::{Read, decode, frames_len};
-use super::log_file::{LogFile, log_path};
+use super::frame::{Read, decode};
+use super::log::Log;
 use super::state::State;
-use super::{Pending, corrupt, io_error};
+use super::storage::{Part, Storage, Stored};
+use super::{Pending, checkpoint, corrupt};
 use coreplane_engine::Result;
 use coreplane_mvcc::Control;
 use coreplane_pmem::mutant;
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::Path;
-
-/// Bytes that are read at once.
-const READ_BYTES: usize = 1 << 20;
 
 /// What a start has found.
 pub(super) struct Recovered {
     pub(super) control: Control,
     pub(super) pending: VecDeque<Pending>,
     pub(super) state: State,
-    pub(super) log: LogFile,
+    pub(super) log: Log,
 }
 
 /// What has been read so far.
@@ -47,13 +41,13 @@ impl Replay {
                 if timestamp != self.control.newest + 1 {
                     return None;
                 }
-                self.pending.push_back(Pending { header: header.to_vec(), changes });
+                self.pending.push_back(Pending::new(header, changes));
                 self.control.newest = timestamp;
             }
             Read::RollBack { to } => self.roll_back(to)?,
             Read::Control(read) => {
                 for timestamp in self.control.applied + 1..=read.applied {
-                    let Pending { header, changes } = self.pending.pop_front()?;
+                    let Pending { header, changes, .. } = self.pending.pop_front()?;
                     changes.changes().for_each(|change| self.state.make(timestamp, change));
                     (self.control.applied, self.control.applied_header) = (timestamp, header);
                 }
@@ -77,15 +71,66 @@ impl Replay {
     }
 }
 
+/// The numbers of the checkpoints, and of the logs, in order.
+fn numbers(storage: &dyn Storage) -> Result<(Vec<u64>, Vec<u64>)> {
+    let (mut checkpoints, mut logs) = (Vec::new(), Vec::new());
+    for part in storage.parts()? {
+        match part {
+            Part::Checkpoint(number) => checkpoints.push(number),
+            Part::Log(number) => logs.push(number),
+        }
+    }
+    Ok((checkpoints, logs))
+}
+
+/// The frames of a log up to the first that is not whole, or to its end.
+struct Frames<'s> {
+    stored: &'s Stored,
+    at: usize,
+    /// It has ended: another log was to be begun.
+    is_ended: bool,
+}
+
+impl<'s> Frames<'s> {
+    fn new(stored: &'s Stored) -> Self {
+        Self { stored, at: 0, is_ended: false }
+    }
+
+    fn rest(&self) -> &'s [u8] {
+        self.stored.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// The next one.
+    fn next(&mut self) -> Option<Read<'s>> {
+        let rest = self.rest();
+        let (frame, next) =
+            decode(rest, self.stored.seed_at(self.at)).filter(|_| !self.is_ended)?;
+        self.at += rest.len() - next.len();
+        if let Read::End { .. } = frame {
+            self.is_ended = true;
+            return None;
+        }
+        Some(frame)
+    }
+
+    /// What another log follows on: nothing is missing.
+    fn is_complete(&self) -> bool {
+        self.is_ended || self.rest().is_empty()
+    }
+}
+
 /// Reads what is there, or begins a log where there is none.
 ///
 /// # Errors
-/// [`Error::Corrupt`](coreplane_engine::Error::Corrupt); if a file cannot be read.
-pub(super) fn recover(directory: &Path) -> Result<Recovered> {
-    let (checkpoints, logs) = files_of(directory)?;
+/// [`Error::Corrupt`](coreplane_engine::Error::Corrupt); if a part cannot be read.
+pub(super) fn recover(storage: &dyn Storage) -> Result<Recovered> {
+    let (checkpoints, logs) = numbers(storage)?;
     let from = checkpoints.last().copied();
     let (control, state) = match from {
-        Some(number) => checkpoint::read(directory, number)?,
+        Some(number) => {
+            let (control, state, _) = checkpoint::read(storage, number)?;
+            (control, state)
+        }
         None => (Control::default(), State::default()),
     };
     let mut replay = Replay { control, pending: VecDeque::new(), state };
@@ -95,66 +140,55 @@ pub(super) fn recover(directory: &Path) -> Result<Recovered> {
     let has_all = (first..=last).eq(logs.iter().copied());
     let is_new = logs.is_empty() && from.is_none();
     if !(has_all || is_new) {
-        return Err(corrupt(&log_path(directory, first), 0, "a log file is missing"));
+        return Err(corrupt(&storage.name_of(Part::Log(first)), 0, "a log is missing"));
     }
-    let mut len = 0;
-    for number in logs {
-        let path = log_path(directory, number);
-        let bytes = read_log(&path, READ_BYTES)?;
-        let mut rest = bytes.as_slice();
-        while let Some((frame, next)) = decode(rest) {
-            let offset = (bytes.len() - rest.len()) as u64;
-            replay.take(frame).ok_or_else(|| corrupt(&path, offset, "a frame out of place"))?;
-            rest = next;
+    let (mut number, mut len) = (last, 0);
+    for log in logs {
+        let name = storage.name_of(Part::Log(log));
+        let stored = storage.read(Part::Log(log))?;
+        let mut frames = Frames::new(&stored);
+        let mut before = 0;
+        while let Some(frame) = frames.next() {
+            let out_of_place = || corrupt(&name, before, "a frame out of place");
+            replay.take(frame).ok_or_else(out_of_place)?;
+            before = frames.at as u64;
         }
-        len = (bytes.len() - rest.len()) as u64;
-        if number != last && !rest.is_empty() {
-            return Err(corrupt(&path, len, "no frame of a log"));
+        if log != last && !frames.is_complete() {
+            return Err(corrupt(&name, frames.at as u64, "no frame of a log"));
+        }
+        len = frames.at as u64;
+        if log == last && frames.is_ended {
+            (number, len) = (last + 1, 0);
         }
     }
-    let log = LogFile::open(directory, last, len)?;
+    let log = Log::open(storage, number, len)?;
     let Replay { control, pending, state } = replay;
     Ok(Recovered { control, pending, state, log })
 }
 
-/// The bytes of a log file up to where nothing is allocated, or was written yet.
-fn read_log(path: &Path, step: usize) -> Result<Vec<u8>> {
-    let failed = || io_error("read", path);
-    let mut file = File::open(path).map_err(failed())?;
-    let (mut bytes, mut whole) = (Vec::new(), 0);
-    loop {
-        let before = bytes.len();
-        file.by_ref().take(step as u64).read_to_end(&mut bytes).map_err(failed())?;
-        whole += frames_len(bytes.get(whole..).unwrap_or_default());
-        let is_end = bytes.get(whole..).is_some_and(|rest| rest.starts_with(&[0; 4]));
-        if bytes.len() == before || is_end {
-            return Ok(bytes);
-        }
-    }
-}
-
-/// Holds all files against their checksums: the bytes that were read.
+/// Holds all parts against their checksums: the bytes of logs that were read. The log of this number has so many.
 ///
 /// # Errors
-/// [`Error::Corrupt`](coreplane_engine::Error::Corrupt); if a file cannot be read.
-pub(super) fn check(directory: &Path) -> Result<u64> {
-    let (checkpoints, logs) = files_of(directory)?;
+/// [`Error::Corrupt`](coreplane_engine::Error::Corrupt); if a part cannot be read.
+pub(super) fn check(storage: &dyn Storage, (current, len): (u64, u64)) -> Result<u64> {
+    let (checkpoints, logs) = numbers(storage)?;
     let mut read = 0;
     for number in checkpoints {
-        checkpoint::read(directory, number)?;
+        checkpoint::read(storage, number)?;
     }
     for number in logs {
-        let path = log_path(directory, number);
-        let bytes = read_log(&path, READ_BYTES)?;
-        let (mut rest, mut len) = (bytes.as_slice(), 0);
-        while let Some((_, next)) = decode(rest) {
-            rest = next;
-            len = bytes.len() - rest.len();
+        let stored = storage.read(Part::Log(number))?;
+        let mut frames = Frames::new(&stored);
+        while frames.next().is_some() {}
+        let is_whole = match number == current {
+            true => frames.at as u64 == len,
+            false => frames.is_complete(),
+        };
+        if !is_whole {
+            let name = storage.name_of(Part::Log(number));
+            return Err(corrupt(&name, frames.at as u64, "no frame of a log"));
         }
-        if !(rest.is_empty() || rest.starts_with(&[0; 4])) {
-            return Err(corrupt(&path, len as u64, "no frame of a log"));
-        }
-        read += len as u64;
+        read += frames.at as u64;
     }
     Ok(read)
 }

@@ -7,6 +7,7 @@ const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
 const REPLICAS: Suite = Suite::of("coreplane-replica", "replicas", &[]);
 const WAL: Suite = Suite::of("coreplane-replica", "wal", &[]);
+const WAL_CRASHES: Suite = Suite::of("coreplane-replica", "wal_crashes", &[]);
 const WORLD: Suite = Suite::of("coreplane-replica", "world", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -59,6 +60,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.install.vote", "a node that installs forgets its vote", WORLD),
     Mutant::new("replica.wal.restated", "a log file that is begun takes entries back", WAL),
     Mutant::new("replica.wal.begun", "a checkpoint makes void what is nowhere else", WAL),
+    Mutant::new("replica.wal.unflushed", "frames in a pool are not flushed", WAL_CRASHES),
+    Mutant::new("replica.wal.unfenced", "a commit in a pool has no fence", WAL_CRASHES),
+    Mutant::new("replica.wal.life", "frames behind the end that a start has found", WAL_CRASHES),
+    Mutant::new("replica.wal.killed", "what a killed process has left is not flushed", WAL_CRASHES),
     Mutant::new("replica.members.lazy", "a change of members is applied and forgotten", STORIES),
     Mutant::new("replica.age.told", "a follower counts its age from the answer", REPLICAS),
     Mutant::new("replica.feed.early", "what a majority does not have is shown", REPLICAS),

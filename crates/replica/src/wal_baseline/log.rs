@@ -1,27 +1,16 @@
-//! The log file that is written, and its syncs.
+//! The log that is written, and its syncs.
 
 use super::frame::Frame;
-use super::io_error;
+use super::storage::{Storage, SyncCall, Tail};
 use coreplane_engine::{DurableListener, Error, Result, Ticket};
-use coreplane_pmem::append_file::{AppendFile, Syncer};
 use parking_lot::{Condvar, Mutex};
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// So much of a log file is allocated ahead.
-const AHEAD_BYTES: u64 = 64 << 20;
-
-/// The name of a log file.
-pub(super) fn log_path(directory: &Path, number: u64) -> PathBuf {
-    directory.join(format!("log.{number:010}"))
-}
 
 /// How far the syncs are.
 #[derive(Default)]
 struct Syncs {
-    file: Option<Syncer>,
+    call: Option<SyncCall>,
     asked: u64,
     done: u64,
     count: u64,
@@ -63,12 +52,17 @@ impl SyncState {
         self.syncs.lock().count
     }
 
-    fn ended(&self, upto: u64, done: io::Result<()>) {
+    /// Nothing becomes durable any more.
+    fn fail(&self, error: &Error) {
+        self.syncs.lock().failure.get_or_insert_with(|| error.to_string());
+    }
+
+    fn ended(&self, upto: u64, done: std::result::Result<(), String>) {
         let mut syncs = self.syncs.lock();
         syncs.count += 1;
         match done {
             Ok(()) => syncs.done = syncs.done.max(upto),
-            Err(error) => syncs.failure = Some(error.to_string()),
+            Err(error) => syncs.failure = Some(error),
         }
         drop(syncs);
         self.done.notify_all();
@@ -83,70 +77,69 @@ impl SyncState {
                 self.asked.wait(&mut syncs);
                 continue;
             }
-            let (upto, file) = (syncs.asked, syncs.file.clone());
+            let (upto, call) = (syncs.asked, syncs.call.clone());
             drop(syncs);
-            self.ended(upto, file.map_or(Ok(()), |file| file.sync()));
+            self.ended(upto, call.map_or(Ok(()), |call| call()));
             syncs = self.syncs.lock();
         }
     }
 }
 
-/// The log file that is written.
-pub(super) struct LogFile {
+/// The log that is written.
+pub(super) struct Log {
     pub(super) number: u64,
-    /// Bytes of all log files since the start.
+    /// Bytes of all logs since the start.
     pub(super) written_in_all: u64,
-    path: PathBuf,
-    file: AppendFile,
+    tail: Box<dyn Tail>,
     buffer: Vec<u8>,
     generation: u64,
     sync: Arc<SyncState>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl LogFile {
-    /// Goes on with the file of this number, of which the first `len` bytes are frames. What is behind the last whole frame
-    /// is none, and what a killed process has left is synced.
-    pub(super) fn open(directory: &Path, number: u64, len: u64) -> Result<Self> {
-        let path = log_path(directory, number);
-        let file = AppendFile::open(&path, len, AHEAD_BYTES).map_err(io_error("open", &path))?;
+impl Log {
+    /// Goes on with the log of this number, of which the first `len` bytes are frames. What is behind the last whole frame
+    /// is none, and what a killed process has left is durable.
+    pub(super) fn open(storage: &dyn Storage, number: u64, len: u64) -> Result<Self> {
+        let tail = storage.open_log(number, len)?;
         let sync = Arc::<SyncState>::default();
-        sync.syncs.lock().file = Some(file.syncer());
+        sync.syncs.lock().call = Some(tail.syncer());
         let mut thread = None;
-        if !file.is_memory() {
+        if !tail.is_synced_at_once() {
             let (sync, builder) = (Arc::clone(&sync), std::thread::Builder::new());
             let begun = builder.name("sync".to_owned()).spawn(move || sync.run());
-            thread = Some(begun.map_err(io_error("start a thread for", &path))?);
+            let context = || "start a thread that syncs".to_owned();
+            thread = Some(begun.map_err(|source| Error::Io { context: context(), source })?);
         }
         let (buffer, generation, written_in_all) = (Vec::new(), 0, 0);
-        Ok(Self { number, written_in_all, path, file, buffer, generation, sync, thread })
+        Ok(Self { number, written_in_all, tail, buffer, generation, sync, thread })
     }
 
-    /// Begins another file, durably. What was added to the one before is durable then, too.
-    pub(super) fn begin(&mut self, directory: &Path, number: u64) -> Result<()> {
+    /// Begins another one, durably. What was added to the one before is durable then, too.
+    pub(super) fn begin(&mut self, storage: &dyn Storage, number: u64) -> Result<()> {
         self.commit()?;
-        // Nothing is allocated ahead in a file that is done: so it has frames alone.
-        self.file.finish().map_err(io_error("finish", &self.path))?;
-        self.sync_now()?;
-        let path = log_path(directory, number);
-        self.file = AppendFile::open(&path, 0, AHEAD_BYTES).map_err(io_error("begin", &path))?;
-        (self.number, self.path) = (number, path);
-        self.sync.syncs.lock().file = Some(self.file.syncer());
+        self.tail.finish()?;
+        // What would be written behind the end of this one would be lost.
+        let begun = self.sync_now().and_then(|()| storage.open_log(number, 0));
+        self.tail = begun.inspect_err(|error| self.sync.fail(error))?;
+        self.number = number;
+        self.sync.syncs.lock().call = Some(self.tail.syncer());
         Ok(())
     }
 
     /// Adds a frame; durable after a commit.
     pub(super) fn add(&mut self, frame: &Frame<'_>) {
-        frame.encode(&mut self.buffer);
+        frame.encode(&mut self.buffer, self.tail.seed());
     }
 
-    /// Bytes of the file.
+    /// Bytes of it.
     pub(super) fn len(&self) -> u64 {
-        self.file.len() + self.buffer.len() as u64
+        self.tail.len() + self.added()
     }
 
-    pub(super) fn is_memory(&self) -> bool {
-        self.file.is_memory()
+    /// Bytes that were added since the last commit.
+    pub(super) fn added(&self) -> u64 {
+        self.buffer.len() as u64
     }
 
     pub(super) fn sync_state(&self) -> Arc<SyncState> {
@@ -156,12 +149,12 @@ impl LogFile {
     /// Writes what was added: what to wait for.
     pub(super) fn commit(&mut self) -> Result<Ticket> {
         if !self.buffer.is_empty() {
-            self.file.append(&self.buffer).map_err(io_error("write", &self.path))?;
+            self.tail.append(&self.buffer)?;
             self.written_in_all += self.buffer.len() as u64;
             self.buffer.clear();
             self.generation += 1;
-            if self.is_memory() {
-                self.sync.ended(self.generation, self.file.syncer().sync());
+            if self.tail.is_synced_at_once() {
+                self.sync_now()?;
             }
         }
         let mut syncs = self.sync.syncs.lock();
@@ -177,7 +170,8 @@ impl LogFile {
 
     /// Syncs what was committed, and waits for it.
     pub(super) fn sync_now(&self) -> Result<()> {
-        self.sync.ended(self.generation, self.file.syncer().sync());
+        let call = self.sync.syncs.lock().call.clone();
+        self.sync.ended(self.generation, call.map_or(Ok(()), |call| call()));
         self.sync.syncs.lock().check()
     }
 
@@ -188,7 +182,7 @@ impl LogFile {
     }
 }
 
-impl Drop for LogFile {
+impl Drop for Log {
     fn drop(&mut self) {
         self.sync.syncs.lock().is_over = true;
         self.sync.asked.notify_one();
