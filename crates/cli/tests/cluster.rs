@@ -14,6 +14,8 @@ mod followers;
 mod nodes;
 mod pool;
 mod session;
+#[path = "cluster/wipes.rs"]
+mod wipes;
 
 use nodes::{Node, nodes};
 use pool::Place;
@@ -440,46 +442,6 @@ fn applied(node: &Node) -> Outcome<u64> {
     let status = expect(0, &["cluster", "status", "--server", &node.address()])?;
     let line = status.lines().find_map(|line| line.strip_prefix("applied:")).ok_or("no status")?;
     Ok(line.parse()?)
-}
-
-/// A node's pool is gone: the node is filled anew, and elects again.
-fn wipes(more: &[&str], remove: &dyn Fn(&Place, &str) -> Outcome<()>) -> Outcome<()> {
-    let place = Place::in_memory()?;
-    let mut nodes = nodes(&place, 3, 3, more)?;
-    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
-    while_clients_work(&mut nodes, &ports, |nodes| {
-        for victim in [1, 0] {
-            std::thread::sleep(Duration::from_millis(300));
-            let before = applied(&nodes[victim])?;
-            assert!(before > 100, "clients have written");
-            nodes[victim].kill()?;
-            remove(&place, &format!("{}.pool", victim + 1))?;
-            nodes[victim].start()?;
-            let since = Instant::now();
-            while applied(&nodes[victim])? < before {
-                assert!(since.elapsed() < PATIENCE, "it is not filled");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            wait_for(&nodes[2], &format!("node:{} voter", victim + 1))?;
-            std::thread::sleep(Duration::from_millis(300));
-        }
-        // It takes part again: without the third the two of them go on.
-        nodes[2].kill()?;
-        std::thread::sleep(Duration::from_millis(1500));
-        nodes[2].start()
-    })
-}
-
-#[test]
-fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
-    wipes(&[], &|place, name| place.pool(name)?.remove())
-}
-
-#[test]
-fn a_node_whose_log_is_gone_comes_back() -> Outcome<()> {
-    wipes(&["--replica-map", "wal"], &|place, name| {
-        Ok(std::fs::remove_dir_all(place.argument(name)?)?)
-    })
 }
 
 /// A leader that is told to end gives the leadership away first: nobody waits for an election.

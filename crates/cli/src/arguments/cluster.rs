@@ -29,8 +29,13 @@ pub(crate) struct ClusterNode {
     #[arg(long, requires = "cluster_id")]
     pub(crate) cluster_join: bool,
     /// The map of a pool that is created. With `wal` the pool is a directory with a write-ahead log, and the map in DRAM:
-    /// the thesis's baseline, to compare with.
-    #[arg(long, value_name = "list|cow-tree|wal", default_value = "list", value_parser = map_kind)]
+    /// the thesis's baseline, to compare with. With `wal-pool` that log is in a pool, of the same medium as other pools.
+    #[arg(
+        long,
+        value_name = "list|cow-tree|wal|wal-pool",
+        default_value = "list",
+        value_parser = map_kind
+    )]
     pub(crate) replica_map: ReplicaMapKind,
     /// Tell clients where the leader is (`MOVED`, for clients of a Redis cluster) instead of passing their commands on.
     #[arg(long, requires = "cluster_id")]
@@ -58,15 +63,19 @@ pub(crate) enum ReplicaMapKind {
     Map(MapKind),
     /// A log in a directory, and a map in DRAM.
     Wal,
+    /// A log in a pool, and a map in DRAM.
+    WalPool,
 }
 
 fn map_kind(text: &str) -> Result<ReplicaMapKind, String> {
-    if text == "wal" {
-        return Ok(ReplicaMapKind::Wal);
+    match text {
+        "wal" => return Ok(ReplicaMapKind::Wal),
+        "wal-pool" => return Ok(ReplicaMapKind::WalPool),
+        _ => {}
     }
     let kind = MapKind::ALL.into_iter().find(|kind| kind.name() == text);
     let kind = kind.map(ReplicaMapKind::Map);
-    kind.ok_or_else(|| format!("`{text}` is none of list, cow-tree, wal"))
+    kind.ok_or_else(|| format!("`{text}` is none of list, cow-tree, wal, wal-pool"))
 }
 
 /// What to do with a cluster, by way of any of its servers.

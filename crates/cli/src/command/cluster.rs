@@ -9,7 +9,7 @@ use coreplane::Durability;
 use coreplane_cluster::{Service, Settings};
 use coreplane_engine::{Engine, TimeSource};
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
-use coreplane_pmem::Medium;
+use coreplane_pmem::{Medium, Pool};
 use coreplane_replica::{Replica, ReplicaMap, WalBaseline, WalOptions, map_options};
 use coreplane_server::{Config, Server};
 use signal_hook::iterator::Signals;
@@ -29,35 +29,55 @@ const HOPS_MAX: usize = 4;
 
 /// Opens the map of a node, or makes it.
 fn open_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> {
-    let options = map_options(&Options {
+    let (options, wal) = (options(serve), WalOptions::default());
+    let failed = |error| Failure::of_pool(&error, path);
+    let media = serve.pool.media.clone();
+    if !path.exists() {
+        return create_map(serve, path);
+    }
+    if path.is_dir() {
+        return Ok(Box::new(WalBaseline::open(path, &wal).map_err(failed)?));
+    }
+    if Pool::kind_at(path).is_ok_and(|kind| kind == WalBaseline::KIND) {
+        return Ok(Box::new(WalBaseline::open_pool(path, media, &wal).map_err(failed)?));
+    }
+    let kind = match (coreplane::engine_at(path), serve.cluster.replica_map) {
+        (Some(coreplane::EngineChoice::Map(kind)), _) | (_, ReplicaMapKind::Map(kind)) => kind,
+        (_, ReplicaMapKind::Wal | ReplicaMapKind::WalPool) => MapKind::List,
+    };
+    let map = LogMap::open(kind, path, media, &options, &|_| {}).map_err(failed)?;
+    Ok(Box::new(map))
+}
+
+fn options(serve: &Serve) -> Options {
+    map_options(&Options {
         check_reads: !serve.no_check_reads,
         durability: Durability::Strict,
         ..Options::default()
-    });
+    })
+}
+
+/// Makes the map of a node.
+fn create_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> {
     let failed = |error| Failure::of_pool(&error, path);
-    let media = serve.pool.media.clone();
-    if path.exists() {
-        if path.is_dir() {
-            return Ok(Box::new(WalBaseline::open(path, &WalOptions::default()).map_err(failed)?));
-        }
-        let kind = match (coreplane::engine_at(path), serve.cluster.replica_map) {
-            (Some(coreplane::EngineChoice::Map(kind)), _) | (_, ReplicaMapKind::Map(kind)) => kind,
-            (_, ReplicaMapKind::Wal) => MapKind::List,
-        };
-        let map = LogMap::open(kind, path, media, &options, &|_| {}).map_err(failed)?;
-        return Ok(Box::new(map));
-    }
-    let ReplicaMapKind::Map(kind) = serve.cluster.replica_map else {
+    let wal = WalOptions::default();
+    if serve.cluster.replica_map == ReplicaMapKind::Wal {
         eprintln!("coreplane: creating {} (a write-ahead log)", path.display());
-        return Ok(Box::new(WalBaseline::open(path, &WalOptions::default()).map_err(failed)?));
-    };
-    eprintln!("coreplane: creating {} ({})", path.display(), terms::human(serve.new.size));
+        return Ok(Box::new(WalBaseline::open(path, &wal).map_err(failed)?));
+    }
+    let (size, media) = (serve.new.size, serve.pool.media.clone());
+    eprintln!("coreplane: creating {} ({})", path.display(), terms::human(size));
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    let geometry = serve.new.geometry.of_map(Geometry::default());
-    let size = serve.new.size;
-    let map = LogMap::create(kind, path, size, geometry, media, &options).map_err(failed)?;
+    let usual = Geometry::default();
+    let ReplicaMapKind::Map(kind) = serve.cluster.replica_map else {
+        let usual = Geometry { page_size: WalBaseline::PAGE_SIZE, ..usual };
+        let size = (size, serve.new.geometry.of_map(usual).page_size);
+        return Ok(Box::new(WalBaseline::create_pool(path, size, media, &wal).map_err(failed)?));
+    };
+    let geometry = serve.new.geometry.of_map(usual);
+    let map = LogMap::create(kind, path, size, geometry, media, &options(serve)).map_err(failed)?;
     Ok(Box::new(map))
 }
 

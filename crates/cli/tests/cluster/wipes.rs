@@ -1,0 +1,52 @@
+//! A node whose pool is gone is filled anew, whatever kind of map it has.
+
+use crate::nodes::nodes;
+use crate::pool::Place;
+use crate::session::Outcome;
+use crate::{PATIENCE, applied, wait_for, while_clients_work};
+use std::time::{Duration, Instant};
+
+/// A node's pool is gone: the node is filled anew, and elects again.
+fn wipes(more: &[&str], remove: &dyn Fn(&Place, &str) -> Outcome<()>) -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let mut nodes = nodes(&place, 3, 3, more)?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+    while_clients_work(&mut nodes, &ports, |nodes| {
+        for victim in [1, 0] {
+            std::thread::sleep(Duration::from_millis(300));
+            let before = applied(&nodes[victim])?;
+            assert!(before > 100, "clients have written");
+            nodes[victim].kill()?;
+            remove(&place, &format!("{}.pool", victim + 1))?;
+            nodes[victim].start()?;
+            let since = Instant::now();
+            while applied(&nodes[victim])? < before {
+                assert!(since.elapsed() < PATIENCE, "it is not filled");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            wait_for(&nodes[2], &format!("node:{} voter", victim + 1))?;
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        // It takes part again: without the third the two of them go on.
+        nodes[2].kill()?;
+        std::thread::sleep(Duration::from_millis(1500));
+        nodes[2].start()
+    })
+}
+
+#[test]
+fn a_node_that_was_wiped_comes_back() -> Outcome<()> {
+    wipes(&[], &|place, name| place.pool(name)?.remove())
+}
+
+#[test]
+fn a_node_whose_log_is_gone_comes_back() -> Outcome<()> {
+    wipes(&["--replica-map", "wal"], &|place, name| {
+        Ok(std::fs::remove_dir_all(place.argument(name)?)?)
+    })
+}
+
+#[test]
+fn a_node_whose_log_in_a_pool_is_gone_comes_back() -> Outcome<()> {
+    wipes(&["--replica-map", "wal-pool"], &|place, name| place.pool(name)?.remove())
+}
