@@ -204,7 +204,7 @@ pub(crate) struct Pool {
     /// user's data directory].
     #[arg(long, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
-    /// The medium: auto, file, dax, emulated:PROFILE (none, optane, pcm, stt-ram, nv-cmm).
+    /// The medium: auto, file, dax, emulated:PROFILE[,KEY=VALUE...] (none, optane, pcm, stt-ram, nv-cmm).
     #[arg(long, default_value = "auto")]
     pub(crate) media: MediaChoice,
     /// Open a matrix although devices are missing that may be the only ones to have what was

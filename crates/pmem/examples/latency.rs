@@ -1,10 +1,11 @@
 //! What the emulated media promise beside what they take, on this machine.
 //!
 //! ```text
-//! cargo run --release -p coreplane-pmem --example latency
+//! cargo run --release -p coreplane-pmem --example latency [PROFILE…]
 //! ```
 //!
-//! A line per profile and operation: promised and measured nanoseconds (medians of an operation
+//! A profile may have parameters, as in `optane,wait=yield`; without any it is all of them. A line per
+//! profile and operation: promised and measured nanoseconds (medians of an operation
 //! for latencies, means for streams). A medium that is faster than this machine's own DRAM and
 //! instructions (the line `none`) cannot be emulated and shows as such.
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
@@ -24,10 +25,18 @@ const PLACES: u64 = (PAGES / 2) * PAGE / 64;
 const STEP: u64 = 64 << 10;
 
 fn main() -> Result<(), PoolError> {
-    println!("{:<10} {:<28} {:>9} {:>9} {:>7}", "profile", "operation", "promised", "measured", "");
-    for name in Profile::names() {
-        let Ok(profile) = name.parse::<Profile>() else {
-            continue;
+    println!("{:<22} {:<28} {:>9} {:>9} {:>7}", "profile", "operation", "promised", "measured", "");
+    let mut chosen: Vec<String> = std::env::args().skip(1).collect();
+    if chosen.is_empty() {
+        chosen.extend(Profile::names().map(str::to_owned));
+    }
+    for name in chosen {
+        let profile = match name.parse::<Profile>() {
+            Ok(profile) => profile,
+            Err(message) => {
+                println!("{name}: {message}");
+                continue;
+            }
         };
         let path = format!("/dev/shm/coreplane-latency-{}", std::process::id());
         let measured = measure(&profile, Path::new(&path));
@@ -85,7 +94,10 @@ fn show(profile: &Profile, operation: &str, promised: f64, measured: f64) {
     } else {
         String::new()
     };
-    println!("{:<10} {operation:<28} {promised:>9.0} {measured:>9.0} {off:>7}", profile.name);
+    println!(
+        "{:<22} {operation:<28} {promised:>9.0} {measured:>9.0} {off:>7}",
+        profile.to_string()
+    );
 }
 
 /// The time of `operation` at random places, in nanoseconds: the median of batches, so that

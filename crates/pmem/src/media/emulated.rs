@@ -9,13 +9,27 @@
 //! A *channel* (a DIMM, a bank) serves one granule after the other; its queue is one number, the
 //! time at which it will be free. So bandwidth, parallelism and the contention of writers follow
 //! from the same rule: whoever comes to a busy channel waits for it. Where concurrent writers
-//! also make a medium less efficient (Optane's buffer thrashes), each further writer lengthens
-//! the service by a share. A granule is written whole, however little of it was flushed; lines of
-//! one granule that follow each other before a fence are one write.
+//! also make a medium less efficient (Optane's buffer thrashes), each further writer that has
+//! granules at the same channel at that moment, waiting or being written, lengthens the service by
+//! a share; whoever writes elsewhere, or whose granules are through, does not. A granule is written
+//! whole, however little of it was flushed; lines of one granule that follow each other before a
+//! fence are one write.
 //!
 //! Times are *absolute*: an operation ends at the time that the model says or when the real one
 //! ends, whichever is later. So the cost of DRAM, flush instruction and model is not added to
 //! what is promised, and nothing that is faster than this machine can be emulated.
+//!
+//! # Waiting
+//!
+//! A load or a fence keeps the processor while it waits for a medium, and so does a thread here: it
+//! spins (`wait=spin`). Where there are more threads than cores that is wrong in its own way: a wait
+//! burns the core on which another thread would make use of it, and what is measured is how the
+//! scheduler shares cores out. With `wait=yield` a thread gives its core away between looks at the
+//! clock, as if the medium were waited for by a call. It still ends when the model says or later:
+//! later by a system call, and by what the other thread takes until it gives the core back, which no
+//! model knows: beside a thread that never waits for anything, a time slice of some milliseconds. So
+//! it is for throughput, and where whoever shares a core waits now and then as well. Of a wait of
+//! more than 200 µs all but the end is slept, in both.
 //!
 //! # Jitter
 //!
@@ -34,6 +48,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 mod clock;
 
+pub use clock::Wait;
 use clock::{Clock, Processor};
 
 /// Bytes that a medium writes at once, and by which channels alternate.
@@ -41,7 +56,7 @@ const GRANULE: u64 = 256;
 
 /// An emulated medium: `NAME` or `NAME,key=value,…` with keys `read`, `write` (nanoseconds),
 /// `read-gbps`, `write-gbps` (of one channel), `channels`, `contention` (share), `jitter`
-/// (probability), `stall` (microseconds), `seed`.
+/// (probability), `stall` (microseconds), `seed`, `wait` (`spin` or `yield`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     /// `none`, `optane`, `pcm`, `stt-ram`, `nv-cmm`.
@@ -56,7 +71,8 @@ pub struct Profile {
     pub write_gbps: f64,
     /// Channels.
     pub channels: u32,
-    /// By how much each further concurrent writer lengthens a granule's write.
+    /// By how much each further writer that has granules at the same channel lengthens a granule's
+    /// write there.
     pub contention: f64,
     /// Probability that a granule's write stalls its channel.
     pub jitter: f64,
@@ -64,6 +80,8 @@ pub struct Profile {
     pub stall_us: u64,
     /// Decides which writes stall.
     pub seed: u64,
+    /// What a thread does with its core while it waits.
+    pub wait: Wait,
 }
 
 /// The profiles. `optane` is as measured by others on six interleaved DIMMs of the first
@@ -96,6 +114,7 @@ const fn profile(
         jitter: 0.0,
         stall_us: 50,
         seed: 0,
+        wait: Wait::Spin,
     }
 }
 
@@ -110,10 +129,11 @@ impl Profile {
 
     /// True if nothing is added to DRAM.
     pub fn is_none(&self) -> bool {
-        *self == Self::NONE
+        Self { wait: Wait::Spin, ..self.clone() } == Self::NONE
     }
 
-    /// Nanoseconds that a channel needs for the write of a granule while `writers` threads write.
+    /// Nanoseconds that a channel needs for the write of a granule while `writers` threads have some
+    /// there.
     fn granule_write_ns(&self, writers: u64) -> u64 {
         let alone = GRANULE as f64 / self.write_gbps;
         let others = writers.saturating_sub(1) as f64;
@@ -143,6 +163,7 @@ impl Profile {
             "jitter" => self.jitter = real(0.0, 1.0)?,
             "stall" => self.stall_us = whole(0, 10_000_000)?,
             "seed" => self.seed = whole(0, u64::MAX)?,
+            "wait" => self.wait = Wait::named(value).ok_or_else(wrong)?,
             _ => return Err(format!("there is no parameter `{key}`")),
         }
         Ok(())
@@ -166,7 +187,8 @@ impl fmt::Display for Profile {
         changed("contention", self.contention.to_string(), usual.contention.to_string())?;
         changed("jitter", self.jitter.to_string(), usual.jitter.to_string())?;
         changed("stall", self.stall_us.to_string(), usual.stall_us.to_string())?;
-        changed("seed", self.seed.to_string(), usual.seed.to_string())
+        changed("seed", self.seed.to_string(), usual.seed.to_string())?;
+        changed("wait", self.wait.name().to_owned(), usual.wait.name().to_owned())
     }
 }
 
@@ -215,6 +237,8 @@ struct Waiter {
     done: AtomicU64,
     /// The granule that it flushed last, plus one.
     granule: AtomicU64,
+    /// When its last granule at each channel will be written; of none, where writers do not contend.
+    written: Box<[AtomicU64]>,
 }
 
 #[derive(Debug)]
@@ -225,21 +249,28 @@ struct Model<C> {
     writes: Box<[CachePadded<AtomicU64>]>,
     reads: Box<[CachePadded<AtomicU64>]>,
     waiters: Box<[CachePadded<Waiter>]>,
-    /// Threads with granules under way.
+    /// A bit for each waiter that has flushed and not fenced since: nobody else has granules at any
+    /// channel. All zero where writers do not contend.
     writers: CachePadded<AtomicU64>,
     /// Granules written so far.
     written: CachePadded<AtomicU64>,
 }
 
 impl<C: Clock> Model<C> {
+    /// As many as a word has bits.
     const WAITERS: usize = 64;
 
     fn new(profile: Profile, clock: C) -> Self {
         let queues = || (0..profile.channels).map(|_| CachePadded::default()).collect();
+        let contended = if profile.contention == 0.0 { 0 } else { profile.channels };
+        let waiter = || Waiter {
+            written: (0..contended).map(|_| AtomicU64::default()).collect(),
+            ..Waiter::default()
+        };
         Self {
             writes: queues(),
             reads: queues(),
-            waiters: (0..Self::WAITERS).map(|_| CachePadded::default()).collect(),
+            waiters: (0..Self::WAITERS).map(|_| CachePadded::new(waiter())).collect(),
             writers: CachePadded::default(),
             written: CachePadded::default(),
             profile,
@@ -247,12 +278,40 @@ impl<C: Clock> Model<C> {
         }
     }
 
-    fn waiter(&self) -> &Waiter {
-        &self.waiters[thread_number() % Self::WAITERS]
+    /// The number of this thread's waiter.
+    fn own() -> usize {
+        thread_number() % Self::WAITERS
     }
 
-    fn channel<'a>(&self, queues: &'a [CachePadded<AtomicU64>], granule: u64) -> &'a AtomicU64 {
-        &queues[(granule % u64::from(self.profile.channels)) as usize]
+    fn channel(&self, granule: u64) -> usize {
+        (granule % u64::from(self.profile.channels)) as usize
+    }
+
+    /// Threads that have granules at the channel at `now`, with this one, which brings some.
+    fn writers_at(&self, channel: usize, own: usize, now: u64) -> u64 {
+        let mut others = self.writers.load(Ordering::Relaxed) & !(1 << own);
+        let mut writers = 1;
+        while others != 0 {
+            let other = &self.waiters[others.trailing_zeros() as usize];
+            let written = other.written.get(channel);
+            writers += u64::from(written.is_some_and(|it| it.load(Ordering::Relaxed) > now));
+            others &= others - 1;
+        }
+        writers
+    }
+
+    /// Joins the queue of a channel with so many granules; returns when the last one is written.
+    fn write(&self, channel: usize, granules: u64, own: usize, now: u64) -> u64 {
+        let stalls: u64 = match self.profile.jitter {
+            0.0 => 0,
+            _ => (0..granules).map(|_| self.stall_ns()).sum(),
+        };
+        let service = self.profile.granule_write_ns(self.writers_at(channel, own, now));
+        let written = enqueue(&self.writes[channel], now, granules * service + stalls);
+        if let Some(last) = self.waiters[own].written.get(channel) {
+            last.store(written, Ordering::Relaxed);
+        }
+        written
     }
 
     /// Nanoseconds that the next write stalls.
@@ -291,43 +350,40 @@ impl<C: Clock> LatencyModel for Model<C> {
         if len == 0 {
             return;
         }
-        let waiter = self.waiter();
+        let own = Self::own();
+        let waiter = &self.waiters[own];
         let now = self.clock.now();
         let mut done = waiter.done.load(Ordering::Relaxed);
-        if done == 0 {
-            self.writers.fetch_add(1, Ordering::Relaxed);
+        if done == 0 && !waiter.written.is_empty() {
+            self.writers.fetch_or(1 << own, Ordering::Relaxed);
         }
-        let writers = self.writers.load(Ordering::Relaxed);
         let (mut first, last) = (offset / GRANULE, (offset + len - 1) / GRANULE);
         if waiter.granule.load(Ordering::Relaxed) == first + 1 {
             first += 1;
         }
         waiter.granule.store(last + 1, Ordering::Relaxed);
         let (granules, channels) = ((last + 1) - first, u64::from(self.profile.channels));
-        let service = self.profile.granule_write_ns(writers);
         // One turn at each channel, for all its granules together.
         for nth in 0..granules.min(channels) {
             let mine = (granules - nth).div_ceil(channels);
-            let stalls: u64 = match self.profile.jitter {
-                0.0 => 0,
-                _ => (0..mine).map(|_| self.stall_ns()).sum(),
-            };
-            let queue = self.channel(&self.writes, first + nth);
-            let through = enqueue(queue, now, mine * service + stalls);
-            done = done.max(through + self.profile.write_ns);
+            let written = self.write(self.channel(first + nth), mine, own, now);
+            done = done.max(written + self.profile.write_ns);
         }
         waiter.done.store(done.max(1), Ordering::Relaxed);
     }
 
     fn fence(&self) {
-        let waiter = self.waiter();
+        let own = Self::own();
+        let waiter = &self.waiters[own];
         let done = waiter.done.swap(0, Ordering::Relaxed);
         if done == 0 {
             return;
         }
         waiter.granule.store(0, Ordering::Relaxed);
-        self.clock.wait_until(done);
-        self.writers.fetch_sub(1, Ordering::Relaxed);
+        self.clock.wait_until(done, self.profile.wait);
+        if !waiter.written.is_empty() {
+            self.writers.fetch_and(!(1 << own), Ordering::Relaxed);
+        }
     }
 
     fn read(&self, offset: u64, len: u64, touch: &dyn Fn()) {
@@ -340,10 +396,10 @@ impl<C: Clock> LatencyModel for Model<C> {
             let granule = at / GRANULE;
             let end = ((granule + 1) * GRANULE).min(lines.end);
             let service = self.profile.transfer_read_ns(end - at);
-            come = come.max(enqueue(self.channel(&self.reads, granule), now, service));
+            come = come.max(enqueue(&self.reads[self.channel(granule)], now, service));
             at = end;
         }
-        self.clock.wait_until(come + self.profile.read_ns);
+        self.clock.wait_until(come + self.profile.read_ns, self.profile.wait);
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod file;
 pub mod sim;
 mod trace;
 
-pub use emulated::Profile;
+pub use emulated::{Profile, Wait};
 pub use trace::Trace;
 
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub enum MediaChoice {
     /// An ordinary file; a fence is a sync.
     File,
     /// Emulated, by the name of a profile: none, optane, pcm, stt-ram, nv-cmm; parameters may
-    /// follow, as in `optane,jitter=0.001` ([`crate::media::Profile`]).
+    /// follow, as in `optane,jitter=0.001,wait=yield` ([`crate::media::Profile`]).
     Emulated(String),
     /// Persistent memory; refused where `MAP_SYNC` does not work.
     Dax,

@@ -1,4 +1,4 @@
-//! A clock that is cheap enough to spin on.
+//! A clock that is cheap enough to spin on, and what is done between two looks at it.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -7,8 +7,76 @@ use std::time::{Duration, Instant};
 pub(super) trait Clock: Send + Sync + std::fmt::Debug {
     fn now(&self) -> u64;
 
-    /// Returns at `time`, as seen by the caller.
-    fn wait_until(&self, time: u64);
+    /// Returns at `time`, as seen by the caller, or later.
+    fn wait_until(&self, time: u64, wait: Wait);
+}
+
+/// What a thread does with its core while it waits for the medium.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// It keeps it, as a processor does that waits for memory.
+    #[default]
+    Spin,
+    /// It gives it to whatever else can run there.
+    Yield,
+}
+
+impl Wait {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "spin",
+            Self::Yield => "yield",
+        }
+    }
+
+    /// The one of that name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        [Self::Spin, Self::Yield].into_iter().find(|it| it.name() == name)
+    }
+
+    /// Looks at the clock until it is `time`, and pauses between the looks.
+    #[inline]
+    fn until(self, time: u64, now: impl Fn() -> u64, mut pause: impl FnMut(Pause)) {
+        loop {
+            let now = now();
+            if now >= time {
+                return;
+            }
+            pause(self.pause(time - now));
+        }
+    }
+
+    /// What to do while so many nanoseconds are left.
+    #[inline]
+    fn pause(self, rest: u64) -> Pause {
+        /// Beyond this much, the processor is better given to others, however the thread waits.
+        const SLEEP_NS: u64 = 200_000;
+        match self {
+            _ if rest > SLEEP_NS => Pause::Sleep(rest - SLEEP_NS / 2),
+            Self::Spin => Pause::Spin,
+            Self::Yield => Pause::Yield,
+        }
+    }
+}
+
+/// Between two looks at the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    Spin,
+    Yield,
+    /// For so many nanoseconds.
+    Sleep(u64),
+}
+
+impl Pause {
+    #[inline]
+    fn make(self) {
+        match self {
+            Self::Spin => std::hint::spin_loop(),
+            Self::Yield => std::thread::yield_now(),
+            Self::Sleep(ns) => std::thread::sleep(Duration::from_nanos(ns)),
+        }
+    }
 }
 
 /// The processor's own counter where it is known to run evenly, else the system's clock.
@@ -38,7 +106,7 @@ impl Processor {
             let scale = (elapsed << 32).checked_div(ticks).and_then(|it| u64::try_from(it).ok());
             let counter = scale.map(|scale| (first, scale));
             let clock = Self { start, counter, overhead: 0 };
-            clock.hurried(clock.excess(200, |_| clock.wait_until(clock.now() + 200)))
+            clock.hurried(clock.excess(200, |_| clock.wait_until(clock.now() + 200, Wait::Spin)))
         })
     }
 }
@@ -76,21 +144,8 @@ impl Clock for Processor {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn wait_until(&self, time: u64) {
-        /// Beyond this much, the processor is better given to others.
-        const SLEEP_NS: u64 = 200_000;
-        let time = time.saturating_sub(self.overhead);
-        loop {
-            let now = self.now();
-            if now >= time {
-                return;
-            }
-            if time - now > SLEEP_NS {
-                std::thread::sleep(Duration::from_nanos(time - now - SLEEP_NS / 2));
-            } else {
-                std::hint::spin_loop();
-            }
-        }
+    fn wait_until(&self, time: u64, wait: Wait) {
+        wait.until(time.saturating_sub(self.overhead), || self.now(), Pause::make);
     }
 }
 
@@ -115,16 +170,49 @@ fn counter() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn a_wait_ends_early_by_its_overhead_at_most_and_the_clock_never_runs_backwards() {
         let clock = Processor::calibrated();
         let mut last = clock.now();
-        for wait in [0, 1, 500, 20_000, 500_000] {
-            clock.wait_until(last + wait);
-            let now = clock.now();
-            assert!(now >= last && now + clock.overhead >= last + wait);
-            last = now;
+        for wait in [Wait::Spin, Wait::Yield] {
+            for ns in [0, 1, 500, 20_000, 500_000] {
+                clock.wait_until(last + ns, wait);
+                let now = clock.now();
+                assert!(now >= last && now + clock.overhead >= last + ns);
+                last = now;
+            }
+        }
+    }
+
+    /// The pauses of a wait from 1,000 to `time`, and when it ended, on a clock that each look and each
+    /// sleep moves.
+    fn pauses(wait: Wait, time: u64) -> (Vec<Pause>, u64) {
+        let clock = Cell::new(1_000);
+        let now = || clock.replace(clock.get() + 300);
+        let mut made = Vec::new();
+        wait.until(time, now, |pause| {
+            if let Pause::Sleep(ns) = pause {
+                clock.set(clock.get() + ns);
+            }
+            made.push(pause);
+        });
+        (made, clock.get() - 300)
+    }
+
+    #[test]
+    fn a_thread_that_waits_keeps_its_core_or_gives_it_away_and_sleeps_where_it_is_long() {
+        for (wait, each) in [(Wait::Spin, Pause::Spin), (Wait::Yield, Pause::Yield)] {
+            assert_eq!(pauses(wait, 1_000), (vec![], 1_000));
+            assert_eq!(pauses(wait, 900), (vec![], 1_000), "it is over");
+            assert_eq!(pauses(wait, 2_000), (vec![each; 4], 2_200), "never before its time");
+            let (short, _) = pauses(wait, 201_000);
+            assert!(short.iter().all(|pause| *pause == each));
+            let (long, end) = pauses(wait, 1_001_000);
+            assert_eq!(long[0], Pause::Sleep(900_000));
+            assert!(long.len() > 300 && long[1..].iter().all(|pause| *pause == each));
+            assert!((1_001_000..1_001_300).contains(&end), "{end}");
         }
     }
 }
