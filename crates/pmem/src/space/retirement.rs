@@ -12,12 +12,36 @@ impl Space {
         if !self.roles.retire(page) {
             return false;
         }
-        let stamp = match &self.own {
-            None => epoch::stamp(),
-            Some(own) => own.readers.stamp(),
-        };
+        let stamp = self.stamp();
         self.retired.lock().push_back((page, stamp));
         true
+    }
+
+    /// As [`Space::retire`], of many pages at the price of one stamp and one lock; returns how many it
+    /// has retired. A page that is no log page without a writer is passed over.
+    pub fn retire_all(&self, pages: &[u32]) -> usize {
+        self.retire_lot(pages.iter().copied())
+    }
+
+    /// A page of the lot can be read until its own role has changed, also by a reader that has pinned
+    /// after those of others had. So the stamp is drawn when all have, and waits for that reader too.
+    fn retire_lot(&self, pages: impl Iterator<Item = u32>) -> usize {
+        let early = mutant!("pmem.page.stamp_early").then(|| self.stamp());
+        let lot: Vec<u32> = pages.filter(|page| self.roles.retire(*page)).collect();
+        if lot.is_empty() {
+            return 0;
+        }
+        let stamp = early.unwrap_or_else(|| self.stamp());
+        self.retired.lock().extend(lot.iter().map(|page| (*page, stamp)));
+        lot.len()
+    }
+
+    /// Draws a stamp for pages that have been retired, in the domain of those who read them.
+    fn stamp(&self) -> u64 {
+        match &self.own {
+            None => epoch::stamp(),
+            Some(own) => own.readers.stamp(),
+        }
     }
 
     /// A retired page that is free again.
@@ -66,7 +90,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use crate::spin::Backoff;
-    use crate::{Space, SpaceOptions};
+    use crate::{Claim, Space, SpaceOptions};
     use std::sync::Arc;
 
     const PAGE: u32 = 4096;
@@ -76,37 +100,105 @@ mod tests {
         Arc::new(Space::dram(4 * u64::from(PAGE), &options).unwrap())
     }
 
-    /// A page that was retired under a reader; both ways to get it back.
+    /// What can be used again: by one, or all at once.
+    fn reclaim(space: &Space, by_one: bool) -> Vec<u32> {
+        let mut all = Vec::new();
+        if by_one {
+            all.extend(std::iter::from_fn(|| space.reclaim()));
+        } else {
+            space.reclaim_all(|page| all.push(page));
+        }
+        all
+    }
+
+    /// The same, of so many pages: readers of other tests, which may have been stopped in the middle, go
+    /// on.
+    fn reclaim_soon(space: &Space, by_one: bool, pages: usize) -> Vec<u32> {
+        let mut all = Vec::new();
+        let mut backoff = Backoff::new();
+        while all.len() < pages {
+            all.extend(reclaim(space, by_one));
+            backoff.wait();
+        }
+        all
+    }
+
+    /// A log page that is full of `byte` in its first line.
+    fn fill(space: &Arc<Space>, page: u32, byte: u8) {
+        let mut writer = space.claim_log(page).unwrap();
+        writer.append(&[&[byte; 64]]).unwrap();
+        writer.publish();
+    }
+
+    /// Both ways to get a page back, in both domains.
+    const WAYS: [(bool, bool); 4] = [(true, false), (false, false), (true, true), (false, true)];
+
+    /// A page that was retired under a reader.
     #[test]
     fn a_page_is_not_used_again_under_its_readers() {
-        for (by_one, own_epochs) in [(true, false), (false, false), (true, true), (false, true)] {
+        for (by_one, own_epochs) in WAYS {
             let space = space(own_epochs);
-            let reclaim = || {
-                let mut all: Vec<u32> = Vec::new();
-                if by_one {
-                    all.extend(space.reclaim());
-                } else {
-                    space.reclaim_all(|page| all.push(page));
-                }
-                all
-            };
-            let mut writer = space.claim_log(2).unwrap();
-            writer.append(&[&[7; 64]]).unwrap();
-            writer.publish();
-            drop(writer);
+            fill(&space, 2, 7);
             let guard = space.pin();
             let bytes = space.bytes(&guard, space.start_of(2), 64).unwrap();
             assert!(space.retire(2) && space.bytes(&space.pin(), space.start_of(2), 64).is_none());
-            assert_eq!((reclaim(), space.retired_len()), (Vec::new(), 1));
+            assert_eq!((reclaim(&space, by_one), space.retired_len()), (Vec::new(), 1));
             assert!(space.claim_log(2).is_none());
             assert_eq!(bytes, [7; 64]);
             drop(guard);
-            let mut backoff = Backoff::new();
-            // Readers of other tests, which may have been stopped in the middle, go on.
-            while reclaim().is_empty() {
-                backoff.wait();
-            }
+            assert_eq!(reclaim_soon(&space, by_one, 1), [2]);
             assert!(space.claim_log(2).is_some());
         }
+    }
+
+    /// Pages that were retired in a lot, under a reader of before and one who came when half of the lot
+    /// had been retired.
+    #[test]
+    fn no_page_of_a_lot_is_used_again_under_its_readers() {
+        for (by_one, own_epochs) in WAYS {
+            let space = space(own_epochs);
+            (1..4).for_each(|page| fill(&space, page, page as u8));
+            let [one, two, three] = [1, 2, 3].map(|page| space.start_of(page));
+            let early = space.pin();
+            let bytes = [one, three].map(|at| space.bytes(&early, at, 64).unwrap());
+            assert_eq!(space.retire_all(&[1, 3]), 2);
+            assert!([one, three].iter().all(|at| space.bytes(&space.pin(), *at, 64).is_none()));
+            assert_eq!((reclaim(&space, by_one), space.retired_len()), (Vec::new(), 2));
+            assert_eq!(bytes, [[1; 64], [3; 64]]);
+            drop(early);
+            assert_eq!(reclaim_soon(&space, by_one, 2), [1, 3]);
+
+            fill(&space, 1, 4);
+            // The reader comes when the first has been retired and the second has not.
+            let mut late = None;
+            let lot = [1, 2].into_iter().inspect(|page| {
+                if *page == 2 {
+                    let guard = late.insert(space.pin());
+                    assert!(space.bytes(guard, one, 64).is_none());
+                    assert!(space.bytes(guard, two, 64).is_some());
+                }
+            });
+            assert_eq!(space.retire_lot(lot), 2);
+            let late = late.unwrap();
+            assert_eq!((reclaim(&space, by_one), space.retired_len()), (Vec::new(), 2));
+            drop(late);
+            assert_eq!(reclaim_soon(&space, by_one, 2), [1, 2]);
+        }
+    }
+
+    #[test]
+    fn a_lot_has_one_stamp_and_passes_over_what_does_not_retire() {
+        let space = space(true);
+        (1..3).for_each(|page| fill(&space, page, 7));
+        assert!(space.claim_words(0, Claim::Words));
+        let _writer = space.claim_log(3).unwrap();
+        let before = space.stamp();
+        assert_eq!(space.retire_all(&[0, 3, 4, u32::MAX]), 0, "words, written to, nowhere");
+        assert_eq!(space.retire_all(&[]), 0);
+        assert_eq!(space.stamp(), before + 1, "nothing retired, no stamp");
+        assert_eq!(space.retire_all(&[0, 1, 2, 1, 3]), 2, "one of them twice");
+        assert_eq!(space.stamp(), before + 3);
+        assert_eq!(reclaim(&space, false), [1, 2]);
+        assert_eq!(space.retire_all(&[1, 2]), 0, "free");
     }
 }

@@ -45,6 +45,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("pmem.word.flush", "the flush of a word does nothing", POOL_CUTS),
     Mutant::new("pmem.page.reclaim", "a page is used again under its readers", RETIRED).quick(),
     Mutant::new("pmem.page.reclaim_all", "as before, of many pages", RETIRED),
+    Mutant::new("pmem.page.stamp_early", "a lot's stamp before its pages have retired", RETIRED),
     Mutant::new("pmem.page.retire_under_writer", "a page retires while it has a writer", ROLES),
     Mutant::new("pmem.guard.any", "any guard reads a space with epochs of its own", GUARDS),
     Mutant::new("pmem.guard.reader", "a guard is not counted among the space's readers", GUARDS),
