@@ -60,7 +60,28 @@ mod tests {
         }
     }
 
+    /// The definition: the remainder of the bits, the lowest of each byte first, by the polynomial of
+    /// Castagnoli.
+    fn bit_by_bit(crc: u32, bytes: &[u8]) -> u32 {
+        let step = |crc: u32| (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        let of_byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
+        !bytes.iter().fold(!crc, of_byte)
+    }
+
     proptest! {
+        /// Of one stream, and of several: the crate takes three, of 256 bytes or of 8 KiB each.
+        #[test]
+        fn the_checksum_is_as_it_is_defined(
+            len in prop_oneof![0..800_usize, 800..9_000_usize, 24_000..27_000_usize],
+            start in 0..64_usize,
+            factor in any::<u64>(),
+            seed in any::<u32>(),
+        ) {
+            let byte = |at: usize| ((at as u64 + 1).wrapping_mul(factor) >> 56) as u8;
+            let bytes: Vec<u8> = (0..start + len).map(byte).collect();
+            prop_assert_eq!(crc32c_append(seed, &bytes[start..]), bit_by_bit(seed, &bytes[start..]));
+        }
+
         #[test]
         fn parts_make_the_checksum_of_the_whole(
             bytes in prop::collection::vec(any::<u8>(), 0..600),
