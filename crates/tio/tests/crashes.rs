@@ -22,8 +22,22 @@ fn is_full_scale() -> bool {
 #[derive(Debug, Clone)]
 enum Made {
     Disk,
-    Sectors(BTreeMap<u64, Vec<u8>>),
+    Sectors(Sectors),
 }
+
+/// The bytes of a sector.
+#[derive(Clone, PartialEq, Eq)]
+struct Bytes(Vec<u8>);
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sum = self.0.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte));
+        write!(f, "{:?}… {sum:x}", &self.0[..4])
+    }
+}
+
+/// Of some sectors.
+type Sectors = BTreeMap<u64, Bytes>;
 
 #[derive(Debug, Clone, Copy)]
 struct Story {
@@ -57,8 +71,9 @@ impl Draw {
     }
 }
 
-/// The bytes of a sector as a writer knows them.
-type Sectors = BTreeMap<u64, Vec<u8>>;
+fn zeroes() -> Bytes {
+    Bytes(vec![0; SECTOR as usize])
+}
 
 impl Story {
     fn new(seed: u64, partitions: u32) -> Self {
@@ -120,8 +135,8 @@ impl Story {
         let mut made = Sectors::new();
         for (at, byte) in (place..).zip(&bytes) {
             let sector = at / SECTOR;
-            let before = || known.get(&sector).cloned().unwrap_or_else(|| vec![0; SECTOR as usize]);
-            made.entry(sector).or_insert_with(before)[(at % SECTOR) as usize] = *byte;
+            let before = || known.get(&sector).cloned().unwrap_or_else(zeroes);
+            made.entry(sector).or_insert_with(before).0[(at % SECTOR) as usize] = *byte;
         }
         known.extend(made.clone());
         match is_zero {
@@ -158,8 +173,8 @@ impl Subject for Story {
             tios.push(Tio::read(sector * SECTOR, SECTOR));
             disk.run(&source, &mut tios);
             assert!(tios.iter().all(|tio| tio.outcome.is_ok()), "{tios:?}");
-            let zeroes = vec![0; SECTOR as usize];
-            assert!(tios[tios.len() - 1].bytes == *known.get(&sector).unwrap_or(&zeroes));
+            let expected = known.get(&sector).cloned().unwrap_or_else(zeroes);
+            assert!(tios[tios.len() - 1].bytes == expected.0);
             for (call, is_fua) in calls {
                 match disk.is_durable_at_once() || is_fua {
                     true => call.returned(),
@@ -198,7 +213,7 @@ impl Subject for Story {
         disk.run(&Source::of_connection(0), &mut tios);
         let [Tio { op: Op::Read, bytes, outcome, .. }] = tios else { return Err("a read".into()) };
         outcome.map_err(|error| error.to_string())?;
-        Ok(Some((0..).zip(bytes.chunks(SECTOR as usize).map(<[u8]>::to_vec)).collect()))
+        Ok(Some((0..).zip(bytes.chunks(SECTOR as usize).map(|it| Bytes(it.to_vec()))).collect()))
     }
 
     fn check(&self, contents: &Option<Sectors>, history: &History<'_, Made>) -> Result<(), String> {
@@ -206,7 +221,7 @@ impl Subject for Story {
             let is_made = history.acknowledged().next().is_some();
             return if is_made { Err("the disk is lost".to_owned()) } else { Ok(()) };
         };
-        let zeroes = vec![0; SECTOR as usize];
+        let zeroes = zeroes();
         for (sector, bytes) in contents {
             let mut allowed = vec![&zeroes];
             for (made, standing) in history.operations() {
@@ -218,11 +233,7 @@ impl Subject for Story {
                 allowed.push(made);
             }
             if !allowed.contains(&bytes) {
-                let head = &bytes[..8];
-                return Err(format!(
-                    "sector {sector} is {head:?}, none of {} states",
-                    allowed.len()
-                ));
+                return Err(format!("sector {sector} is {bytes:?}, none of {allowed:?}"));
             }
         }
         Ok(())
@@ -305,6 +316,35 @@ fn an_extent_that_comes_late_is_empty() {
         let disk = Disk::simulated_open(sim.spaces(), &story.options()).expect("open");
         let findings = disk.verify(&mut |_, _| {}).expect("verify");
         assert!(findings.is_sound() && findings.sectors == 129, "{model:?}: {findings:?}");
+    }
+}
+
+/// A process that is killed leaves all that it has stored.
+#[test]
+fn a_killed_process_loses_nothing() {
+    for (seed, model) in (1..9).zip([Model::X86, Model::File].into_iter().cycle()) {
+        let story = Story { fua_in: 9, flush_in: 9, ..Story::new(seed, 2) };
+        let sim = Sim::new(&story.sim_options(model)).expect("memory");
+        let disk = Disk::simulated_create(sim.spaces(), &story.options()).expect("create");
+        let (mut draw, mut known) = (Draw(seed), Sectors::new());
+        for serial in 0..150 {
+            let source = Source::of_connection(draw.next(2));
+            let (tio, _) = story.request(&mut draw, serial, &mut known);
+            let mut tios = [tio];
+            disk.run(&source, &mut tios);
+            assert!(tios[0].outcome.is_ok());
+            if draw.hits(20) {
+                disk.flush().expect("flush");
+            }
+        }
+        let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
+        let disk = Disk::simulated_open(sim.spaces(), &story.options()).expect("open");
+        for (sector, bytes) in known {
+            let mut tios = [Tio::read(sector * SECTOR, SECTOR)];
+            disk.run(&Source::of_connection(0), &mut tios);
+            assert!(tios[0].outcome.is_ok() && tios[0].bytes == bytes.0, "sector {sector}, {seed}");
+        }
+        disk.check_blocks().expect("blocks");
     }
 }
 

@@ -47,14 +47,16 @@ impl Volume {
         for (sector, word) in batch.names.drain(..) {
             batch.replaced.extend(self.exchange(sector, word));
         }
-        self.give_back(batch.replaced.drain(..));
+        self.give_back(&batch.replaced);
     }
 
     /// Readers see what was staged; it waits for a commit.
     pub(super) fn note(&self, batch: &mut Batch) {
         batch.replaced.clear();
         let mut pending = coreplane_pmem::spin::lock(&self.pending);
+        let mut journal = coreplane_pmem::spin::lock(&self.journal);
         for (sector, word) in batch.names.drain(..) {
+            journal.note(self.space(), sector, word);
             // A name that waits was never in the pool. One that is being committed does not wait any more.
             if let Some(before) = pending.insert(sector, word) {
                 batch.replaced.extend(Name::block_of(before));
@@ -64,8 +66,9 @@ impl Volume {
                 batch.replaced.extend(seen);
             }
         }
+        drop(journal);
         drop(pending);
-        self.give_back(batch.replaced.drain(..));
+        self.give_back(&batch.replaced);
     }
 
     /// Makes durable all that was written before.
@@ -73,8 +76,17 @@ impl Volume {
     /// # Errors
     /// [`Error::Sync`](crate::Error::Sync), for ever after.
     pub(crate) fn commit(&self) -> Result<()> {
+        self.commit_noted(true)
+    }
+
+    /// The same; the journal says so with the same fence, or not at all.
+    pub(super) fn commit_noted(&self, is_said: bool) -> Result<()> {
         let _alone = coreplane_pmem::spin::lock(&self.naming);
-        let names = std::mem::take(&mut *coreplane_pmem::spin::lock(&self.pending));
+        let (names, noted) = {
+            let mut pending = coreplane_pmem::spin::lock(&self.pending);
+            let noted = coreplane_pmem::spin::lock(&self.journal).last();
+            (std::mem::take(&mut *pending), noted)
+        };
         let fresh = self.take_fresh();
         if names.is_empty() && fresh.is_empty() {
             return Ok(self.space().check_sync()?);
@@ -88,9 +100,12 @@ impl Volume {
         };
         let replaced: Vec<u32> = names.keys().filter_map(named).collect();
         self.store_names(names.into_iter(), &fresh);
+        if is_said {
+            coreplane_pmem::spin::lock(&self.journal).commit(self.space(), noted);
+        }
         self.space().fence()?;
         if !mutant!("tio.block.reused") {
-            self.give_back(replaced.into_iter());
+            self.give_back(&replaced);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!   page 0        the pool's header
 //!   1 ‥ d         directory: a word for each extent of the disk: its map page here
+//!   d ‥ j         journal: writes whose names are not durable yet
 //!   behind        map pages and blocks, as they are taken
 //! ```
 //!
@@ -10,6 +11,7 @@
 //! partition is, which one of how many.
 
 use crate::error::{Error, Result};
+use crate::volume::journal::journal_pages;
 use crate::volume::name::BLOCKS_MAX;
 use coreplane_pmem::Pool;
 use coreplane_pmem::pool::{ROOT_WORDS, first_page};
@@ -109,15 +111,24 @@ impl Geometry {
         (extents * self.extent_sectors() / 64).clamp(64, 1 << 16)
     }
 
+    /// Writes that the journal of a partition has room for, of a disk that was made so.
+    pub(crate) fn journal_len(self, partitions: u32) -> u64 {
+        2 * self.spare(self.extents().div_ceil(u64::from(partitions)))
+    }
+
+    pub(crate) fn journal_pages(self, partitions: u32) -> u64 {
+        journal_pages(self.journal_len(partitions), self.sector_len)
+    }
+
     /// Bytes of a partition that is to have room for this share of the extents.
     ///
     /// # Errors
     /// [`Error::Partitions`] if a partition would be larger than can be named.
     pub(crate) fn partition_bytes(self, partitions: u32) -> Result<u64> {
         let extents = self.extents().div_ceil(u64::from(partitions));
-        let header = u64::from(first_page(self.sector_len));
-        let pages =
-            header + self.directory_pages() + extents * self.extent_pages() + self.spare(extents);
+        let tables = self.directory_pages() + self.journal_pages(partitions);
+        let header = u64::from(first_page(self.sector_len)) + tables;
+        let pages = header + extents * self.extent_pages() + self.spare(extents);
         if pages > u64::from(BLOCKS_MAX) {
             return Err(Error::Partitions(format!(
                 "a partition of {pages} pages is more than the {BLOCKS_MAX} that there can be: make more partitions"

@@ -24,7 +24,7 @@
 //! A write is acknowledged when its bytes are stored, as a disk does whose cache is volatile: readers see it, and
 //! [`Volume::commit`] makes it durable. Its names wait in DRAM for two syncs, the first of the bytes; so a power cut leaves
 //! each sector as it was at the last commit, or as it was written since. No writer waits for a sync, but when all spare
-//! blocks are taken by writes that are not durable.
+//! blocks are taken by writes that are not durable. A process that is killed loses none of them (`journal`).
 //!
 //! # Extents
 //!
@@ -36,6 +36,7 @@ pub(crate) mod name;
 
 mod blocks;
 mod commit;
+mod journal;
 mod open;
 mod read;
 mod verify;
@@ -45,6 +46,7 @@ use crate::error::{Error, Result};
 use blocks::Blocks;
 use commit::Batch;
 use coreplane_pmem::{Pool, Space};
+use journal::Journal;
 use layout::{Geometry, Identity, WORD};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -68,6 +70,8 @@ pub(crate) struct Volume {
     pending: Mutex<HashMap<u64, u64>>,
     /// Extents whose map page the directory does not name yet.
     fresh: Mutex<Vec<u64>>,
+    /// The same, for the next opening.
+    journal: Mutex<Journal>,
     /// Of the one who stores names.
     naming: Mutex<()>,
     /// Of those who write whole sectors together, or of one who changes a part of one.
@@ -157,9 +161,10 @@ impl Volume {
         self.geometry.spare(self.geometry.extents().div_ceil(u64::from(self.identity.partitions)))
     }
 
-    /// True if writes that wait for a commit have taken half of the spare blocks.
+    /// True if writes that wait for a commit have taken half of the spare blocks, or of the journal.
     pub(crate) fn is_crowded(&self) -> bool {
         coreplane_pmem::spin::lock(&self.pending).len() as u64 > self.spare() / 2
+            || coreplane_pmem::spin::lock(&self.journal).is_crowded()
     }
 
     /// Extents for which there still is room here.

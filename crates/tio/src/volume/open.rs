@@ -1,6 +1,7 @@
 //! A partition is made, and opened: which blocks have names, and which are free.
 
 use super::blocks::Blocks;
+use super::journal::Journal;
 use super::layout::{Geometry, Identity, KIND, Root, WORD};
 use super::name::{DAMAGED, Name, directory_word, map_page_of};
 use super::{Batch, Extent, Volume};
@@ -61,7 +62,9 @@ impl Volume {
     /// [`Error::Pool`], [`Error::Sync`].
     pub(crate) fn finish_making(pool: &Pool, geometry: Geometry) -> Result<()> {
         let (space, directory) = (pool.space(), pool.first_page());
-        for page in directory..directory + geometry.directory_pages() as u32 {
+        let tables =
+            geometry.directory_pages() + geometry.journal_pages(Identity::of(pool)?.partitions);
+        for page in directory..directory + tables as u32 {
             if !space.claim_words(page, Claim::Words) {
                 return Err(Error::Partitions(
                     "the pool is too small for its directory".to_owned(),
@@ -104,7 +107,8 @@ impl Volume {
         let geometry = Geometry { sector_len: pool.space().page_size(), sectors: root.sectors };
         let space = pool.space();
         let too_small = || Error::Partitions("the pool is smaller than its directory".to_owned());
-        let behind = u64::from(root.directory) + geometry.directory_pages();
+        let journal = u64::from(root.directory) + geometry.directory_pages();
+        let behind = journal + geometry.journal_pages(identity.partitions);
         if behind > u64::from(space.pages()) || root.directory < pool.first_page() {
             return Err(too_small());
         }
@@ -114,6 +118,8 @@ impl Volume {
             }
         }
         let directory = space.start_of(root.directory);
+        let capacity = geometry.journal_len(identity.partitions);
+        let journal = Journal::new(space.start_of(journal as u32), capacity);
         let extents = (0..geometry.extents()).map(|_| OnceLock::new()).collect();
         let mut volume = Self {
             identity,
@@ -122,6 +128,7 @@ impl Volume {
             extents,
             blocks: Mutex::default(),
             pending: Mutex::new(HashMap::new()),
+            journal: Mutex::new(journal),
             fresh: Mutex::default(),
             naming: Mutex::default(),
             parts: RwLock::default(),
@@ -132,6 +139,7 @@ impl Volume {
         let lost = volume.find_extents()?;
         volume.find_free();
         volume.replace_lost(&lost)?;
+        volume.replay()?;
         Ok(volume)
     }
 
@@ -224,10 +232,17 @@ impl Volume {
         }
     }
 
+    /// The first page behind the tables.
+    pub(super) fn first_block(&self) -> u32 {
+        let journal = self.geometry.journal_pages(self.identity.partitions);
+        let tables = self.geometry.directory_pages() + journal;
+        self.space().page_of(self.directory) + tables as u32
+    }
+
     /// All pages that are nothing are free blocks.
     fn find_free(&mut self) {
         let space = self.pool.space();
-        let first = space.page_of(self.directory) + self.geometry.directory_pages() as u32;
+        let first = self.first_block();
         let mut used = vec![false; space.pages() as usize];
         let mut promised = 0;
         for extent in self.extents.iter().filter_map(OnceLock::get) {

@@ -41,7 +41,7 @@ impl Volume {
     pub(crate) fn check_blocks(&self) -> std::result::Result<(), String> {
         self.commit().map_err(|error| error.to_string())?;
         let space = self.space();
-        let first = space.page_of(self.directory) + self.geometry.directory_pages() as u32;
+        let first = self.first_block();
         let mut blocks = coreplane_pmem::spin::lock(&self.blocks);
         while space.retired_len() > 0 {
             let free = &mut blocks.free;

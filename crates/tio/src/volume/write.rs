@@ -61,6 +61,9 @@ impl Volume {
         match self.is_durable_at_once() {
             true => self.name_at_once(batch),
             false => {
+                if coreplane_pmem::spin::lock(&self.journal).is_full() {
+                    self.commit()?;
+                }
                 self.note(batch);
                 Ok(())
             }
@@ -69,7 +72,8 @@ impl Volume {
 
     /// What was staged is nothing.
     fn unstage(&self, batch: &mut Batch) {
-        self.give_back(batch.names.drain(..).filter_map(|(_, word)| Name::block_of(word)));
+        let blocks = batch.names.drain(..).filter_map(|(_, word)| Name::block_of(word));
+        self.give_back(&blocks.collect::<Vec<u32>>());
     }
 
     /// Stages a change sector by sector, and names what was staged whenever it is as much as is named together.
@@ -202,11 +206,9 @@ impl Volume {
     }
 
     /// Blocks that have no name any more are free when nobody reads them.
-    pub(super) fn give_back(&self, blocks: impl Iterator<Item = u32>) {
-        for block in blocks {
-            let is_retired = self.space().retire(block);
-            debug_assert!(is_retired, "block {block} was free");
-        }
+    pub(super) fn give_back(&self, blocks: &[u32]) {
+        let retired = self.space().retire_all(blocks);
+        debug_assert_eq!(retired, blocks.len(), "one of {blocks:?} was free");
     }
 
     pub(super) fn map_range(&self, extent: &Extent) -> (u64, u64) {

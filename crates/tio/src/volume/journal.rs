@@ -1,0 +1,176 @@
+//! The journal: writes that wait for a commit, for the next opening after a process that was killed.
+//!
+//! ```text
+//!   committed │ sector  name  number  check │ sector  name  number  check │ …       a ring
+//! ```
+//!
+//! Where a fence is a sync, names wait in DRAM, lest the medium has a name before its bytes. A process that is killed would
+//! lose them, though the bytes are in the file. So each is noted here as well: it counts at the next opening if its number is
+//! above the last that was committed, its check is right, and the block holds the bytes of that name. After a power cut some
+//! may count and others not, as with every cache of a disk.
+
+use super::Volume;
+use super::layout::WORD;
+use super::name::Name;
+use crate::error::Result;
+use coreplane_pmem::checksum::crc32c_append;
+use coreplane_pmem::{Durable, Space, mutant};
+use std::collections::{BTreeMap, HashSet};
+
+/// Bytes before the entries, of an entry, and of its words.
+const HEAD: u64 = 64;
+const ENTRY: u64 = 32;
+
+/// Where the journal is, and how far it has come.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    start: u64,
+    capacity: u64,
+    /// The number of the last entry, and of the last one that is committed.
+    last: u64,
+    committed: u64,
+}
+
+/// A write that was noted.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    sector: u64,
+    word: u64,
+    number: u64,
+}
+
+// media-format: begin pool
+fn check_of(Entry { sector, word, number }: Entry) -> u64 {
+    let words = [sector, word, number].map(u64::to_le_bytes);
+    // Other than zero of zeroes.
+    u64::from(words.iter().fold(1, |crc, word| crc32c_append(crc, word)))
+}
+
+/// Pages of a journal that has so many entries.
+pub(super) fn journal_pages(entries: u64, page_len: u32) -> u64 {
+    (HEAD + entries * ENTRY).div_ceil(u64::from(page_len))
+}
+// media-format: end
+
+impl Journal {
+    /// The journal in these pages.
+    pub(super) fn new(start: u64, capacity: u64) -> Self {
+        Self { start, capacity, last: 0, committed: 0 }
+    }
+
+    fn place(&self, number: u64) -> u64 {
+        self.start + HEAD + number % self.capacity * ENTRY
+    }
+
+    /// Notes a write.
+    pub(super) fn note(&mut self, space: &Space, sector: u64, word: u64) {
+        self.last += 1;
+        let entry = Entry { sector, word, number: self.last };
+        let place = self.place(self.last);
+        let words = [sector, word, self.last, check_of(entry)];
+        for (at, value) in (place..).step_by(WORD as usize).zip(words) {
+            if let Some(word) = space.word::<Durable>(at).filter(|_| !mutant!("tio.journal.empty"))
+            {
+                word.store(value);
+            }
+        }
+        space.flush(place, ENTRY);
+    }
+
+    /// The last entry: what is committed next.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// All entries up to this one are in the map; durable with the next fence.
+    pub(super) fn commit(&mut self, space: &Space, number: u64) {
+        self.committed = number;
+        if let Some(word) = space.word::<Durable>(self.start) {
+            word.store(number);
+            word.flush();
+        }
+    }
+
+    /// True if it has room for half of its entries at most.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.last - self.committed > self.capacity / 2
+    }
+
+    /// True if it has no room for one more.
+    pub(super) fn is_full(&self) -> bool {
+        self.last - self.committed >= self.capacity
+    }
+
+    /// The entries that are not committed, in their order.
+    fn open(&mut self, space: &Space) -> Vec<Entry> {
+        let load = |at| space.word::<Durable>(at).map_or(0, |word| word.load());
+        self.committed = load(self.start);
+        self.last = self.committed;
+        let mut entries = BTreeMap::new();
+        for at in 0..self.capacity {
+            let place = self.start + HEAD + at * ENTRY;
+            let [sector, word, number, check] = [0, 8, 16, 24].map(|within| load(place + within));
+            let entry = Entry { sector, word, number };
+            // One that another has overwritten in part has no check; one at another's place is none.
+            if number > self.committed && check == check_of(entry) && self.place(number) == place {
+                entries.insert(number, entry);
+                self.last = self.last.max(number);
+            }
+        }
+        entries.into_values().collect()
+    }
+}
+
+impl Volume {
+    /// Makes the writes that were noted and are not committed, as far as their bytes are there.
+    ///
+    /// # Errors
+    /// As [`Volume::commit`].
+    pub(super) fn replay(&self) -> Result<()> {
+        let entries = self.journal.lock().open(self.space());
+        let (mut adopted, mut made) = (HashSet::new(), BTreeMap::new());
+        let len = self.geometry.sector_len;
+        for Entry { sector, word, .. } in entries {
+            if sector >= self.geometry.sectors {
+                continue;
+            }
+            let Ok(name) = Name::of_word(word) else { continue };
+            let is_there = name.is_none_or(|name| {
+                let is_named = self.name_word(sector) == word;
+                // A block that another sector has is not this one's any more.
+                let is_ours = is_named
+                    || adopted.contains(&name.block)
+                    || self.space().adopt_log(name.block, len);
+                if !is_named && is_ours {
+                    adopted.insert(name.block);
+                }
+                let guard = self.space().pin();
+                let start = self.space().start_of(name.block);
+                let bytes = self.space().bytes(&guard, start, u64::from(len));
+                is_ours && bytes.is_some_and(|bytes| name.is_of(sector, bytes))
+            });
+            if is_there {
+                made.insert(sector, word);
+            }
+        }
+        made.retain(|sector, word| self.name_word(*sector) != *word);
+        let kept: HashSet<u32> = made.values().filter_map(|word| Name::block_of(*word)).collect();
+        let left: Vec<u32> = adopted.difference(&kept).copied().collect();
+        self.space().retire_all(&left);
+        self.blocks.lock().free.retain(|page| !adopted.contains(page));
+        for (sector, word) in made {
+            self.take_in(sector / self.geometry.extent_sectors())?;
+            self.exchange(sector, word);
+            self.pending.lock().insert(sector, word);
+        }
+        // First the names: an opening that is cut off finds the same again.
+        self.commit_noted(false)?;
+        let mut journal = self.journal.lock();
+        if journal.last > journal.committed {
+            let last = journal.last;
+            journal.commit(self.space(), last);
+            self.space().fence()?;
+        }
+        Ok(())
+    }
+}
