@@ -1,0 +1,114 @@
+//! The thread of a connection: it waits for bytes, gives them to the conversation, and sends what
+//! that has to say.
+//!
+//! Only this thread touches the socket. While no flush is under way it waits in a plain read; else for
+//! the socket and the bell of `flush`.
+
+use crate::conversation::Conversation;
+use crate::stream::Stream;
+use rustix::fd::AsFd;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes that are read at once: a turn of 4 KiB writes, nearly.
+const BUFFER: usize = 256 << 10;
+const _: () = assert!(BUFFER > Conversation::INPUT_MAX);
+
+/// A connection.
+pub(crate) struct Connection<'a> {
+    pub(crate) stream: &'a Stream,
+    pub(crate) conversation: Conversation,
+    /// The server ends.
+    pub(crate) is_ending: &'a AtomicBool,
+}
+
+impl Connection<'_> {
+    /// Serves until the client goes, or misbehaves, or the server ends; what is under way is then
+    /// finished.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub(crate) fn run(mut self, handshake_timeout: Duration) -> io::Result<()> {
+        self.stream.prepare()?;
+        let served = self.serve(Instant::now() + handshake_timeout);
+        let mut stream = self.stream;
+        let finished = self.conversation.wait(&mut stream);
+        served.and(finished)
+    }
+
+    fn serve(&mut self, deadline: Instant) -> io::Result<()> {
+        let mut stream = self.stream;
+        let mut buffer = vec![0; BUFFER];
+        let (mut begin, mut end) = (0, 0);
+        let mut deadline = Some(deadline);
+        self.limit(&mut deadline)?;
+        self.conversation.send(&mut stream)?;
+        loop {
+            self.wait_for_flushes()?;
+            let taken = self.conversation.receive(&buffer[begin..end])?;
+            begin += taken;
+            self.limit(&mut deadline)?;
+            self.conversation.send(&mut stream)?;
+            if self.conversation.is_over() || self.is_ending.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            if taken > 0 && begin < end {
+                continue;
+            }
+            buffer.copy_within(begin..end, 0);
+            (begin, end) = (0, end - begin);
+            let more = self.read(&mut buffer[end..])?;
+            if more == 0 {
+                return Ok(());
+            }
+            end += more;
+        }
+    }
+
+    /// Until the export is chosen, limits the next call of the socket to what is left of the time.
+    fn limit(&self, deadline: &mut Option<Instant>) -> io::Result<()> {
+        let Some(end) = *deadline else { return Ok(()) };
+        if self.conversation.is_chosen() {
+            *deadline = None;
+            return self.stream.set_timeout(None);
+        }
+        match end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => self.stream.set_timeout(Some(left)),
+        }
+    }
+
+    /// Waits while too many flushes are under way, and sends the replies of those that are done.
+    fn wait_for_flushes(&mut self) -> io::Result<()> {
+        while let Some(flushes) = self.conversation.flushes().filter(|flushes| flushes.are_many()) {
+            flushes.wait(&[])?;
+            self.send_flushes()?;
+        }
+        Ok(())
+    }
+
+    fn send_flushes(&mut self) -> io::Result<()> {
+        let mut stream = self.stream;
+        self.conversation.take_flushes();
+        self.conversation.send(&mut stream)
+    }
+
+    /// Reads, and sends the replies of flushes that are done meanwhile.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut stream = self.stream;
+        while let Some(flushes) = self.conversation.flushes() {
+            let is_readable = flushes.wait(&[stream.as_fd()])?;
+            self.send_flushes()?;
+            if is_readable {
+                break;
+            }
+        }
+        loop {
+            match stream.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
