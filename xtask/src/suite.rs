@@ -119,6 +119,11 @@ pub(crate) fn clients(root: &Path, tally: &mut Tally) -> Clients {
         ("redis-benchmark", "redis-tools"),
         ("redis-server", "redis-server"),
         ("python3", "python3"),
+        ("nbdinfo", "libnbd-bin"),
+        ("nbdcopy", "libnbd-bin"),
+        ("nbdsh", "python3-libnbd"),
+        ("qemu-io", "qemu-utils"),
+        ("qemu-img", "qemu-utils"),
     ];
     let mut left_out = Vec::new();
     for (program, package) in wanted {
