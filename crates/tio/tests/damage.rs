@@ -123,6 +123,40 @@ fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
 }
 
 #[test]
+fn a_disk_that_is_made_larger_has_what_it_had() {
+    for partitions in [1, 3] {
+        let place = tempfile::tempdir().expect("a place");
+        let path = place.path().join("disk");
+        let options = Options { partitions, ..options() };
+        let disk = Disk::create(&path, &options).expect("create");
+        let source = Source::of_connection(0);
+        let write = |disk: &Disk, sector: u64| {
+            let mut tios = [Tio::write(sector * SECTOR, bytes_of(sector))];
+            disk.run(&source, &mut tios);
+            tios.into_iter().all(|tio| tio.outcome.is_ok())
+        };
+        let written: Vec<u64> = (0..1024).step_by(2).collect();
+        assert!(written.iter().all(|sector| write(&disk, *sector)) && !write(&disk, 1024));
+        disk.close().expect("close");
+        for size in [4 << 20, (4 << 20) + 1, 3 << 30] {
+            Disk::grow(&path, &options.media, size).expect("grow");
+            let disk = Disk::open(&path, &options).expect("open");
+            assert_eq!(disk.len(), size.next_multiple_of(SECTOR));
+            let mut tios = [Tio::read(0, 4 << 20)];
+            disk.run(&source, &mut tios);
+            for (sector, bytes) in (0..).zip(tios[0].bytes.chunks(SECTOR as usize)) {
+                let expected = if sector % 2 == 0 { bytes_of(sector) } else { vec![0; 4096] };
+                assert!(bytes == expected, "{sector}");
+            }
+            let last = disk.len() / SECTOR - 1;
+            assert!(last < 1024 || write(&disk, last));
+            disk.check_blocks().expect("blocks");
+            assert!(disk.verify(&mut |_, _| {}).expect("verify").is_sound());
+        }
+    }
+}
+
+#[test]
 fn pools_that_make_no_disk_are_refused() {
     let place = tempfile::tempdir().expect("a place");
     let options = Options { partitions: 3, ..options() };

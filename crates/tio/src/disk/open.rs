@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::queue::QueueSet;
 use crate::volume::Volume;
 use crate::volume::layout::{Geometry, Identity};
-use coreplane_pmem::{Pool, Space};
+use coreplane_pmem::{MediaChoice, Pool, Space};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -97,6 +97,22 @@ impl Disk {
         Self::over(volumes, options, paths)
     }
 
+    /// Gives the disk at `path` so many bytes, rounded up to whole sectors; nothing to do if it has as many. Nobody has it open.
+    /// What is cut off goes on with the next call: the disk has its old length until all partitions are larger.
+    ///
+    /// # Errors
+    /// As [`Disk::open`]; [`Error::Pool`] if there is no space, after which the disk is as before.
+    pub fn grow(path: &Path, media: &MediaChoice, size: u64) -> Result<()> {
+        let options = Options { media: media.clone(), ..Options::default() };
+        let paths = Self::open(path, &options)?.paths.clone();
+        for path in paths {
+            let volume = Volume::open(&path, media.clone())?;
+            let sectors = size.div_ceil(u64::from(volume.geometry().sector_len));
+            volume.grow(sectors)?;
+        }
+        Ok(())
+    }
+
     /// Makes a disk in memories of the simulator, one for each partition, without threads: one caller at a time.
     ///
     /// # Errors
@@ -142,6 +158,9 @@ impl Disk {
                 Err(Error::Partitions(what))
             })
         };
+        // Of one that was being made larger the least counts.
+        let sectors = volumes.iter().map(|volume| volume.geometry().sectors).min().unwrap_or(0);
+        let geometry = Geometry { sectors, ..geometry };
         let owners: Result<Vec<AtomicU8>> = (0..geometry.extents()).map(owner_of).collect();
         let sets = if options.mode == Mode::MultiQueue { volumes.len() } else { 1 };
         let shared = Shared {
@@ -175,7 +194,8 @@ fn check(volumes: &[Volume]) -> Result<()> {
     let (identity, geometry) = (first.identity(), first.geometry());
     for (partition, volume) in (0..).zip(volumes) {
         let expected = Identity { partition, ..identity };
-        if volume.identity() != expected || volume.geometry() != geometry {
+        let is_alike = volume.geometry().sector_len == geometry.sector_len;
+        if volume.identity() != expected || !is_alike {
             return Err(Error::Partitions(format!(
                 "the pool in the place of partition {partition} is that of another one, or of another disk"
             )));

@@ -36,6 +36,7 @@ pub(crate) mod name;
 
 mod blocks;
 mod commit;
+mod growth;
 mod journal;
 mod open;
 mod read;

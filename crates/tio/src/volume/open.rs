@@ -232,17 +232,17 @@ impl Volume {
         }
     }
 
-    /// The first page behind the tables.
-    pub(super) fn first_block(&self) -> u32 {
+    /// All pages but those of the header and the tables, wherever those are.
+    pub(super) fn block_pages(&self) -> impl DoubleEndedIterator<Item = u32> + use<> {
         let journal = self.geometry.journal_pages(self.identity.partitions);
-        let tables = self.geometry.directory_pages() + journal;
-        self.space().page_of(self.directory) + tables as u32
+        let first = self.space().page_of(self.directory);
+        let behind = first + (self.geometry.directory_pages() + journal) as u32;
+        (self.pool.first_page()..first).chain(behind..self.space().pages())
     }
 
     /// All pages that are nothing are free blocks.
     fn find_free(&mut self) {
         let space = self.pool.space();
-        let first = self.first_block();
         let mut used = vec![false; space.pages() as usize];
         let mut promised = 0;
         for extent in self.extents.iter().filter_map(OnceLock::get) {
@@ -255,9 +255,9 @@ impl Volume {
             }
         }
         // Low ones are taken first.
-        let pages = (first..space.pages()).rev();
-        let free: Vec<u32> = pages.filter(|page| !used[*page as usize]).collect();
-        let all = u64::from(space.pages().saturating_sub(first));
+        let pages = self.block_pages();
+        let free: Vec<u32> = pages.rev().filter(|page| !used[*page as usize]).collect();
+        let all = self.block_pages().count() as u64;
         let unpromised = all.saturating_sub(promised);
         self.blocks = Mutex::new(Blocks { free, unpromised });
     }

@@ -41,7 +41,6 @@ impl Volume {
     pub(crate) fn check_blocks(&self) -> std::result::Result<(), String> {
         self.commit().map_err(|error| error.to_string())?;
         let space = self.space();
-        let first = self.first_block();
         let mut blocks = coreplane_pmem::spin::lock(&self.blocks);
         while space.retired_len() > 0 {
             let free = &mut blocks.free;
@@ -56,7 +55,7 @@ impl Volume {
         let mut all: Vec<u32> =
             extents.flat_map(words).chain(blocks.free.iter().copied()).collect();
         all.sort_unstable();
-        let expected: Vec<u32> = (first..space.pages()).collect();
+        let expected: Vec<u32> = self.block_pages().collect();
         match all == expected {
             true => Ok(()),
             false => {
