@@ -1,18 +1,22 @@
 //! The command line.
 
 mod cluster;
+mod matrix;
+mod nbd;
 
 pub(crate) use cluster::{
     AskedCluster, Cluster, ClusterBackup, ClusterChange, ClusterNode, ClusterRestore,
     ReplicaMapKind,
 };
+pub(crate) use matrix::{AddGroup, Looked, Matrix, Replace, Retire, Tended};
+pub(crate) use nbd::{Nbd, NbdGrow, NbdPool, NbdServe};
 
 use crate::geometry::Geometry;
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
 use coreplane::{
-    Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
-    ReadPath, WritePath,
+    Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Prototype, ReadPath,
+    WritePath,
 };
 use coreplane_bench::{Jitter, MapWork, Plan, Refill, Sweep};
 use std::path::PathBuf;
@@ -94,6 +98,9 @@ pub(crate) enum Command {
     /// Look after a cluster.
     #[command(subcommand)]
     Cluster(Cluster),
+    /// Serve a disk of persistent memory to clients of network block devices (NBD), and look after it.
+    #[command(subcommand)]
+    Nbd(Nbd),
     /// Measure: YCSB workloads, and the floors that physics sets.
     Bench(Bench),
     /// Print a script that completes this command's arguments in a shell.
@@ -106,44 +113,6 @@ pub(crate) enum Command {
         /// Where to write one page a subcommand.
         directory: Option<PathBuf>,
     },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Matrix {
-    /// Say what the matrix is, which devices are current, and which are absent or out of date.
-    Status(Looked),
-    /// Fill a device from its peers and make it a current member: one that was away is brought up
-    /// to date, and where there is none a new one is made. Cut off, the same command goes on.
-    /// Keys that are damaged on all of its peers are named and left out; it exits with 1 then.
-    Replace(Replace),
-    /// Take a current device out of the matrix, such as one that fails now and then: it is absent from then on,
-    /// and `replace --fresh` makes another in its place. Not the last current one of its group.
-    Retire(Retire),
-    /// Add a group of new devices and move its share of the keys to it; goes on with a move that
-    /// was cut off, if there is one, and adds none then.
-    AddGroup(AddGroup),
-    /// Hold every record of every device against its checksums, and write what is damaged anew from
-    /// a peer. Exits with 1 if something was damaged, or had been lost.
-    Scrub(Looked),
-}
-
-/// All of a matrix, or one device.
-#[derive(Debug, Args)]
-pub(crate) struct Looked {
-    #[command(flatten)]
-    pub(crate) tended: Tended,
-    /// Only the device at this place, for example g0d1: its records are those that its peers name.
-    #[arg(long, value_name = "gGdD")]
-    pub(crate) device: Option<Position>,
-}
-
-/// A matrix, in a directory or behind a server.
-#[derive(Debug, Args)]
-pub(crate) struct Tended {
-    #[command(flatten)]
-    pub(crate) pool: Pool,
-    #[command(flatten)]
-    pub(crate) behind: Behind,
 }
 
 /// The server that has a store open, if one is named.
@@ -163,39 +132,6 @@ impl Behind {
     pub(crate) fn password(&self) -> std::io::Result<Option<String>> {
         self.password_file.as_deref().map(terms::password_in).transpose()
     }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Replace {
-    #[command(flatten)]
-    pub(crate) tended: Tended,
-    /// The place, for example g0d1.
-    #[arg(long, value_name = "gGdD")]
-    pub(crate) device: Position,
-    /// Remove what is there, if anything, and fill a new device from nothing.
-    #[arg(long)]
-    pub(crate) fresh: bool,
-    /// Copy at most so much in a second, for example 100MiB.
-    #[arg(long, value_name = "SIZE", value_parser = terms::some)]
-    pub(crate) limit: Option<u64>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Retire {
-    #[command(flatten)]
-    pub(crate) tended: Tended,
-    /// The place, for example g0d1.
-    #[arg(long, value_name = "gGdD")]
-    pub(crate) device: Position,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct AddGroup {
-    #[command(flatten)]
-    pub(crate) tended: Tended,
-    /// Copy at most so much in a second, for example 100MiB.
-    #[arg(long, value_name = "SIZE", value_parser = terms::some)]
-    pub(crate) limit: Option<u64>,
 }
 
 #[derive(Debug, Args)]

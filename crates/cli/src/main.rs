@@ -62,6 +62,7 @@ fn run(command: Command) -> Outcome {
         Command::Dump(dump) => command::transfer::dump(&dump),
         Command::Matrix(matrix) => command::matrix::run(&matrix),
         Command::Cluster(cluster) => command::cluster::run(&cluster),
+        Command::Nbd(nbd) => command::nbd::run(&nbd),
         Command::Bench(bench) => command::bench::run(bench),
         Command::Completions { shell } => command::manual::completions(shell),
         Command::Man { directory } => command::manual::man(directory.as_deref()),

@@ -6,6 +6,7 @@ pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod manual;
 pub(crate) mod matrix;
+pub(crate) mod nbd;
 pub(crate) mod records;
 pub(crate) mod scan;
 pub(crate) mod serve;

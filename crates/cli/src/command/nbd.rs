@@ -1,0 +1,172 @@
+//! A disk behind the NBD protocol.
+
+mod exported;
+
+use crate::arguments::{Nbd, NbdGrow, NbdPool, NbdServe};
+use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
+use crate::progress::Bar;
+use crate::terms;
+use coreplane_nbd::{Config, Export, Server};
+use coreplane_pmem::PoolError;
+use coreplane_tio::{Disk, Error, Options};
+use exported::Exported;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The port of NBD, as it is registered.
+const PORT: u16 = 10809;
+
+pub(crate) fn run(nbd: &Nbd) -> Outcome {
+    match nbd {
+        Nbd::Serve(serve) => self::serve(serve),
+        Nbd::Verify(pool) => verify(pool),
+        Nbd::Grow(grow) => self::grow(grow),
+    }
+}
+
+fn failure_of(error: &Error, path: &Path) -> Failure {
+    let code = match error {
+        Error::Pool(PoolError::NoSpace { .. }) | Error::NoSpace { .. } => NO_SPACE,
+        Error::Pool(_) | Error::Partitions(_) => UNUSABLE,
+        _ => FAILED,
+    };
+    Failure::new(code, format!("{}: {error}", path.display()))
+}
+
+fn open(pool: &NbdPool) -> Result<Disk, Failure> {
+    let options = Options { media: pool.media.clone(), ..Options::default() };
+    Disk::open(&pool.pool, &options).map_err(|error| failure_of(&error, &pool.pool))
+}
+
+fn open_or_create(serve: &NbdServe) -> Result<Disk, Failure> {
+    let path = &serve.pool.pool;
+    let options = Options {
+        size: serve.size,
+        partitions: serve.queues,
+        media: serve.pool.media.clone(),
+        policy: serve.balance,
+        mode: serve.driver,
+        ..Options::default()
+    };
+    let is_there = path.is_file() || path.join("q0").exists();
+    if !is_there {
+        let (size, queues) = (terms::human(serve.size), serve.queues);
+        eprintln!("coreplane: creating {} ({size}, {queues} queue sets)", path.display());
+    }
+    let disk = match is_there {
+        true => Disk::open(path, &options),
+        false => Disk::create(path, &options),
+    };
+    disk.map_err(|error| failure_of(&error, path))
+}
+
+fn config(serve: &NbdServe, description: String) -> Config {
+    let name = serve.export.clone();
+    let port = serve.port.or_else(|| serve.unixsocket.is_none().then_some(PORT));
+    Config {
+        export: Export { name, description, read_only: serve.read_only },
+        bind: serve.bind.clone(),
+        port,
+        unix_socket: serve.unixsocket.clone(),
+        unix_socket_mode: serve.unixsocketperm,
+        connections_max: serve.maxclients,
+        ..Config::new(&serve.export)
+    }
+}
+
+fn serve(serve: &NbdServe) -> Outcome {
+    // From here on a signal ends the server in good order.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let disk = Arc::new(open_or_create(serve)?);
+    let medium = disk.medium();
+    let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
+    let loses = match disk.is_durable_at_once() {
+        true => loses,
+        false => "what was written since the last flush".to_owned(),
+    };
+    let exported = Arc::new(Exported::new(Arc::clone(&disk))?);
+    let config = config(serve, format!("coreplane, medium {name}"));
+    let server = Server::bind(config, Arc::clone(&exported) as Arc<dyn coreplane_nbd::Disk>)
+        .map_err(|error| Failure::new(REFUSED, error.to_string()))?;
+    let mut places: Vec<String> =
+        server.local_addr().map(|address| address.to_string()).into_iter().collect();
+    places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
+    let (signals_end, handle) = (signals.handle(), server.handle());
+    std::thread::scope(|scope| {
+        let watcher = std::thread::Builder::new().name("coreplane-signals".to_owned());
+        watcher.spawn_scoped(scope, || {
+            if signals.forever().next().is_some() {
+                handle.shutdown();
+            }
+        })?;
+        let mut out = io::stdout().lock();
+        // Whoever started us may have closed it; that is no reason not to serve.
+        let _shown = writeln!(
+            out,
+            "coreplane {}: medium {name}, a power cut loses {loses}; disk {} of {}; export {} ready on {}",
+            env!("CARGO_PKG_VERSION"),
+            serve.pool.pool.display(),
+            terms::human(disk.len()),
+            serve.export,
+            places.join(" and "),
+        )
+        .and_then(|()| out.flush())
+        .is_ok();
+        drop(out);
+        let served = server.run();
+        signals_end.close();
+        served.map_err(|error| Failure::new(FAILED, error.to_string()))
+    })?;
+    drop(exported);
+    let path = &serve.pool.pool;
+    let closed = Arc::into_inner(disk).map_or(Ok(()), Disk::close);
+    closed.map_err(|error| failure_of(&error, path))?;
+    Ok(0)
+}
+
+fn verify(pool: &NbdPool) -> Outcome {
+    let disk = open(pool)?;
+    let bar = Bar::new("verify", 0, false);
+    let found = disk.verify(&mut |done, total| {
+        bar.show(coreplane::Progress { stage: "verify", done, total });
+    });
+    drop(bar);
+    let found = found.map_err(|error| failure_of(&error, &pool.pool))?;
+    let (sectors, damaged, names) = (found.sectors, &found.damaged, &found.names);
+    let mut out = io::stdout().lock();
+    if pool.json {
+        let repaired = found.repaired;
+        let sound = found.is_sound();
+        let told = json!({
+            "sound": sound, "sectors": sectors, "damaged": damaged, "names": names, "repaired": repaired,
+        });
+        writeln!(out, "{told}")?;
+    } else {
+        for sector in damaged {
+            let at = sector * u64::from(disk.sector_len());
+            writeln!(
+                out,
+                "sector {sector} (byte {at}): its bytes are not those that were written"
+            )?;
+        }
+        for sector in names {
+            writeln!(out, "sector {sector}: its name in the pool is not the one that is read")?;
+        }
+        let verdict =
+            if found.is_sound() { "sound" } else { "damaged; a sector is mended by writing it" };
+        writeln!(out, "{sectors} sectors read: {verdict}")?;
+    }
+    Ok(if found.is_sound() { 0 } else { failure::NO })
+}
+
+fn grow(grow: &NbdGrow) -> Outcome {
+    let NbdPool { pool, media, .. } = &grow.pool;
+    Disk::grow(pool, media, grow.size).map_err(|error| failure_of(&error, pool))?;
+    let disk = open(&grow.pool)?;
+    writeln!(io::stdout(), "{} has {} now", pool.display(), terms::human(disk.len()))?;
+    Ok(0)
+}

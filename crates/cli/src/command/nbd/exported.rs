@@ -1,0 +1,129 @@
+//! The disk as the NBD server sees it.
+
+use coreplane_nbd as nbd;
+use coreplane_nbd::{Errno, Extent, FlushDone, Request};
+use coreplane_tio::{Disk, Error, Source, Tio};
+use std::collections::HashSet;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// A disk, and a thread that waits for its syncs.
+#[derive(Debug)]
+pub(super) struct Exported {
+    disk: Arc<Disk>,
+    /// Connections that have made requests.
+    known: Mutex<HashSet<u64>>,
+    flushes: Mutex<Option<Sender<FlushDone>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn errno_of(error: &Error) -> Errno {
+    match error {
+        Error::NoSpace { .. } => Errno::NoSpace,
+        Error::OutOfRange { .. } => Errno::Invalid,
+        Error::Closed => Errno::Shutdown,
+        _ => Errno::Io,
+    }
+}
+
+/// Flushes for all who have asked by then.
+fn flush_for(disk: &Disk, asked: &Receiver<FlushDone>) {
+    while let Ok(first) = asked.recv() {
+        let mut all = vec![first];
+        all.extend(asked.try_iter());
+        let flushed = disk.flush().map_err(|error| errno_of(&error));
+        all.into_iter().for_each(|done| done(flushed));
+    }
+}
+
+impl Exported {
+    pub(super) fn new(disk: Arc<Disk>) -> io::Result<Self> {
+        let (sender, receiver) = channel();
+        let flushed = Arc::clone(&disk);
+        let thread = std::thread::Builder::new().name("coreplane-flush".to_owned());
+        let thread = thread.spawn(move || flush_for(&flushed, &receiver))?;
+        let flushes = Mutex::new(Some(sender));
+        Ok(Self { disk, known: Mutex::default(), flushes, thread: Some(thread) })
+    }
+
+    fn source_of(&self, source: &nbd::Source) -> Source {
+        let nbd::Source { connection, device, interval } = *source;
+        let source = Source { connection, device, interval };
+        if lock(&self.known).insert(connection) {
+            self.disk.join(&source);
+        }
+        source
+    }
+}
+
+fn tio_of(request: &mut Request) -> Tio {
+    let (place, len) = (request.offset, u64::from(request.len));
+    let bytes = std::mem::take(&mut request.bytes);
+    match request.op {
+        nbd::Op::Read => Tio { bytes, ..Tio::read(place, len) },
+        nbd::Op::Write { fua } => Tio { fua, ..Tio::write(place, bytes) },
+        nbd::Op::Trim { fua } | nbd::Op::WriteZeroes { fua, .. } => {
+            // A sector without a block has one promised.
+            Tio { fua, ..Tio::zero(place, len) }
+        }
+        nbd::Op::Cache => Tio::read(place, 0),
+    }
+}
+
+impl nbd::Disk for Exported {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+
+    fn run(&self, source: &nbd::Source, batch: &mut [Request]) {
+        let source = self.source_of(source);
+        let mut tios: Vec<Tio> = batch.iter_mut().map(tio_of).collect();
+        self.disk.run(&source, &mut tios);
+        for (request, tio) in batch.iter_mut().zip(tios) {
+            request.outcome = tio.outcome.as_ref().map_err(errno_of).copied();
+            request.bytes = tio.bytes;
+        }
+    }
+
+    fn flush(&self, done: FlushDone) {
+        if self.disk.is_durable_at_once() {
+            return done(self.disk.flush().map_err(|error| errno_of(&error)));
+        }
+        // One that cannot be sent is dropped, which says so.
+        let _sent = lock(&self.flushes).as_ref().map(|sender| sender.send(done).is_ok());
+    }
+
+    fn status(
+        &self,
+        offset: u64,
+        len: u64,
+        visit: &mut dyn FnMut(u64, Extent) -> bool,
+    ) -> Result<(), Errno> {
+        self.disk.status(offset, len, &mut |len, has_block| {
+            visit(len, if has_block { Extent::Data } else { Extent::Hole })
+        });
+        Ok(())
+    }
+
+    fn leave(&self, source: &nbd::Source) {
+        if lock(&self.known).remove(&source.connection) {
+            let nbd::Source { connection, device, interval } = *source;
+            self.disk.leave(&Source { connection, device, interval });
+        }
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        lock(&self.flushes).take();
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join().is_ok();
+        }
+    }
+}
