@@ -196,8 +196,9 @@ impl Volume {
         let page = blocks.take_words(self.space()).ok_or_else(|| self.no_space())?;
         blocks.unpromised -= pages;
         let names = (0..self.geometry.extent_sectors()).map(|_| 0);
-        // Before it can be seen: whoever writes to it has it named with what he writes.
-        self.fresh.lock().push(extent);
+        // Together: whoever sees it and writes to it has it named with what he writes.
+        let mut fresh = coreplane_pmem::spin::lock(&self.fresh);
+        fresh.push(extent);
         if cell.set(Extent::new(page, names)).is_err() {
             return Err(self.no_space());
         }
