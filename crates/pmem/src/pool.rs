@@ -40,7 +40,7 @@ mod reserve;
 mod root;
 mod types;
 
-pub use allocate::space_at;
+pub use allocate::{space_at, sync_directory};
 pub use error::PoolError;
 pub use types::{
     CreateOptions, FileState, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS,

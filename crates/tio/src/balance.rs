@@ -74,6 +74,11 @@ struct Bound {
     first: Option<Instant>,
 }
 
+/// An interval that sums can be made of.
+fn possible(interval: Duration) -> Duration {
+    interval.clamp(Duration::from_micros(1), Duration::from_secs(24 * 60 * 60))
+}
+
 /// Which device is bound to which set.
 #[derive(Debug)]
 pub(crate) struct Balance {
@@ -117,15 +122,14 @@ impl Balance {
         }
     }
 
-    fn add(&mut self, set: usize, interval: Duration, sign: f64) {
-        if let Some(load) = self.loads.get_mut(set) {
-            load.devices = if sign > 0.0 { load.devices + 1 } else { load.devices - 1 };
-            load.interval_s += sign * interval.as_secs_f64();
-            load.rate += sign / interval.as_secs_f64().max(1e-9);
-            if load.devices == 0 {
-                // What rounding has left.
-                *load = Load::default();
-            }
+    /// The sums of a set, anew: what is taken from a sum of floating-point numbers leaves something.
+    fn count(&mut self, set: usize) {
+        let Some(load) = self.loads.get_mut(set) else { return };
+        *load = Load::default();
+        for bound in self.bound.values().filter(|bound| bound.set == set) {
+            load.devices += 1;
+            load.interval_s += bound.interval.as_secs_f64();
+            load.rate += 1.0 / bound.interval.as_secs_f64();
         }
     }
 
@@ -134,20 +138,19 @@ impl Balance {
         let key = source.key();
         if let Some(bound) = self.bound.get_mut(&key) {
             bound.connections += 1;
-            let (set, before) = (bound.set, bound.interval);
+            let set = bound.set;
             if let Some(stated) = source.interval {
-                (bound.interval, bound.is_stated) = (stated, true);
-                self.add(set, before, -1.0);
-                self.add(set, stated, 1.0);
+                (bound.interval, bound.is_stated) = (possible(stated), true);
+                self.count(set);
             }
             return set;
         }
-        let interval = source.interval.unwrap_or(INTERVAL_UNKNOWN);
+        let interval = possible(source.interval.unwrap_or(INTERVAL_UNKNOWN));
         let set = self.choose(source);
-        self.add(set, interval, 1.0);
         let is_stated = source.interval.is_some();
         let bound = Bound { set, interval, is_stated, connections: 1, writes: 0, first: None };
         self.bound.insert(key, bound);
+        self.count(set);
         set
     }
 
@@ -157,9 +160,9 @@ impl Balance {
         let Some(bound) = self.bound.get_mut(&key) else { return };
         bound.connections -= 1;
         if bound.connections == 0 {
-            let (set, interval) = (bound.set, bound.interval);
+            let set = bound.set;
             self.bound.remove(&key);
-            self.add(set, interval, -1.0);
+            self.count(set);
         }
     }
 
@@ -178,16 +181,16 @@ impl Balance {
             return;
         }
         let gaps = u32::try_from(bound.writes - 1).unwrap_or(u32::MAX);
-        let estimate = (now.saturating_duration_since(first) / gaps).max(Duration::from_nanos(1));
-        let (set, before) = (bound.set, bound.interval);
-        bound.interval = estimate;
-        self.add(set, before, -1.0);
+        bound.interval = possible(now.saturating_duration_since(first) / gaps);
+        let before = bound.set;
         // As if it came now: what it writes first from now on goes where there is least to do.
+        bound.set = usize::MAX;
+        self.count(before);
         let next = self.choose(source);
-        self.add(next, estimate, 1.0);
         if let Some(bound) = self.bound.get_mut(&key) {
             bound.set = next;
         }
+        self.count(next);
     }
 }
 

@@ -7,12 +7,14 @@
 //! ```
 //!
 //! Writes go first. A read waits for the batch that is being written, for one more, and for the writes that came before it
-//! and overlap it; no longer.
+//! and overlap it; and a write for the reads that came before it and overlap it.
 
-use crate::tio::Tio;
+use crate::error::Error;
+use crate::tio::{Op, Tio};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Requests that are written as one batch at most, and their bytes.
@@ -42,18 +44,31 @@ impl Group {
     }
 }
 
-/// A request in a ring.
+/// A request in a ring. One that is dropped is done, as it is.
 #[derive(Debug)]
 pub(crate) struct Job {
     sequence: u64,
     index: usize,
-    pub(crate) tio: Tio,
+    /// Which it is for.
+    pub(crate) partition: usize,
+    op: Op,
+    range: Range<u64>,
+    tio: Option<Tio>,
     group: Arc<Group>,
 }
 
 impl Job {
-    pub(crate) fn finish(self) {
-        self.group.finish(self.index, self.tio);
+    /// The request.
+    pub(crate) fn tio(&mut self) -> Option<&mut Tio> {
+        self.tio.as_mut()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(tio) = self.tio.take() {
+            self.group.finish(self.index, tio);
+        }
     }
 }
 
@@ -76,24 +91,39 @@ pub(crate) struct QueueSet {
     work: Condvar,
 }
 
-fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+/// Who is at a set. When it is dropped, what has come meanwhile is the thread's.
+#[derive(Debug)]
+pub(crate) struct Running<'s>(&'s QueueSet);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut rings = self.0.rings.lock();
+        match rings.writes.is_empty() && rings.reads.is_empty() {
+            true => rings.is_running = false,
+            false => self.0.hand_over(&mut rings),
+        }
+    }
+}
+
+/// True if two ranges have a byte in common.
+pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
 impl QueueSet {
-    /// True if nobody was at it: the caller is, until [`QueueSet::end`]. Otherwise its requests are to be
-    /// [queued](QueueSet::push).
-    pub(crate) fn begin(&self) -> bool {
-        !std::mem::replace(&mut self.rings.lock().is_running, true)
+    /// The caller is at it from now on, if nobody was. Otherwise its requests are to be [queued](QueueSet::push).
+    pub(crate) fn begin(&self) -> Option<Running<'_>> {
+        let was_running = std::mem::replace(&mut self.rings.lock().is_running, true);
+        (!was_running).then_some(Running(self))
     }
 
-    /// Queues a request for whoever is at it, or the set's thread.
-    pub(crate) fn push(&self, index: usize, tio: Tio, group: &Arc<Group>) {
+    /// Queues a request, with its number and its partition, for whoever is at it, or the set's thread.
+    pub(crate) fn push(&self, (index, partition): (usize, usize), tio: Tio, group: &Arc<Group>) {
         let mut rings = self.rings.lock();
         rings.sequence += 1;
-        let is_read = tio.op == crate::tio::Op::Read;
-        let job = Job { sequence: rings.sequence, index, tio, group: Arc::clone(group) };
-        if is_read {
+        let (sequence, op, range, group) = (rings.sequence, tio.op, tio.range(), Arc::clone(group));
+        let job = Job { sequence, index, partition, op, range, tio: Some(tio), group };
+        if op == Op::Read {
             rings.reads.push_back(job)
         } else {
             rings.writes.push_back(job)
@@ -109,15 +139,6 @@ impl QueueSet {
         self.work.notify_one();
     }
 
-    /// The caller has done its own requests.
-    pub(crate) fn end(&self) {
-        let mut rings = self.rings.lock();
-        match rings.writes.is_empty() && rings.reads.is_empty() {
-            true => rings.is_running = false,
-            false => self.hand_over(&mut rings),
-        }
-    }
-
     /// No more is handed to the thread, which ends when the rings are empty.
     pub(crate) fn close(&self) {
         self.rings.lock().is_closed = true;
@@ -125,7 +146,15 @@ impl QueueSet {
     }
 
     /// The work of the set's thread: does what is handed to it, until the set is closed.
-    pub(crate) fn serve(&self, mut run: impl FnMut(&mut Vec<Job>)) {
+    pub(crate) fn serve(&self, run: impl Fn(&mut Vec<Job>)) {
+        // A mistake of ours fails the requests, and ends neither the thread nor those who wait for it.
+        let run = |batch: &mut Vec<Job>| {
+            if catch_unwind(AssertUnwindSafe(|| run(batch))).is_err() {
+                let all = batch.iter_mut().filter_map(Job::tio);
+                all.for_each(|tio| tio.outcome = Err(Error::Closed));
+            }
+            batch.clear();
+        };
         let mut batch = Vec::with_capacity(BATCH_LEN);
         loop {
             {
@@ -145,27 +174,27 @@ impl QueueSet {
                     continue;
                 }
             }
-            let wrote = batch.first().is_some_and(|job| job.tio.op != crate::tio::Op::Read);
+            let wrote = batch.first().is_some_and(|job| job.op != Op::Read);
             run(&mut batch);
-            batch.drain(..).for_each(Job::finish);
             if wrote {
                 self.rings.lock().take_reads(&mut batch);
-                if !batch.is_empty() {
-                    run(&mut batch);
-                    batch.drain(..).for_each(Job::finish);
-                }
+                run(&mut batch);
             }
         }
     }
 }
 
 impl Rings {
+    /// Takes the next writes, up to the first that a read which came before it and waits overlaps.
     fn take_writes(&mut self, batch: &mut Vec<Job>) {
         let mut bytes = 0;
+        let reads = &self.reads;
         while batch.len() < BATCH_LEN
             && let Some(job) = self.writes.pop_front_if(|job| {
-                bytes += job.tio.len;
-                bytes <= BATCH_BYTES || batch.is_empty()
+                let earlier = reads.iter().take_while(|read| read.sequence < job.sequence);
+                bytes += job.range.end - job.range.start;
+                (bytes <= BATCH_BYTES || batch.is_empty())
+                    && !earlier.map(|read| &read.range).any(|it| overlap(it, &job.range))
             })
         {
             batch.push(job);
@@ -176,9 +205,8 @@ impl Rings {
     fn take_reads(&mut self, batch: &mut Vec<Job>) {
         let mut left = VecDeque::new();
         for job in self.reads.drain(..) {
-            let range = job.tio.range();
-            let waits = self.writes.iter().take_while(|write| write.sequence < job.sequence);
-            let is_overlapped = waits.map(|write| write.tio.range()).any(|it| overlap(&it, &range));
+            let earlier = self.writes.iter().take_while(|write| write.sequence < job.sequence);
+            let is_overlapped = earlier.map(|it| &it.range).any(|it| overlap(it, &job.range));
             if is_overlapped && !coreplane_pmem::mutant!("tio.read.overtakes") {
                 left.push_back(job);
             } else {

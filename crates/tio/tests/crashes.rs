@@ -5,11 +5,11 @@
 
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{
-    Eviction, Fault, History, Model, Run, Sim, SimOptions, Standing, Subject, explore,
+    Call, Eviction, Fault, History, Model, Run, Sim, SimOptions, Standing, Subject, explore,
 };
 use coreplane_tio::{Disk, Mode, Op, Options, Policy, Source, Tio};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Bytes of a sector here: images are small.
 const SECTOR: u64 = 1024;
@@ -55,6 +55,8 @@ struct Story {
     flush_in: u64,
     fua_in: u64,
     mode: Mode,
+    /// Sources side by side, each with sectors of its own.
+    threads: u64,
 }
 
 struct Draw(u64);
@@ -89,6 +91,7 @@ impl Story {
             flush_in: 5,
             fua_in: 6,
             mode: Mode::MultiQueue,
+            threads: 1,
         }
     }
 
@@ -146,6 +149,45 @@ impl Story {
     }
 }
 
+/// Acknowledged, and not durable yet.
+type Open<'r> = Mutex<Vec<Call<'r, Made>>>;
+
+impl Story {
+    /// A source among others.
+    fn live<'r>(&self, run: &'r Run<'_, Made>, disk: &Disk, open: &Open<'r>, thread: u64) {
+        let mut draw = Draw(self.seed * 7 + thread);
+        for serial in 0..self.operations {
+            // Sectors of its own, in all extents.
+            let first = draw.next(self.sectors / 16 - 1) * 16 + thread * 5;
+            let count = 1 + draw.next(4);
+            let byte = if draw.hits(self.zero_in) { 0 } else { (serial * 3 + thread + 1) as u8 };
+            let sector = Bytes(vec![byte; SECTOR as usize]);
+            let made = (first..first + count).map(|it| (it, sector.clone())).collect();
+            let (place, len) = (first * SECTOR, count * SECTOR);
+            let mut tio = Tio::write(place, vec![byte; len as usize]);
+            if byte == 0 {
+                tio = Tio::zero(place, len);
+            }
+            let is_fua = draw.hits(self.fua_in);
+            tio.fua = is_fua;
+            let (source, call) = (Source::of_connection(thread), run.began(Made::Sectors(made)));
+            let mut tios = [tio, Tio::read(place, len)];
+            disk.run(&source, &mut tios);
+            assert!(tios.iter().all(|tio| tio.outcome.is_ok()), "{tios:?}");
+            assert!(tios[1].bytes.iter().all(|it| *it == byte));
+            match disk.is_durable_at_once() || is_fua {
+                true => call.returned(),
+                false => open.lock().expect("open").push(call),
+            }
+            if draw.hits(self.flush_in) {
+                let all = std::mem::take(&mut *open.lock().expect("open"));
+                disk.flush().expect("flush");
+                all.into_iter().for_each(|call| call.returned());
+            }
+        }
+    }
+}
+
 impl Subject for Story {
     type Op = Made;
     type Store = Option<Disk>;
@@ -155,6 +197,16 @@ impl Subject for Story {
         let disk = run.acknowledged(Made::Disk, || {
             Disk::simulated_create(run.spaces(), &self.options()).expect("create")
         });
+        if self.threads > 1 {
+            let open = Mutex::default();
+            run.threads(|threads| {
+                for thread in 0..self.threads {
+                    let (disk, open) = (&disk, &open);
+                    threads.spawn(move || self.live(run, disk, open, thread));
+                }
+            });
+            return disk.check_blocks().expect("blocks");
+        }
         let mut draw = Draw(self.seed);
         let (mut known, mut open) = (Sectors::new(), Vec::new());
         for serial in 0..self.operations {
@@ -291,6 +343,22 @@ fn the_other_drivers_keep_as_much() {
     for (seed, mode) in (61..).zip([Mode::SingleQueue, Mode::Sync]) {
         for model in BOTH {
             explored(&Story { mode, ..Story::new(seed, 2) }, model);
+        }
+    }
+}
+
+#[test]
+fn writers_side_by_side_keep_as_much() {
+    for seed in seeds(81, 2) {
+        for (model, partitions, sectors) in [(Model::X86, 1, 900), (Model::File, 2, 400)] {
+            let story = Story {
+                mode: Mode::Sync,
+                threads: 3,
+                operations: 14,
+                sectors,
+                ..Story::new(seed, partitions)
+            };
+            assert!(explored(&story, model) > 100);
         }
     }
 }

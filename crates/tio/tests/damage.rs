@@ -122,6 +122,38 @@ fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
     }
 }
 
+/// Two names for one block, as a page of names that came to the wrong place leaves them.
+#[test]
+fn damage_of_one_sector_is_not_that_of_another() {
+    for place in [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")].into_iter().flatten() {
+        let path = place.path().join("disk");
+        let disk = Disk::create(&path, &options()).expect("create");
+        let source = Source::of_connection(0);
+        for sector in 0..2 {
+            let mut tios = [Tio::write(sector * SECTOR, bytes_of(sector))];
+            disk.run(&source, &mut tios);
+        }
+        disk.close().expect("close");
+        let file = std::fs::File::options().read(true).write(true).open(&path).expect("open");
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, SECTOR).expect("the directory");
+        let map = u64::from_le_bytes(word) % (1 << 32) * SECTOR;
+        file.read_exact_at(&mut word, map).expect("a name");
+        file.write_all_at(&word, map + 8).expect("the name beside it");
+        for _ in 0..2 {
+            let disk = Disk::open(&path, &options()).expect("open");
+            let damaged = disk.verify(&mut |_, _| {}).expect("verify").damaged;
+            assert!(damaged.is_empty() || damaged == [1], "{damaged:?}");
+            let mut tios = [Tio::write(SECTOR, bytes_of(1))];
+            disk.run(&source, &mut tios);
+            disk.flush().expect("flush");
+            disk.check_blocks().expect("blocks");
+            assert!(read_all(&disk, &[0, 1]).is_empty());
+            disk.close().expect("close");
+        }
+    }
+}
+
 #[test]
 fn a_disk_that_is_made_larger_has_what_it_had() {
     for partitions in [1, 3] {

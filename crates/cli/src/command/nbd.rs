@@ -88,6 +88,10 @@ fn serve(serve: &NbdServe) -> Outcome {
         true => loses,
         false => "what was written since the last flush".to_owned(),
     };
+    if disk.sector_len() < coreplane_nbd::SECTOR {
+        let message = "the sectors of the disk are smaller than those that NBD promises";
+        return Err(Failure::new(REFUSED, message));
+    }
     let exported = Arc::new(Exported::new(Arc::clone(&disk))?);
     let config = config(serve, format!("coreplane, medium {name}"));
     let server = Server::bind(config, Arc::clone(&exported) as Arc<dyn coreplane_nbd::Disk>)
@@ -98,7 +102,7 @@ fn serve(serve: &NbdServe) -> Outcome {
     let (signals_end, handle) = (signals.handle(), server.handle());
     std::thread::scope(|scope| {
         let watcher = std::thread::Builder::new().name("coreplane-signals".to_owned());
-        watcher.spawn_scoped(scope, || {
+        watcher.spawn_scoped(scope, move || {
             if signals.forever().next().is_some() {
                 handle.shutdown();
             }
@@ -122,9 +126,7 @@ fn serve(serve: &NbdServe) -> Outcome {
         served.map_err(|error| Failure::new(FAILED, error.to_string()))
     })?;
     drop(exported);
-    let path = &serve.pool.pool;
-    let closed = Arc::into_inner(disk).map_or(Ok(()), Disk::close);
-    closed.map_err(|error| failure_of(&error, path))?;
+    disk.flush().map_err(|error| failure_of(&error, &serve.pool.pool))?;
     Ok(0)
 }
 

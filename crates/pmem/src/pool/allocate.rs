@@ -99,8 +99,11 @@ pub(super) fn sync(file: &File, path: &Path) -> Result<(), PoolError> {
     file.sync_all().io(format!("sync {}", path.display()))
 }
 
-/// Makes the file's name durable.
-pub(super) fn sync_directory(path: &Path) -> Result<(), PoolError> {
+/// Makes the name of a file or directory durable.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub fn sync_directory(path: &Path) -> Result<(), PoolError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -174,7 +174,12 @@ impl Disk {
                 start = at;
             }
             before = Some(has_block);
-            at = (at / sector_len + 1) * sector_len;
+            let extent_len = self.shared.extent_len();
+            let step = match self.shared.owner(at / extent_len) {
+                Some(_) => sector_len,
+                None => extent_len,
+            };
+            at = (at / step + 1) * step;
         }
         if let Some(has_block) = before {
             visit(end - start, has_block);
@@ -224,6 +229,7 @@ impl Disk {
         self.flush()
     }
 
+    /// Ends the threads.
     fn end(&mut self) {
         self.shared.sets.iter().for_each(QueueSet::close);
         for thread in self.threads.drain(..) {
@@ -236,6 +242,8 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.end();
+        // Who wants to know whether it went well closes it.
+        let _flushed = self.flush().is_ok();
     }
 }
 

@@ -47,23 +47,28 @@ impl Disk {
         let geometry = geometry_of(options)?;
         let partitions = options.partitions;
         let disk = RandomState::new().hash_one(path).max(1);
-        let mut paths = vec![path.to_owned()];
+        let (mut paths, mut is_made) = (vec![path.to_owned()], false);
         if partitions > 1 {
             if !path.exists() {
                 std::fs::create_dir(path)?;
+                is_made = true;
+                coreplane_pmem::pool::sync_directory(path)?;
             }
             paths = (0..partitions).map(|partition| partition_path(path, partition)).collect();
         }
         let mut pools = Vec::new();
-        for (partition, path) in (0..).zip(&paths) {
+        for (partition, place) in (0..).zip(&paths) {
             let identity = Identity { disk, partition, partitions };
-            let pool = Volume::create(path, identity, geometry, options.media.clone());
+            let pool = Volume::create(place, identity, geometry, options.media.clone());
             match pool {
                 Ok(pool) => pools.push(pool),
                 Err(error) => {
                     // None of those that are removed was a disk's yet.
                     let made = pools.iter().filter_map(|pool: &Pool| pool.path());
                     made.for_each(|path| drop(std::fs::remove_file(path)));
+                    if is_made {
+                        drop(std::fs::remove_dir(path));
+                    }
                     return Err(error);
                 }
             }

@@ -1,14 +1,40 @@
 //! Requests are done: by their callers where a set is idle, by its thread where it is not.
+//!
+//! ```text
+//!   check ─▶ extents that are written have a partition ─▶ each request's partition, asked once
+//!                                                             │ several: piece by piece, in their order
+//!         ┌─ idle set: here ◀────────── by sets ◀─────────────┘
+//!         └─ busy set: its rings, its thread
+//! ```
+//!
+//! In which partition a request is done is asked once: an extent that nobody had may be another connection's a moment later.
 
 use super::{Disk, Mode, Shared};
 use crate::error::{Error, Result};
-use crate::queue::{Group, Job};
+use crate::queue::{Group, Job, overlap};
 use crate::tio::{Op, Source, Tio};
 use crate::volume::{Change, Volume};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// A request, and the partition that it is for.
+struct Placed<'t> {
+    tio: &'t mut Tio,
+    partition: usize,
+}
+
+/// Where the extents of a request are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// In no partition: it is all zeroes.
+    Nowhere,
+    /// In this one, as far as they are anywhere.
+    In(usize),
+    /// In several, or the request has failed.
+    Apart,
+}
 
 impl Disk {
     /// Does requests, which came in this order, and returns when all are done; each has its outcome. Those that overlap keep
@@ -21,20 +47,21 @@ impl Disk {
 
 impl Shared {
     fn run(&self, source: &Source, tios: &mut [Tio]) {
-        let mut is_split = false;
+        let mut has_written = false;
         for tio in tios.iter_mut() {
             tio.outcome = self.check(tio).and_then(|()| self.place_all(tio, source));
-            is_split |= tio.outcome.is_ok() && self.owners_of(tio).1;
+            has_written |= tio.op == Op::Write && tio.outcome.is_ok();
         }
-        if is_split {
-            return self.run_split(source, tios);
+        let places: SmallVec<[Where; 8]> = tios.iter().map(|tio| self.place_of(tio)).collect();
+        let is_apart = |(tio, place): (&Tio, &Where)| tio.outcome.is_ok() && *place == Where::Apart;
+        if tios.iter().zip(&places).any(is_apart) {
+            tios.iter_mut().filter(|tio| tio.outcome.is_ok()).for_each(|tio| self.run_pieces(tio));
+        } else {
+            self.run_whole(tios, &places);
         }
-        self.run_whole(tios);
-        let has_written = |tio: &&Tio| tio.op == Op::Write && tio.outcome.is_ok();
-        if source.interval.is_none() && tios.iter().any(|tio| has_written(&tio)) {
+        if source.interval.is_none() && has_written {
             coreplane_pmem::spin::lock(&self.balance).note_write(source, Instant::now());
         }
-        self.commit_some(tios);
     }
 
     fn check(&self, tio: &Tio) -> Result<()> {
@@ -46,9 +73,12 @@ impl Shared {
         }
     }
 
+    pub(super) fn extent_len(&self) -> u64 {
+        self.volumes.first().map_or(1, Volume::extent_len)
+    }
+
     fn extents(&self, tio: &Tio) -> Range<u64> {
-        let extent_len = self.volumes.first().map_or(1, Volume::extent_len);
-        let range = tio.range();
+        let (range, extent_len) = (tio.range(), self.extent_len());
         range.start / extent_len..range.end.div_ceil(extent_len)
     }
 
@@ -61,69 +91,80 @@ impl Shared {
         Ok(())
     }
 
-    /// The partition that a request is for, if any, and whether it is for others too.
-    fn owners_of(&self, tio: &Tio) -> (Option<usize>, bool) {
+    fn place_of(&self, tio: &Tio) -> Where {
+        if tio.outcome.is_err() {
+            return Where::Apart;
+        }
         let mut owners = self.extents(tio).filter_map(|extent| self.owner(extent));
-        let first = owners.next();
-        (first, owners.any(|owner| Some(owner) != first))
+        let Some(first) = owners.next() else { return Where::Nowhere };
+        if owners.all(|owner| owner == first) { Where::In(first) } else { Where::Apart }
     }
 
-    /// Does requests of which some are for several partitions, piece by piece.
-    fn run_split(&self, source: &Source, tios: &mut [Tio]) {
-        let extent_len = self.volumes.first().map_or(1, Volume::extent_len);
-        for tio in tios.iter_mut().filter(|tio| tio.outcome.is_ok()) {
-            let Range { start, end } = tio.range();
-            let mut pieces = Vec::new();
-            for extent in self.extents(tio) {
-                let from = start.max(extent * extent_len);
-                let to = end.min((extent + 1) * extent_len);
-                let (place, len) = (from, to - from);
-                let bytes = match tio.op {
-                    Op::Write => {
-                        let part = (from - start) as usize..(to - start) as usize;
-                        tio.bytes.get(part).unwrap_or_default().to_vec()
-                    }
-                    _ => Vec::new(),
-                };
-                pieces.push(Tio { op: tio.op, place, len, bytes, fua: tio.fua, outcome: Ok(()) });
-            }
-            self.run(source, &mut pieces);
+    /// Does a request extent by extent.
+    fn run_pieces(&self, tio: &mut Tio) {
+        let extent_len = self.extent_len();
+        let Range { start, end } = tio.range();
+        let mut pieces = Vec::new();
+        for extent in self.extents(tio) {
+            let (from, to) = (start.max(extent * extent_len), end.min((extent + 1) * extent_len));
+            let part = (from - start) as usize..(to - start) as usize;
+            let is_write = tio.op == Op::Write;
+            let bytes = tio.bytes.get(part).filter(|_| is_write).unwrap_or_default().to_vec();
+            let (op, fua, outcome) = (tio.op, tio.fua, Ok(()));
+            pieces.push(Tio { op, place: from, len: to - from, bytes, fua, outcome });
+        }
+        let places: SmallVec<[Where; 8]> =
+            pieces.iter().map(|piece| self.place_of(piece)).collect();
+        self.run_whole(&mut pieces, &places);
+        if tio.op == Op::Read {
+            tio.bytes.clear();
+            pieces.iter().for_each(|piece| tio.bytes.extend_from_slice(&piece.bytes));
+        }
+        let failed = pieces.into_iter().find_map(|piece| piece.outcome.err());
+        tio.outcome = failed.map_or(Ok(()), Err);
+    }
+
+    /// Does requests each of which is for one partition at most.
+    fn run_whole(&self, tios: &mut [Tio], places: &[Where]) {
+        for (tio, _) in tios.iter_mut().zip(places).filter(|(_, it)| **it == Where::Nowhere) {
             if tio.op == Op::Read {
                 tio.bytes.clear();
-                pieces.iter().for_each(|piece| tio.bytes.extend_from_slice(&piece.bytes));
+                tio.bytes.resize(usize::try_from(tio.len).unwrap_or(0), 0);
             }
-            let failed = pieces.into_iter().find_map(|piece| piece.outcome.err());
-            tio.outcome = failed.map_or(Ok(()), Err);
         }
+        if self.mode == Mode::Sync {
+            let mut all: SmallVec<[Placed<'_>; 8]> = placed(tios, places).collect();
+            self.execute(&mut all);
+        } else {
+            self.run_by_sets(tios, places);
+        }
+        self.commit_some(tios, places);
     }
 
-    /// Does requests each of which is for one partition.
-    fn run_whole(&self, tios: &mut [Tio]) {
-        if self.mode == Mode::Sync {
-            let mut all: SmallVec<[&mut Tio; 8]> = tios.iter_mut().collect();
-            return self.execute(&mut all);
-        }
+    fn run_by_sets(&self, tios: &mut [Tio], places: &[Where]) {
         let group = Arc::default();
         let mut handed = 0;
+        let set_of = |partition: usize| partition % self.sets.len();
         for (number, set) in self.sets.iter().enumerate() {
-            let is_of_set = |tio: &Tio| {
-                tio.outcome.is_ok()
-                    && self.owners_of(tio).0.unwrap_or(0) % self.sets.len() == number
-            };
-            if !tios.iter().any(is_of_set) {
+            let is_of_set = |place: &Where| matches!(place, Where::In(it) if set_of(*it) == number);
+            if !places.iter().any(is_of_set) {
                 continue;
             }
-            if set.begin() {
-                let own = tios.iter_mut().filter(|tio| is_of_set(tio));
-                self.execute(&mut own.collect::<SmallVec<[&mut Tio; 8]>>());
-                set.end();
+            if let Some(running) = set.begin() {
+                let own = placed(tios, places).filter(|it| set_of(it.partition) == number);
+                self.execute(&mut own.collect::<SmallVec<[Placed<'_>; 8]>>());
+                drop(running);
                 continue;
             }
-            for (index, tio) in tios.iter_mut().enumerate().filter(|(_, tio)| is_of_set(tio)) {
-                // Nobody's, until it comes back.
-                let away = Tio { outcome: Err(Error::Closed), ..Tio::read(0, 0) };
-                set.push(index, std::mem::replace(tio, away), &group);
-                handed += 1;
+            for (index, (tio, place)) in tios.iter_mut().zip(places).enumerate() {
+                if let Where::In(partition) = *place
+                    && set_of(partition) == number
+                {
+                    // Nobody's, until it comes back.
+                    let away = Tio { outcome: Err(Error::Closed), ..Tio::read(0, 0) };
+                    set.push((index, partition), std::mem::replace(tio, away), &group);
+                    handed += 1;
+                }
             }
         }
         if handed > 0 {
@@ -139,56 +180,50 @@ impl Shared {
     pub(super) fn serve(&self, set: usize) {
         let Some(set) = self.sets.get(set) else { return };
         set.serve(|jobs: &mut Vec<Job>| {
-            let mut all: SmallVec<[&mut Tio; 8]> =
-                jobs.iter_mut().map(|job| &mut job.tio).collect();
-            self.execute(&mut all);
+            let all = jobs.iter_mut().filter_map(|job| {
+                let partition = job.partition;
+                job.tio().map(|tio| Placed { tio, partition })
+            });
+            self.execute(&mut all.collect::<SmallVec<[Placed<'_>; 8]>>());
         });
     }
 
     /// Does requests in their order: reads at once, writes that follow each other as one batch.
-    fn execute(&self, tios: &mut [&mut Tio]) {
+    fn execute(&self, all: &mut [Placed<'_>]) {
         let mut begun = 0;
-        for at in 0..tios.len() {
-            let Some((before, [tio, ..])) = tios.split_at_mut_checked(at) else { return };
-            if tio.op != Op::Read || tio.outcome.is_err() {
+        for at in 0..all.len() {
+            let Some((before, [placed, ..])) = all.split_at_mut_checked(at) else { return };
+            if placed.tio.op != Op::Read {
                 continue;
             }
-            let range = tio.range();
+            let range = placed.tio.range();
             let waiting = before.get_mut(begun..).unwrap_or_default();
-            let is_overlapped = waiting.iter().any(|write| {
-                let of = write.range();
-                write.op != Op::Read && of.start < range.end && range.start < of.end
-            });
+            let is_overlapped =
+                waiting.iter().any(|it| it.tio.op != Op::Read && overlap(&it.tio.range(), &range));
             if is_overlapped && !coreplane_pmem::mutant!("tio.read.overtakes") {
                 self.write(waiting);
                 begun = at;
             }
-            self.read(tio);
+            self.read(placed);
         }
-        self.write(tios.get_mut(begun..).unwrap_or_default());
+        self.write(all.get_mut(begun..).unwrap_or_default());
     }
 
-    fn read(&self, tio: &mut Tio) {
+    fn read(&self, placed: &mut Placed<'_>) {
+        let Placed { tio, partition } = placed;
         let mut bytes = std::mem::take(&mut tio.bytes);
         bytes.resize(usize::try_from(tio.len).unwrap_or(0), 0);
-        let volume = self.owners_of(tio).0.and_then(|owner| self.volumes.get(owner));
-        tio.outcome = match volume {
-            Some(volume) => volume.read(tio.place, &mut bytes),
-            None => {
-                bytes.fill(0);
-                Ok(())
-            }
-        };
+        if let Some(volume) = self.volumes.get(*partition) {
+            tio.outcome = volume.read(tio.place, &mut bytes);
+        }
         tio.bytes = bytes;
     }
 
     /// Does the writes among requests, those for one partition as one batch.
-    fn write(&self, tios: &mut [&mut Tio]) {
+    fn write(&self, all: &mut [Placed<'_>]) {
         for (number, volume) in self.volumes.iter().enumerate() {
-            let is_its = |tio: &Tio| {
-                tio.op != Op::Read && tio.outcome.is_ok() && self.owners_of(tio).0 == Some(number)
-            };
-            let changes = tios.iter().filter(|tio| is_its(tio)).map(|tio| change_of(tio));
+            let is_its = |it: &Placed<'_>| it.tio.op != Op::Read && it.partition == number;
+            let changes = all.iter().filter(|it| is_its(it)).map(|it| change_of(it.tio));
             let changes: SmallVec<[Change<'_>; 8]> = changes.collect();
             let is_done = changes.is_empty() || volume.write(&changes).is_ok();
             drop(changes);
@@ -196,31 +231,45 @@ impl Shared {
                 continue;
             }
             // One of them has failed: each has its own outcome.
-            for tio in tios.iter_mut().filter(|tio| is_its(tio)) {
-                tio.outcome = volume.write(&[change_of(tio)]);
+            for it in all.iter_mut().filter(|it| is_its(it)) {
+                it.tio.outcome = volume.write(&[change_of(it.tio)]);
             }
         }
     }
 
-    /// Makes durable what is to be at once, and what takes too many spare blocks.
-    fn commit_some(&self, tios: &mut [Tio]) {
+    /// Makes durable what is to be at once, and what takes too many spare blocks of a partition that was written to.
+    fn commit_some(&self, tios: &mut [Tio], places: &[Where]) {
         for (number, volume) in self.volumes.iter().enumerate() {
             if volume.is_durable_at_once() {
                 continue;
             }
-            let is_its =
-                |tio: &Tio| tio.fua && tio.outcome.is_ok() && self.owners_of(tio).0 == Some(number);
-            let is_asked = tios.iter().any(is_its) && !coreplane_pmem::mutant!("tio.fua.late");
-            if (is_asked || volume.is_crowded())
+            let is_write = |(tio, place): (&Tio, &Where)| {
+                tio.op != Op::Read && tio.outcome.is_ok() && *place == Where::In(number)
+            };
+            let is_fua = |(tio, place): (&Tio, &Where)| tio.fua && is_write((tio, place));
+            let mut all = tios.iter().zip(places);
+            let is_asked = all.clone().any(is_fua) && !coreplane_pmem::mutant!("tio.fua.late");
+            let is_crowded = all.any(is_write) && volume.is_crowded();
+            if (is_asked || is_crowded)
                 && let Err(error) = volume.commit()
             {
                 let what = error.to_string();
-                let failed = tios.iter_mut().filter(|tio| is_its(tio));
-                failed
-                    .for_each(|tio| tio.outcome = Err(std::io::Error::other(what.clone()).into()));
+                for (tio, place) in tios.iter_mut().zip(places) {
+                    if is_fua((tio, place)) {
+                        tio.outcome = Err(std::io::Error::other(what.clone()).into());
+                    }
+                }
             }
         }
     }
+}
+
+/// The requests that are for a partition.
+fn placed<'t>(tios: &'t mut [Tio], places: &[Where]) -> impl Iterator<Item = Placed<'t>> {
+    tios.iter_mut().zip(places).filter_map(|(tio, place)| match *place {
+        Where::In(partition) => Some(Placed { tio, partition }),
+        Where::Nowhere | Where::Apart => None,
+    })
 }
 
 fn change_of(tio: &Tio) -> Change<'_> {

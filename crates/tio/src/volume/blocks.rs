@@ -1,7 +1,6 @@
 //! Blocks that are free, and what is promised of them.
 
-use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::{Claim, Pen, Space};
+use coreplane_pmem::{Claim, PageWriter, Pen, Space};
 
 /// Blocks that are free.
 #[derive(Debug, Default)]
@@ -11,42 +10,42 @@ pub(super) struct Blocks {
     pub(super) unpromised: u64,
 }
 
+/// Of fewer free blocks those are looked for that have been given back, and of as many that were.
+const LOW: usize = 256;
+
 impl Blocks {
     /// Pages whose bytes nobody reads any more are free again.
-    fn refill(&mut self, space: &Space) -> bool {
-        let free = &mut self.free;
-        space.reclaim_all(|page| free.push(page));
-        !free.is_empty()
-    }
-
-    /// A free page for names, all of them 0.
-    pub(super) fn take_words(&mut self, space: &Space) -> Option<u32> {
-        if self.free.is_empty() && !self.refill(space) {
-            return None;
+    fn refill(&mut self, space: &Space) {
+        let is_low = self.free.len() < LOW && space.retired_len() >= LOW;
+        if self.free.is_empty() || is_low {
+            let free = &mut self.free;
+            space.reclaim_all(|page| free.push(page));
         }
-        let page = self.free.pop()?;
-        space.claim_words(page, Claim::Words).then_some(page)
     }
 
-    /// A free block to write to. Waits a little for readers who have not let go of any.
+    /// A free page for names, all of them 0; none if none is free now.
+    pub(super) fn take_words(&mut self, space: &Space) -> Option<u32> {
+        self.refill(space);
+        while let Some(page) = self.free.pop() {
+            if space.claim_words(page, Claim::Words) {
+                return Some(page);
+            }
+        }
+        None
+    }
+
+    /// A free block to write to.
     ///
     /// # Errors
-    /// The pen, if none is free.
-    pub(super) fn take(
-        &mut self,
-        space: &Space,
-        pen: Pen,
-    ) -> Result<coreplane_pmem::PageWriter, Pen> {
-        let mut backoff = Backoff::new();
-        while self.free.is_empty() && !self.refill(space) {
-            if space.retired_len() == 0 || backoff.is_long() {
-                return Err(pen);
+    /// The pen, if none is free now.
+    pub(super) fn take(&mut self, space: &Space, mut pen: Pen) -> Result<PageWriter, Pen> {
+        self.refill(space);
+        while let Some(page) = self.free.pop() {
+            match pen.begin(page) {
+                Ok(writer) => return Ok(writer),
+                Err(given_back) => pen = given_back,
             }
-            backoff.wait();
         }
-        match self.free.pop() {
-            Some(page) => pen.begin(page),
-            None => Err(pen),
-        }
+        Err(pen)
     }
 }

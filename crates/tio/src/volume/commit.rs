@@ -50,11 +50,14 @@ impl Volume {
         self.give_back(&batch.replaced);
     }
 
-    /// Readers see what was staged; it waits for a commit.
-    pub(super) fn note(&self, batch: &mut Batch) {
+    /// Readers see what was staged; it waits for a commit. False if the journal has no room for it before one.
+    pub(super) fn note(&self, batch: &mut Batch) -> bool {
         batch.replaced.clear();
         let mut pending = coreplane_pmem::spin::lock(&self.pending);
         let mut journal = coreplane_pmem::spin::lock(&self.journal);
+        if !journal.has_room(batch.names.len()) && !mutant!("tio.journal.full") {
+            return false;
+        }
         for (sector, word) in batch.names.drain(..) {
             journal.note(self.space(), sector, word);
             // A name that waits was never in the pool. One that is being committed does not wait any more.
@@ -69,6 +72,7 @@ impl Volume {
         drop(journal);
         drop(pending);
         self.give_back(&batch.replaced);
+        true
     }
 
     /// Makes durable all that was written before.

@@ -7,6 +7,7 @@
 
 use super::Volume;
 use super::layout::{Geometry, Root, WORD};
+use super::name::BLOCKS_MAX;
 use crate::error::{Error, Result};
 use coreplane_pmem::{Claim, Durable};
 
@@ -25,6 +26,9 @@ impl Volume {
         let tables = geometry.directory_pages() + geometry.journal_pages(partitions);
         let first = self.space().pages();
         let page_len = u64::from(geometry.sector_len);
+        if u64::from(first) + tables > u64::from(BLOCKS_MAX) {
+            return Err(Error::Partitions("a partition cannot be that large".to_owned()));
+        }
         let behind = (u64::from(first) + tables) * page_len;
         self.pool.grow(geometry.partition_bytes(partitions)?.max(behind))?;
         for page in first..first + tables as u32 {

@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, HashSet};
 /// Bytes before the entries, of an entry, and of its words.
 const HEAD: u64 = 64;
 const ENTRY: u64 = 32;
+/// Bits of a number.
+const NUMBER_BITS: u32 = 32 + 8;
+const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
 /// Where the journal is, and how far it has come.
 #[derive(Debug, Default)]
@@ -44,6 +47,12 @@ fn check_of(Entry { sector, word, number }: Entry) -> u64 {
     let words = [sector, word, number].map(u64::to_le_bytes);
     // Other than zero of zeroes.
     u64::from(words.iter().fold(1, |crc, word| crc32c_append(crc, word)))
+}
+
+/// The word that says up to which number all is in the map: its upper bits are a checksum.
+fn committed_word(number: u64) -> u64 {
+    let number = number & NUMBER;
+    number | u64::from(crc32c_append(1, &number.to_le_bytes())) << NUMBER_BITS
 }
 
 /// Pages of a journal that has so many entries.
@@ -86,7 +95,7 @@ impl Journal {
     pub(super) fn commit(&mut self, space: &Space, number: u64) {
         self.committed = number;
         if let Some(word) = space.word::<Durable>(self.start) {
-            word.store(number);
+            word.store(committed_word(number));
             word.flush();
         }
     }
@@ -96,16 +105,21 @@ impl Journal {
         self.last - self.committed > self.capacity / 2
     }
 
-    /// True if it has no room for one more.
-    pub(super) fn is_full(&self) -> bool {
-        self.last - self.committed >= self.capacity
+    /// True if it has room for so many more.
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        self.last - self.committed + count as u64 <= self.capacity
     }
 
     /// The entries that are not committed, in their order.
     fn open(&mut self, space: &Space) -> Vec<Entry> {
         let load = |at| space.word::<Durable>(at).map_or(0, |word| word.load());
-        self.committed = load(self.start);
+        let word = load(self.start);
+        self.committed = word & NUMBER;
         self.last = self.committed;
+        if word != 0 && word != committed_word(word) {
+            // Nobody knows which of the entries count: none, and those that come are told from them.
+            self.committed = NUMBER;
+        }
         let mut entries = BTreeMap::new();
         for at in 0..self.capacity {
             let place = self.start + HEAD + at * ENTRY;
@@ -116,6 +130,12 @@ impl Journal {
                 entries.insert(number, entry);
                 self.last = self.last.max(number);
             }
+            if self.committed == NUMBER && number < NUMBER && check == check_of(entry) {
+                self.last = self.last.max(number);
+            }
+        }
+        if self.committed == NUMBER {
+            self.committed = self.last;
         }
         entries.into_values().collect()
     }
@@ -166,8 +186,8 @@ impl Volume {
         // First the names: an opening that is cut off finds the same again.
         self.commit_noted(false)?;
         let mut journal = self.journal.lock();
-        if journal.last > journal.committed {
-            let last = journal.last;
+        let (said, last) = (self.space().word::<Durable>(journal.start), journal.last);
+        if said.is_some_and(|said| last > 0 && said.load() != committed_word(last)) {
             journal.commit(self.space(), last);
             self.space().fence()?;
         }

@@ -46,6 +46,7 @@ mod write;
 use crate::error::{Error, Result};
 use blocks::Blocks;
 use commit::Batch;
+use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{Pool, Space};
 use journal::Journal;
 use layout::{Geometry, Identity, WORD};
@@ -53,6 +54,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 pub use verify::Findings;
 pub(crate) use write::Change;
 
@@ -185,15 +187,24 @@ impl Volume {
     pub(crate) fn take_in(&self, extent: u64) -> Result<()> {
         let cell = self.extents.get(usize::try_from(extent).unwrap_or(usize::MAX));
         let cell = cell.ok_or_else(|| self.no_space())?;
-        let mut blocks = self.blocks.lock();
-        if cell.get().is_some() {
-            return Ok(());
-        }
         let pages = self.geometry.extent_pages();
-        if blocks.unpromised < pages {
-            return Err(self.no_space());
-        }
-        let page = blocks.take_words(self.space()).ok_or_else(|| self.no_space())?;
+        let (since, mut backoff) = (Instant::now(), Backoff::new());
+        let (page, mut blocks) = loop {
+            let mut blocks = coreplane_pmem::spin::lock(&self.blocks);
+            if cell.get().is_some() {
+                return Ok(());
+            }
+            if blocks.unpromised < pages || since.elapsed() > write::PATIENCE {
+                return Err(self.no_space());
+            }
+            if let Some(page) = blocks.take_words(self.space()) {
+                break (page, blocks);
+            }
+            // They are those of others for now.
+            drop(blocks);
+            self.commit()?;
+            backoff.wait();
+        };
         blocks.unpromised -= pages;
         let names = (0..self.geometry.extent_sectors()).map(|_| 0);
         // Together: whoever sees it and writes to it has it named with what he writes.

@@ -173,7 +173,7 @@ impl Volume {
             self.space().fence()?;
             self.repaired = repaired;
         }
-        self.adopt(found);
+        self.adopt(found)?;
         Ok(lost)
     }
 
@@ -198,7 +198,7 @@ impl Volume {
     }
 
     /// Takes the blocks that have names for used. One that two sectors have is that one's whose bytes it has.
-    fn adopt(&self, mut found: Vec<(u64, Found)>) {
+    fn adopt(&self, mut found: Vec<(u64, Found)>) -> Result<()> {
         let len = self.geometry.sector_len;
         let mut twice = HashSet::new();
         for (_, Found { names, .. }) in &mut found {
@@ -215,6 +215,7 @@ impl Volume {
             }
         }
         let guard = self.space().pin();
+        let (mut nobodys, mut has_stored) = (twice.clone(), false);
         for (extent, Found { map_page, mut names }) in found {
             let first = extent * self.geometry.extent_sectors();
             for (sector, word) in (first..).zip(&mut names).filter(|_| !twice.is_empty()) {
@@ -222,14 +223,29 @@ impl Volume {
                 if twice.contains(&name.block) {
                     let start = self.space().start_of(name.block);
                     let bytes = self.space().bytes(&guard, start, u64::from(len));
-                    if !bytes.is_some_and(|bytes| name.is_of(sector, bytes)) {
-                        *word = DAMAGED;
+                    if bytes.is_some_and(|bytes| name.is_of(sector, bytes)) {
+                        nobodys.remove(&name.block);
+                        continue;
+                    }
+                    // In the pool as well: whoever writes the sector anew must not take that block for its old one.
+                    *word = DAMAGED;
+                    let offset = self.space().start_of(map_page) + (sector - first) * WORD;
+                    if let Some(place) = self.space().word::<Durable>(offset) {
+                        place.store(DAMAGED);
+                        place.flush();
+                        has_stored = true;
                     }
                 }
             }
             let cell = self.extents.get(extent as usize);
             let _is_first = cell.map(|cell| cell.set(Extent::new(map_page, names.into_iter())));
         }
+        drop(guard);
+        self.space().retire_all(&nobodys.into_iter().collect::<Vec<u32>>());
+        if has_stored {
+            self.space().fence()?;
+        }
+        Ok(())
     }
 
     /// All pages but those of the header and the tables, wherever those are.

@@ -93,18 +93,21 @@ impl Volume {
             }
             let offset = extent_offset(self, extent) + sector % per * WORD;
             let stored = self.space().word::<Durable>(offset).map_or(0, |word| word.load());
-            // One that is being written, or waits, is looked at by the next.
-            let is_still = !self.is_pending(sector) && self.name_word(sector) == before;
-            if stored != before && is_still && Name::of_word(stored) != Name::of_word(before) {
+            if Name::of_word(stored) != Name::of_word(before) && self.is_otherwise(sector, offset) {
                 findings.names.push(sector);
             }
         }
         Ok(findings)
     }
 
-    fn is_pending(&self, sector: u64) -> bool {
-        !self.is_durable_at_once()
-            || coreplane_pmem::spin::lock(&self.pending).contains_key(&sector)
+    /// True if the pool's name of a sector is other than the one that readers see, while nobody names anything, and it does
+    /// not wait for a commit.
+    fn is_otherwise(&self, sector: u64, offset: u64) -> bool {
+        let _alone = coreplane_pmem::spin::lock(&self.naming);
+        let pending = coreplane_pmem::spin::lock(&self.pending);
+        let stored = self.space().word::<Durable>(offset).map_or(0, |word| word.load());
+        let is_other = Name::of_word(stored) != Name::of_word(self.name_word(sector));
+        is_other && !pending.contains_key(&sector)
     }
 }
 

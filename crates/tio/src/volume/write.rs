@@ -4,8 +4,13 @@ use super::commit::Batch;
 use super::name::Name;
 use super::{Extent, Volume};
 use crate::error::{Error, Result};
+use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{Pen, WriteMode, mutant};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// So long a writer waits for a block that others have.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A change of a range of bytes.
 #[derive(Debug, Clone, Copy)]
@@ -61,10 +66,9 @@ impl Volume {
         match self.is_durable_at_once() {
             true => self.name_at_once(batch),
             false => {
-                if coreplane_pmem::spin::lock(&self.journal).is_full() {
+                while !self.note(batch) {
                     self.commit()?;
                 }
-                self.note(batch);
                 Ok(())
             }
         }
@@ -89,10 +93,16 @@ impl Volume {
             }
             let mut staged = self.stage(batch, change, (sector, within, len));
             if matches!(staged, Err(Error::NoSpace { .. })) {
-                // The spare blocks are taken by writes that have no names yet, or none that are durable.
+                // The spare blocks are taken by writes that have no names yet, or none that are durable; or they are those of
+                // others, who read them or have not come as far. Nobody waits for more while it has some.
                 self.name(batch)?;
                 self.commit()?;
-                staged = self.stage(batch, change, (sector, within, len));
+                let since = Instant::now();
+                let mut backoff = Backoff::new();
+                while matches!(staged, Err(Error::NoSpace { .. })) && since.elapsed() < PATIENCE {
+                    staged = self.stage(batch, change, (sector, within, len));
+                    backoff.wait();
+                }
             }
             if let Err(error) = staged {
                 self.unstage(batch);

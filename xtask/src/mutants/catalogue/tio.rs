@@ -18,5 +18,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.directory.flush", "an extent that the directory does not have", CRASHES),
     Mutant::new("tio.block.flush", "bytes that are not written back", CRASHES),
     Mutant::new("tio.journal.empty", "a killed process loses what waits for a commit", CRASHES),
+    Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", CRASHES),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
 ];

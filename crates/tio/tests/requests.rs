@@ -1,0 +1,229 @@
+//! Requests over several extents, in one batch and in several connections: what they read is what was acknowledged before
+//! them, in whichever partition it is.
+
+use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
+use coreplane_tio::{Disk, Mode, Options, Policy, Source, Tio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const SECTOR: u64 = 4096;
+const EXTENT: u64 = 512 * SECTOR;
+
+fn source(connection: u64) -> Source {
+    let interval = Some(Duration::from_millis(1));
+    Source { connection, device: None, interval }
+}
+
+fn run(disk: &Disk, connection: u64, tio: Tio) -> Vec<u8> {
+    let mut tios = [tio];
+    disk.run(&source(connection), &mut tios);
+    let [Tio { bytes, outcome, .. }] = tios;
+    outcome.expect("done");
+    bytes
+}
+
+fn options(size: u64, partitions: u32, mode: Mode) -> Options {
+    Options { size, partitions, mode, policy: Policy::Pid, ..Options::default() }
+}
+
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a place")
+}
+
+/// Sectors of this byte.
+fn sectors(byte: u8, count: u64) -> Vec<u8> {
+    vec![byte; (count * SECTOR) as usize]
+}
+
+const MODES: [Mode; 3] = [Mode::MultiQueue, Mode::SingleQueue, Mode::Sync];
+
+#[test]
+fn a_request_over_extents_of_two_partitions_is_done_in_both() {
+    for mode in MODES {
+        let place = place();
+        let disk = Disk::create(&place.path().join("disk"), &options(16 << 20, 2, mode));
+        let disk = disk.expect("create");
+        run(&disk, 1, Tio::write(EXTENT, sectors(7, 1)));
+        // The extent before it comes to the other partition in the same batch.
+        let mut tios = [Tio::read(EXTENT - SECTOR, 2 * SECTOR), Tio::write(0, sectors(9, 1))];
+        disk.run(&source(0), &mut tios);
+        assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
+        assert_eq!(tios[0].bytes, [sectors(0, 1), sectors(7, 1)].concat(), "{mode:?}");
+        run(&disk, 1, Tio::write(3 * EXTENT, sectors(7, 1)));
+        let mut tios =
+            [Tio::zero(3 * EXTENT - SECTOR, 2 * SECTOR), Tio::write(2 * EXTENT, sectors(9, 1))];
+        disk.run(&source(0), &mut tios);
+        assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
+        assert_eq!(run(&disk, 0, Tio::read(3 * EXTENT, SECTOR)), sectors(0, 1), "{mode:?}");
+        // All of it, and in order.
+        let all = sectors(3, 1024 + 512);
+        let mut tios = [
+            Tio::write(EXTENT / 2, all.clone()),
+            Tio::read(EXTENT / 2, all.len() as u64),
+            Tio::write(EXTENT - SECTOR, sectors(4, 2)),
+        ];
+        disk.run(&source(0), &mut tios);
+        assert!(tios[1].bytes == all && tios[2].outcome.is_ok(), "{mode:?}");
+        assert_eq!(run(&disk, 0, Tio::read(EXTENT, SECTOR)), sectors(4, 1), "{mode:?}");
+    }
+}
+
+#[test]
+fn an_extent_that_another_connection_brings_changes_nothing_for_a_read() {
+    let extents = 200;
+    for round in 0..4 {
+        let place = place();
+        let options = options(2 * extents * EXTENT, 2, MODES[round % 3]);
+        let disk = Disk::create(&place.path().join("disk"), &options).expect("create");
+        for at in 0..extents {
+            run(&disk, 1, Tio::write((2 * at + 1) * EXTENT, sectors(7, 1)));
+        }
+        let now = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for at in 0..extents {
+                    now.store(at, Ordering::SeqCst);
+                    (0..50).for_each(|_| std::hint::spin_loop());
+                    run(&disk, 0, Tio::write(2 * at * EXTENT, sectors(9, 1)));
+                }
+            });
+            scope.spawn(|| {
+                loop {
+                    let at = now.load(Ordering::SeqCst);
+                    let stale = Tio { bytes: sectors(0xee, 2), ..Tio::read(0, 2 * SECTOR) };
+                    let tio = Tio { place: (2 * at + 1) * EXTENT - SECTOR, ..stale };
+                    let bytes = run(&disk, 1, tio);
+                    assert_eq!(bytes[SECTOR as usize], 7, "extent {at}");
+                    if at == extents - 1 {
+                        return;
+                    }
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn every_extent_is_there_after_a_close_whoever_wrote_beside_it() {
+    let extents = 300;
+    for _ in 0..5 {
+        let place = place();
+        let path = place.path().join("disk");
+        let options = options(extents * EXTENT, 1, Mode::MultiQueue);
+        let disk = Disk::create(&path, &options).expect("create");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    run(&disk, 1, Tio::write(0, sectors(1, 1)));
+                }
+            });
+            (1..extents).for_each(|at| drop(run(&disk, 2, Tio::write(at * EXTENT, sectors(5, 1)))));
+            is_over.store(true, Ordering::Relaxed);
+        });
+        disk.close().expect("close");
+        let disk = Disk::open(&path, &options).expect("open");
+        let lost = (1..extents).find(|at| run(&disk, 1, Tio::read(at * EXTENT, 1)) != [5]);
+        assert_eq!(lost, None);
+    }
+}
+
+#[test]
+fn requests_of_a_batch_that_overlap_keep_their_order_beside_others() {
+    let place = place();
+    let options = options(64 << 20, 1, Mode::MultiQueue);
+    let disk = Disk::create(&place.path().join("disk"), &options).expect("create");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for connection in 1..3 {
+            let (disk, is_over) = (&disk, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    run(disk, connection, Tio::write((connection + 2) * EXTENT, sectors(1, 64)));
+                }
+            });
+        }
+        for number in 0..1000_u64 {
+            let byte = |at: u64| (number * 2 + at) as u8;
+            let mut tios = [
+                Tio::write(0, sectors(byte(0), 1)),
+                Tio::read(0, SECTOR),
+                Tio::write(0, sectors(byte(1), 1)),
+            ];
+            disk.run(&source(0), &mut tios);
+            assert_eq!(tios[1].bytes[0], byte(0), "{number}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Readers keep blocks from being used again, for a while.
+#[test]
+fn a_full_disk_has_room_for_every_write_beside_readers_and_a_look_at_all() {
+    let size = 8 << 20;
+    for mode in MODES {
+        let place = place();
+        let disk = Disk::create(&place.path().join("disk"), &options(size, 1, mode));
+        let disk = disk.expect("create");
+        for at in (0..size).step_by(EXTENT as usize) {
+            run(&disk, 0, Tio::write(at, sectors(1, 512)));
+        }
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for connection in 0..3 {
+                let (disk, is_over) = (&disk, &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        run(disk, connection, Tio::read(connection * EXTENT, 64 * SECTOR));
+                    }
+                });
+            }
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let findings = disk.verify(&mut |_, _| {}).expect("verify");
+                    assert!(findings.is_sound(), "{findings:?}");
+                }
+            });
+            let writers: Vec<_> = (0..4)
+                .map(|writer: u64| {
+                    let disk = &disk;
+                    scope.spawn(move || {
+                        for number in 0..120 {
+                            let at = (number * 37 + writer * 500) % (size / SECTOR - 64) * SECTOR;
+                            run(disk, writer, Tio::write(at, sectors(2, 64)));
+                        }
+                    })
+                })
+                .collect();
+            let wrote = writers.into_iter().all(|writer| writer.join().is_ok());
+            is_over.store(true, Ordering::Relaxed);
+            assert!(wrote);
+        });
+    }
+}
+
+/// A batch is longer than what is left of the journal.
+#[test]
+fn a_killed_process_loses_nothing_to_a_long_write() {
+    const SHORT: u64 = 1024;
+    let options = Options { sector_len: SHORT as u32, ..options(512 * SHORT, 1, Mode::MultiQueue) };
+    let len = Disk::partition_len(&options).expect("a size");
+    let page_size = SHORT as u32;
+    let simulated =
+        SimOptions { len, max_len: len, page_size, model: Model::File, ..SimOptions::default() };
+    for fence in 0.. {
+        let sim = Sim::new(&simulated).expect("memory");
+        let disk = Disk::simulated_create(sim.spaces(), &options).expect("create");
+        run(&disk, 0, Tio::write(0, vec![3; SHORT as usize]));
+        let before = sim.events();
+        run(&disk, 0, Tio::write(SHORT * 10, vec![4; (SHORT * 200) as usize]));
+        if fence > sim.fences_since(before) {
+            assert!(fence > 1, "there were some");
+            return;
+        }
+        let image = sim.crash_at_fence(before, fence, Eviction::Everything);
+        let sim = image.reopen().expect("memory");
+        let disk = Disk::simulated_open(sim.spaces(), &options).expect("open");
+        assert_eq!(run(&disk, 0, Tio::read(0, 1)), [3], "killed at fence {fence}");
+    }
+}
