@@ -3,6 +3,7 @@
 use super::{Mutant, Suite};
 
 const CRASHES: Suite = Suite::of("coreplane-tio", "crashes", &[]);
+const KILLED: Suite = Suite::of("coreplane-tio", "requests", &["a_killed_process"]);
 const DAMAGE: Suite = Suite::of("coreplane-tio", "damage", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -18,6 +19,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.directory.flush", "an extent that the directory does not have", CRASHES),
     Mutant::new("tio.block.flush", "bytes that are not written back", CRASHES),
     Mutant::new("tio.journal.empty", "a killed process loses what waits for a commit", CRASHES),
-    Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", CRASHES),
+    Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
 ];
