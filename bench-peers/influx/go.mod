@@ -1,0 +1,3 @@
+module coreplane/bench-peers/influx
+
+go 1.24
