@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// Servers and clients of other people's, by the measurements that run them.
-const PROGRAMS: [(&str, &str, &[&str]); 3] = [
+const PROGRAMS: [(&str, &str, &[&str]); 4] = [
     ("redis-server", "redis-server", &["matrix", "server"]),
     ("redis-benchmark", "redis-tools", &["server"]),
     ("memcached", "memcached", &["matrix"]),
+    ("nbdkit", "nbdkit", &["disk"]),
 ];
 
 /// Libraries of the C and C++ peers, by a header of theirs.

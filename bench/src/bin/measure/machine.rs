@@ -41,7 +41,7 @@ pub(super) fn describe(root: &Path) -> Vec<(String, String)> {
         ("rustc".to_owned(), said("rustc", &["--version"])),
         ("coreplane".to_owned(), revision(root)),
     ];
-    for package in ["librocksdb7.8", "libleveldb1d", "redis-server", "memcached"] {
+    for package in ["librocksdb7.8", "libleveldb1d", "redis-server", "memcached", "nbdkit"] {
         let version = said("dpkg-query", &["-W", "-f", "${Version}", package]);
         if !version.is_empty() {
             lines.push((package.to_owned(), version));

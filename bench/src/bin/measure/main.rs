@@ -21,6 +21,7 @@ mod chart;
 mod child;
 mod competition;
 mod cost;
+mod disk;
 mod engines;
 mod figures;
 mod filter;
@@ -48,8 +49,14 @@ use rounds::Rounds;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str = "\
-cargo xtask measure competition|cost|engines|figures|filter|maps|matrix|occupancy|ordered|restart|resync|server [OPTION…]
+cargo xtask measure competition|cost|disk|engines|figures|filter|maps|matrix|occupancy|ordered|restart|resync|server [OPTION…]
 
+  disk      coreplane nbd serve beside nbdkit, a loop device and a floor: 4 KiB at random, read and written, one
+            connection and four, depth 1 and 16; in memory, and in files with each write durable. Needs root
+            --contenders floor,coreplane,coreplane+single,coreplane+sync,nbdkit,nbdkit+malloc,loop
+            --disk DIR  --disk-contenders coreplane,nbdkit,loop (no value: none)
+            --size MiB  --ms N (of a cell)  --connections 1,4  --depths 1,16
+            --placing free|apart (servers on the last processor, clients on the others)
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
             --keys N,…  --sizes 16/100,128/512 (the second has a quarter of the keys)
@@ -132,6 +139,9 @@ fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     match what.as_str() {
         "competition" => competition::run(root, rest),
         "cost" => cost::run(root, rest),
+        "disk" => disk::run(root, rest),
+        // What `disk` starts.
+        "floor-disk" => disk::serve_floor(rest),
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
         "filter" => filter::run(root, rest),
