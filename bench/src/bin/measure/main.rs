@@ -22,6 +22,7 @@ mod child;
 mod competition;
 mod cost;
 mod disk;
+mod drivers;
 mod engines;
 mod figures;
 mod filter;
@@ -36,6 +37,7 @@ mod record;
 mod restart;
 mod resync;
 mod rounds;
+mod sector;
 mod server;
 mod server_process;
 mod table;
@@ -49,7 +51,7 @@ use rounds::Rounds;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str = "\
-cargo xtask measure competition|cost|disk|engines|figures|filter|maps|matrix|occupancy|ordered|restart|resync|server [OPTION…]
+cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|matrix|occupancy|ordered|restart|resync|server [OPTION…]
 
   disk      coreplane nbd serve beside nbdkit, a loop device and a floor: 4 KiB at random, read and written, one
             connection and four, depth 1 and 16; in memory, and in files with each write durable. Needs root
@@ -57,6 +59,13 @@ cargo xtask measure competition|cost|disk|engines|figures|filter|maps|matrix|occ
             --disk DIR  --disk-contenders coreplane,nbdkit,loop (no value: none)
             --size MiB  --ms N (of a cell)  --connections 1,4  --depths 1,16
             --placing free|apart (servers on the last processor, clients on the others)
+  drivers   the drivers of a disk of four partitions (multi, single, sync), by the library: sources of four threads
+            that write; then devices with skewed intervals, by each way to bind them to queue sets. --media has +
+            for commas
+            --drivers multi,single,sync  --sources 1,2,3,4,5,6  --lens 4096,256
+            --media none,optane+channels=1+wait=yield,…  --ms N (of a cell)
+            --policies rate,paper,pid,hash  --paced-media PROFILE  --demand PERCENT (of what the sets can do)
+            --skew N (the longest interval over the shortest)  --paced-rounds N  --paced-ms N
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
             --keys N,…  --sizes 16/100,128/512 (the second has a quarter of the keys)
@@ -142,6 +151,9 @@ fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         "disk" => disk::run(root, rest),
         // What `disk` starts.
         "floor-disk" => disk::serve_floor(rest),
+        "drivers" => drivers::run(root, rest),
+        // What `drivers` starts.
+        "drivers-cell" => drivers::run_cell(rest),
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
         "filter" => filter::run(root, rest),

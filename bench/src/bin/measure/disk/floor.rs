@@ -6,8 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::wire::{self, Head, REQUEST_LEN, SECTOR};
+use super::wire::{self, Head, REQUEST_LEN};
 use crate::Outcome;
+use crate::sector::SECTOR;
 
 /// Bytes that are taken from a socket at once.
 const INPUT: usize = 256 << 10;

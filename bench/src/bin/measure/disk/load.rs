@@ -13,9 +13,9 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::client::Client;
-use super::sector::Sectors;
-use super::wire::{self, Head, SECTOR};
+use super::wire::{self, Head};
 use crate::Outcome;
+use crate::sector::{SECTOR, Sectors};
 
 /// How a disk is reached.
 #[derive(Debug, Clone)]
@@ -266,7 +266,7 @@ mod tests {
         while !socket.exists() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let sectors = Sectors::new(len);
+        let sectors = Sectors::new(len / SECTOR as u64);
         let access = Access::Socket(socket, "disk");
         let with = |work, connections, depth| Load {
             work,
@@ -285,11 +285,11 @@ mod tests {
             (Work::Verify, 1, 16),
         ] {
             let done = run(&access, &with(work, connections, depth), &sectors).unwrap();
-            assert!(done.times.len() > 0);
+            assert!(!done.times.is_empty());
             assert!(work.is_random() || done.times.len() == sectors.len());
         }
         // Somebody else writes what he should not.
-        run(&access, &with(Work::Fill, 1, 1), &Sectors::new(len)).unwrap();
+        run(&access, &with(Work::Fill, 1, 1), &Sectors::new(len / SECTOR as u64)).unwrap();
         let refused = run(&access, &with(Work::Verify, 1, 16), &sectors).unwrap_err();
         assert!(refused.to_string().contains("has not what was written"), "{refused}");
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Sectors of 4 KiB at random, one client for all servers, and each sector that is read is held against what was written
-//! to it last ([`sector`]). In memory a write of ours is flushed and fenced before it is answered, which nbdkit's is not;
+//! to it last ([`sector`](crate::sector)). In memory a write of ours is flushed and fenced before it is answered, which nbdkit's is not;
 //! on a disk each write is durable when it is answered, whoever answers (FUA, `O_DSYNC`).
 
 mod client;
@@ -14,7 +14,6 @@ mod contender;
 mod floor;
 mod load;
 mod report;
-mod sector;
 mod wire;
 
 use serde_json::json;
@@ -24,11 +23,11 @@ use std::time::Duration;
 use super::flags::Flags;
 use super::mount::{Mount, file_system};
 use super::record::Record;
+use super::sector::{SECTOR, Sectors};
 use super::{Binaries, Rounds, child};
 use crate::Outcome;
 use contender::{Contender, Medium, Placing};
 use load::{Load, Work};
-use sector::Sectors;
 
 /// What is asked for.
 struct Plan {
@@ -153,7 +152,7 @@ fn drive(
     record: &mut Record,
 ) -> Outcome<()> {
     let contender = Contender::start(&plan.coreplane, name, medium, plan.placing, place, plan.len)?;
-    let sectors = Sectors::new(plan.len);
+    let sectors = Sectors::new(plan.len / SECTOR as u64);
     let (time, seed) = (plan.time, round as u64 + 1);
     let all = Load { work: Work::Fill, connections: 1, depth: 16, time, fua: false, seed };
     load::run(&contender.access, &all, &sectors)?;

@@ -24,9 +24,6 @@ pub(super) const FUA: u16 = 1;
 pub(super) const REQUEST_LEN: usize = 28;
 pub(super) const REPLY_LEN: usize = 16;
 
-/// Bytes that are read and written at once.
-pub(super) const SECTOR: usize = 4096;
-
 /// The head of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {

@@ -1,9 +1,10 @@
-//! What is in a sector: words that follow from its number and from how often it was written, so that each reader can tell
-//! whether it is that one, of that time, and whole.
+//! What is in a sector, or in a part of one: words that follow from its number and from how often it was written, so that
+//! each reader can tell whether it is that one, of that time, and whole.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::wire::SECTOR;
+/// Bytes of a sector.
+pub(super) const SECTOR: usize = 4096;
 
 /// How often each sector was written so far.
 #[derive(Debug)]
@@ -18,16 +19,15 @@ fn mix(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// The words of a sector.
+/// The words of a sector, of which a part has the first.
 fn words(sector: u64, version: u32) -> impl Iterator<Item = u64> {
     let first = mix(sector << 32 | u64::from(version));
     (0..SECTOR as u64 / 8).map(move |at| first.wrapping_add(at.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
 impl Sectors {
-    /// Of a disk of so many bytes, on which nothing was written.
-    pub(super) fn new(len: u64) -> Self {
-        let count = len / SECTOR as u64;
+    /// Of a disk with so many sectors, or parts of sectors, on which nothing was written.
+    pub(super) fn new(count: u64) -> Self {
         Self { versions: (0..count).map(|_| AtomicU32::new(0)).collect() }
     }
 
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn another_sector_another_time_and_a_torn_one_are_wrong() {
-        let sectors = Sectors::new(1 << 20);
+        let sectors = Sectors::new(256);
         let (mut old, mut new, mut other) = (vec![0; SECTOR], vec![0; SECTOR], vec![0; SECTOR]);
         assert!(sectors.is_right(7, &old));
         sectors.next(7, &mut old);
