@@ -58,7 +58,7 @@ cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|ma
             --contenders floor,coreplane,coreplane+single,coreplane+sync,nbdkit,nbdkit+malloc,loop
             --disk DIR  --disk-contenders coreplane,nbdkit,loop (no value: none)
             --size MiB  --ms N (of a cell)  --connections 1,4  --depths 1,16
-            --placing free|apart (servers on the last processor, clients on the others)
+            --placing free|apart|together (servers on the last processor; clients on the others, or there)
   drivers   the drivers of a disk of four partitions (multi, single, sync), by the library: sources of four threads
             that write; then devices with skewed intervals, by each way to bind them to queue sets. --media has +
             for commas

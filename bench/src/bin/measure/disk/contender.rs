@@ -83,9 +83,11 @@ pub(super) enum Placing {
     Free,
     /// A server on this processor, the last one, and clients on those before it.
     Apart(usize),
+    /// Both on this processor, the last one.
+    Together(usize),
 }
 
-/// `free`, `apart`.
+/// `free`, `apart`, `together`.
 impl std::str::FromStr for Placing {
     type Err = String;
 
@@ -94,25 +96,27 @@ impl std::str::FromStr for Placing {
         match text {
             "free" => Ok(Self::Free),
             "apart" if all > 1 => Ok(Self::Apart(all - 1)),
-            _ => Err("neither free, nor apart with more than one processor".to_owned()),
+            "together" => Ok(Self::Together(all - 1)),
+            _ => Err("none of free, together, and, with several processors, apart".to_owned()),
         }
     }
 }
 
 impl Placing {
-    /// Keeps this thread, and those that it starts, off the servers' processor.
+    /// Keeps this thread, and those that it starts, to the clients' processors.
     pub(super) fn place_clients(self) -> Outcome<()> {
-        if let Self::Apart(server) = self {
-            let mut clients = rustix::thread::CpuSet::new();
-            (0..server).for_each(|at| clients.set(at));
-            rustix::thread::sched_setaffinity(None, &clients)?;
+        let mut clients = rustix::thread::CpuSet::new();
+        match self {
+            Self::Free => return Ok(()),
+            Self::Apart(server) => (0..server).for_each(|at| clients.set(at)),
+            Self::Together(server) => clients.set(server),
         }
-        Ok(())
+        Ok(rustix::thread::sched_setaffinity(None, &clients)?)
     }
 
     /// A server's command, so that it runs where it is to.
     fn place_server(self, command: Command) -> Command {
-        let Self::Apart(server) = self else { return command };
+        let (Self::Apart(server) | Self::Together(server)) = self else { return command };
         let mut placed = Command::new("taskset");
         placed.args(["--cpu-list", &server.to_string()]).arg(command.get_program());
         placed.args(command.get_args());

@@ -91,6 +91,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         match plan.placing {
             Placing::Free => "servers and clients where the kernel puts them",
             Placing::Apart(_) => "servers on the last processor, clients on the others",
+            Placing::Together(_) => "servers and clients on the last processor",
         },
     );
     plan.placing.place_clients()?;
