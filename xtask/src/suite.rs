@@ -124,6 +124,12 @@ pub(crate) fn clients(root: &Path, tally: &mut Tally) -> Clients {
         ("nbdsh", "python3-libnbd"),
         ("qemu-io", "qemu-utils"),
         ("qemu-img", "qemu-utils"),
+        ("nbdfuse", "libnbd-bin"),
+        ("fio", "fio"),
+        ("mkfs.ext4", "e2fsprogs"),
+        ("losetup", "mount"),
+        ("influxd", "influxdb"),
+        ("influx", "influxdb-client"),
     ];
     let mut left_out = Vec::new();
     for (program, package) in wanted {
@@ -134,9 +140,11 @@ pub(crate) fn clients(root: &Path, tally: &mut Tally) -> Clients {
             left_out.push(program);
         }
     }
-    if let Err(why) = namespaces() {
-        tally.leave_out("namespaces", why);
-        left_out.push("namespaces");
+    for (name, outcome) in [("namespaces", namespaces()), ("loops", loops())] {
+        if let Err(why) = outcome {
+            tally.leave_out(name, why);
+            left_out.push(name);
+        }
     }
     let python = redis_py(root).unwrap_or_else(|why| {
         tally.leave_out("redis-py", why);
@@ -159,6 +167,17 @@ fn namespaces() -> Outcome<()> {
     let rules = run(&["exec", &name, "nft", "add", "table", "inet", "cut"]);
     run(&["del", &name])?;
     rules
+}
+
+/// A file of FUSE as a block device: file systems on a disk of ours. Without root or the devices it cannot be.
+fn loops() -> Outcome<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("to mount takes root".into());
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        std::fs::metadata(device).map_err(|error| format!("{device}: {error}"))?;
+    }
+    quiet(Command::new("losetup").arg("-f"))
 }
 
 /// Makes `import redis` work: as it is, or with a copy below `target`, so that nothing of the

@@ -79,8 +79,17 @@ impl Served {
         complaints: impl Into<Stdio>,
         arguments: &[&str],
     ) -> Outcome<Self> {
+        Self::start_as(&["serve", "--port", "0"], complaints, arguments)
+    }
+
+    /// As [`Served::start_complaining_to`], by this subcommand.
+    pub(crate) fn start_as(
+        subcommand: &[&str],
+        complaints: impl Into<Stdio>,
+        arguments: &[&str],
+    ) -> Outcome<Self> {
         let mut child = Command::new(BINARY)
-            .args(["serve", "--port", "0"])
+            .args(subcommand)
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(complaints)
