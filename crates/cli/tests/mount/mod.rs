@@ -1,0 +1,109 @@
+//! A file system on a disk: nbdfuse makes the export a file, a loop device makes that a block device, and ext4 is on it.
+//!
+//! ```text
+//!   ext4 ─▶ /dev/loopN ─▶ a file of FUSE ─▶ nbdfuse ─▶ coreplane nbd serve
+//! ```
+//!
+//! Whatever becomes of a test, what was mounted is unmounted. A server that is gone leaves requests in the kernel that nobody
+//! answers until nbdfuse is killed: that is always first.
+
+use crate::disk::{Disk, run, succeeds};
+use crate::session::{Outcome, text};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What it takes, as `disk::lack` names it.
+pub(crate) const NEEDED: [&str; 4] = ["nbdfuse", "mkfs.ext4", "losetup", "loops"];
+
+pub(crate) struct Mount {
+    fuse: Child,
+    fuse_at: String,
+    device: Option<String>,
+    /// Where the file system is, if it is mounted.
+    pub(crate) at: PathBuf,
+    is_mounted: bool,
+}
+
+impl Mount {
+    /// The disk, which is being served, as a block device.
+    pub(crate) fn attach(disk: &Disk) -> Outcome<Self> {
+        let (fuse_at, at) = (disk.place.path("fuse"), disk.place.path("mount"));
+        for directory in [&fuse_at, &at] {
+            std::fs::create_dir_all(directory)?;
+        }
+        let fuse = Command::new("nbdfuse")
+            .arg(&fuse_at)
+            .arg(disk.uri("@device=1,interval=10ms"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let file = fuse_at.join("nbd");
+        let fuse_at = text(&fuse_at)?.to_owned();
+        let mut mount = Self { fuse, fuse_at, device: None, at, is_mounted: false };
+        while !file.exists() {
+            if let Some(status) = mount.fuse.try_wait()? {
+                return Err(format!("nbdfuse has ended: {status}").into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let device = succeeds("losetup", &["--show", "-f", text(&file)?])?;
+        mount.device = Some(device.trim().to_owned());
+        Ok(mount)
+    }
+
+    fn device(&self) -> Outcome<&str> {
+        self.device.as_deref().ok_or_else(|| "no loop device".into())
+    }
+
+    /// Makes a file system.
+    pub(crate) fn make(&self) -> Outcome<()> {
+        succeeds("mkfs.ext4", &["-q", "-b", "4096", self.device()?]).map(drop)
+    }
+
+    /// Replays the journal; then nothing is wrong with the file system.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        succeeds("e2fsck", &["-E", "journal_only", "-p", self.device()?])?;
+        succeeds("e2fsck", &["-f", "-n", self.device()?]).map(drop)
+    }
+
+    pub(crate) fn mount(&mut self) -> Outcome<&Path> {
+        succeeds("mount", &["-t", "ext4", self.device()?, text(&self.at)?])?;
+        self.is_mounted = true;
+        Ok(&self.at)
+    }
+
+    /// All in good order.
+    pub(crate) fn detach(mut self) -> Outcome<()> {
+        succeeds("umount", &[text(&self.at)?])?;
+        self.is_mounted = false;
+        self.check()?;
+        succeeds("losetup", &["-d", self.device()?])?;
+        self.device = None;
+        succeeds("umount", &[&self.fuse_at])?;
+        self.fuse.wait()?;
+        Ok(())
+    }
+
+    /// Ends nbdfuse: what waits for the device fails, and so does all that comes.
+    pub(crate) fn cut(&mut self) -> Outcome<()> {
+        // It may have ended already.
+        let _gone = self.fuse.kill().is_ok();
+        self.fuse.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _cut = self.cut().is_ok();
+        let at = self.at.display().to_string();
+        if self.is_mounted {
+            let _gone = run("umount", &["-l", &at]).is_ok();
+        }
+        if let Some(device) = self.device.take() {
+            let _gone = run("losetup", &["-d", &device]).is_ok();
+        }
+        let _gone = run("umount", &["-l", &self.fuse_at]).is_ok();
+    }
+}
