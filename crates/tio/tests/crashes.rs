@@ -387,6 +387,35 @@ fn an_extent_that_comes_late_is_empty() {
     }
 }
 
+/// The block of what was flushed is not another sector's before what replaces it is flushed.
+#[test]
+fn what_was_flushed_stays_until_what_replaces_it_is() {
+    let story = Story { sectors: 128, ..Story::new(1, 1) };
+    let sim = Sim::new(&story.sim_options(Model::File)).expect("memory");
+    let disk = Disk::simulated_create(sim.spaces(), &story.options()).expect("create");
+    let source = Source::of_connection(0);
+    let write = |sector: u64, byte: u8| {
+        let mut tios = [Tio::write(sector * SECTOR, vec![byte; SECTOR as usize])];
+        disk.run(&source, &mut tios);
+        assert!(tios[0].outcome.is_ok());
+    };
+    (0..128).for_each(|sector| write(sector, 1));
+    for step in 0..80_u8 {
+        write(0, 2 * step);
+        disk.flush().expect("flush");
+        write(0, 2 * step + 1);
+        (0..3).for_each(|at| write(1 + (u64::from(step) * 3 + at) % 127, step));
+        for seed in 0..4 {
+            let sim = sim.crash(Eviction::Seeded(seed)).reopen().expect("memory");
+            let disk = Disk::simulated_open(sim.spaces(), &story.options()).expect("open");
+            let mut tios = [Tio::read(0, 1)];
+            disk.run(&source, &mut tios);
+            assert!(tios[0].outcome.is_ok());
+            assert_eq!(tios[0].bytes[0] / 2, step, "of step {step}, {seed}");
+        }
+    }
+}
+
 /// A process that is killed leaves all that it has stored.
 #[test]
 fn a_killed_process_loses_nothing() {

@@ -226,7 +226,7 @@ impl Disk {
     /// As [`Disk::flush`].
     pub fn close(mut self) -> Result<()> {
         self.end();
-        self.flush()
+        self.shared.commit()
     }
 
     /// Ends the threads.
@@ -243,7 +243,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         self.end();
         // Who wants to know whether it went well closes it.
-        let _flushed = self.flush().is_ok();
+        let _committed = self.shared.commit().is_ok();
     }
 }
 
@@ -285,9 +285,14 @@ impl Shared {
         Ok(owner)
     }
 
+    /// Makes all durable, and names it.
+    fn commit(&self) -> Result<()> {
+        self.volumes.iter().try_for_each(Volume::commit)
+    }
+
     fn flush(&self) -> Result<()> {
         let volumes = self.volumes.iter();
         let all = if coreplane_pmem::mutant!("tio.flush.one") { 1 } else { self.volumes.len() };
-        volumes.take(all).try_for_each(Volume::commit)
+        volumes.take(all).try_for_each(Volume::flush)
     }
 }

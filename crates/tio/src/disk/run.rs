@@ -250,9 +250,12 @@ impl Shared {
             let mut all = tios.iter().zip(places);
             let is_asked = all.clone().any(is_fua) && !coreplane_pmem::mutant!("tio.fua.late");
             let is_crowded = all.any(is_write) && volume.is_crowded();
-            if (is_asked || is_crowded)
-                && let Err(error) = volume.commit()
-            {
+            let done = match (is_crowded, is_asked) {
+                (true, _) => volume.commit(),
+                (false, true) => volume.flush(),
+                (false, false) => Ok(()),
+            };
+            if let Err(error) = done {
                 let what = error.to_string();
                 for (tio, place) in tios.iter_mut().zip(places) {
                     if is_fua((tio, place)) {

@@ -50,7 +50,8 @@ impl Volume {
         self.give_back(&batch.replaced);
     }
 
-    /// Readers see what was staged; it waits for a commit. False if the journal has no room for it before one.
+    /// Readers see what was staged; it waits for a flush, and its name for a commit. False if the journal has no room for it
+    /// before one.
     pub(super) fn note(&self, batch: &mut Batch) -> bool {
         batch.replaced.clear();
         let mut pending = coreplane_pmem::spin::lock(&self.pending);
@@ -59,14 +60,21 @@ impl Volume {
             return false;
         }
         for (sector, word) in batch.names.drain(..) {
-            journal.note(self.space(), sector, word);
-            // A name that waits was never in the pool. One that is being committed does not wait any more.
-            if let Some(before) = pending.insert(sector, word) {
-                batch.replaced.extend(Name::block_of(before));
-            }
+            let number = journal.note(self.space(), sector, word);
             let seen = self.exchange(sector, word);
             if mutant!("tio.block.reused") {
                 batch.replaced.extend(seen);
+            }
+            // A name that waits was never in the pool. One that is being committed does not wait any more.
+            let Some((before, noted)) = pending.names.insert(sector, (word, number)) else {
+                continue;
+            };
+            let Some(block) = Name::block_of(before) else { continue };
+            if noted > journal.flushing() || mutant!("tio.superseded.reused") {
+                batch.replaced.push(block);
+            } else {
+                // It was flushed: until this one is, a power cut leaves that.
+                pending.superseded.push(block);
             }
         }
         drop(journal);
@@ -75,39 +83,71 @@ impl Volume {
         true
     }
 
-    /// Makes durable all that was written before.
+    /// Makes durable all that was written before: by one sync, where a fence is one.
+    ///
+    /// # Errors
+    /// [`Error::Sync`](crate::Error::Sync), for ever after.
+    pub(crate) fn flush(&self) -> Result<()> {
+        if self.is_durable_at_once() {
+            return self.commit();
+        }
+        let _alone = coreplane_pmem::spin::lock(&self.naming);
+        self.flush_alone()
+    }
+
+    fn flush_alone(&self) -> Result<()> {
+        match self.begin_flush() {
+            (false, superseded) if superseded.is_empty() => Ok(self.space().check_sync()?),
+            (_, superseded) => {
+                self.space().fence()?;
+                self.give_back(&superseded);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether anything was noted since the last flush, and the blocks that are free behind the next.
+    fn begin_flush(&self) -> (bool, Vec<u32>) {
+        let mut pending = coreplane_pmem::spin::lock(&self.pending);
+        let is_new = coreplane_pmem::spin::lock(&self.journal).begin_flush();
+        (is_new, std::mem::take(&mut pending.superseded))
+    }
+
+    /// Makes durable all that was written before, and names it in the pool.
     ///
     /// # Errors
     /// [`Error::Sync`](crate::Error::Sync), for ever after.
     pub(crate) fn commit(&self) -> Result<()> {
-        self.commit_noted(true)
-    }
-
-    /// The same; the journal says so with the same fence, or not at all.
-    pub(super) fn commit_noted(&self, is_said: bool) -> Result<()> {
         let _alone = coreplane_pmem::spin::lock(&self.naming);
         let (names, noted) = {
             let mut pending = coreplane_pmem::spin::lock(&self.pending);
             let noted = coreplane_pmem::spin::lock(&self.journal).last();
-            (std::mem::take(&mut *pending), noted)
+            (std::mem::take(&mut pending.names), noted)
         };
         let fresh = self.take_fresh();
         if names.is_empty() && fresh.is_empty() {
-            return Ok(self.space().check_sync()?);
+            return self.flush_alone();
         }
         if !mutant!("tio.name.early") {
+            let (_, superseded) = self.begin_flush();
             self.space().fence()?;
+            self.give_back(&superseded);
         }
         let named = |sector: &u64| {
             let word = self.space().word::<Durable>(self.name_offset(*sector)?)?;
             Name::block_of(word.load())
         };
         let replaced: Vec<u32> = names.keys().filter_map(named).collect();
-        self.store_names(names.into_iter(), &fresh);
-        if is_said {
-            coreplane_pmem::spin::lock(&self.journal).commit(self.space(), noted);
+        let names = names.into_iter().map(|(sector, (word, _))| (sector, word));
+        self.store_names(names, &fresh);
+        if !mutant!("tio.commit.early") {
+            self.space().fence()?;
         }
-        self.space().fence()?;
+        if !self.is_durable_at_once() {
+            // Not before the names are durable: what was flushed is nowhere else.
+            coreplane_pmem::spin::lock(&self.journal).commit(self.space(), noted);
+            self.space().fence()?;
+        }
         if !mutant!("tio.block.reused") {
             self.give_back(&replaced);
         }

@@ -1,13 +1,14 @@
-//! The journal: writes that wait for a commit, for the next opening after a process that was killed.
+//! The journal: writes whose names wait for a commit, for the next opening.
 //!
 //! ```text
 //!   committed │ sector  name  number  check │ sector  name  number  check │ …       a ring
 //! ```
 //!
-//! Where a fence is a sync, names wait in DRAM, lest the medium has a name before its bytes. A process that is killed would
-//! lose them, though the bytes are in the file. So each is noted here as well: it counts at the next opening if its number is
-//! above the last that was committed, its check is right, and the block holds the bytes of that name. After a power cut some
-//! may count and others not, as with every cache of a disk.
+//! Where a fence is a sync, names wait in DRAM, lest the medium has a name before its bytes. Each is noted here as well: it
+//! counts at the next opening if its number is above the last that was committed, its check is right, and the block holds the
+//! bytes of that name. So one sync of bytes and entries makes writes durable, in whatever order they reach the medium, and a
+//! process that is killed loses none. A block that was flushed is kept until what replaces it is flushed, too: an entry whose
+//! bytes the power has taken does not count, and the one before it does.
 
 use super::Volume;
 use super::layout::WORD;
@@ -29,9 +30,10 @@ const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 pub(super) struct Journal {
     start: u64,
     capacity: u64,
-    /// The number of the last entry, and of the last one that is committed.
+    /// The number of the last entry, of the last one that is committed, and of the last one that is flushed, or is being.
     last: u64,
     committed: u64,
+    flushing: u64,
 }
 
 /// A write that was noted.
@@ -64,15 +66,15 @@ pub(super) fn journal_pages(entries: u64, page_len: u32) -> u64 {
 impl Journal {
     /// The journal in these pages.
     pub(super) fn new(start: u64, capacity: u64) -> Self {
-        Self { start, capacity, last: 0, committed: 0 }
+        Self { start, capacity, last: 0, committed: 0, flushing: 0 }
     }
 
     fn place(&self, number: u64) -> u64 {
         self.start + HEAD + number % self.capacity * ENTRY
     }
 
-    /// Notes a write.
-    pub(super) fn note(&mut self, space: &Space, sector: u64, word: u64) {
+    /// Notes a write: its number.
+    pub(super) fn note(&mut self, space: &Space, sector: u64, word: u64) -> u64 {
         self.last += 1;
         let entry = Entry { sector, word, number: self.last };
         let place = self.place(self.last);
@@ -83,7 +85,20 @@ impl Journal {
                 word.store(value);
             }
         }
-        space.flush(place, ENTRY);
+        if !mutant!("tio.journal.flush") {
+            space.flush(place, ENTRY);
+        }
+        self.last
+    }
+
+    /// The number up to which all are flushed, or are being.
+    pub(super) fn flushing(&self) -> u64 {
+        self.flushing
+    }
+
+    /// All that was noted is to be flushed; false if it is.
+    pub(super) fn begin_flush(&mut self) -> bool {
+        std::mem::replace(&mut self.flushing, self.last) != self.last
     }
 
     /// The last entry: what is committed next.
@@ -114,12 +129,10 @@ impl Journal {
     fn open(&mut self, space: &Space) -> Vec<Entry> {
         let load = |at| space.word::<Durable>(at).map_or(0, |word| word.load());
         let word = load(self.start);
-        self.committed = word & NUMBER;
+        // If nobody knows which entries are committed all of the ring count: it has the last ones, so that the last entry of
+        // a sector is what the pool has, or newer.
+        self.committed = if word == committed_word(word) { word & NUMBER } else { 0 };
         self.last = self.committed;
-        if word != 0 && word != committed_word(word) {
-            // Nobody knows which of the entries count: none, and those that come are told from them.
-            self.committed = NUMBER;
-        }
         let mut entries = BTreeMap::new();
         for at in 0..self.capacity {
             let place = self.start + HEAD + at * ENTRY;
@@ -130,13 +143,8 @@ impl Journal {
                 entries.insert(number, entry);
                 self.last = self.last.max(number);
             }
-            if self.committed == NUMBER && number < NUMBER && check == check_of(entry) {
-                self.last = self.last.max(number);
-            }
         }
-        if self.committed == NUMBER {
-            self.committed = self.last;
-        }
+        self.flushing = self.last;
         entries.into_values().collect()
     }
 }
@@ -178,17 +186,16 @@ impl Volume {
         let left: Vec<u32> = adopted.difference(&kept).copied().collect();
         self.space().retire_all(&left);
         self.blocks.lock().free.retain(|page| !adopted.contains(page));
+        let last = self.journal.lock().last;
         for (sector, word) in made {
             self.take_in(sector / self.geometry.extent_sectors())?;
             self.exchange(sector, word);
-            self.pending.lock().insert(sector, word);
+            self.pending.lock().names.insert(sector, (word, last));
         }
-        // First the names: an opening that is cut off finds the same again.
-        self.commit_noted(false)?;
-        let mut journal = self.journal.lock();
-        let (said, last) = (self.space().word::<Durable>(journal.start), journal.last);
+        self.commit()?;
+        let said = self.space().word::<Durable>(self.journal.lock().start);
         if said.is_some_and(|said| last > 0 && said.load() != committed_word(last)) {
-            journal.commit(self.space(), last);
+            self.journal.lock().commit(self.space(), last);
             self.space().fence()?;
         }
         Ok(())

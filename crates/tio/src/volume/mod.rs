@@ -22,9 +22,8 @@
 //! # Where a fence is a sync
 //!
 //! A write is acknowledged when its bytes are stored, as a disk does whose cache is volatile: readers see it, and
-//! [`Volume::commit`] makes it durable. Its names wait in DRAM for two syncs, the first of the bytes; so a power cut leaves
-//! each sector as it was at the last commit, or as it was written since. No writer waits for a sync, but when all spare
-//! blocks are taken by writes that are not durable. A process that is killed loses none of them (`journal`).
+//! [`Volume::flush`] makes it durable by one sync, with what the `journal` says of it. Its name waits in DRAM for a
+//! [`Volume::commit`], which names many at once. No writer waits for a sync, but when spare blocks or journal are taken.
 //!
 //! # Extents
 //!
@@ -70,7 +69,7 @@ pub(crate) struct Volume {
     extents: Box<[OnceLock<Extent>]>,
     blocks: Mutex<Blocks>,
     /// What waits for a commit, where a fence is a sync.
-    pending: Mutex<HashMap<u64, u64>>,
+    pending: Mutex<Pending>,
     /// Extents whose map page the directory does not name yet.
     fresh: Mutex<Vec<u64>>,
     /// The same, for the next opening.
@@ -83,6 +82,15 @@ pub(crate) struct Volume {
     spares: Mutex<Vec<Batch>>,
     /// Bits of the directory that were set right when it was opened.
     pub(crate) repaired: u64,
+}
+
+/// What waits for a commit.
+#[derive(Debug, Default)]
+struct Pending {
+    /// Of sectors: their names to be, and the numbers under which those are noted.
+    names: HashMap<u64, (u64, u64)>,
+    /// Blocks that were flushed, and are free once what has replaced them is.
+    superseded: Vec<u32>,
 }
 
 /// An extent that is in the partition.
@@ -166,8 +174,11 @@ impl Volume {
 
     /// True if writes that wait for a commit have taken half of the spare blocks, or of the journal.
     pub(crate) fn is_crowded(&self) -> bool {
-        coreplane_pmem::spin::lock(&self.pending).len() as u64 > self.spare() / 2
-            || coreplane_pmem::spin::lock(&self.journal).is_crowded()
+        let taken = {
+            let pending = coreplane_pmem::spin::lock(&self.pending);
+            pending.names.len() + pending.superseded.len()
+        };
+        taken as u64 > self.spare() / 2 || coreplane_pmem::spin::lock(&self.journal).is_crowded()
     }
 
     /// Extents for which there still is room here.

@@ -8,7 +8,7 @@ use super::{Batch, Extent, Volume};
 use crate::error::{Error, Result};
 use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Space};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -127,7 +127,7 @@ impl Volume {
             directory,
             extents,
             blocks: Mutex::default(),
-            pending: Mutex::new(HashMap::new()),
+            pending: Mutex::default(),
             journal: Mutex::new(journal),
             fresh: Mutex::default(),
             naming: Mutex::default(),

@@ -107,7 +107,7 @@ impl Volume {
         let pending = coreplane_pmem::spin::lock(&self.pending);
         let stored = self.space().word::<Durable>(offset).map_or(0, |word| word.load());
         let is_other = Name::of_word(stored) != Name::of_word(self.name_word(sector));
-        is_other && !pending.contains_key(&sector)
+        is_other && !pending.names.contains_key(&sector)
     }
 }
 

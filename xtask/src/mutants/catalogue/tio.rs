@@ -19,6 +19,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.directory.flush", "an extent that the directory does not have", CRASHES),
     Mutant::new("tio.block.flush", "bytes that are not written back", CRASHES),
     Mutant::new("tio.journal.empty", "a killed process loses what waits for a commit", CRASHES),
+    Mutant::new("tio.journal.flush", "a flush that does not cover the journal", CRASHES),
+    Mutant::new("tio.superseded.reused", "what was flushed goes before what replaces it", CRASHES),
+    Mutant::new("tio.commit.early", "the journal forgets what has no durable name", CRASHES),
     Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
 ];
