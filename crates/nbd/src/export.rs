@@ -44,7 +44,7 @@ impl Parameters {
 
 impl Export {
     /// True if a client can ask for it.
-    pub(crate) fn has_good_name(&self) -> bool {
+    pub fn has_good_name(&self) -> bool {
         let Self { name, .. } = self;
         !name.is_empty() && name.len() <= STRING_MAX / 2 && !name.contains(['@', '\0'])
     }

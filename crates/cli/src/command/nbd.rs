@@ -44,6 +44,11 @@ fn open(pool: &NbdPool) -> Result<Disk, Failure> {
 
 fn open_or_create(serve: &NbdServe) -> Result<Disk, Failure> {
     let path = &serve.pool.pool;
+    // A disk is not made for a server that cannot be.
+    if !config(serve, String::new()).export.has_good_name() {
+        let error = coreplane_nbd::Error::Name(serve.export.clone());
+        return Err(Failure::new(REFUSED, error.to_string()));
+    }
     let options = Options {
         size: serve.size,
         partitions: serve.queues,
