@@ -14,7 +14,7 @@ mod pool;
 mod session;
 
 use disk::{Disk, lack, rounds};
-use mount::Mount;
+use mount::{Mount, bytes_of};
 use pool::Place;
 use session::{Outcome, Served};
 use std::fs::File;
@@ -34,12 +34,6 @@ fn mix(bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
-}
-
-/// Bytes that follow from a number, which they begin with.
-fn bytes_of(number: u64, len: usize) -> Vec<u8> {
-    let words = (1..).map(|word| mix(number << 16 ^ word)).flat_map(u64::to_le_bytes);
-    number.to_le_bytes().into_iter().chain(words).take(len).collect()
 }
 
 fn file_len(number: u64) -> usize {

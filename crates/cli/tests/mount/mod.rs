@@ -7,7 +7,10 @@
 //! Whatever becomes of a test, what was mounted is unmounted. A server that is gone leaves requests in the kernel that nobody
 //! answers until nbdfuse is killed: that is always first.
 
+#![allow(dead_code, reason = "each test takes what it needs")]
+
 use crate::disk::{Disk, run, succeeds};
+use crate::pool::Place;
 use crate::session::{Outcome, text};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,13 +31,18 @@ pub(crate) struct Mount {
 impl Mount {
     /// The disk, which is being served, as a block device.
     pub(crate) fn attach(disk: &Disk) -> Outcome<Self> {
-        let (fuse_at, at) = (disk.place.path("fuse"), disk.place.path("mount"));
+        Self::attach_export(&disk.uri("@device=1,interval=10ms"), &disk.place)
+    }
+
+    /// An export as a block device.
+    pub(crate) fn attach_export(uri: &str, place: &Place) -> Outcome<Self> {
+        let (fuse_at, at) = (place.path("fuse"), place.path("mount"));
         for directory in [&fuse_at, &at] {
             std::fs::create_dir_all(directory)?;
         }
         let fuse = Command::new("nbdfuse")
             .arg(&fuse_at)
-            .arg(disk.uri("@device=1,interval=10ms"))
+            .arg(uri)
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
@@ -63,8 +71,7 @@ impl Mount {
 
     /// Replays the journal; then nothing is wrong with the file system.
     pub(crate) fn check(&self) -> Outcome<()> {
-        succeeds("e2fsck", &["-E", "journal_only", "-p", self.device()?])?;
-        succeeds("e2fsck", &["-f", "-n", self.device()?]).map(drop)
+        check(self.device()?)
     }
 
     pub(crate) fn mount(&mut self) -> Outcome<&Path> {
@@ -92,6 +99,25 @@ impl Mount {
         self.fuse.wait()?;
         Ok(())
     }
+}
+
+/// Replays the journal of the file system in a device or a file; then nothing is wrong with it.
+pub(crate) fn check(image: &str) -> Outcome<()> {
+    succeeds("e2fsck", &["-E", "journal_only", "-p", image])?;
+    succeeds("e2fsck", &["-f", "-n", image]).map(drop)
+}
+
+fn mix(bits: u64) -> u64 {
+    let mut bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// Bytes that follow from a number, which they begin with.
+pub(crate) fn bytes_of(number: u64, len: usize) -> Vec<u8> {
+    let words = (1..).map(|word| mix(number << 16 ^ word)).flat_map(u64::to_le_bytes);
+    number.to_le_bytes().into_iter().chain(words).take(len).collect()
 }
 
 impl Drop for Mount {
