@@ -3,12 +3,18 @@
 //!
 //! Only this thread touches the socket. While no flush is under way it waits in a plain read; else for
 //! the socket and the bell of `flush`.
+//!
+//! A client that has one request under way sends the next as soon as it has the reply. To sleep and be woken takes longer than
+//! that, so while requests come so soon the thread looks for the next some microseconds before it sleeps: as long as no other
+//! connection's thread is awake, whose processor it might take.
 
 use crate::conversation::Conversation;
 use crate::stream::Stream;
 use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes that are read at once: a turn of 4 KiB writes, nearly.
@@ -21,7 +27,16 @@ pub(crate) struct Connection<'a> {
     pub(crate) conversation: Conversation,
     /// The server ends.
     pub(crate) is_ending: &'a AtomicBool,
+    /// Connections whose threads do not sleep.
+    pub(crate) awake: &'a AtomicUsize,
+    /// The last request came within [`SOON`].
+    pub(crate) comes_soon: bool,
 }
+
+/// So long a connection looks for its next request before it sleeps.
+const LINGER: Duration = Duration::from_micros(50);
+/// A request that has come within that, the time of two wake-ups included, will be followed by another as soon.
+const SOON: Duration = Duration::from_micros(100);
 
 impl Connection<'_> {
     /// Serves until the client goes, or misbehaves, or the server ends; what is under way is then
@@ -31,7 +46,9 @@ impl Connection<'_> {
     /// Of the socket.
     pub(crate) fn run(mut self, handshake_timeout: Duration) -> io::Result<()> {
         self.stream.prepare()?;
+        self.awake.fetch_add(1, Ordering::Relaxed);
         let served = self.serve(Instant::now() + handshake_timeout);
+        self.awake.fetch_sub(1, Ordering::Relaxed);
         let mut stream = self.stream;
         let finished = self.conversation.wait(&mut stream);
         served.and(finished)
@@ -104,11 +121,33 @@ impl Connection<'_> {
                 break;
             }
         }
-        loop {
+        let began = Instant::now();
+        if let Some(outcome) = self.linger(buffer, began) {
+            return outcome;
+        }
+        self.awake.fetch_sub(1, Ordering::Relaxed);
+        let outcome = loop {
             match stream.read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                outcome => return outcome,
+                outcome => break outcome,
             }
+        };
+        self.awake.fetch_add(1, Ordering::Relaxed);
+        self.comes_soon = began.elapsed() < SOON;
+        outcome
+    }
+
+    /// Looks for bytes for a while, if they come soon and nobody else is awake.
+    fn linger(&self, buffer: &mut [u8], began: Instant) -> Option<io::Result<usize>> {
+        let is_alone = || self.awake.load(Ordering::Relaxed) <= 1;
+        let mut outcome = None;
+        while outcome.is_none() && self.comes_soon && is_alone() && began.elapsed() < LINGER {
+            outcome = match recv(self.stream, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((read, _)) => Some(Ok(read)),
+                Err(Errno::AGAIN | Errno::INTR) => None,
+                Err(error) => Some(Err(error.into())),
+            };
         }
+        outcome
     }
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the server waits before it accepts again when it could not, for want of descriptors.
@@ -70,6 +70,8 @@ struct Host {
     config: Config,
     disk: Arc<dyn Disk>,
     is_ending: AtomicBool,
+    /// Connections whose threads do not sleep.
+    awake: AtomicUsize,
     wake: Wake,
     connections: Mutex<HashMap<u64, Arc<Stream>>>,
     /// A connection has gone.
@@ -122,6 +124,7 @@ impl Server {
             config,
             disk,
             is_ending: AtomicBool::new(false),
+            awake: AtomicUsize::new(0),
             wake,
             connections: Mutex::default(),
             gone: Condvar::new(),
@@ -186,8 +189,10 @@ impl Host {
             let host = &entry.host;
             let conversation =
                 Conversation::new(host.config.export.clone(), host.disk.clone(), number);
-            let is_ending = &host.is_ending;
-            let connection = Connection { stream: &stream, conversation, is_ending };
+            let (is_ending, awake) = (&host.is_ending, &host.awake);
+            let stream = &*stream;
+            let connection =
+                Connection { stream, conversation, is_ending, awake, comes_soon: false };
             // A connection that fails has failed for its client, who sees that.
             drop(connection.run(host.config.handshake_timeout));
         };
