@@ -227,3 +227,33 @@ fn a_killed_process_loses_nothing_to_a_long_write() {
         assert_eq!(run(&disk, 0, Tio::read(0, 1)), [3], "killed at fence {fence}");
     }
 }
+
+/// Two fences a batch, however many sectors it has; on a file none, and one sync a flush.
+#[test]
+fn a_batch_takes_two_fences_and_a_flush_of_a_file_one_sync() {
+    for model in [Model::X86, Model::File] {
+        let options = options(512 * SECTOR, 1, Mode::MultiQueue);
+        let len = Disk::partition_len(&options).expect("a size");
+        let simulated = SimOptions { len, max_len: len, model, ..SimOptions::default() };
+        let sim = Sim::new(&simulated).expect("memory");
+        let disk = Disk::simulated_create(sim.spaces(), &options).expect("create");
+        run(&disk, 0, Tio::write(0, sectors(1, 512)));
+        disk.flush().expect("flush");
+        let is_file = model == Model::File;
+        for count in [1, 16] {
+            let mut tios: Vec<Tio> =
+                (0..count).map(|at| Tio::write(at * 8 * SECTOR, sectors(2, 1))).collect();
+            let (_, cost) = sim.cost_of(|| disk.run(&source(0), &mut tios));
+            assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
+            assert_eq!(cost.fences, if is_file { 0 } else { 2 }, "{count} sectors, {model:?}");
+            if !is_file {
+                // Those of the blocks, and a line of names for each.
+                assert_eq!(cost.flushed_lines.len() as u64, count * 65, "{count} sectors");
+            }
+            let (_, cost) = sim.cost_of(|| disk.flush().expect("flush"));
+            assert_eq!(cost.fences, u64::from(is_file), "{model:?}");
+            let (_, cost) = sim.cost_of(|| run(&disk, 0, Tio::read(0, 8 * SECTOR)));
+            assert_eq!((cost.fences, cost.flushes, cost.stores), (0, 0, 0));
+        }
+    }
+}
