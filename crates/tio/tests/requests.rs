@@ -257,3 +257,41 @@ fn a_batch_takes_two_fences_and_a_flush_of_a_file_one_sync() {
         }
     }
 }
+
+/// It has its old length or the new one, and all that it had.
+#[test]
+fn a_disk_whose_growth_is_cut_while_it_goes_on_has_what_it_had() {
+    const SHORT: u64 = 1024;
+    let before = Options { sector_len: SHORT as u32, ..options(200 * SHORT, 1, Mode::MultiQueue) };
+    let size = 700 * SHORT;
+    let len = Disk::partition_len(&before).expect("a size");
+    let (max_len, page_size) = (4 * len + (2 << 20), SHORT as u32);
+    let (mut lengths, mut cuts) = (std::collections::BTreeSet::new(), 0);
+    for model in [Model::X86, Model::File] {
+        for (fence, seed) in (0..12).flat_map(|fence| (0..6).map(move |seed| (fence, seed))) {
+            let simulated = SimOptions { len, max_len, page_size, model, ..SimOptions::default() };
+            let sim = Sim::new(&simulated).expect("memory");
+            let disk = Disk::simulated_create(sim.spaces(), &before).expect("create");
+            (0..200)
+                .for_each(|at| drop(run(&disk, 0, Tio::write(at * SHORT, vec![at as u8; 1024]))));
+            disk.close().expect("close");
+            // As another process: pages have no roles yet.
+            let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
+            let began = sim.events();
+            Disk::simulated_grow(sim.spaces(), size).expect("grow");
+            if fence > sim.fences_since(began) {
+                continue;
+            }
+            let image = sim.crash_at_fence(began, fence, Eviction::Seeded(seed));
+            let sim = image.reopen().expect("memory");
+            let disk = Disk::simulated_open(sim.spaces(), &before).expect("open");
+            lengths.insert(disk.len());
+            cuts += 1;
+            for at in 0..200 {
+                assert_eq!(run(&disk, 0, Tio::read(at * SHORT, SHORT)), vec![at as u8; 1024]);
+            }
+            disk.check_blocks().expect("blocks");
+        }
+    }
+    assert!(cuts > 30 && lengths.len() == 2, "{cuts} cuts, {lengths:?}");
+}

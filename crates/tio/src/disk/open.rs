@@ -56,26 +56,23 @@ impl Disk {
             }
             paths = (0..partitions).map(|partition| partition_path(path, partition)).collect();
         }
-        let mut pools = Vec::new();
-        for (partition, place) in (0..).zip(&paths) {
-            let identity = Identity { disk, partition, partitions };
-            let pool = Volume::create(place, identity, geometry, options.media.clone());
-            match pool {
-                Ok(pool) => pools.push(pool),
-                Err(error) => {
-                    // None of those that are removed was a disk's yet.
-                    let made = pools.iter().filter_map(|pool: &Pool| pool.path());
-                    made.for_each(|path| drop(std::fs::remove_file(path)));
-                    if is_made {
-                        drop(std::fs::remove_dir(path));
-                    }
-                    return Err(error);
-                }
+        let mut pools: Vec<Pool> = Vec::new();
+        let mut make = || {
+            for (partition, place) in (0..).zip(&paths) {
+                let identity = Identity { disk, partition, partitions };
+                pools.push(Volume::create(place, identity, geometry, options.media.clone())?);
             }
-        }
-        // The first one last: a disk whose making was cut off has none.
-        for pool in pools.iter().rev() {
-            Volume::finish_making(pool, geometry)?;
+            // The first one last: a disk whose making was cut off has none.
+            pools.iter().rev().try_for_each(|pool| Volume::finish_making(pool, geometry))
+        };
+        if let Err(error) = make() {
+            // None of those that are removed was a disk's yet.
+            let made = pools.iter().filter_map(|pool| pool.path());
+            made.for_each(|path| drop(std::fs::remove_file(path)));
+            if is_made {
+                drop(std::fs::remove_dir(path));
+            }
+            return Err(error);
         }
         let volumes: Result<Vec<Volume>> = pools.into_iter().map(Volume::of_fresh).collect();
         Self::over(volumes?, options, paths)
@@ -148,6 +145,18 @@ impl Disk {
         let open = |space: &Arc<Space>| Volume::of(Pool::simulated_open(Arc::clone(space))?);
         let volumes: Result<Vec<Volume>> = spaces.iter().map(open).collect();
         Ok(Self::without_threads(volumes?, options)?.0)
+    }
+
+    /// As [`Disk::grow`], in memories of the simulator.
+    ///
+    /// # Errors
+    /// As [`Disk::grow`].
+    pub fn simulated_grow(spaces: &[Arc<Space>], size: u64) -> Result<()> {
+        spaces.iter().try_for_each(|space| {
+            let volume = Volume::of(Pool::simulated_open(Arc::clone(space))?)?;
+            let sectors = size.div_ceil(u64::from(volume.geometry().sector_len));
+            volume.grow(sectors)
+        })
     }
 
     fn without_threads(volumes: Vec<Volume>, options: &Options) -> Result<(Self, usize)> {

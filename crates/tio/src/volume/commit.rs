@@ -145,8 +145,9 @@ impl Volume {
         }
         if !self.is_durable_at_once() {
             // Not before the names are durable: what was flushed is nowhere else.
-            coreplane_pmem::spin::lock(&self.journal).commit(self.space(), noted);
+            coreplane_pmem::spin::lock(&self.journal).store_committed(self.space(), noted);
             self.space().fence()?;
+            coreplane_pmem::spin::lock(&self.journal).note_committed(noted);
         }
         if !mutant!("tio.block.reused") {
             self.give_back(&replaced);

@@ -106,13 +106,18 @@ impl Journal {
         self.last
     }
 
-    /// All entries up to this one are in the map; durable with the next fence.
-    pub(super) fn commit(&mut self, space: &Space, number: u64) {
-        self.committed = number;
+    /// Says that all entries up to this one are in the map; durable with the next fence.
+    pub(super) fn store_committed(&self, space: &Space, number: u64) {
         if let Some(word) = space.word::<Durable>(self.start) {
             word.store(committed_word(number));
             word.flush();
         }
+    }
+
+    /// That is durable: the places of those entries are free. Not before, or the ring would have some that are newer and some
+    /// that are older than what an opening takes for committed.
+    pub(super) fn note_committed(&mut self, number: u64) {
+        self.committed = number;
     }
 
     /// True if it has room for half of its entries at most.
@@ -150,11 +155,12 @@ impl Journal {
 }
 
 impl Volume {
-    /// Makes the writes that were noted and are not committed, as far as their bytes are there.
+    /// Makes the writes that were noted and are not committed, as far as their bytes are there. Extents whose map pages are
+    /// `lost` have others behind that: their pages must not be blocks that count.
     ///
     /// # Errors
     /// As [`Volume::commit`].
-    pub(super) fn replay(&self) -> Result<()> {
+    pub(super) fn replay(&self, lost: &[u64]) -> Result<()> {
         let entries = self.journal.lock().open(self.space());
         let (mut adopted, mut made) = (HashSet::new(), BTreeMap::new());
         let len = self.geometry.sector_len;
@@ -186,6 +192,7 @@ impl Volume {
         let left: Vec<u32> = adopted.difference(&kept).copied().collect();
         self.space().retire_all(&left);
         self.blocks.lock().free.retain(|page| !adopted.contains(page));
+        self.replace_lost(lost)?;
         let last = self.journal.lock().last;
         for (sector, word) in made {
             self.take_in(sector / self.geometry.extent_sectors())?;
@@ -195,8 +202,9 @@ impl Volume {
         self.commit()?;
         let said = self.space().word::<Durable>(self.journal.lock().start);
         if said.is_some_and(|said| last > 0 && said.load() != committed_word(last)) {
-            self.journal.lock().commit(self.space(), last);
+            self.journal.lock().store_committed(self.space(), last);
             self.space().fence()?;
+            self.journal.lock().note_committed(last);
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ pub(crate) struct Volume {
     pending: Mutex<Pending>,
     /// Extents whose map page the directory does not name yet.
     fresh: Mutex<Vec<u64>>,
-    /// The same, for the next opening.
+    /// What waits, noted for the next opening.
     journal: Mutex<Journal>,
     /// Of the one who stores names.
     naming: Mutex<()>,

@@ -138,8 +138,7 @@ impl Volume {
         };
         let lost = volume.find_extents()?;
         volume.find_free();
-        volume.replace_lost(&lost)?;
-        volume.replay()?;
+        volume.replay(&lost)?;
         Ok(volume)
     }
 
@@ -178,7 +177,7 @@ impl Volume {
     }
 
     /// Nobody knows where the names of these extents are: their sectors are damaged until they are written again.
-    fn replace_lost(&self, lost: &[u64]) -> Result<()> {
+    pub(super) fn replace_lost(&self, lost: &[u64]) -> Result<()> {
         for extent in lost {
             self.take_in(*extent)?;
             let first = extent * self.geometry.extent_sectors();

@@ -32,7 +32,7 @@ impl Change<'_> {
 
 impl Volume {
     /// Makes changes in their order, all of extents that are here. Durable when it returns, or, where a fence is a sync,
-    /// after the next [`Volume::commit`]. Each sector is changed as a whole.
+    /// after the next [`Volume::flush`]. Each sector is changed as a whole.
     ///
     /// # Errors
     /// [`Error::NoSpace`] and [`Error::Damaged`] (of a sector that is changed in part): some of what comes before may be
