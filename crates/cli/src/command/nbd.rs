@@ -1,6 +1,6 @@
 //! A disk behind the NBD protocol.
 
-mod exported;
+mod export;
 
 use crate::arguments::{Nbd, NbdGrow, NbdPool, NbdServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
@@ -9,7 +9,7 @@ use crate::terms;
 use coreplane_nbd::{Config, Export, Server};
 use coreplane_pmem::PoolError;
 use coreplane_tio::{Disk, Error, Options};
-use exported::Exported;
+use export::DiskExport;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -97,7 +97,7 @@ fn serve(serve: &NbdServe) -> Outcome {
         let message = "the sectors of the disk are smaller than those that NBD promises";
         return Err(Failure::new(REFUSED, message));
     }
-    let exported = Arc::new(Exported::new(Arc::clone(&disk))?);
+    let exported = Arc::new(DiskExport::new(Arc::clone(&disk))?);
     let config = config(serve, format!("coreplane, medium {name}"));
     let server = Server::bind(config, Arc::clone(&exported) as Arc<dyn coreplane_nbd::Disk>)
         .map_err(|error| Failure::new(REFUSED, error.to_string()))?;

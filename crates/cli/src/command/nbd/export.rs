@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 /// A disk, and a thread that waits for its syncs.
 #[derive(Debug)]
-pub(super) struct Exported {
+pub(super) struct DiskExport {
     disk: Arc<Disk>,
     /// Connections that have made requests.
     known: Mutex<HashSet<u64>>,
@@ -42,7 +42,7 @@ fn flush_for(disk: &Disk, asked: &Receiver<FlushDone>) {
     }
 }
 
-impl Exported {
+impl DiskExport {
     pub(super) fn new(disk: Arc<Disk>) -> io::Result<Self> {
         let (sender, receiver) = channel();
         let flushed = Arc::clone(&disk);
@@ -76,7 +76,7 @@ fn tio_of(request: &mut Request) -> Tio {
     }
 }
 
-impl nbd::Disk for Exported {
+impl nbd::Disk for DiskExport {
     fn len(&self) -> u64 {
         self.disk.len()
     }
@@ -119,7 +119,7 @@ impl nbd::Disk for Exported {
     }
 }
 
-impl Drop for Exported {
+impl Drop for DiskExport {
     fn drop(&mut self) {
         lock(&self.flushes).take();
         if let Some(thread) = self.thread.take() {
