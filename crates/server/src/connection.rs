@@ -1,5 +1,6 @@
 //! One client: its socket, what it has sent and not yet finished, and its waiting answers.
 
+use crate::feed::Feed;
 use crate::output::Output;
 use crate::resp::frame::Parser;
 use crate::session::{Session, UpstreamState};
@@ -237,6 +238,11 @@ impl Connection {
             is_in_multi: upstream.is_some_and(Upstream::is_in_multi),
             leader: upstream.filter(|upstream| upstream.is_needed()).map(|it| it.leader),
         }
+    }
+
+    /// True if more has changed of what it watches than it has taken: it is looked at again when it has taken something.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.session.feed.as_ref().is_some_and(Feed::is_behind)
     }
 
     /// True if nothing more is read or run for it; it ends when its output has left.

@@ -446,7 +446,7 @@ impl EventLoop {
         if connection.is_closing() && left == 0 {
             return self.drop_connection(key);
         }
-        let is_behind = connection.session.feed.as_ref().is_some_and(|feed| feed.is_behind());
+        let is_behind = sent > 0 && connection.is_behind();
         let may_go_on = connection.is_stalled || connection.is_readable || was_paused || is_behind;
         if may_go_on && left as u64 <= pause / 2 && !connection.is_queued {
             connection.is_queued = true;

@@ -126,6 +126,20 @@ pub(crate) struct Call<'a, 's> {
 }
 
 impl<'a> Call<'a, '_> {
+    /// Runs another command within this one, its answer behind what was answered so far.
+    fn run(&mut self, command: &'static table::Command, words: Words<'_>) -> Answer {
+        let mut inner = Call {
+            words,
+            name: command.name,
+            reply: Reply { proto: self.session.proto, out: self.reply.out },
+            session: self.session,
+            store: self.store,
+            host: self.host,
+            member: self.member,
+        };
+        (command.run)(&mut inner)
+    }
+
     /// The word at `index`; the arity was checked.
     fn word(&self, index: usize) -> &'a [u8] {
         self.words.at(index)

@@ -17,10 +17,9 @@
 //! opened again know of them.
 
 use super::table::{AT_ONCE, COMMANDS, NO_MULTI, WRITE, find};
-use super::{Answer, Call, Failure, NOT_INTEGER, wrong_arity};
+use super::{Answer, Call, NOT_INTEGER, wrong_arity};
 use crate::resp::frame::Words;
 use crate::resp::number::parse_i64;
-use crate::resp::reply::Reply;
 use coreplane_engine::UnixMillis;
 
 const PREFIX: &[u8] = b"coreplane:once:";
@@ -87,7 +86,7 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
         }
     }
     let start = call.reply.out.len();
-    run_inner(call, command, words)?;
+    call.run(command, words)?;
     let answer = call.reply.out.get(start..).unwrap_or_default().to_vec();
     if answer.len() > ANSWER_MAX {
         return Err("ERR the answer is too long to be remembered: nothing was done".into());
@@ -114,23 +113,6 @@ fn answer_again(call: &mut Call<'_, '_>, last: &Last) -> Answer {
     }
     call.reply.out.extend_from_slice(&last.answer);
     Ok(())
-}
-
-fn run_inner(
-    call: &mut Call<'_, '_>,
-    command: &super::table::Command,
-    words: Words<'_>,
-) -> Result<(), Failure> {
-    let mut inner = Call {
-        words,
-        name: command.name,
-        reply: Reply { proto: call.session.proto, out: call.reply.out },
-        session: call.session,
-        store: call.store,
-        host: call.host,
-        member: call.member,
-    };
-    (command.run)(&mut inner)
 }
 
 #[cfg(test)]

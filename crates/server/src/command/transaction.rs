@@ -9,7 +9,6 @@
 use super::dispatch::fail;
 use super::table::COMMANDS;
 use super::{Answer, Call, Failure, engine_error_text};
-use crate::resp::reply::Reply;
 use crate::session::{Seen, Session, Watch};
 use crate::watch::WatchedAbsences;
 use coreplane_engine::Error;
@@ -148,16 +147,7 @@ fn run_queued(call: &mut Call<'_, '_>, index: usize, words: crate::resp::frame::
     let command = &COMMANDS[index];
     let command = command.part(words.at(1)).unwrap_or(command);
     let start = call.reply.out.len();
-    let mut inner = Call {
-        words,
-        name: command.name,
-        reply: Reply { proto: call.session.proto, out: call.reply.out },
-        session: call.session,
-        store: call.store,
-        host: call.host,
-        member: call.member,
-    };
-    if let Err(failure) = (command.run)(&mut inner) {
+    if let Err(failure) = call.run(command, words) {
         fail(&failure, start, call.reply.out);
     }
 }
