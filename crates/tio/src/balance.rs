@@ -52,6 +52,14 @@ const INTERVAL_UNKNOWN: Duration = Duration::from_secs(1);
 /// Writes after which an interval is estimated first; then after twice as many each time.
 const ARRIVALS_MIN: u64 = 16;
 
+/// Sets whose rates differ by less than this part of a mean one are even.
+const EVEN: f64 = 0.04;
+/// Devices for which it is looked for what makes sets even.
+const EVEN_OUT_MAX: usize = 512;
+
+/// A device, or a connection that stands in for one.
+type Key = (bool, u64);
+
 /// A row of the paper's table.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
@@ -61,6 +69,14 @@ pub struct Load {
     pub interval_s: f64,
     /// The sum of their rates, a second.
     pub rate: f64,
+}
+
+impl Load {
+    fn add(&mut self, interval: Duration) {
+        self.devices += 1;
+        self.interval_s += interval.as_secs_f64();
+        self.rate += 1.0 / interval.as_secs_f64();
+    }
 }
 
 #[derive(Debug)]
@@ -79,12 +95,12 @@ fn possible(interval: Duration) -> Duration {
     interval.clamp(Duration::from_micros(1), Duration::from_secs(24 * 60 * 60))
 }
 
-/// Which device is bound to which set.
+/// Which device is bound to which set: for a [`Disk`](crate::Disk), and for who has queue sets of their own.
 #[derive(Debug)]
-pub(crate) struct Balance {
+pub struct Balance {
     policy: Policy,
     loads: Vec<Load>,
-    bound: HashMap<(bool, u64), Bound>,
+    bound: HashMap<Key, Bound>,
 }
 
 fn hash(number: u64) -> u64 {
@@ -94,12 +110,16 @@ fn hash(number: u64) -> u64 {
 }
 
 impl Balance {
-    pub(crate) fn new(policy: Policy, sets: usize) -> Self {
+    /// Over so many sets, one at least.
+    #[must_use]
+    pub fn new(policy: Policy, sets: usize) -> Self {
+        let sets = sets.max(1);
         Self { policy, loads: vec![Load::default(); sets], bound: HashMap::new() }
     }
 
     /// The paper's table.
-    pub(crate) fn loads(&self) -> Vec<Load> {
+    #[must_use]
+    pub fn loads(&self) -> Vec<Load> {
         self.loads.clone()
     }
 
@@ -127,14 +147,12 @@ impl Balance {
         let Some(load) = self.loads.get_mut(set) else { return };
         *load = Load::default();
         for bound in self.bound.values().filter(|bound| bound.set == set) {
-            load.devices += 1;
-            load.interval_s += bound.interval.as_secs_f64();
-            load.rate += 1.0 / bound.interval.as_secs_f64();
+            load.add(bound.interval);
         }
     }
 
     /// A connection begins: its device is bound to a set, unless it is.
-    pub(crate) fn join(&mut self, source: &Source) -> usize {
+    pub fn join(&mut self, source: &Source) -> usize {
         let key = source.key();
         if let Some(bound) = self.bound.get_mut(&key) {
             bound.connections += 1;
@@ -150,12 +168,29 @@ impl Balance {
         let is_stated = source.interval.is_some();
         let bound = Bound { set, interval, is_stated, connections: 1, writes: 0, first: None };
         self.bound.insert(key, bound);
-        self.count(set);
+        if let Some(load) = self.loads.get_mut(set) {
+            load.add(interval);
+        }
         set
     }
 
+    /// A device that was bound to a set before, and is again.
+    pub fn bind(&mut self, source: &Source, set: usize) {
+        if set >= self.loads.len() {
+            return;
+        }
+        let interval = possible(source.interval.unwrap_or(INTERVAL_UNKNOWN));
+        let is_stated = source.interval.is_some();
+        let bound = Bound { set, interval, is_stated, connections: 1, writes: 0, first: None };
+        if self.bound.insert(source.key(), bound).is_none()
+            && let Some(load) = self.loads.get_mut(set)
+        {
+            load.add(interval);
+        }
+    }
+
     /// A connection has ended: with the last one of its device the load is given back.
-    pub(crate) fn leave(&mut self, source: &Source) {
+    pub fn leave(&mut self, source: &Source) {
         let key = source.key();
         let Some(bound) = self.bound.get_mut(&key) else { return };
         bound.connections -= 1;
@@ -166,13 +201,74 @@ impl Balance {
         }
     }
 
-    /// Where new extents of a source go.
-    pub(crate) fn set_of(&self, source: &Source) -> usize {
+    /// Binds devices anew where the sums of rates are not even, under [`Policy::Rate`]: one goes from the set with the greatest to
+    /// the one with the least, or two change places, whatever makes those two most alike. Devices come in any order, and go:
+    /// what was best then is not for long.
+    pub fn even_out(&mut self) {
+        if self.policy != Policy::Rate || self.bound.len() > EVEN_OUT_MAX {
+            return;
+        }
+        // Each turn makes the greatest sum less, or ends it.
+        for _ in 0..self.bound.len() {
+            let by_rate = |(_, one): &(usize, &Load), (_, other): &(usize, &Load)| {
+                one.rate.total_cmp(&other.rate)
+            };
+            let all = || self.loads.iter().enumerate();
+            let (Some((most, load)), Some((least, other))) =
+                (all().max_by(by_rate), all().min_by(by_rate))
+            else {
+                return;
+            };
+            let difference = load.rate - other.rate;
+            if difference * self.loads.len() as f64 <= EVEN * all().map(|it| it.1.rate).sum::<f64>()
+            {
+                return;
+            }
+            let Some((given, taken)) = self.exchange(most, least, difference) else { return };
+            for (key, set) in [(Some(given), least), (taken, most)] {
+                if let Some(bound) = key.and_then(|key| self.bound.get_mut(&key)) {
+                    bound.set = set;
+                }
+            }
+            self.count(most);
+            self.count(least);
+        }
+    }
+
+    /// The device of one set, and maybe one of another to which that goes, whose exchange leaves them most alike, if it leaves
+    /// them more alike than they are.
+    fn exchange(&self, most: usize, least: usize, difference: f64) -> Option<(Key, Option<Key>)> {
+        let of = |set: usize| {
+            let its = self.bound.iter().filter(move |(_, bound)| bound.set == set);
+            its.map(|(key, bound)| (Some(*key), 1.0 / bound.interval.as_secs_f64()))
+        };
+        let mut taken: Vec<(Option<Key>, f64)> = of(least).collect();
+        taken.push((None, 0.0));
+        // In an order that does not depend on the map's.
+        taken.sort_by(|one, other| one.1.total_cmp(&other.1).then(one.0.cmp(&other.0)));
+        let mut best: Option<(f64, Key, Option<Key>)> = None;
+        for (given, rate) in of(most) {
+            for (back, other) in &taken {
+                let left = (difference - 2.0 * (rate - other)).abs();
+                let is_better = best.is_none_or(|(least, key, _)| {
+                    left < least || (left == least && given < Some(key))
+                });
+                if let Some(given) = given.filter(|_| left < difference * 0.99 && is_better) {
+                    best = Some((left, given, *back));
+                }
+            }
+        }
+        best.map(|(_, given, taken)| (given, taken))
+    }
+
+    /// Where what is new of a source goes.
+    #[must_use]
+    pub fn set_of(&self, source: &Source) -> usize {
         self.bound.get(&source.key()).map_or_else(|| self.choose(source), |bound| bound.set)
     }
 
     /// A source has written: what its interval is, if that was not stated.
-    pub(crate) fn note_write(&mut self, source: &Source, now: Instant) {
+    pub fn note_write(&mut self, source: &Source, now: Instant) {
         let key = source.key();
         let Some(bound) = self.bound.get_mut(&key).filter(|bound| !bound.is_stated) else { return };
         bound.writes += 1;
@@ -201,6 +297,38 @@ mod tests {
     fn device(device: u64, interval_ms: u64) -> Source {
         let interval = Some(Duration::from_millis(interval_ms));
         Source { connection: device, device: Some(device), interval }
+    }
+
+    #[test]
+    fn rates_are_even_whatever_the_order_in_which_devices_come_and_go() {
+        for seed in 0..40_u64 {
+            let mut balance = Balance::new(Policy::Rate, 4);
+            // From 1 to 100 ms, evenly by their logarithms; the fastest has a tenth of all.
+            let mut all: Vec<Source> = (0..24)
+                .map(|at| {
+                    let interval =
+                        Duration::from_micros((1000.0 * 100_f64.powf(at as f64 / 23.0)) as u64);
+                    Source { connection: at, device: Some(at), interval: Some(interval) }
+                })
+                .collect();
+            all.sort_by_key(|source| hash(source.connection + 100 * seed));
+            for source in &all {
+                balance.join(source);
+                balance.even_out();
+            }
+            let even = |balance: &Balance| {
+                let rates: Vec<f64> = balance.loads().iter().map(|load| load.rate).collect();
+                let mean = rates.iter().sum::<f64>() / 4.0;
+                rates.iter().fold(0.0, |most: f64, rate| most.max(*rate)) / mean
+            };
+            assert!(even(&balance) < 1.1, "{seed}: {}", even(&balance));
+            for source in all.iter().filter(|it| it.connection % 5 == 4) {
+                balance.leave(source);
+                balance.even_out();
+            }
+            assert!(even(&balance) < 1.1, "{seed}: {}", even(&balance));
+            assert_eq!(balance.loads().iter().map(|load| load.devices).sum::<u64>(), 20);
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ mod queue;
 mod tio;
 mod volume;
 
-pub use balance::{Load, Policy};
+pub use balance::{Balance, Load, Policy};
 pub use disk::{Disk, Mode, Options};
 pub use error::{Error, Result};
 pub use tio::{Op, Source, Tio};

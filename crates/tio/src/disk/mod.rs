@@ -144,12 +144,16 @@ impl Disk {
 
     /// A source begins to make requests: its device is bound to a queue set.
     pub fn join(&self, source: &Source) {
-        self.shared.balance.lock().join(source);
+        let mut balance = self.shared.balance.lock();
+        balance.join(source);
+        balance.even_out();
     }
 
     /// A source has ended: its load is given back.
     pub fn leave(&self, source: &Source) {
-        self.shared.balance.lock().leave(source);
+        let mut balance = self.shared.balance.lock();
+        balance.leave(source);
+        balance.even_out();
     }
 
     /// Makes durable all that was done before, by whichever source.
