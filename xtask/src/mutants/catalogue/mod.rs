@@ -8,6 +8,7 @@ mod record;
 mod replica;
 mod scmkv;
 mod tio;
+mod tsdb;
 
 /// Tests that are run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +76,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Mutant> {
         record::MUTANTS,
         scmkv::MUTANTS,
         tio::MUTANTS,
+        tsdb::MUTANTS,
         bptree::MUTANTS,
         mkvs::MUTANTS,
         mvcc::MUTANTS,

@@ -1,0 +1,163 @@
+//! Changes to come: what is asked for is checked, and gets its number.
+//!
+//! A draw changes nothing. The change that it gives is to be applied before the next one of its kind is drawn, for that would
+//! have the same number.
+
+use super::change::Change;
+use super::measurement::{Field, Measurement};
+use super::name::{check_key, check_name};
+use super::policy::{Policy, check_time};
+use super::{Catalogue, DatabaseId};
+use crate::error::{Error, Result};
+use crate::value::FieldType;
+use std::sync::Arc;
+
+/// How much there may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Series in all.
+    pub(crate) series_max: u64,
+    /// Fields of a measurement.
+    pub(crate) fields_max: usize,
+    /// Bytes of DRAM of all names, about.
+    pub(crate) bytes_max: usize,
+}
+
+/// Fields of a measurement at most, where nothing else is said.
+const FIELDS_MAX: usize = 65_535;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { series_max: 1_000_000, fields_max: FIELDS_MAX, bytes_max: usize::MAX }
+    }
+}
+
+/// That a value is of another type than its field.
+pub(crate) fn type_conflict(measurement: &str, field: &Field, given: FieldType) -> Error {
+    Error::Input(format!(
+        "field type conflict: input field \"{}\" on measurement \"{measurement}\" is type {}, \
+         already exists as type {}",
+        field.name,
+        given.name(),
+        field.field_type.name(),
+    ))
+}
+
+pub(super) fn not_found(what: &str, id: u32) -> Error {
+    Error::NotFound(format!("{what} not found: number {id}"))
+}
+
+pub(super) fn there_already(what: &str, name: &str) -> Error {
+    Error::Input(format!("{what} already exists: {name}"))
+}
+
+/// A number, if it can be given.
+pub(super) fn number(next: u32) -> Result<u32> {
+    if next == u32::MAX {
+        return Err(Error::Limit("all numbers of 32 bits are used up".to_owned()));
+    }
+    Ok(next)
+}
+
+impl Catalogue {
+    /// A database, and its policy `autogen`, which keeps all.
+    ///
+    /// # Errors
+    /// [`Error::Input`]: the name is none, or is there; [`Error::Limit`].
+    pub(crate) fn database_changes(&self, name: &str) -> Result<[Change; 2]> {
+        check_name(name).map_err(Error::Input)?;
+        if self.database(name).is_some() {
+            return Err(there_already("database", name));
+        }
+        self.check_room(name.len())?;
+        let id = number(self.next.database)?;
+        let (policy_id, policy) = (number(self.next.policy)?, Policy::autogen());
+        Ok([
+            Change::Database { id, name: name.into() },
+            Change::Policy { database: id, id: policy_id, policy },
+        ])
+    }
+
+    /// A policy, or other durations of the one of that name, which stays the default one if it is. A shard duration of 0 stands
+    /// for InfluxDB's choice.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]: the database; [`Error::Input`]: name or durations; [`Error::Limit`].
+    pub(crate) fn policy_change(&self, database: DatabaseId, policy: &Policy) -> Result<Change> {
+        if !self.databases.contains_key(&database) {
+            return Err(not_found("database", database));
+        }
+        check_name(&policy.name).map_err(Error::Input)?;
+        let mut policy = policy.clone().normal();
+        policy.check().map_err(Error::Input)?;
+        let id = match self.policy(database, Some(&policy.name)) {
+            Some((id, old)) => {
+                policy.is_default |= old.is_default;
+                id
+            }
+            None => {
+                self.check_room(policy.name.len())?;
+                number(self.next.policy)?
+            }
+        };
+        Ok(Change::Policy { database, id, policy })
+    }
+
+    /// Checks the name of a measurement.
+    ///
+    /// # Errors
+    /// [`Error::Input`].
+    pub(crate) fn check_measurement(&self, name: &str) -> Result<()> {
+        check_key(name).map_err(Error::Input)
+    }
+
+    /// Checks that a measurement which has so many fields can have another of this name.
+    ///
+    /// # Errors
+    /// [`Error::Input`]: the name; [`Error::Limit`].
+    pub(crate) fn check_field(&self, measurement: &str, count: usize, name: &str) -> Result<()> {
+        check_key(name).map_err(Error::Input)?;
+        let max = self.limits.fields_max;
+        if count >= max {
+            let what =
+                format!("max-fields-per-measurement limit exceeded on {measurement:?}: ({max})");
+            return Err(Error::Limit(what));
+        }
+        self.check_room(Measurement::cost_of_field(name))
+    }
+
+    /// Checks that there can be another series, beside so many that are to come.
+    ///
+    /// # Errors
+    /// [`Error::Input`]: the key; [`Error::Limit`].
+    pub(crate) fn check_series(&self, key: &str, to_come: usize) -> Result<()> {
+        check_key(key).map_err(Error::Input)?;
+        let max = self.limits.series_max;
+        if (self.series_count() + to_come) as u64 >= max {
+            return Err(Error::Limit(format!("max-series-per-database limit exceeded: ({max})")));
+        }
+        self.check_room(0)
+    }
+
+    /// Checks that a point can have this time.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check_time(time: i64) -> std::result::Result<(), String> {
+        check_time(time)
+    }
+
+    /// All series, in no order.
+    pub(crate) fn all_series(&self) -> impl Iterator<Item = &Arc<super::Series>> {
+        self.databases.values().flat_map(|database| database.series.iter())
+    }
+
+    /// Checks that there is room in DRAM for about so many bytes more.
+    pub(super) fn check_room(&self, bytes: usize) -> Result<()> {
+        let max = self.limits.bytes_max;
+        if self.cost.saturating_add(bytes) > max {
+            return Err(Error::Limit(format!("max-names-memory limit exceeded: ({max} bytes)")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! A measurement: its fields and the postings of its series.
+
+use super::postings::Postings;
+use super::{DatabaseId, FieldId, Hasher};
+use crate::value::FieldType;
+use hashbrown::HashTable;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+/// A field of a measurement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its number.
+    pub id: FieldId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Of its values.
+    pub field_type: FieldType,
+}
+
+/// A measurement.
+#[derive(Debug)]
+pub(crate) struct Measurement {
+    pub(super) database: DatabaseId,
+    pub(super) name: Arc<str>,
+    /// In the order of their making.
+    fields: Vec<Field>,
+    /// Places in that list.
+    places: HashTable<u32>,
+    pub(super) postings: Postings,
+    hasher: Hasher,
+}
+
+/// What a measurement, and a field, takes in DRAM beside its name, about.
+const COST: usize = 512;
+const FIELD_COST: usize = 96;
+
+impl Measurement {
+    pub(super) fn new(database: DatabaseId, name: Arc<str>, hasher: Hasher) -> Self {
+        let (fields, places, postings) = Default::default();
+        Self { database, name, fields, places, postings, hasher }
+    }
+
+    /// About the bytes of DRAM that it takes, without its fields and series, which add theirs.
+    pub(super) fn cost(&self) -> usize {
+        COST + self.name.len() + self.postings.cost()
+    }
+
+    /// About the bytes of DRAM that a field takes.
+    pub(super) fn cost_of_field(name: &str) -> usize {
+        FIELD_COST + name.len()
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its fields, in the order of their making.
+    pub(crate) fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// A field by its name, with its place in the list. The hint is a place where it may be: behind that of the field before,
+    /// it is one comparison.
+    pub(crate) fn field(&self, name: &str, hint: usize) -> Option<(usize, &Field)> {
+        match self.fields.get(hint) {
+            Some(field) if *field.name == *name => Some((hint, field)),
+            _ => self.field_by_hash(name),
+        }
+    }
+
+    fn field_by_hash(&self, name: &str) -> Option<(usize, &Field)> {
+        let named = |place: usize| self.fields.get(place).filter(|it| *it.name == *name);
+        let found =
+            self.places.find(self.hasher.hash_one(name), |it| named(*it as usize).is_some())?;
+        let place = *found as usize;
+        Some((place, named(place)?))
+    }
+
+    /// Appends a field whose name is new.
+    pub(super) fn push(&mut self, field: Field) {
+        let Self { fields, places, hasher, .. } = self;
+        let place = u32::try_from(fields.len()).unwrap_or(u32::MAX);
+        let hash = hasher.hash_one(&*field.name);
+        fields.push(field);
+        places.insert_unique(hash, place, |place| {
+            hasher.hash_one(fields.get(*place as usize).map_or("", |field| &field.name))
+        });
+    }
+
+    /// The keys of tags of its series, ascending.
+    pub(crate) fn tag_keys(&self) -> Vec<Arc<str>> {
+        self.postings.keys().cloned().collect()
+    }
+
+    /// The values of a tag of its series, ascending.
+    pub(crate) fn tag_values(&self, key: &str) -> Vec<Arc<str>> {
+        let Some(values) = self.postings.values(key) else { return Vec::new() };
+        let mut texts: Vec<_> = values.iter().map(|(text, _)| Arc::clone(text)).collect();
+        texts.sort_unstable();
+        texts
+    }
+}

@@ -1,0 +1,251 @@
+//! Names: databases, policies, measurements, fields and series, and the shards of policies.
+//!
+//! ```text
+//!   database ─┬─ policy ── shard [start, end) …
+//!             ├─ measurement ─┬─ field …
+//!             │               └─ postings: tag key ─▶ value ─▶ series …
+//!             └─ key text ─▶ series
+//! ```
+//!
+//! A state machine in DRAM. Its owner keeps the durable log: a [`Change`] is drawn from the state (`draw.rs`), logged, and
+//! applied (`transition.rs`), all under one lock; a replay applies the same changes. [`Catalogue::changes`] is a shorter log
+//! of the same state.
+//!
+//! Invariants:
+//! - A number is never given twice, neither after a drop nor after a restart, so a point of a dropped series or shard is known
+//!   by its number, whatever bears the name now.
+//! - What can be drawn can be applied. A change that cannot is of a damaged log, and changes nothing.
+//! - Shards of a policy do not overlap. A database has one default policy at most.
+//! - Postings and tables name live objects alone.
+
+mod change;
+mod draw;
+mod filter;
+mod measurement;
+mod name;
+mod page;
+mod policy;
+mod postings;
+mod series;
+#[cfg(test)]
+mod tests;
+mod transition;
+
+pub(crate) use change::{Change, Next};
+pub(crate) use draw::{Limits, type_conflict};
+pub use filter::TagFilter;
+pub use measurement::Field;
+pub(crate) use measurement::Measurement;
+pub use policy::Policy;
+pub(crate) use policy::Shard;
+pub use series::Series;
+
+use filter::Selection;
+use hashbrown::{HashMap, HashTable};
+use page::Pages;
+use policy::PolicyState;
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+/// A number of a series; never given twice.
+pub type SeriesId = u32;
+/// A number of a field of a measurement; never given twice.
+pub type FieldId = u32;
+/// A number of a database; never given twice.
+pub(crate) type DatabaseId = u32;
+/// A number of a policy; never given twice.
+pub(crate) type PolicyId = u32;
+/// A number of a measurement; never given twice.
+pub(crate) type MeasurementId = u32;
+/// A number of a shard; never given twice.
+pub(crate) type ShardId = u32;
+
+/// Hashes texts, with a seed of its own in each process.
+type Hasher = hashbrown::DefaultHashBuilder;
+
+/// All names.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    limits: Limits,
+    hasher: Hasher,
+    next: Next,
+    databases: BTreeMap<DatabaseId, Database>,
+    database_names: HashMap<Arc<str>, DatabaseId>,
+    policies: BTreeMap<PolicyId, PolicyState>,
+    /// Where a shard is: its policy, and its start.
+    shards: BTreeMap<ShardId, (PolicyId, i64)>,
+    measurements: Pages<Box<Measurement>>,
+    series: Pages<Arc<Series>>,
+    /// Bytes of the changes that were applied, and of those that the state comes down to.
+    log_bytes: u64,
+    live_bytes: u64,
+    /// About the bytes of DRAM that all takes.
+    cost: usize,
+}
+
+/// A database.
+#[derive(Debug)]
+struct Database {
+    name: Arc<str>,
+    /// Ascending.
+    policies: Vec<PolicyId>,
+    measurements: BTreeMap<Arc<str>, MeasurementId>,
+    /// By the texts of keys.
+    series: HashTable<Arc<Series>>,
+}
+
+impl Catalogue {
+    /// An empty one.
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            hasher: Hasher::default(),
+            next: Next::default(),
+            databases: BTreeMap::new(),
+            database_names: HashMap::new(),
+            policies: BTreeMap::new(),
+            shards: BTreeMap::new(),
+            measurements: Pages::new(),
+            series: Pages::new(),
+            log_bytes: 0,
+            live_bytes: change::NEXT_BYTES,
+            cost: 0,
+        }
+    }
+
+    /// A database by its name.
+    pub(crate) fn database(&self, name: &str) -> Option<DatabaseId> {
+        self.database_names.get(name).copied()
+    }
+
+    /// The databases, in the order of their making.
+    pub(crate) fn databases(&self) -> impl Iterator<Item = (DatabaseId, &Arc<str>)> {
+        self.databases.iter().map(|(id, database)| (*id, &database.name))
+    }
+
+    /// The policies of a database, in the order of their making.
+    pub(crate) fn policies(&self, of: DatabaseId) -> impl Iterator<Item = (PolicyId, &Policy)> {
+        let ids = self.databases.get(&of).map_or(&[][..], |database| &database.policies);
+        ids.iter().filter_map(|id| Some((*id, &self.policies.get(id)?.policy)))
+    }
+
+    /// A policy of a database by its name, or the default one.
+    pub(crate) fn policy(&self, of: DatabaseId, name: Option<&str>) -> Option<(PolicyId, &Policy)> {
+        self.policies(of).find(|(_, policy)| match name {
+            Some(name) => policy.name == name,
+            None => policy.is_default,
+        })
+    }
+
+    /// A policy by its number.
+    pub(crate) fn policy_by_id(&self, id: PolicyId) -> Option<&Policy> {
+        self.policies.get(&id).map(|state| &state.policy)
+    }
+
+    /// The shard of a policy that has a time.
+    pub(crate) fn shard_of(&self, policy: PolicyId, time: i64) -> Option<&Shard> {
+        self.policies.get(&policy)?.shard_of(time)
+    }
+
+    /// Start and end of the shard of a policy that has a time, or would have it.
+    pub(crate) fn shard_window(&self, policy: PolicyId, time: i64) -> Option<(i64, i64)> {
+        Some(self.policies.get(&policy)?.window(time))
+    }
+
+    /// A shard by its number.
+    pub(crate) fn shard(&self, id: ShardId) -> Option<&Shard> {
+        let (policy, start) = self.shards.get(&id)?;
+        self.policies.get(policy)?.shards.get(start)
+    }
+
+    /// The shards of a policy, ascending by time.
+    pub(crate) fn shards(&self, of: PolicyId) -> impl DoubleEndedIterator<Item = &Shard> {
+        self.policies.get(&of).into_iter().flat_map(|state| state.shards.values())
+    }
+
+    /// True if a shard is there.
+    pub(crate) fn is_shard_live(&self, id: ShardId) -> bool {
+        self.shards.contains_key(&id)
+    }
+
+    /// The shards whose points are all older at a time (nanoseconds since 1970) than their policies allow.
+    pub(crate) fn expired_shards(&self, now: i64) -> impl Iterator<Item = ShardId> {
+        self.policies.values().flat_map(move |state| state.expired(now))
+    }
+
+    /// A measurement by its name.
+    pub(crate) fn measurement(&self, of: DatabaseId, name: &str) -> Option<MeasurementId> {
+        self.databases.get(&of)?.measurements.get(name).copied()
+    }
+
+    /// A measurement by its number.
+    pub(crate) fn measurement_by_id(&self, id: MeasurementId) -> Option<&Measurement> {
+        self.measurements.get(id).map(|measurement| &**measurement)
+    }
+
+    /// The measurements of a database, ascending by name.
+    pub(crate) fn measurements(
+        &self,
+        of: DatabaseId,
+    ) -> impl Iterator<Item = (&Arc<str>, MeasurementId)> {
+        let database = self.databases.get(&of);
+        database.into_iter().flat_map(|it| it.measurements.iter().map(|(name, id)| (name, *id)))
+    }
+
+    /// A series by the text of its key.
+    pub(crate) fn series_of(&self, database: DatabaseId, key: &str) -> Option<&Arc<Series>> {
+        let table = &self.databases.get(&database)?.series;
+        table.find(self.hasher.hash_one(key), |series| *series.key == *key)
+    }
+
+    /// A series by its number.
+    pub(crate) fn series(&self, id: SeriesId) -> Option<&Arc<Series>> {
+        self.series.get(id)
+    }
+
+    /// True if a series is there.
+    pub(crate) fn is_series_live(&self, id: SeriesId) -> bool {
+        self.series.get(id).is_some()
+    }
+
+    /// The series of a measurement that a filter lets through, ascending by key.
+    pub(crate) fn series_that(&self, of: MeasurementId, filter: &TagFilter) -> Vec<Arc<Series>> {
+        let ids = self.series_ids_that(of, filter);
+        let mut series: Vec<_> =
+            ids.iter().filter_map(|id| self.series.get(*id).cloned()).collect();
+        series.sort_unstable_by(|left, right| left.key.cmp(&right.key));
+        series
+    }
+
+    /// The numbers of the series of a measurement that a filter lets through, ascending.
+    pub(crate) fn series_ids_that(&self, of: MeasurementId, filter: &TagFilter) -> Vec<SeriesId> {
+        let Some(measurement) = self.measurements.get(of) else { return Vec::new() };
+        let selection = Selection {
+            postings: &measurement.postings,
+            hasher: &self.hasher,
+            series: |id| self.series.get(id).map(|series| &**series),
+        };
+        selection.of(filter).into_owned()
+    }
+
+    /// How many series there are.
+    pub(crate) fn series_count(&self) -> usize {
+        self.series.len()
+    }
+
+    /// How many series a database has.
+    pub(crate) fn series_count_of(&self, database: DatabaseId) -> usize {
+        self.databases.get(&database).map_or(0, |database| database.series.len())
+    }
+
+    /// How many measurements there are.
+    pub(crate) fn measurement_count(&self) -> usize {
+        self.measurements.len()
+    }
+
+    /// About the bytes of DRAM that all takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.cost
+    }
+}

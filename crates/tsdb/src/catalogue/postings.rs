@@ -1,0 +1,224 @@
+//! Postings: which series of a measurement have a value of a tag.
+//!
+//! ```text
+//!   region ─┬─ eu ── 0 1 4 5 …          host ─┬─ a ── 0
+//!           └─ us ── 2 3 6 7 …                ├─ b ── 1        a value of one series has its number in place
+//! ```
+//!
+//! Lists ascend, and so are united, intersected and subtracted in one pass. They name live series alone. The texts of keys and
+//! values are here once, and series share them.
+
+use super::series::{Series, Tags};
+use super::{Hasher, SeriesId};
+use hashbrown::hash_table::Entry;
+use hashbrown::{HashSet, HashTable};
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+/// What a key, and a value, takes in DRAM beside its text, about.
+const KEY_COST: usize = 192;
+const VALUE_COST: usize = 96;
+/// What the number of a series takes in DRAM in a list that grows, about.
+const ID_COST: usize = 6;
+
+/// Postings of a measurement.
+#[derive(Debug, Default)]
+pub(super) struct Postings {
+    /// All series.
+    all: Vec<SeriesId>,
+    keys: BTreeMap<Arc<str>, Values>,
+    /// About the bytes of DRAM that it takes.
+    cost: usize,
+}
+
+/// The values of a tag.
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    table: HashTable<Value>,
+    /// The series of values that have several, or had.
+    lists: Vec<Vec<SeriesId>>,
+    /// Places of lists that no value has.
+    free: Vec<u32>,
+}
+
+/// A value: 24 bytes, since there may be one for each series.
+#[derive(Debug)]
+struct Value {
+    text: Arc<str>,
+    ids: Ids,
+}
+
+/// The series of a value.
+#[derive(Debug, Clone, Copy)]
+enum Ids {
+    One(SeriesId),
+    /// Those of a list.
+    Many(u32),
+}
+
+impl Ids {
+    fn as_slice<'v>(&'v self, lists: &'v [Vec<SeriesId>]) -> &'v [SeriesId] {
+        match self {
+            Self::One(id) => std::slice::from_ref(id),
+            Self::Many(list) => lists.get(*list as usize).map_or(&[], |ids| ids),
+        }
+    }
+}
+
+impl Postings {
+    /// All series, ascending.
+    pub(super) fn all(&self) -> &[SeriesId] {
+        &self.all
+    }
+
+    /// About the bytes of DRAM that it takes.
+    pub(super) fn cost(&self) -> usize {
+        self.cost
+    }
+
+    /// The keys of tags, ascending.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.keys.keys()
+    }
+
+    /// The values of a tag.
+    pub(super) fn values(&self, key: &str) -> Option<&Values> {
+        self.keys.get(key)
+    }
+
+    /// Enters a series whose number is above all others: its tags, as they are here.
+    pub(super) fn insert(
+        &mut self,
+        hasher: &Hasher,
+        id: SeriesId,
+        tags: &Tags<'_>,
+    ) -> Box<[(Arc<str>, Arc<str>)]> {
+        self.all.push(id);
+        self.cost += ID_COST * (1 + tags.len());
+        let mut shared = Vec::with_capacity(tags.len());
+        for (key, value) in tags {
+            let known = self.keys.get_key_value(&**key).map(|(key, _)| Arc::clone(key));
+            let key = known.unwrap_or_else(|| {
+                self.cost += KEY_COST + key.len();
+                Arc::from(&**key)
+            });
+            let values = self.keys.entry(Arc::clone(&key)).or_default();
+            let (value, is_new) = values.insert(hasher, value, id);
+            if is_new {
+                self.cost += VALUE_COST + value.len();
+            }
+            shared.push((key, value));
+        }
+        shared.into_boxed_slice()
+    }
+
+    /// Takes series away; they ascend by number.
+    pub(super) fn remove(&mut self, hasher: &Hasher, dead: &[Arc<Series>]) {
+        let ids: Vec<SeriesId> = dead.iter().map(|series| series.id).collect();
+        let before = self.all.len();
+        self.all.retain(|id| ids.binary_search(id).is_err());
+        let mut cost = (before - self.all.len()) * ID_COST;
+        // Each list once, however many of the series are in it.
+        let lists: HashSet<&(Arc<str>, Arc<str>)> =
+            dead.iter().flat_map(|series| &series.tags).collect();
+        for (key, value) in lists {
+            if let Some(values) = self.keys.get_mut(key) {
+                cost += values.remove(hasher, value, &ids);
+                if values.len() == 0 {
+                    self.keys.remove(key);
+                    cost += KEY_COST + key.len();
+                }
+            }
+        }
+        self.all.shrink_to(self.all.len().saturating_mul(2));
+        self.cost = self.cost.saturating_sub(cost);
+    }
+}
+
+impl Values {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Each value with its series, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &[SeriesId])> {
+        self.table.iter().map(|value| (&value.text, value.ids.as_slice(&self.lists)))
+    }
+
+    /// The series of a value, ascending.
+    pub(super) fn ids(&self, hasher: &Hasher, text: &str) -> &[SeriesId] {
+        let found = self.table.find(hasher.hash_one(text), |value| *value.text == *text);
+        found.map_or(&[], |value| value.ids.as_slice(&self.lists))
+    }
+
+    /// The text as it is here, and whether it is new.
+    fn insert(&mut self, hasher: &Hasher, text: &str, id: SeriesId) -> (Arc<str>, bool) {
+        let Self { table, lists, free } = self;
+        let entry = table.entry(
+            hasher.hash_one(text),
+            |value| *value.text == *text,
+            |value| hasher.hash_one(&*value.text),
+        );
+        match entry {
+            Entry::Occupied(mut entry) => {
+                let value = entry.get_mut();
+                match value.ids {
+                    Ids::One(first) => value.ids = Ids::Many(list_of(lists, free, [first, id])),
+                    Ids::Many(list) => {
+                        if let Some(ids) = lists.get_mut(list as usize) {
+                            ids.push(id);
+                        }
+                    }
+                }
+                (Arc::clone(&value.text), false)
+            }
+            Entry::Vacant(vacant) => {
+                let text: Arc<str> = text.into();
+                vacant.insert(Value { text: Arc::clone(&text), ids: Ids::One(id) });
+                (text, true)
+            }
+        }
+    }
+
+    /// Takes series, which ascend, from a value: about the bytes that it gives back.
+    fn remove(&mut self, hasher: &Hasher, text: &str, dead: &[SeriesId]) -> usize {
+        let found = self.table.find_entry(hasher.hash_one(text), |value| *value.text == *text);
+        let Ok(value) = found else { return 0 };
+        let (removed, is_empty) = match value.get().ids {
+            Ids::One(id) => {
+                let is_dead = dead.binary_search(&id).is_ok();
+                (usize::from(is_dead), is_dead)
+            }
+            Ids::Many(list) => {
+                let Some(ids) = self.lists.get_mut(list as usize) else { return 0 };
+                let before = ids.len();
+                ids.retain(|id| dead.binary_search(id).is_err());
+                ids.shrink_to(ids.len().saturating_mul(2));
+                if ids.is_empty() {
+                    self.free.push(list);
+                }
+                (before - ids.len(), ids.is_empty())
+            }
+        };
+        if !is_empty {
+            return removed * ID_COST;
+        }
+        value.remove();
+        removed * ID_COST + VALUE_COST + text.len()
+    }
+}
+
+/// The place of a list that is made of two series.
+fn list_of(lists: &mut Vec<Vec<SeriesId>>, free: &mut Vec<u32>, ids: [SeriesId; 2]) -> u32 {
+    let vacant = free.pop().and_then(|place| Some((place, lists.get_mut(place as usize)?)));
+    if let Some((place, list)) = vacant {
+        list.extend(ids);
+        return place;
+    }
+    // There are fewer lists than series.
+    let place = u32::try_from(lists.len()).unwrap_or(u32::MAX);
+    lists.push(ids.into());
+    place
+}

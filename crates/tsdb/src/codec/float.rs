@@ -1,0 +1,108 @@
+//! Floats.
+//!
+//! Most floats are decimals that somebody rounded: then they are whole numbers divided by a power of ten. That a column is
+//! one is not guessed but tried: the division must give each of its floats back, bit by bit. Zeroes with a sign do not come
+//! back so, and leave the column to `pco`.
+
+use super::bytes::Bytes;
+use super::{pcodec, whole};
+use pco::ModeSpec;
+
+// media-format: begin pool
+/// One float, which all of them are.
+const CONSTANT: u8 = 0;
+/// Eight bytes each.
+const PLAIN: u8 = 1;
+/// The power of ten, and whole numbers that it divides.
+const DECIMAL: u8 = 2;
+/// By `pco`.
+const PCO: u8 = 3;
+
+/// Powers of ten, by their exponents.
+const POWERS: [f64; 16] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+/// Whole numbers up to here are floats without rounding.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Appends floats.
+pub(super) fn encode(floats: &[f64], out: &mut Vec<u8>) {
+    let Some(first) = floats.first() else { return };
+    if floats.iter().all(|float| float.to_bits() == first.to_bits()) {
+        out.push(CONSTANT);
+        out.extend_from_slice(&first.to_le_bytes());
+        return;
+    }
+    if let Some((exponent, numbers)) = decimals(floats) {
+        out.push(DECIMAL);
+        out.push(exponent as u8);
+        whole::encode(&numbers, out);
+        return;
+    }
+    out.push(PCO);
+    if pcodec::push(out, floats, &ModeSpec::Auto, &[0, 1], floats.len() * 8) {
+        return;
+    }
+    out.pop();
+    out.push(PLAIN);
+    floats.iter().for_each(|float| out.extend_from_slice(&float.to_le_bytes()));
+}
+
+/// The least exponent of ten, and the whole numbers that its power divides to these floats; none if there is none.
+fn decimals(floats: &[f64]) -> Option<(usize, Vec<i64>)> {
+    let mut numbers = Vec::with_capacity(floats.len());
+    let mut exponent = 0;
+    for float in floats {
+        // The first one that needs more digits makes all before it to be scaled anew.
+        let (found, number) = decimal(*float, exponent)?;
+        if found > exponent {
+            exponent = found;
+            let done = floats.iter().take(numbers.len());
+            for (number, float) in numbers.iter_mut().zip(done) {
+                *number = scaled(*float, exponent)?;
+            }
+        }
+        numbers.push(number);
+    }
+    Some((exponent, numbers))
+}
+
+/// The least exponent from a given one on that this float is a decimal of, and its whole number.
+fn decimal(float: f64, least: usize) -> Option<(usize, i64)> {
+    (least..POWERS.len()).find_map(|exponent| Some((exponent, scaled(float, exponent)?)))
+}
+
+/// The whole number that a power of ten divides to a float, if there is one.
+fn scaled(float: f64, exponent: usize) -> Option<i64> {
+    let power = POWERS.get(exponent)?;
+    let number = (float * power).round();
+    if number.abs() > EXACT_MAX {
+        return None;
+    }
+    let number = number as i64;
+    (divided(number, power).to_bits() == float.to_bits()).then_some(number)
+}
+
+fn divided(number: i64, power: &f64) -> f64 {
+    number as f64 / power
+}
+
+/// The floats that [`encode`] has written: so many, and nothing behind them.
+pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
+    let mut bytes = Bytes(bytes);
+    match bytes.byte()? {
+        CONSTANT => {
+            let float = f64::from_bits(bytes.word()?);
+            bytes.0.is_empty().then(|| vec![float; count])
+        }
+        PLAIN => Some(bytes.words(count)?.map(f64::from_bits).collect()),
+        DECIMAL => {
+            let power = POWERS.get(usize::from(bytes.byte()?))?;
+            let numbers = whole::decode(bytes.0, count)?;
+            Some(numbers.into_iter().map(|number| divided(number, power)).collect())
+        }
+        PCO => pcodec::numbers(bytes.0, count),
+        _ => None,
+    }
+}
+// media-format: end

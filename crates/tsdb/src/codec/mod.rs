@@ -1,0 +1,92 @@
+//! Columns as bytes: the times and the values of a sealed chunk.
+//!
+//! # The problem
+//!
+//! A sealed chunk is written once and read often, and most of them are dull: times at a constant interval, numbers that move
+//! by little, few digits behind the point. So each column has several *forms*, and the one that is smallest for what it has.
+//!
+//! # The picture
+//!
+//! ```text
+//!   length of the times ▏ form ▏ times … ▏ form ▏ values …
+//! ```
+//!
+//! | forms of | |
+//! |---|---|
+//! | times | a constant interval; deltas of deltas; deltas by `pco` (both in the greatest unit that divides them) |
+//! | whole numbers | constant; as they are; bits above the least one, or above the least difference; `pco` |
+//! | floats | constant; as they are; `pco`; decimal: as whole numbers, by a power of ten |
+//! | booleans | constant; bits; lengths of runs |
+//! | strings | one after the other; a dictionary and places in it; either of them compressed by `snap` |
+//!
+//! # What holds
+//!
+//! - What is decoded is what was encoded, bit by bit: zeroes keep their sign. A float is decimal only if its division gives
+//!   the same bits back.
+//! - Whatever bytes come, [`decode`] ends with `None` or a block of as many points as were asked for, its times ascending. It
+//!   allocates in proportion to that number and to the bytes, and never by what the bytes claim.
+
+mod boolean;
+mod bytes;
+mod float;
+mod packed;
+mod pcodec;
+mod string;
+mod times;
+mod whole;
+
+use crate::value::{Block, Column, FieldType};
+use bytes::Bytes;
+
+/// Points of a chunk at most.
+pub(crate) const COUNT_MAX: usize = 65_536;
+
+// media-format: begin pool
+/// Appends the bytes of points: as many times as values, [`COUNT_MAX`] at most, times ascending and none twice.
+pub(crate) fn encode(times: &[i64], values: &Column, out: &mut Vec<u8>) {
+    let mut encoded = Vec::new();
+    times::encode(times, &mut encoded);
+    bytes::push_number(out, encoded.len() as u64);
+    out.append(&mut encoded);
+    match values {
+        Column::Float(values) => float::encode(values, out),
+        Column::Integer(values) => whole::encode(values, out),
+        Column::Unsigned(values) => {
+            let values: Vec<i64> = values.iter().map(|value| value.cast_signed()).collect();
+            whole::encode(&values, out);
+        }
+        Column::Boolean(values) => boolean::encode(values, out),
+        Column::String(values) => string::encode(values, out),
+    }
+}
+
+/// The points of which [`encode`] made these bytes; none if they are no such bytes for so many of this type.
+pub(crate) fn decode(bytes: &[u8], count: usize, of: FieldType) -> Option<Block> {
+    let (times, values) = parts(bytes, count)?;
+    let times = times::decode(times, count)?;
+    let values = match of {
+        FieldType::Float => Column::Float(float::decode(values, count)?),
+        FieldType::Integer => Column::Integer(whole::decode(values, count)?),
+        FieldType::Unsigned => {
+            let values = whole::decode(values, count)?;
+            Column::Unsigned(values.into_iter().map(i64::cast_unsigned).collect())
+        }
+        FieldType::Boolean => Column::Boolean(boolean::decode(values, count)?),
+        FieldType::String => Column::String(string::decode(values, count)?),
+    };
+    Some(Block { times, values })
+}
+
+/// The bytes of the times and those of the values.
+fn parts(bytes: &[u8], count: usize) -> Option<(&[u8], &[u8])> {
+    if count == 0 || count > COUNT_MAX {
+        return None;
+    }
+    let mut bytes = Bytes(bytes);
+    let length = usize::try_from(bytes.number()?).ok()?;
+    Some((bytes.take(length)?, bytes.0))
+}
+// media-format: end
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Strings.
+//!
+//! A dictionary has each string once, and the column is then places in it. It is made if there are few enough of them: it is
+//! given up as soon as more than half of the strings are new.
+
+use super::bytes::{Bytes, push_number};
+use super::packed;
+use crate::value::STRING_MAX;
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// Bytes from which it is worth while to compress.
+const SNAP_FROM: usize = 64;
+
+// media-format: begin pool
+/// The strings, one after the other: their lengths, then their bytes.
+const PLAIN: u8 = 0;
+/// How many there are in the dictionary, those as in [`PLAIN`], and the place of each one of the column.
+const DICTIONARY: u8 = 1;
+/// Added to either: what follows is compressed by `snap`.
+const COMPRESSED: u8 = 2;
+
+/// What a byte that is compressed by `snap` may have been at most: a copy of 64 bytes takes three.
+const EXPANSION_MAX: usize = 22;
+
+/// Appends strings.
+pub(super) fn encode(strings: &[Arc<str>], out: &mut Vec<u8>) {
+    let mut body = Vec::new();
+    let form = if let Some((entries, places)) = dictionary(strings) {
+        push_number(&mut body, entries.len() as u64);
+        push(&mut body, entries.iter().copied());
+        packed::push(&mut body, places.into_iter(), place_width(entries.len()));
+        DICTIONARY
+    } else {
+        push(&mut body, strings.iter().map(|string| &**string));
+        PLAIN
+    };
+    if body.len() >= SNAP_FROM
+        && let Ok(compressed) = snap::raw::Encoder::new().compress_vec(&body)
+        && compressed.len() < body.len() - body.len() / 8
+    {
+        out.push(form + COMPRESSED);
+        out.extend_from_slice(&compressed);
+    } else {
+        out.push(form);
+        out.extend_from_slice(&body);
+    }
+}
+
+/// Each string once, in the order of their coming, and the place of each one of the column; none if they are not few.
+fn dictionary(strings: &[Arc<str>]) -> Option<(Vec<&str>, Vec<u64>)> {
+    let mut known = HashMap::new();
+    let mut entries = Vec::new();
+    let mut places = Vec::with_capacity(strings.len());
+    for string in strings {
+        let place = *known.entry(&**string).or_insert_with(|| {
+            entries.push(&**string);
+            entries.len() as u64 - 1
+        });
+        if entries.len() > strings.len().div_ceil(2) {
+            return None;
+        }
+        places.push(place);
+    }
+    Some((entries, places))
+}
+
+fn push<'s>(out: &mut Vec<u8>, strings: impl Iterator<Item = &'s str> + Clone) {
+    strings.clone().for_each(|string| push_number(out, string.len() as u64));
+    strings.for_each(|string| out.extend_from_slice(string.as_bytes()));
+}
+
+/// How many bits a place in a dictionary takes.
+fn place_width(entries: usize) -> u32 {
+    packed::width((entries as u64).saturating_sub(1))
+}
+
+/// The strings that [`encode`] has written: so many, and nothing behind them.
+pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<Arc<str>>> {
+    let mut bytes = Bytes(bytes);
+    let mut form = bytes.byte()?;
+    let body;
+    if form >= COMPRESSED {
+        form -= COMPRESSED;
+        if !is_length_credible(bytes.0) {
+            return None;
+        }
+        body = snap::raw::Decoder::new().decompress_vec(bytes.0).ok()?;
+        bytes = Bytes(&body);
+    }
+    match form {
+        PLAIN => {
+            let strings = take(&mut bytes, count)?;
+            bytes.0.is_empty().then_some(strings)
+        }
+        DICTIONARY => {
+            let entries = usize::try_from(bytes.number()?).ok().filter(|it| *it <= count)?;
+            let entries = take(&mut bytes, entries)?;
+            let places = packed::numbers(bytes.0, count, place_width(entries.len()))?;
+            places.map(|place| entries.get(usize::try_from(place).ok()?).cloned()).collect()
+        }
+        _ => None,
+    }
+}
+
+/// True if bytes that are compressed by `snap` can have been as many as they say.
+fn is_length_credible(compressed: &[u8]) -> bool {
+    let length_max = compressed.len().saturating_mul(EXPANSION_MAX);
+    snap::raw::decompress_len(compressed).is_ok_and(|length| length <= length_max)
+}
+
+/// Strings that [`push`] has written.
+fn take(bytes: &mut Bytes<'_>, count: usize) -> Option<Vec<Arc<str>>> {
+    let lengths: Option<Vec<usize>> = (0..count)
+        .map(|_| usize::try_from(bytes.number()?).ok().filter(|length| *length <= STRING_MAX))
+        .collect();
+    let string = |length| Some(std::str::from_utf8(bytes.take(length)?).ok()?.into());
+    lengths?.into_iter().map(string).collect()
+}
+// media-format: end
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_that_the_bytes_cannot_have_is_not_believed() {
+        let longest = snap::raw::Encoder::new().compress_vec(&[7; 60_000]).unwrap();
+        assert!(is_length_credible(&longest));
+        // Four gigabytes, they say.
+        let claim = [0xff, 0xff, 0xff, 0xff, 0x0f, 0];
+        assert!(!is_length_credible(&claim));
+        assert_eq!(decode(&[&[COMPRESSED][..], &claim].concat(), 10), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! The head of a queue set: points that are durable in its log, in DRAM as columns.
+//!
+//! Points are appended to the column of their field, in the order of the log; a column remembers whether its times ascend.
+//! Out-of-order ones are sorted by those who read. What was published is never changed: the last of a time wins.
+
+use crate::catalogue::{FieldId, SeriesId};
+use crate::merge::ascending;
+use crate::rows::{RowValue, Rows, ShardId};
+use crate::value::{Block, Column};
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Points of a field of a series in a shard.
+#[derive(Debug)]
+struct Points {
+    field: FieldId,
+    block: Block,
+    is_ascending: bool,
+}
+
+/// Points of a series in a shard.
+#[derive(Debug)]
+struct Entry {
+    shard: ShardId,
+    series: SeriesId,
+    fields: SmallVec<[Points; 2]>,
+}
+
+/// Points that are not sealed.
+#[derive(Debug, Default)]
+pub(crate) struct Head {
+    entries: Vec<Entry>,
+    places: HashMap<(ShardId, SeriesId), u32>,
+    /// Bytes of records that it has.
+    pub(crate) bytes: u64,
+    /// Values that it has.
+    pub(crate) points: u64,
+}
+
+impl Points {
+    #[inline]
+    fn push(&mut self, time: i64, value: RowValue<'_>) -> bool {
+        let is_pushed = match (&mut self.block.values, value) {
+            (Column::Float(values), RowValue::Float(value)) => {
+                values.push(value);
+                true
+            }
+            (Column::Integer(values), RowValue::Integer(value)) => {
+                values.push(value);
+                true
+            }
+            (Column::Unsigned(values), RowValue::Unsigned(value)) => {
+                values.push(value);
+                true
+            }
+            (Column::Boolean(values), RowValue::Boolean(value)) => {
+                values.push(value);
+                true
+            }
+            (Column::String(values), RowValue::String(value)) => {
+                values.push(Arc::from(value));
+                true
+            }
+            _ => false,
+        };
+        if is_pushed {
+            self.is_ascending &= self.block.times.last().is_none_or(|last| *last < time);
+            self.block.times.push(time);
+        }
+        is_pushed
+    }
+
+    fn read(&self, range: &RangeInclusive<i64>) -> Block {
+        let mut found = Block::new(self.block.values.field_type());
+        if self.is_ascending {
+            found.extend(&self.block, self.block.places(range));
+            return found;
+        }
+        for (at, time) in self.block.times.iter().enumerate() {
+            if range.contains(time) {
+                found.extend(&self.block, at..at + 1);
+            }
+        }
+        ascending(found)
+    }
+}
+
+impl Head {
+    /// Takes the rows of a record in whose shard and series are live.
+    pub(crate) fn take_in(&mut self, record: &[u8], is_live: impl Fn(ShardId, SeriesId) -> bool) {
+        self.bytes += record.len() as u64;
+        let mut rows = Rows::new(record);
+        while let Some(place) = rows.next_row() {
+            let (shard, series) = (place.shard, place.series);
+            if !is_live(shard, series) {
+                continue;
+            }
+            let next = self.entries.len() as u32;
+            let at = *self.places.entry((shard, series)).or_insert(next);
+            if at == next {
+                self.entries.push(Entry { shard, series, fields: SmallVec::new() });
+            }
+            let Some(entry) = self.entries.get_mut(at as usize) else { return };
+            let mut hint = 0;
+            while let Some((field, value)) = rows.next_value() {
+                if let Some(points) = entry.points(field, &mut hint, value) {
+                    self.points += u64::from(points.push(place.time, value));
+                }
+            }
+        }
+    }
+
+    /// True if it has points of a shard.
+    pub(crate) fn has_shard(&self, shard: ShardId) -> bool {
+        self.entries.iter().any(|entry| entry.shard == shard)
+    }
+
+    /// The points of a field of a series in a shard, ascending.
+    pub(crate) fn read(
+        &self,
+        (shard, series, field): (ShardId, SeriesId, FieldId),
+        range: &RangeInclusive<i64>,
+    ) -> Option<Block> {
+        let entry = self.entries.get(*self.places.get(&(shard, series))? as usize)?;
+        let points = entry.fields.iter().find(|points| points.field == field)?;
+        let found = points.read(range);
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// Shows all that it has, ascending by shard, series and field.
+    ///
+    /// # Errors
+    /// That of `visit`.
+    pub(crate) fn each<E>(
+        &self,
+        mut visit: impl FnMut((ShardId, SeriesId, FieldId), Block) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let columns = self
+            .entries
+            .iter()
+            .flat_map(|entry| entry.fields.iter().map(move |points| (entry, points)));
+        let mut all: Vec<(&Entry, &Points)> = columns.collect();
+        all.sort_unstable_by_key(|(entry, points)| (entry.shard, entry.series, points.field));
+        let everything = i64::MIN..=i64::MAX;
+        all.into_iter().try_for_each(|(entry, points)| {
+            visit((entry.shard, entry.series, points.field), points.read(&everything))
+        })
+    }
+}
+
+impl Entry {
+    /// The points of a field: mostly those behind the ones that were asked for last.
+    #[inline]
+    fn points(
+        &mut self,
+        field: FieldId,
+        hint: &mut usize,
+        value: RowValue<'_>,
+    ) -> Option<&mut Points> {
+        if self.fields.get(*hint).is_none_or(|points| points.field != field) {
+            let found = self.fields.iter().position(|points| points.field == field);
+            *hint = found.unwrap_or(self.fields.len());
+            if found.is_none() {
+                let block = Block::new(value.field_type());
+                self.fields.push(Points { field, block, is_ascending: true });
+            }
+        }
+        *hint += 1;
+        self.fields.get_mut(*hint - 1)
+    }
+}

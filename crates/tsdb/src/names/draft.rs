@@ -1,0 +1,167 @@
+//! Names that are to be made: as the catalogue will be with them.
+
+use super::devices::Devices;
+use crate::catalogue::{
+    Catalogue, Change, DatabaseId, Field, MeasurementId, Next, PolicyId, Shard, type_conflict,
+};
+use crate::error::{Error, Result};
+use crate::point::SeriesKey;
+use crate::value::FieldType;
+use hashbrown::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What no tag can be called.
+const TIME: &str = "time";
+
+/// Changes that are to be made together.
+#[derive(Debug)]
+pub(crate) struct Draft<'c> {
+    pub(crate) catalogue: &'c Catalogue,
+    devices: &'c mut Devices,
+    next: Next,
+    changes: Vec<Change>,
+    measurements: HashMap<(DatabaseId, Arc<str>), MeasurementId>,
+    fields: HashMap<(MeasurementId, Arc<str>), Field>,
+    field_counts: HashMap<MeasurementId, usize>,
+    series: HashSet<(DatabaseId, Box<str>)>,
+    shards: Vec<Shard>,
+}
+
+impl<'c> Draft<'c> {
+    pub(super) fn new(catalogue: &'c Catalogue, devices: &'c mut Devices) -> Self {
+        Self {
+            catalogue,
+            devices,
+            next: catalogue.next(),
+            changes: Vec::new(),
+            measurements: HashMap::new(),
+            fields: HashMap::new(),
+            field_counts: HashMap::new(),
+            series: HashSet::new(),
+            shards: Vec::new(),
+        }
+    }
+
+    pub(super) fn finish(self) -> Vec<Change> {
+        self.changes
+    }
+
+    /// Makes a change that the catalogue has drawn; nothing else is drawn together with it.
+    pub(crate) fn push(&mut self, change: impl IntoIterator<Item = Change>) {
+        self.changes.extend(change);
+    }
+
+    /// Makes the names that a point needs.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if a field has another type; [`Error::Limit`].
+    pub(crate) fn point<'f>(
+        &mut self,
+        database: DatabaseId,
+        key: &SeriesKey<'_>,
+        fields: impl Iterator<Item = (&'f str, FieldType)>,
+        interval: Option<Duration>,
+    ) -> Result<()> {
+        let its_name = key.measurement();
+        if self.catalogue.series_of(database, key.as_str()).is_none()
+            && key.tags().any(|(name, _)| name == TIME)
+        {
+            return Err(Error::Input(format!(
+                "invalid tag key: input tag \"{TIME}\" on measurement \"{its_name}\" is invalid"
+            )));
+        }
+        let measurement = self.measurement(database, &its_name)?;
+        for (name, of) in fields {
+            self.field((measurement, &its_name), name, of)?;
+        }
+        self.one_series(database, measurement, key.as_str(), interval)
+    }
+
+    fn measurement(&mut self, database: DatabaseId, name: &str) -> Result<MeasurementId> {
+        if let Some(id) = self.catalogue.measurement(database, name) {
+            return Ok(id);
+        }
+        self.catalogue.check_measurement(name)?;
+        let key = (database, Arc::from(name));
+        if let Some(id) = self.measurements.get(&key) {
+            return Ok(*id);
+        }
+        let id = draw(&mut self.next.measurement)?;
+        let name = Arc::clone(&key.1);
+        self.changes.push(Change::Measurement { id, database, name });
+        self.measurements.insert(key, id);
+        Ok(id)
+    }
+
+    fn field(
+        &mut self,
+        (measurement, its_name): (MeasurementId, &str),
+        name: &str,
+        of: FieldType,
+    ) -> Result<()> {
+        let there = self.catalogue.measurement_by_id(measurement);
+        let key = (measurement, Arc::from(name));
+        let known = there.and_then(|it| it.field(name, 0)).map(|(_, field)| field);
+        if let Some(known) = known.or_else(|| self.fields.get(&key)) {
+            return match known.field_type == of {
+                true => Ok(()),
+                false => Err(type_conflict(its_name, known, of)),
+            };
+        }
+        let count = self.field_counts.entry(measurement).or_insert(0);
+        let before = there.map_or(0, |it| it.fields().len()) + *count;
+        self.catalogue.check_field(its_name, before, name)?;
+        *count += 1;
+        let field =
+            Field { id: draw(&mut self.next.field)?, name: Arc::clone(&key.1), field_type: of };
+        let (id, name) = (field.id, Arc::clone(&key.1));
+        self.changes.push(Change::Field { id, measurement, name, field_type: of });
+        self.fields.insert(key, field);
+        Ok(())
+    }
+
+    fn one_series(
+        &mut self,
+        database: DatabaseId,
+        measurement: MeasurementId,
+        key: &str,
+        interval: Option<Duration>,
+    ) -> Result<()> {
+        let is_known = self.catalogue.series_of(database, key).is_some();
+        if is_known || self.series.contains(&(database, Box::from(key))) {
+            return Ok(());
+        }
+        self.catalogue.check_series(key, self.series.len())?;
+        let id = draw(&mut self.next.series)?;
+        let set = self.devices.set_of(key, interval);
+        self.changes.push(Change::Series { id, measurement, set, key: Box::from(key) });
+        self.series.insert((database, Box::from(key)));
+        Ok(())
+    }
+
+    /// Makes the shard of a policy that has this time.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub(crate) fn shard(&mut self, policy: PolicyId, time: i64) -> Result<()> {
+        let is_in = |it: &Shard| it.policy == policy && it.start <= time && time < it.end;
+        if self.catalogue.shard_of(policy, time).is_some() || self.shards.iter().any(is_in) {
+            return Ok(());
+        }
+        let Some((start, end)) = self.catalogue.shard_window(policy, time) else {
+            return Err(Error::NotFound("the retention policy is gone".to_owned()));
+        };
+        let id = draw(&mut self.next.shard)?;
+        self.changes.push(Change::Shard { id, policy, start, end });
+        self.shards.push(Shard { id, policy, start, end });
+        Ok(())
+    }
+}
+
+/// A number that was never given.
+fn draw(next: &mut u32) -> Result<u32> {
+    let id = *next;
+    *next = id.checked_add(1).ok_or_else(|| Error::Limit("no number is left".to_owned()))?;
+    Ok(id)
+}

@@ -1,0 +1,203 @@
+//! Names, durable: the catalogue, and the log of its changes.
+//!
+//! The log is in the pool of the first queue set, and is the only place that says which databases, shards and series there are.
+//! To drop one of them is one record, with one fence, for all queue sets at once: what they still have of it counts no more,
+//! at no opening, since no number is ever given twice.
+//!
+//! *Fence, then publish*: the catalogue changes when the log is durable. Those who make names wait for each other, and nobody
+//! else for them.
+
+mod devices;
+mod draft;
+
+pub(crate) use devices::interval_of_text;
+pub(crate) use draft::Draft;
+
+use crate::catalogue::{Catalogue, Change, Limits};
+use crate::error::{Error, Result};
+use crate::log::Log;
+use crate::pages::{Pages, Role};
+use coreplane_pmem::{mutant, spin};
+use coreplane_tio::Policy;
+use devices::Devices;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+/// Names of a store.
+#[derive(Debug)]
+pub(crate) struct Names {
+    log: Mutex<Log>,
+    catalogue: RwLock<Catalogue>,
+    devices: Mutex<Devices>,
+}
+
+/// Bytes of history from which the log is written anew.
+const HISTORY: u64 = 256 << 10;
+
+impl Names {
+    /// Those of a new store.
+    pub(crate) fn new(series_max: u64, policy: Policy, sets: usize) -> Self {
+        Self {
+            log: Mutex::new(Log::new(Role::Catalogue)),
+            catalogue: RwLock::new(Catalogue::new(Limits { series_max, ..Limits::default() })),
+            devices: Mutex::new(Devices::new(policy, sets)),
+        }
+    }
+
+    /// Finds them again by `recover`, which shows the records of their log.
+    ///
+    /// # Errors
+    /// That of `recover`; [`Error::Damage`].
+    pub(crate) fn recover(
+        &mut self,
+        recover: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Log>,
+    ) -> Result<()> {
+        let catalogue = self.catalogue.get_mut();
+        let mut visit = |bytes: &[u8]| {
+            let damage = || Error::Damage("a record of the catalogue".to_owned());
+            let mut rest = bytes;
+            while let Some((change, behind)) = next_change(rest) {
+                catalogue.apply(change)?;
+                rest = behind;
+            }
+            if rest.is_empty() { Ok(()) } else { Err(damage()) }
+        };
+        *self.log.get_mut() = recover(&mut visit)?;
+        let devices = self.devices.get_mut();
+        catalogue.all_series().for_each(|series| devices.note(series));
+        Ok(())
+    }
+
+    /// The paper's table of queue sets.
+    pub(crate) fn loads(&self) -> Vec<coreplane_tio::Load> {
+        spin::lock(&self.devices).loads()
+    }
+
+    /// Ends the log, as far as that can be: what is damaged from now on is told from what was never written.
+    pub(crate) fn end(&self, pages: &Pages) {
+        spin::lock(&self.log).end(pages);
+    }
+
+    /// The pages of its log.
+    pub(crate) fn pages(&self) -> Vec<u32> {
+        spin::lock(&self.log).page_list().collect()
+    }
+
+    /// The catalogue as it is now.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Catalogue> {
+        spin::read(&self.catalogue)
+    }
+
+    /// Makes the changes that `draw` finds are to be made: of a catalogue that nobody else changes meanwhile. They are durable,
+    /// and then seen, when it returns.
+    ///
+    /// # Errors
+    /// That of `draw`; [`Error::Full`] and [`Error::Sync`], after which a part of the changes may be made.
+    pub(crate) fn change<T>(
+        &self,
+        pages: &Pages,
+        draw: impl FnOnce(&mut Draft<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut log = spin::lock(&self.log);
+        let (changes, drawn) = {
+            let (catalogue, mut devices) = (self.read(), spin::lock(&self.devices));
+            let mut draft = Draft::new(&catalogue, &mut devices);
+            let drawn = draw(&mut draft);
+            // What was drawn before an error is sound by itself.
+            (draft.finish(), drawn)
+        };
+        if changes.is_empty() {
+            return drawn;
+        }
+        let mut appended = 0;
+        let record_max = Log::record_max(pages);
+        let is_kept = |change: &&Change| {
+            !matches!(change, Change::ShardDropped { .. }) || !mutant!("tsdb.drop.forgotten")
+        };
+        let logged = changes.iter().filter(is_kept).cloned();
+        let outcome: Result<()> = records(logged, record_max).try_for_each(|it| {
+            let (record, count) = it;
+            log.append(pages, &record, RESERVE)?;
+            appended += count + usize::from(mutant!("tsdb.drop.forgotten"));
+            Ok(())
+        });
+        if mutant!("tsdb.names.early") {
+            self.apply(changes, appended)?;
+            log.fence(pages)?;
+        } else {
+            log.fence(pages)?;
+            self.apply(changes, appended)?;
+        }
+        outcome?;
+        let is_history = log.bytes > HISTORY + 2 * log.checkpoint_bytes;
+        if (is_history && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
+            self.write_anew(&mut log, pages)?;
+        }
+        drawn
+    }
+
+    fn apply(&self, changes: Vec<Change>, count: usize) -> Result<()> {
+        let mut catalogue = spin::write(&self.catalogue);
+        changes.into_iter().take(count).try_for_each(|change| catalogue.apply(change))
+    }
+
+    fn write_anew(&self, log: &mut Log, pages: &Pages) -> Result<()> {
+        let written = {
+            let catalogue = self.read();
+            let records = records(catalogue.changes(), Log::record_max(pages)).map(|it| it.0);
+            log.checkpoint(pages, records)
+        };
+        match written {
+            Ok(()) => {
+                spin::write(&self.catalogue).note_new_log();
+                Ok(())
+            }
+            // It is as it was; another time.
+            Err(Error::Full(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Free pages that are left for what gives others back.
+const RESERVE: usize = 3;
+
+// media-format: begin pool
+/// Changes as records: as many in one as fit, each behind its length. How many each record has, too. Those of a record are made
+/// together or not at all.
+fn records(
+    changes: impl Iterator<Item = Change>,
+    record_max: usize,
+) -> impl Iterator<Item = (Vec<u8>, usize)> {
+    let mut changes = changes;
+    let mut left: Option<Vec<u8>> = None;
+    std::iter::from_fn(move || {
+        let (mut record, mut count) = (Vec::new(), 0);
+        loop {
+            let bytes = match left.take() {
+                Some(left) => left,
+                None => {
+                    let Some(change) = changes.next() else { break };
+                    let mut bytes = Vec::new();
+                    change.encode(&mut bytes);
+                    bytes
+                }
+            };
+            if count > 0 && record.len() + 4 + bytes.len() > record_max {
+                left = Some(bytes);
+                break;
+            }
+            record.extend((bytes.len() as u32).to_le_bytes());
+            record.extend(bytes);
+            count += 1;
+        }
+        (count > 0).then_some((record, count))
+    })
+}
+
+/// The first change of a record, and what is behind it.
+fn next_change(record: &[u8]) -> Option<(Change, &[u8])> {
+    let (len, rest) = record.split_first_chunk::<4>()?;
+    let (bytes, behind) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    Some((Change::decode(bytes)?, behind))
+}
+// media-format: end

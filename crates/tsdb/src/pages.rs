@@ -1,0 +1,352 @@
+//! Pages: what each page of a pool is used for.
+//!
+//! ```text
+//!   page 0        the pool's header
+//!   1 ‥ t         the table: a word for each page of the pool
+//!   t ‥           pages of logs and of segments, as they are taken
+//!
+//!   63        48 47  44 43                0
+//!   ├── seal ───┼─ role ┼───── number ─────┤     0: the page is free
+//! ```
+//!
+//! A page is what its word says, and that alone: a page that is used for something else gets another word. The number is that
+//! of the page within its log, or the segment and the page within it; none is ever given twice, so that a page that belongs
+//! to nothing any more is seen to. The seal is a checksum of page, role and number. A flipped bit is set right; a word that
+//! is damaged beyond that has its page set aside.
+
+use crate::error::{Error, Result};
+use coreplane_pmem::checksum::crc32c_append;
+use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, PageWriter, Pool, Space};
+use coreplane_pmem::{mutant, spin};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What a page is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Role {
+    /// The log of points of a queue set.
+    Head,
+    /// The log of its segments.
+    Manifest,
+    /// The log of names.
+    Catalogue,
+    /// Sealed chunks, and their entries.
+    Segment,
+}
+
+/// The use of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Use {
+    pub(crate) role: Role,
+    pub(crate) number: u64,
+}
+
+// media-format: begin pool
+/// What the pools of a store hold.
+pub(crate) const KIND: &str = "tsdb";
+/// Bytes of a word.
+const WORD: u64 = 8;
+const NUMBER_BITS: u32 = 44;
+const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
+const ROLE_BITS: u32 = 4;
+/// Pages that a pool may grow to: so many times those with which it was made, or so many, if that is more.
+const GROWTH: u64 = 16;
+const GROWTH_MIN: u64 = 1 << 14;
+
+impl Role {
+    pub(crate) fn code(self) -> u64 {
+        match self {
+            Self::Head => 1,
+            Self::Manifest => 2,
+            Self::Catalogue => 3,
+            Self::Segment => 4,
+        }
+    }
+
+    fn of_code(code: u64) -> Option<Self> {
+        [Self::Head, Self::Manifest, Self::Catalogue, Self::Segment]
+            .into_iter()
+            .find(|role| role.code() == code)
+    }
+}
+
+fn seal(page: u32, bits: u64) -> u64 {
+    let crc = crc32c_append(crc32c_append(0, &page.to_le_bytes()), &bits.to_le_bytes());
+    u64::from(crc ^ crc >> 16) & 0xffff
+}
+
+impl Use {
+    fn to_word(self, page: u32) -> u64 {
+        let bits = self.role.code() << NUMBER_BITS | self.number & NUMBER_MAX;
+        seal(page, bits) << (NUMBER_BITS + ROLE_BITS) | bits
+    }
+
+    /// None if it is free.
+    fn of_word(page: u32, word: u64) -> std::result::Result<Option<Self>, Unsound> {
+        if word == 0 {
+            return Ok(None);
+        }
+        let bits = word & ((1 << (NUMBER_BITS + ROLE_BITS)) - 1);
+        let role = Role::of_code(bits >> NUMBER_BITS).ok_or(Unsound)?;
+        let found = Self { role, number: bits & NUMBER_MAX };
+        if found.to_word(page) == word { Ok(Some(found)) } else { Err(Unsound) }
+    }
+}
+
+/// Pages of the table of a pool that has so many pages.
+fn table_pages(pages: u64, page_len: u64) -> u64 {
+    ((pages * GROWTH).max(GROWTH_MIN) * WORD).div_ceil(page_len).min(pages / 4 + 1)
+}
+
+/// What a pool of a store is, as its parameters.
+pub(crate) fn parameters(store: u64, set: u32, sets: u32, pages: u64, page_len: u64) -> [u64; 8] {
+    [store, u64::from(set), u64::from(sets), table_pages(pages, page_len), 0, 0, 0, 0]
+}
+// media-format: end
+
+/// A word that says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unsound;
+
+/// What a word was before one of its bits was flipped.
+fn corrected(page: u32, word: u64) -> Option<Option<Use>> {
+    let single = (0..64).map(|bit| word ^ 1 << bit);
+    let mut all = single.filter_map(|word| Use::of_word(page, word).ok());
+    let found = all.next()?;
+    all.next().is_none().then_some(found)
+}
+
+/// A pool of a queue set.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pool: Pool,
+    /// Bytes before the first word of the table.
+    table: u64,
+    /// Pages that the table has words for.
+    capacity: u64,
+    free: Mutex<Vec<u32>>,
+    /// What checksums of this pool begin with.
+    seed: u32,
+}
+
+impl Pages {
+    /// How the pool of a set is made.
+    pub(crate) fn options(
+        (store, set, sets): (u64, u32, u32),
+        size: u64,
+        page_len: u32,
+        media: MediaChoice,
+    ) -> CreateOptions {
+        let pages = size / u64::from(page_len);
+        let parameters = parameters(store, set, sets, pages, u64::from(page_len));
+        CreateOptions { size, media, page_size: page_len, kind: KIND.to_owned(), parameters }
+    }
+
+    /// What it was made as: the store's number, the set's, and how many sets there are.
+    pub(crate) fn identity(pool: &Pool) -> Result<(u64, u32, u32)> {
+        let [store, set, sets, ..] = pool.parameters();
+        match (u32::try_from(set), u32::try_from(sets)) {
+            (Ok(set), Ok(sets)) if set < sets => Ok((store, set, sets)),
+            _ => Err(Error::Pools("the pool is none of a time-series store".to_owned())),
+        }
+    }
+
+    /// Claims the table of a pool, which is zeroed if the pool `is_new`; what its pages are used for.
+    ///
+    /// # Errors
+    /// [`Error::Pools`], [`Error::Pool`], [`Error::Sync`].
+    pub(crate) fn open(pool: Pool, is_new: bool) -> Result<(Self, Vec<(u32, Use)>)> {
+        pool.expect_kind(KIND)?;
+        let space = Arc::clone(pool.space());
+        let (first, page_len) = (pool.first_page(), u64::from(space.page_size()));
+        let [.., table_pages, _, _, _, _] = pool.parameters();
+        let behind = u64::from(first).saturating_add(table_pages);
+        if behind >= u64::from(space.pages()) || table_pages == 0 {
+            return Err(Error::Pools("the pool is smaller than its table of pages".to_owned()));
+        }
+        let claim = if is_new { Claim::Words } else { Claim::WordsAsStored };
+        for page in first..behind as u32 {
+            if !space.claim_words(page, claim) {
+                return Err(Error::Pools("the table of pages is in use".to_owned()));
+            }
+        }
+        let table = space.start_of(first);
+        if is_new {
+            space.persist(table, table_pages * page_len)?;
+        }
+        let seed = crc32c_append(0, &pool.uuid());
+        let capacity = table_pages * page_len / WORD;
+        let mut pages = Self { pool, table, capacity, free: Mutex::default(), seed };
+        let used = pages.look(behind as u32);
+        Ok((pages, used))
+    }
+
+    /// Reads the table from this page on.
+    fn look(&mut self, first: u32) -> Vec<(u32, Use)> {
+        let (mut used, mut free) = (Vec::new(), Vec::new());
+        for page in (first..self.pages()).rev() {
+            let word = self.word(page);
+            let found = Use::of_word(page, word).map_or_else(|_| corrected(page, word), Some);
+            match found {
+                Some(Some(found)) => used.push((page, found)),
+                Some(None) => free.push(page),
+                // Nobody knows what it is: it is left alone.
+                None => {}
+            }
+        }
+        *self.free.get_mut() = free;
+        used
+    }
+
+    /// Pages that can be used.
+    fn pages(&self) -> u32 {
+        u64::from(self.space().pages()).min(self.capacity) as u32
+    }
+
+    fn word(&self, page: u32) -> u64 {
+        let place = self.table + u64::from(page) * WORD;
+        self.space().word::<Durable>(place).map_or(0, |word| word.load())
+    }
+
+    fn set_word(&self, page: u32, value: u64) {
+        let place = self.table + u64::from(page) * WORD;
+        if let Some(word) = self.space().word::<Durable>(place) {
+            word.store(value);
+            word.flush();
+        }
+    }
+
+    /// The pool.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Its bytes.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        self.pool.space()
+    }
+
+    /// What checksums of what is in this pool begin with.
+    pub(crate) fn seed(&self) -> u32 {
+        self.seed
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn page_len(&self) -> u32 {
+        self.space().page_size()
+    }
+
+    /// Takes a free page for a use, if more than `reserve` are free; its word is durable with the next fence of this thread.
+    pub(crate) fn begin(&self, use_of: Use, reserve: usize) -> Option<PageWriter> {
+        let mut free = spin::lock(&self.free);
+        if free.len() <= reserve {
+            self.space().reclaim_all(|page| free.push(page));
+        }
+        if free.len() <= reserve {
+            return None;
+        }
+        while let Some(page) = free.pop() {
+            if let Some(writer) = self.space().claim_log(page) {
+                if !mutant!("tsdb.page.word") {
+                    self.set_word(page, use_of.to_word(page));
+                }
+                return Some(writer);
+            }
+        }
+        None
+    }
+
+    /// Pages that are free, or will be.
+    pub(crate) fn free_count(&self) -> usize {
+        spin::lock(&self.free).len() + self.space().retired_len()
+    }
+
+    /// All pages that can ever be free.
+    pub(crate) fn usable(&self) -> u64 {
+        self.used_pages().count() as u64
+    }
+
+    /// Gives pages back that readers may still look at. That they are to be is durable.
+    pub(crate) fn give_back(&self, pages: &[u32]) {
+        for page in pages {
+            self.set_word(*page, 0);
+        }
+        self.space().retire_all(pages);
+    }
+
+    /// Gives pages back that an opening has found to belong to nothing; durable with the next fence of this thread.
+    pub(crate) fn give_up(&self, pages: impl IntoIterator<Item = u32>) {
+        let mut free = spin::lock(&self.free);
+        for page in pages {
+            self.set_word(page, 0);
+            free.push(page);
+        }
+    }
+
+    /// Fails unless each page is one of these, once, or free.
+    pub(crate) fn check(&self, mut used: Vec<u32>) -> std::result::Result<(), String> {
+        let mut free = spin::lock(&self.free);
+        while self.space().retired_len() > 0 {
+            self.space().reclaim_all(|page| free.push(page));
+            std::thread::yield_now();
+        }
+        used.extend(free.iter());
+        used.sort_unstable();
+        let twice = used.windows(2).find_map(|pair| match pair {
+            [one, other] => (one == other).then_some(*one),
+            _ => None,
+        });
+        let lost = self.used_pages().find(|page| used.binary_search(page).is_err());
+        match (twice, lost) {
+            (None, None) => Ok(()),
+            _ => Err(format!("page {twice:?} is used twice, page {lost:?} by nobody")),
+        }
+    }
+
+    /// All pages behind the table.
+    fn used_pages(&self) -> impl Iterator<Item = u32> + use<> {
+        let page_len = u64::from(self.page_len());
+        (((self.table + self.capacity * WORD) / page_len) as u32)..self.pages()
+    }
+
+    /// Makes the pool larger. Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Pool::grow`]; [`Error::Input`] beyond what its table has words for.
+    pub(crate) fn grow(&self, size: u64) -> Result<()> {
+        let largest = self.capacity * u64::from(self.page_len());
+        if size > largest {
+            let now = self.space().len();
+            return Err(Error::Input(format!(
+                "a pool of {now} bytes that was made with this size can grow to {largest} bytes"
+            )));
+        }
+        let before = self.pages();
+        self.pool.grow(size)?;
+        spin::lock(&self.free).splice(0..0, (before..self.pages()).rev());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flipped_bit_of_a_word_is_set_right_or_seen() {
+        for (page, number) in [(7, 0), (8, 12), (9000, NUMBER_MAX)] {
+            let used = Use { role: Role::Segment, number };
+            let word = used.to_word(page);
+            assert_eq!(Use::of_word(page, word), Ok(Some(used)));
+            assert_eq!(Use::of_word(page + 1, word), Err(Unsound), "another page's");
+            for bit in 0..64 {
+                let flipped = word ^ 1 << bit;
+                assert_eq!(Use::of_word(page, flipped), Err(Unsound));
+                assert!(corrected(page, flipped).is_none_or(|it| it == Some(used)), "bit {bit}");
+            }
+        }
+        for bit in 0..64 {
+            assert!(corrected(3, 1 << bit).is_none_or(|it| it.is_none()));
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Rows: points as the log of a queue set has them.
+//!
+//! ```text
+//!   │ series │ shard │ time │ count │ field, type │ value │ field, type │ value │ …
+//!       4        4       8      2         4           8
+//! ```
+//!
+//! A boolean has one byte, a string its length in four and its bytes. Nothing is padded. A record of the log has whole rows.
+
+use crate::catalogue::{FieldId, SeriesId};
+use crate::point::FieldValue;
+use crate::value::FieldType;
+
+/// A shard: a window of time of a policy. No number is given twice.
+pub(crate) type ShardId = u32;
+
+// media-format: begin pool
+const TYPES: [FieldType; 5] = [
+    FieldType::Float,
+    FieldType::Integer,
+    FieldType::Unsigned,
+    FieldType::Boolean,
+    FieldType::String,
+];
+/// Bits of a field's number; above are those of its type.
+const FIELD_BITS: u32 = 29;
+
+/// The number that a type has in pools.
+pub(crate) fn code_of(of: FieldType) -> u32 {
+    TYPES.iter().zip(0..).find(|(it, _)| **it == of).map_or(0, |(_, code)| code)
+}
+
+/// The type that has this number in pools.
+pub(crate) fn type_of(code: u32) -> Option<FieldType> {
+    TYPES.get(code as usize).copied()
+}
+
+/// Appends a value of a row.
+fn write_value(out: &mut Vec<u8>, field: FieldId, value: &FieldValue<'_>) {
+    let mut put = |of: FieldType, bytes: &[u8]| {
+        out.extend((field | code_of(of) << FIELD_BITS).to_le_bytes());
+        out.extend_from_slice(bytes);
+    };
+    match value {
+        FieldValue::Float(value) => put(FieldType::Float, &value.to_le_bytes()),
+        FieldValue::Integer(value) => put(FieldType::Integer, &value.to_le_bytes()),
+        FieldValue::Unsigned(value) => put(FieldType::Unsigned, &value.to_le_bytes()),
+        FieldValue::Boolean(value) => put(FieldType::Boolean, &[u8::from(*value)]),
+        FieldValue::String(value) => {
+            put(FieldType::String, &(value.len() as u32).to_le_bytes());
+            out.extend_from_slice(value.as_bytes());
+        }
+    }
+}
+
+/// Bytes of a row without its values.
+const ROW: usize = 18;
+
+/// Bytes that a value takes in a row.
+fn value_len(value: &FieldValue<'_>) -> usize {
+    match value {
+        FieldValue::Boolean(_) => 5,
+        FieldValue::String(value) => 8 + value.len(),
+        _ => 12,
+    }
+}
+
+/// Whose the values of a row are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) series: SeriesId,
+    pub(crate) shard: ShardId,
+    pub(crate) time: i64,
+}
+
+impl Place {
+    fn write(self, out: &mut Vec<u8>, count: u16) {
+        out.extend(self.series.to_le_bytes());
+        out.extend(self.shard.to_le_bytes());
+        out.extend(self.time.to_le_bytes());
+        out.extend(count.to_le_bytes());
+    }
+}
+// media-format: end
+
+/// Rows that are to be written, cut into records.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    /// Where records end.
+    ends: Vec<usize>,
+}
+
+/// Bytes of a record from which it has no more rows.
+const RECORD: usize = 16 << 10;
+
+impl Batch {
+    /// Adds the values of a point; those of a row that would be longer than `record_max` are rows of their own. False if one
+    /// of them alone would be.
+    pub(crate) fn push<'v>(
+        &mut self,
+        place: Place,
+        fields: impl Iterator<Item = (FieldId, &'v FieldValue<'v>)>,
+        record_max: usize,
+    ) -> bool {
+        let before = (self.bytes.len(), self.ends.len());
+        let (mut row, mut count) = (self.bytes.len(), 0_u16);
+        place.write(&mut self.bytes, 0);
+        for (field, value) in fields {
+            let len = value_len(value);
+            if ROW + len > record_max {
+                self.bytes.truncate(before.0);
+                self.ends.truncate(before.1);
+                return false;
+            }
+            if self.bytes.len() - row + len > record_max || count == u16::MAX {
+                self.count(row, count);
+                self.end(row, record_max);
+                row = self.bytes.len();
+                count = 0;
+                place.write(&mut self.bytes, 0);
+            }
+            write_value(&mut self.bytes, field, value);
+            count += 1;
+        }
+        self.count(row, count);
+        self.end(row, record_max);
+        true
+    }
+
+    fn count(&mut self, row: usize, count: u16) {
+        if let Some(place) = self.bytes.get_mut(row + ROW - 2..row + ROW) {
+            place.copy_from_slice(&count.to_le_bytes());
+        }
+    }
+
+    /// The row from `row` on is whole: it belongs to the record before it, or begins another.
+    fn end(&mut self, row: usize, record_max: usize) {
+        let start = self.ends.iter().rev().nth(1).copied().unwrap_or(0);
+        let limit = RECORD.min(record_max);
+        match self.ends.last_mut() {
+            Some(last) if *last == row && self.bytes.len() - start <= limit => {
+                *last = self.bytes.len();
+            }
+            _ => self.ends.push(self.bytes.len()),
+        }
+    }
+
+    /// Its records.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).filter_map(|(from, to)| self.bytes.get(from..*to))
+    }
+
+    /// Keeps the first records alone.
+    pub(crate) fn truncate(&mut self, records: usize) {
+        self.ends.truncate(records);
+        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+    }
+
+    /// Bytes of all rows.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// True if it has no row.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
+/// A value of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum RowValue<'r> {
+    Float(f64),
+    Integer(i64),
+    Unsigned(u64),
+    Boolean(bool),
+    String(&'r str),
+}
+
+impl RowValue<'_> {
+    /// The type of its field.
+    pub(crate) fn field_type(&self) -> FieldType {
+        match self {
+            Self::Float(_) => FieldType::Float,
+            Self::Integer(_) => FieldType::Integer,
+            Self::Unsigned(_) => FieldType::Unsigned,
+            Self::Boolean(_) => FieldType::Boolean,
+            Self::String(_) => FieldType::String,
+        }
+    }
+}
+
+/// Reads rows of a record.
+#[derive(Debug, Clone)]
+pub(crate) struct Rows<'r> {
+    rest: &'r [u8],
+    values: u16,
+}
+
+impl<'r> Rows<'r> {
+    pub(crate) fn new(record: &'r [u8]) -> Self {
+        Self { rest: record, values: 0 }
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (found, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*found)
+    }
+
+    /// The next row; those of its values that were not read are passed over.
+    pub(crate) fn next_row(&mut self) -> Option<Place> {
+        while self.values > 0 {
+            self.next_value()?;
+        }
+        let series = u32::from_le_bytes(self.take()?);
+        let shard = u32::from_le_bytes(self.take()?);
+        let time = i64::from_le_bytes(self.take()?);
+        self.values = u16::from_le_bytes(self.take()?);
+        Some(Place { series, shard, time })
+    }
+
+    /// The next value of the row.
+    #[inline]
+    pub(crate) fn next_value(&mut self) -> Option<(FieldId, RowValue<'r>)> {
+        self.values = self.values.checked_sub(1)?;
+        let word = u32::from_le_bytes(self.take()?);
+        let field = word & ((1 << FIELD_BITS) - 1);
+        let value = match type_of(word >> FIELD_BITS)? {
+            FieldType::Float => RowValue::Float(f64::from_le_bytes(self.take()?)),
+            FieldType::Integer => RowValue::Integer(i64::from_le_bytes(self.take()?)),
+            FieldType::Unsigned => RowValue::Unsigned(u64::from_le_bytes(self.take()?)),
+            FieldType::Boolean => RowValue::Boolean(self.take::<1>()? != [0]),
+            FieldType::String => {
+                let len = u32::from_le_bytes(self.take()?) as usize;
+                let (bytes, rest) = self.rest.split_at_checked(len)?;
+                self.rest = rest;
+                RowValue::String(std::str::from_utf8(bytes).ok()?)
+            }
+        };
+        Some((field, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_as_they_were_written_and_records_have_whole_ones() {
+        let text = "x".repeat(300);
+        let values = [
+            (1, FieldValue::Float(-0.5)),
+            (2, FieldValue::Integer(i64::MIN)),
+            (3, FieldValue::Unsigned(u64::MAX)),
+            (4, FieldValue::Boolean(true)),
+            (5, FieldValue::String(text.as_str().into())),
+        ];
+        let mut batch = Batch::default();
+        for time in 0..200 {
+            let place = Place { series: 7, shard: 9, time };
+            let fields = values.iter().map(|(field, value)| (*field, value));
+            assert!(batch.push(place, fields, 340), "two rows each");
+            assert!(!batch.push(place, values.iter().map(|(f, v)| (*f, v)), 100));
+        }
+        let (mut rows, mut seen) = (0, 0);
+        for record in batch.records() {
+            assert!(record.len() <= 340, "{}", record.len());
+            let mut reader = Rows::new(record);
+            while let Some(place) = reader.next_row() {
+                assert_eq!((place.series, place.shard), (7, 9));
+                rows += 1;
+                while let Some((field, value)) = reader.next_value() {
+                    seen += 1;
+                    let (_, expected) = &values[field as usize - 1];
+                    match (value, expected) {
+                        (RowValue::Float(a), FieldValue::Float(b)) => assert_eq!(a, *b),
+                        (RowValue::Integer(a), FieldValue::Integer(b)) => assert_eq!(a, *b),
+                        (RowValue::Unsigned(a), FieldValue::Unsigned(b)) => assert_eq!(a, *b),
+                        (RowValue::Boolean(a), FieldValue::Boolean(b)) => assert_eq!(a, *b),
+                        (RowValue::String(a), FieldValue::String(b)) => assert_eq!(a, b),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            assert!(reader.rest.is_empty());
+        }
+        assert_eq!((rows, seen), (400, 1000));
+    }
+}

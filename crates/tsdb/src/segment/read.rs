@@ -1,0 +1,153 @@
+//! A segment is read.
+
+use super::entry::{ENTRY, Entry, Key};
+use super::{Info, chunk_seed, entry_place, seed_of};
+use crate::catalogue::{FieldId, SeriesId};
+use crate::codec;
+use crate::error::{Error, Result};
+use crate::pages::Pages;
+use crate::value::Block;
+use coreplane_pmem::checksum::crc32c_append;
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A segment that the manifest names.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) info: Info,
+    /// Its pages, in their order.
+    pub(crate) pages: Vec<u32>,
+    seed: u32,
+    pool: Arc<Pages>,
+    /// No view that is to come has it.
+    is_replaced: AtomicBool,
+}
+
+/// The last reader that has it in his view gives its pages back.
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if self.is_replaced.load(Ordering::Acquire) {
+            let there = self.pages.iter().copied().filter(|page| *page != LOST);
+            self.pool.give_back(&there.collect::<Vec<u32>>());
+        }
+    }
+}
+
+/// A page of a segment that was not found again.
+pub(crate) const LOST: u32 = u32::MAX;
+
+impl Segment {
+    pub(crate) fn new(pool: &Arc<Pages>, info: Info, list: Vec<u32>) -> Self {
+        let seed = seed_of(pool, info.number);
+        let is_replaced = AtomicBool::new(false);
+        Self { info, pages: list, seed, pool: Arc::clone(pool), is_replaced }
+    }
+
+    /// The manifest does not name it any more, and that is durable.
+    pub(crate) fn note_replaced(&self) {
+        self.is_replaced.store(true, Ordering::Release);
+    }
+
+    fn damage(&self, what: &str, page: u32, within: u32) -> Error {
+        let (number, shard) = (self.info.number, self.info.shard);
+        Error::Damage(format!(
+            "{what} at byte {within} of page {page} of segment {number} of shard {shard}"
+        ))
+    }
+
+    fn bytes<'g>(
+        &self,
+        pages: &'g Pages,
+        guard: &'g Guard,
+        (page, within, len): (u32, u32, u32),
+    ) -> Option<&'g [u8]> {
+        let start = pages.space().start_of(*self.pages.get(page as usize)?);
+        pages.space().bytes(guard, start + u64::from(within), len.into())
+    }
+
+    /// One of its entries.
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn entry(&self, pages: &Pages, guard: &Guard, at: u32) -> Result<Entry> {
+        let (page, within) = entry_place(&self.info, pages.page_len(), at);
+        let bytes = self.bytes(pages, guard, (page, within, ENTRY as u32)).unwrap_or_default();
+        Entry::decode(bytes, self.seed).ok_or_else(|| self.damage("an entry", page, within))
+    }
+
+    /// The number of the first entry whose key is this, or behind.
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    fn lower_bound(&self, pages: &Pages, guard: &Guard, key: Key) -> Result<u32> {
+        let (mut from, mut to) = (0, self.info.entries);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            match self.entry(pages, guard, middle)?.key() < key {
+                true => from = middle + 1,
+                false => to = middle,
+            }
+        }
+        Ok(from)
+    }
+
+    /// The entries of a field of a series that have times in the range, ascending.
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn entries(
+        &self,
+        (pages, guard): (&Pages, &Guard),
+        (series, field): (SeriesId, FieldId),
+        range: &RangeInclusive<i64>,
+        found: &mut impl FnMut(Entry),
+    ) -> Result<()> {
+        let mut at = self.lower_bound(pages, guard, (series, field, *range.start()))?;
+        // The one before may reach into the range.
+        if let Some(before) = at.checked_sub(1) {
+            let entry = self.entry(pages, guard, before)?;
+            if (entry.series, entry.field) == (series, field) && entry.to >= *range.start() {
+                found(entry);
+            }
+        }
+        while at < self.info.entries {
+            let entry = self.entry(pages, guard, at)?;
+            if (entry.series, entry.field) != (series, field) || entry.from > *range.end() {
+                break;
+            }
+            found(entry);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a chunk.
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn encoded<'g>(
+        &self,
+        pages: &'g Pages,
+        guard: &'g Guard,
+        entry: &Entry,
+    ) -> Result<&'g [u8]> {
+        let bytes = self.bytes(pages, guard, (entry.page, entry.within, entry.len));
+        let seed = chunk_seed(self.seed, entry.page, entry.within);
+        let is_its = |bytes: &&[u8]| crc32c_append(seed, bytes) == entry.crc;
+        let sound = bytes.filter(|bytes| is_its(bytes) || mutant!("tsdb.chunk.unchecked"));
+        sound.ok_or_else(|| self.damage("a chunk", entry.page, entry.within))
+    }
+
+    /// The points of a chunk.
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn chunk(&self, pages: &Pages, guard: &Guard, entry: &Entry) -> Result<Block> {
+        let bytes = self.encoded(pages, guard, entry)?;
+        let block = codec::decode(bytes, entry.count as usize, entry.field_type);
+        block.ok_or_else(|| self.damage("a chunk", entry.page, entry.within))
+    }
+}

@@ -1,0 +1,207 @@
+//! Segments are merged, and those of shards that are gone are given back.
+//!
+//! Each sealing leaves a segment of each shard that it has points of, with chunks as long as the time between two sealings.
+//! Segments of a shard that follow each other by age and are of about the same size become one, so that a point is written
+//! anew as often as the logarithm of a shard's size. Chunks that are long enough and overlap no other are copied as they are.
+
+use super::Set;
+use super::seal::IsLive;
+use crate::catalogue::{FieldId, SeriesId};
+use crate::error::Result;
+use crate::manifest::Edit;
+use crate::merge::merged;
+use crate::rows::ShardId;
+use crate::segment::{Entry, Fresh, POINTS_MAX, Segment, SegmentWriter};
+use crate::value::Block;
+use coreplane_pmem::{mutant, spin};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Segments of a size that become one.
+const FAN_IN: usize = 4;
+
+/// How large a segment is: the logarithm of its points.
+fn tier(segment: &Segment) -> u32 {
+    (segment.info.points / 1024).checked_ilog(FAN_IN as u64).map_or(0, |tier| tier + 1)
+}
+
+/// Those of a shard that are to be one: some that follow each other, none of a higher tier than the first; all, if the shard
+/// `is_cold` and none will come.
+fn choose(segments: &[Arc<Segment>], is_cold: bool) -> &[Arc<Segment>] {
+    if is_cold && segments.len() > 1 {
+        return segments;
+    }
+    for from in 0..segments.len() {
+        let Some(rest) = segments.get(from..) else { break };
+        let Some(first) = rest.first() else { break };
+        let count = rest.iter().take_while(|it| tier(it) <= tier(first)).count();
+        if count >= FAN_IN {
+            return rest.get(..count).unwrap_or_default();
+        }
+    }
+    &[]
+}
+
+/// Chunks of a field of a series, of all segments that become one, by segment.
+type Chunks = Vec<(usize, Entry)>;
+
+impl Set {
+    /// Gives back the segments of shards that are gone, and merges those of one shard, if any has enough of them; false if
+    /// there is nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::Full`](crate::Error::Full), after which nothing has changed; [`Error::Damage`](crate::Error::Damage),
+    /// [`Error::Sync`](crate::Error::Sync).
+    pub(crate) fn merge(
+        &self,
+        is_shard_live: &dyn Fn(ShardId) -> bool,
+        is_cold: &dyn Fn(ShardId) -> bool,
+        is_live: IsLive<'_>,
+    ) -> Result<bool> {
+        let _alone = spin::lock(&self.upkeep);
+        let view = self.view();
+        for (shard, segments) in &view.segments {
+            if !is_shard_live(*shard) {
+                self.replace(segments, None)?;
+                return Ok(true);
+            }
+            let chosen = choose(segments, is_cold(*shard));
+            if !chosen.is_empty() {
+                let fresh = self.write_merged(*shard, chosen, is_live)?;
+                self.replace(chosen, fresh)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Segments that follow each other by age are this one from now on.
+    fn replace(&self, old: &[Arc<Segment>], fresh: Option<Fresh>) -> Result<()> {
+        if !mutant!("tsdb.merge.fence") {
+            self.pages.space().fence()?;
+        }
+        let edit = Edit {
+            log_from: 0,
+            removed: old.iter().map(|it| it.info.number).collect(),
+            added: fresh.iter().map(|it| it.info).collect(),
+        };
+        let (fresh, outcome) = self.commit(&edit, fresh.into_iter().collect());
+        let mut fresh = fresh.into_iter().next().map(|fresh| self.segment_of(fresh));
+        // What it did not get to is there twice until the next opening.
+        let edit = if outcome.is_ok() { edit } else { Edit::default() };
+        self.set_view(|view| {
+            let Some(shard) = old.first().map(|it| it.info.shard) else { return };
+            let Some(segments) = view.segments.get_mut(&shard) else { return };
+            let is_old = |it: &Arc<Segment>| edit.removed.contains(&it.info.number);
+            let is_last = |it: &Arc<Segment>| old.last().is_some_and(|last| Arc::ptr_eq(it, last));
+            let at = segments.iter().position(is_last).map_or(0, |at| at + 1);
+            let at = at - segments.iter().take(at).filter(|it| is_old(it)).count();
+            segments.retain(|it| !is_old(it));
+            if let Some(fresh) = fresh.take() {
+                segments.insert(at.min(segments.len()), fresh);
+            }
+            if segments.is_empty() {
+                view.segments.remove(&shard);
+            }
+        });
+        outcome?;
+        old.iter().for_each(|it| it.note_replaced());
+        Ok(())
+    }
+
+    /// Writes what the segments have as one.
+    fn write_merged(
+        &self,
+        shard: ShardId,
+        old: &[Arc<Segment>],
+        is_live: IsLive<'_>,
+    ) -> Result<Option<Fresh>> {
+        let mut writer = self.begin_segment(shard);
+        let age = match mutant!("tsdb.merge.age") {
+            true => u64::MAX,
+            false => old.last().map_or(0, |it| it.info.age),
+        };
+        match self.write_all(&mut writer, shard, old, is_live) {
+            Ok(()) => writer.finish(age),
+            Err(error) => {
+                writer.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    fn write_all(
+        &self,
+        writer: &mut SegmentWriter<'_>,
+        shard: ShardId,
+        old: &[Arc<Segment>],
+        is_live: IsLive<'_>,
+    ) -> Result<()> {
+        let guard = self.pages.space().pin();
+        let mut all: BTreeMap<(SeriesId, FieldId), Chunks> = BTreeMap::new();
+        for (number, segment) in old.iter().enumerate() {
+            for at in 0..segment.info.entries {
+                let entry = segment.entry(&self.pages, &guard, at)?;
+                if is_live(shard, entry.series) {
+                    all.entry((entry.series, entry.field)).or_default().push((number, entry));
+                }
+            }
+        }
+        for ((series, field), mut chunks) in all {
+            chunks.sort_by_key(|(number, entry)| (entry.from, *number));
+            self.write_chunks(writer, (series, field), &chunks, old)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the chunks of a field of a series, ascending by their first time: short ones, and those that overlap, together.
+    fn write_chunks(
+        &self,
+        writer: &mut SegmentWriter<'_>,
+        (series, field): (SeriesId, FieldId),
+        chunks: &[(usize, Entry)],
+        old: &[Arc<Segment>],
+    ) -> Result<()> {
+        let guard = self.pages.space().pin();
+        let segment = |number: usize| old.get(number);
+        let mut rest = chunks;
+        let mut waiting: Option<Block> = None;
+        while let Some((_, first)) = rest.first() {
+            let (mut to, mut count) = (first.to, 1);
+            while let Some((_, next)) = rest.get(count).filter(|(_, next)| next.from <= to) {
+                to = to.max(next.to);
+                count += 1;
+            }
+            let (cluster, behind) = rest.split_at(count);
+            rest = behind;
+            let is_whole = waiting.is_none() && first.count as usize > POINTS_MAX * 3 / 4;
+            if let ([(number, entry)], true) = (cluster, is_whole)
+                && let Some(segment) = segment(*number)
+            {
+                writer.push_encoded(*entry, segment.encoded(&self.pages, &guard, entry)?)?;
+                continue;
+            }
+            let mut sources: Vec<&(usize, Entry)> = cluster.iter().collect();
+            sources.sort_by_key(|(number, entry)| (*number, entry.from));
+            let mut blocks = Vec::with_capacity(sources.len());
+            for (number, entry) in sources {
+                if let Some(segment) = segment(*number) {
+                    blocks.push(segment.chunk(&self.pages, &guard, entry)?);
+                }
+            }
+            let blocks = waiting.take().into_iter().chain(merged(blocks));
+            let Some(mut all) = merged(blocks) else { continue };
+            let whole = all.len() - all.len() % POINTS_MAX;
+            if whole > 0 {
+                let mut part = Block::new(all.values.field_type());
+                part.extend(&all, 0..whole);
+                writer.push(series, field, &part)?;
+                let mut left = Block::new(all.values.field_type());
+                left.extend(&all, whole..all.len());
+                all = left;
+            }
+            waiting = (!all.is_empty()).then_some(all);
+        }
+        waiting.map_or(Ok(()), |block| writer.push(series, field, &block))
+    }
+}

@@ -1,0 +1,146 @@
+//! Points are sealed: from the head to segments.
+
+use super::{HeadLog, Set, View};
+use crate::error::Result;
+use crate::head::Head;
+use crate::manifest::Edit;
+use crate::rows::ShardId;
+use crate::segment::{Fresh, Segment, SegmentWriter};
+use coreplane_pmem::{mutant, spin};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Whether points of a series in a shard still count.
+pub(crate) type IsLive<'l> = &'l dyn Fn(ShardId, u32) -> bool;
+
+impl Set {
+    /// Seals what the head has, unless it has less than so many bytes of records; true if there was anything to seal.
+    ///
+    /// # Errors
+    /// [`Error::Full`](crate::Error::Full), after which the points are where they were; [`Error::Sync`](crate::Error::Sync).
+    pub(crate) fn seal(&self, bytes_min: u64, is_live: IsLive<'_>) -> Result<bool> {
+        let _alone = spin::lock(&self.upkeep);
+        let Some((head, cut)) = self.freeze(bytes_min)? else { return Ok(false) };
+        let fresh = self.write_segments(&head, is_live)?;
+        if !mutant!("tsdb.seal.fence") {
+            self.pages.space().fence()?;
+        }
+        let edit = Edit {
+            log_from: cut,
+            removed: Vec::new(),
+            added: fresh.iter().map(|fresh| fresh.info).collect(),
+        };
+        if mutant!("tsdb.seal.early") {
+            // The log is given back before the chunks count.
+            self.trim(cut);
+        }
+        let (fresh, outcome) = self.commit(&edit, fresh);
+        let segments: Vec<Arc<Segment>> = fresh.into_iter().map(|it| self.segment_of(it)).collect();
+        self.set_view(|view: &mut View| {
+            if outcome.is_ok() {
+                view.frozen = None;
+            }
+            for segment in segments {
+                view.segments.entry(segment.info.shard).or_default().push(segment);
+            }
+        });
+        outcome?;
+        self.trim(cut);
+        Ok(true)
+    }
+
+    /// Commits a change of the manifest: those of the segments that it names now. The pages of the others are given back.
+    pub(super) fn commit(&self, edit: &Edit, fresh: Vec<Fresh>) -> (Vec<Fresh>, Result<()>) {
+        let mut manifest = spin::lock(&self.manifest);
+        let outcome = manifest.commit(&self.pages, edit);
+        let is_named = |it: &Fresh| manifest.segments.contains_key(&it.info.number);
+        let (named, left): (Vec<Fresh>, Vec<Fresh>) = fresh.into_iter().partition(is_named);
+        left.into_iter().for_each(|fresh| fresh.abandon(&self.pages));
+        (named, outcome)
+    }
+
+    fn trim(&self, cut: u64) {
+        let mut log = spin::lock(&self.log);
+        let HeadLog { log, .. } = &mut *log;
+        log.trim(&self.pages, cut);
+    }
+
+    pub(super) fn segment_of(&self, fresh: Fresh) -> Arc<Segment> {
+        let info = fresh.info;
+        Arc::new(Segment::new(&self.pages, info, fresh.finish()))
+    }
+
+    /// The head that is to be sealed, all of whose points are published: a new one takes points in from now on. The one that
+    /// could not be sealed the last time comes first.
+    fn freeze(&self, bytes_min: u64) -> Result<Option<(Arc<RwLock<Head>>, u64)>> {
+        if let Some(frozen) = self.view().frozen.clone() {
+            return Ok(Some(frozen));
+        }
+        let frozen = {
+            let mut log = spin::lock(&self.log);
+            let head = Arc::clone(&self.view().active);
+            if spin::read(&head).bytes < bytes_min.max(1) && log.waiting.is_empty() {
+                return Ok(None);
+            }
+            let cut = log.log.cut(&self.pages)?;
+            self.set_view(|view| {
+                view.frozen = Some((Arc::clone(&head), cut));
+                view.active = Arc::default();
+            });
+            self.head_bytes.store(0, Ordering::Relaxed);
+            (head, cut)
+        };
+        // Those that were appended to it and wait for a sync.
+        while !mutant!("tsdb.seal.waiting") {
+            let log = spin::lock(&self.log);
+            let its = log.waiting.iter().rfind(|it| Arc::ptr_eq(&it.head, &frozen.0));
+            let Some(generation) = its.map(|it| it.generation) else { break };
+            drop(log);
+            self.request(generation);
+            self.finish(generation)?;
+        }
+        Ok(Some(frozen))
+    }
+
+    fn write_segments(&self, head: &RwLock<Head>, is_live: IsLive<'_>) -> Result<Vec<Fresh>> {
+        let (mut done, mut current): (Vec<Fresh>, Option<(ShardId, SegmentWriter<'_>)>) =
+            Default::default();
+        let head = spin::read(head);
+        let mut outcome = head.each(|(shard, series, field), block| {
+            if !is_live(shard, series) {
+                return Ok(());
+            }
+            if current.as_ref().is_none_or(|(it, _)| *it != shard) {
+                if let Some((_, writer)) = current.take() {
+                    done.extend(self.end_segment(writer)?);
+                }
+                current = Some((shard, self.begin_segment(shard)));
+            }
+            current.as_mut().map_or(Ok(()), |(_, writer)| writer.push(series, field, &block))
+        });
+        if let Some((_, writer)) = current {
+            match outcome {
+                Ok(()) => outcome = self.end_segment(writer).map(|fresh| done.extend(fresh)),
+                Err(_) => writer.abandon(),
+            }
+        }
+        match outcome {
+            Ok(()) => Ok(done),
+            Err(error) => {
+                done.into_iter().for_each(|fresh| fresh.abandon(&self.pages));
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn begin_segment(&self, shard: ShardId) -> SegmentWriter<'_> {
+        SegmentWriter::new(&self.pages, self.next_segment.fetch_add(1, Ordering::Relaxed), shard)
+    }
+
+    /// The newest one of its shard.
+    fn end_segment(&self, writer: SegmentWriter<'_>) -> Result<Option<Fresh>> {
+        let age = u64::from(writer.number());
+        writer.finish(age)
+    }
+}

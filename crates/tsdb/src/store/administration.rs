@@ -1,0 +1,127 @@
+//! Databases and policies are made and dropped, measurements and series dropped.
+
+use super::Store;
+use crate::catalogue::{Change, Policy, TagFilter};
+use crate::error::{Error, Result};
+use crate::names::Draft;
+use crate::pages::Pages;
+use std::sync::Arc;
+
+/// Numbers of series in one record at most.
+const IDS_MAX: usize = 500;
+
+impl Store {
+    fn change<T>(&self, draw: impl FnOnce(&mut Draft<'_>) -> Result<T>) -> Result<T> {
+        let first = self.shared.sets.first();
+        let pages: &Pages =
+            first.map(|set| &set.pages).ok_or_else(|| Error::Pools("no queue set".to_owned()))?;
+        let done = self.shared.names.change(pages, draw)?;
+        self.shared.ring();
+        Ok(done)
+    }
+
+    /// Makes a database with a policy `autogen` that keeps all; nothing to do if it is there. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Input`], [`Error::Limit`], [`Error::Full`], [`Error::Sync`].
+    pub fn create_database(&self, name: &str) -> Result<()> {
+        self.change(|draft| {
+            if draft.catalogue.database(name).is_none() {
+                draft.push(draft.catalogue.database_changes(name)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Drops a database with all that is in it; nothing to do if there is none. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Sync`].
+    pub fn drop_database(&self, name: &str) -> Result<()> {
+        self.change(|draft| {
+            let id = draft.catalogue.database(name);
+            draft.push(id.map(|id| Change::DatabaseDropped { id }));
+            Ok(())
+        })
+    }
+
+    /// The names of databases, in the order of their making.
+    #[must_use]
+    pub fn databases(&self) -> Vec<Arc<str>> {
+        self.shared.names.read().databases().map(|(_, name)| Arc::clone(name)).collect()
+    }
+
+    /// The policies of a database, in the order of their making.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn policies(&self, database: &str) -> Result<Vec<Policy>> {
+        let names = self.shared.names.read();
+        let id = names.database(database).ok_or_else(|| no_database(database))?;
+        Ok(names.policies(id).map(|(_, policy)| policy.clone()).collect())
+    }
+
+    /// Makes a policy, or gives one of that name new durations (of shards to come). Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Input`], [`Error::Limit`], [`Error::Full`], [`Error::Sync`].
+    pub fn put_policy(&self, database: &str, policy: &Policy) -> Result<()> {
+        self.change(|draft| {
+            let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
+            draft.push([draft.catalogue.policy_change(id, policy)?]);
+            Ok(())
+        })
+    }
+
+    /// Drops a policy with all points that it has. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Full`], [`Error::Sync`].
+    pub fn drop_policy(&self, database: &str, policy: &str) -> Result<()> {
+        self.change(|draft| {
+            let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
+            let missing = || Error::NotFound(format!("retention policy not found: {policy}"));
+            let (id, _) = draft.catalogue.policy(id, Some(policy)).ok_or_else(missing)?;
+            draft.push([Change::PolicyDropped { id }]);
+            Ok(())
+        })
+    }
+
+    /// Drops a measurement with its series. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Full`], [`Error::Sync`].
+    pub fn drop_measurement(&self, database: &str, measurement: &str) -> Result<()> {
+        self.change(|draft| {
+            let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
+            let missing = || Error::NotFound(format!("measurement not found: {measurement}"));
+            let id = draft.catalogue.measurement(id, measurement).ok_or_else(missing)?;
+            draft.push([Change::MeasurementDropped { id }]);
+            Ok(())
+        })
+    }
+
+    /// Drops the series of a measurement that the filter lets through: how many. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Full`], [`Error::Sync`].
+    pub fn drop_series(
+        &self,
+        database: &str,
+        measurement: &str,
+        filter: &TagFilter,
+    ) -> Result<u64> {
+        self.change(|draft| {
+            let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
+            let Some(id) = draft.catalogue.measurement(id, measurement) else { return Ok(0) };
+            let ids = draft.catalogue.series_ids_that(id, filter);
+            let parts = ids.chunks(IDS_MAX);
+            draft.push(parts.map(|ids| Change::SeriesDropped { ids: ids.to_vec() }));
+            Ok(ids.len() as u64)
+        })
+    }
+}
+
+fn no_database(name: &str) -> Error {
+    Error::NotFound(format!("database not found: {name:?}"))
+}

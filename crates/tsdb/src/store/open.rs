@@ -1,0 +1,173 @@
+//! A store is made, and found again.
+//!
+//! Its pools name the store, drawn at random, their place and their number: pools of different stores are not mixed up. The
+//! catalogue comes first, then the queue sets, side by side. What is read is the catalogue, the manifests and the heads; of
+//! segments nothing.
+
+use super::{Bell, Options, Shared, Store};
+use crate::error::{Error, Result};
+use crate::names::Names;
+use crate::pages::{Pages, Role};
+use crate::set::{Opening, Set};
+use coreplane_pmem::{OpenOptions, Pool, Space};
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// Queue sets at most.
+const SETS_MAX: u32 = 64;
+
+fn path_of(directory: &Path, set: u32) -> PathBuf {
+    directory.join(format!("q{set}"))
+}
+
+impl Options {
+    fn check(&self) -> Result<()> {
+        let is_possible = (1..=SETS_MAX).contains(&self.sets)
+            && self.page_len.is_power_of_two()
+            && (1 << 10..=1 << 20).contains(&self.page_len);
+        let what =
+            || format!("{} queue sets with pages of {} bytes cannot be", self.sets, self.page_len);
+        if is_possible { Ok(()) } else { Err(Error::Input(what())) }
+    }
+}
+
+impl Store {
+    /// Opens the store in a directory, or makes one there if there is none. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Input`], [`Error::Pools`], [`Error::Pool`], [`Error::Damage`], [`Error::Sync`].
+    pub fn open(directory: &Path, options: &Options) -> Result<Self> {
+        options.check()?;
+        let is_new = !path_of(directory, 0).exists();
+        let openings = match is_new {
+            true => Self::make(directory, options)?,
+            false => Self::find(directory, options)?,
+        };
+        let mut store = Self::over(openings, options)?;
+        store.begin_upkeep()?;
+        Ok(store)
+    }
+
+    fn make(directory: &Path, options: &Options) -> Result<Vec<Opening>> {
+        if !directory.exists() {
+            std::fs::create_dir(directory)?;
+            coreplane_pmem::pool::sync_directory(directory)?;
+        }
+        let store = RandomState::new().hash_one(directory).max(1);
+        let mut openings = Vec::new();
+        // The first one last: a store whose making was cut off has none.
+        for set in (0..options.sets).rev() {
+            let path = path_of(directory, set);
+            let identity = (store, set, options.sets);
+            let made =
+                Pages::options(identity, options.size, options.page_len, options.media.clone());
+            if path.exists() {
+                // Of a making that was cut off.
+                std::fs::remove_file(&path)?;
+            }
+            openings.push(Opening::new(Pool::create(&path, &made)?, true)?);
+        }
+        openings.reverse();
+        Ok(openings)
+    }
+
+    fn find(directory: &Path, options: &Options) -> Result<Vec<Opening>> {
+        let open = |set: u32| -> Result<Pool> {
+            let media = options.media.clone();
+            Ok(Pool::open(&path_of(directory, set), &OpenOptions { media })?)
+        };
+        let first = open(0)?;
+        let (store, _, sets) = Pages::identity(&first)?;
+        let mut pools = vec![first];
+        for set in 1..sets.min(SETS_MAX) {
+            pools.push(open(set)?);
+        }
+        Self::openings(pools, (store, sets))
+    }
+
+    fn openings(pools: Vec<Pool>, (store, sets): (u64, u32)) -> Result<Vec<Opening>> {
+        for (set, pool) in (0..).zip(&pools) {
+            if Pages::identity(pool)? != (store, set, sets) {
+                return Err(Error::Pools(format!("q{set} is not that pool of this store")));
+            }
+        }
+        pools.into_iter().map(|pool| Opening::new(pool, false)).collect()
+    }
+
+    /// Finds catalogue and queue sets in pools.
+    fn over(mut openings: Vec<Opening>, options: &Options) -> Result<Self> {
+        let sets = openings.len();
+        let mut names = Names::new(options.series_max, options.policy, sets);
+        let first = openings.first_mut();
+        let first = first.ok_or_else(|| Error::Pools("the store has no queue set".to_owned()))?;
+        names.recover(|visit| first.log(Role::Catalogue, 0, visit))?;
+        first.expect_sound()?;
+        let catalogue = names.read();
+        let (next, is_older) = (catalogue.next(), AtomicBool::new(false));
+        let is_live = |shard, series| {
+            if shard >= next.shard || series >= next.series {
+                is_older.store(true, Ordering::Relaxed);
+            }
+            catalogue.is_shard_live(shard) && catalogue.is_series_live(series)
+        };
+        let found: Result<Vec<Set>> = std::thread::scope(|scope| {
+            let rest = openings.split_off(1);
+            let others: Vec<_> =
+                rest.into_iter().map(|opening| scope.spawn(|| opening.finish(&is_live))).collect();
+            let first = openings.into_iter().map(|opening| opening.finish(&is_live));
+            let first: Vec<Result<Set>> = first.collect();
+            let ended = others.into_iter().map(|thread| {
+                let panicked = |_| Err(Error::Damage("a queue set could not be read".to_owned()));
+                thread.join().unwrap_or_else(panicked)
+            });
+            first.into_iter().chain(ended).collect()
+        });
+        let found = found?;
+        let shards = found.iter().filter_map(|set| set.view().segments.keys().max().copied());
+        if is_older.load(Ordering::Relaxed) || shards.max().is_some_and(|it| it >= next.shard) {
+            let what = "the catalogue in q0 is older than another pool: they are not of one time";
+            return Err(Error::Pools(what.to_owned()));
+        }
+        drop(catalogue);
+        let shared = Shared {
+            names,
+            sets: found,
+            options: options.clone(),
+            bell: Bell::default(),
+            clock: AtomicI64::new(0),
+        };
+        Ok(Self { shared: Arc::new(shared), upkeep: None })
+    }
+
+    /// Makes a store in the simulator's memory: a queue set in each space. Nothing is done in the background: what is due is
+    /// done by writes.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    #[doc(hidden)]
+    pub fn simulated_create(spaces: &[Arc<Space>], options: &Options) -> Result<Self> {
+        let sets = spaces.len() as u32;
+        let mut openings = Vec::new();
+        for (set, space) in (0..sets).zip(spaces).rev() {
+            let media = options.media.clone();
+            let made = Pages::options((1, set, sets), space.len(), space.page_size(), media);
+            openings.push(Opening::new(Pool::simulated_create(Arc::clone(space), &made)?, true)?);
+        }
+        openings.reverse();
+        Self::over(openings, options)
+    }
+
+    /// Opens the store that is in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    #[doc(hidden)]
+    pub fn simulated_open(spaces: &[Arc<Space>], options: &Options) -> Result<Self> {
+        let open =
+            |space: &Arc<Space>| -> Result<Pool> { Ok(Pool::simulated_open(Arc::clone(space))?) };
+        let pools = spaces.iter().map(open).collect::<Result<Vec<Pool>>>()?;
+        Self::over(Self::openings(pools, (1, spaces.len() as u32))?, options)
+    }
+}

@@ -1,0 +1,252 @@
+//! What is done in the background: points are sealed, segments merged, and shards dropped whose time is over.
+
+use super::{Shared, Store};
+use crate::catalogue::Change;
+use crate::error::Result;
+use crate::set::Set;
+use coreplane_pmem::spin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often shards whose time is over are looked for.
+const ROUND: Duration = Duration::from_secs(10);
+/// Heads that hold so many times what is sealed at once let writers wait.
+const CROWD: u64 = 4;
+/// How long a writer waits for room.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A shard whose time is over by so much, in nanoseconds, becomes one segment.
+const COLD_NS: i64 = 3_600_000_000_000;
+
+/// What a store has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Series that are there.
+    pub series: u64,
+    /// Measurements that are there.
+    pub measurements: u64,
+    /// Bytes of DRAM that names take, about.
+    pub names_bytes: u64,
+    /// Values in heads, and bytes of the records that have them.
+    pub head_points: u64,
+    /// Bytes of records of heads.
+    pub head_bytes: u64,
+    /// Segments, their values, and bytes of their chunks.
+    pub segments: u64,
+    /// Values in segments; one that was written again may count twice until segments are merged.
+    pub sealed_points: u64,
+    /// Bytes of chunks.
+    pub sealed_bytes: u64,
+    /// Bytes of pages that are in use, and of all that can be.
+    pub used_bytes: u64,
+    /// Bytes of pages that there are.
+    pub total_bytes: u64,
+    /// Lines flushed, and fences made.
+    pub flushes: u64,
+    /// Fences made.
+    pub fences: u64,
+}
+
+impl Shared {
+    /// There may be something to do.
+    pub(super) fn ring(&self) {
+        spin::lock(&self.bell.state).0 = true;
+        self.bell.changed.notify_all();
+    }
+
+    fn is_live(&self, shard: u32, series: u32) -> bool {
+        let names = self.names.read();
+        names.is_shard_live(shard) && names.is_series_live(series)
+    }
+
+    /// Seals what a set has, if that is enough.
+    fn seal(&self, set: &Set, bytes_min: u64) -> Result<bool> {
+        set.seal(bytes_min, &|shard, series| self.is_live(shard, series))
+    }
+
+    /// Merges what is to be merged; true if anything was. Shards whose time ended before `cold` and that get no points become
+    /// one segment.
+    fn merge(&self, set: &Set, cold: i64) -> Result<bool> {
+        let is_over = |shard| self.names.read().shard(shard).is_some_and(|it| it.end < cold);
+        let is_cold = |shard| is_over(shard) && !set.is_filled(shard);
+        let is_there = |shard| self.names.read().is_shard_live(shard);
+        set.merge(&is_there, &is_cold, &|shard, series| self.is_live(shard, series))
+    }
+
+    /// Drops the shards whose points are older than their policies allow: one record for all sets.
+    pub(super) fn expire(&self) -> Result<()> {
+        let now = self.now();
+        let expired: Vec<u32> = self.names.read().expired_shards(now).collect();
+        let Some(first) = self.sets.first().filter(|_| !expired.is_empty()) else { return Ok(()) };
+        self.names.change(&first.pages, |draft| {
+            let is_there = |id: &&u32| draft.catalogue.is_shard_live(**id);
+            let dropped: Vec<Change> = expired
+                .iter()
+                .filter(is_there)
+                .map(|id| Change::ShardDropped { id: *id })
+                .collect();
+            draft.push(dropped);
+            Ok(())
+        })
+    }
+
+    /// Everything that is due; what is cold as well, if there was nothing else to do.
+    fn round(&self, is_idle: bool) -> Result<()> {
+        let cold = if is_idle { self.now().saturating_sub(COLD_NS) } else { i64::MIN };
+        self.expire()?;
+        for set in &self.sets {
+            let is_sealed = self.seal(set, self.options.head_bytes);
+            while self.merge(set, cold)? {}
+            is_sealed?;
+        }
+        Ok(())
+    }
+
+    fn serve(&self) {
+        loop {
+            let mut is_idle = false;
+            {
+                let mut state = self.bell.state.lock();
+                if !state.0 && !state.1 {
+                    is_idle = self.bell.changed.wait_for(&mut state, ROUND).timed_out();
+                }
+                if state.1 {
+                    return;
+                }
+                state.0 = false;
+            }
+            if let Err(error) = self.round(is_idle) {
+                // It is tried again; writers meet the same.
+                *spin::lock(&self.bell.trouble) = Some(error.to_string());
+            } else {
+                *spin::lock(&self.bell.trouble) = None;
+            }
+            self.bell.changed.notify_all();
+        }
+    }
+}
+
+impl Store {
+    /// Begins to seal, to merge and to drop in a thread of its own.
+    pub(super) fn begin_upkeep(&mut self) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("tsdb-upkeep".to_owned());
+        self.upkeep = Some(thread.spawn(move || shared.serve())?);
+        Ok(())
+    }
+
+    /// Has points sealed where a set has enough of them; waits where it has far too many.
+    pub(super) fn make_room(&self) -> Result<()> {
+        let limit = self.shared.options.head_bytes;
+        let is_due = |set: &Set| set.head_bytes() >= limit;
+        if !self.shared.sets.iter().any(is_due) {
+            return Ok(());
+        }
+        if self.upkeep.is_none() {
+            return self.shared.round(false);
+        }
+        self.shared.ring();
+        let since = Instant::now();
+        let is_crowded = |set: &Set| set.head_bytes() >= limit.saturating_mul(CROWD);
+        while self.shared.sets.iter().any(is_crowded) && since.elapsed() < PATIENCE {
+            if spin::lock(&self.shared.bell.trouble).is_some() {
+                // There is no room for what is to be sealed: the next write is told.
+                return Ok(());
+            }
+            let mut state = self.shared.bell.state.lock();
+            self.shared.bell.changed.wait_for(&mut state, Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Seals all points that heads have, and merges what is to be. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Full`](crate::Error::Full), [`Error::Damage`](crate::Error::Damage), [`Error::Sync`](crate::Error::Sync).
+    pub fn seal(&self) -> Result<()> {
+        for set in &self.shared.sets {
+            self.shared.seal(set, 0)?;
+            while self.shared.merge(set, i64::MIN)? {}
+        }
+        Ok(())
+    }
+
+    /// Seals all points, and merges the segments of each shard of a set to one. Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Store::seal`].
+    pub fn merge(&self) -> Result<()> {
+        self.seal()?;
+        for set in &self.shared.sets {
+            while self.shared.merge(set, i64::MAX)? {}
+        }
+        Ok(())
+    }
+
+    /// Drops the shards whose points are all older than their policies allow. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Full`](crate::Error::Full), [`Error::Sync`](crate::Error::Sync).
+    pub fn expire(&self) -> Result<()> {
+        self.shared.expire()
+    }
+
+    /// For tests: what time it is, in nanoseconds since 1970; 0 is that of the system.
+    #[doc(hidden)]
+    pub fn set_clock(&self, now: i64) {
+        self.shared.clock.store(now, Ordering::Relaxed);
+    }
+
+    /// Makes all pools larger. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Input`](crate::Error::Input), [`Error::Pool`](crate::Error::Pool), after which some of them may be larger.
+    pub fn grow(&self, size: u64) -> Result<()> {
+        self.shared.sets.iter().try_for_each(|set| set.pages.grow(size))
+    }
+
+    /// What it has.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        {
+            let names = self.shared.names.read();
+            stats.series = names.series_count() as u64;
+            stats.measurements = names.measurement_count() as u64;
+            stats.names_bytes = names.memory_bytes() as u64;
+        }
+        for set in &self.shared.sets {
+            set.add_to(&mut stats);
+        }
+        stats
+    }
+
+    /// Why points could not be sealed the last time, if they could not.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        spin::lock(&self.shared.bell.trouble).clone()
+    }
+}
+
+impl Set {
+    fn add_to(&self, stats: &mut Stats) {
+        let view = self.view();
+        let heads = view.frozen.iter().map(|(head, _)| head).chain([&view.active]);
+        for head in heads {
+            let head = spin::read(head);
+            stats.head_points += head.points;
+            stats.head_bytes += head.bytes;
+        }
+        for segment in view.segments.values().flatten() {
+            stats.segments += 1;
+            stats.sealed_points += segment.info.points;
+            stats.sealed_bytes += segment.info.bytes;
+        }
+        let (page, usable) = (u64::from(self.pages.page_len()), self.pages.usable());
+        stats.total_bytes += usable * page;
+        stats.used_bytes += usable.saturating_sub(self.pages.free_count() as u64) * page;
+        let (flushes, fences) = self.pages.space().flushes_and_fences();
+        stats.flushes += flushes;
+        stats.fences += fences;
+    }
+}

@@ -1,0 +1,255 @@
+//! Points are written.
+//!
+//! ```text
+//!   points ─▶ names: all known? ─no─▶ made, with one fence ─▶ rows of each queue set ─▶ logs ─ fence ─▶ heads
+//! ```
+
+use super::{Shared, Store, place_of};
+use crate::catalogue::{Catalogue, Measurement, PolicyId, Series, Shard, type_conflict};
+use crate::error::{Error, Result};
+use crate::names::interval_of_text;
+use crate::point::{FieldValue, Point};
+use crate::rows::{Batch, Place};
+use crate::set::Set;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What came of a write.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Points that are durable.
+    pub written: u64,
+    /// Those that are not, with the reason: their place among what was given, and InfluxDB's words for it.
+    pub rejected: Vec<(usize, String)>,
+}
+
+/// Points on the way to the logs of their queue sets.
+struct Rows<'w, 'p> {
+    store: &'w Shared,
+    points: &'w [Point<'p>],
+    database: u32,
+    policy: PolicyId,
+    /// Points before this time are not kept any more.
+    oldest: i64,
+    batches: Vec<Batch>,
+    outcome: Outcome,
+    /// Points before this place have had their names made, but for those that are refused, with the reasons.
+    named: usize,
+    refused: Vec<(usize, String)>,
+    /// Of the last point.
+    shard: Option<Shard>,
+}
+
+/// Why a point cannot be a row now.
+enum Stop {
+    /// A name of it is not there.
+    Unknown,
+    Rejected(String),
+}
+
+impl Store {
+    /// Writes points to a policy of a database (none: the default one). Those that are counted as written are durable when it
+    /// returns, and every reader sees them; the last of a time wins, in the order given.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] before anything is written; [`Error::Full`] and [`Error::Sync`], after which some of them may be.
+    pub fn write(
+        &self,
+        database: &str,
+        policy: Option<&str>,
+        points: &[Point<'_>],
+    ) -> Result<Outcome> {
+        let mut rows = Rows::new(&self.shared, database, policy, points)?;
+        let mut from = 0;
+        while from < points.len() {
+            let to = points.len().min(from + GATHER);
+            from = rows.gather(from, to);
+            if from < to {
+                // One of its names is missing, and maybe some of those that come.
+                rows.name(from)?;
+            }
+        }
+        rows.commit()?;
+        self.make_room()?;
+        Ok(rows.outcome)
+    }
+}
+
+impl<'w, 'p> Rows<'w, 'p> {
+    fn new(
+        store: &'w Shared,
+        database: &str,
+        policy: Option<&str>,
+        points: &'w [Point<'p>],
+    ) -> Result<Self> {
+        let names = store.names.read();
+        let (database, policy) = place_of(&names, database, policy)?;
+        let duration = names.policy_by_id(policy).map_or(0, |policy| policy.duration_ns);
+        let oldest = match i64::try_from(duration) {
+            Ok(0) | Err(_) => i64::MIN,
+            Ok(duration) => store.now().saturating_sub(duration),
+        };
+        Ok(Self {
+            store,
+            points,
+            database,
+            policy,
+            oldest,
+            batches: (0..store.sets.len()).map(|_| Batch::default()).collect(),
+            outcome: Outcome::default(),
+            named: 0,
+            refused: Vec::new(),
+            shard: None,
+        })
+    }
+
+    /// Makes rows of points, up to one that has a name which is not there: its place.
+    fn gather(&mut self, from: usize, to: usize) -> usize {
+        let names = self.store.names.read();
+        for (at, point) in self.points.iter().enumerate().take(to).skip(from) {
+            match self.row(&names, point) {
+                Ok(()) => self.outcome.written += 1,
+                Err(Stop::Rejected(why)) => self.outcome.rejected.push((at, why)),
+                Err(Stop::Unknown) if at < self.named => {
+                    // They could not be made, or are dropped again.
+                    let refused = self.refused.iter().find(|(place, _)| *place == at);
+                    let why = refused.map_or("its series was dropped", |(_, why)| why);
+                    self.outcome.rejected.push((at, why.to_owned()));
+                }
+                Err(Stop::Unknown) => return at,
+            }
+        }
+        to
+    }
+
+    fn row(&mut self, names: &Catalogue, point: &Point<'_>) -> std::result::Result<(), Stop> {
+        if point.time < self.oldest {
+            return Err(Stop::Rejected("points beyond retention policy".to_owned()));
+        }
+        Catalogue::check_time(point.time).map_err(Stop::Rejected)?;
+        let key = point.series.as_str();
+        let series: &Arc<Series> = names.series_of(self.database, key).ok_or(Stop::Unknown)?;
+        let is_in = |it: &Shard| it.start <= point.time && point.time < it.end;
+        if !self.shard.as_ref().is_some_and(is_in) {
+            self.shard = names.shard_of(self.policy, point.time).copied();
+        }
+        let shard = self.shard.filter(|it| names.is_shard_live(it.id)).ok_or(Stop::Unknown)?;
+        let mut fields: SmallVec<[(u32, &FieldValue<'_>); 16]> = SmallVec::new();
+        let its = names.measurement_by_id(series.measurement).ok_or(Stop::Unknown)?;
+        let mut hint = 0;
+        for (name, value) in point.fields.iter().filter(|(name, _)| name != TIME) {
+            fields.push((field_of(its, name, &mut hint, value)?, value));
+        }
+        if fields.is_empty() {
+            let measurement = its.name();
+            return Err(Stop::Rejected(format!(
+                "invalid field name: input field \"{TIME}\" on measurement \"{measurement}\" is invalid"
+            )));
+        }
+        let place = Place { series: series.id, shard: shard.id, time: point.time };
+        let set =
+            self.store.sets.get(series.set as usize).zip(self.batches.get_mut(series.set as usize));
+        let (set, batch) =
+            set.ok_or_else(|| Stop::Rejected("its queue set is missing".to_owned()))?;
+        match batch.push(place, fields.into_iter(), set.record_max()) {
+            true => Ok(()),
+            false => Err(Stop::Rejected("a string is longer than a page".to_owned())),
+        }
+    }
+
+    /// Makes the names of points that have none, from this one on.
+    fn name(&mut self, from: usize) -> Result<()> {
+        let pages = &self.store.sets.first().ok_or_else(no_sets)?.pages;
+        let (points, database, policy) = (self.points, self.database, self.policy);
+        let (oldest, names) = (self.oldest, &self.store.names);
+        let mut refused = Vec::new();
+        names.change(pages, |draft| {
+            for (at, point) in points.iter().enumerate().skip(from) {
+                if point.time < oldest || Catalogue::check_time(point.time).is_err() {
+                    continue;
+                }
+                let fields = point.fields.iter().filter(|(name, _)| name != TIME);
+                let fields = fields.map(|(name, value)| (&**name, value.field_type()));
+                let interval = self.store.interval_of(points, at);
+                let drawn = draft
+                    .point(database, &point.series, fields, interval)
+                    .and_then(|()| draft.shard(policy, point.time));
+                match drawn {
+                    Ok(()) => {}
+                    Err(Error::Input(why) | Error::Limit(why)) => refused.push((at, why)),
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })?;
+        (self.named, self.refused) = (points.len(), refused);
+        Ok(())
+    }
+
+    /// Makes the rows durable, and visible.
+    fn commit(&mut self) -> Result<()> {
+        let mut waiting: SmallVec<[(&Set, u64); 8]> = SmallVec::new();
+        let mut outcome = Ok(());
+        for (set, batch) in self.store.sets.iter().zip(&mut self.batches) {
+            if outcome.is_ok() && !batch.is_empty() {
+                match set.append(std::mem::take(batch)) {
+                    Ok(generation) => waiting.push((set, generation)),
+                    Err(error) => outcome = Err(error),
+                }
+            }
+        }
+        // All syncs at once; also of a write that has failed elsewhere.
+        waiting.iter().for_each(|(set, generation)| set.request(*generation));
+        for (set, generation) in waiting {
+            outcome = outcome.and(set.finish(generation));
+        }
+        outcome
+    }
+}
+
+/// The number of a field, which mostly is the one behind that of the field before.
+#[inline]
+fn field_of(
+    measurement: &Measurement,
+    name: &str,
+    hint: &mut usize,
+    value: &FieldValue<'_>,
+) -> std::result::Result<u32, Stop> {
+    let (place, field) = measurement.field(name, *hint).ok_or(Stop::Unknown)?;
+    *hint = place + 1;
+    let of = value.field_type();
+    if field.field_type == of {
+        return Ok(field.id);
+    }
+    Err(Stop::Rejected(type_conflict(measurement.name(), field, of).to_string()))
+}
+
+fn no_sets() -> Error {
+    Error::Pools("the store has no queue set".to_owned())
+}
+
+impl Shared {
+    /// The sampling interval that a point's device states, or has in these points.
+    fn interval_of(&self, points: &[Point<'_>], at: usize) -> Option<Duration> {
+        let point = points.get(at)?;
+        if let Some(tag) = &self.options.interval_tag {
+            let stated = point.series.tags().find(|(key, _)| **key == **tag)?;
+            return interval_of_text(&stated.1);
+        }
+        let next = points
+            .get(at + 1..)?
+            .iter()
+            .take(LOOK_AHEAD)
+            .find(|next| next.series == point.series)?;
+        let gap = next.time.checked_sub(point.time)?.unsigned_abs();
+        (gap > 0).then_some(Duration::from_nanos(gap))
+    }
+}
+
+/// What no field and no tag can be called. A field is passed over, as InfluxDB does it.
+const TIME: &str = "time";
+/// Points that become rows while names are locked.
+const GATHER: usize = 2048;
+/// Points behind one among which the next of its series is looked for.
+const LOOK_AHEAD: usize = 64;

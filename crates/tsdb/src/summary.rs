@@ -1,0 +1,260 @@
+//! What points come to: count, sum, least, greatest, first and last.
+
+use crate::value::{Block, Column, Value};
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How time is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buckets {
+    /// Nanoseconds; more than 0.
+    pub width: i64,
+    /// Where one of them begins.
+    pub origin: i64,
+}
+
+impl Buckets {
+    /// The start of the bucket that has this time; the least time that there is, if that is later.
+    #[must_use]
+    pub fn start(&self, time: i64) -> i64 {
+        let width = i128::from(self.width.max(1));
+        let behind = (i128::from(time) - i128::from(self.origin)).rem_euclid(width);
+        i64::try_from(i128::from(time) - behind).unwrap_or(i64::MIN)
+    }
+
+    /// The last time of the bucket that has this one.
+    #[must_use]
+    pub fn end(&self, time: i64) -> i64 {
+        let width = i128::from(self.width.max(1));
+        let behind = (i128::from(time) - i128::from(self.origin)).rem_euclid(width);
+        i64::try_from(i128::from(time) - behind + width - 1).unwrap_or(i64::MAX)
+    }
+}
+
+/// What some points of a field come to. Minimum and maximum are the earliest of equals; of booleans false is less than true;
+/// strings have a count, a first and a last alone (the other values are those of the first).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// How many.
+    pub count: u64,
+    /// Their sum; of integers and unsigned ones it wraps; of others 0.
+    pub sum: Value,
+    /// The least, and its time.
+    pub min: (i64, Value),
+    /// The greatest, and its time.
+    pub max: (i64, Value),
+    /// The earliest.
+    pub first: (i64, Value),
+    /// The latest.
+    pub last: (i64, Value),
+}
+
+/// The places of the least and of the greatest, the first of equals.
+fn extremes<T: Copy>(values: &[T], less: impl Fn(T, T) -> bool) -> (usize, usize) {
+    let Some(first) = values.first() else { return (0, 0) };
+    let (mut min, mut max) = ((0, *first), (0, *first));
+    for (at, value) in values.iter().enumerate() {
+        if less(*value, min.1) {
+            min = (at, *value);
+        }
+        if less(max.1, *value) {
+            max = (at, *value);
+        }
+    }
+    (min.0, max.0)
+}
+
+fn zero(of: &Column) -> Value {
+    match of {
+        Column::Float(_) => Value::Float(0.0),
+        Column::Unsigned(_) => Value::Unsigned(0),
+        _ => Value::Integer(0),
+    }
+}
+
+impl Summary {
+    /// Of some points of a block; none if there is none.
+    pub(crate) fn of(block: &Block, range: Range<usize>) -> Option<Self> {
+        let times = block.times.get(range.clone())?;
+        let (first, last) = (*times.first()?, *times.last()?);
+        let (least, greatest, sum) = match &block.values {
+            Column::Float(values) => {
+                let values = values.get(range.clone())?;
+                let (min, max) = extremes(values, |one, other| one < other);
+                (min, max, Value::Float(values.iter().sum()))
+            }
+            Column::Integer(values) => {
+                let values = values.get(range.clone())?;
+                let (min, max) = extremes(values, |one, other| one < other);
+                let sum = values.iter().fold(0_i64, |sum, it| sum.wrapping_add(*it));
+                (min, max, Value::Integer(sum))
+            }
+            Column::Unsigned(values) => {
+                let values = values.get(range.clone())?;
+                let (min, max) = extremes(values, |one, other| one < other);
+                let sum = values.iter().fold(0_u64, |sum, it| sum.wrapping_add(*it));
+                (min, max, Value::Unsigned(sum))
+            }
+            Column::Boolean(values) => {
+                let (min, max) = extremes(values.get(range.clone())?, |one, other| !one & other);
+                (min, max, zero(&block.values))
+            }
+            Column::String(_) => (0, 0, zero(&block.values)),
+        };
+        let at = |place: usize| {
+            let place = range.start + place;
+            Some((*block.times.get(place)?, block.values.get(place)?))
+        };
+        Some(Self {
+            count: times.len() as u64,
+            sum,
+            min: at(least)?,
+            max: at(greatest)?,
+            first: (first, block.values.get(range.start)?),
+            last: (last, block.values.get(range.end - 1)?),
+        })
+    }
+
+    /// Takes in what other points of the field, or of the same field of another series, come to.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum = match (&self.sum, &other.sum) {
+            (Value::Float(one), Value::Float(other)) => Value::Float(one + other),
+            (Value::Integer(one), Value::Integer(other)) => {
+                Value::Integer(one.wrapping_add(*other))
+            }
+            (Value::Unsigned(one), Value::Unsigned(other)) => {
+                Value::Unsigned(one.wrapping_add(*other))
+            }
+            _ => self.sum.clone(),
+        };
+        let takes = |one: &(i64, Value), other: &(i64, Value), wanted: Ordering| match compare(
+            &other.1, &one.1,
+        ) {
+            Ordering::Equal => other.0 < one.0,
+            found => found == wanted,
+        };
+        if takes(&self.min, &other.min, Ordering::Less) {
+            self.min = other.min.clone();
+        }
+        if takes(&self.max, &other.max, Ordering::Greater) {
+            self.max = other.max.clone();
+        }
+        if other.first.0 < self.first.0 {
+            self.first = other.first.clone();
+        }
+        if other.last.0 > self.last.0 {
+            self.last = other.last.clone();
+        }
+    }
+}
+
+/// Strings are all equal: they have no least.
+fn compare(one: &Value, other: &Value) -> Ordering {
+    match (one, other) {
+        (Value::Float(one), Value::Float(other)) => one.total_cmp(other),
+        (Value::Integer(one), Value::Integer(other)) => one.cmp(other),
+        (Value::Unsigned(one), Value::Unsigned(other)) => one.cmp(other),
+        (Value::Boolean(one), Value::Boolean(other)) => one.cmp(other),
+        _ => Ordering::Equal,
+    }
+}
+
+/// Sums points up by buckets of ascending time.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    /// None: one bucket, which begins here.
+    buckets: Result<Buckets, i64>,
+    pub(crate) all: Vec<(i64, Summary)>,
+}
+
+impl Sums {
+    pub(crate) fn new(buckets: Option<Buckets>, start: i64) -> Self {
+        Self { buckets: buckets.ok_or(start), all: Vec::new() }
+    }
+
+    /// True if all times from one to another are in one bucket.
+    pub(crate) fn is_one(&self, from: i64, to: i64) -> bool {
+        self.buckets.is_err() || self.buckets.is_ok_and(|it| it.start(from) == it.start(to))
+    }
+
+    /// Adds what later points of one bucket come to.
+    pub(crate) fn add(&mut self, summary: Summary) {
+        let start = match &self.buckets {
+            Ok(buckets) => buckets.start(summary.first.0),
+            Err(start) => *start,
+        };
+        match self.all.last_mut() {
+            Some((last, sum)) if *last == start => sum.merge(&summary),
+            _ => self.all.push((start, summary)),
+        }
+    }
+
+    /// Adds later points.
+    pub(crate) fn add_block(&mut self, block: &Block) {
+        let mut from = 0;
+        while let Some(time) = block.times.get(from) {
+            let to = match &self.buckets {
+                Ok(buckets) => {
+                    let end = buckets.end(*time);
+                    let rest = block.times.get(from..).unwrap_or_default();
+                    from + rest.partition_point(|time| *time <= end)
+                }
+                Err(_) => block.len(),
+            };
+            if let Some(summary) = Summary::of(block, from..to) {
+                self.add(summary);
+            }
+            from = to.max(from + 1);
+        }
+    }
+}
+
+/// A value as eight bytes of an entry; none of a string.
+pub(crate) fn to_bits(value: &Value) -> u64 {
+    match value {
+        Value::Float(value) => value.to_bits(),
+        Value::Integer(value) => *value as u64,
+        Value::Unsigned(value) => *value,
+        Value::Boolean(value) => u64::from(*value),
+        Value::String(_) => 0,
+    }
+}
+
+/// The value that has these bytes in an entry, of a type like this one's.
+pub(crate) fn of_bits(of: crate::value::FieldType, bits: u64) -> Value {
+    use crate::value::FieldType;
+    match of {
+        FieldType::Float => Value::Float(f64::from_bits(bits)),
+        FieldType::Integer => Value::Integer(bits as i64),
+        FieldType::Unsigned => Value::Unsigned(bits),
+        FieldType::Boolean => Value::Boolean(bits != 0),
+        FieldType::String => Value::String(Arc::from("")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_parts_are_those_of_the_whole() {
+        let times: Vec<i64> = (0..100).map(|at| at * 7 - 300).collect();
+        let values = (0..100).map(|at| f64::from(at * 37 % 11)).collect();
+        let block = Block { times, values: Column::Float(values) };
+        let buckets = Buckets { width: 50, origin: 3 };
+        let mut whole = Sums::new(Some(buckets), 0);
+        whole.add_block(&block);
+        let mut parts = Sums::new(Some(buckets), 0);
+        for at in 0..100 {
+            parts.add(Summary::of(&block, at..at + 1).expect("a point"));
+        }
+        assert_eq!(whole.all, parts.all);
+        assert_eq!(whole.all[0].0, -347);
+        let count: u64 = whole.all.iter().map(|(_, it)| it.count).sum();
+        assert_eq!(count, 100);
+        assert_eq!(buckets.start(i64::MIN), i64::MIN);
+        assert_eq!(buckets.end(i64::MAX), i64::MAX);
+    }
+}

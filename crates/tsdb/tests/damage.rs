@@ -1,0 +1,120 @@
+//! Flipped bits: what is read is what was written, or an error, and what is missing was said to be.
+
+use coreplane_tsdb::{Column, Error, FieldValue, Options, Point, SeriesKey, Store, TagFilter};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn options() -> Options {
+    Options { sets: 2, size: 1 << 20, page_len: 4096, head_bytes: 24 << 10, ..Options::default() }
+}
+
+fn value_of(host: i64, time: i64) -> i64 {
+    host * 1_000_000 + time * time % 977
+}
+
+fn points(times: std::ops::Range<i64>) -> Vec<Point<'static>> {
+    times
+        .flat_map(|time| (0..5).map(move |host| (time, host)))
+        .map(|(time, host)| Point {
+            series: SeriesKey::new("cpu", [("host", &*format!("h{host}"))]).expect("a key"),
+            fields: [("load".into(), FieldValue::Integer(value_of(host, time)))]
+                .into_iter()
+                .collect(),
+            time: time * 1_000_000_000,
+        })
+        .collect()
+}
+
+/// What came of a look at everything.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    Whole,
+    Said,
+    Silent(String),
+}
+
+fn look(path: &Path) -> Look {
+    let store = match Store::open(path, &options()) {
+        Ok(store) => store,
+        Err(Error::Damage(_) | Error::Pools(_) | Error::Pool(_)) => return Look::Said,
+        Err(error) => return Look::Silent(format!("{error:?}")),
+    };
+    let mut is_said = store.damage().count() > 0;
+    let Ok(reader) = store.reader("db", None) else {
+        return Look::Silent("no database".to_owned());
+    };
+    let mut found = BTreeMap::new();
+    for series in reader.series("cpu", &TagFilter::All) {
+        for field in reader.fields("cpu") {
+            let everything = i64::MIN..=i64::MAX;
+            is_said |= reader.summaries(&series, &field, everything.clone(), None).is_err();
+            for block in reader.points(&series, &field, everything, false) {
+                let Ok(block) = block else {
+                    is_said = true;
+                    break;
+                };
+                let Column::Integer(values) = block.values else {
+                    return Look::Silent("type".into());
+                };
+                for (time, value) in block.times.into_iter().zip(values) {
+                    let host: i64 = series.tag("host")[1..].parse().expect("a number");
+                    if value != value_of(host, time / 1_000_000_000) {
+                        return Look::Silent(format!("{host} {time} is {value}"));
+                    }
+                    found.insert((host, time), value);
+                }
+            }
+        }
+    }
+    let is_whole = found.len() == 5 * 700;
+    match (is_whole, is_said) {
+        (true, false) => Look::Whole,
+        (_, true) => Look::Said,
+        (false, false) => Look::Silent(format!("{} of 3500 points", found.len())),
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_set_right_or_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    {
+        let store = Store::open(&path, &options()).expect("a store");
+        store.create_database("db").expect("a database");
+        for at in 0..70 {
+            store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
+        }
+        let stats = store.stats();
+        assert!(stats.sealed_points > 500 && stats.head_points > 100, "{stats:?}");
+        assert!(store.verify(&mut |_, _| {}).expect("findings").is_sound());
+    }
+    let whole: Vec<Vec<u8>> =
+        ["q0", "q1"].iter().map(|it| std::fs::read(path.join(it)).expect("a pool")).collect();
+    assert_eq!(look(&path), Look::Whole);
+    let mut draw = 12345_u64;
+    let mut next = |below: usize| {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (draw >> 33) as usize % below
+    };
+    let mut said = 0;
+    for round in 0..600 {
+        let pool = next(2);
+        // Among what was written: not in the zeroes behind it.
+        let used: Vec<usize> = (0..whole[pool].len() / 64)
+            .filter(|line| whole[pool][line * 64..line * 64 + 64].iter().any(|byte| *byte != 0))
+            .collect();
+        let mut bytes = whole[pool].clone();
+        let at = used[next(used.len())] * 64 + next(64);
+        bytes[at] ^= 1 << next(8);
+        for (name, it) in ["q0", "q1"].iter().zip(&whole) {
+            std::fs::write(path.join(name), it).expect("a pool");
+        }
+        std::fs::write(path.join(["q0", "q1"][pool]), &bytes).expect("a pool");
+        match look(&path) {
+            Look::Whole => {}
+            Look::Said => said += 1,
+            Look::Silent(what) => panic!("round {round}: byte {at} of q{pool}: {what}"),
+        }
+    }
+    assert!(said > 100, "{said}");
+}

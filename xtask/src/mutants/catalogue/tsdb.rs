@@ -1,0 +1,47 @@
+//! Mistakes of `coreplane-tsdb`.
+
+use super::{Mutant, Suite};
+
+const CRASHES: Suite = Suite::of("coreplane-tsdb", "crashes", &[]);
+const DROPS: Suite = Suite::of("coreplane-tsdb", "crashes", &["dropped", "over"]);
+const STORIES: Suite = Suite::of("coreplane-tsdb", "stories", &[]);
+const DAMAGE: Suite = Suite::of("coreplane-tsdb", "damage", &[]);
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant::new("tsdb.publish.early", "points are seen before they are durable", CRASHES).quick(),
+    Mutant::new("tsdb.seal.fence", "a chunk is published before its points are durable", CRASHES),
+    Mutant::new("tsdb.seal.early", "the head goes before its chunks are durable", CRASHES),
+    Mutant::new("tsdb.series.reused", "the number of a series is given twice", DROPS),
+    Mutant::new("tsdb.drop.forgotten", "a shard that was dropped is back after a cut", DROPS),
+    Mutant::new("tsdb.page.word", "a page whose use nobody wrote down", CRASHES),
+    Mutant::new("tsdb.log.flush", "a record that is not written back", CRASHES),
+    Mutant::new("tsdb.log.fence", "a record is acknowledged before it is durable", CRASHES),
+    Mutant::new(
+        "tsdb.log.end",
+        "what was never acknowledged comes back behind a newer point",
+        CRASHES,
+    ),
+    Mutant::new("tsdb.log.cut", "a log ends at an end that another thread has not fenced", CRASHES),
+    Mutant::new("tsdb.log.left", "a log is ended while pages behind that end count", CRASHES),
+    Mutant::new("tsdb.sync.wait", "a write does not wait for its sync", CRASHES),
+    Mutant::new("tsdb.chunk.flush", "a chunk that is not written back", CRASHES),
+    Mutant::new("tsdb.names.early", "names are seen before they are durable", CRASHES),
+    Mutant::new(
+        "tsdb.merge.fence",
+        "segments go before the one that replaces them is durable",
+        CRASHES,
+    ),
+    Mutant::new("tsdb.merge.age", "a merged segment wins over a newer one", STORIES),
+    Mutant::new(
+        "tsdb.seal.waiting",
+        "points that wait for a sync are not sealed, and lost",
+        CRASHES,
+    ),
+    Mutant::new("tsdb.read.order", "an older chunk wins over a newer one", STORIES),
+    Mutant::new("tsdb.chunk.unchecked", "a chunk that nobody holds against its checksum", DAMAGE),
+    Mutant::new(
+        "tsdb.close.open",
+        "the last record of a closed store can be lost without a word",
+        DAMAGE,
+    ),
+];
