@@ -57,11 +57,13 @@
 //! | `set` | a queue set |
 //! | `read` | what a query reads |
 //! | `store` | all queue sets together |
+//! | `influxql` | InfluxDB's query language |
 
 mod catalogue;
 mod codec;
 mod error;
 mod head;
+pub mod influxql;
 pub mod line;
 mod log;
 mod manifest;

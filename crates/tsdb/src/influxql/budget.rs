@@ -1,0 +1,127 @@
+//! What a query may still cost.
+//!
+//! Every loop over points, buckets or series asks here ([`Budget::tick`]), and everything that stays in memory is
+//! held here before it is made ([`Budget::hold`]): so a query ends with an error, whatever it asks for.
+
+use super::Limits;
+use std::cell::Cell;
+use std::time::Instant;
+
+/// A value, or the error of the statement.
+pub(super) type Fallible<T> = Result<T, String>;
+
+/// Ticks between two looks at the clock.
+const TICKS: u32 = 512;
+
+/// What is left of the limits of a query.
+#[derive(Debug)]
+pub(super) struct Budget<'q> {
+    limits: &'q Limits,
+    rows: Cell<usize>,
+    bytes: Cell<usize>,
+    buckets: Cell<usize>,
+    ticks: Cell<u32>,
+}
+
+impl<'q> Budget<'q> {
+    /// A whole one.
+    pub(super) fn new(limits: &'q Limits) -> Self {
+        Self {
+            limits,
+            rows: Cell::new(0),
+            bytes: Cell::new(0),
+            buckets: Cell::new(0),
+            ticks: Cell::new(0),
+        }
+    }
+
+    /// Looks at the clock now and then, the first time at once.
+    pub(super) fn tick(&self) -> Fallible<()> {
+        let ticks = self.ticks.get();
+        self.ticks.set(ticks.wrapping_add(1));
+        if ticks.is_multiple_of(TICKS) && Instant::now() >= self.limits.deadline {
+            return Err("query-timeout limit exceeded".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that stay in memory.
+    pub(super) fn hold(&self, bytes: usize) -> Fallible<()> {
+        let held = self.bytes.get().saturating_add(bytes);
+        if held > self.limits.bytes_max {
+            let max = self.limits.bytes_max;
+            return Err(format!("max-select-bytes limit exceeded: ({held}/{max})"));
+        }
+        self.bytes.set(held);
+        Ok(())
+    }
+
+    /// Counts bytes that are free again.
+    pub(super) fn release(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get().saturating_sub(bytes));
+    }
+
+    /// Counts a row of the answer.
+    pub(super) fn row(&self, bytes: usize) -> Fallible<()> {
+        let rows = self.rows.get() + 1;
+        if rows > self.limits.rows_max {
+            return Err(format!("max-row-limit exceeded: ({rows}/{})", self.limits.rows_max));
+        }
+        self.rows.set(rows);
+        self.tick()?;
+        self.hold(bytes)
+    }
+
+    /// Forgets the buckets of the statement before.
+    pub(super) fn begin_statement(&self) {
+        self.buckets.set(0);
+    }
+
+    /// Counts buckets of time.
+    pub(super) fn buckets(&self, more: usize) -> Fallible<()> {
+        self.may_have_buckets(more)?;
+        self.buckets.set(self.buckets.get().saturating_add(more));
+        Ok(())
+    }
+
+    /// Refuses so many buckets of time, before they are made.
+    pub(super) fn may_have_buckets(&self, more: usize) -> Fallible<()> {
+        let buckets = self.buckets.get().saturating_add(more);
+        if buckets > self.limits.buckets_max {
+            let max = self.limits.buckets_max;
+            return Err(format!("max-select-buckets limit exceeded: ({buckets}/{max})"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn limits(deadline: Instant) -> Limits {
+        Limits { rows_max: 2, buckets_max: 10, bytes_max: 100, deadline }
+    }
+
+    #[test]
+    fn each_limit_ends_a_query() {
+        let limits = limits(Instant::now() + Duration::from_secs(1000));
+        let budget = Budget::new(&limits);
+        assert!(budget.row(10).is_ok() && budget.row(10).is_ok());
+        assert!(budget.row(10).is_err_and(|it| it.contains("3/2")));
+        assert!(budget.hold(80).is_ok());
+        assert!(budget.hold(1).is_err());
+        budget.release(80);
+        assert!(budget.hold(1).is_ok());
+        assert!(budget.buckets(10).is_ok() && budget.buckets(1).is_err());
+        budget.begin_statement();
+        assert!(budget.buckets(1).is_ok());
+    }
+
+    #[test]
+    fn the_deadline_ends_a_query() {
+        let limits = limits(Instant::now());
+        assert!(Budget::new(&limits).tick().is_err());
+    }
+}

@@ -1,0 +1,465 @@
+//! The columns of a SELECT: wildcards expanded, names made, expressions turned into formulas.
+
+use super::ast::{Cast, Column, Expr};
+use super::budget::Fallible;
+use super::evaluate::{Formula, math};
+use super::function::{Call, Function, Whole};
+use super::inputs::{Input, Inputs, tag_keys};
+use super::token::Operator;
+use crate::catalogue::TagFilter;
+use crate::value::FieldType;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    /// Names, none twice.
+    pub(super) names: Vec<String>,
+    /// Names before those that are there twice got numbers, by which a SELECT around finds them.
+    pub(super) bases: Vec<String>,
+    /// What is in them.
+    pub(super) kinds: Vec<Cast>,
+    /// How they come from the slots.
+    pub(super) formulas: Vec<Formula>,
+    /// The first slots.
+    pub(super) calls: Vec<Call>,
+    /// The other slots: fields and tags.
+    pub(super) references: Vec<(String, Cast)>,
+}
+
+/// Which of two kinds a name has that is both.
+fn rank(kind: Cast) -> u8 {
+    match kind {
+        Cast::Type(FieldType::Float) => 7,
+        Cast::Type(FieldType::Integer) => 6,
+        Cast::Type(FieldType::Unsigned) => 5,
+        Cast::Type(FieldType::String) => 4,
+        Cast::Type(FieldType::Boolean) => 3,
+        Cast::Tag => 2,
+        Cast::Field => 1,
+        Cast::None => 0,
+    }
+}
+
+/// What a name is in an input.
+fn kind_in(input: &Input, name: &str) -> Cast {
+    match input {
+        Input::Stored(it) => {
+            it.fields.get(name).map_or(Cast::Tag, |field| Cast::Type(field.field_type))
+        }
+        Input::Inner(plan) => {
+            let columns = plan.columns.bases.iter().zip(&plan.columns.kinds);
+            let found = columns.filter(|(base, _)| *base == name).map(|(_, kind)| *kind);
+            match found.max_by_key(|it| rank(*it)) {
+                Some(kind) if kind != Cast::None => kind,
+                _ if plan.own_dimensions.iter().any(|it| it == name) => Cast::Tag,
+                _ => Cast::None,
+            }
+        }
+    }
+}
+
+/// What a reference is.
+pub(super) fn kind(read: &[Input], name: &str, cast: Cast) -> Cast {
+    match cast {
+        Cast::Type(_) | Cast::Tag => cast,
+        Cast::None | Cast::Field => {
+            let found = read.iter().map(|it| kind_in(it, name)).max_by_key(|it| rank(*it));
+            match found.unwrap_or(Cast::None) {
+                Cast::Tag if cast == Cast::Field => Cast::Field,
+                kind => kind,
+            }
+        }
+    }
+}
+
+/// True if a series of an input has such a tag.
+fn is_tag(read: &[Input], inputs: &Inputs<'_>, name: &str) -> bool {
+    let filter = TagFilter::NotEqual(name.to_owned(), String::new());
+    read.iter().any(|input| match input {
+        Input::Stored(it) => inputs
+            .reader(it.reader)
+            .is_some_and(|reader| !reader.series(&it.name, &filter).is_empty()),
+        Input::Inner(plan) => plan.own_dimensions.iter().any(|it| it == name),
+    })
+}
+
+/// The keys of tags of all inputs.
+pub(super) fn tags(read: &[Input], inputs: &Inputs<'_>) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    for input in read {
+        match input {
+            Input::Stored(it) => {
+                let Some(reader) = inputs.reader(it.reader) else { continue };
+                let found = tag_keys(reader, &it.name, &TagFilter::All);
+                keys.extend(found.iter().map(ToString::to_string));
+            }
+            Input::Inner(plan) => keys.extend(plan.own_dimensions.iter().cloned()),
+        }
+    }
+    keys
+}
+
+/// The fields of all inputs.
+fn fields(read: &[Input]) -> BTreeMap<String, Cast> {
+    let mut found: BTreeMap<String, Cast> = BTreeMap::new();
+    let mut add = |name: &str, kind: Cast| {
+        let known = found.entry(name.to_owned()).or_insert(kind);
+        if rank(*known) < rank(kind) {
+            *known = kind;
+        }
+    };
+    for input in read {
+        match input {
+            Input::Stored(it) => {
+                it.fields.values().for_each(|it| add(&it.name, Cast::Type(it.field_type)));
+            }
+            Input::Inner(plan) => {
+                let columns = plan.columns.bases.iter().zip(&plan.columns.kinds);
+                columns.for_each(|(name, kind)| add(name, *kind));
+            }
+        }
+    }
+    found
+}
+
+fn is_wildcard(expr: &Expr) -> bool {
+    matches!(expr, Expr::Wildcard(_) | Expr::Regex(_))
+}
+
+/// The expression in which a wildcard would stand: the first argument of the innermost call.
+fn innermost(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Call(_, arguments) => arguments.first().map_or(expr, innermost),
+        other => other,
+    }
+}
+
+/// A call with another expression in that place.
+fn with_innermost(expr: &Expr, with: &Expr) -> Expr {
+    match expr {
+        Expr::Call(name, arguments) => {
+            let mut arguments = arguments.clone();
+            if let Some(first) = arguments.first_mut() {
+                *first = with_innermost(first, with);
+            }
+            Expr::Call(name.clone(), arguments)
+        }
+        _ => with.clone(),
+    }
+}
+
+/// The name of the innermost call.
+fn innermost_name(expr: &Expr) -> &str {
+    match expr {
+        Expr::Call(name, arguments) => match arguments.first() {
+            Some(inner @ Expr::Call(..)) => innermost_name(inner),
+            _ => name,
+        },
+        _ => "",
+    }
+}
+
+/// True if a wildcard within a function stands for fields of this type.
+fn is_expanded(function: &str, kind: Cast) -> bool {
+    match kind {
+        Cast::Type(FieldType::Float | FieldType::Integer | FieldType::Unsigned) => true,
+        Cast::Type(FieldType::String) => {
+            matches!(function, "count" | "first" | "last" | "distinct" | "elapsed" | "mode")
+        }
+        Cast::Type(FieldType::Boolean) => {
+            matches!(function, "min" | "max")
+                || is_expanded(function, Cast::Type(FieldType::String))
+        }
+        _ => false,
+    }
+}
+
+/// The name of a column without alias.
+fn base(expr: &Expr) -> String {
+    match expr {
+        Expr::Call(name, _) => name.clone(),
+        Expr::Distinct(_) => "distinct".to_owned(),
+        Expr::Reference(name, _) => name.clone(),
+        Expr::Group(inner) => base(inner),
+        Expr::Binary(..) => {
+            let mut names = Vec::new();
+            collect(expr, &mut names);
+            names.join("_")
+        }
+        _ => String::new(),
+    }
+}
+
+fn collect<'e>(expr: &'e Expr, names: &mut Vec<&'e str>) {
+    match expr {
+        Expr::Reference(name, _) | Expr::Call(name, _) => names.push(name),
+        Expr::Binary(_, left, right) => {
+            collect(left, names);
+            collect(right, names);
+        }
+        Expr::Group(inner) => collect(inner, names),
+        _ => {}
+    }
+}
+
+/// Columns without wildcards.
+fn expanded(
+    asked: &[Column],
+    groups: &[Expr],
+    dimensions: &[String],
+    read: &[Input],
+    inputs: &Inputs<'_>,
+) -> Fallible<Vec<Column>> {
+    if !asked.iter().any(|it| is_wildcard(innermost(&it.expr))) {
+        return Ok(asked.to_vec());
+    }
+    let mut known: Vec<(String, Cast)> = fields(read).into_iter().collect();
+    if !known.is_empty() && !groups.iter().any(is_wildcard) {
+        let tags = tags(read, inputs);
+        let others = tags.into_iter().filter(|it| !dimensions.contains(it));
+        known.extend(others.map(|it| (it, Cast::Tag)));
+        known.sort_by(|a, b| a.0.cmp(&b.0));
+    }
+    let mut columns = Vec::new();
+    for column in asked {
+        let reference = |(name, kind): &(String, Cast)| Expr::Reference(name.clone(), *kind);
+        let is_call = matches!(column.expr, Expr::Call(..));
+        match innermost(&column.expr) {
+            Expr::Wildcard(Cast::Tag) if is_call => {
+                return Err(format!(
+                    "unable to use tag wildcard in {}()",
+                    innermost_name(&column.expr)
+                ));
+            }
+            wildcard @ (Expr::Wildcard(_) | Expr::Regex(_)) => {
+                for it in &known {
+                    let is_wanted = match wildcard {
+                        Expr::Wildcard(Cast::Field) => it.1 != Cast::Tag,
+                        Expr::Wildcard(Cast::Tag) => it.1 == Cast::Tag,
+                        Expr::Regex(pattern) => pattern.0.is_match(&it.0),
+                        _ => true,
+                    };
+                    if !is_wanted {
+                        continue;
+                    }
+                    if !is_call {
+                        columns.push(Column { expr: reference(it), alias: None });
+                    } else if is_expanded(innermost_name(&column.expr), it.1) {
+                        let name = column.alias.clone().unwrap_or_else(|| base(&column.expr));
+                        columns.push(Column {
+                            expr: with_innermost(&column.expr, &reference(it)),
+                            alias: Some(format!("{name}_{}", it.0)),
+                        });
+                    }
+                }
+            }
+            _ => columns.push(column.clone()),
+        }
+    }
+    Ok(columns)
+}
+
+impl Columns {
+    /// The columns that a SELECT asks for.
+    pub(super) fn new(
+        asked: &[Column],
+        groups: &[Expr],
+        dimensions: &[String],
+        read: &[Input],
+        inputs: &Inputs<'_>,
+    ) -> Fallible<Self> {
+        let asked = expanded(asked, groups, dimensions, read, inputs)?;
+        let kind = |name: &str, cast: Cast| kind(read, name, cast);
+        let is_tag = |name: &str| is_tag(read, inputs, name);
+        let mut columns = Self::default();
+        let mut aliases = Vec::new();
+        asked.iter().for_each(|it| columns.find_slots(&it.expr, &kind));
+        // In the order of InfluxDB, whose merge compares what stands beside at equal times.
+        columns.references.sort_by(|a, b| a.0.cmp(&b.0).then(rank(b.1).cmp(&rank(a.1))));
+        for column in &asked {
+            aliases.push(column.alias.clone());
+            columns.push(&column.expr, &kind, &is_tag)?;
+            let call = Call::new(&column.expr, &kind);
+            if let Some(Call { function: Function::Whole(Whole::Rank(_, _, tags)), .. }) = call {
+                for tag in tags {
+                    aliases.push(None);
+                    columns.push(&Expr::Reference(tag, Cast::None), &kind, &is_tag)?;
+                }
+            }
+        }
+        columns.name(&aliases);
+        Ok(columns)
+    }
+
+    /// Gives each call a slot; those of references come behind them.
+    fn find_slots(&mut self, expr: &Expr, kind: &dyn Fn(&str, Cast) -> Cast) {
+        match expr {
+            Expr::Call(name, arguments) if math(name).is_some() => {
+                arguments.iter().for_each(|it| self.find_slots(it, kind));
+            }
+            Expr::Binary(_, left, right) => {
+                self.find_slots(left, kind);
+                self.find_slots(right, kind);
+            }
+            Expr::Group(inner) => self.find_slots(inner, kind),
+            Expr::Reference(name, cast) => {
+                let wanted = (name.clone(), kind(name, *cast));
+                if !self.references.contains(&wanted) {
+                    self.references.push(wanted);
+                }
+            }
+            _ => {
+                let Some(call) = Call::new(expr, kind) else { return };
+                if let Function::Whole(Whole::Rank(_, _, tags)) = &call.function {
+                    for tag in tags {
+                        self.find_slots(&Expr::Reference(tag.clone(), Cast::None), kind);
+                    }
+                }
+                if !self.calls.contains(&call) {
+                    self.calls.push(call);
+                }
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        expr: &Expr,
+        kind: &dyn Fn(&str, Cast) -> Cast,
+        is_tag: &dyn Fn(&str) -> bool,
+    ) -> Fallible<()> {
+        self.bases.push(base(expr));
+        // Whether a name is a tag or nothing takes a look at the postings, and counts beside operators alone.
+        let known = |name: &str, cast: Cast| match kind(name, cast) {
+            Cast::Tag if cast != Cast::Tag && !is_tag(name) => Cast::None,
+            kind => kind,
+        };
+        let found = match expr {
+            Expr::Reference(..) => type_of(expr, kind)?,
+            // Errors quote it with the types.
+            _ => type_of(&super::condition::resolved(expr, &known), &known)?,
+        };
+        self.kinds.push(found.unwrap_or(Cast::None));
+        let calls = &self.calls;
+        let references = &self.references;
+        let formula = Formula::new(expr, &mut |it| match it {
+            Expr::Reference(name, cast) => {
+                let wanted = (name.clone(), kind(name, *cast));
+                let at = references.iter().position(|it| *it == wanted);
+                at.map_or(Formula::Literal(None), |at| Formula::Slot(calls.len() + at))
+            }
+            other => {
+                let call = Call::new(other, kind);
+                let at = call.and_then(|call| calls.iter().position(|it| *it == call));
+                at.map_or(Formula::Literal(None), Formula::Slot)
+            }
+        });
+        self.formulas.push(formula);
+        Ok(())
+    }
+
+    /// Makes names: aliases as they are, and numbers behind what is there already.
+    fn name(&mut self, aliases: &[Option<String>]) {
+        let mut known: BTreeMap<String, usize> = BTreeMap::new();
+        for alias in aliases.iter().flatten() {
+            known.insert(alias.clone(), 1);
+        }
+        for (base, alias) in self.bases.iter_mut().zip(aliases) {
+            if let Some(alias) = alias {
+                *base = alias.clone();
+                self.names.push(alias.clone());
+                continue;
+            }
+            let mut name = base.clone();
+            if let Some(mut count) = known.get(&name).copied() {
+                let mut numbered = format!("{name}_{count}");
+                while known.contains_key(&numbered) {
+                    count += 1;
+                    numbered = format!("{name}_{count}");
+                }
+                known.insert(name, count + 1);
+                name = numbered;
+            }
+            known.insert(name.clone(), 1);
+            self.names.push(name);
+        }
+    }
+}
+
+/// The type of an expression; none if it is unknown.
+fn type_of(expr: &Expr, kind: &dyn Fn(&str, Cast) -> Cast) -> Fallible<Option<Cast>> {
+    Ok(match expr {
+        Expr::Reference(name, cast) => Some(kind(name, *cast)).filter(|it| *it != Cast::None),
+        Expr::Call(name, arguments) => match math(name) {
+            None => {
+                let of = arguments.first().map_or(Ok(None), |it| type_of(it, kind))?;
+                let call = Call::new(expr, kind).filter(|it| of.is_some() || it.kind != Cast::None);
+                call.and_then(|it| it.result()).map(Cast::Type)
+            }
+            Some(super::evaluate::Math::Abs | super::evaluate::Math::Whole(_)) => {
+                arguments.first().map_or(Ok(None), |it| type_of(it, kind))?
+            }
+            Some(_) => Some(Cast::Type(FieldType::Float)),
+        },
+        Expr::Distinct(name) => Some(kind(name, Cast::None)).filter(|it| *it != Cast::None),
+        Expr::Group(inner) => type_of(inner, kind)?,
+        Expr::Number(_) => Some(Cast::Type(FieldType::Float)),
+        Expr::Integer(_) => Some(Cast::Type(FieldType::Integer)),
+        Expr::Unsigned(_) => Some(Cast::Type(FieldType::Unsigned)),
+        Expr::String(_) => Some(Cast::Type(FieldType::String)),
+        Expr::Boolean(_) => Some(Cast::Type(FieldType::Boolean)),
+        Expr::Binary(operator, left, right) => {
+            match (type_of(left, kind)?, type_of(right, kind)?) {
+                (Some(a), Some(b)) => Some(type_of_two(*operator, a, b, expr, left, right)?),
+                (a, b) => a.or(b),
+            }
+        }
+        Expr::Wildcard(_) | Expr::Regex(_) | Expr::Duration(_) => None,
+    })
+}
+
+fn type_of_two(
+    operator: Operator,
+    a: Cast,
+    b: Cast,
+    expr: &Expr,
+    left: &Expr,
+    right: &Expr,
+) -> Fallible<Cast> {
+    use FieldType::{Boolean, Float, Integer, Unsigned};
+    let is_of_bits = matches!(operator, Operator::BitAnd | Operator::BitOr | Operator::BitXor);
+    let sign = operator.text();
+    let mixed = |literal: &Expr, other: &Expr| {
+        if literal.is_literal() {
+            Err(format!(
+                "type error: {expr}: cannot use {sign} with an integer and unsigned literal"
+            ))
+        } else if other.is_literal() {
+            Ok(Cast::Type(Unsigned))
+        } else {
+            Err(format!(
+                "type error: {expr}: cannot use {sign} between an integer and unsigned, an explicit cast is required"
+            ))
+        }
+    };
+    match (a, b) {
+        (Cast::Type(Unsigned), Cast::Type(Integer)) => mixed(left, right),
+        (Cast::Type(Integer), Cast::Type(Unsigned)) => mixed(right, left),
+        (Cast::Type(Integer), Cast::Type(Integer)) => Ok(Cast::Type(Integer)),
+        (Cast::Type(Unsigned), Cast::Type(Unsigned)) => Ok(Cast::Type(Unsigned)),
+        (Cast::Type(Boolean), Cast::Type(Boolean)) if is_of_bits => Ok(Cast::Type(Boolean)),
+        (Cast::Type(Float | Integer | Unsigned), Cast::Type(Float | Integer | Unsigned))
+            if !is_of_bits =>
+        {
+            Ok(Cast::Type(Float))
+        }
+        _ => {
+            let name = |kind: Cast| match kind {
+                Cast::Type(it) => it.name(),
+                _ => "tag",
+            };
+            Err(format!("type error: {expr}: incompatible types: {} and {}", name(a), name(b)))
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a SELECT reads: measurements of a store, and other SELECTs.
+
+use super::ast::{Measurement, Name};
+use super::budget::Fallible;
+use super::plan::Plan;
+use crate::catalogue::{Field, TagFilter};
+use crate::read::Reader;
+use crate::store::Store;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// One thing that a SELECT reads.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A measurement.
+    Stored(Stored),
+    /// Another SELECT.
+    Inner(Box<Plan>),
+}
+
+/// A measurement of a policy of a database.
+#[derive(Debug)]
+pub(super) struct Stored {
+    /// Which of the readers.
+    pub(super) reader: usize,
+    /// Its name.
+    pub(super) name: Arc<str>,
+    /// Its fields.
+    pub(super) fields: BTreeMap<Arc<str>, Field>,
+}
+
+/// The readers of a statement.
+#[derive(Debug)]
+pub(super) struct Inputs<'s> {
+    store: &'s Store,
+    database: Option<&'s str>,
+    policy: Option<&'s str>,
+    readers: Vec<(String, Option<String>, Reader<'s>)>,
+}
+
+impl<'s> Inputs<'s> {
+    /// None yet; the names are those where a statement says none.
+    pub(super) fn new(
+        store: &'s Store,
+        database: Option<&'s str>,
+        policy: Option<&'s str>,
+    ) -> Self {
+        Self { store, database, policy, readers: Vec::new() }
+    }
+
+    /// A reader.
+    pub(super) fn reader(&self, at: usize) -> Option<&Reader<'s>> {
+        self.readers.get(at).map(|(_, _, reader)| reader)
+    }
+
+    /// The reader of a policy of a database; none is the one of the request.
+    pub(super) fn open(&mut self, database: Option<&str>, policy: Option<&str>) -> Fallible<usize> {
+        let is_default = database.is_none() || database == self.database;
+        let database = named(self.store, database.or(self.database))?.to_owned();
+        let policy = policy.or(self.policy.filter(|_| is_default)).map(str::to_owned);
+        let found = self.readers.iter().position(|(of, by, _)| *of == database && *by == policy);
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        if let Some(policy) = &policy {
+            let known = self.store.policies(&database).map_err(|it| it.to_string())?;
+            if !known.iter().any(|it| it.name == *policy) {
+                return Err(format!("retention policy not found: {policy}"));
+            }
+        }
+        let reader =
+            self.store.reader(&database, policy.as_deref()).map_err(|it| it.to_string())?;
+        self.readers.push((database, policy, reader));
+        Ok(self.readers.len() - 1)
+    }
+
+    /// Adds the measurements that a query names.
+    pub(super) fn stored(&mut self, asked: &Measurement, to: &mut Vec<Input>) -> Fallible<()> {
+        let at = self.open(asked.database.as_deref(), asked.policy.as_deref())?;
+        let Some(reader) = self.reader(at) else { return Ok(()) };
+        let names = match &asked.name {
+            Name::Is(name) => vec![Arc::from(name.as_str())],
+            Name::Match(pattern) => {
+                let mut names = reader.measurements();
+                names.retain(|it| pattern.0.is_match(it));
+                names
+            }
+        };
+        for name in names {
+            let fields = reader.fields(&name);
+            let fields = fields.into_iter().map(|it| (Arc::clone(&it.name), it)).collect();
+            to.push(Input::Stored(Stored { reader: at, name, fields }));
+        }
+        Ok(())
+    }
+}
+
+/// The database of a statement, which must be there.
+pub(super) fn named<'n>(store: &Store, name: Option<&'n str>) -> Fallible<&'n str> {
+    let name = name.ok_or_else(|| "database name required".to_owned())?;
+    if store.databases().iter().any(|it| **it == *name) {
+        Ok(name)
+    } else {
+        Err(format!("database not found: {name}"))
+    }
+}
+
+/// The keys of tags of the series of a measurement that a filter lets through.
+pub(super) fn tag_keys(
+    reader: &Reader<'_>,
+    measurement: &str,
+    filter: &TagFilter,
+) -> BTreeSet<Arc<str>> {
+    let mut keys = BTreeSet::new();
+    for series in reader.series(measurement, filter) {
+        for (key, _) in &series.tags {
+            if !keys.contains(key) {
+                keys.insert(Arc::clone(key));
+            }
+        }
+    }
+    keys
+}

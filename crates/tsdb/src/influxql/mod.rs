@@ -1,0 +1,168 @@
+//! InfluxQL: the language of InfluxDB 1.x.
+
+mod ast;
+mod budget;
+mod change;
+mod columns;
+mod condition;
+mod cursor;
+mod evaluate;
+mod fill;
+mod fold;
+mod function;
+mod group;
+mod inputs;
+mod interval;
+mod keyword;
+mod merge;
+mod parse;
+mod pipeline;
+mod plan;
+mod rows;
+mod select;
+mod show;
+mod step;
+mod stream;
+mod tally;
+mod text;
+mod time;
+mod token;
+mod validate;
+mod whole;
+
+use crate::error::{Error, Result};
+use crate::store::Store;
+use ast::Statement;
+use budget::{Budget, Fallible};
+use inputs::Inputs;
+use show::Show;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A query, which may have several statements.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// Its text.
+    pub text: &'a str,
+    /// The database of statements that name none.
+    pub database: Option<&'a str>,
+    /// The policy of statements that name none.
+    pub policy: Option<&'a str>,
+    /// Nanoseconds since 1970: what `now()` is.
+    pub now: i64,
+    /// Statements that change something are refused.
+    pub is_read_only: bool,
+    /// What it may cost.
+    pub limits: Limits,
+}
+
+/// What a query may cost.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Rows of all answers together.
+    pub rows_max: usize,
+    /// Buckets of time of a statement, of all of its series together.
+    pub buckets_max: usize,
+    /// Bytes that it holds at a time, about.
+    pub bytes_max: usize,
+    /// When it is ended.
+    pub deadline: Instant,
+}
+
+/// The answer to a statement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// Its number in the query, from 0.
+    pub statement: usize,
+    /// The series of the answer, or what InfluxDB calls an error of the statement. Statements behind that are not run.
+    pub outcome: std::result::Result<Vec<Table>, String>,
+}
+
+/// A series of an answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Table {
+    /// The measurement, or what InfluxDB has in its place.
+    pub name: Option<String>,
+    /// The tags by which it was grouped.
+    pub tags: Vec<(String, String)>,
+    /// Names of columns.
+    pub columns: Vec<String>,
+    /// Rows, as long as the columns.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// A value of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// None.
+    Null,
+    /// Nanoseconds since 1970.
+    Time(i64),
+    /// Of a float.
+    Float(f64),
+    /// Of an integer.
+    Integer(i64),
+    /// Of an unsigned integer.
+    Unsigned(u64),
+    /// Of a boolean.
+    Boolean(bool),
+    /// Of a string.
+    String(Arc<str>),
+}
+
+/// Runs the statements of a query, one after the other.
+///
+/// # Errors
+/// [`Error::Input`](crate::Error::Input) if the text is no query; nothing was run then.
+pub fn run(store: &Store, request: &Request<'_>) -> Result<Vec<Answer>> {
+    let statements = parse::query(request.text)
+        .map_err(|it| Error::Input(format!("error parsing query: {it}")))?;
+    let budget = Budget::new(&request.limits);
+    let mut answers = Vec::with_capacity(statements.len());
+    for (number, statement) in statements.iter().enumerate() {
+        budget.begin_statement();
+        let outcome = execute(store, request, statement, &budget);
+        let is_last = outcome.is_err();
+        answers.push(Answer { statement: number, outcome });
+        if is_last {
+            break;
+        }
+    }
+    Ok(answers)
+}
+
+fn execute(
+    store: &Store,
+    request: &Request<'_>,
+    statement: &Statement,
+    budget: &Budget<'_>,
+) -> Fallible<Vec<Table>> {
+    let mut inputs = Inputs::new(store, request.database, request.policy);
+    let database = request.database;
+    if let Statement::Select(it) = statement {
+        return select::select(it, &mut inputs, budget, request.now);
+    }
+    let inputs = Inputs::new(store, database, None);
+    let mut show = Show { store, inputs, database, budget, now: request.now };
+    match statement {
+        Statement::ShowDatabases => Ok(show.databases()),
+        Statement::ShowPolicies(on) => show.policies(on.as_deref()),
+        Statement::ShowMeasurements(scope) => show.measurements(scope),
+        Statement::ShowTagKeys(scope) => show.tag_keys(scope),
+        Statement::ShowTagValues(scope, keys) => show.tag_values(scope, keys),
+        Statement::ShowFieldKeys(scope) => show.field_keys(scope),
+        Statement::ShowSeries(scope) => show.series(scope),
+        Statement::ShowCardinality(counted, is_exact, scope, keys) => {
+            show.cardinality(*counted, *is_exact, scope, keys.as_ref())
+        }
+        Statement::ShowNothing(words) => show.nothing(words),
+        Statement::Explain(..) => Err("EXPLAIN is not supported".to_owned()),
+        Statement::Delete(_) => Err("DELETE is not supported: points are dropped with their \
+             series, measurement, retention policy or database"
+            .to_owned()),
+        other if request.is_read_only => Err(format!(
+            "'{other}' is not allowed in a read only context, please use a POST request instead"
+        )),
+        other => change::change(store, other, database).map(|()| Vec::new()),
+    }
+}

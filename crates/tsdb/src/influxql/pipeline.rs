@@ -1,0 +1,338 @@
+//! How the points of a group get to its rows.
+//!
+//! ```text
+//!   series ─┬─▶ summaries ─▶ tallies ─────────────▶ count, sum, mean, min, max, first, last, spread ─┐
+//!           │      (no filter; chunks within a bucket are not decoded)                                ├▶ fill ─▶ steps ─▶ limit
+//!           └─▶ points ─▶ merge by time ─▶ bucket ─▶ median, percentile, distinct, top, …  ───────────┘
+//!                                        └─▶ derivative, moving average, … of raw points
+//! ```
+//!
+//! Tallies are made of a series at a time, so they need one block in memory, whatever the number of series; what
+//! needs all points of a bucket, or their order, has a block of each series of the group.
+
+use super::ast::{Cast, Fill};
+use super::budget::Fallible;
+use super::cursor::Wanted;
+use super::fill::Filled;
+use super::function::{Call, Function, Simple, Step, Whole};
+use super::group::{Group, Member};
+use super::merge::merged;
+use super::plan::{Plan, Range};
+use super::step::{Integral, Steps};
+use super::stream::{Beside, Context, Point, Points, Stream};
+use super::tally::{Tally, Winner, add_all};
+use super::time::TIME_MIN;
+use super::whole::Wholes;
+use crate::value::FieldType;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+type Tallies = Rc<Vec<(i64, Tally)>>;
+type TallyKey = (String, Cast, Range);
+
+/// A group on its way.
+pub(super) struct Pipeline<'a, 's> {
+    context: Context<'a, 's>,
+    plan: &'a Plan,
+    group: &'a Group<'a>,
+    tallies: RefCell<Vec<(TallyKey, Tallies)>>,
+}
+
+impl<'a, 's: 'a> Pipeline<'a, 's> {
+    /// Nothing is read yet.
+    pub(super) fn new(context: Context<'a, 's>, plan: &'a Plan, group: &'a Group<'a>) -> Self {
+        Self { context, plan, group, tallies: RefCell::new(Vec::new()) }
+    }
+
+    /// The points of a SELECT without functions.
+    pub(super) fn raw(&self) -> Fallible<Stream<'a>> {
+        self.points(None, self.plan.range)
+    }
+
+    /// The points of a call.
+    pub(super) fn call(&self, call: &'a Call) -> Fallible<Stream<'a>> {
+        self.check(call)?;
+        let range = self.plan.range_before(call.buckets_before());
+        match &call.function {
+            Function::StepOf(step, inner) => {
+                Ok(self.stepped(call, *step, self.filled(inner, range)?))
+            }
+            _ => self.filled(call, range),
+        }
+    }
+
+    /// Refuses a field of a type that the function cannot be of.
+    fn check(&self, call: &Call) -> Fallible<()> {
+        let Cast::Type(of) = call.kind else { return Ok(()) };
+        let has_field = self.group.members.iter().any(|it| match it {
+            Member::Stored(of, ..) => of.fields.contains_key(call.field.as_str()),
+            Member::Inner(..) => true,
+        });
+        if has_field { call.check(of) } else { Ok(()) }
+    }
+
+    /// The points of a call, with those of empty buckets.
+    fn filled(&self, call: &'a Call, range: Range) -> Fallible<Stream<'a>> {
+        let plan = self.plan;
+        let points: Stream<'a> = match &call.function {
+            Function::Simple(simple) => Box::new(Chosen {
+                context: self.context,
+                plan,
+                group: self.group,
+                tallies: self.tallies(call, range)?,
+                of: *simple,
+                is_own_time: plan.is_selector() && plan.interval.is_none(),
+                at: 0,
+            }),
+            Function::Whole(whole) => self.whole(call, whole, range)?,
+            Function::Step(step) => {
+                let points = self.points(Some((&call.field, call.kind)), range)?;
+                return Ok(self.stepped(call, *step, points));
+            }
+            Function::StepOf(..) => return self.call(call),
+        };
+        let is_filled = match &call.function {
+            Function::Whole(Whole::Distinct | Whole::Rank(..)) => false,
+            _ => plan.fill != Fill::None,
+        };
+        let (Some(interval), true) = (plan.interval, is_filled) else { return Ok(points) };
+        let is_count = matches!(
+            call.function,
+            Function::Simple(Simple::Count) | Function::Whole(Whole::CountDistinct)
+        );
+        let fill = match plan.fill {
+            Fill::Null if is_count => Fill::Integer(0),
+            fill => fill,
+        };
+        Ok(Box::new(Filled::new(
+            self.context.budget,
+            points,
+            (fill, call.result()),
+            (interval, range),
+            plan.is_descending,
+            plan.columns.references.len(),
+        )))
+    }
+
+    fn stepped(&self, call: &Call, step: Step, points: Stream<'a>) -> Stream<'a> {
+        let (interval, is_descending) = (self.plan.interval, self.plan.is_descending);
+        match step {
+            Step::Integral(unit) => {
+                // The area of floats has no time in InfluxDB, and that of integers begins at the end that comes first.
+                let range = self.plan.range;
+                let time = match call.kind {
+                    Cast::Type(FieldType::Float) => 0,
+                    _ if is_descending => range.end.saturating_add(1),
+                    _ => self.plan.time_of_all(range),
+                };
+                Box::new(Integral::new(points, unit, interval, time, is_descending))
+            }
+            step => Box::new(Steps::new(points, step, interval, is_descending)),
+        }
+    }
+
+    fn whole(&self, call: &Call, whole: &'a Whole, range: Range) -> Fallible<Stream<'a>> {
+        let plan = self.plan;
+        let points = self.points(Some((&call.field, call.kind)), range)?;
+        let sets = match whole {
+            Whole::Rank(_, _, tags) if !tags.is_empty() => self.sets(tags),
+            _ => Vec::new(),
+        };
+        let is_bucket_time = match whole {
+            Whole::Rank(..) => false,
+            _ => !plan.is_selector() || plan.interval.is_some(),
+        };
+        let times = (plan.time_of_all(range), is_bucket_time);
+        let budget = self.context.budget;
+        Ok(Box::new(Wholes::new(budget, points, whole, sets, plan.interval, times)))
+    }
+
+    /// The number of the tag set of each member.
+    fn sets(&self, tags: &[String]) -> Vec<u32> {
+        let mut known: BTreeMap<Vec<_>, u32> = BTreeMap::new();
+        let set = |it: &Member<'_>| tags.iter().map(|tag| it.tag(tag)).collect::<Vec<_>>();
+        let mut number = |it| {
+            let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
+            *known.entry(set(it)).or_insert(next)
+        };
+        self.group.members.iter().map(&mut number).collect()
+    }
+
+    /// The points of all members, merged.
+    fn points(&self, driver: Option<(&str, Cast)>, range: Range) -> Fallible<Stream<'a>> {
+        let plan = self.plan;
+        let beside = &plan.columns.references;
+        let wanted = Wanted { driver, beside, range, is_descending: plan.is_descending };
+        let mut streams = Vec::new();
+        for (at, member) in self.group.members.iter().enumerate() {
+            streams.extend(member.points(self.context, at, plan, wanted)?);
+            self.context.budget.hold(256)?;
+        }
+        Ok(merged(streams, plan.is_descending))
+    }
+
+    /// The tallies of a field in buckets, made once.
+    fn tallies(&self, call: &Call, range: Range) -> Fallible<Tallies> {
+        let wanted = (call.field.as_str(), call.kind, range);
+        let known = self
+            .tallies
+            .borrow()
+            .iter()
+            .find(|it| wanted == (it.0.0.as_str(), it.0.1, it.0.2))
+            .map(|it| Rc::clone(&it.1));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let mut all: Vec<(i64, Tally)> = Vec::new();
+        for (at, member) in self.group.members.iter().enumerate() {
+            self.context.budget.tick()?;
+            let at = u32::try_from(at).unwrap_or(u32::MAX);
+            let more = self.of_member(member, at, wanted)?;
+            if all.is_empty() {
+                self.context.budget.hold(more.len() * size_of::<(i64, Tally)>())?;
+                all = more;
+            } else {
+                let before = all.len();
+                add_all(&mut all, more);
+                self.context.budget.hold((all.len() - before) * size_of::<(i64, Tally)>())?;
+            }
+        }
+        if self.plan.interval.is_some() {
+            self.context.budget.buckets(all.len())?;
+        }
+        let all = Rc::new(all);
+        let key = (call.field.clone(), call.kind, range);
+        self.tallies.borrow_mut().push((key, Rc::clone(&all)));
+        Ok(all)
+    }
+
+    fn of_member(
+        &self,
+        member: &'a Member<'a>,
+        at: u32,
+        (name, kind, range): (&str, Cast, Range),
+    ) -> Fallible<Vec<(i64, Tally)>> {
+        if range.start > range.end {
+            return Ok(Vec::new());
+        }
+        if let Member::Stored(of, series, None) = member {
+            let Some(field) = of.fields.get(name) else { return Ok(Vec::new()) };
+            if kind == Cast::Type(field.field_type) {
+                return self.summaries(of.reader, series, field, range, at);
+            }
+        }
+        let plan = self.plan;
+        let driver = Some((name, kind));
+        let wanted = Wanted { driver, beside: &[], range, is_descending: false };
+        let mut tallies: Vec<(i64, Tally)> = Vec::new();
+        let mut add = |time: i64, value, row| {
+            let start = plan.interval.map_or(range.start, |it| it.start(time));
+            let tally = Tally::of(Winner { time, value, member: at, row });
+            match tallies.last_mut() {
+                Some(last) if last.0 == start => last.1.add(tally),
+                _ => tallies.push((start, tally)),
+            }
+            tallies.len()
+        };
+        if let Some(mut rows) = member.rows(self.context, at, plan, wanted) {
+            while let Some(point) = rows.next()? {
+                let row = rows.place() - 1;
+                point.value.map(|value| add(point.time, value, row));
+            }
+            return Ok(by_start(tallies));
+        }
+        if let Some(mut points) = member.points(self.context, at as usize, plan, wanted)? {
+            while let Some(point) = points.next()? {
+                let Some(value) = point.value else { continue };
+                let buckets = add(point.time, value, 0);
+                if buckets.is_multiple_of(1024) {
+                    self.most(buckets)?;
+                }
+            }
+        }
+        Ok(tallies)
+    }
+
+    /// Refuses so many buckets before they are made.
+    fn most(&self, buckets: usize) -> Fallible<()> {
+        self.context.budget.may_have_buckets(buckets)
+    }
+
+    fn summaries(
+        &self,
+        reader: usize,
+        series: &crate::catalogue::Series,
+        field: &crate::catalogue::Field,
+        mut range: Range,
+        at: u32,
+    ) -> Fallible<Vec<(i64, Tally)>> {
+        let Some(reader) = self.context.inputs.reader(reader) else { return Ok(Vec::new()) };
+        let read = |range: Range, buckets| {
+            let range = range.start..=range.end;
+            reader.summaries(series, field, range, buckets).map_err(|it| it.to_string())
+        };
+        let buckets = self.plan.interval.map(|it| it.buckets());
+        if let Some(interval) = self.plan.interval {
+            if range.start == TIME_MIN {
+                // No beginning: that of the points counts.
+                let whole = read(range, None)?;
+                let Some((_, whole)) = whole.into_iter().next() else { return Ok(Vec::new()) };
+                range = Range { start: whole.first.0, end: whole.last.0 };
+            }
+            self.most(interval.count(interval.start(range.start), interval.start(range.end)))?;
+        }
+        let start = |start: i64| if buckets.is_some() { start } else { range.start };
+        let found = read(range, buckets)?.into_iter();
+        Ok(found.map(|it| (start(it.0), Tally::from(it.1, at))).collect())
+    }
+}
+
+/// Tallies in the order of their buckets, one each.
+fn by_start(mut tallies: Vec<(i64, Tally)>) -> Vec<(i64, Tally)> {
+    tallies.sort_by_key(|it| it.0);
+    let mut whole: Vec<(i64, Tally)> = Vec::with_capacity(tallies.len());
+    for (start, tally) in tallies {
+        match whole.last_mut() {
+            Some(last) if last.0 == start => last.1.add(tally),
+            _ => whole.push((start, tally)),
+        }
+    }
+    whole
+}
+
+/// The values of a function of tallies.
+struct Chosen<'a, 's> {
+    context: Context<'a, 's>,
+    plan: &'a Plan,
+    group: &'a Group<'a>,
+    tallies: Tallies,
+    of: Simple,
+    is_own_time: bool,
+    at: usize,
+}
+
+impl Points for Chosen<'_, '_> {
+    fn next(&mut self) -> Fallible<Option<Point>> {
+        let at = if self.plan.is_descending {
+            self.tallies.len().checked_sub(self.at + 1)
+        } else {
+            Some(self.at)
+        };
+        let Some((start, tally)) = at.and_then(|it| self.tallies.get(it)) else { return Ok(None) };
+        self.at += 1;
+        let (value, chosen) = tally.value(self.of);
+        let start = if *start == TIME_MIN { 0 } else { *start };
+        let mut point = Point { time: start, member: 0, value, beside: Beside::new() };
+        if let Some(chosen) = chosen {
+            if self.is_own_time {
+                point.time = chosen.time;
+            }
+            let member = self.group.members.get(chosen.member as usize);
+            if let (Some(member), false) = (member, self.plan.columns.references.is_empty()) {
+                point.beside = member.beside(self.context, self.plan, chosen)?;
+            }
+        }
+        Ok(Some(point))
+    }
+}

@@ -1,0 +1,273 @@
+//! What a SELECT is to do, with every name found.
+//!
+//! Columns are formulas over the slots of a row: first the calls of functions, then the fields and tags that stand
+//! beside them. Wildcards are gone, references say what they are, the bounds of time are numbers, and a sub-query is
+//! a plan of its own whose groups are at least as fine as those around it.
+
+use super::ast::{Cast, Expr, Fill, Select, Window};
+use super::budget::Fallible;
+use super::columns::{self, Columns};
+use super::condition::{Said, resolved, split};
+use super::function::Call;
+use super::inputs::{Input, Inputs};
+use super::interval::Interval;
+use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment};
+use super::validate::{Frame, check, without_time};
+
+/// Times that a SELECT reads; both belong to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    /// The least; [`TIME_MIN`] if it is open.
+    pub(super) start: i64,
+    /// The greatest; [`TIME_MAX`] if it is open.
+    pub(super) end: i64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The name of the column of the time.
+    pub(super) time_name: String,
+    /// The columns.
+    pub(super) columns: Columns,
+    /// The groups, ascending.
+    pub(super) dimensions: Vec<String>,
+    /// The groups that it has without a SELECT around.
+    pub(super) own_dimensions: Vec<String>,
+    /// The buckets of time.
+    pub(super) interval: Option<Interval>,
+    /// The times.
+    pub(super) range: Range,
+    /// True if times and groups descend.
+    pub(super) is_descending: bool,
+    /// What stands in empty buckets.
+    pub(super) fill: Fill,
+    /// Which rows of each group.
+    pub(super) rows: Window,
+    /// Which groups.
+    pub(super) series: Window,
+    /// What is left of the WHERE clause.
+    pub(super) condition: Option<Expr>,
+    /// What it reads.
+    pub(super) inputs: Vec<Input>,
+}
+
+/// What a sub-query takes from the SELECT around it.
+#[derive(Debug, Clone, Copy)]
+struct Around {
+    range: Range,
+    interval: Option<Interval>,
+    is_descending: bool,
+}
+
+impl Plan {
+    /// The plan of a SELECT.
+    pub(super) fn new(select: &Select, inputs: &mut Inputs<'_>, now: i64) -> Fallible<Self> {
+        Self::within(select, inputs, now, None)
+    }
+
+    fn within(
+        select: &Select,
+        inputs: &mut Inputs<'_>,
+        now: i64,
+        around: Option<Around>,
+    ) -> Fallible<Self> {
+        if select.into.is_some() {
+            return Err("SELECT INTO is not supported".to_owned());
+        }
+        let (condition, said) = split(select.condition.as_ref(), now)?;
+        let own = interval(&select.dimensions, now)?;
+        let is_descending = select.descending.unwrap_or(false);
+        let range = range(said, own.is_some(), now, around);
+        if let Some(around) = around
+            && select.descending.is_some_and(|it| it != around.is_descending)
+        {
+            return Err(
+                "subqueries must be ordered in the same direction as the query itself".to_owned()
+            );
+        }
+        let is_descending = around.map_or(is_descending, |it| it.is_descending);
+        let interval = own.or(around.and_then(|it| it.interval));
+        let (asked, time_name) = without_time(&select.columns);
+        let frame = Frame {
+            has_interval: interval.is_some(),
+            is_inherited: own.is_none(),
+            limit: select.rows.limit,
+            fill: select.fill,
+        };
+        check(&asked, frame)?;
+
+        let mut read = Vec::new();
+        for source in &select.sources {
+            match source {
+                super::ast::Source::Measurement(it) => inputs.stored(it, &mut read)?,
+                super::ast::Source::Select(it) => {
+                    let around = Around { range, interval, is_descending };
+                    read.push(Input::Inner(Box::new(Self::within(it, inputs, now, Some(around))?)));
+                }
+            }
+        }
+        let mut dimensions = dimensions(&select.dimensions, &read, inputs);
+        let columns =
+            columns::Columns::new(&asked, &select.dimensions, &dimensions, &read, inputs)?;
+        let own_dimensions = dimensions.clone();
+        dimensions.sort();
+        dimensions.dedup();
+        let is_raw = columns.calls.is_empty();
+        let fill = match select.fill {
+            Fill::Null if around.is_some() && !is_raw => Fill::None,
+            fill => fill,
+        };
+        let kind = |name: &str, cast: Cast| columns::kind(&read, name, cast);
+        let condition = condition.map(|it| resolved(&it, &kind));
+        let mut plan = Self {
+            time_name: time_name.unwrap_or_else(|| "time".to_owned()),
+            columns,
+            dimensions,
+            own_dimensions,
+            interval,
+            range,
+            is_descending,
+            fill,
+            rows: select.rows,
+            series: select.series,
+            condition,
+            inputs: read,
+        };
+        plan.prepare_inner();
+        Ok(plan)
+    }
+
+    /// Gives sub-queries the groups, and the buckets before the range that a function looks at.
+    fn prepare_inner(&mut self) {
+        let before = match self.columns.calls.as_slice() {
+            [call] => call.buckets_before(),
+            _ => 0,
+        };
+        let range = self.range_before(before);
+        for input in &mut self.inputs {
+            let Input::Inner(inner) = input else { continue };
+            inner.dimensions.extend(self.dimensions.iter().cloned());
+            inner.dimensions.sort();
+            inner.dimensions.dedup();
+            inner.series.limit += self.series.limit;
+            inner.series.offset += self.series.offset;
+            if inner.range.start == self.range.start {
+                inner.range.start = range.start;
+            }
+            if inner.range.end == self.range.end {
+                inner.range.end = range.end;
+            }
+        }
+    }
+
+    /// The range with so many buckets more, before its beginning.
+    pub(super) fn range_before(&self, buckets: i64) -> Range {
+        let width = self.interval.map_or(0, |it| it.width).saturating_mul(buckets);
+        let mut range = self.range;
+        if self.is_descending {
+            range.end =
+                if range.end == TIME_MAX { TIME_MAX } else { range.end.saturating_add(width) };
+        } else if range.start != TIME_MIN {
+            range.start = range.start.saturating_sub(width).max(TIME_MIN + 1);
+        }
+        range
+    }
+
+    /// True if the only call chooses points.
+    pub(super) fn is_selector(&self) -> bool {
+        match self.columns.calls.as_slice() {
+            [call] => call.is_selector(),
+            _ => false,
+        }
+    }
+
+    /// The time that a bucket without beginning has.
+    pub(super) fn time_of_all(&self, range: Range) -> i64 {
+        if range.start == TIME_MIN { 0 } else { range.start }
+    }
+
+    /// The calls.
+    pub(super) fn calls(&self) -> &[Call] {
+        &self.columns.calls
+    }
+}
+
+/// The times of a SELECT.
+fn range(said: Said, has_interval: bool, now: i64, around: Option<Around>) -> Range {
+    let end = if has_interval { now } else { TIME_MAX };
+    let range = Range { start: said.min.unwrap_or(TIME_MIN), end: said.max.unwrap_or(end) };
+    match around {
+        None => range,
+        Some(Around { range: outer, .. }) => {
+            Range { start: range.start.max(outer.start), end: range.end.min(outer.end) }
+        }
+    }
+}
+
+/// The buckets of a GROUP BY clause.
+fn interval(dimensions: &[Expr], now: i64) -> Fallible<Option<Interval>> {
+    let mut found: Option<Interval> = None;
+    for dimension in dimensions {
+        match dimension {
+            _ if dimension.is_time() => {
+                return Err("time() is a function and expects at least one argument".to_owned());
+            }
+            Expr::Reference(..) | Expr::Wildcard(_) | Expr::Regex(_) => {}
+            Expr::Call(name, arguments) if name == "time" => {
+                let (width, offset) = match arguments.as_slice() {
+                    [width] => (width, None),
+                    [width, offset] => (width, Some(offset)),
+                    _ => return Err("time dimension expected 1 or 2 arguments".to_owned()),
+                };
+                let Expr::Duration(width) = width else {
+                    return Err("time dimension must have duration argument".to_owned());
+                };
+                if found.is_some() {
+                    return Err("multiple time dimensions not allowed".to_owned());
+                }
+                if *width > 0 {
+                    let offset = offset.map_or(Ok(0), |it| offset_of(it, now))?;
+                    found = Some(Interval { width: *width, offset: offset % *width });
+                }
+            }
+            Expr::Call(..) => return Err("only time() calls allowed in dimensions".to_owned()),
+            _ => return Err("only time and tag dimensions allowed".to_owned()),
+        }
+    }
+    Ok(found)
+}
+
+fn offset_of(offset: &Expr, now: i64) -> Fallible<i64> {
+    match offset {
+        Expr::Duration(it) => Ok(*it),
+        Expr::Call(name, arguments) if name == "now" && arguments.is_empty() => Ok(now),
+        Expr::Call(name, _) if name == "now" => {
+            Err("time dimension offset now() function requires no arguments".to_owned())
+        }
+        Expr::Call(..) => Err("time dimension offset function must be now()".to_owned()),
+        Expr::String(text) if looks_like_time(text) => {
+            let time = moment(text).and_then(|it| i64::try_from(it).ok());
+            time.ok_or_else(|| "invalid timestamp string".to_owned())
+        }
+        _ => Err("time dimension offset must be duration or now()".to_owned()),
+    }
+}
+
+/// The tags of a GROUP BY clause.
+fn dimensions(asked: &[Expr], read: &[Input], inputs: &Inputs<'_>) -> Vec<String> {
+    let has_wildcard = asked.iter().any(|it| matches!(it, Expr::Wildcard(_) | Expr::Regex(_)));
+    let all = if has_wildcard { columns::tags(read, inputs) } else { Default::default() };
+    let mut found = Vec::new();
+    for dimension in asked {
+        match dimension {
+            Expr::Reference(name, _) => found.push(name.clone()),
+            Expr::Wildcard(_) => found.extend(all.iter().cloned()),
+            Expr::Regex(pattern) => {
+                found.extend(all.iter().filter(|it| pattern.0.is_match(it)).cloned());
+            }
+            _ => {}
+        }
+    }
+    found
+}

@@ -1,0 +1,156 @@
+//! The rows of a sub-query, as points for the SELECT around it.
+
+use super::ast::{Cast, Expr};
+use super::budget::{Budget, Fallible};
+use super::evaluate::{self, Formula, cast};
+use super::plan::Plan;
+use super::stream::{Beside, Point, Points};
+use crate::value::{FieldType, Value};
+use std::sync::Arc;
+
+/// A row.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    /// Its time.
+    pub(super) time: i64,
+    /// What is in its columns.
+    pub(super) values: Vec<Option<Value>>,
+}
+
+/// The rows of a group of a sub-query.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// The measurement.
+    pub(super) name: Arc<str>,
+    /// The tags of the group, ascending by key.
+    pub(super) tags: Vec<(String, Arc<str>)>,
+    /// In the direction of the SELECT around.
+    pub(super) rows: Vec<Row>,
+}
+
+impl Answered {
+    /// A tag of the group; empty if there is none.
+    pub(super) fn tag(&self, key: &str) -> Arc<str> {
+        let found = self.tags.iter().find(|(name, _)| name == key);
+        found.map_or_else(|| "".into(), |(_, value)| Arc::clone(value))
+    }
+}
+
+/// Where a value of a row comes from.
+enum Place {
+    Column(usize, Option<FieldType>),
+    Same(Option<Value>),
+}
+
+impl Place {
+    /// Columns come first, then the tags by which the sub-query groups.
+    fn find(plan: &Plan, of: &Answered, name: &str, kind: Cast) -> Self {
+        match plan.columns.bases.iter().position(|it| it == name) {
+            Some(at) => Self::Column(
+                at,
+                match kind {
+                    Cast::Type(it) => Some(it),
+                    _ => None,
+                },
+            ),
+            None if plan.own_dimensions.iter().any(|it| it == name) => {
+                Self::Same(Some(Value::String(of.tag(name))))
+            }
+            None => Self::Same(None),
+        }
+    }
+
+    fn value(&self, row: &Row) -> Option<Value> {
+        match self {
+            Self::Same(value) => value.clone(),
+            Self::Column(at, to) => {
+                let value = row.values.get(*at).cloned().flatten()?;
+                Some(to.map_or_else(|| value.clone(), |to| cast(value.clone(), to)))
+            }
+        }
+    }
+}
+
+/// The points of the rows of a group.
+pub(super) struct RowPoints<'a> {
+    budget: &'a Budget<'a>,
+    of: &'a Answered,
+    at: usize,
+    member: u32,
+    driver: Option<Place>,
+    beside: Vec<Place>,
+    filter: Option<(Formula, Vec<Place>)>,
+    row: Vec<Option<Value>>,
+}
+
+impl<'a> RowPoints<'a> {
+    /// None if nothing is of the name of the driver.
+    pub(super) fn open(
+        budget: &'a Budget<'a>,
+        (plan, of): (&Plan, &'a Answered),
+        filter: Option<&Expr>,
+        member: u32,
+        driver: Option<(&str, Cast)>,
+        beside: &[(String, Cast)],
+    ) -> Option<Self> {
+        let driver = match driver {
+            None => None,
+            Some((name, kind)) => match Place::find(plan, of, name, kind) {
+                Place::Same(None) => return None,
+                place => Some(place),
+            },
+        };
+        let beside = beside.iter().map(|(name, kind)| Place::find(plan, of, name, *kind)).collect();
+        let filter = filter.map(|filter| {
+            let mut places = Vec::new();
+            let formula = Formula::new(filter, &mut |it| match it {
+                Expr::Reference(name, kind) => {
+                    // What is no column is a tag, which is empty if there is none.
+                    places.push(match Place::find(plan, of, name, *kind) {
+                        Place::Same(None) => Place::Same(Some(Value::String(of.tag(name)))),
+                        place => place,
+                    });
+                    Formula::Slot(places.len() - 1)
+                }
+                _ => Formula::Literal(None),
+            });
+            (formula, places)
+        });
+        Some(Self { budget, of, at: 0, member, driver, beside, filter, row: Vec::new() })
+    }
+
+    /// The number of the row that the next point is of, or a later one.
+    pub(super) fn place(&self) -> usize {
+        self.at
+    }
+}
+
+/// What stands beside in one row.
+pub(super) fn beside_in(
+    (plan, of): (&Plan, &Answered),
+    beside: &[(String, Cast)],
+    row: usize,
+) -> Beside {
+    let Some(row) = of.rows.get(row) else { return Beside::new() };
+    beside.iter().map(|(name, kind)| Place::find(plan, of, name, *kind).value(row)).collect()
+}
+
+impl Points for RowPoints<'_> {
+    fn next(&mut self) -> Fallible<Option<Point>> {
+        while let Some(row) = self.of.rows.get(self.at) {
+            self.at += 1;
+            self.budget.tick()?;
+            if let Some((formula, places)) = &self.filter {
+                self.row.clear();
+                self.row.extend(places.iter().map(|it| it.value(row)));
+                if !formula.is_true(&self.row, evaluate::Place::Rows) {
+                    continue;
+                }
+            }
+            let value = self.driver.as_ref().and_then(|it| it.value(row));
+            let beside = self.beside.iter().map(|it| it.value(row)).collect();
+            return Ok(Some(Point { time: row.time, member: self.member, value, beside }));
+        }
+        Ok(None)
+    }
+}

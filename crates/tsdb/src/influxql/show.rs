@@ -1,0 +1,344 @@
+//! SHOW: names of what is there.
+
+use super::ast::{Cast, Counted, Expr, Keys, Measurement, Name, Scope, Window};
+use super::budget::{Budget, Fallible};
+use super::condition::{Settled, postings, resolved, settle, split};
+use super::inputs::{Inputs, named, tag_keys};
+use super::time::go_duration;
+use super::token::Operator;
+use super::{Cell, Table};
+use crate::catalogue::{Series, TagFilter};
+use crate::read::Reader;
+use crate::store::Store;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+fn text(of: &str) -> Cell {
+    Cell::String(of.into())
+}
+
+fn table(name: Option<&str>, columns: &[&str], rows: Vec<Vec<Cell>>) -> Table {
+    Table {
+        name: name.map(str::to_owned),
+        tags: Vec::new(),
+        columns: columns.iter().map(|it| (*it).to_owned()).collect(),
+        rows,
+    }
+}
+
+/// Some of them.
+fn windowed<T>(of: impl Iterator<Item = T>, window: Window) -> impl Iterator<Item = T> {
+    let limit = if window.limit == 0 { usize::MAX } else { window.limit };
+    of.skip(window.offset).take(limit)
+}
+
+/// What a SHOW statement reads.
+pub(super) struct Show<'q, 's> {
+    /// The store.
+    pub(super) store: &'s Store,
+    /// The readers.
+    pub(super) inputs: Inputs<'s>,
+    /// The database of the request.
+    pub(super) database: Option<&'q str>,
+    /// The limits.
+    pub(super) budget: &'q Budget<'q>,
+    /// The time.
+    pub(super) now: i64,
+}
+
+/// A measurement, and the series of it that the statement is about.
+struct About<'r, 's> {
+    reader: &'r Reader<'s>,
+    name: Arc<str>,
+    condition: Option<Expr>,
+    filter: TagFilter,
+    is_all: bool,
+}
+
+/// The rows of a measurement.
+type RowsOf<'f, 's> = &'f dyn Fn(&About<'_, 's>, &Budget<'_>) -> Fallible<Vec<Vec<Cell>>>;
+
+impl About<'_, '_> {
+    /// The series.
+    fn series(&self, budget: &Budget<'_>) -> Fallible<Vec<Arc<Series>>> {
+        let mut found = self.reader.series(&self.name, &self.filter);
+        budget.hold(found.len().saturating_mul(16))?;
+        if let (Some(condition), false) = (&self.condition, self.is_all) {
+            found.retain(|it| settle(condition, &|name| it.tag(name)) != Settled::Never);
+        }
+        Ok(found)
+    }
+
+    /// The keys of their tags.
+    fn keys(&self, budget: &Budget<'_>) -> Fallible<BTreeSet<Arc<str>>> {
+        if self.is_all {
+            return Ok(tag_keys(self.reader, &self.name, &self.filter));
+        }
+        let series = self.series(budget)?;
+        Ok(series.iter().flat_map(|it| it.tags.iter().map(|(key, _)| Arc::clone(key))).collect())
+    }
+}
+
+impl<'s> Show<'_, 's> {
+    /// The measurements that a statement is about, ascending.
+    fn about(&mut self, scope: &Scope) -> Fallible<Vec<About<'_, 's>>> {
+        let database = scope.database.as_deref();
+        named(self.store, database.or(self.database))?;
+        let at = self.inputs.open(database, None)?;
+        let (condition, _) = split(scope.condition.as_ref(), self.now)?;
+        let Some(reader) = self.inputs.reader(at) else { return Ok(Vec::new()) };
+        let mut all = Vec::new();
+        for name in reader.measurements() {
+            self.budget.tick()?;
+            let is_source = |it: &Measurement| match &it.name {
+                Name::Is(wanted) => **wanted == *name,
+                Name::Match(pattern) => pattern.0.is_match(&name),
+            };
+            if !scope.sources.is_empty() && !scope.sources.iter().any(is_source) {
+                continue;
+            }
+            let fields = reader.fields(&name);
+            let kind = |wanted: &str, cast: Cast| {
+                let field = fields.iter().find(|it| *it.name == *wanted);
+                field.map_or(cast, |it| Cast::Type(it.field_type))
+            };
+            let condition = condition.as_ref().map(|it| resolved(it, &kind));
+            let (filter, is_all) = condition.as_ref().map_or((TagFilter::All, true), postings);
+            all.push(About { reader, name, condition, filter, is_all });
+        }
+        Ok(all)
+    }
+
+    /// SHOW DATABASES
+    pub(super) fn databases(&self) -> Vec<Table> {
+        let rows = self.store.databases().iter().map(|it| vec![text(it)]).collect();
+        vec![table(Some("databases"), &["name"], rows)]
+    }
+
+    /// SHOW of what there is none of, as clients expect it.
+    pub(super) fn nothing(&self, words: &str) -> Fallible<Vec<Table>> {
+        let columns: &[&str] = match words {
+            "USERS" => &["user", "admin"],
+            "QUERIES" => &["qid", "query", "database", "duration", "status"],
+            "SUBSCRIPTIONS" => return Ok(Vec::new()),
+            "CONTINUOUS QUERIES" => {
+                let names = self.store.databases();
+                let empty = |it: &Arc<str>| table(Some(it), &["name", "query"], Vec::new());
+                return Ok(names.iter().map(empty).collect());
+            }
+            _ => return Err(format!("SHOW {words} is not supported")),
+        };
+        Ok(vec![table(None, columns, Vec::new())])
+    }
+
+    /// SHOW RETENTION POLICIES
+    pub(super) fn policies(&self, on: Option<&str>) -> Fallible<Vec<Table>> {
+        let database = named(self.store, on.or(self.database))?;
+        let policies = self.store.policies(database).map_err(|it| it.to_string())?;
+        let rows = policies.iter().map(|it| {
+            vec![
+                text(&it.name),
+                text(&go_duration(it.duration_ns)),
+                text(&go_duration(it.shard_ns)),
+                Cell::Integer(1),
+                Cell::Boolean(it.is_default),
+            ]
+        });
+        let columns = ["name", "duration", "shardGroupDuration", "replicaN", "default"];
+        Ok(vec![table(None, &columns, rows.collect())])
+    }
+
+    /// SHOW MEASUREMENTS
+    pub(super) fn measurements(&mut self, scope: &Scope) -> Fallible<Vec<Table>> {
+        let database = scope.database.as_deref().or(self.database);
+        if database.is_some() && named(self.store, database).is_err() {
+            return Ok(Vec::new());
+        }
+        let budget = self.budget;
+        let plain = Scope { condition: None, ..scope.clone() };
+        let (condition, _) = split(scope.condition.as_ref(), self.now)?;
+        let mut names = Vec::new();
+        for about in self.about(&plain)? {
+            budget.tick()?;
+            let is_wanted = match &condition {
+                None => true,
+                Some(condition) => has_tags(&about, condition),
+            };
+            if is_wanted {
+                names.push(about.name);
+            }
+        }
+        let rows: Vec<_> = windowed(names.iter(), scope.rows).map(|it| vec![text(it)]).collect();
+        rows.iter().try_for_each(|_| budget.row(64))?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(vec![table(Some("measurements"), &["name"], rows)])
+    }
+
+    /// One table of each measurement, of rows that `of` makes; none of those without.
+    fn each(
+        &mut self,
+        scope: &Scope,
+        columns: &[&str],
+        of: RowsOf<'_, 's>,
+    ) -> Fallible<Vec<Table>> {
+        let budget = self.budget;
+        let mut tables = Vec::new();
+        for about in self.about(scope)? {
+            let rows: Vec<_> = windowed(of(&about, budget)?.into_iter(), scope.rows).collect();
+            rows.iter().try_for_each(|_| budget.row(64))?;
+            if !rows.is_empty() {
+                tables.push(table(Some(&about.name), columns, rows));
+            }
+        }
+        Ok(windowed(tables.into_iter(), scope.series).collect())
+    }
+
+    /// SHOW TAG KEYS
+    pub(super) fn tag_keys(&mut self, scope: &Scope) -> Fallible<Vec<Table>> {
+        self.each(scope, &["tagKey"], &|about, budget| {
+            Ok(about.keys(budget)?.iter().map(|it| vec![text(it)]).collect())
+        })
+    }
+
+    /// SHOW FIELD KEYS
+    pub(super) fn field_keys(&mut self, scope: &Scope) -> Fallible<Vec<Table>> {
+        self.each(scope, &["fieldKey", "fieldType"], &|about, _| {
+            let fields = about.reader.fields(&about.name);
+            let row =
+                |it: &crate::catalogue::Field| vec![text(&it.name), text(it.field_type.name())];
+            Ok(fields.iter().map(row).collect())
+        })
+    }
+
+    /// SHOW TAG VALUES
+    pub(super) fn tag_values(&mut self, scope: &Scope, keys: &Keys) -> Fallible<Vec<Table>> {
+        self.each(scope, &["key", "value"], &|about, budget| {
+            let mut found: BTreeSet<(Arc<str>, Arc<str>)> = BTreeSet::new();
+            for series in about.series(budget)? {
+                budget.tick()?;
+                for tag in &series.tags {
+                    if is_among(keys, &tag.0) && !found.contains(tag) {
+                        budget.hold(64 + tag.1.len())?;
+                        found.insert(tag.clone());
+                    }
+                }
+            }
+            let row = |(key, value)| vec![Cell::String(key), Cell::String(value)];
+            Ok(found.into_iter().map(row).collect())
+        })
+    }
+
+    /// SHOW SERIES
+    pub(super) fn series(&mut self, scope: &Scope) -> Fallible<Vec<Table>> {
+        let budget = self.budget;
+        let mut keys: Vec<Arc<str>> = Vec::new();
+        for about in self.about(scope)? {
+            let series = about.series(budget)?;
+            budget.hold(series.len().saturating_mul(16))?;
+            keys.extend(series.iter().map(|it| Arc::from(&*it.key)));
+        }
+        keys.sort();
+        let mut rows = Vec::new();
+        for key in windowed(keys.into_iter(), scope.rows) {
+            budget.row(64)?;
+            rows.push(vec![Cell::String(key)]);
+        }
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(vec![table(None, &["key"], rows)])
+    }
+
+    /// SHOW … CARDINALITY
+    pub(super) fn cardinality(
+        &mut self,
+        counted: Counted,
+        is_exact: bool,
+        scope: &Scope,
+        keys: Option<&Keys>,
+    ) -> Fallible<Vec<Table>> {
+        if !scope.dimensions.is_empty() {
+            return Err("GROUP BY is not supported in a cardinality statement".to_owned());
+        }
+        let budget = self.budget;
+        let mut total = 0_i64;
+        let mut tables = Vec::new();
+        let is_plain = scope.sources.is_empty() && scope.condition.is_none();
+        let is_estimate =
+            is_plain && !is_exact && matches!(counted, Counted::Series | Counted::Measurement);
+        for about in self.about(scope)? {
+            let count = match counted {
+                Counted::Measurement => 1,
+                Counted::FieldKey => about.reader.fields(&about.name).len(),
+                Counted::TagKey => about.keys(budget)?.len(),
+                Counted::Series => about.series(budget)?.len(),
+                Counted::TagValues => {
+                    let series = about.series(budget)?;
+                    let tags = series.iter().flat_map(|it| it.tags.iter());
+                    let tags = tags.filter(|tag| keys.is_none_or(|keys| is_among(keys, &tag.0)));
+                    tags.map(|tag| &tag.1).collect::<BTreeSet<_>>().len()
+                }
+            };
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            total = total.saturating_add(count);
+            if count > 0 && counted != Counted::Measurement {
+                let rows = vec![vec![Cell::Integer(count)]];
+                tables.push(table(Some(&about.name), &["count"], rows));
+            }
+        }
+        Ok(match (is_estimate, counted) {
+            (true, _) => {
+                vec![table(None, &["cardinality estimation"], vec![vec![Cell::Integer(total)]])]
+            }
+            (false, Counted::Measurement) if total == 0 => Vec::new(),
+            (false, Counted::Measurement) => {
+                vec![table(None, &["count"], vec![vec![Cell::Integer(total)]])]
+            }
+            (false, _) => tables,
+        })
+    }
+}
+
+/// True if a key is one of those.
+fn is_among(keys: &Keys, key: &str) -> bool {
+    match keys {
+        Keys::In(names) => names.iter().any(|it| it == key),
+        Keys::Is(name, is_wanted) => (name == key) == *is_wanted,
+        Keys::Match(pattern, is_wanted) => pattern.0.is_match(key) == *is_wanted,
+    }
+}
+
+/// True if a measurement has tags as a condition says; a negative one holds if no series has such a tag, as in InfluxDB.
+fn has_tags(about: &About<'_, '_>, condition: &Expr) -> bool {
+    match condition {
+        Expr::Group(inner) => has_tags(about, inner),
+        Expr::Binary(Operator::And, left, right) => has_tags(about, left) && has_tags(about, right),
+        Expr::Binary(Operator::Or, left, right) => has_tags(about, left) || has_tags(about, right),
+        Expr::Binary(operator, left, right) => {
+            let Expr::Reference(key, _) = &**left else { return false };
+            let has = |filter: TagFilter| !about.reader.series(&about.name, &filter).is_empty();
+            if !has(TagFilter::NotEqual(key.clone(), String::new())) {
+                return false;
+            }
+            match (operator, &**right) {
+                (Operator::Equal, Expr::String(it)) => {
+                    has(TagFilter::Equal(key.clone(), it.clone()))
+                }
+                (Operator::NotEqual, Expr::String(it)) => {
+                    !has(TagFilter::Equal(key.clone(), it.clone()))
+                }
+                (Operator::Match, Expr::Regex(it)) => {
+                    has(TagFilter::Match(key.clone(), it.0.clone()))
+                }
+                (Operator::NotMatch, Expr::Regex(it)) => {
+                    !has(TagFilter::Match(key.clone(), it.0.clone()))
+                }
+                _ => false,
+            }
+        }
+        Expr::Boolean(it) => *it,
+        _ => false,
+    }
+}

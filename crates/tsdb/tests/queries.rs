@@ -1,0 +1,277 @@
+//! Queries of a store, and the answers that InfluxDB 1.6.7 gave to them.
+//!
+//! `queries/data.lp` is what is written, and `queries/*.txt` are golden scripts: a line that begins with `> ` is a query; what
+//! follows is the answer. `bench-peers/influx/golden.py` asks InfluxDB, so a blessing is a second opinion. Every script is run
+//! over points in the head, over sealed ones, and over a store that was opened again. Floats may differ by 1e-12.
+
+use coreplane_tsdb::influxql::{Answer, Cell, Limits, Request, Table, run};
+use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
+use smallvec::SmallVec;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What `now()` is: 2020-09-13T13:26:40Z.
+const NOW: i64 = 1_600_003_600_000_000_000;
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/queries")
+}
+
+fn opened(at: &Path) -> Store {
+    let options = Options { sets: 2, size: 64 << 20, head_bytes: 1 << 20, ..Options::default() };
+    Store::open(at, &options).unwrap()
+}
+
+/// A point of a line without escapes.
+fn point(line: &str) -> Point<'_> {
+    let (series, rest) = line.split_once(' ').unwrap();
+    let (fields, time) = rest.rsplit_once(' ').unwrap();
+    let mut point = Point {
+        series: SeriesKey::of_text(series).unwrap(),
+        fields: SmallVec::new(),
+        time: time.parse().unwrap(),
+    };
+    for field in fields.split(',') {
+        let (name, value) = field.split_once('=').unwrap();
+        let value = match value {
+            "true" => FieldValue::Boolean(true),
+            "false" => FieldValue::Boolean(false),
+            text if text.starts_with('"') => FieldValue::String(text.trim_matches('"').into()),
+            text => match text.strip_suffix('i') {
+                Some(integer) => FieldValue::Integer(integer.parse().unwrap()),
+                None => FieldValue::Float(text.parse().unwrap()),
+            },
+        };
+        point.fields.push((name.into(), value));
+    }
+    point
+}
+
+fn write(store: &Store) {
+    store.create_database("d").unwrap();
+    let data = fs::read_to_string(directory().join("data.lp")).unwrap();
+    let points: Vec<Point<'_>> = data.lines().map(point).collect();
+    for some in points.chunks(50) {
+        let outcome = store.write("d", None, some).unwrap();
+        assert_eq!(outcome.rejected, []);
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        rows_max: 100_000,
+        buckets_max: 100_000,
+        bytes_max: 64 << 20,
+        deadline: Instant::now() + Duration::from_secs(100),
+    }
+}
+
+fn request<'q>(text: &'q str, limits: Limits) -> Request<'q> {
+    Request { text, database: Some("d"), policy: None, now: NOW, is_read_only: false, limits }
+}
+
+fn asked(store: &Store, text: &str) -> Vec<Answer> {
+    run(store, &request(text, limits())).unwrap()
+}
+
+fn shown(cell: &Cell) -> String {
+    match cell {
+        Cell::Null => "null".to_owned(),
+        Cell::Time(it) | Cell::Integer(it) => it.to_string(),
+        Cell::Float(it) => it.to_string(),
+        Cell::Unsigned(it) => it.to_string(),
+        Cell::Boolean(it) => it.to_string(),
+        Cell::String(it) => format!("{it:?}"),
+    }
+}
+
+fn table(table: &Table, to: &mut String) {
+    let tags: Vec<String> =
+        table.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let name = table.name.as_deref().unwrap_or("-");
+    writeln!(to, "{name} {{{}}} {}", tags.join(","), table.columns.join(", ")).unwrap();
+    for row in &table.rows {
+        let cells: Vec<String> = row.iter().map(shown).collect();
+        writeln!(to, "  {}", cells.join(", ")).unwrap();
+    }
+}
+
+fn rendered(answers: &[Answer]) -> String {
+    let mut text = String::new();
+    for answer in answers {
+        match &answer.outcome {
+            Ok(tables) => tables.iter().for_each(|it| table(it, &mut text)),
+            Err(error) => writeln!(text, "! {error}").unwrap(),
+        }
+    }
+    text
+}
+
+fn is_close(one: &str, other: &str) -> bool {
+    let (Ok(one), Ok(other)) = (one.parse::<f64>(), other.parse::<f64>()) else { return false };
+    (one - other).abs() <= 1e-12 * one.abs().max(other.abs())
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    let (a, b): (Vec<&str>, Vec<&str>) =
+        (one.trim().split(", ").collect(), other.trim().split(", ").collect());
+    a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a == b || is_close(a, b))
+}
+
+/// Asks what a script asks.
+fn check(store: &Store, path: &Path) {
+    let script = fs::read_to_string(path).unwrap();
+    let mut count = 0;
+    for part in script.split("\n> ").skip(1) {
+        let (query, expected) = part.split_once('\n').unwrap_or((part, ""));
+        let expected: Vec<&str> = expected.lines().filter(|it| !it.starts_with('#')).collect();
+        let expected: Vec<&str> = expected.into_iter().filter(|it| !it.is_empty()).collect();
+        let answer = rendered(&asked(store, query));
+        let found: Vec<&str> = answer.lines().collect();
+        let is_equal = found.len() == expected.len()
+            && found.iter().zip(&expected).all(|(found, expected)| is_same(found, expected));
+        assert!(is_equal, "{query}\nis\n{answer}\nand should be\n{}", expected.join("\n"));
+        count += 1;
+    }
+    assert!(count > 5, "{} has {count} queries", path.display());
+}
+
+#[test]
+fn answers_are_those_of_influxdb() {
+    let directory_of_store = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = directory_of_store.path().join("ts");
+    let mut scripts: Vec<PathBuf> =
+        fs::read_dir(directory()).unwrap().map(|it| it.unwrap().path()).collect();
+    scripts.retain(|it| it.extension().is_some_and(|it| it == "txt"));
+    scripts.sort();
+    assert!(scripts.len() >= 5);
+    let store = opened(&at);
+    write(&store);
+    scripts.iter().for_each(|it| check(&store, it));
+    drop(store);
+    let store = opened(&at);
+    scripts.iter().for_each(|it| check(&store, it));
+}
+
+/// A store with a point a second for some hours.
+fn dense() -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let lines: Vec<String> =
+        (0..20_000_i64).map(|at| format!("m,host=a f={at} {}", at * 1_000_000_000)).collect();
+    let points: Vec<Point<'_>> = lines.iter().map(|it| point(it)).collect();
+    store.write("d", None, &points).unwrap();
+    (directory, store)
+}
+
+fn error(store: &Store, text: &str, limits: Limits) -> String {
+    let answers = run(store, &request(text, limits)).unwrap();
+    let last = answers.last().unwrap();
+    last.outcome.clone().map(|it| format!("{} tables of {text}", it.len())).unwrap_err()
+}
+
+#[test]
+fn each_limit_ends_a_statement() {
+    let (_directory, store) = dense();
+    for text in [
+        "SELECT mean(f) FROM m WHERE time >= 0 AND time < 100w GROUP BY time(1ns) fill(0)",
+        "SELECT mean(f) FROM m WHERE time >= 0 GROUP BY time(1u)",
+        "SELECT mean(f) FROM m GROUP BY time(1u)",
+        "SELECT mean(f) FROM m GROUP BY time(1u) ORDER BY time DESC",
+        "SELECT median(f) FROM m GROUP BY time(1u)",
+        "SELECT derivative(mean(f)) FROM m WHERE time >= 0 GROUP BY time(1u)",
+        "SELECT max(mean) FROM (SELECT mean(f) FROM m GROUP BY time(1u) fill(0))",
+    ] {
+        let said = error(&store, text, limits());
+        assert!(said.contains("max-select-buckets"), "{text}: {said}");
+    }
+    let small = Limits { bytes_max: 100_000, ..limits() };
+    for text in
+        ["SELECT f FROM m", "SELECT median(f) FROM m", "SELECT max(f) FROM (SELECT f FROM m)"]
+    {
+        let said = error(&store, text, small.clone());
+        assert!(said.contains("max-select-bytes"), "{text}: {said}");
+    }
+    let few = Limits { rows_max: 100, ..limits() };
+    assert!(error(&store, "SELECT f FROM m", few).contains("max-row-limit"));
+    let late = Limits { deadline: Instant::now(), ..limits() };
+    for text in ["SELECT f FROM m", "SELECT mean(f) FROM m", "SHOW SERIES"] {
+        assert!(error(&store, text, late.clone()).contains("query-timeout"), "{text}");
+    }
+}
+
+#[test]
+fn statements_behind_an_error_are_not_run() {
+    let (_directory, store) = dense();
+    let answers = asked(&store, "SELECT count(f) FROM m; SELECT nope(f) FROM m; DROP DATABASE d");
+    assert_eq!(answers.len(), 2);
+    assert!(answers.first().is_some_and(|it| it.outcome.is_ok()));
+    assert!(answers.last().is_some_and(|it| it.outcome.is_err()));
+    assert_eq!(store.databases().len(), 1);
+}
+
+#[test]
+fn names_are_changed_by_statements_that_may() {
+    let (_directory, store) = dense();
+    let refused = Request { is_read_only: true, ..request("DROP DATABASE d", limits()) };
+    let said = run(&store, &refused).unwrap();
+    assert!(
+        said.first().is_some_and(|it| it.outcome.clone().is_err_and(|it| it.contains("read only")))
+    );
+    let policies = |text: &str| {
+        assert_eq!(rendered(&asked(&store, text)), "", "{text}");
+        rendered(&asked(&store, "SHOW RETENTION POLICIES"))
+    };
+    let shown = policies("CREATE RETENTION POLICY p ON d DURATION 3d REPLICATION 1");
+    assert!(shown.contains(r#""p", "72h0m0s", "24h0m0s", 1, false"#), "{shown}");
+    let shown = policies("ALTER RETENTION POLICY p ON d DURATION INF DEFAULT");
+    assert!(shown.contains(r#""p", "0s", "168h0m0s", 1, true"#), "{shown}");
+    let shown = policies("DROP RETENTION POLICY p ON d");
+    assert!(!shown.contains(r#""p""#), "{shown}");
+    assert_eq!(rendered(&asked(&store, "CREATE DATABASE e WITH DURATION 1d NAME q")), "");
+    let shown = rendered(&asked(&store, "SHOW RETENTION POLICIES ON e"));
+    assert!(shown.contains(r#""q", "24h0m0s", "1h0m0s", 1, true"#), "{shown}");
+    assert!(!shown.contains("autogen"), "{shown}");
+}
+
+#[test]
+fn series_and_measurements_are_dropped() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    write(&store);
+    let count = |text: &str| rendered(&asked(&store, text)).lines().count();
+    let before = count("SHOW SERIES");
+    assert!(before > 4);
+    assert_eq!(rendered(&asked(&store, "DROP SERIES FROM cpu WHERE host = 'a'")), "");
+    assert!(count("SHOW SERIES") < before);
+    assert_eq!(count("SELECT * FROM cpu WHERE host = 'a'"), 0);
+    assert!(rendered(&asked(&store, "DROP SERIES FROM cpu WHERE f = 1")).starts_with("! fields"));
+    assert_eq!(rendered(&asked(&store, "DROP MEASUREMENT cpu")), "");
+    assert_eq!(count("SELECT * FROM cpu"), 0);
+    assert!(count("SELECT * FROM mem") > 0);
+}
+
+#[test]
+fn what_is_as_deep_as_it_may_be_is_run() {
+    let (_directory, store) = dense();
+    let open = |of: &str| of.repeat(900);
+    let texts = [
+        format!("SELECT f FROM m WHERE f = 1{}", open(" OR f = 1").get(..3600).unwrap_or("")),
+        format!("SELECT f FROM m WHERE {}f = 1{}", open("("), open(")")),
+        format!("SELECT {}f{} FROM m LIMIT 1", open("abs("), open(")")),
+        format!("SELECT f{} FROM m LIMIT 1", open(" + 1")),
+        format!(
+            "SELECT f FROM m WHERE {}f{} > 5 AND host = 'b'",
+            "-(".repeat(300),
+            ")".repeat(300)
+        ),
+    ];
+    for text in texts {
+        // Threads of a server have 2 MiB, as this one has.
+        let answers = asked(&store, &text);
+        assert_eq!(answers.len(), 1);
+    }
+}
