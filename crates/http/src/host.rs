@@ -1,0 +1,200 @@
+//! What all connections share, and calls of the store off their threads.
+//!
+//! A call of the store may wait for a sync, and a query may be long, so both run on blocking threads: as many as there
+//! are permits of the two kinds, so that queries never take the threads of writes.
+
+use crate::limits::{Budget, Options};
+use crate::metrics::{Metrics, add};
+use coreplane_tsdb::Store;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, watch};
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) store: Arc<Store>,
+    pub(crate) options: Options,
+    pub(crate) metrics: Metrics,
+    pub(crate) memory: Budget,
+    pub(crate) begun: Instant,
+    writes: Arc<Semaphore>,
+    queries: Arc<Semaphore>,
+    request: AtomicU64,
+    /// Tells the requests of this server from those of others.
+    salt: u64,
+}
+
+/// A call was not made, or did not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotRun {
+    /// Others took too long.
+    Busy,
+    /// It has panicked.
+    Failed,
+}
+
+impl Host {
+    pub(crate) fn new(store: Arc<Store>, options: Options) -> Self {
+        Self {
+            store,
+            memory: Budget::new(options.memory_max),
+            metrics: Metrics::default(),
+            begun: Instant::now(),
+            writes: Arc::new(Semaphore::new(options.writes_max.max(1))),
+            queries: Arc::new(Semaphore::new(options.queries_max.max(1))),
+            request: AtomicU64::new(0),
+            salt: u64::try_from(now()).unwrap_or_default() ^ u64::from(std::process::id()) << 40,
+            options,
+        }
+    }
+
+    /// A name for a request, as InfluxDB's are: a UUID.
+    pub(crate) fn request_id(&self) -> String {
+        let number = self.request.fetch_add(1, Ordering::Relaxed);
+        let salt = self.salt;
+        let (low, middle, high) = (number & 0xffff_ffff, number >> 32 & 0xffff, salt & 0xfff);
+        let node = salt >> 12 & 0xffff_ffff_ffff;
+        format!("{low:08x}-{middle:04x}-1{high:03x}-8000-{node:012x}")
+    }
+
+    /// Runs a call that writes.
+    pub(crate) async fn run_write<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NotRun> {
+        let writes = Arc::clone(&self.writes);
+        let permit = writes.acquire_owned().await.map_err(|_| NotRun::Busy)?;
+        let run = move || {
+            let _permit = permit;
+            call()
+        };
+        tokio::task::spawn_blocking(run).await.map_err(|_| NotRun::Failed)
+    }
+
+    /// Runs a query. Whoever asked for it may go meanwhile: it then runs to its end, and counts as long.
+    pub(crate) async fn run_query<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, NotRun> {
+        let queries = Arc::clone(&self.queries);
+        let waited = tokio::time::timeout(self.options.query_wait, queries.acquire_owned()).await;
+        let Ok(Ok(permit)) = waited else {
+            add(&self.metrics.queries_refused, 1);
+            return Err(NotRun::Busy);
+        };
+        let host = Arc::clone(self);
+        let run = move || {
+            let _permit = permit;
+            let _running = Running::begin(&host.metrics);
+            call(&host)
+        };
+        tokio::task::spawn_blocking(run).await.map_err(|_| NotRun::Failed)
+    }
+}
+
+/// Counts a query while it runs, however it ends.
+struct Running<'m>(&'m Metrics);
+
+impl<'m> Running<'m> {
+    fn begin(metrics: &'m Metrics) -> Self {
+        add(&metrics.queries_running, 1);
+        Self(metrics)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.queries_running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until the server stops.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the server is gone.
+    let _stopped = stop.wait_for(|stop| *stop).await.is_ok();
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn host(options: Options) -> Arc<Host> {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let of_store = coreplane_tsdb::Options {
+            sets: 1,
+            size: 16 << 20,
+            ..coreplane_tsdb::Options::default()
+        };
+        // Its pools stay open though their names go.
+        let store = Store::open(&directory.path().join("ts"), &of_store).unwrap();
+        Arc::new(Host::new(Arc::new(store), options))
+    }
+
+    fn running(host: &Host) -> u64 {
+        host.metrics.queries_running.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn queries_wait_for_each_other_and_not_for_ever() {
+        let query_wait = Duration::from_millis(50);
+        let host =
+            host(Options { queries_max: 1, writes_max: 1, query_wait, ..Options::default() });
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .max_blocking_threads(2)
+            .enable_time()
+            .build()
+            .unwrap();
+        let (begun, has_begun) = mpsc::channel();
+        let (end, ends) = mpsc::channel::<()>();
+        let long = Arc::clone(&host);
+        let long = runtime.spawn(async move {
+            let call = move |_: &Host| {
+                begun.send(()).unwrap();
+                ends.recv().unwrap();
+                7
+            };
+            long.run_query(call).await
+        });
+        has_begun.recv().unwrap();
+        assert_eq!(running(&host), 1);
+        runtime.block_on(async {
+            assert_eq!(host.run_query(|_| 8).await, Err(NotRun::Busy));
+            // Writes have threads of their own.
+            assert_eq!(host.run_write(|| 9).await, Ok(9));
+            end.send(()).unwrap();
+            assert_eq!(long.await.unwrap(), Ok(7));
+            assert_eq!(host.run_query(|_| 10).await, Ok(10));
+        });
+        assert_eq!((running(&host), host.metrics.queries_refused.load(Ordering::Relaxed)), (0, 1));
+    }
+
+    #[test]
+    fn a_call_that_panics_is_an_error_and_gives_its_place_back() {
+        let host = host(Options { queries_max: 1, ..Options::default() });
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let failed = host.run_query(|_| -> u8 { panic!("as it should") }).await;
+            assert_eq!((failed, running(&host)), (Err(NotRun::Failed), 0));
+            assert_eq!(host.run_query(|_| 1).await, Ok(1));
+        });
+    }
+
+    #[test]
+    fn names_of_requests_are_uuids_and_differ() {
+        let host = host(Options::default());
+        let (one, other) = (host.request_id(), host.request_id());
+        let shape: Vec<usize> = one.split('-').map(str::len).collect();
+        assert_eq!(shape, [8, 4, 4, 4, 12]);
+        assert_ne!(one, other);
+    }
+}

@@ -1,0 +1,225 @@
+//! Answers as comma-separated values, as InfluxDB writes them with Go's `encoding/csv`.
+//!
+//! Times are nanoseconds whatever the epoch; a name, its tags, and the columns are a line. What a statement has no series of
+//! is not there, and an empty line comes between statements, and where the columns change.
+
+use super::json::{Encoder, PIECE};
+use super::time::Unit;
+use coreplane_tsdb::influxql::{Answer, Cell, Table};
+use std::io::Write;
+
+/// Answers to statements as comma-separated values.
+pub(super) struct Csv {
+    answers: Vec<Answer>,
+    epoch: Option<Unit>,
+    answer: usize,
+    table: usize,
+    row: usize,
+    /// A line with columns was written.
+    has_head: bool,
+}
+
+impl Csv {
+    pub(super) fn new(answers: Vec<Answer>, epoch: Option<Unit>) -> Self {
+        Self { answers, epoch, answer: 0, table: 0, row: 0, has_head: false }
+    }
+
+    /// Writes what comes before the rows of a table.
+    fn begin_table(&mut self, out: &mut Vec<u8>) {
+        let Some(Ok(tables)) = self.answers.get(self.answer).map(|it| &it.outcome) else { return };
+        let Some(table) = tables.get(self.table) else { return };
+        let previous = self.table.checked_sub(1).and_then(|at| tables.get(at));
+        if previous.is_some_and(|previous| previous.columns == table.columns) {
+            return;
+        }
+        if std::mem::replace(&mut self.has_head, true) {
+            out.push(b'\n');
+        }
+        out.extend_from_slice(b"name,tags");
+        for column in &table.columns {
+            out.push(b',');
+            field(column.as_bytes(), out);
+        }
+        out.push(b'\n');
+    }
+
+    /// Writes rows of a table until there are enough for now; false if none is left.
+    fn rows(&mut self, out: &mut Vec<u8>) -> bool {
+        let Self { answers, epoch, answer, table, row, .. } = self;
+        let found = answers.get(*answer).and_then(|it| it.outcome.as_ref().ok()?.get(*table));
+        let Some(table) = found else { return false };
+        let begin = begin_of(table);
+        for cells in table.rows.get(*row..).unwrap_or_default() {
+            if out.len() >= PIECE {
+                return true;
+            }
+            out.extend_from_slice(&begin);
+            for cell in cells {
+                out.push(b',');
+                write_cell(cell, *epoch, out);
+            }
+            out.push(b'\n');
+            *row += 1;
+        }
+        false
+    }
+}
+
+/// The name and the tags of a table, which each of its lines has.
+fn begin_of(table: &Table) -> Vec<u8> {
+    let mut begin = Vec::new();
+    field(table.name.as_deref().unwrap_or_default().as_bytes(), &mut begin);
+    begin.push(b',');
+    let mut tags = Vec::new();
+    // Tags without a value have no place in a series' key.
+    for (key, value) in table.tags.iter().filter(|(_, value)| !value.is_empty()) {
+        if !tags.is_empty() {
+            tags.push(b',');
+        }
+        escape(key, &mut tags);
+        tags.push(b'=');
+        escape(value, &mut tags);
+    }
+    field(&tags, &mut begin);
+    begin
+}
+
+/// As a tag is written in a series' key.
+fn escape(text: &str, out: &mut Vec<u8>) {
+    for byte in text.bytes() {
+        if matches!(byte, b',' | b'=' | b' ') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+}
+
+fn write_cell(cell: &Cell, epoch: Option<Unit>, out: &mut Vec<u8>) {
+    // Writing to a vector does not fail.
+    let _written = match cell {
+        Cell::Null => Ok(()),
+        Cell::Time(time) => write!(out, "{}", epoch.map_or(*time, |unit| unit.count(*time))),
+        Cell::Float(value) => write!(out, "{value}"),
+        Cell::Integer(value) => write!(out, "{value}"),
+        Cell::Unsigned(value) => write!(out, "{value}"),
+        Cell::Boolean(value) => write!(out, "{value}"),
+        Cell::String(value) => {
+            field(value.as_bytes(), out);
+            Ok(())
+        }
+    }
+    .is_ok();
+}
+
+/// Appends a field, in quotes where Go puts them.
+pub(super) fn field(text: &[u8], out: &mut Vec<u8>) {
+    let is_quoted = match text {
+        b"" => false,
+        b"\\." => true,
+        [first, ..] => {
+            first.is_ascii_whitespace()
+                || text.iter().any(|byte| matches!(byte, b',' | b'"' | b'\r' | b'\n'))
+        }
+    };
+    if !is_quoted {
+        out.extend_from_slice(text);
+        return;
+    }
+    out.push(b'"');
+    for byte in text {
+        if *byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(*byte);
+    }
+    out.push(b'"');
+}
+
+impl Encoder for Csv {
+    fn fill(&mut self, out: &mut Vec<u8>) -> bool {
+        while let Some(answer) = self.answers.get(self.answer) {
+            let tables = match &answer.outcome {
+                Ok(tables) => tables.len(),
+                Err(error) => {
+                    if std::mem::replace(&mut self.has_head, true) {
+                        out.push(b'\n');
+                    }
+                    out.extend_from_slice(b"error\n");
+                    field(error.as_bytes(), out);
+                    out.push(b'\n');
+                    0
+                }
+            };
+            while self.table < tables {
+                if self.row == 0 {
+                    self.begin_table(out);
+                }
+                if self.rows(out) {
+                    return true;
+                }
+                self.table += 1;
+                self.row = 0;
+            }
+            self.answer += 1;
+            self.table = 0;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn text_of(answers: Vec<Answer>) -> String {
+        let (mut csv, mut out) = (Csv::new(answers, None), Vec::new());
+        assert!(!csv.fill(&mut out));
+        String::from_utf8(out).unwrap()
+    }
+
+    fn table(tags: &[(&str, &str)], columns: &[&str], rows: Vec<Vec<Cell>>) -> Table {
+        Table {
+            name: Some("m".to_owned()),
+            tags: tags.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+            columns: columns.iter().map(|it| (*it).to_owned()).collect(),
+            rows,
+        }
+    }
+
+    #[test]
+    fn lines_have_name_tags_and_columns() {
+        let row =
+            vec![Cell::Time(7), Cell::Float(1e21), Cell::Null, Cell::String(Arc::from("a,\"b"))];
+        let first = table(&[("t", "a b"), ("u", "")], &["time", "x", "y", "z"], vec![row]);
+        let second =
+            table(&[("t", "c")], &["time", "x"], vec![vec![Cell::Time(8), Cell::Boolean(true)]]);
+        let answers = vec![
+            Answer { statement: 0, outcome: Ok(vec![first, second.clone(), second.clone()]) },
+            Answer { statement: 1, outcome: Ok(Vec::new()) },
+            Answer { statement: 2, outcome: Ok(vec![second]) },
+        ];
+        let expected = "name,tags,time,x,y,z\nm,t=a\\ b,7,1000000000000000000000,,\"a,\"\"b\"\n\n\
+            name,tags,time,x\nm,t=c,8,true\nm,t=c,8,true\n\nname,tags,time,x\nm,t=c,8,true\n";
+        assert_eq!(text_of(answers), expected);
+    }
+
+    #[test]
+    fn long_answers_come_in_pieces() {
+        let rows = (0..20_000).map(|at| vec![Cell::Time(at)]).collect();
+        let answers = vec![Answer { statement: 0, outcome: Ok(vec![table(&[], &["time"], rows)]) }];
+        let mut csv = Csv::new(answers, None);
+        let (mut out, mut pieces) = (Vec::new(), 1);
+        loop {
+            let mut piece = Vec::new();
+            let more = csv.fill(&mut piece);
+            out.extend_from_slice(&piece);
+            if !more {
+                break;
+            }
+            pieces += 1;
+        }
+        let text = String::from_utf8(out).unwrap();
+        assert!(pieces > 2 && text.lines().count() == 20_001 && text.ends_with("m,,19999\n"));
+    }
+}

@@ -1,0 +1,165 @@
+//! InfluxDB's endpoints, as its version 1.6.7 answers them.
+//!
+//! | endpoint | what it is |
+//! |---|---|
+//! | `POST /write` | points in line protocol |
+//! | `GET, POST /query` | InfluxQL |
+//! | `/ping`, `/status` | 204; 200 with `verbose=true` |
+//! | `POST /api/v2/write` | points of clients of version 2 |
+//! | `/health`, `/ready` | of version 2 |
+//!
+//! # Departures from InfluxDB 1.6.7
+//!
+//! - **Version.** `X-Influxdb-Version` is `1.6.7`, since some clients read it as three numbers and choose by it what they
+//!   ask for; `X-Influxdb-Build` says that it is Coreplane.
+//! - **Units.** `us` is a microsecond, which InfluxDB 1.6 takes for nanoseconds; a precision that does not exist is
+//!   an error, where InfluxDB takes nanoseconds.
+//! - **Statements that change something** are refused by `GET`, which InfluxDB runs with a warning.
+//! - **Consistency** is ignored, its spelling too.
+//! - **Bound parameters** (`params`) and queries in files (`multipart/form-data`) are refused.
+//! - **MessagePack** is not there: whoever accepts that alone gets JSON, as by any type that InfluxDB does not know.
+//! - **Errors of statements in CSV** are a table with the column `error`; InfluxDB leaves them out.
+//! - **Chunks.** Answers of `SHOW DATABASES` and the like have chunks as all others; InfluxDB sends those whole.
+//! - A body of points is written in parts of some thousands: what a part has written is there whatever comes behind it.
+
+mod csv;
+mod json;
+mod query;
+mod time;
+mod v2;
+mod write;
+
+pub(crate) use json::{float, string};
+pub(crate) use query::query;
+pub use query::write_answers;
+pub(crate) use v2::{error as v2_error, health, ready, v2_query, v2_write};
+pub(crate) use write::{Written, write, write_points};
+
+use crate::auth::Denied;
+use crate::body::BodyError;
+use crate::host::NotRun;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Response, StatusCode};
+
+/// The version that clients are told.
+pub(crate) const VERSION: &str = "1.6.7";
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// An answer with a body of JSON.
+pub(crate) fn json_answer(status: u16, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+/// A text as the value of a header, without what none may have.
+fn header(text: &str) -> HeaderValue {
+    let plain: String =
+        text.chars().map(|it| if it.is_ascii_control() { ' ' } else { it }).take(1000).collect();
+    HeaderValue::from_bytes(plain.as_bytes()).unwrap_or(HeaderValue::from_static("error"))
+}
+
+/// Version 1's answer to what went wrong.
+pub(crate) fn error(status: u16, message: &str) -> Response<Body> {
+    let mut body = b"{\"error\":".to_vec();
+    string(message, &mut body);
+    body.extend_from_slice(b"}\n");
+    let mut response = json_answer(status, body);
+    let headers = response.headers_mut();
+    headers.insert(HeaderName::from_static("x-influxdb-error"), header(message));
+    if status == 401 {
+        let realm = HeaderValue::from_static("Basic realm=\"InfluxDB\"");
+        headers.insert(WWW_AUTHENTICATE, realm);
+    }
+    response
+}
+
+/// Something that is refused, whatever way the endpoint has to say so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) status: u16,
+    pub(crate) message: String,
+}
+
+impl Refused {
+    pub(crate) fn new(status: u16, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    /// Version 1's answer.
+    fn answer(&self) -> Response<Body> {
+        error(self.status, &self.message)
+    }
+}
+
+impl From<BodyError> for Refused {
+    fn from(error: BodyError) -> Self {
+        let (status, message) = error.answer();
+        Self { status, message }
+    }
+}
+
+impl From<Denied> for Refused {
+    fn from(denied: Denied) -> Self {
+        let status = if denied == Denied::Protected { 403 } else { 401 };
+        Self::new(status, denied.text())
+    }
+}
+
+impl From<NotRun> for Refused {
+    fn from(not_run: NotRun) -> Self {
+        match not_run {
+            NotRun::Busy => Self::new(503, "too many queries run: try again later"),
+            NotRun::Failed => Self::new(500, "internal error: see the server's standard error"),
+        }
+    }
+}
+
+impl From<coreplane_tsdb::Error> for Refused {
+    fn from(error: coreplane_tsdb::Error) -> Self {
+        use coreplane_tsdb::Error as E;
+        let message = error.to_string();
+        let status = match error {
+            E::NotFound(_) if message.starts_with("database not found") => 404,
+            E::Input(_) | E::Limit(_) => 400,
+            _ => 500,
+        };
+        Self { status, message }
+    }
+}
+
+/// `/ping` and `/status`.
+pub(crate) async fn ping(request: Request) -> Response<Body> {
+    let parameters = crate::parameters::Parameters::of(request.uri().query());
+    match parameters.get("verbose") {
+        "" | "0" | "false" => json_answer(204, Body::empty()),
+        _ => json_answer(200, format!("{{\"version\":\"{VERSION}\"}}\n")),
+    }
+}
+
+/// What is at no other place.
+pub(crate) fn not_found() -> Response<Body> {
+    plain(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// What is asked for by the wrong method.
+pub(crate) fn wrong_method() -> Response<Body> {
+    plain(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n")
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(
+        HeaderName::from_static("x-content-type-options"),
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}

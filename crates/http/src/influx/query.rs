@@ -1,0 +1,292 @@
+//! `/query`: InfluxQL.
+//!
+//! ```text
+//!   parameters ─► a permit ─► influxql::run on a blocking thread ─► rows, with their share of memory
+//!                                                                    │ piece by piece, as the client takes them
+//!                                                               JSON or CSV
+//! ```
+
+use super::csv::Csv;
+use super::json::{Document, Encoder, PIECE, Shape};
+use super::time::Unit;
+use super::{JSON, Refused, json_answer};
+use crate::body;
+use crate::host::{Host, now};
+use crate::limits::Share;
+use crate::metrics::add;
+use crate::parameters::Parameters;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Method, Response};
+use bytes::Bytes;
+use coreplane_tsdb::influxql::{self, Answer, Cell, Limits};
+use hyper::body::Frame;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// Rows of a chunk, if it is not said.
+const CHUNK: usize = 10_000;
+
+/// What is asked.
+struct Asked {
+    text: String,
+    database: Option<String>,
+    policy: Option<String>,
+    is_read_only: bool,
+}
+
+/// The parameters of a query: those of a form come first, as Go has it.
+async fn parameters(host: &Host, request: Request) -> Result<Parameters, Refused> {
+    let of_url = Parameters::of(request.uri().query());
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    let kind = kind.unwrap_or_default();
+    if request.method() != Method::POST {
+        return Ok(of_url);
+    }
+    if kind.starts_with("multipart/form-data") {
+        let message = "multipart/form-data is not supported: send q as a parameter";
+        return Err(Refused::new(400, message));
+    }
+    if !kind.starts_with("application/x-www-form-urlencoded") {
+        return Ok(of_url);
+    }
+    let (parts, body) = request.into_parts();
+    let mut body = body::collect(host, &parts.headers, body).await?;
+    body.decode(host.options.body_max)?;
+    // Text once more, decoded.
+    body.reserve(body.bytes.len() * 2)?;
+    Ok(of_url.behind(Parameters::parse(&body.bytes)))
+}
+
+/// What an answer looks like.
+fn shape(host: &Host, parameters: &Parameters, is_pretty: bool) -> Shape {
+    let is_chunked = parameters.get("chunked") == "true";
+    let size = parameters.get("chunk_size").parse().ok().filter(|size| *size > 0);
+    Shape {
+        epoch: parameters.some("epoch").map(|name| Unit::of(name.trim())),
+        pretty: is_pretty,
+        chunk: is_chunked.then_some(size.unwrap_or(CHUNK)),
+        rows_max: host.options.rows_max,
+    }
+}
+
+fn run(host: &Host, asked: &Asked) -> Result<(Vec<Answer>, Share), Refused> {
+    let options = &host.options;
+    let request = influxql::Request {
+        text: &asked.text,
+        database: asked.database.as_deref(),
+        policy: asked.policy.as_deref(),
+        now: now(),
+        is_read_only: asked.is_read_only,
+        limits: Limits {
+            rows_max: usize::MAX,
+            buckets_max: options.query_buckets_max,
+            bytes_max: options.query_bytes_max,
+            deadline: Instant::now() + options.query_time_max,
+        },
+    };
+    let answers = influxql::run(&host.store, &request).map_err(|error| match error {
+        coreplane_tsdb::Error::Input(message) => {
+            const PREFIX: &str = "error parsing query: ";
+            let prefix = if message.starts_with(PREFIX) { "" } else { PREFIX };
+            Refused::new(400, format!("{prefix}{message}"))
+        }
+        error => error.into(),
+    })?;
+    let mut share = host.memory.share();
+    share.grow_to(size_of_answers(&answers)).map_err(|_| {
+        add(&host.metrics.no_room, 1);
+        Refused::new(503, "no memory for this answer beside those of others: try again later")
+    })?;
+    Ok((answers, share))
+}
+
+/// Bytes that answers take, about: rows, and the texts in them, which series share.
+fn size_of_answers(answers: &[Answer]) -> usize {
+    let tables = answers.iter().filter_map(|answer| answer.outcome.as_ref().ok()).flatten();
+    tables
+        .map(|table| {
+            let row = size_of::<Vec<Cell>>() + table.columns.len() * size_of::<Cell>();
+            let names: usize = table.columns.iter().map(|name| name.len() + 24).sum();
+            let tags: usize =
+                table.tags.iter().map(|(key, value)| key.len() + value.len() + 48).sum();
+            let texts: usize = table.rows.iter().flatten().map(text_len).sum();
+            size_of_val(table) + names + tags + texts + table.rows.len() * row
+        })
+        .sum()
+}
+
+fn text_len(cell: &Cell) -> usize {
+    match cell {
+        Cell::String(text) => text.len(),
+        _ => 0,
+    }
+}
+
+/// An answer that is encoded while it is taken.
+struct Stream {
+    encoder: Option<Box<dyn Encoder>>,
+    host: Arc<Host>,
+    _share: Share,
+}
+
+impl Stream {
+    fn piece(&mut self) -> Option<Vec<u8>> {
+        let encoder = self.encoder.as_mut()?;
+        let mut piece = Vec::with_capacity(PIECE / 16);
+        if !encoder.fill(&mut piece) {
+            self.encoder = None;
+        }
+        add(&self.host.metrics.bytes_out, piece.len() as u64);
+        Some(piece)
+    }
+}
+
+impl hyper::body::Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // An empty piece would be taken for the end.
+        while let Some(piece) = self.piece() {
+            if !piece.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(piece.into()))));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.encoder.is_none()
+    }
+}
+
+/// The body of an answer: whole if it is one piece, so that its length is known.
+fn body_of(mut stream: Stream, is_chunked: bool) -> Body {
+    if is_chunked {
+        return Body::new(stream);
+    }
+    let first = stream.piece().unwrap_or_default();
+    if stream.encoder.is_none() {
+        return Body::from(first);
+    }
+    Body::new(Begun { first: Some(first), rest: stream })
+}
+
+/// A stream whose first piece was taken already.
+struct Begun {
+    first: Option<Vec<u8>>,
+    rest: Stream,
+}
+
+impl hyper::body::Body for Begun {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(Frame::data(first.into())))),
+            None => Pin::new(&mut self.rest).poll_frame(cx),
+        }
+    }
+}
+
+/// Writes answers as `/query` does: as JSON, or as comma-separated values.
+///
+/// # Errors
+/// Those of whatever is written to.
+pub fn write_answers(
+    answers: Vec<Answer>,
+    is_json: bool,
+    out: &mut dyn std::io::Write,
+) -> std::io::Result<()> {
+    let mut encoder: Box<dyn Encoder> = match is_json {
+        true => Box::new(Document::new(answers, Shape::default())),
+        false => Box::new(Csv::new(answers, None)),
+    };
+    let mut piece = Vec::new();
+    loop {
+        piece.clear();
+        let has_more = encoder.fill(&mut piece);
+        out.write_all(&piece)?;
+        if !has_more {
+            return Ok(());
+        }
+    }
+}
+
+fn accepts_csv(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).map(HeaderValue::as_bytes);
+    matches!(accept, Some(b"application/csv" | b"text/csv"))
+}
+
+async fn answer(
+    host: &Arc<Host>,
+    request: Request,
+    is_pretty: bool,
+) -> Result<Response<Body>, Refused> {
+    let is_csv = accepts_csv(request.headers());
+    let is_read_only = request.method() == Method::GET;
+    let parameters = parameters(host, request).await?;
+    let shape = shape(host, &parameters, is_pretty);
+    if parameters.some("params").is_some() {
+        let message =
+            "bound parameters (params) are not supported: write the values into the query";
+        return Err(Refused::new(400, message));
+    }
+    let text = parameters.some("q");
+    let asked = Asked {
+        text: text.ok_or_else(|| Refused::new(400, "missing required parameter \"q\""))?.to_owned(),
+        database: parameters.some("db").map(str::to_owned),
+        policy: parameters.some("rp").map(str::to_owned),
+        is_read_only,
+    };
+    let (answers, share) = host.run_query(move |host| run(host, &asked)).await??;
+    let encoder: Box<dyn Encoder> = match is_csv {
+        true => Box::new(Csv::new(answers, shape.epoch)),
+        false => Box::new(Document::new(answers, shape)),
+    };
+    let stream = Stream { encoder: Some(encoder), host: Arc::clone(host), _share: share };
+    let mut response = Response::new(body_of(stream, shape.chunk.is_some()));
+    let kind = if is_csv { HeaderValue::from_static("text/csv") } else { JSON };
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+/// `/query`
+pub(crate) async fn query(State(host): State<Arc<Host>>, request: Request) -> Response<Body> {
+    let is_pretty = Parameters::of(request.uri().query()).get("pretty") == "true";
+    let is_csv = accepts_csv(request.headers());
+    match answer(&host, request, is_pretty).await {
+        Ok(response) => response,
+        Err(refused) if is_csv => {
+            let mut response = refused.answer();
+            let mut text = b"error\n".to_vec();
+            super::csv::field(refused.message.as_bytes(), &mut text);
+            text.push(b'\n');
+            *response.body_mut() = Body::from(text);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/csv"));
+            response
+        }
+        Err(refused) if is_pretty => {
+            let mut body = b"{\n    \"error\": ".to_vec();
+            super::string(&refused.message, &mut body);
+            body.extend_from_slice(b"\n}\n");
+            let headers = refused.answer().headers().clone();
+            let mut response = json_answer(refused.status, body);
+            *response.headers_mut() = headers;
+            response
+        }
+        Err(refused) => refused.answer(),
+    }
+}

@@ -1,0 +1,225 @@
+//! `POST /write`: points in line protocol.
+//!
+//! ```text
+//!   body ─► decode ─► lines ─► points, some thousands ─► store.write ─► … ─► 204, or what was dropped
+//! ```
+//!
+//! A body is written in batches, so that what its points take in memory is bounded whatever its length. Broken lines are
+//! told and the others are written, as InfluxDB does; so an answer of 400 says `partial write` if something was written.
+
+use super::{Refused, json_answer};
+use crate::body;
+use crate::host::{Host, now};
+use crate::metrics::add;
+use crate::parameters::Parameters;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::Response;
+use coreplane_tsdb::line::{self, Precision};
+use coreplane_tsdb::{Error, Point};
+use std::sync::Arc;
+
+/// Points of a batch.
+const BATCH: usize = 5_000;
+
+/// Bytes of what is said of broken lines.
+const COMPLAINTS_MAX: usize = 8 << 10;
+
+/// Where points go.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) database: String,
+    pub(super) policy: Option<String>,
+    pub(super) precision: Precision,
+}
+
+/// What came of a body.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Points that are durable.
+    pub(crate) written: u64,
+    /// Points that the store refused.
+    pub(crate) dropped: u64,
+    /// Why it refused the first of them.
+    pub(crate) reason: Option<String>,
+    /// What is said of lines that are no points.
+    complaints: String,
+    /// Such lines of which nothing is said any more.
+    untold: u64,
+}
+
+impl Written {
+    fn complain(&mut self, complaint: &str) {
+        if self.complaints.len() + complaint.len() > COMPLAINTS_MAX && !self.complaints.is_empty() {
+            self.untold += 1;
+            return;
+        }
+        if !self.complaints.is_empty() {
+            self.complaints.push('\n');
+        }
+        self.complaints.push_str(complaint);
+    }
+
+    /// As InfluxDB says it; nothing if all is there.
+    fn refusal(mut self) -> Result<(), Refused> {
+        if let Some(reason) = &self.reason {
+            let message = format!("partial write: {reason} dropped={}", self.dropped);
+            return Err(Refused::new(400, message));
+        }
+        if self.complaints.is_empty() {
+            return Ok(());
+        }
+        if self.untold > 0 {
+            self.complaints += &format!("\nand {} more lines", self.untold);
+        }
+        if self.written == 0 {
+            return Err(Refused::new(400, self.complaints));
+        }
+        let message = format!("partial write: {} dropped=0", self.complaints);
+        Err(Refused::new(400, message))
+    }
+}
+
+/// Writes points, and adds what came of it. What the store says of them all is an error.
+pub(crate) fn write_points(
+    host: &Host,
+    database: &str,
+    policy: Option<&str>,
+    points: &[Point<'_>],
+    written: &mut Written,
+) -> Result<Vec<(usize, String)>, Refused> {
+    if points.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rejected = match host.store.write(database, policy, points) {
+        Ok(outcome) => {
+            written.written += outcome.written;
+            add(&host.metrics.points_written, outcome.written);
+            outcome.rejected
+        }
+        // It may say so of the whole of them.
+        Err(Error::Limit(why)) => (0..points.len()).map(|at| (at, why.clone())).collect(),
+        Err(error @ Error::Full(_)) => return Err(Refused::new(500, format!("engine: {error}"))),
+        Err(error) => return Err(error.into()),
+    };
+    let dropped = rejected.len() as u64;
+    written.dropped += dropped;
+    add(&host.metrics.points_dropped, dropped);
+    if written.reason.is_none() {
+        written.reason = rejected.first().map(|(_, why)| why.clone());
+    }
+    Ok(rejected)
+}
+
+/// Writes the points of a text.
+fn write_text(host: &Host, target: &Target, text: &[u8]) -> Result<(), Refused> {
+    let Target { database, policy, precision } = target;
+    let policy = policy.as_deref();
+    let mut written = Written::default();
+    let mut refused = 0;
+    let mut batch: Vec<Point<'_>> = Vec::with_capacity(BATCH.min(text.len() / 32 + 1));
+    for point in line::points(text, *precision, now()) {
+        match point {
+            Ok((_, point)) => batch.push(point),
+            Err(error) => {
+                refused += 1;
+                written.complain(&error.to_string());
+            }
+        }
+        if batch.len() >= BATCH {
+            write_points(host, database, policy, &batch, &mut written)?;
+            batch.clear();
+        }
+    }
+    write_points(host, database, policy, &batch, &mut written)?;
+    add(&host.metrics.lines_refused, refused);
+    // A store that had nothing to write has not said whether there is such a database.
+    if written.written + written.dropped == 0 && refused > 0 {
+        host.store.policies(database)?;
+    }
+    written.refusal()
+}
+
+/// Collects the body of a request and writes its points.
+pub(super) async fn write_body(
+    host: &Arc<Host>,
+    request: Request,
+    target: Target,
+) -> Result<(), Refused> {
+    let (parts, body) = request.into_parts();
+    let mut body = body::collect(host, &parts.headers, body).await?;
+    let (is_small, shared) = (body.bytes.len() <= host.options.inline_max, Arc::clone(host));
+    let mut call = move || {
+        body.decode(shared.options.body_max)?;
+        write_text(&shared, &target, &body.bytes)
+    };
+    if is_small { call() } else { host.run_write(call).await? }
+}
+
+async fn answer(host: &Arc<Host>, request: Request) -> Result<(), Refused> {
+    let parameters = Parameters::of(request.uri().query());
+    let database =
+        parameters.some("db").ok_or_else(|| Refused::new(400, "database is required"))?;
+    let target = Target {
+        database: database.to_owned(),
+        policy: parameters.some("rp").map(str::to_owned),
+        precision: precision(parameters.get("precision"))?,
+    };
+    write_body(host, request, target).await
+}
+
+/// The precision of this name; nanoseconds if it is empty.
+pub(super) fn precision(name: &str) -> Result<Precision, Refused> {
+    if name.is_empty() {
+        return Ok(Precision::default());
+    }
+    Precision::of_name(name).ok_or_else(|| {
+        let message = format!("invalid precision {name:?} (use n, ns, u, us, ms, s, m or h)");
+        Refused::new(400, message)
+    })
+}
+
+/// `POST /write`
+pub(crate) async fn write(State(host): State<Arc<Host>>, request: Request) -> Response<Body> {
+    match answer(&host, request).await {
+        Ok(()) => json_answer(204, Body::empty()),
+        Err(refused) => refused.answer(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(written: Written) -> String {
+        written.refusal().map_or_else(|refused| refused.message, |()| String::new())
+    }
+
+    #[test]
+    fn refusals_are_those_of_influxdb() {
+        assert_eq!(message(Written { written: 3, ..Written::default() }), "");
+        let mut some = Written { written: 3, ..Written::default() };
+        some.complain("unable to parse 'x': missing fields");
+        some.complain("unable to parse 'y z': invalid field format");
+        let lines =
+            "unable to parse 'x': missing fields\nunable to parse 'y z': invalid field format";
+        assert_eq!(message(some.clone()), format!("partial write: {lines} dropped=0"));
+        assert_eq!(message(Written { written: 0, ..some.clone() }), lines);
+        let reason = Some("max-series-per-database limit exceeded: (20)".to_owned());
+        let dropped = Written { dropped: 30, reason, ..some };
+        let expected = "partial write: max-series-per-database limit exceeded: (20) dropped=30";
+        assert_eq!(message(dropped), expected);
+    }
+
+    #[test]
+    fn complaints_are_bounded() {
+        let mut written = Written::default();
+        let long = "x".repeat(1000);
+        (0..100).for_each(|_| written.complain(&long));
+        let said = message(written);
+        assert!(
+            said.len() < COMPLAINTS_MAX + 100 && said.ends_with("\nand 92 more lines"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,278 @@
+//! One series out of several, as OpenTSDB makes it.
+//!
+//! ```text
+//!   a:  1 ────── 3 ────── 5            times of all of them, ascending; at each, every series has its value there, or
+//!   b:       2 ────── 4                what lies between its neighbours, and nothing before its first and behind its last
+//! ```
+
+use super::downsample::Samples;
+
+/// The names of aggregators.
+pub(super) const NAMES: [&str; 27] = [
+    "avg",
+    "count",
+    "dev",
+    "diff",
+    "first",
+    "last",
+    "max",
+    "median",
+    "mimmax",
+    "mimmin",
+    "min",
+    "multiply",
+    "none",
+    "p50",
+    "p75",
+    "p90",
+    "p95",
+    "p99",
+    "p999",
+    "ep50r7",
+    "ep75r7",
+    "ep90r7",
+    "ep95r7",
+    "ep99r7",
+    "squareSum",
+    "sum",
+    "zimsum",
+];
+
+/// What some values come to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Function {
+    Sum,
+    Min,
+    Max,
+    Average,
+    Count,
+    Deviation,
+    Median,
+    First,
+    Last,
+    Product,
+    Difference,
+    SquareSum,
+    /// A percentile, as a part of 1; the second is true if it is estimated as R does by default (R-7).
+    Percentile(f64, bool),
+}
+
+/// What a series has between its points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Between {
+    /// The line from the one before to the one behind.
+    Line,
+    Zero,
+    Nothing,
+}
+
+/// How series become one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Aggregator {
+    pub(super) function: Function,
+    between: Between,
+    /// Every series stays as it is.
+    pub(super) is_none: bool,
+}
+
+impl Function {
+    /// The percentile of a name: `p95`, `p999`, `ep95r7`.
+    fn percentile(name: &str) -> Option<Self> {
+        let (digits, is_r7) = match name.strip_prefix("ep") {
+            Some(rest) => {
+                (rest.strip_suffix("r3").or(rest.strip_suffix("r7"))?, rest.ends_with("r7"))
+            }
+            None => (name.strip_prefix('p')?, false),
+        };
+        let number: f64 =
+            digits.parse().ok().filter(|_| digits.bytes().all(|it| it.is_ascii_digit()))?;
+        let part = if digits.len() > 2 { number / 1000.0 } else { number / 100.0 };
+        (2..=3).contains(&digits.len()).then_some(Self::Percentile(part, is_r7))
+    }
+
+    /// By its name, in whatever case.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "sum" | "zimsum" | "pfsum" => Self::Sum,
+            "min" | "mimmin" => Self::Min,
+            "max" | "mimmax" => Self::Max,
+            "avg" => Self::Average,
+            "count" => Self::Count,
+            "dev" => Self::Deviation,
+            "median" => Self::Median,
+            "first" => Self::First,
+            "last" | "none" => Self::Last,
+            "multiply" | "mult" => Self::Product,
+            "diff" => Self::Difference,
+            "squaresum" => Self::SquareSum,
+            other => Self::percentile(other)?,
+        })
+    }
+
+    /// Of values, of which none is no number; no number if there is none. They are put in order where that is needed.
+    pub(super) fn of(self, values: &mut [f64]) -> f64 {
+        let (Some(&first), Some(&last)) = (values.first(), values.last()) else { return f64::NAN };
+        let count = values.len() as f64;
+        match self {
+            Self::Sum => values.iter().sum(),
+            Self::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
+            Self::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            Self::Average => values.iter().sum::<f64>() / count,
+            Self::Count => count,
+            Self::Deviation => {
+                let mean = values.iter().sum::<f64>() / count;
+                (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt()
+            }
+            Self::Median => percentile(values, 0.5, true),
+            Self::First => first,
+            Self::Last => last,
+            Self::Product => values.iter().product(),
+            Self::Difference => last - first,
+            Self::SquareSum => values.iter().map(|value| value * value).sum(),
+            Self::Percentile(part, is_r7) => percentile(values, part, is_r7),
+        }
+    }
+}
+
+/// A percentile, interpolated: at `part (n - 1)` from the first (R-7), or at `part (n + 1) - 1` (R-6, OpenTSDB's own).
+fn percentile(values: &mut [f64], part: f64, is_r7: bool) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let place = if is_r7 { part * (count - 1.0) } else { part * (count + 1.0) - 1.0 };
+    let place = place.clamp(0.0, (count - 1.0).max(0.0));
+    let at = place.floor() as usize;
+    let Some(low) = values.get(at) else { return f64::NAN };
+    let high = values.get(at + 1).unwrap_or(low);
+    low + (high - low) * place.fract()
+}
+
+impl Aggregator {
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        let function = Function::of_name(name)?;
+        let between = match name.to_ascii_lowercase().as_str() {
+            "zimsum" | "count" | "squaresum" | "first" | "last" => Between::Zero,
+            "mimmax" | "mimmin" => Between::Nothing,
+            _ => Between::Line,
+        };
+        // A series that has no value there is none of those that are counted.
+        let between = if function == Function::Count { Between::Nothing } else { between };
+        Some(Self { function, between, is_none: name.eq_ignore_ascii_case("none") })
+    }
+
+    /// One series out of several, whose times ascend. `check` is called now and then, and may end it.
+    pub(super) fn aggregate<E>(
+        self,
+        series: &[Samples],
+        check: &mut dyn FnMut() -> Result<(), E>,
+    ) -> Result<Samples, E> {
+        if let [one] = series
+            && !matches!(self.function, Function::Count | Function::Deviation | Function::SquareSum)
+        {
+            return Ok(one.clone());
+        }
+        let mut times: Vec<i64> = series.iter().flatten().map(|(time, _)| *time).collect();
+        times.sort_unstable();
+        times.dedup();
+        let mut places = vec![0; series.len()];
+        let (mut values, mut all) =
+            (Vec::with_capacity(series.len()), Vec::with_capacity(times.len()));
+        for (at, time) in times.into_iter().enumerate() {
+            if at % 256 == 0 {
+                check()?;
+            }
+            values.clear();
+            for (samples, place) in series.iter().zip(&mut places) {
+                while samples.get(*place).is_some_and(|(it, _)| *it < time) {
+                    *place += 1;
+                }
+                values.extend(self.value_at(samples, *place, time).filter(|it| !it.is_nan()));
+            }
+            all.push((time, self.function.of(&mut values)));
+        }
+        Ok(all)
+    }
+
+    /// What a series has at a time, of which `place` is the first sample that is not before it.
+    fn value_at(self, samples: &Samples, place: usize, time: i64) -> Option<f64> {
+        let (behind, value) = *samples.get(place)?;
+        if behind == time {
+            return Some(value);
+        }
+        let (before, earlier) = *samples.get(place.checked_sub(1)?)?;
+        match self.between {
+            Between::Nothing => None,
+            Between::Zero => Some(0.0),
+            Between::Line => {
+                let part = (time - before) as f64 / (behind - before) as f64;
+                Some(earlier + (value - earlier) * part)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aggregated(name: &str, series: &[Samples]) -> Samples {
+        let never = &mut || Ok::<(), ()>(());
+        Aggregator::of_name(name).unwrap().aggregate(series, never).unwrap()
+    }
+
+    #[test]
+    fn series_are_interpolated_between_their_points() {
+        let one = vec![(0, 10.0), (20, 30.0), (40, 50.0)];
+        let other = vec![(10, 5.0), (30, 7.0)];
+        let both = [one.clone(), other];
+        let sum = [(0, 10.0), (10, 25.0), (20, 36.0), (30, 47.0), (40, 50.0)];
+        assert_eq!(aggregated("sum", &both), sum);
+        let average = [(0, 10.0), (10, 12.5), (20, 18.0), (30, 23.5), (40, 50.0)];
+        assert_eq!(aggregated("avg", &both), average);
+        let zero = [(0, 10.0), (10, 5.0), (20, 30.0), (30, 7.0), (40, 50.0)];
+        assert_eq!(aggregated("zimsum", &both), zero);
+        assert_eq!(aggregated("mimmin", &both), zero);
+        let count: Vec<f64> = aggregated("count", &both).into_iter().map(|it| it.1).collect();
+        assert_eq!(count, [1.0; 5]);
+        assert_eq!(aggregated("max", std::slice::from_ref(&one)), one);
+        assert_eq!(aggregated("sum", &[]), []);
+    }
+
+    #[test]
+    fn what_is_no_number_does_not_count() {
+        let both = [vec![(0, f64::NAN), (1, 2.0)], vec![(0, 3.0), (1, f64::NAN)]];
+        assert_eq!(aggregated("avg", &both), [(0, 3.0), (1, 2.0)]);
+        assert!(aggregated("sum", &[vec![(0, f64::NAN)], vec![(0, f64::NAN)]])[0].1.is_nan());
+    }
+
+    #[test]
+    fn functions_come_to_what_they_should() {
+        let of =
+            |name: &str, values: &[f64]| Function::of_name(name).unwrap().of(&mut values.to_vec());
+        let values = [4.0, 1.0, 3.0, 2.0];
+        for (name, value) in [
+            ("sum", 10.0),
+            ("min", 1.0),
+            ("max", 4.0),
+            ("avg", 2.5),
+            ("count", 4.0),
+            ("dev", 1.25_f64.sqrt()),
+            ("median", 2.5),
+            ("first", 4.0),
+            ("last", 2.0),
+            ("multiply", 24.0),
+            ("diff", -2.0),
+            ("squareSum", 30.0),
+            ("p50", 2.5),
+            ("p99", 4.0),
+            ("p75", 3.75),
+            ("ep75r7", 3.25),
+            ("p999", 4.0),
+        ] {
+            assert_eq!(of(name, &values), value, "{name}");
+        }
+        assert!(NAMES.iter().all(|name| Aggregator::of_name(name).is_some()));
+        for wrong in ["", "p", "p5", "p9999", "p9x", "ep50", "ep50r9", "mean"] {
+            assert!(Aggregator::of_name(wrong).is_none(), "{wrong}");
+        }
+    }
+}

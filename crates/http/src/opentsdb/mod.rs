@@ -1,0 +1,91 @@
+//! OpenTSDB's endpoints and its lines, as its version 2.4 answers them.
+//!
+//! | endpoint | what it is |
+//! |---|---|
+//! | `POST /api/put` | points in JSON |
+//! | `GET, POST /api/query` | points: filtered, grouped, downsampled, aggregated |
+//! | `/api/suggest` | names of metrics and tags |
+//! | `/api/aggregators`, `/api/config/filters`, `/api/version` | what there is |
+//! | lines | `put METRIC TIME VALUE TAG=VALUE…`, `version`, `stats`, `exit` |
+//!
+//! A metric is a measurement of one database ([`Options::opentsdb_database`](crate::Options::opentsdb_database)), and
+//! its values are the field `value`, a float: OpenTSDB lets integers and floats stand in one series. Whatever else
+//! has such a field there, written by whichever protocol, is read as well.
+//!
+//! # Departures from OpenTSDB 2.4
+//!
+//! - Integers beyond 2^53 lose their last digits, and averages of integers are not rounded down.
+//! - Whole numbers in answers have no `.0`.
+//! - Of the options of `/api/query` there are `start`, `end`, `msResolution`, `arrays`, and of a sub-query aggregator, metric,
+//!   tags, filters, rate and downsampling; calendars, time zones, `tsuids`, histograms, annotations and `delete` are not.
+//! - A point that could not be written for want of room is an error as one that is wrong.
+
+mod aggregate;
+mod downsample;
+mod filter;
+mod point;
+mod put;
+mod query;
+mod request;
+mod series;
+mod suggest;
+mod telnet;
+
+pub(crate) use put::put;
+pub(crate) use query::query;
+pub(crate) use suggest::suggest;
+pub(crate) use telnet::telnet;
+
+use crate::influx::{json_answer, string};
+use aggregate::NAMES;
+use axum::body::Body;
+use axum::http::Response;
+
+/// The name of the field of a metric's values.
+const FIELD: &str = "value";
+
+/// The version that clients are told.
+const VERSION: &str = "2.4.0";
+
+/// OpenTSDB's answer to what went wrong.
+pub(crate) fn error(status: u16, message: &str, details: &str) -> Response<Body> {
+    let mut body = format!("{{\"error\":{{\"code\":{status},\"message\":").into_bytes();
+    string(message, &mut body);
+    if !details.is_empty() {
+        body.extend_from_slice(b",\"details\":");
+        string(details, &mut body);
+    }
+    body.extend_from_slice(b"}}");
+    let mut response = json_answer(status, body);
+    if status == 401 {
+        let realm = axum::http::HeaderValue::from_static("Basic realm=\"OpenTSDB\"");
+        response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, realm);
+    }
+    response
+}
+
+/// `/api/aggregators`
+pub(crate) async fn aggregators() -> Response<Body> {
+    let names: Vec<String> = NAMES.iter().map(|name| format!("\"{name}\"")).collect();
+    json_answer(200, format!("[{}]", names.join(",")))
+}
+
+/// `/api/config/filters`
+pub(crate) async fn filters() -> Response<Body> {
+    let kinds: Vec<String> = filter::KINDS
+        .iter()
+        .map(|(name, what)| format!("\"{name}\":{{\"examples\":\"\",\"description\":\"{what}\"}}"))
+        .collect();
+    json_answer(200, format!("{{{}}}", kinds.join(",")))
+}
+
+/// `/api/version`
+pub(crate) async fn version() -> Response<Body> {
+    json_answer(
+        200,
+        format!(
+            "{{\"version\":\"{VERSION}\",\"short_revision\":\"\",\"full_revision\":\"\",\"repo\":\"coreplane\",\
+             \"repo_status\":\"MINT\",\"branch\":\"\",\"host\":\"\",\"user\":\"\",\"timestamp\":\"0\"}}"
+        ),
+    )
+}

@@ -1,0 +1,122 @@
+//! `/api/query`.
+
+use super::error;
+use super::request::Query;
+use super::series::{Group, Meter, groups};
+use crate::body;
+use crate::host::{Host, now};
+use crate::influx::{Refused, float, json_answer, string};
+use crate::limits::Share;
+use crate::metrics::add;
+use crate::parameters::Parameters;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Method, Response};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Appends a series of the answer.
+fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"metric\":");
+    string(&group.metric, out);
+    out.extend_from_slice(b",\"tags\":{");
+    for (at, (key, value)) in group.tags.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        string(key, out);
+        out.push(b':');
+        string(value, out);
+    }
+    out.extend_from_slice(b"},\"aggregateTags\":[");
+    for (at, key) in group.aggregated.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        string(key, out);
+    }
+    let (open, close) = if query.has_arrays { (b'[', b']') } else { (b'{', b'}') };
+    out.extend_from_slice(b"],\"dps\":");
+    out.push(open);
+    let unit = if query.is_in_milliseconds { 1 } else { 1000 };
+    let mut samples = group.samples.iter().peekable();
+    let mut is_first = true;
+    while let Some((time, value)) = samples.next() {
+        let time = time / unit;
+        // Of a second, its last point: a name is once in an object.
+        if samples.peek().is_some_and(|(next, _)| next / unit == time) {
+            continue;
+        }
+        if !std::mem::take(&mut is_first) {
+            out.push(b',');
+        }
+        // Writing to a vector does not fail.
+        let _written = match query.has_arrays {
+            true => write!(out, "[{time},"),
+            false => write!(out, "\"{time}\":"),
+        }
+        .is_ok();
+        match value.is_nan() && !group.has_nulls {
+            true => out.extend_from_slice(b"\"NaN\""),
+            false => float(*value, out),
+        }
+        if query.has_arrays {
+            out.push(b']');
+        }
+    }
+    out.push(close);
+    out.push(b'}');
+}
+
+fn run(host: &Host, query: &Query) -> Result<(Vec<u8>, Share), Refused> {
+    let options = &host.options;
+    let mut meter = Meter {
+        deadline: Instant::now() + options.query_time_max,
+        samples: options.query_bytes_max / size_of::<(i64, f64)>(),
+        intervals: options.query_buckets_max as u64,
+    };
+    let mut share = host.memory.share();
+    let reader = host.store.reader(&options.opentsdb_database, None)?;
+    let mut out = b"[".to_vec();
+    for sub in &query.subs {
+        for group in groups(&reader, query, sub, &mut meter)? {
+            if out.len() > 1 {
+                out.push(b',');
+            }
+            write_group(&group, query, &mut out);
+            share.grow_to(out.capacity()).map_err(|_| {
+                add(&host.metrics.no_room, 1);
+                Refused::new(503, "no memory for this answer beside those of others")
+            })?;
+        }
+    }
+    out.push(b']');
+    add(&host.metrics.bytes_out, out.len() as u64);
+    Ok((out, share))
+}
+
+async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Refused> {
+    let url = Parameters::of(request.uri().query());
+    let now = now() / 1_000_000;
+    let query = if request.method() == Method::POST {
+        let (parts, body) = request.into_parts();
+        let mut body = body::collect(host, &parts.headers, body).await?;
+        body.decode(host.options.body_max)?;
+        body.reserve(body.bytes.len() * 4)?;
+        Query::of_json(&body.bytes, &url, now)
+    } else {
+        Query::of_url(&url, now)
+    };
+    let query = query.map_err(|wrong| Refused::new(400, wrong))?;
+    let (text, share) = host.run_query(move |host| run(host, &query)).await??;
+    Ok(json_answer(200, body::held(text, share)))
+}
+
+/// `/api/query`
+pub(crate) async fn query(State(host): State<Arc<Host>>, request: Request) -> Response<Body> {
+    match answer(&host, request).await {
+        Ok(response) => response,
+        Err(refused) => error(refused.status, &refused.message, ""),
+    }
+}

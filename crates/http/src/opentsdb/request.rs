@@ -1,0 +1,440 @@
+//! What is asked by `/api/query`: in JSON, or in parameters (`m=sum:rate:1m-avg:metric{host=*}`).
+
+use super::aggregate::Aggregator;
+use super::downsample::{Downsample, Rate, duration};
+use super::filter::Filter;
+use super::point::nanoseconds;
+use crate::parameters::Parameters;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Sub-queries at most.
+const SUBS_MAX: usize = 100;
+
+/// Filters of a sub-query at most.
+const FILTERS_MAX: usize = 64;
+
+/// A query.
+#[derive(Debug)]
+pub(super) struct Query {
+    /// Milliseconds since 1970.
+    pub(super) start: i64,
+    pub(super) end: i64,
+    pub(super) subs: Vec<Sub>,
+    /// Times of the answer are milliseconds.
+    pub(super) is_in_milliseconds: bool,
+    /// Points of the answer are lists.
+    pub(super) has_arrays: bool,
+}
+
+/// A sub-query.
+#[derive(Debug)]
+pub(super) struct Sub {
+    pub(super) metric: String,
+    pub(super) aggregator: Aggregator,
+    pub(super) filters: Vec<Filter>,
+    /// Series have the tags of the filters and no others.
+    pub(super) is_explicit: bool,
+    pub(super) rate: Option<Rate>,
+    pub(super) downsample: Option<Downsample>,
+}
+
+/// A time: a number or a text.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Moment {
+    Number(i64),
+    Text(String),
+}
+
+impl Moment {
+    fn milliseconds(&self, now: i64) -> Result<i64, String> {
+        match self {
+            Self::Number(0) => Ok(0),
+            Self::Number(time) => absolute(*time).ok_or_else(|| format!("Invalid time: {time}")),
+            Self::Text(text) => moment(text, now),
+        }
+    }
+}
+
+fn absolute(time: i64) -> Option<i64> {
+    if time == 0 { Some(0) } else { nanoseconds(time).map(|time| time / 1_000_000) }
+}
+
+/// Seconds or milliseconds since 1970, `1h-ago`, `now`, or a date as OpenTSDB writes it; in milliseconds.
+fn moment(text: &str, now: i64) -> Result<i64, String> {
+    let wrong = || format!("Invalid time: {text}");
+    if text == "now" {
+        return Ok(now);
+    }
+    if let Some(length) = text.strip_suffix("-ago") {
+        return duration(length).and_then(|length| now.checked_sub(length)).ok_or_else(wrong);
+    }
+    if text.contains(['/', '-', ':']) {
+        return date(text).ok_or_else(wrong);
+    }
+    match text.split_once('.') {
+        None => absolute(text.parse().map_err(|_| wrong())?),
+        Some(_) => super::point::time_of(text).map(|time| time / 1_000_000),
+    }
+    .ok_or_else(wrong)
+}
+
+/// `yyyy/MM/dd[-HH:mm[:ss]]`, in UTC, in milliseconds.
+fn date(text: &str) -> Option<i64> {
+    let (day, time) = text.split_once(['-', ' ']).unwrap_or((text, "0:0"));
+    let numbers = |text: &str, stop: char| -> Option<Vec<i64>> {
+        let number = |part: &str| part.parse().ok().filter(|it: &i64| (0..=9999).contains(it));
+        text.split(stop).map(number).collect()
+    };
+    let (day, time) = (numbers(day, '/')?, numbers(time, ':')?);
+    let [year, month @ 1..=12, day @ 1..=31] = day[..] else { return None };
+    let (hour, minute, second) = match time[..] {
+        [hour, minute] => (hour, minute, 0),
+        [hour, minute, second] => (hour, minute, second),
+        _ => return None,
+    };
+    if hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    // Hinnant's `days_from_civil`.
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    Some((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AskedQuery {
+    start: Option<Moment>,
+    end: Option<Moment>,
+    #[serde(default)]
+    queries: Vec<AskedSub>,
+    #[serde(default)]
+    ms_resolution: bool,
+    #[serde(default)]
+    delete: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AskedSub {
+    aggregator: Option<String>,
+    metric: Option<String>,
+    #[serde(default)]
+    tags: BTreeMap<String, String>,
+    #[serde(default)]
+    filters: Vec<AskedFilter>,
+    #[serde(default)]
+    rate: bool,
+    rate_options: Option<AskedRate>,
+    downsample: Option<String>,
+    #[serde(default)]
+    explicit_tags: bool,
+    #[serde(default)]
+    tsuids: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AskedFilter {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    tagk: Option<String>,
+    filter: Option<String>,
+    #[serde(default)]
+    group_by: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AskedRate {
+    #[serde(default)]
+    counter: bool,
+    counter_max: Option<f64>,
+    reset_value: Option<f64>,
+    #[serde(default)]
+    drop_resets: bool,
+}
+
+impl AskedSub {
+    fn sub(self) -> Result<Sub, String> {
+        if !self.tsuids.is_empty() {
+            return Err("tsuids are not supported: name a metric".to_owned());
+        }
+        let aggregator = self.aggregator.ok_or("Missing the aggregation function")?;
+        let metric = self.metric.filter(|metric| !metric.is_empty());
+        let mut filters = Vec::new();
+        for (key, text) in &self.tags {
+            filters.push(Filter::of_tag(key, text, true)?);
+        }
+        for asked in &self.filters {
+            let kind = asked.kind.as_deref().ok_or("Missing filter type")?;
+            let key = asked.tagk.as_deref().ok_or("Missing tagk")?;
+            let text = asked.filter.as_deref().unwrap_or_default();
+            filters.push(Filter::of(kind, key, text, asked.group_by)?);
+        }
+        if filters.len() > FILTERS_MAX {
+            return Err(format!("A query has at most {FILTERS_MAX} filters"));
+        }
+        let rate = self.rate_options.map_or(Rate::default(), |it| Rate {
+            is_counter: it.counter,
+            max: it.counter_max.unwrap_or(Rate::default().max),
+            reset: it.reset_value.unwrap_or_default(),
+            drops_resets: it.drop_resets,
+        });
+        let downsample = self.downsample.filter(|text| !text.is_empty());
+        Ok(Sub {
+            metric: metric.ok_or("Missing the metric or tsuids, provide at least one")?,
+            aggregator: Aggregator::of_name(&aggregator)
+                .ok_or_else(|| format!("No such aggregator: {aggregator}"))?,
+            filters,
+            is_explicit: self.explicit_tags,
+            rate: self.rate.then_some(rate),
+            downsample: downsample.map(|text| Downsample::of(&text)).transpose()?,
+        })
+    }
+}
+
+impl Query {
+    fn new(
+        start: Option<Moment>,
+        end: Option<Moment>,
+        subs: Vec<Sub>,
+        now: i64,
+    ) -> Result<Self, String> {
+        let start = start.ok_or("Missing start time")?.milliseconds(now)?;
+        let end = end.map_or(Ok(now), |end| end.milliseconds(now))?;
+        if end < start {
+            return Err("End time must be greater than the start time".to_owned());
+        }
+        if subs.is_empty() {
+            return Err("Missing queries".to_owned());
+        }
+        if subs.len() > SUBS_MAX {
+            return Err(format!("A query has at most {SUBS_MAX} sub-queries"));
+        }
+        Ok(Self { start, end, subs, is_in_milliseconds: false, has_arrays: false })
+    }
+
+    /// Of a body of JSON, and the parameters of its URL; `now` in milliseconds.
+    pub(super) fn of_json(text: &[u8], url: &Parameters, now: i64) -> Result<Self, String> {
+        let asked: AskedQuery = serde_json::from_slice(text)
+            .map_err(|error| format!("Unable to parse the given JSON: {error}"))?;
+        if asked.delete {
+            return Err("Deleting data is not enabled".to_owned());
+        }
+        let is_in_milliseconds = asked.ms_resolution || has_flag(url, "ms");
+        let has_arrays = has_flag(url, "arrays");
+        let subs = asked.queries.into_iter().map(AskedSub::sub).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { is_in_milliseconds, has_arrays, ..Self::new(asked.start, asked.end, subs, now)? })
+    }
+
+    /// Of the parameters of a URL; `now` in milliseconds.
+    pub(super) fn of_url(url: &Parameters, now: i64) -> Result<Self, String> {
+        if url.has("tsuid") {
+            return Err("tsuids are not supported: name a metric".to_owned());
+        }
+        let moment = |name| url.some(name).map(|text| Moment::Text(text.to_owned()));
+        let subs = url.all("m").map(sub_of_text).collect::<Result<Vec<_>, _>>()?;
+        let query = Self::new(moment("start"), moment("end"), subs, now)?;
+        let (is_in_milliseconds, has_arrays) = (has_flag(url, "ms"), has_flag(url, "arrays"));
+        Ok(Self { is_in_milliseconds, has_arrays, ..query })
+    }
+}
+
+fn has_flag(url: &Parameters, name: &str) -> bool {
+    url.has(name) && url.get(name) != "false"
+}
+
+/// `agg:[rate[{counter[,max[,reset]]}]:][interval-function[-fill]:][explicit_tags:]metric[{groups}[{filters}]]`
+fn sub_of_text(text: &str) -> Result<Sub, String> {
+    let (head, braces) = match text.find("{") {
+        // The braces of a rate come before its colon.
+        Some(at) if !text.get(at..).is_some_and(|rest| rest.contains("}:")) => text.split_at(at),
+        Some(_) => match text.rfind("}:").and_then(|at| Some((at, text.get(at + 2..)?.find('{')?)))
+        {
+            Some((at, brace)) => text.split_at(at + 2 + brace),
+            None => (text, ""),
+        },
+        None => (text, ""),
+    };
+    let parts: Vec<&str> = head.split(':').collect();
+    let [aggregator, options @ .., metric] = parts.as_slice() else {
+        return Err(format!("Invalid parameter m={text}"));
+    };
+    let mut sub = Sub {
+        metric: (*metric).to_owned(),
+        aggregator: Aggregator::of_name(aggregator)
+            .ok_or_else(|| format!("No such aggregator: {aggregator}"))?,
+        filters: Vec::new(),
+        is_explicit: false,
+        rate: None,
+        downsample: None,
+    };
+    if metric.is_empty() {
+        return Err(format!("Invalid parameter m={text}"));
+    }
+    for option in options {
+        match *option {
+            "explicit_tags" => sub.is_explicit = true,
+            option if option.starts_with("rate") => sub.rate = Some(rate_of_text(option)?),
+            option => sub.downsample = Some(Downsample::of(option)?),
+        }
+    }
+    let groups = braces.strip_prefix('{').map(|rest| rest.split_once('}').unwrap_or((rest, "")));
+    if let Some((groups, rest)) = groups {
+        push_filters(groups, true, &mut sub.filters)?;
+        let filters = rest.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        match (filters, rest) {
+            (Some(filters), _) => push_filters(filters, false, &mut sub.filters)?,
+            (None, "") => {}
+            _ => return Err(format!("Invalid parameter m={text}")),
+        }
+    }
+    Ok(sub)
+}
+
+fn push_filters(text: &str, is_group: bool, filters: &mut Vec<Filter>) -> Result<(), String> {
+    // Commas within parentheses belong to an expression.
+    let mut depth = 0_u32;
+    let pieces = text.split(|it: char| {
+        depth = match it {
+            '(' => depth + 1,
+            ')' => depth.saturating_sub(1),
+            _ => depth,
+        };
+        it == ',' && depth == 0
+    });
+    for piece in pieces.filter(|piece| !piece.is_empty()) {
+        let (key, text) = piece.split_once('=').ok_or_else(|| format!("Invalid tag: {piece}"))?;
+        filters.push(Filter::of_tag(key.trim(), text.trim(), is_group)?);
+        if filters.len() > FILTERS_MAX {
+            return Err(format!("A query has at most {FILTERS_MAX} filters"));
+        }
+    }
+    Ok(())
+}
+
+fn rate_of_text(text: &str) -> Result<Rate, String> {
+    let wrong = || format!("Invalid rate options: {text}");
+    let Some(options) = text.strip_prefix("rate").filter(|rest| !rest.is_empty()) else {
+        return Ok(Rate::default());
+    };
+    let options = options.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let mut parts = options.ok_or_else(wrong)?.split(',');
+    let mut rate = Rate::default();
+    match parts.next() {
+        Some("counter") => rate.is_counter = true,
+        Some("dropcounter") => (rate.is_counter, rate.drops_resets) = (true, true),
+        _ => return Err(wrong()),
+    }
+    if let Some(max) = parts.next().filter(|max| !max.is_empty()) {
+        rate.max = max.parse().map_err(|_| wrong())?;
+    }
+    if let Some(reset) = parts.next().filter(|reset| !reset.is_empty()) {
+        rate.reset = reset.parse().map_err(|_| wrong())?;
+    }
+    Ok(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opentsdb::aggregate::Function;
+
+    const NOW: i64 = 1_700_000_000_000;
+
+    fn url(query: &str) -> Result<Query, String> {
+        Query::of_url(&Parameters::of(Some(query)), NOW)
+    }
+
+    #[test]
+    fn times_are_absolute_or_relative() {
+        for (text, milliseconds) in [
+            ("1364410924", 1_364_410_924_000),
+            ("1364410924250", 1_364_410_924_250),
+            ("1364410924.25", 1_364_410_924_250),
+            ("1h-ago", NOW - 3_600_000),
+            ("now", NOW),
+            ("0", 0),
+            ("2013/03/27-19:02:04", 1_364_410_924_000),
+            ("2013/03/27", 1_364_342_400_000),
+            ("1970/01/01-00:01", 60_000),
+        ] {
+            assert_eq!(moment(text, NOW), Ok(milliseconds), "{text}");
+        }
+        for wrong in
+            ["", "x", "-5", "1x-ago", "2013/13/01", "2013/03", "2013/03/27-24:00", "1/2/3/4"]
+        {
+            assert!(moment(wrong, NOW).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sub_queries_are_read_from_their_text() {
+        let query = url(
+            "start=1h-ago&ms=true&m=sum:rate:1m-avg:sys.cpu{host=*,dc=lga|phx}{rack=regexp(a(1,2)),x=y}",
+        );
+        let query = query.unwrap();
+        let sub = &query.subs[0];
+        assert_eq!((sub.metric.as_str(), sub.filters.len()), ("sys.cpu", 4));
+        let groups: Vec<bool> = sub.filters.iter().map(|filter| filter.is_group).collect();
+        assert_eq!(groups, [true, true, false, false]);
+        assert!(sub.rate.is_some() && query.is_in_milliseconds && !query.has_arrays);
+        assert_eq!(sub.downsample.unwrap().function, Function::Average);
+        let counter = url("start=1&m=avg:rate{counter,100,5}:m{a=b}&arrays").unwrap();
+        let rate = counter.subs[0].rate.unwrap();
+        assert_eq!((rate.is_counter, rate.max, rate.reset), (true, 100.0, 5.0));
+        assert_eq!((counter.subs[0].metric.as_str(), counter.has_arrays), ("m", true));
+        assert!(url("start=1&m=avg:rate{counter}:m").unwrap().subs[0].filters.is_empty());
+    }
+
+    #[test]
+    fn queries_are_read_from_json() {
+        let json = r#"{"start":1356998400,"end":"1356998460","msResolution":true,"queries":[{"aggregator":"sum","metric":"m",
+            "rate":true,"rateOptions":{"counter":true,"counterMax":9},"downsample":"1m-max-nan","tags":{"host":"*"},
+            "filters":[{"type":"regexp","tagk":"dc","filter":".*","groupBy":false}]}]}"#;
+        let query =
+            Query::of_json(json.as_bytes(), &Parameters::of(Some("arrays=true")), NOW).unwrap();
+        assert_eq!((query.start, query.end), (1_356_998_400_000, 1_356_998_460_000));
+        assert!(query.has_arrays && query.is_in_milliseconds);
+        assert_eq!((query.subs[0].filters.len(), query.subs[0].rate.unwrap().max), (2, 9.0));
+    }
+
+    #[test]
+    fn what_is_no_query_is_refused() {
+        for wrong in [
+            "",
+            "start=1",
+            "m=sum:m",
+            "start=1&m=sum",
+            "start=1&m=sum:",
+            "start=1&m=nope:m",
+            "start=1&m=sum:1m-avg",
+            "start=1&m=sum:what:m",
+            "start=1&m=sum:m{host}",
+            "start=1&m=sum:m{a=b}x",
+            "start=1&m=sum:rate{x}:m",
+            "start=2&end=1&m=sum:m",
+            "start=1&tsuid=sum:00",
+        ] {
+            // A metric of that name there may be.
+            assert!(url(wrong).is_err() || wrong.ends_with("1m-avg"), "{wrong}");
+        }
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            "{\"start\":1,\"queries\":[{}]}",
+            "{\"start\":1,\"queries\":[],\"delete\":true}",
+        ] {
+            assert!(
+                Query::of_json(wrong.as_bytes(), &Parameters::default(), NOW).is_err(),
+                "{wrong}"
+            );
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What a sub-query comes to: series are read, downsampled, turned into rates, and aggregated in their groups.
+//!
+//! A query is bounded by what it holds and by its time, both of which are looked at while it reads.
+
+use super::FIELD;
+use super::aggregate::Function;
+use super::downsample::{Downsample, Samples};
+use super::filter;
+use super::request::{Query, Sub};
+use crate::influx::Refused;
+use coreplane_tsdb::{Block, Buckets, Field, FieldType, Reader, Series, Summary, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A series of the answer.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) metric: String,
+    /// Tags that all of its series have with the same value.
+    pub(super) tags: BTreeMap<String, String>,
+    /// Keys of the other tags.
+    pub(super) aggregated: BTreeSet<String>,
+    pub(super) samples: Samples,
+    /// What is no number is null.
+    pub(super) has_nulls: bool,
+}
+
+/// What a query may still take.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) deadline: Instant,
+    pub(super) samples: usize,
+    pub(super) intervals: u64,
+}
+
+impl Meter {
+    /// Takes so many samples.
+    fn take(&mut self, samples: usize) -> Result<(), Refused> {
+        self.check()?;
+        let Some(left) = self.samples.checked_sub(samples) else {
+            let message = "the query has too many points: ask for less time, or downsample";
+            return Err(Refused::new(413, message));
+        };
+        self.samples = left;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        Err(Refused::new(504, "the query takes too long: ask for less time, or for fewer series"))
+    }
+}
+
+const MILLISECOND: i64 = 1_000_000;
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Float(value) => Some(*value),
+        Value::Integer(value) => Some(*value as f64),
+        Value::Unsigned(value) => Some(*value as f64),
+        Value::Boolean(_) | Value::String(_) => None,
+    }
+}
+
+/// What a function needs no points for.
+fn of_summary(function: Function, summary: &Summary) -> Option<f64> {
+    let sum = || match &summary.sum {
+        Value::Float(sum) => Some(*sum),
+        // Sums of integers wrap.
+        _ => None,
+    };
+    match function {
+        Function::Sum => sum(),
+        Function::Average => sum().map(|sum| sum / summary.count as f64),
+        Function::Min => number(&summary.min.1),
+        Function::Max => number(&summary.max.1),
+        Function::Count => Some(summary.count as f64),
+        Function::First => number(&summary.first.1),
+        Function::Last => number(&summary.last.1),
+        _ => None,
+    }
+}
+
+/// What reads series of one metric.
+struct Source<'r, 's> {
+    reader: &'r Reader<'s>,
+    field: &'r Field,
+    range: RangeInclusive<i64>,
+}
+
+impl Source<'_, '_> {
+    /// A series as it is in the range of milliseconds: of equal milliseconds the last.
+    fn points(
+        &self,
+        series: &Series,
+        range: &RangeInclusive<i64>,
+        meter: &mut Meter,
+        call: &mut dyn FnMut(i64, f64),
+    ) -> Result<(), Refused> {
+        let range = range.start().saturating_mul(MILLISECOND)
+            ..=range.end().saturating_add(1).saturating_mul(MILLISECOND).saturating_sub(1);
+        for block in self.reader.points(series, self.field, range, false) {
+            let block: Block = block?;
+            meter.check()?;
+            for (at, time) in block.times.iter().enumerate() {
+                let value = block.values.get(at).as_ref().and_then(number);
+                if let Some(value) = value {
+                    call(time.div_euclid(MILLISECOND), value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn raw(&self, series: &Series, meter: &mut Meter) -> Result<Samples, Refused> {
+        let mut samples = Samples::new();
+        let max = meter.samples;
+        self.points(series, &self.range, meter, &mut |time, value| {
+            if samples.len() > max {
+                return;
+            }
+            match samples.last_mut() {
+                Some(last) if last.0 == time => last.1 = value,
+                _ => samples.push((time, value)),
+            }
+        })?;
+        meter.take(samples.len())?;
+        Ok(samples)
+    }
+
+    /// One value for each interval.
+    fn downsampled(
+        &self,
+        series: &Series,
+        how: Downsample,
+        meter: &mut Meter,
+    ) -> Result<Samples, Refused> {
+        meter.check()?;
+        let range = how.points(&self.range);
+        if range.is_empty() {
+            return Ok(Samples::new());
+        }
+        let in_nanoseconds = range.start().saturating_mul(MILLISECOND)
+            ..=range.end().saturating_add(1).saturating_mul(MILLISECOND).saturating_sub(1);
+        let has_summaries = self.field.field_type == FieldType::Float
+            && matches!(
+                how.function,
+                Function::Sum
+                    | Function::Average
+                    | Function::Min
+                    | Function::Max
+                    | Function::Count
+                    | Function::First
+                    | Function::Last
+            );
+        let buckets = how.interval.and_then(|interval| interval.checked_mul(MILLISECOND));
+        let samples = if has_summaries && (buckets.is_some() || how.interval.is_none()) {
+            let buckets = buckets.map(|width| Buckets { width, origin: 0 });
+            let found = self.reader.summaries(series, self.field, in_nanoseconds, buckets)?;
+            found
+                .iter()
+                .filter_map(|(time, summary)| {
+                    let value = of_summary(how.function, summary)?;
+                    Some((time.div_euclid(MILLISECOND), value))
+                })
+                .collect()
+        } else {
+            self.by_points(series, &range, how, meter)?
+        };
+        let samples = match how.interval {
+            None => samples.into_iter().map(|(_, value)| (*self.range.start(), value)).collect(),
+            Some(_) => how.fill(samples, &self.range),
+        };
+        meter.take(samples.len())?;
+        Ok(samples)
+    }
+
+    fn by_points(
+        &self,
+        series: &Series,
+        range: &RangeInclusive<i64>,
+        how: Downsample,
+        meter: &mut Meter,
+    ) -> Result<Samples, Refused> {
+        let begin = |time: i64| how.interval.map_or(*range.start(), |it| time.div_euclid(it) * it);
+        let (mut samples, mut values, mut of) = (Samples::new(), Vec::new(), None);
+        let max = meter.samples;
+        self.points(series, range, meter, &mut |time, value| {
+            let interval = begin(time);
+            if let Some(last) = of.replace(interval)
+                && last != interval
+            {
+                samples.push((last, how.function.of(&mut values)));
+                values.clear();
+            }
+            if values.len() < max {
+                values.push(value);
+            }
+        })?;
+        if values.len() >= max {
+            meter.take(max.saturating_add(1))?;
+        }
+        if let Some(last) = of {
+            samples.push((last, how.function.of(&mut values)));
+        }
+        Ok(samples)
+    }
+
+    fn samples(&self, series: &Series, sub: &Sub, meter: &mut Meter) -> Result<Samples, Refused> {
+        let samples = match sub.downsample {
+            Some(how) => self.downsampled(series, how, meter)?,
+            None => self.raw(series, meter)?,
+        };
+        Ok(match sub.rate {
+            Some(rate) => rate.of(&samples),
+            None => samples,
+        })
+    }
+}
+
+/// The tags of a group, and the keys of those that differ.
+fn tags_of(group: &[Arc<Series>]) -> (BTreeMap<String, String>, BTreeSet<String>) {
+    let mut common: BTreeMap<String, String> = BTreeMap::new();
+    let mut aggregated = BTreeSet::new();
+    let Some((first, others)) = group.split_first() else { return (common, aggregated) };
+    for (key, value) in &first.tags {
+        if others.iter().all(|series| series.tag(key) == &**value) {
+            common.insert(key.to_string(), value.to_string());
+        } else {
+            aggregated.insert(key.to_string());
+        }
+    }
+    (common, aggregated)
+}
+
+/// The groups of a sub-query, in the order of their tags.
+pub(super) fn groups(
+    reader: &Reader<'_>,
+    query: &Query,
+    sub: &Sub,
+    meter: &mut Meter,
+) -> Result<Vec<Group>, Refused> {
+    let fields = reader.fields(&sub.metric);
+    let is_number = |field: &&Field| {
+        let of = field.field_type;
+        *field.name == *FIELD && !matches!(of, FieldType::Boolean | FieldType::String)
+    };
+    let Some(field) = fields.iter().find(is_number) else {
+        return Err(Refused::new(400, format!("No such name for 'metrics': '{}'", sub.metric)));
+    };
+    let mut by_tags: BTreeMap<Vec<String>, Vec<Arc<Series>>> = BTreeMap::new();
+    for series in reader.series(&sub.metric, &filter::all(&sub.filters)) {
+        let is_named = |key: &str| sub.filters.iter().any(|filter| filter.key == key);
+        if sub.is_explicit && !series.tags.iter().all(|(key, _)| is_named(key)) {
+            continue;
+        }
+        let groups = sub.filters.iter().filter(|filter| filter.is_group);
+        let mut key: Vec<String> =
+            groups.map(|filter| series.tag(&filter.key).to_owned()).collect();
+        if sub.aggregator.is_none {
+            key.push(series.key.to_string());
+        }
+        by_tags.entry(key).or_default().push(series);
+    }
+    let range = query.start..=query.end;
+    if let Some(how) = sub.downsample {
+        let intervals = how.count(&range);
+        if intervals > meter.intervals {
+            let message = "the query has too many intervals: make them longer";
+            return Err(Refused::new(413, message));
+        }
+    }
+    let source = Source { reader, field, range };
+    let mut all = Vec::new();
+    for group in by_tags.values() {
+        let mut samples = Vec::with_capacity(group.len());
+        for series in group {
+            let found = source.samples(series, sub, meter)?;
+            if !found.is_empty() {
+                samples.push(found);
+            }
+        }
+        if samples.is_empty() {
+            continue;
+        }
+        let held: usize = samples.iter().map(Vec::len).sum();
+        meter.take(held)?;
+        let aggregated = sub.aggregator.aggregate(&samples, &mut || meter.check())?;
+        drop(samples);
+        // Of what the series had, the answer alone is left.
+        meter.samples += held.saturating_mul(2).saturating_sub(aggregated.len());
+        let (tags, keys) = tags_of(group);
+        let range = query.start..=query.end;
+        let samples = aggregated.into_iter().filter(|(time, _)| range.contains(time)).collect();
+        let has_nulls = sub.downsample.is_some_and(|it| it.fill == super::downsample::Fill::Null);
+        all.push(Group { metric: sub.metric.clone(), tags, aggregated: keys, samples, has_nulls });
+    }
+    Ok(all)
+}

@@ -1,0 +1,109 @@
+//! `/api/suggest`: names of metrics, and keys and values of tags, that begin so.
+
+use super::error;
+use crate::body;
+use crate::host::Host;
+use crate::influx::{Refused, json_answer, string};
+use crate::parameters::Parameters;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Method, Response};
+use coreplane_tsdb::TagFilter;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Names of an answer, if it is not said.
+const NAMES: usize = 25;
+/// Names of an answer at most.
+const NAMES_MAX: usize = 100_000;
+
+#[derive(Debug, Deserialize)]
+struct Asked {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    q: String,
+    max: Option<usize>,
+}
+
+/// The least names that begin so, as many as are asked for.
+struct Names {
+    begin: String,
+    max: usize,
+    found: BTreeSet<Arc<str>>,
+}
+
+impl Names {
+    fn offer(&mut self, name: &Arc<str>) {
+        if !name.starts_with(&self.begin) || self.found.contains(name) {
+            return;
+        }
+        self.found.insert(Arc::clone(name));
+        if self.found.len() > self.max {
+            self.found.pop_last();
+        }
+    }
+}
+
+fn run(host: &Host, asked: Asked) -> Result<Vec<u8>, Refused> {
+    let deadline = Instant::now() + host.options.query_time_max;
+    let max = asked.max.unwrap_or(NAMES).min(NAMES_MAX);
+    let mut names = Names { begin: asked.q, max, found: BTreeSet::new() };
+    let reader = host.store.reader(&host.options.opentsdb_database, None)?;
+    let kind = asked.kind.unwrap_or_default();
+    for metric in reader.measurements() {
+        if Instant::now() > deadline {
+            return Err(Refused::new(504, "there are too many series to look through"));
+        }
+        if kind == "metrics" {
+            names.offer(&metric);
+            continue;
+        }
+        for series in reader.series(&metric, &TagFilter::All) {
+            for (key, value) in &series.tags {
+                names.offer(if kind == "tagk" { key } else { value });
+            }
+        }
+    }
+    let mut out = b"[".to_vec();
+    for (at, name) in names.found.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        string(name, &mut out);
+    }
+    out.push(b']');
+    Ok(out)
+}
+
+async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Refused> {
+    let asked = if request.method() == Method::POST {
+        let (parts, body) = request.into_parts();
+        let mut body = body::collect(host, &parts.headers, body).await?;
+        body.decode(host.options.body_max)?;
+        let wrong = |error| Refused::new(400, format!("Unable to parse the given JSON: {error}"));
+        serde_json::from_slice(&body.bytes).map_err(wrong)?
+    } else {
+        let url = Parameters::of(request.uri().query());
+        let max = url.some("max").map(str::parse).transpose();
+        let max = max.map_err(|_| Refused::new(400, "Unable to parse 'max' as a number"))?;
+        Asked { kind: url.some("type").map(str::to_owned), q: url.get("q").to_owned(), max }
+    };
+    match asked.kind.as_deref() {
+        Some("metrics" | "tagk" | "tagv") => {}
+        Some(other) => return Err(Refused::new(400, format!("Invalid 'type' parameter:{other}"))),
+        None => return Err(Refused::new(400, "Missing 'type' parameter")),
+    }
+    let names = host.run_query(move |host| run(host, asked)).await??;
+    Ok(json_answer(200, names))
+}
+
+/// `/api/suggest`
+pub(crate) async fn suggest(State(host): State<Arc<Host>>, request: Request) -> Response<Body> {
+    match answer(&host, request).await {
+        Ok(response) => response,
+        Err(refused) => error(refused.status, &refused.message, ""),
+    }
+}

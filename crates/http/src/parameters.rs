@@ -1,0 +1,68 @@
+//! Parameters of a URL or of a form: `db=points&precision=ms`.
+
+use std::borrow::Cow;
+
+/// Names and values, decoded, in the order given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// What a URL has behind its question mark.
+    pub(crate) fn of(query: Option<&str>) -> Self {
+        Self::parse(query.unwrap_or_default().as_bytes())
+    }
+
+    /// Of a text `name=value&…`. Bytes that are no UTF-8 become U+FFFD.
+    pub(crate) fn parse(text: &[u8]) -> Self {
+        Self(form_urlencoded::parse(text).map(owned).collect())
+    }
+
+    /// Those of `first`, then these: what `first` has comes before ours.
+    pub(crate) fn behind(self, first: Self) -> Self {
+        let mut all = first.0;
+        all.extend(self.0);
+        Self(all)
+    }
+
+    /// The first value of this name; empty if there is none, as InfluxDB takes it.
+    pub(crate) fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(one, _)| one == name).map_or("", |(_, value)| value)
+    }
+
+    /// The first value of this name, if it is not empty.
+    pub(crate) fn some(&self, name: &str) -> Option<&str> {
+        Some(self.get(name)).filter(|value| !value.is_empty())
+    }
+
+    /// True if the name is there, with whatever value.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(one, _)| one == name)
+    }
+
+    /// All values of this name.
+    pub(crate) fn all<'p>(&'p self, name: &str) -> impl Iterator<Item = &'p str> {
+        self.0.iter().filter(move |(one, _)| one == name).map(|(_, value)| value.as_str())
+    }
+}
+
+fn owned((name, value): (Cow<'_, str>, Cow<'_, str>)) -> (String, String) {
+    (name.into_owned(), value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded() {
+        let found = Parameters::of(Some("db=a+b%20c&q=%22x%22&empty=&flag&db=second"));
+        assert_eq!((found.get("db"), found.get("q")), ("a b c", "\"x\""));
+        assert_eq!(
+            (found.some("empty"), found.has("flag"), found.has("none")),
+            (None, true, false)
+        );
+        assert_eq!(found.all("db").collect::<Vec<_>>(), ["a b c", "second"]);
+        let both = found.behind(Parameters::parse(b"db=form"));
+        assert_eq!(both.get("db"), "form");
+    }
+}

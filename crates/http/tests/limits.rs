@@ -1,0 +1,223 @@
+//! Clients that mean no good, or are merely slow: what each of them gets, and that others are served meanwhile.
+
+mod server;
+
+use coreplane_http::Options;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use server::{Outcome, Served};
+use std::io::Write;
+use std::time::Duration;
+
+fn short(options: Options) -> Options {
+    let moment = Duration::from_millis(200);
+    Options {
+        head_timeout: moment,
+        idle_timeout: moment * 2,
+        stall_timeout: moment,
+        body_timeout: moment * 5,
+        ..options
+    }
+}
+
+fn is_served(served: &Served) -> Outcome<()> {
+    assert_eq!(served.ask("GET", "/ping", b"")?.status, 204);
+    Ok(())
+}
+
+#[test]
+fn requests_that_come_together_are_answered_in_order() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let mut client = served.connect()?;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let requests = [get("/ping?verbose=true"), get("/nothing"), get("/api/version"), get("/ping")];
+    client.send(requests.concat().as_bytes())?;
+    let statuses: Vec<u16> =
+        (0..4).map(|_| Ok(client.answer(false)?.status)).collect::<Outcome<_>>()?;
+    assert_eq!(statuses, [200, 404, 200, 204]);
+    served.stop();
+    Ok(())
+}
+
+#[test]
+fn heads_that_are_wrong_are_refused() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(200_000));
+    let many = format!("GET /ping HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(5_000));
+    for head in [
+        "NONSENSE\r\n\r\n",
+        "GET /ping HTTP/1.1\r\nno colon\r\n\r\n",
+        "GET /ping HTTP/9.9\r\n\r\n",
+        "POST /write?db=d HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        "POST /write?db=d HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "\u{0}\u{1}\u{2}\u{3}\r\n\r\n",
+        &long,
+        &many,
+    ] {
+        let mut client = served.connect()?;
+        // It may be refused before it has come.
+        let _sent = client.send(head.as_bytes()).is_ok();
+        if let Ok(answer) = client.answer(false) {
+            assert!((400..500).contains(&answer.status), "{head:.40}: {answer:?}");
+        }
+        assert!(client.is_ended()?, "{head:.40}");
+    }
+    is_served(&served)
+}
+
+#[test]
+fn slow_clients_are_dropped_and_take_nobodys_thread() -> Outcome<()> {
+    let served = Served::start(short(Options { threads: 1, ..Options::default() }))?;
+    let begins = [
+        "",
+        "G",
+        "GET /ping HTTP/1.1\r\nHost:",
+        "POST /write?db=d HTTP/1.1\r\nContent-Length: 100\r\n\r\nm v=",
+        "POST /write?db=d HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nm",
+        "put m 1 1",
+    ];
+    let mut clients = Vec::new();
+    for begin in begins.iter().cycle().take(60) {
+        let mut client = served.connect()?;
+        client.send(begin.as_bytes())?;
+        clients.push((begin, client));
+    }
+    is_served(&served)?;
+    for (begin, client) in &mut clients {
+        if begin.starts_with("POST") {
+            assert_eq!(client.answer(false)?.status, 408, "{begin}");
+        }
+        assert!(client.is_ended()?, "{begin}");
+    }
+    is_served(&served)
+}
+
+#[test]
+fn a_body_that_trickles_has_its_time() -> Outcome<()> {
+    let served = Served::start(short(Options::default()))?;
+    let mut client = served.connect()?;
+    client.send(b"POST /write?db=d HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")?;
+    // Progress all the time, and the body is not there when its time is over.
+    for _ in 0..200 {
+        if client.send(b"m").is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if let Ok(answer) = client.answer(false) {
+        assert_eq!(answer.status, 408);
+    }
+    assert!(client.is_ended()?);
+    Ok(())
+}
+
+#[test]
+fn bodies_are_bounded_before_and_after_they_are_decoded() -> Outcome<()> {
+    let served = Served::start(Options { body_max: 10_000, ..Options::default() })?;
+    let too_large = vec![b'x'; 10_001];
+    let answer = served.ask("POST", "/write?db=d", &too_large)?;
+    let body = "{\"error\":\"Request Entity Too Large\"}\n";
+    assert_eq!((answer.status, answer.body.as_str()), (413, body));
+    // In chunks it has no length to be refused by.
+    let mut client = served.connect()?;
+    client.send(b"POST /write?db=d HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+    for _ in 0..11 {
+        if client.send(&[b"3e8\r\n", &too_large[..1000], b"\r\n"].concat()).is_err() {
+            break;
+        }
+    }
+    assert_eq!(client.answer(false)?.status, 413);
+    // A bomb.
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    for _ in 0..50 {
+        encoder.write_all(&vec![b' '; 100_000])?;
+    }
+    let bomb = encoder.finish()?;
+    assert!(bomb.len() < 10_000, "{}", bomb.len());
+    for path in ["/write?db=d", "/api/v2/write?bucket=d", "/api/put", "/api/query", "/api/suggest"]
+    {
+        let gzip = [("Content-Encoding", "gzip")];
+        let answer = served.connect()?.ask("POST", path, &gzip, &bomb)?;
+        assert_eq!(answer.status, 413, "{path}: {answer:?}");
+        let answer = served.connect()?.ask("POST", path, &gzip, b"no gzip")?;
+        assert_eq!(answer.status, 400, "{path}: {answer:?}");
+        let other = [("Content-Encoding", "br")];
+        assert_eq!(served.connect()?.ask("POST", path, &other, b"x")?.status, 400, "{path}");
+    }
+    is_served(&served)
+}
+
+#[test]
+fn memory_of_bodies_is_bounded_together() -> Outcome<()> {
+    let served = Served::start(Options { memory_max: 110_000, ..Options::default() })?;
+    let begin = b"POST /write?db=d HTTP/1.1\r\nContent-Length: 50000\r\n\r\n";
+    let mut first = served.connect()?;
+    // All but the last byte.
+    first.send(&[&begin[..], &[b'#'; 49_999]].concat())?;
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        // There is no room beside the first.
+        let answer = served.ask("POST", "/write?db=d", &[b'#'; 50_000])?;
+        if answer.status == 503 {
+            assert!(answer.body.contains("no memory"), "{answer:?}");
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{answer:?}");
+    }
+    first.send(b"#")?;
+    assert_ne!(first.answer(false)?.status, 503);
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while served.ask("POST", "/write?db=d", &[b'#'; 50_000])?.status == 503 {
+        assert!(std::time::Instant::now() < deadline, "the memory is not returned");
+    }
+    Ok(())
+}
+
+#[test]
+fn connections_are_bounded() -> Outcome<()> {
+    let served = Served::start(Options { connections_max: 3, ..Options::default() })?;
+    let mut clients = (0..3).map(|_| served.connect()).collect::<Outcome<Vec<_>>>()?;
+    for client in &mut clients {
+        assert_eq!(client.ask("GET", "/ping", &[], b"")?.status, 204);
+    }
+    let mut fourth = served.connect()?;
+    assert_eq!(fourth.answer(false)?.status, 503);
+    assert!(fourth.is_ended()?);
+    drop(clients);
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while served.ask("GET", "/ping", b"").is_ok_and(|answer| answer.status == 503) {
+        assert!(std::time::Instant::now() < deadline, "places are not returned");
+    }
+    is_served(&served)
+}
+
+#[test]
+fn lines_of_opentsdb_are_bounded() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let mut client = served.connect()?;
+    let _sent = client.send(&[b'p'; 100_000]).is_ok();
+    assert_eq!(client.line()?, "error: the line is too long");
+    assert!(client.is_ended()?);
+    is_served(&served)
+}
+
+#[test]
+fn a_server_that_stops_finishes_what_it_has_begun() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let (mut idle, mut busy) = (served.connect()?, served.connect()?);
+    assert_eq!(idle.ask("GET", "/ping", &[], b"")?.status, 204);
+    busy.send(b"POST /write HTTP/1.1\r\nContent-Length: 5\r\n\r\nm v")?;
+    busy.send(b"POST")?;
+    let mut half = served.connect()?;
+    half.send(b"POST /write?db=d HTTP/1.1\r\nContent-Length: 5\r\n\r\nm")?;
+    std::thread::sleep(Duration::from_millis(100));
+    let stopped = std::thread::spawn(move || served.stop());
+    assert!(idle.is_ended()?);
+    half.send(b" v=1")?;
+    let answer = half.answer(false)?;
+    assert_ne!(answer.status, 408);
+    assert!(half.is_ended()?);
+    drop(busy);
+    stopped.join().map_err(|_| "the server has panicked")?;
+    Ok(())
+}
