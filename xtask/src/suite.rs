@@ -98,7 +98,7 @@ pub(crate) fn machine(root: &Path, tally: &mut Tally) {
 
 /// The clients that the end-to-end tests drive the server with.
 pub(crate) struct Clients {
-    /// To be `PYTHONPATH`, if redis-py had to be fetched.
+    /// To be `PYTHONPATH`, if clients in Python had to be fetched.
     python: Option<PathBuf>,
     /// Those that could not be had. Their tests fail unless they are named here.
     left_out: Vec<&'static str>,
@@ -146,11 +146,7 @@ pub(crate) fn clients(root: &Path, tally: &mut Tally) -> Clients {
             left_out.push(name);
         }
     }
-    let python = redis_py(root).unwrap_or_else(|why| {
-        tally.leave_out("redis-py", why);
-        left_out.push("redis-py");
-        None
-    });
+    let python = python_clients(root, &mut left_out, tally);
     Clients { python, left_out }
 }
 
@@ -180,37 +176,57 @@ fn loops() -> Outcome<()> {
     quiet(Command::new("losetup").arg("-f"))
 }
 
-/// Makes `import redis` work: as it is, or with a copy below `target`, so that nothing of the
+/// Makes `import redis` and `import influxdb` work: as they are, or with copies below `target`, so that nothing of the
 /// user's Python changes (nor does a distribution that forbids pip to change its own, PEP 668,
 /// mind).
-fn redis_py(root: &Path) -> Outcome<Option<PathBuf>> {
+fn python_clients(
+    root: &Path,
+    left_out: &mut Vec<&'static str>,
+    tally: &mut Tally,
+) -> Option<PathBuf> {
     let place = root.join("target/python");
-    // The first that speaks RESP3, which Debian's package does not.
+    let mut is_needed = false;
+    for (name, check, package) in [
+        // The first that speaks RESP3, which Debian's package does not.
+        ("redis-py", "import redis; assert redis.VERSION >= (5,)", "redis>=5"),
+        ("influxdb-python", "import influxdb", "influxdb"),
+    ] {
+        match python_client(&place, check, package) {
+            Ok(is_copy) => is_needed |= is_copy,
+            Err(why) => {
+                tally.leave_out(name, why);
+                left_out.push(name);
+            }
+        }
+    }
+    is_needed.then_some(place)
+}
+
+/// Makes this statement work; true if it needs the copies in `place`.
+fn python_client(place: &Path, check: &str, package: &str) -> Outcome<bool> {
     let imports = |path: Option<&Path>| {
         let mut python = Command::new("python3");
-        python
-            .args(["-c", "import redis; assert redis.VERSION >= (5,)"])
-            .envs(path.map(|path| ("PYTHONPATH", path)));
+        python.args(["-c", check]).envs(path.map(|path| ("PYTHONPATH", path)));
         quiet(&mut python).is_ok()
     };
     if imports(None) {
-        return Ok(None);
+        return Ok(false);
     }
-    if imports(Some(&place)) {
-        return Ok(Some(place));
+    if imports(Some(place)) {
+        return Ok(true);
     }
     let pip = || {
-        println!("installing by pip: redis");
+        println!("installing by pip: {package}");
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&place).arg("redis>=5");
+        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(place).arg(package);
         quiet(&mut pip)
     };
     pip().or_else(|_| {
         apt_install(&["python3-pip"])?;
         pip()
     })?;
-    if imports(Some(&place)) {
-        return Ok(Some(place));
+    if imports(Some(place)) {
+        return Ok(true);
     }
     Err("pip installed it, and yet this python3 cannot import it".into())
 }

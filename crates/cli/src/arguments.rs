@@ -3,6 +3,7 @@
 mod cluster;
 mod matrix;
 mod nbd;
+mod ts;
 
 pub(crate) use cluster::{
     AskedCluster, Cluster, ClusterBackup, ClusterChange, ClusterNode, ClusterRestore,
@@ -10,6 +11,7 @@ pub(crate) use cluster::{
 };
 pub(crate) use matrix::{AddGroup, Looked, Matrix, Replace, Retire, Tended};
 pub(crate) use nbd::{Nbd, NbdGrow, NbdPool, NbdServe};
+pub(crate) use ts::{Http, SeriesBeside, Ts, TsExport, TsGrow, TsImport, TsPool, TsQuery, TsServe};
 
 use crate::geometry::Geometry;
 use crate::terms;
@@ -35,6 +37,7 @@ use std::time::Duration;
 ///   coreplane put --pool /dev/shm/my.pool greeting hello
 ///   coreplane get --pool /dev/shm/my.pool greeting
 ///   coreplane bench --pool /dev/shm/bench.pool --workload a
+///   coreplane ts serve --pool /dev/shm/my.ts       then: influx -execute 'CREATE DATABASE d'
 ///
 /// A pool is open once at a time: while a server runs, talk to the server.
 #[derive(Debug, Parser)]
@@ -101,6 +104,9 @@ pub(crate) enum Command {
     /// Serve a disk of persistent memory to clients of network block devices (NBD), and look after it.
     #[command(subcommand)]
     Nbd(Nbd),
+    /// Serve a time-series store to clients of InfluxDB and OpenTSDB, and look after it.
+    #[command(subcommand)]
+    Ts(Ts),
     /// Measure: YCSB workloads, and the floors that physics sets.
     Bench(Bench),
     /// Print a script that completes this command's arguments in a shell.
@@ -261,6 +267,8 @@ pub(crate) struct Serve {
     pub(crate) metrics: Option<String>,
     #[command(flatten)]
     pub(crate) cluster: ClusterNode,
+    #[command(flatten)]
+    pub(crate) series: SeriesBeside,
 }
 
 #[derive(Debug, Args)]

@@ -63,6 +63,7 @@ fn run(command: Command) -> Outcome {
         Command::Matrix(matrix) => command::matrix::run(&matrix),
         Command::Cluster(cluster) => command::cluster::run(&cluster),
         Command::Nbd(nbd) => command::nbd::run(&nbd),
+        Command::Ts(ts) => command::ts::run(&ts),
         Command::Bench(bench) => command::bench::run(bench),
         Command::Completions { shell } => command::manual::completions(shell),
         Command::Man { directory } => command::manual::man(directory.as_deref()),

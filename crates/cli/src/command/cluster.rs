@@ -92,6 +92,10 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
         let message = "a node of a cluster has one event loop, which is its peers' as well";
         return Err(Failure::new(USAGE, message));
     }
+    if serve.series.http_port.is_some() {
+        let message = "a node of a cluster has no time series beside it: `coreplane ts serve` has";
+        return Err(Failure::new(USAGE, message));
+    }
     let id = serve.cluster.cluster_id.unwrap_or_default();
     let mut peers: BTreeMap<u64, _> = serve.cluster.cluster_peers.iter().copied().collect();
     let Some(listen) = peers.remove(&id) else {
@@ -170,7 +174,8 @@ fn serve_node(
     let leader = Arc::clone(&replica);
     let server = Server::bind_with(config, replica, Some(Box::new(service)))?;
     let engine = format!("node {id} of a cluster, peers on {listen}, map {map}");
-    let place = Place { medium: &medium.name, loses: &medium.power_cut_loses, note: &engine };
+    let place =
+        Place { medium: &medium.name, loses: &medium.power_cut_loses, note: &engine, series: "" };
     serve_until_signal(serve, server, signals, &place, &|| hand_over(&leader))
 }
 

@@ -11,4 +11,5 @@ pub(crate) mod records;
 pub(crate) mod scan;
 pub(crate) mod serve;
 pub(crate) mod transfer;
+pub(crate) mod ts;
 pub(crate) mod verify;

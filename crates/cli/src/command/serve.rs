@@ -2,6 +2,7 @@
 
 use crate::administration::Administered;
 use crate::arguments::Serve;
+use crate::command::ts;
 use crate::failure::{Failure, Outcome};
 use crate::pool;
 use crate::terms;
@@ -36,7 +37,16 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     let store = config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))?;
     pool::warn(&store);
     pool::refuse_device(&store, config.path())?;
-    let served = listen_and_serve(&serve, password, &store, &mut signals);
+    let series = match ts::beside(&serve, password.clone()) {
+        Ok(series) => series,
+        Err(failure) => {
+            store.close()?;
+            return Err(failure);
+        }
+    };
+    let said = series.as_ref().map(ts::Served::said).unwrap_or_default();
+    let served = listen_and_serve(&serve, password, &store, &mut signals, &said);
+    drop(series);
     let closed = store.close();
     served?;
     closed?;
@@ -48,6 +58,7 @@ fn listen_and_serve(
     password: Option<String>,
     store: &Store,
     signals: &mut Signals,
+    series: &str,
 ) -> Result<(), Failure> {
     let config = Config {
         medium: store.medium().name.clone(),
@@ -60,7 +71,7 @@ fn listen_and_serve(
     let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
     let (medium, loses) = (&store.medium().name, store.power_cut_loses());
     let note = if is_degraded { "(degraded)" } else { "" };
-    let place = Place { medium, loses: &loses, note };
+    let place = Place { medium, loses: &loses, note, series };
     serve_until_signal(serve, server, signals, &place, &|| ())
 }
 
@@ -88,6 +99,8 @@ pub(super) struct Place<'p> {
     pub(super) loses: &'p str,
     /// Behind the path of the pool.
     pub(super) note: &'p str,
+    /// What is served beside it, if anything is.
+    pub(super) series: &'p str,
 }
 
 /// Serves until a signal ends it in good order, which is what `leave` is called before.
@@ -133,12 +146,12 @@ fn start_up_line(serve: &Serve, place: &Place<'_>, server: &Server) -> String {
     let mut places: Vec<_> =
         server.local_addr().map(|address| address.to_string()).into_iter().collect();
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
-    let Place { medium, loses, note } = place;
+    let Place { medium, loses, note, series } = place;
     let note = if note.is_empty() { String::new() } else { format!(" {note}") };
     let metrics = server.metrics_addr().map(|address| format!("; metrics on {address}"));
     let metrics = metrics.unwrap_or_default();
     format!(
-        "coreplane {}: medium {medium}, durability {}, a power cut loses {loses}; pool {}{note}{metrics}; ready on {}",
+        "coreplane {}: medium {medium}, durability {}, a power cut loses {loses}; pool {}{note}{metrics}{series}; ready on {}",
         env!("CARGO_PKG_VERSION"),
         terms::durability_name(serve.durability),
         serve.pool.path().display(),

@@ -1,0 +1,272 @@
+//! Time series behind InfluxDB's and OpenTSDB's interfaces.
+
+mod lines;
+mod query;
+
+use crate::arguments::{Http, Serve, Ts, TsGrow, TsPool, TsServe};
+use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
+use crate::progress::Bar;
+use crate::terms;
+use coreplane::MediaChoice;
+use coreplane_http::Server;
+use coreplane_pmem::PoolError;
+use coreplane_tsdb::{Error, Options, Store};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes of the body of a write that is done in the thread of its connection, where a fence is an instruction.
+const INLINE_MAX: usize = 64 << 10;
+
+pub(crate) fn run(ts: &Ts) -> Outcome {
+    match ts {
+        Ts::Serve(serve) => self::serve(serve),
+        Ts::Query(query) => query::run(query),
+        Ts::Import(import) => lines::import(import),
+        Ts::Export(export) => lines::export(export),
+        Ts::Stats(pool) => stats(pool),
+        Ts::Verify(pool) => verify(pool),
+        Ts::Grow(grow) => self::grow(grow),
+    }
+}
+
+/// What went wrong with the store at `path`.
+fn failure_of(error: &Error, path: &Path) -> Failure {
+    let code = match error {
+        Error::Full(_) | Error::Pool(PoolError::NoSpace { .. }) => NO_SPACE,
+        Error::Pool(_) | Error::Pools(_) | Error::Damage(_) => UNUSABLE,
+        Error::NotFound(_) | Error::Input(_) | Error::Limit(_) => REFUSED,
+        _ => FAILED,
+    };
+    Failure::new(code, format!("{}: {error}", path.display()))
+}
+
+fn is_there(path: &Path) -> bool {
+    path.join("q0").exists()
+}
+
+/// Opens a store that has to be there.
+fn open_there(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
+    if !is_there(path) {
+        let message = format!(
+            "{}: there is no time-series store; `coreplane ts serve --pool {0}` makes one",
+            path.display()
+        );
+        return Err(Failure::new(UNUSABLE, message));
+    }
+    // Who looks after a store writes no series of its own kind: there is no limit here but the store's.
+    let options = Options { media: media.clone(), ..Options::default() };
+    Store::open(path, &options).map_err(|error| failure_of(&error, path))
+}
+
+fn open(pool: &TsPool) -> Result<Store, Failure> {
+    open_there(&pool.pool, &pool.media)
+}
+
+/// What a server of time series needs to know.
+struct Service<'s> {
+    path: PathBuf,
+    options: Options,
+    port: u16,
+    http: &'s Http,
+    password: Option<String>,
+    is_protected: bool,
+}
+
+/// A server of time series, which ends in good order when it is dropped.
+pub(crate) struct Served {
+    server: Option<Server>,
+    store: Arc<Store>,
+    path: PathBuf,
+    addresses: String,
+}
+
+impl Served {
+    /// For a line that says what is served besides.
+    pub(crate) fn said(&self) -> String {
+        format!("; time series {}, http on {}", self.path.display(), self.addresses)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+impl Service<'_> {
+    fn start(self) -> Result<Served, Failure> {
+        let Self { path, options, port, http, password, is_protected } = self;
+        let refused = |error: coreplane_http::Error| Failure::new(REFUSED, error.to_string());
+        // A store is not made for a server that cannot be.
+        let listeners = coreplane_http::listen(&http.http_bind, port).map_err(refused)?;
+        if !is_there(&path) {
+            let (size, sets) = (terms::human(options.size), options.sets);
+            eprintln!("coreplane: creating {} ({sets} queue sets of {size})", path.display());
+        }
+        let store = Store::open(&path, &options).map_err(|error| failure_of(&error, &path))?;
+        let store = Arc::new(store);
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let options = coreplane_http::Options {
+            threads: http.http_threads,
+            connections_max: http.http_connections_max,
+            body_max: size(http.http_body_max),
+            memory_max: size(http.http_memory_max),
+            inline_max: if store.is_durable_at_once() { INLINE_MAX } else { 0 },
+            queries_max: http.http_queries_max,
+            query_time_max: http.http_query_time_max,
+            query_bytes_max: size(http.http_query_memory_max),
+            rows_max: http.http_rows_max,
+            idle_timeout: http.http_timeout,
+            user: http.http_user.clone(),
+            password: password.filter(|password| !password.is_empty()),
+            is_protected,
+            opentsdb_database: http.opentsdb_database.clone(),
+            opentsdb_strings_as_numbers: http.opentsdb_strings_as_numbers,
+            ..coreplane_http::Options::default()
+        };
+        let server = Server::start(listeners, Arc::clone(&store), options).map_err(refused)?;
+        let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+        let addresses = addresses.join(" and ");
+        Ok(Served { server: Some(server), store, path, addresses })
+    }
+}
+
+/// Serves time series beside a pool of records, if that is asked for.
+pub(crate) fn beside(serve: &Serve, password: Option<String>) -> Result<Option<Served>, Failure> {
+    let series = &serve.series;
+    let Some(port) = series.http_port else { return Ok(None) };
+    let path = series.ts_pool.clone().unwrap_or_else(|| {
+        let mut path = serve.pool.path().into_os_string();
+        path.push(".ts");
+        path.into()
+    });
+    let options = Options {
+        sets: series.ts_sets,
+        size: series.ts_size,
+        media: serve.pool.media.clone(),
+        policy: series.ts_balance,
+        interval_tag: series.ts_interval_tag.clone(),
+        series_max: series.ts_series_max,
+        ..Options::default()
+    };
+    let is_protected = !serve.no_protected_mode;
+    let service = Service { path, options, port, http: &series.http, password, is_protected };
+    service.start().map(Some)
+}
+
+fn serve(serve: &TsServe) -> Outcome {
+    let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
+    // From here on a signal ends the server in good order.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let options = Options {
+        sets: serve.sets,
+        size: serve.size,
+        media: serve.pool.media.clone(),
+        policy: serve.balance,
+        interval_tag: serve.interval_tag.clone(),
+        series_max: serve.series_max,
+        ..Options::default()
+    };
+    let service = Service {
+        path: serve.pool.pool.clone(),
+        options,
+        port: serve.http_port,
+        http: &serve.http,
+        password,
+        is_protected: !serve.no_protected_mode,
+    };
+    let served = service.start()?;
+    let medium = served.store.medium();
+    let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
+    let mut out = io::stdout().lock();
+    // Whoever started us may have closed it; that is no reason not to serve.
+    let _shown = writeln!(
+        out,
+        "coreplane {}: medium {name}, a power cut loses {loses}; time series {}; ready on {}",
+        env!("CARGO_PKG_VERSION"),
+        served.path.display(),
+        served.addresses,
+    )
+    .and_then(|()| out.flush())
+    .is_ok();
+    drop(out);
+    let _signal = signals.forever().next();
+    drop(served);
+    Ok(0)
+}
+
+fn stats(pool: &TsPool) -> Outcome {
+    let store = open(pool)?;
+    let stats = store.stats();
+    let mut out = io::stdout().lock();
+    let figures = [
+        ("series", stats.series),
+        ("measurements", stats.measurements),
+        ("head_points", stats.head_points),
+        ("head_bytes", stats.head_bytes),
+        ("segments", stats.segments),
+        ("sealed_points", stats.sealed_points),
+        ("sealed_bytes", stats.sealed_bytes),
+        ("used_bytes", stats.used_bytes),
+        ("total_bytes", stats.total_bytes),
+    ];
+    let sets: Vec<_> = store.loads();
+    if pool.json {
+        let mut told: serde_json::Map<_, _> =
+            figures.iter().map(|(name, figure)| ((*name).to_owned(), json!(figure))).collect();
+        told.insert("databases".to_owned(), json!(names_of(&store)));
+        told.insert("sets".to_owned(), json!(sets.len()));
+        writeln!(out, "{}", serde_json::Value::from(told))?;
+        return Ok(0);
+    }
+    for (name, figure) in figures {
+        writeln!(out, "{name:<16} {figure}")?;
+    }
+    writeln!(out, "{:<16} {}", "sets", sets.len())?;
+    writeln!(out, "{:<16} {}", "databases", names_of(&store).join(" "))?;
+    Ok(0)
+}
+
+fn names_of(store: &Store) -> Vec<String> {
+    store.databases().iter().map(ToString::to_string).collect()
+}
+
+fn verify(pool: &TsPool) -> Outcome {
+    let store = open(pool)?;
+    let bar = Bar::new("verify", 0, false);
+    let found = store.verify(&mut |done, total| {
+        bar.show(coreplane::Progress { stage: "verify", done, total });
+    });
+    drop(bar);
+    let found = found.map_err(|error| failure_of(&error, &pool.pool))?;
+    let is_sound = found.is_sound();
+    let (chunks, points, damage) = (found.chunks, found.points, &found.damage);
+    let mut out = io::stdout().lock();
+    if pool.json {
+        let told =
+            json!({ "sound": is_sound, "chunks": chunks, "points": points, "damage": damage });
+        writeln!(out, "{told}")?;
+    } else {
+        for what in damage {
+            writeln!(out, "{what}")?;
+        }
+        let verdict = if is_sound { "sound" } else { "damaged" };
+        writeln!(out, "{chunks} chunks with {points} values read: {verdict}")?;
+    }
+    Ok(if is_sound { 0 } else { failure::NO })
+}
+
+fn grow(grow: &TsGrow) -> Outcome {
+    let path = &grow.pool.pool;
+    let store = open(&grow.pool)?;
+    store.grow(grow.size).map_err(|error| failure_of(&error, path))?;
+    let total = terms::human(store.stats().total_bytes);
+    writeln!(io::stdout(), "{} has {total} now", path.display())?;
+    Ok(0)
+}

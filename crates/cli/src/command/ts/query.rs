@@ -1,0 +1,99 @@
+//! Questions in InfluxQL, to a store or to a server.
+
+use super::{failure_of, open_there};
+use crate::arguments::TsQuery;
+use crate::failure::{FAILED, Failure, Outcome, REFUSED};
+use crate::terms;
+use coreplane_tsdb::influxql::{self, Limits, Request};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub(super) fn run(query: &TsQuery) -> Outcome {
+    match (&query.url, &query.pool) {
+        (Some(url), _) => ask(query, url),
+        (None, Some(pool)) => look(query, pool),
+        (None, None) => Err(Failure::new(REFUSED, "name a store by --pool, or a server by --url")),
+    }
+}
+
+/// Asks the store itself.
+fn look(query: &TsQuery, path: &Path) -> Outcome {
+    let store = open_there(path, &query.media)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let request = Request {
+        text: &query.query,
+        database: query.database.as_deref(),
+        policy: query.policy.as_deref(),
+        now: i64::try_from(now).unwrap_or(i64::MAX),
+        is_read_only: false,
+        limits: Limits {
+            rows_max: usize::MAX,
+            buckets_max: usize::MAX,
+            bytes_max: usize::try_from(query.memory_max).unwrap_or(usize::MAX),
+            deadline: Instant::now() + query.within,
+        },
+    };
+    let answers = influxql::run(&store, &request).map_err(|error| failure_of(&error, path))?;
+    let errors: Vec<String> =
+        answers.iter().filter_map(|answer| answer.outcome.as_ref().err().cloned()).collect();
+    let mut out = io::stdout().lock();
+    coreplane_http::write_answers(answers, query.json, &mut out)?;
+    out.flush()?;
+    match errors.first() {
+        None => Ok(0),
+        Some(error) => Err(Failure::new(REFUSED, error.clone())),
+    }
+}
+
+/// Asks a server, in HTTP/1.0: the answer ends with the connection.
+fn ask(query: &TsQuery, url: &str) -> Outcome {
+    let wrong = || Failure::new(REFUSED, format!("{url}: http://HOST:PORT is a server"));
+    let host = url.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
+    if host.is_empty() || host.contains('/') {
+        return Err(wrong());
+    }
+    let address = if host.contains(':') { host.to_owned() } else { format!("{host}:8086") };
+    let password = query.password_file.as_deref().map(terms::password_in).transpose()?;
+    let mut of_url = form_urlencoded::Serializer::new(String::new());
+    if let Some(password) = &password {
+        of_url.append_pair("u", &query.user).append_pair("p", password);
+    }
+    let of_url = of_url.finish();
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("q", &query.query);
+    let named = [("db", &query.database), ("rp", &query.policy)];
+    for (name, value) in named.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
+        form.append_pair(name, value);
+    }
+    let form = form.finish();
+    let accept = if query.json { "application/json" } else { "application/csv" };
+    let head = format!(
+        "POST /query?{of_url} HTTP/1.0\r\nHost: {host}\r\nAccept: {accept}\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n",
+        form.len()
+    );
+    let failed = |error: io::Error| Failure::new(FAILED, format!("{url}: {error}"));
+    let mut stream = TcpStream::connect(&address).map_err(failed)?;
+    stream.set_read_timeout(Some(query.within + Duration::from_secs(10)))?;
+    stream.write_all([head.as_bytes(), form.as_bytes()].concat().as_slice()).map_err(failed)?;
+    let mut answer = BufReader::new(stream);
+    let mut line = String::new();
+    answer.read_line(&mut line).map_err(failed)?;
+    let status: u16 = line.split(' ').nth(1).and_then(|it| it.parse().ok()).ok_or_else(wrong)?;
+    while !line.trim_end().is_empty() {
+        line.clear();
+        answer.read_line(&mut line).map_err(failed)?;
+    }
+    if status != 200 {
+        let mut said = String::new();
+        answer.take(64 << 10).read_to_string(&mut said).map_err(failed)?;
+        let code = if status < 500 { REFUSED } else { FAILED };
+        return Err(Failure::new(code, format!("{url}: {status}: {}", said.trim())));
+    }
+    let mut out = io::stdout().lock();
+    io::copy(&mut answer, &mut out)?;
+    out.flush()?;
+    Ok(0)
+}
