@@ -26,6 +26,8 @@ use coreplane_pmem::{PageWriter, WriteMode, mutant};
 use std::collections::VecDeque;
 
 mod recovery;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use recovery::Recovered;
 
@@ -340,6 +342,11 @@ impl Log {
                 self.checkpoint_bytes = self.bytes;
                 self.trim(pages, first);
                 Ok(())
+            }
+            // Not begun: the page before goes on.
+            Err(error) if self.next == first => {
+                self.bytes = bytes;
+                Err(error)
             }
             Err(error) => {
                 // Nothing behind the checkpoint's start counts without its end.

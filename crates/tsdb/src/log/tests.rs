@@ -1,0 +1,70 @@
+//! Logs over pools of files, which are opened again after a kill: nothing ends them.
+
+use super::{Log, Recovered};
+use crate::error::{Error, Result};
+use crate::pages::{Pages, Role, Use};
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
+use std::path::{Path, PathBuf};
+
+const PAGE: u32 = 1024;
+const PAGES: u64 = 40;
+
+fn made(path: &Path) -> Pages {
+    let size = PAGES * u64::from(PAGE);
+    let options = Pages::options((1, 0, 1), size, PAGE, MediaChoice::Auto);
+    Pages::open(Pool::create(path, &options).expect("a pool"), true).expect("pages").0
+}
+
+/// Finds a log again: its records, and what is damaged.
+fn found(path: &Path, role: Role) -> Result<(Vec<Vec<u8>>, Vec<String>, Log, Pages)> {
+    let pool = Pool::open(path, &OpenOptions { media: MediaChoice::Auto })?;
+    let (pages, used) = Pages::open(pool, false)?;
+    let mut recovery = pages.space().recovery().expect("the first");
+    let its = used.iter().filter(|(_, used)| used.role == role);
+    let list = its.map(|(page, used)| (used.number, *page)).collect();
+    let mut records = Vec::new();
+    let mut visit = |bytes: &[u8]| {
+        records.push(bytes.to_vec());
+        Ok(())
+    };
+    let Recovered { log, damage } =
+        Log::recover((&pages, &mut recovery), role, list, 0, &mut visit)?;
+    drop(recovery);
+    Ok((records, damage, log, pages))
+}
+
+fn record(at: u8) -> Vec<u8> {
+    vec![at; 200]
+}
+
+fn pool_in(directory: &tempfile::TempDir) -> PathBuf {
+    directory.path().join("pool")
+}
+
+#[test]
+fn a_checkpoint_for_which_there_is_no_page_changes_nothing() {
+    for behind in 1..4 {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = pool_in(&directory);
+        let pages = made(&path);
+        let mut log = Log::new(Role::Catalogue);
+        log.commit(&pages, &record(0), 0).expect("room");
+        let mut others = Vec::new();
+        for number in 0.. {
+            let Some(page) = pages.begin(Use { role: Role::Segment, number }, 1) else { break };
+            others.push(page);
+        }
+        let last = pages.begin(Use { role: Role::Segment, number: 1000 }, 0).expect("the last");
+        let full = log.checkpoint(&pages, std::iter::once(record(9)));
+        assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
+        let page = last.page();
+        drop(last);
+        pages.give_back(&[page]);
+        for at in 1..=behind {
+            log.commit(&pages, &record(at), 0).expect("room");
+        }
+        drop((others, log, pages));
+        let (records, damage, ..) = found(&path, Role::Catalogue).expect("found");
+        assert_eq!((records.len(), damage), (1 + behind as usize, Vec::new()));
+    }
+}
