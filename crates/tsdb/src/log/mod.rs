@@ -17,7 +17,8 @@
 //! # Checkpoints
 //!
 //! A log of a state's changes is written anew when most of it is history: a page that starts a checkpoint, all that lives,
-//! an end of the checkpoint. If that end is there the log begins there, otherwise those pages were never written.
+//! an end of the checkpoint. If that end is there the log begins there, otherwise those pages were never written. What was
+//! before is given back behind that end alone: where it is gone, and the end is not there, that end is damaged.
 
 use crate::error::{Error, Result};
 use crate::pages::{Pages, Role, Use};
@@ -333,7 +334,8 @@ impl Log {
             if self.writer.as_ref().is_none_or(|it| (it.remaining() as usize) < need) {
                 self.turn_page(pages, Kind::Start, 0)?;
             }
-            pages.space().fence()?;
+            // So that the end says that all before it is durable.
+            self.fence(pages)?;
             self.put(pages, Kind::EndOfCheckpoint, &[])?;
             self.fence(pages)
         };

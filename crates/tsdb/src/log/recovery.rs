@@ -1,7 +1,7 @@
 //! A log is found again.
 
 use super::{END, HEADER, Kind, Log, position, record_at};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pages::{Pages, Role};
 use coreplane_pmem::{Pen, Recovery, RecoveryGuard, mutant};
 use std::collections::VecDeque;
@@ -31,6 +31,8 @@ struct Scan {
     places: Vec<Place>,
     /// Up to where the log was durable.
     durable: u64,
+    /// The page before the last checkpoint's start is gone.
+    is_trimmed: bool,
 }
 
 impl Scan {
@@ -39,6 +41,7 @@ impl Scan {
         pages: &Pages,
         guard: &RecoveryGuard<'_>,
         role: Role,
+        list: &[(u64, u32)],
         (number, page): (u64, u32),
     ) {
         let (space, len) = (pages.space(), pages.page_len());
@@ -60,6 +63,12 @@ impl Scan {
             if found.kind == Kind::Start {
                 self.note_before(number, page, found.bytes);
             }
+            if found.kind == Kind::StartOfCheckpoint {
+                let before = found.bytes.try_into().ok().map(u64::from_le_bytes);
+                let is_there = |it: &u64| list.binary_search_by_key(it, |it| it.0).is_ok();
+                let is_first = before == Some(u64::MAX);
+                self.is_trimmed = !is_first && !before.as_ref().is_some_and(is_there);
+            }
             if found.kind == Kind::End {
                 return;
             }
@@ -79,8 +88,9 @@ impl Scan {
         }
     }
 
-    /// Where the log ends: the place of the first record that does not count.
-    fn end(&self) -> usize {
+    /// Where the log ends: the place of the first record that does not count; and whether it ends in a checkpoint that had an
+    /// end once: what it stands for is given back only then.
+    fn end(&self) -> (usize, bool) {
         let is_end = |place: &Place| place.kind.is_none() && place.at >= self.durable;
         let end = self.places.iter().position(is_end).unwrap_or(self.places.len());
         let before = self.places.get(..end).unwrap_or_default();
@@ -88,9 +98,10 @@ impl Scan {
         let is = |kind: Kind| move |place: &Place| place.kind == Some(kind);
         let started = before.iter().rposition(is(Kind::StartOfCheckpoint));
         let ended = before.iter().rposition(is(Kind::EndOfCheckpoint));
-        match started {
-            Some(started) if ended.is_none_or(|ended| ended < started) => started,
-            _ => end,
+        let is_cut = started.is_some_and(|it| ended.is_none_or(|ended| ended < it));
+        match started.filter(|_| is_cut) {
+            Some(started) if !self.is_trimmed || mutant!("tsdb.log.trimmed") => (started, false),
+            _ => (end, is_cut),
         }
     }
 
@@ -107,7 +118,7 @@ impl Log {
     /// `visit`. All that was shown is durable with the next fence of this thread.
     ///
     /// # Errors
-    /// That of `visit`; [`Error::Sync`](crate::Error::Sync).
+    /// That of `visit`; [`Error::Damage`] of a log of a state's changes, which is left as it is; [`Error::Sync`].
     pub(crate) fn recover(
         (pages, recovery): (&Pages, &mut Recovery),
         role: Role,
@@ -121,15 +132,15 @@ impl Log {
         pages.give_up(list.into_iter().map(|(_, page)| page));
         let len = pages.page_len();
         let mut scan = Scan::default();
-        let (start, end);
+        let (start, end, is_broken);
         {
             for (_, page) in &live {
                 // Nobody else has it.
                 let _is_its = recovery.adopt(*page, len);
             }
             let guard = recovery.pin();
-            live.iter().for_each(|it| scan.page(pages, &guard, role, *it));
-            end = scan.end();
+            live.iter().for_each(|it| scan.page(pages, &guard, role, &live, *it));
+            (end, is_broken) = scan.end();
             start = scan.start(end);
             let records = scan.places.get(start..end).unwrap_or_default();
             for place in records.iter().filter(|it| it.kind == Some(Kind::Data)) {
@@ -140,6 +151,11 @@ impl Log {
         }
         let mut log = Self { next, ..Self::new(role) };
         let counted = scan.places.get(start..end).unwrap_or_default();
+        let damage = damage_of(role, counted, scan.places.get(end).filter(|_| is_broken));
+        // Without a part of it the state is another one: nothing is done that takes more away.
+        if let Some(what) = damage.first().filter(|_| role != Role::Head) {
+            return Err(Error::Damage(what.clone()));
+        }
         let (from, to) = (counted.first(), counted.last());
         let (from, to) = (from.map_or(u64::MAX, |it| it.at), to.map_or(0, |it| it.at));
         let is_live = |(number, _): &(u64, u32)| {
@@ -164,14 +180,7 @@ impl Log {
         }
         pages.space().fence()?;
         log.note_durable(log.tail());
-        let gaps = counted.iter().filter(|place| place.kind.is_none());
-        let say = |place: &Place| {
-            format!(
-                "the {role:?} log at {:x}, byte {} of page {}",
-                place.at, place.within, place.page
-            )
-        };
-        Ok(Recovered { log, damage: gaps.map(say).collect() })
+        Ok(Recovered { log, damage })
     }
 
     /// Ends the page in which the log ends, so that nothing behind that is ever taken for a part of it.
@@ -192,4 +201,13 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// The unsound places among these that count, and the one in which a checkpoint that had an end is broken off.
+fn damage_of(role: Role, counted: &[Place], broken: Option<&Place>) -> Vec<String> {
+    let gaps = counted.iter().filter(|place| place.kind.is_none()).chain(broken);
+    let say = |place: &Place| {
+        format!("the {role:?} log at {:x}, byte {} of page {}", place.at, place.within, place.page)
+    };
+    gaps.map(say).collect()
 }

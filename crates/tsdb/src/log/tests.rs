@@ -68,3 +68,35 @@ fn a_checkpoint_for_which_there_is_no_page_changes_nothing() {
         assert_eq!((records.len(), damage), (1 + behind as usize, Vec::new()));
     }
 }
+
+/// The log begins with its checkpoint when it is killed, before anything says that this is durable.
+#[test]
+fn a_flipped_bit_in_a_checkpoint_is_said_each_time_and_loses_nothing_else() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = pool_in(&directory);
+    let pages = made(&path);
+    let mut log = Log::new(Role::Manifest);
+    (0..9).for_each(|at| log.commit(&pages, &record(at), 0).expect("room"));
+    log.checkpoint(&pages, (10..17).map(record)).expect("room");
+    let its: Vec<u32> = log.page_list().collect();
+    assert!(its.len() > 1);
+    drop((log, pages));
+    let whole = std::fs::read(&path).expect("a pool");
+    for page in its {
+        let start = page as usize * PAGE as usize;
+        let written = (start..start + PAGE as usize).filter(|at| at % 29 == 0);
+        for at in written {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            std::fs::write(&path, &bytes).expect("written");
+            for _ in 0..2 {
+                match found(&path, Role::Manifest) {
+                    Ok((records, damage, ..)) => {
+                        assert!(records.len() == 7 || !damage.is_empty(), "byte {at} {records:?}");
+                    }
+                    Err(error) => assert!(matches!(error, Error::Damage(_)), "{error}"),
+                }
+            }
+        }
+    }
+}

@@ -39,7 +39,7 @@ impl Opening {
     /// Finds a log again; its records are shown to `visit`.
     ///
     /// # Errors
-    /// That of `visit`; [`Error::Sync`].
+    /// That of `visit`; [`Error::Damage`] of any but the head's; [`Error::Sync`].
     pub(crate) fn log(
         &mut self,
         role: Role,
@@ -54,22 +54,12 @@ impl Opening {
         Ok(log)
     }
 
-    /// Fails if a log that was found is damaged.
-    ///
-    /// # Errors
-    /// [`Error::Damage`].
-    pub(crate) fn expect_sound(&self) -> Result<()> {
-        self.damage.first().map_or(Ok(()), |damage| Err(Error::Damage(damage.clone())))
-    }
-
     /// Finds manifest, segments and head again. Rows and chunks that are not live are left out.
     ///
     /// # Errors
     /// [`Error::Damage`] of a manifest; [`Error::Sync`].
     pub(crate) fn finish(mut self, is_live: IsLive<'_>) -> Result<Set> {
         let manifest = Manifest::recover(|visit| self.log(Role::Manifest, 0, visit))?;
-        // Otherwise it is not known which segments there are.
-        self.expect_sound()?;
         let (segments, next) = self.segments(&manifest.segments);
         let mut head = Head::default();
         let log = self.log(Role::Head, manifest.log_from, |record| {

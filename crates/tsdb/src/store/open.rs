@@ -103,7 +103,6 @@ impl Store {
         let first = openings.first_mut();
         let first = first.ok_or_else(|| Error::Pools("the store has no queue set".to_owned()))?;
         names.recover(|visit| first.log(Role::Catalogue, 0, visit))?;
-        first.expect_sound()?;
         let catalogue = names.read();
         let (next, is_older) = (catalogue.next(), AtomicBool::new(false));
         let is_live = |shard, series| {

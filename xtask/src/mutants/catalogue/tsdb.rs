@@ -6,6 +6,7 @@ const CRASHES: Suite = Suite::of("coreplane-tsdb", "crashes", &[]);
 const DROPS: Suite = Suite::of("coreplane-tsdb", "crashes", &["dropped", "over"]);
 const STORIES: Suite = Suite::of("coreplane-tsdb", "stories", &[]);
 const DAMAGE: Suite = Suite::of("coreplane-tsdb", "damage", &[]);
+const LOGS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["log::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.publish.early", "points are seen before they are durable", CRASHES).quick(),
@@ -23,6 +24,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("tsdb.log.cut", "a log ends at an end that another thread has not fenced", CRASHES),
     Mutant::new("tsdb.log.left", "a log is ended while pages behind that end count", CRASHES),
+    Mutant::new("tsdb.log.trimmed", "a damaged checkpoint is taken for one that never was", LOGS),
     Mutant::new("tsdb.sync.wait", "a write does not wait for its sync", CRASHES),
     Mutant::new("tsdb.chunk.flush", "a chunk that is not written back", CRASHES),
     Mutant::new("tsdb.names.early", "names are seen before they are durable", CRASHES),
