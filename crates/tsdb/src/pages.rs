@@ -10,8 +10,9 @@
 //! ```
 //!
 //! A page is what its word says, and that alone: a page that is used for something else gets another word. The number is that
-//! of the page within its log, or the segment and the page within it; none is ever given twice, so that a page that belongs
-//! to nothing any more is seen to. The seal is a checksum of page, role and number. A flipped bit is set right; a word that
+//! of the page within its log, or the segment and the page within it. The number of a page of a log is never given twice, so
+//! that no record of before is taken for one of now: the word of a page that was taken shortly before a cut may be lost, while
+//! records are there that nobody has acknowledged. So numbers are set aside, many at once, in the pool's root. The seal is a checksum of page, role and number. A flipped bit is set right; a word that
 //! is damaged beyond that has its page set aside.
 
 use crate::error::{Error, Result};
@@ -48,7 +49,13 @@ pub(crate) const KIND: &str = "tsdb";
 const WORD: u64 = 8;
 const NUMBER_BITS: u32 = 44;
 const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
+/// Numbers of pages of logs: less than this.
+pub(crate) const LOG_PAGES_MAX: u64 = 1 << 40;
 const ROLE_BITS: u32 = 4;
+/// Numbers of pages of logs that are set aside at once.
+const NUMBERS: u64 = 1 << 16;
+/// Where in the root it is up to which they are.
+const NUMBERS_WORD: usize = 0;
 /// Pages that a pool may grow to: so many times those with which it was made, or so many, if that is more.
 const GROWTH: u64 = 16;
 const GROWTH_MIN: u64 = 1 << 14;
@@ -125,6 +132,10 @@ pub(crate) struct Pages {
     /// Pages that the table has words for.
     capacity: u64,
     free: Mutex<Vec<u32>>,
+    /// The first number of a page of a log that was never given when the pool was opened.
+    first_number: u64,
+    /// The first one that is not set aside; whoever has it sets more aside.
+    numbers: Mutex<u64>,
     /// What checksums of this pool begin with.
     seed: u32,
 }
@@ -176,7 +187,10 @@ impl Pages {
         }
         let seed = crc32c_append(0, &pool.uuid());
         let capacity = table_pages * page_len / WORD;
-        let mut pages = Self { pool, table, capacity, free: Mutex::default(), seed };
+        let first_number = pool.root()[NUMBERS_WORD];
+        let (free, numbers) = (Mutex::default(), Mutex::new(first_number));
+        let mut pages = Self { pool, table, capacity, free, first_number, numbers, seed };
+        pages.set_aside(first_number)?;
         let used = pages.look(behind as u32);
         Ok((pages, used))
     }
@@ -219,6 +233,30 @@ impl Pages {
     /// The pool.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The first number of a page of a log that was never given when the pool was opened.
+    pub(crate) fn first_number(&self) -> u64 {
+        if mutant!("tsdb.page.number") { 0 } else { self.first_number }
+    }
+
+    /// Sees to it that this number of a page of a log is not given again after an opening.
+    ///
+    /// # Errors
+    /// [`Error::Pool`]; [`Error::Limit`].
+    pub(crate) fn set_aside(&self, number: u64) -> Result<()> {
+        let mut numbers = spin::lock(&self.numbers);
+        if number < *numbers {
+            return Ok(());
+        }
+        if number >= LOG_PAGES_MAX {
+            return Err(Error::Limit("all numbers of pages are used up".to_owned()));
+        }
+        let mut root = self.pool.root();
+        root[NUMBERS_WORD] = number + NUMBERS;
+        self.pool.set_root(root)?;
+        *numbers = number + NUMBERS;
+        Ok(())
     }
 
     /// Its bytes.

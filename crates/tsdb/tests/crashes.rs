@@ -482,3 +482,44 @@ fn what_a_cut_has_left_does_not_come_back_behind_a_newer_point() {
     }
     assert!(cuts > 100, "{cuts}");
 }
+
+/// A write of several records of one length is cut off when it has begun a page, whose use may be forgotten while its records
+/// are there. A shorter one to the same place follows, in a page that is begun in the same place.
+#[test]
+fn a_page_that_a_cut_has_forgotten_does_not_come_back_behind_a_newer_point() {
+    const LARGE: u32 = 64 << 10;
+    let story = Story { rounds: 0, pages: 60 * u64::from(LARGE / PAGE), ..Story::new(1, 1) };
+    let options = Options { page_len: LARGE, head_bytes: 1 << 20, ..story.options() };
+    // A record has 546 of them.
+    let points = |value: i64, records: usize| -> Vec<(Place, i64)> {
+        vec![(("m0,n=1".to_owned(), "a".to_owned(), 1), value); records * 546]
+    };
+    for model in BOTH {
+        let sim_options = SimOptions { page_size: LARGE, ..story.sim_options(model) };
+        let sim = Sim::new(&sim_options).expect("memory");
+        let store = Store::simulated_create(sim.spaces(), &options).expect("a store");
+        store.create_database("db").expect("a database");
+        // The log has pages 4 to 7: the word of the next one is the first of a line.
+        for _ in 0..4 {
+            assert!(story.write(&store, &points(1, 3)).expect("written"));
+        }
+        let before = sim.events();
+        assert!(story.write(&store, &points(2, 3)).expect("written"));
+        let (word, mut forgot) = (u64::from(LARGE) + 8 * 8, 0);
+        for events in before..sim.events() {
+            let mut image = sim.crash_at(events, Eviction::Everything);
+            forgot += u32::from(image.word(word) != 0);
+            image.fill_line(word, 0);
+            let cut = image.reopen().expect("memory");
+            let store = Store::simulated_open(cut.spaces(), &options).expect("opened");
+            assert!(story.write(&store, &points(3, 1)).expect("written"));
+            let cut = cut.crash(Eviction::Nothing).reopen().expect("memory");
+            let store = Store::simulated_open(cut.spaces(), &options).expect("opened");
+            assert_eq!(store.damage().next(), None, "{model:?} {events}");
+            let found = places(&store.reader("db", None).expect("a reader")).expect("points");
+            let place = ("m0,n=1".to_owned(), "a".to_owned(), 1);
+            assert_eq!(found.get(&place), Some(&3), "{model:?} {events}");
+        }
+        assert!(forgot > 0, "{model:?}");
+    }
+}

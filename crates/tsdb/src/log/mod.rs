@@ -211,6 +211,7 @@ impl Log {
     /// Ends the page, and begins another.
     fn turn_page(&mut self, pages: &Pages, kind: Kind, reserve: usize) -> Result<()> {
         let number = self.next;
+        pages.set_aside(number)?;
         let use_of = Use { role: self.role, number };
         let Some(writer) = pages.begin(use_of, reserve) else {
             return Err(Error::Full("no page is free".to_owned()));

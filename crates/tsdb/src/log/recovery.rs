@@ -127,7 +127,8 @@ impl Log {
         mut visit: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<Recovered> {
         list.sort_unstable();
-        let next = list.last().map_or(0, |(number, _)| number + 1).max(first);
+        let next = list.last().map_or(0, |(number, _)| number + 1);
+        let next = next.max(first).max(pages.first_number());
         let live = list.split_off(list.partition_point(|(number, _)| *number < first));
         pages.give_up(list.into_iter().map(|(_, page)| page));
         let len = pages.page_len();

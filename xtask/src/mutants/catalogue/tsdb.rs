@@ -15,6 +15,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.series.reused", "the number of a series is given twice", DROPS),
     Mutant::new("tsdb.drop.forgotten", "a shard that was dropped is back after a cut", DROPS),
     Mutant::new("tsdb.page.word", "a page whose use nobody wrote down", CRASHES),
+    Mutant::new("tsdb.page.number", "the number of a page of a log is given twice", CRASHES),
     Mutant::new("tsdb.log.flush", "a record that is not written back", CRASHES),
     Mutant::new("tsdb.log.fence", "a record is acknowledged before it is durable", CRASHES),
     Mutant::new(
