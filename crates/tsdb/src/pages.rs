@@ -12,8 +12,10 @@
 //! A page is what its word says, and that alone: a page that is used for something else gets another word. The number is that
 //! of the page within its log, or the segment and the page within it. The number of a page of a log is never given twice, so
 //! that no record of before is taken for one of now: the word of a page that was taken shortly before a cut may be lost, while
-//! records are there that nobody has acknowledged. So numbers are set aside, many at once, in the pool's root. The seal is a checksum of page, role and number. A flipped bit is set right; a word that
-//! is damaged beyond that has its page set aside.
+//! records are there that nobody has acknowledged. So numbers are set aside, many at once, in the pool's root.
+//!
+//! The seal is a checksum of page, role and number. A flipped bit is set right; a word that is damaged beyond that is said, and
+//! its page left alone.
 
 use crate::error::{Error, Result};
 use coreplane_pmem::checksum::crc32c_append;

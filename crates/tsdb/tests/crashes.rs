@@ -523,3 +523,22 @@ fn a_page_that_a_cut_has_forgotten_does_not_come_back_behind_a_newer_point() {
         assert!(forgot > 0, "{model:?}");
     }
 }
+
+/// Names that are made behind a sync that has failed.
+#[test]
+fn a_store_whose_sync_has_failed_can_be_opened_again() {
+    let story = Story::new(1, 2);
+    let sim = Sim::new(&story.sim_options(Model::File)).expect("memory");
+    let store = Store::simulated_create(sim.spaces(), &story.options()).expect("a store");
+    store.create_database("db").expect("a database");
+    let point = |at: i64| vec![((format!("m{at}"), "a".to_owned(), at), at)];
+    assert!(story.write(&store, &point(1)).expect("written"));
+    sim.fail_syncs();
+    for at in 2..5 {
+        assert!(matches!(story.write(&store, &point(at)), Err(Error::Sync(_))));
+    }
+    let cut = sim.crash(Eviction::Everything).reopen().expect("memory");
+    let store = Store::simulated_open(cut.spaces(), &story.options()).expect("opened");
+    let found = places(&store.reader("db", None).expect("a reader")).expect("points");
+    assert_eq!(found.get(&("m1".to_owned(), "a".to_owned(), 1)), Some(&1));
+}

@@ -98,6 +98,10 @@ impl Names {
         draw: impl FnOnce(&mut Draft<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut log = spin::lock(&self.log);
+        // Behind one that failed the log may have changes that are not made here, and the same numbers.
+        if !mutant!("tsdb.names.failed") {
+            pages.space().check_sync()?;
+        }
         let (changes, drawn) = {
             let (catalogue, mut devices) = (self.read(), spin::lock(&self.devices));
             let mut draft = Draft::new(&catalogue, &mut devices);

@@ -29,6 +29,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tsdb.sync.wait", "a write does not wait for its sync", CRASHES),
     Mutant::new("tsdb.chunk.flush", "a chunk that is not written back", CRASHES),
     Mutant::new("tsdb.names.early", "names are seen before they are durable", CRASHES),
+    Mutant::new("tsdb.names.failed", "names are made behind a sync that has failed", CRASHES),
     Mutant::new(
         "tsdb.merge.fence",
         "segments go before the one that replaces them is durable",
