@@ -320,3 +320,36 @@ fn a_full_pool_loses_nothing() {
     store.merge().expect("there is room for what is left");
     store.write("db", None, &[point("m,a=1", 1, &[("f", 1.0)])]).expect("there is room again");
 }
+
+#[test]
+fn pools_without_the_first_one_are_not_made_anew() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    drop(store);
+    // Its making was cut off.
+    std::fs::remove_file(path.join("q0")).expect("removed");
+    std::fs::write(path.join("q2"), [0; 4096]).expect("written");
+    let store = Store::open(&path, &options()).expect("a store");
+    store.create_database("db").expect("a database");
+    let points: Vec<Point<'_>> =
+        (0..9).map(|at| point(&format!("m,a={at}"), at, &[("f", 1.0)])).collect();
+    store.write("db", None, &points).expect("written");
+    drop(store);
+    let away = directory.path().join("q0");
+    std::fs::rename(path.join("q0"), &away).expect("moved");
+    for _ in 0..2 {
+        let refused = Store::open(&path, &options());
+        assert!(matches!(refused, Err(Error::Pools(_))));
+    }
+    std::fs::rename(&away, path.join("q0")).expect("moved");
+    let store = Store::open(&path, &options()).expect("opened");
+    assert_eq!(all(&store, "m", "f").len(), 9);
+    drop(store);
+    // Something else that has the name of a pool.
+    let other = directory.path().join("other");
+    std::fs::create_dir(&other).expect("a directory");
+    std::fs::write(other.join("q1"), "mine").expect("written");
+    assert!(Store::open(&other, &options()).is_err());
+    assert_eq!(std::fs::read(other.join("q1")).expect("there"), b"mine");
+}

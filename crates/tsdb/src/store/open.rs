@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::pages::{Pages, Role};
 use crate::set::{Opening, Set};
-use coreplane_pmem::{OpenOptions, Pool, Space};
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool, PoolError, Space};
 use std::hash::{BuildHasher, RandomState};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -20,6 +21,20 @@ const SETS_MAX: u32 = 64;
 
 fn path_of(directory: &Path, set: u32) -> PathBuf {
     directory.join(format!("q{set}"))
+}
+
+/// True if a pool was never used, or its making was cut off: what it begins with is written last.
+fn is_unused(path: &Path, media: MediaChoice) -> Result<bool> {
+    let is_blank = || -> Result<bool> {
+        let mut first = Vec::new();
+        std::fs::File::open(path)?.take(8).read_to_end(&mut first)?;
+        Ok(first.iter().all(|byte| *byte == 0))
+    };
+    match Pool::open(path, &OpenOptions { media }) {
+        Ok(pool) => Ok(Pages::open(pool, false)?.1.is_empty()),
+        Err(PoolError::NotAPool(_)) => is_blank(),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Options {
@@ -56,6 +71,7 @@ impl Store {
             coreplane_pmem::pool::sync_directory(directory)?;
         }
         let store = RandomState::new().hash_one(directory).max(1);
+        Self::remove_left(directory, options)?;
         let mut openings = Vec::new();
         // The first one last: a store whose making was cut off has none.
         for set in (0..options.sets).rev() {
@@ -63,14 +79,24 @@ impl Store {
             let identity = (store, set, options.sets);
             let made =
                 Pages::options(identity, options.size, options.page_len, options.media.clone());
-            if path.exists() {
-                // Of a making that was cut off.
-                std::fs::remove_file(&path)?;
-            }
             openings.push(Opening::new(Pool::create(&path, &made)?, true)?);
         }
         openings.reverse();
         Ok(openings)
+    }
+
+    /// Removes pools of a making that was cut off: nothing was ever put there.
+    fn remove_left(directory: &Path, options: &Options) -> Result<()> {
+        let paths = (0..SETS_MAX).map(|set| path_of(directory, set));
+        let left: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
+        for path in &left {
+            if !is_unused(path, options.media.clone())? {
+                let (path, first) = (path.display(), path_of(directory, 0));
+                let what = format!("{path} is there, and {} is missing", first.display());
+                return Err(Error::Pools(what));
+            }
+        }
+        left.iter().try_for_each(|path| Ok(std::fs::remove_file(path)?))
     }
 
     fn find(directory: &Path, options: &Options) -> Result<Vec<Opening>> {
