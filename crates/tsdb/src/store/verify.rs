@@ -32,16 +32,17 @@ impl Store {
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Findings> {
         let mut findings = Findings::default();
         findings.damage.extend(self.damage().map(str::to_owned));
-        let views: Vec<_> =
-            self.shared.sets.iter().map(|set| (set, set.pages.space().pin(), set.view())).collect();
+        let views: Vec<_> = self.shared.sets.iter().map(|set| (set, set.view())).collect();
         let total = views
             .iter()
-            .flat_map(|(_, _, view)| view.segments.values())
+            .flat_map(|(_, view)| view.segments.values())
             .map(|it| it.len() as u64)
             .sum();
         let mut done = 0;
-        for (set, guard, view) in &views {
+        for (set, view) in &views {
             for segment in view.segments.values().flatten() {
+                // Its own: the view has its pages, and others are given back meanwhile.
+                let guard = &set.pages.space().pin();
                 for at in 0..segment.info.entries {
                     let entry = segment.entry(&set.pages, guard, at);
                     let chunk =
