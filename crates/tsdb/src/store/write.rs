@@ -34,7 +34,8 @@ struct Rows<'w, 'p> {
     oldest: i64,
     batches: Vec<Batch>,
     outcome: Outcome,
-    /// Points before this place have had their names made, but for those that are refused, with the reasons.
+    /// Points before this place have had their names made, but for those that are refused, with the reasons,
+    /// ascending.
     named: usize,
     refused: Vec<(usize, String)>,
     /// Of the last point.
@@ -113,7 +114,8 @@ impl<'w, 'p> Rows<'w, 'p> {
                 Err(Stop::Rejected(why)) => self.outcome.rejected.push((at, why)),
                 Err(Stop::Unknown) if at < self.named => {
                     // They could not be made, or are dropped again.
-                    let refused = self.refused.iter().find(|(place, _)| *place == at);
+                    let refused = self.refused.binary_search_by_key(&at, |(place, _)| *place);
+                    let refused = refused.ok().and_then(|it| self.refused.get(it));
                     let why = refused.map_or("its series was dropped", |(_, why)| why);
                     self.outcome.rejected.push((at, why.to_owned()));
                 }
