@@ -78,9 +78,10 @@ impl<'p> SegmentWriter<'p> {
         let has_room = |it: &PageWriter| it.remaining() as usize >= bytes.len().next_multiple_of(8);
         if !self.written.last().is_some_and(has_room) {
             let ordinal = self.written.len() as u32;
-            let writer = self.pages.begin(use_of(self.number, ordinal), RESERVE);
             let full = || Error::Full("no page is free for sealed points".to_owned());
-            self.written.push(writer.filter(|_| ordinal < PAGES_MAX).ok_or_else(full)?);
+            let use_of = (ordinal < PAGES_MAX).then(|| use_of(self.number, ordinal));
+            let writer = use_of.and_then(|it| self.pages.begin(it, RESERVE));
+            self.written.push(writer.ok_or_else(full)?);
         }
         let page = self.written.len() as u32 - 1;
         let too_long = || Error::Full("a chunk is larger than a page".to_owned());
