@@ -542,3 +542,36 @@ fn a_store_whose_sync_has_failed_can_be_opened_again() {
     let found = places(&store.reader("db", None).expect("a reader")).expect("points");
     assert_eq!(found.get(&("m1".to_owned(), "a".to_owned(), 1)), Some(&1));
 }
+
+/// Points for which there was no room to be sealed, and others that came behind them.
+#[test]
+fn all_points_are_sealed_once_there_is_room() {
+    let story = Story { pages: 400, ..Story::new(1, 1) };
+    let options = Options { head_bytes: 1 << 20, ..story.options() };
+    let sim = Sim::new(&story.sim_options(Model::X86)).expect("memory");
+    let store = Store::simulated_create(sim.spaces(), &options).expect("a store");
+    let write = |database: &str, range: std::ops::Range<i64>| -> Result<(), Error> {
+        let texts: Vec<String> = range.map(|at| format!("m,n={at}")).collect();
+        let point = |text| Point {
+            series: SeriesKey::of_text(text).expect("a key"),
+            fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
+            time: 1,
+        };
+        let points: Vec<Point<'_>> = texts.iter().map(|text| point(text)).collect();
+        store.write(database, None, &points).map(drop)
+    };
+    for database in ["old", "db"] {
+        store.create_database(database).expect("a database");
+    }
+    write("old", 0..1300).expect("room");
+    store.seal().expect("room");
+    write("db", 0..600).expect("room");
+    assert!(matches!(store.seal(), Err(Error::Full(_))), "{:?}", store.stats());
+    store.drop_database("old").expect("dropped");
+    // Gives back what the database had, behind that.
+    assert!(store.seal().is_err());
+    write("db", 0..1).expect("room");
+    store.seal().expect("room");
+    assert_eq!(store.stats().head_points, 0);
+    store.check_pages().expect("pages");
+}

@@ -118,3 +118,36 @@ fn a_flipped_bit_is_set_right_or_said() {
     }
     assert!(said > 100, "{said}");
 }
+
+/// Where the pages of segments begin, by the table of pages.
+fn segments(pool: &[u8]) -> Vec<usize> {
+    let words = pool[4096..].as_chunks::<8>().0.iter().take(256);
+    let words = words.map(|word| u64::from_le_bytes(*word)).enumerate();
+    words.filter(|(_, word)| word >> 44 & 15 == 4).map(|(page, _)| page * 4096).collect()
+}
+
+#[test]
+fn a_damaged_chunk_holds_up_nothing_else() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &Options { head_bytes: 1 << 30, ..options() }).expect("a store");
+    store.create_database("db").expect("a database");
+    let write = |at: i64| {
+        store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
+        assert!(store.stats().head_points > 0);
+        let sealed = store.seal();
+        assert_eq!(store.stats().head_points, 0, "{at} {sealed:?}");
+        sealed
+    };
+    (0..3).for_each(|at| write(at).expect("sealed"));
+    let file = path.join("q0");
+    let mut bytes = std::fs::read(&file).expect("a pool");
+    let at = segments(&bytes)[0];
+    bytes[at] ^= 1;
+    let pool = std::fs::File::options().write(true).open(&file).expect("a pool");
+    std::os::unix::fs::FileExt::write_all_at(&pool, &bytes[at..=at], at as u64).expect("written");
+    let said = write(3);
+    assert!(matches!(said, Err(Error::Damage(_))), "{said:?}");
+    (4..9).for_each(|at| write(at).expect("sealed"));
+    assert!(!store.verify(&mut |_, _| {}).expect("findings").is_sound());
+}

@@ -7,11 +7,11 @@
 use super::Set;
 use super::seal::IsLive;
 use crate::catalogue::{FieldId, SeriesId};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::Edit;
 use crate::merge::merged;
 use crate::rows::ShardId;
-use crate::segment::{Entry, Fresh, POINTS_MAX, Segment, SegmentWriter};
+use crate::segment::{Entry, Fresh, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter};
 use crate::value::Block;
 use coreplane_pmem::{mutant, spin};
 use std::collections::BTreeMap;
@@ -26,17 +26,22 @@ fn tier(segment: &Segment) -> u32 {
 }
 
 /// Those of a shard that are to be one: some that follow each other, none of a higher tier than the first; all, if the shard
-/// `is_cold` and none will come.
-fn choose(segments: &[Arc<Segment>], is_cold: bool) -> &[Arc<Segment>] {
-    if is_cold && segments.len() > 1 {
+/// `is_cold` and none will come. None for which there is no room in so many pages.
+fn choose(segments: &[Arc<Segment>], is_cold: bool, room: u64) -> &[Arc<Segment>] {
+    let fits = |list: &[Arc<Segment>]| {
+        let pages: u64 = list.iter().map(|it| u64::from(it.info.pages)).sum();
+        pages <= room.min(u64::from(PAGES_MAX))
+    };
+    if is_cold && segments.len() > 1 && fits(segments) {
         return segments;
     }
     for from in 0..segments.len() {
         let Some(rest) = segments.get(from..) else { break };
         let Some(first) = rest.first() else { break };
         let count = rest.iter().take_while(|it| tier(it) <= tier(first)).count();
-        if count >= FAN_IN {
-            return rest.get(..count).unwrap_or_default();
+        let found = rest.get(..count).unwrap_or_default();
+        if count >= FAN_IN && fits(found) {
+            return found;
         }
     }
     &[]
@@ -50,8 +55,8 @@ impl Set {
     /// there is nothing to do.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full), after which nothing has changed; [`Error::Damage`](crate::Error::Damage),
-    /// [`Error::Sync`](crate::Error::Sync).
+    /// [`Error::Full`], after which nothing has changed; [`Error::Damage`], after which the shard stays as it is;
+    /// [`Error::Sync`].
     pub(crate) fn merge(
         &self,
         is_shard_live: &dyn Fn(ShardId) -> bool,
@@ -65,10 +70,16 @@ impl Set {
                 self.replace(segments, None)?;
                 return Ok(true);
             }
-            let chosen = choose(segments, is_cold(*shard));
+            if spin::lock(&self.damaged).contains(shard) {
+                continue;
+            }
+            let chosen = choose(segments, is_cold(*shard), self.pages.free_count() as u64);
             if !chosen.is_empty() {
-                let fresh = self.write_merged(*shard, chosen, is_live)?;
-                self.replace(chosen, fresh)?;
+                let fresh = self.write_merged(*shard, chosen, is_live);
+                if let Err(Error::Damage(_)) = fresh {
+                    spin::lock(&self.damaged).insert(*shard);
+                }
+                self.replace(chosen, fresh?)?;
                 return Ok(true);
             }
         }

@@ -31,7 +31,7 @@ use crate::rows::{Batch, ShardId};
 use crate::segment::Segment;
 use coreplane_pmem::{mutant, spin};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -75,6 +75,8 @@ pub(crate) struct Set {
     /// Of the one who seals or merges.
     upkeep: Mutex<()>,
     next_segment: AtomicU32,
+    /// Shards that cannot be merged.
+    damaged: Mutex<BTreeSet<ShardId>>,
     /// Bytes of records that the active head has.
     head_bytes: AtomicU64,
     /// What was durable once and was found to be damaged.
@@ -147,21 +149,21 @@ impl Set {
         if appended == 0 {
             return outcome.map(|()| 0);
         }
+        let mut batch = batch;
+        batch.truncate(appended);
         let head = Arc::clone(&self.view().active);
         self.head_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
         if self.pages.space().fences_at_once() {
             if mutant!("tsdb.publish.early") {
-                publish(&head, &batch, appended);
+                publish(&head, &batch);
             }
             log.fence(&self.pages)?;
             if !mutant!("tsdb.publish.early") {
-                publish(&head, &batch, appended);
+                publish(&head, &batch);
             }
             return outcome.map(|()| 0);
         }
         let (place, generation) = (log.tail(), self.pages.space().sync_generation());
-        let mut batch = batch;
-        batch.truncate(appended);
         held.waiting.push_back(Waiting { generation, place, batch, head });
         drop(held);
         match outcome {
@@ -193,15 +195,15 @@ impl Set {
         }
         let mut log = spin::lock(&self.log);
         while let Some(first) = log.waiting.pop_front_if(|it| it.generation <= generation) {
-            publish(&first.head, &first.batch, usize::MAX);
+            publish(&first.head, &first.batch);
             log.log.note_durable(first.place);
         }
         Ok(())
     }
 }
 
-/// Lets readers see the first records of a batch.
-fn publish(head: &RwLock<Head>, batch: &Batch, count: usize) {
+/// Lets readers see the records of a batch.
+fn publish(head: &RwLock<Head>, batch: &Batch) {
     let mut head = spin::write(head);
-    batch.records().take(count).for_each(|record| head.take_in(record, |_, _| true));
+    batch.records().for_each(|record| head.take_in(record, |_, _| true));
 }

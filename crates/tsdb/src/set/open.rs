@@ -78,6 +78,7 @@ impl Opening {
             view: RwLock::new(Arc::new(view)),
             upkeep: Mutex::new(()),
             next_segment: AtomicU32::new(next),
+            damaged: Mutex::default(),
             head_bytes,
             damage,
         })

@@ -21,8 +21,20 @@ impl Set {
     /// [`Error::Full`](crate::Error::Full), after which the points are where they were; [`Error::Sync`](crate::Error::Sync).
     pub(crate) fn seal(&self, bytes_min: u64, is_live: IsLive<'_>) -> Result<bool> {
         let _alone = spin::lock(&self.upkeep);
-        let Some((head, cut)) = self.freeze(bytes_min)? else { return Ok(false) };
-        let fresh = self.write_segments(&head, is_live)?;
+        // The one that could not be sealed the last time comes first.
+        let left = self.view().frozen.clone();
+        if let Some(left) = &left {
+            self.seal_head(left, is_live)?;
+        }
+        let Some(frozen) = self.freeze(bytes_min)? else { return Ok(left.is_some()) };
+        self.seal_head(&frozen, is_live)?;
+        Ok(true)
+    }
+
+    fn seal_head(&self, (head, cut): &(Arc<RwLock<Head>>, u64), is_live: IsLive<'_>) -> Result<()> {
+        let cut = *cut;
+        self.publish_all(head)?;
+        let fresh = self.write_segments(head, is_live)?;
         if !mutant!("tsdb.seal.fence") {
             self.pages.space().fence()?;
         }
@@ -47,7 +59,7 @@ impl Set {
         });
         outcome?;
         self.trim(cut);
-        Ok(true)
+        Ok(())
     }
 
     /// Commits a change of the manifest: those of the segments that it names now. The pages of the others are given back.
@@ -71,36 +83,33 @@ impl Set {
         Arc::new(Segment::new(&self.pages, info, fresh.finish()))
     }
 
-    /// The head that is to be sealed, all of whose points are published: a new one takes points in from now on. The one that
-    /// could not be sealed the last time comes first.
+    /// The head that is to be sealed: a new one takes points in from now on.
     fn freeze(&self, bytes_min: u64) -> Result<Option<(Arc<RwLock<Head>>, u64)>> {
-        if let Some(frozen) = self.view().frozen.clone() {
-            return Ok(Some(frozen));
+        let mut log = spin::lock(&self.log);
+        if self.head_bytes() < bytes_min.max(1) {
+            return Ok(None);
         }
-        let frozen = {
-            let mut log = spin::lock(&self.log);
-            let head = Arc::clone(&self.view().active);
-            if spin::read(&head).bytes < bytes_min.max(1) && log.waiting.is_empty() {
-                return Ok(None);
-            }
-            let cut = log.log.cut(&self.pages)?;
-            self.set_view(|view| {
-                view.frozen = Some((Arc::clone(&head), cut));
-                view.active = Arc::default();
-            });
-            self.head_bytes.store(0, Ordering::Relaxed);
-            (head, cut)
-        };
-        // Those that were appended to it and wait for a sync.
+        let head = Arc::clone(&self.view().active);
+        let cut = log.log.cut(&self.pages)?;
+        self.set_view(|view| {
+            view.frozen = Some((Arc::clone(&head), cut));
+            view.active = Arc::default();
+        });
+        self.head_bytes.store(0, Ordering::Relaxed);
+        Ok(Some((head, cut)))
+    }
+
+    /// Publishes the points that were appended to a head and wait for a sync.
+    fn publish_all(&self, head: &Arc<RwLock<Head>>) -> Result<()> {
         while !mutant!("tsdb.seal.waiting") {
             let log = spin::lock(&self.log);
-            let its = log.waiting.iter().rfind(|it| Arc::ptr_eq(&it.head, &frozen.0));
+            let its = log.waiting.iter().rfind(|it| Arc::ptr_eq(&it.head, head));
             let Some(generation) = its.map(|it| it.generation) else { break };
             drop(log);
             self.request(generation);
             self.finish(generation)?;
         }
-        Ok(Some(frozen))
+        Ok(())
     }
 
     fn write_segments(&self, head: &RwLock<Head>, is_live: IsLive<'_>) -> Result<Vec<Fresh>> {

@@ -73,6 +73,17 @@ impl Shared {
         set.merge(&is_there, &is_cold, &|shard, series| self.is_live(shard, series))
     }
 
+    /// Seals what a set has, if that is enough, and merges all that is to be, also where there is no room to seal: that makes
+    /// some.
+    fn tidy(&self, set: &Set, bytes_min: u64, cold: i64) -> Result<()> {
+        let sealed = self.seal(set, bytes_min);
+        let merged = || -> Result<()> {
+            while self.merge(set, cold)? {}
+            Ok(())
+        };
+        merged().and(sealed.map(drop))
+    }
+
     /// Drops the shards whose points are older than their policies allow: one record for all sets.
     pub(super) fn expire(&self) -> Result<()> {
         let now = self.now();
@@ -90,16 +101,16 @@ impl Shared {
         })
     }
 
-    /// Everything that is due; what is cold as well, if there was nothing else to do.
+    /// Everything that is due; what is cold as well, if there was nothing else to do. What fails holds up nothing else.
     fn round(&self, is_idle: bool) -> Result<()> {
         let cold = if is_idle { self.now().saturating_sub(COLD_NS) } else { i64::MIN };
-        self.expire()?;
-        for set in &self.sets {
-            let is_sealed = self.seal(set, self.options.head_bytes);
-            while self.merge(set, cold)? {}
-            is_sealed?;
-        }
-        Ok(())
+        let expired = self.expire();
+        self.tidy_all(self.options.head_bytes, cold).and(expired)
+    }
+
+    fn tidy_all(&self, bytes_min: u64, cold: i64) -> Result<()> {
+        let each = self.sets.iter().map(|set| self.tidy(set, bytes_min, cold));
+        each.fold(Ok(()), |all, one| all.and(one))
     }
 
     fn serve(&self) {
@@ -137,7 +148,7 @@ impl Store {
 
     /// Has points sealed where a set has enough of them; waits where it has far too many.
     pub(super) fn make_room(&self) -> Result<()> {
-        let limit = self.shared.options.head_bytes;
+        let limit = self.shared.options.head_bytes.max(1);
         let is_due = |set: &Set| set.head_bytes() >= limit;
         if !self.shared.sets.iter().any(is_due) {
             return Ok(());
@@ -164,11 +175,7 @@ impl Store {
     /// # Errors
     /// [`Error::Full`](crate::Error::Full), [`Error::Damage`](crate::Error::Damage), [`Error::Sync`](crate::Error::Sync).
     pub fn seal(&self) -> Result<()> {
-        for set in &self.shared.sets {
-            self.shared.seal(set, 0)?;
-            while self.shared.merge(set, i64::MIN)? {}
-        }
-        Ok(())
+        self.shared.tidy_all(0, i64::MIN)
     }
 
     /// Seals all points, and merges the segments of each shard of a set to one. Durable when it returns.
