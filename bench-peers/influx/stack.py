@@ -215,7 +215,7 @@ class Stack:
         """Writes that the device was given so far, their bytes, and flushes."""
         with open(f"/sys/block/{os.path.basename(self.loop)}/stat") as file:
             numbers = [int(word) for word in file.read().split()]
-        return numbers[4], 512 * numbers[6], numbers[15]
+        return {"device_writes": numbers[4], "device_bytes": 512 * numbers[6], "device_flushes": numbers[15]}
 
     def processor_seconds(self):
         with open(f"/proc/{self.server.pid}/stat") as file:
