@@ -1,0 +1,3 @@
+module coreplane/bench-peers/series
+
+go 1.24
