@@ -38,6 +38,7 @@ mod restart;
 mod resync;
 mod rounds;
 mod sector;
+mod series;
 mod server;
 mod server_process;
 mod table;
@@ -51,7 +52,7 @@ use rounds::Rounds;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str = "\
-cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|matrix|occupancy|ordered|restart|resync|server [OPTION…]
+cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|matrix|occupancy|ordered|restart|resync|series|server [OPTION…]
 
   disk      coreplane nbd serve beside nbdkit, a loop device and a floor: 4 KiB at random, read and written, one
             connection and four, depth 1 and 16; in memory, and in files with each write durable. Needs root
@@ -114,6 +115,11 @@ cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|ma
   resync    a 2x2 matrix at W = all under load loses a device and is given another, at full speed and
             throttled: throughput of clients in each stage, failed reads, lost writes
             --engine bptree|scmkv  --keys N  --stage-ms N  --throttle BYTES (a second)
+  series    the time-series store by the library: single durable points, batches of lines, bytes a point, DRAM of
+            series, the opening of a store that was not closed; in memory, and single points and batches on a disk
+            --parts single,batch,space,series,reopen  --threads 1,4  --ms N (of single points)  --devices N
+            --points N (of batches)  --reopen-points N  --series N  --seed N  --disk DIR
+            --sets N  --size MiB (of a set's pool)  --media MEDIUM
   server    redis-benchmark against coreplane serve and redis-server, on tmpfs and on a disk
             --requests N  --keyspace N  --disk DIR
 
@@ -163,6 +169,9 @@ fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         "ordered" => ordered::run(root, rest),
         "restart" => restart::run(root, rest),
         "resync" => resync::run(root, rest),
+        "series" => series::run(root, rest),
+        // What `series` starts.
+        "series-cell" => series::run_cell(rest),
         "server" => server::run(root, rest),
         "help" | "--help" => {
             print!("{USAGE}");
