@@ -83,6 +83,9 @@ fn a_flipped_bit_is_set_right_or_said() {
         store.create_database("db").expect("a database");
         for at in 0..70 {
             store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
+            if at % 20 == 19 {
+                store.seal().expect("sealed");
+            }
         }
         let stats = store.stats();
         assert!(stats.sealed_points > 500 && stats.head_points > 100, "{stats:?}");

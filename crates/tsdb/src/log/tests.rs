@@ -15,8 +15,11 @@ fn made(path: &Path) -> Pages {
     Pages::open(Pool::create(path, &options).expect("a pool"), true).expect("pages").0
 }
 
+/// Records, damage, and the log with its pages.
+type Found = (Vec<Vec<u8>>, Vec<String>, Log, Pages);
+
 /// Finds a log again: its records, and what is damaged.
-fn found(path: &Path, role: Role) -> Result<(Vec<Vec<u8>>, Vec<String>, Log, Pages)> {
+fn found(path: &Path, role: Role) -> Result<Found> {
     let pool = Pool::open(path, &OpenOptions { media: MediaChoice::Auto })?;
     let (pages, used) = Pages::open(pool, false)?;
     let mut recovery = pages.space().recovery().expect("the first");

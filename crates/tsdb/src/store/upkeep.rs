@@ -110,7 +110,9 @@ impl Shared {
 
     fn tidy_all(&self, bytes_min: u64, cold: i64) -> Result<()> {
         let each = self.sets.iter().map(|set| self.tidy(set, bytes_min, cold));
-        each.fold(Ok(()), |all, one| all.and(one))
+        // All of them, whatever comes of one.
+        let all: Vec<Result<()>> = each.collect();
+        all.into_iter().collect()
     }
 
     fn serve(&self) {

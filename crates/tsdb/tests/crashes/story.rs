@@ -1,12 +1,7 @@
-//! Power cuts at every fence and every return, and in recovery: each point that was acknowledged is there, once, and nothing
-//! that was dropped comes back.
-//!
-//! `COREPLANE_TEST_SCALE=full` runs more seeds.
+//! A workload that says what it has made, and what may be found of it behind a cut.
 
 use coreplane_pmem::Space;
-use coreplane_pmem::media::sim::{
-    Eviction, History, Model, Run, Sim, SimOptions, Standing, Subject, explore,
-};
+use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Standing, Subject};
 use coreplane_pmem::spin::Backoff;
 use coreplane_tsdb::{
     Column, Error, FieldValue, Options, Point, Policy, Reader, SeriesKey, Store, TagFilter,
@@ -14,19 +9,19 @@ use coreplane_tsdb::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const PAGE: u32 = 1024;
-const HOUR: i64 = 3_600_000_000_000;
+pub(crate) const PAGE: u32 = 1024;
+pub(crate) const HOUR: i64 = 3_600_000_000_000;
 
-fn is_full_scale() -> bool {
+pub(crate) fn is_full_scale() -> bool {
     std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
 /// A field of a series at a time.
-type Place = (String, String, i64);
+pub(crate) type Place = (String, String, i64);
 
 /// What was made.
 #[derive(Debug, Clone)]
-enum Made {
+pub(crate) enum Made {
     Database,
     Points(Vec<(Place, i64)>),
     /// All places whose series begins so are empty.
@@ -40,44 +35,44 @@ enum Made {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Story {
-    seed: u64,
-    sets: u32,
-    rounds: u64,
+pub(crate) struct Story {
+    pub(crate) seed: u64,
+    pub(crate) sets: u32,
+    pub(crate) rounds: u64,
     /// One round in so many seals all; drops a measurement; drops what is old.
-    seal_in: u64,
-    drop_in: u64,
-    expire_in: u64,
+    pub(crate) seal_in: u64,
+    pub(crate) drop_in: u64,
+    pub(crate) expire_in: u64,
     /// Series.
-    series: u64,
-    pages: u64,
+    pub(crate) series: u64,
+    pub(crate) pages: u64,
     /// Writers side by side, each with series of its own.
-    threads: u64,
+    pub(crate) threads: u64,
     /// No place is written twice, and a reader says what it sees.
-    is_watched: bool,
+    pub(crate) is_watched: bool,
 }
 
 /// What stands for a measurement among places.
-fn place_of(measurement: &str) -> Place {
+pub(crate) fn place_of(measurement: &str) -> Place {
     (measurement.to_owned(), "a measurement".to_owned(), 0)
 }
 
-struct Draw(u64);
+pub(crate) struct Draw(u64);
 
 impl Draw {
-    fn next(&mut self, below: u64) -> u64 {
+    pub(crate) fn next(&mut self, below: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below.max(1)
     }
 
-    fn hits(&mut self, once_in: u64) -> bool {
+    pub(crate) fn hits(&mut self, once_in: u64) -> bool {
         once_in > 0 && self.next(once_in) == 0
     }
 }
 
 impl Story {
-    fn new(seed: u64, sets: u32) -> Self {
+    pub(crate) fn new(seed: u64, sets: u32) -> Self {
         let (seal_in, drop_in, expire_in) = (12, 0, 0);
         Self {
             seed,
@@ -93,11 +88,11 @@ impl Story {
         }
     }
 
-    fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         Options { sets: self.sets, page_len: PAGE, head_bytes: 3 << 10, ..Options::default() }
     }
 
-    fn sim_options(&self, model: Model) -> SimOptions {
+    pub(crate) fn sim_options(&self, model: Model) -> SimOptions {
         let len = self.pages * u64::from(PAGE);
         SimOptions {
             spaces: self.sets as usize,
@@ -112,7 +107,7 @@ impl Story {
     }
 
     /// Points of some series, and what they make. `serial` is in each value.
-    fn points(&self, draw: &mut Draw, serial: u64, thread: u64) -> Vec<(Place, i64)> {
+    pub(crate) fn points(&self, draw: &mut Draw, serial: u64, thread: u64) -> Vec<(Place, i64)> {
         let mut made: BTreeMap<Place, i64> = BTreeMap::new();
         for at in 0..1 + draw.next(8) {
             let number = draw.next(self.series);
@@ -129,7 +124,7 @@ impl Story {
         made.into_iter().collect()
     }
 
-    fn write(&self, store: &Store, points: &[(Place, i64)]) -> Result<bool, Error> {
+    pub(crate) fn write(&self, store: &Store, points: &[(Place, i64)]) -> Result<bool, Error> {
         let all: Vec<Point<'_>> = points
             .iter()
             .map(|((series, field, time), value)| Point {
@@ -150,7 +145,7 @@ impl Story {
     }
 
     /// Says what it sees.
-    fn watch(&self, run: &Run<'_, Made>, store: &Store) {
+    pub(crate) fn watch(&self, run: &Run<'_, Made>, store: &Store) {
         let mut seen: BTreeMap<Place, i64> = BTreeMap::new();
         for _ in 0..self.rounds * 12 {
             let reader = store.reader("db", None).expect("a reader");
@@ -165,7 +160,7 @@ impl Story {
         }
     }
 
-    fn drop_some(&self, run: &Run<'_, Made>, store: &Store, draw: &mut Draw) {
+    pub(crate) fn drop_some(&self, run: &Run<'_, Made>, store: &Store, draw: &mut Draw) {
         let number = draw.next(self.series);
         let name = format!("m{}", number % 2);
         if draw.hits(2) {
@@ -184,7 +179,7 @@ impl Story {
         }
     }
 
-    fn live(&self, run: &Run<'_, Made>, store: &Store, thread: u64) {
+    pub(crate) fn live(&self, run: &Run<'_, Made>, store: &Store, thread: u64) {
         let mut draw = Draw(self.seed * 31 + thread);
         for serial in 0..self.rounds {
             let points = self.points(&mut draw, serial, thread);
@@ -216,7 +211,7 @@ impl Story {
 }
 
 /// All points, and the measurements.
-fn places(reader: &Reader<'_>) -> Result<BTreeMap<Place, i64>, String> {
+pub(crate) fn places(reader: &Reader<'_>) -> Result<BTreeMap<Place, i64>, String> {
     let text = |error: Error| error.to_string();
     let mut found = BTreeMap::new();
     for measurement in reader.measurements() {
@@ -368,210 +363,4 @@ impl Subject for Story {
     }
 }
 
-fn explored(story: &Story, model: Model) -> u64 {
-    let report = explore(&story.sim_options(model), story);
-    assert!(report.is_clean(), "{story:?} {model:?}: {report}");
-    report.images
-}
-
-fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
-    first..first + if is_full_scale() { 10 * count } else { count }
-}
-
-const BOTH: [Model; 2] = [Model::X86, Model::File];
-
-#[test]
-fn an_acknowledged_point_is_there() {
-    let mut images = 0;
-    for seed in seeds(1, 3) {
-        for model in BOTH {
-            images += explored(&Story::new(seed, 1 + seed as u32 % 3), model);
-        }
-    }
-    assert!(images > 500, "{images}");
-}
-
-#[test]
-fn what_was_dropped_does_not_come_back() {
-    for seed in seeds(21, 2) {
-        for model in BOTH {
-            let story = Story { drop_in: 9, seal_in: 7, ..Story::new(seed, 2) };
-            assert!(explored(&story, model) > 100);
-        }
-    }
-}
-
-#[test]
-fn a_shard_that_is_over_is_gone_in_all_sets_at_once() {
-    for seed in seeds(41, 2) {
-        for model in BOTH {
-            let story = Story { expire_in: 6, seal_in: 9, ..Story::new(seed, 2) };
-            assert!(explored(&story, model) > 100);
-        }
-    }
-}
-
-/// Heads and segments come and go until all pages have been something else.
-#[test]
-fn pages_come_round() {
-    for seed in seeds(61, 2) {
-        for model in BOTH {
-            let story =
-                Story { rounds: 150, seal_in: 5, drop_in: 25, pages: 160, ..Story::new(seed, 1) };
-            assert!(explored(&story, model) > 100);
-        }
-    }
-}
-
-#[test]
-fn writers_side_by_side_lose_nothing() {
-    for seed in seeds(81, 2) {
-        for model in BOTH {
-            let story = Story { threads: 3, rounds: 12, seal_in: 8, ..Story::new(seed, 2) };
-            assert!(explored(&story, model) > 100);
-        }
-    }
-}
-
-#[test]
-fn what_was_seen_is_there() {
-    for seed in seeds(101, 3) {
-        for model in BOTH {
-            let story = Story { threads: 2, rounds: 8, is_watched: true, ..Story::new(seed, 2) };
-            assert!(explored(&story, model) > 50);
-        }
-    }
-}
-
-/// A write that is cut off, and another to the same places behind an opening: the second one counts, and stays.
-#[test]
-fn what_a_cut_has_left_does_not_come_back_behind_a_newer_point() {
-    let story = Story { rounds: 0, ..Story::new(1, 1) };
-    let places = |value: i64| -> Vec<(Place, i64)> {
-        let field = |at: i64| format!("f{}", at % 40);
-        (0..80).map(|at| (("m0,n=1".to_owned(), field(at), at / 40), value)).collect()
-    };
-    let mut cuts = 0;
-    for model in BOTH {
-        let sim = Sim::new(&story.sim_options(model)).expect("memory");
-        let store = Store::simulated_create(sim.spaces(), &story.options()).expect("a store");
-        store.create_database("db").expect("a database");
-        assert!(story.write(&store, &places(1)).expect("written"));
-        let before = sim.events();
-        // Several records, on two pages.
-        assert!(story.write(&store, &places(2)).expect("written"));
-        for events in before..sim.events() {
-            for seed in 0..6 {
-                let sim = sim.crash_at(events, Eviction::Seeded(seed)).reopen().expect("memory");
-                let open =
-                    || Store::simulated_open(sim.spaces(), &story.options()).expect("opened");
-                let store = open();
-                assert!(story.write(&store, &places(3)).expect("written"));
-                let sim = sim.crash(Eviction::Nothing).reopen().expect("memory");
-                let store = Store::simulated_open(sim.spaces(), &story.options()).expect("opened");
-                assert_eq!(store.damage().next(), None, "{model:?} {events} {seed}");
-                let reader = store.reader("db", None).expect("a reader");
-                let found = self::places(&reader).expect("points");
-                assert_eq!(found.len(), 81);
-                let is_new =
-                    |(place, value): (&Place, &i64)| *value == 3 || *place == place_of("m0");
-                assert!(found.iter().all(is_new), "{model:?} {events} {seed}: {found:?}");
-                cuts += 1;
-            }
-        }
-    }
-    assert!(cuts > 100, "{cuts}");
-}
-
-/// A write of several records of one length is cut off when it has begun a page, whose use may be forgotten while its records
-/// are there. A shorter one to the same place follows, in a page that is begun in the same place.
-#[test]
-fn a_page_that_a_cut_has_forgotten_does_not_come_back_behind_a_newer_point() {
-    const LARGE: u32 = 64 << 10;
-    let story = Story { rounds: 0, pages: 60 * u64::from(LARGE / PAGE), ..Story::new(1, 1) };
-    let options = Options { page_len: LARGE, head_bytes: 1 << 20, ..story.options() };
-    // A record has 546 of them.
-    let points = |value: i64, records: usize| -> Vec<(Place, i64)> {
-        vec![(("m0,n=1".to_owned(), "a".to_owned(), 1), value); records * 546]
-    };
-    for model in BOTH {
-        let sim_options = SimOptions { page_size: LARGE, ..story.sim_options(model) };
-        let sim = Sim::new(&sim_options).expect("memory");
-        let store = Store::simulated_create(sim.spaces(), &options).expect("a store");
-        store.create_database("db").expect("a database");
-        // The log has pages 4 to 7: the word of the next one is the first of a line.
-        for _ in 0..4 {
-            assert!(story.write(&store, &points(1, 3)).expect("written"));
-        }
-        let before = sim.events();
-        assert!(story.write(&store, &points(2, 3)).expect("written"));
-        let (word, mut forgot) = (u64::from(LARGE) + 8 * 8, 0);
-        for events in before..sim.events() {
-            let mut image = sim.crash_at(events, Eviction::Everything);
-            forgot += u32::from(image.word(word) != 0);
-            image.fill_line(word, 0);
-            let cut = image.reopen().expect("memory");
-            let store = Store::simulated_open(cut.spaces(), &options).expect("opened");
-            assert!(story.write(&store, &points(3, 1)).expect("written"));
-            let cut = cut.crash(Eviction::Nothing).reopen().expect("memory");
-            let store = Store::simulated_open(cut.spaces(), &options).expect("opened");
-            assert_eq!(store.damage().next(), None, "{model:?} {events}");
-            let found = places(&store.reader("db", None).expect("a reader")).expect("points");
-            let place = ("m0,n=1".to_owned(), "a".to_owned(), 1);
-            assert_eq!(found.get(&place), Some(&3), "{model:?} {events}");
-        }
-        assert!(forgot > 0, "{model:?}");
-    }
-}
-
-/// Names that are made behind a sync that has failed.
-#[test]
-fn a_store_whose_sync_has_failed_can_be_opened_again() {
-    let story = Story::new(1, 2);
-    let sim = Sim::new(&story.sim_options(Model::File)).expect("memory");
-    let store = Store::simulated_create(sim.spaces(), &story.options()).expect("a store");
-    store.create_database("db").expect("a database");
-    let point = |at: i64| vec![((format!("m{at}"), "a".to_owned(), at), at)];
-    assert!(story.write(&store, &point(1)).expect("written"));
-    sim.fail_syncs();
-    for at in 2..5 {
-        assert!(matches!(story.write(&store, &point(at)), Err(Error::Sync(_))));
-    }
-    let cut = sim.crash(Eviction::Everything).reopen().expect("memory");
-    let store = Store::simulated_open(cut.spaces(), &story.options()).expect("opened");
-    let found = places(&store.reader("db", None).expect("a reader")).expect("points");
-    assert_eq!(found.get(&("m1".to_owned(), "a".to_owned(), 1)), Some(&1));
-}
-
-/// Points for which there was no room to be sealed, and others that came behind them.
-#[test]
-fn all_points_are_sealed_once_there_is_room() {
-    let story = Story { pages: 400, ..Story::new(1, 1) };
-    let options = Options { head_bytes: 1 << 20, ..story.options() };
-    let sim = Sim::new(&story.sim_options(Model::X86)).expect("memory");
-    let store = Store::simulated_create(sim.spaces(), &options).expect("a store");
-    let write = |database: &str, range: std::ops::Range<i64>| -> Result<(), Error> {
-        let texts: Vec<String> = range.map(|at| format!("m,n={at}")).collect();
-        let point = |text| Point {
-            series: SeriesKey::of_text(text).expect("a key"),
-            fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
-            time: 1,
-        };
-        let points: Vec<Point<'_>> = texts.iter().map(|text| point(text)).collect();
-        store.write(database, None, &points).map(drop)
-    };
-    for database in ["old", "db"] {
-        store.create_database(database).expect("a database");
-    }
-    write("old", 0..1300).expect("room");
-    store.seal().expect("room");
-    write("db", 0..600).expect("room");
-    assert!(matches!(store.seal(), Err(Error::Full(_))), "{:?}", store.stats());
-    store.drop_database("old").expect("dropped");
-    // Gives back what the database had, behind that.
-    assert!(store.seal().is_err());
-    write("db", 0..1).expect("room");
-    store.seal().expect("room");
-    assert_eq!(store.stats().head_points, 0);
-    store.check_pages().expect("pages");
-}
+pub(crate) const BOTH: [Model; 2] = [Model::X86, Model::File];
