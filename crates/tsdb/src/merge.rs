@@ -23,11 +23,12 @@ pub(crate) fn ascending(block: Block) -> Block {
     Block { times, values: block.values.gather(kept.into_iter()) }
 }
 
-/// The ascending points of sources, the oldest source first, as one. None if there is no source.
+/// The points of sources, each ascending, the oldest source first, as one. None if there is no source.
 pub(crate) fn merged(sources: impl IntoIterator<Item = Block>) -> Option<Block> {
     let mut sources = sources.into_iter();
     let mut all = sources.next()?;
-    for source in sources {
+    let Some(second) = sources.next() else { return Some(all) };
+    for source in std::iter::once(second).chain(sources) {
         all.extend(&source, 0..source.len());
     }
     Some(ascending(all))

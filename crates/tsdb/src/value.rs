@@ -224,14 +224,19 @@ impl Block {
         }
     }
 
+    /// Some of its points.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        let mut part = Self::new(self.values.field_type());
+        part.extend(self, range);
+        part
+    }
+
     /// Those that are in a range of time.
     pub(crate) fn within(self, range: &RangeInclusive<i64>) -> Self {
         let places = self.places(range);
         if places == (0..self.len()) {
             return self;
         }
-        let mut found = Self::new(self.values.field_type());
-        found.extend(&self, places);
-        found
+        self.part(places)
     }
 }

@@ -15,6 +15,7 @@
 mod entry;
 
 mod read;
+pub(crate) mod window;
 mod write;
 
 pub(crate) use entry::Entry;

@@ -1,6 +1,7 @@
 //! A segment is written.
 
 use super::entry::Entry;
+use super::window::{chunk_len, windows};
 use super::{Info, PAGES_MAX, chunk_seed, seed_of, use_of};
 use crate::catalogue::{FieldId, SeriesId};
 use crate::codec;
@@ -105,15 +106,20 @@ impl<'p> SegmentWriter<'p> {
     /// # Errors
     /// [`Error::Full`].
     pub(crate) fn push(&mut self, series: SeriesId, field: FieldId, block: &Block) -> Result<()> {
-        if block.len() > POINTS_MAX {
-            for from in (0..block.len()).step_by(POINTS_MAX) {
-                let mut part = Block::new(block.values.field_type());
-                part.extend(block, from..(from + POINTS_MAX).min(block.len()));
-                self.push_chunk(series, field, &part)?;
-            }
+        let (Some(first), Some(last)) = (block.times.first(), block.times.last()) else {
             return Ok(());
+        };
+        let windows = windows(block.len(), *first, *last);
+        let mut from = 0;
+        while let Some(rest) = block.times.get(from..).filter(|rest| !rest.is_empty()) {
+            let to = from + chunk_len(rest, windows, POINTS_MAX).max(1);
+            if (from, to) == (0, block.len()) {
+                return self.push_chunk(series, field, block);
+            }
+            self.push_chunk(series, field, &block.part(from..to))?;
+            from = to;
         }
-        self.push_chunk(series, field, block)
+        Ok(())
     }
 
     fn push_chunk(&mut self, series: SeriesId, field: FieldId, block: &Block) -> Result<()> {
@@ -125,9 +131,7 @@ impl<'p> SegmentWriter<'p> {
             // Long strings.
             self.scratch = bytes;
             for half in [0..block.len() / 2, block.len() / 2..block.len()] {
-                let mut part = Block::new(block.values.field_type());
-                part.extend(block, half);
-                self.push_chunk(series, field, &part)?;
+                self.push_chunk(series, field, &block.part(half))?;
             }
             return Ok(());
         }

@@ -11,7 +11,9 @@ use crate::error::{Error, Result};
 use crate::manifest::Edit;
 use crate::merge::merged;
 use crate::rows::ShardId;
+use crate::segment::window::{DENSE, windows};
 use crate::segment::{Entry, Fresh, PAGES_MAX, POINTS_MAX, Segment, SegmentWriter};
+use crate::summary::Buckets;
 use crate::value::Block;
 use coreplane_pmem::{mutant, spin};
 use std::collections::BTreeMap;
@@ -45,6 +47,30 @@ fn choose(segments: &[Arc<Segment>], is_cold: bool, room: u64) -> &[Arc<Segment>
         }
     }
     &[]
+}
+
+/// True if a chunk, which overlaps no other, stays as it is before this one: it is long, or all that its window of time has.
+fn is_whole(entry: &Entry, next: Option<&Entry>) -> bool {
+    let count = entry.count as usize;
+    let is_all = |windows: Buckets| {
+        let window = windows.start(entry.from);
+        let is_its = |time: i64| windows.start(time) == window;
+        is_its(entry.to) && next.is_some_and(|next| !is_its(next.from))
+    };
+    let windows = windows(count, entry.from, entry.to);
+    count > POINTS_MAX * 3 / 4 || (count >= DENSE && windows.is_some_and(is_all))
+}
+
+/// Points at the beginning of some that are whole chunks, whatever comes behind.
+fn whole_len(block: &Block) -> usize {
+    let (Some(first), Some(last)) = (block.times.first(), block.times.last()) else { return 0 };
+    match windows(block.len(), *first, *last) {
+        Some(windows) => {
+            let window = windows.start(*last);
+            block.times.partition_point(|time| *time < window)
+        }
+        None => block.len() - block.len() % POINTS_MAX,
+    }
 }
 
 /// Chunks of a field of a series, of all segments that become one, by segment.
@@ -185,7 +211,7 @@ impl Set {
             }
             let (cluster, behind) = rest.split_at(count);
             rest = behind;
-            let is_whole = waiting.is_none() && first.count as usize > POINTS_MAX * 3 / 4;
+            let is_whole = waiting.is_none() && is_whole(first, rest.first().map(|(_, it)| it));
             if let ([(number, entry)], true) = (cluster, is_whole)
                 && let Some(segment) = segment(*number)
             {
@@ -202,14 +228,10 @@ impl Set {
             }
             let blocks = waiting.take().into_iter().chain(merged(blocks));
             let Some(mut all) = merged(blocks) else { continue };
-            let whole = all.len() - all.len() % POINTS_MAX;
+            let whole = whole_len(&all);
             if whole > 0 {
-                let mut part = Block::new(all.values.field_type());
-                part.extend(&all, 0..whole);
-                writer.push(series, field, &part)?;
-                let mut left = Block::new(all.values.field_type());
-                left.extend(&all, whole..all.len());
-                all = left;
+                writer.push(series, field, &all.part(0..whole))?;
+                all = all.part(whole..all.len());
             }
             waiting = (!all.is_empty()).then_some(all);
         }
