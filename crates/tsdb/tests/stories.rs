@@ -353,3 +353,20 @@ fn pools_without_the_first_one_are_not_made_anew() {
     assert!(Store::open(&other, &options()).is_err());
     assert_eq!(std::fs::read(other.join("q1")).expect("there"), b"mine");
 }
+
+/// What a point that is refused would have needed is not made.
+#[test]
+fn a_flood_of_names_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { series_max: 2, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let known = [point("m,a=1", 1, &[("f", 1.0)]), point("m,a=2", 1, &[("f", 1.0)])];
+    assert_eq!(store.write("db", None, &known).expect("written").written, 2);
+    let before = store.stats();
+    let flood: Vec<Point<'_>> =
+        (0..500).map(|at| point(&format!("n{at},a={at}"), at, &[("f", 1.0)])).collect();
+    assert_eq!(store.write("db", None, &flood).expect("refused").rejected.len(), 500);
+    let after = store.stats();
+    assert_eq!((after.measurements, after.names_bytes), (1, before.names_bytes));
+}

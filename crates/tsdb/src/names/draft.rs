@@ -52,11 +52,45 @@ impl<'c> Draft<'c> {
         self.changes.extend(change);
     }
 
-    /// Makes the names that a point needs.
+    /// Makes the names that a point needs; none, if it cannot have all of them.
     ///
     /// # Errors
     /// [`Error::Input`] if a field has another type; [`Error::Limit`].
     pub(crate) fn point<'f>(
+        &mut self,
+        database: DatabaseId,
+        key: &SeriesKey<'_>,
+        fields: impl Iterator<Item = (&'f str, FieldType)>,
+        interval: Option<Duration>,
+    ) -> Result<()> {
+        let (before, next) = (self.changes.len(), self.next);
+        let drawn = self.names_of(database, key, fields, interval);
+        if drawn.is_err() {
+            self.undo(before, next);
+        }
+        drawn
+    }
+
+    /// Forgets the changes behind the first ones.
+    fn undo(&mut self, before: usize, next: Next) {
+        self.next = next;
+        for change in self.changes.drain(before..) {
+            match change {
+                Change::Measurement { database, name, .. } => {
+                    self.measurements.remove(&(database, name));
+                }
+                Change::Field { measurement, name, .. } => {
+                    self.fields.remove(&(measurement, name));
+                    if let Some(count) = self.field_counts.get_mut(&measurement) {
+                        *count -= 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn names_of<'f>(
         &mut self,
         database: DatabaseId,
         key: &SeriesKey<'_>,
