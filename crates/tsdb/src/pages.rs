@@ -134,6 +134,8 @@ pub(crate) struct Pages {
     /// Pages that the table has words for.
     capacity: u64,
     free: Mutex<Vec<u32>>,
+    /// Pages that were ever free, or used; whoever has it makes more.
+    known: Mutex<u32>,
     /// The first number of a page of a log that was never given when the pool was opened.
     first_number: u64,
     /// The first one that is not set aside; whoever has it sets more aside.
@@ -190,8 +192,9 @@ impl Pages {
         let seed = crc32c_append(0, &pool.uuid());
         let capacity = table_pages * page_len / WORD;
         let first_number = pool.root()[NUMBERS_WORD];
-        let (free, numbers) = (Mutex::default(), Mutex::new(first_number));
-        let mut pages = Self { pool, table, capacity, free, first_number, numbers, seed };
+        let (free, known) = (Mutex::default(), Mutex::new(0));
+        let numbers = Mutex::new(first_number);
+        let mut pages = Self { pool, table, capacity, free, known, first_number, numbers, seed };
         pages.set_aside(first_number)?;
         let used = pages.look(behind as u32);
         Ok((pages, used))
@@ -210,7 +213,7 @@ impl Pages {
                 None => {}
             }
         }
-        *self.free.get_mut() = free;
+        (*self.free.get_mut(), *self.known.get_mut()) = (free, self.pages());
         used
     }
 
@@ -361,9 +364,11 @@ impl Pages {
                 "a pool of {now} bytes that was made with this size can grow to {largest} bytes"
             )));
         }
-        let before = self.pages();
+        let mut known = spin::lock(&self.known);
         self.pool.grow(size)?;
-        spin::lock(&self.free).splice(0..0, (before..self.pages()).rev());
+        let pages = self.pages();
+        spin::lock(&self.free).splice(0..0, (*known..pages).rev());
+        *known = pages;
         Ok(())
     }
 }

@@ -370,3 +370,16 @@ fn a_flood_of_names_leaves_nothing_behind() {
     let after = store.stats();
     assert_eq!((after.measurements, after.names_bytes), (1, before.names_bytes));
 }
+
+#[test]
+fn a_store_that_several_make_larger_has_each_page_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    for size in [20 << 20, 24 << 20, 28 << 20, 32 << 20] {
+        std::thread::scope(|scope| {
+            (0..3).for_each(|_| drop(scope.spawn(|| store.grow(size).expect("grown"))));
+        });
+        store.check_pages().expect("pages");
+    }
+}
