@@ -140,6 +140,8 @@ pub(crate) struct Pages {
     first_number: u64,
     /// The first one that is not set aside; whoever has it sets more aside.
     numbers: Mutex<u64>,
+    /// Pages of which nobody knows what they are.
+    pub(crate) unknown: Vec<u32>,
     /// What checksums of this pool begin with.
     seed: u32,
 }
@@ -194,7 +196,9 @@ impl Pages {
         let first_number = pool.root()[NUMBERS_WORD];
         let (free, known) = (Mutex::default(), Mutex::new(0));
         let numbers = Mutex::new(first_number);
-        let mut pages = Self { pool, table, capacity, free, known, first_number, numbers, seed };
+        let unknown = Vec::new();
+        let mut pages =
+            Self { pool, table, capacity, free, known, first_number, numbers, unknown, seed };
         pages.set_aside(first_number)?;
         let used = pages.look(behind as u32);
         Ok((pages, used))
@@ -209,8 +213,8 @@ impl Pages {
             match found {
                 Some(Some(found)) => used.push((page, found)),
                 Some(None) => free.push(page),
-                // Nobody knows what it is: it is left alone.
-                None => {}
+                // It is left alone.
+                None => self.unknown.push(page),
             }
         }
         (*self.free.get_mut(), *self.known.get_mut()) = (free, self.pages());

@@ -122,6 +122,32 @@ fn a_flipped_bit_is_set_right_or_said() {
     assert!(said > 100, "{said}");
 }
 
+#[test]
+fn a_page_of_which_nobody_knows_what_it_is_is_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    {
+        let store = Store::open(&path, &options()).expect("a store");
+        store.create_database("db").expect("a database");
+        for at in 0..70 {
+            store.write("db", None, &points(at * 10..at * 10 + 10)).expect("written");
+        }
+    }
+    for pool in ["q0", "q1"].map(|it| path.join(it)) {
+        let whole = std::fs::read(&pool).expect("a pool");
+        let words = (4096..4096 + 8 * 256).step_by(8);
+        for at in words.filter(|at| whole[*at..][..8] != [0; 8]) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            bytes[at + 2] ^= 8;
+            std::fs::write(&pool, &bytes).expect("a pool");
+            let found = look(&path);
+            assert_eq!(found, Look::Said, "word {} of {}", at / 8 - 512, pool.display());
+        }
+        std::fs::write(&pool, &whole).expect("a pool");
+    }
+}
+
 /// Where the pages of segments begin, by the table of pages.
 fn segments(pool: &[u8]) -> Vec<usize> {
     let words = pool[4096..].as_chunks::<8>().0.iter().take(256);

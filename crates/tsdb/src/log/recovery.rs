@@ -31,6 +31,8 @@ struct Scan {
     places: Vec<Place>,
     /// Up to where the log was durable.
     durable: u64,
+    /// Pages before this one are history.
+    first: u64,
     /// The page before the last checkpoint's start is gone.
     is_trimmed: bool,
 }
@@ -81,7 +83,7 @@ impl Scan {
         let Some(before) = bytes.try_into().ok().map(u64::from_le_bytes) else { return };
         let start = self.places.len() - 1;
         let last = start.checked_sub(1).and_then(|at| self.places.get(at));
-        let is_there = last.is_none_or(|last| last.at >= position(before, 0));
+        let is_there = last.map_or(before < self.first, |last| last.at >= position(before, 0));
         if before < number && !is_there {
             let gap = Place { at: position(before, 0), page, within: 0, kind: None, len: 0 };
             self.places.insert(start, gap);
@@ -132,7 +134,7 @@ impl Log {
         let live = list.split_off(list.partition_point(|(number, _)| *number < first));
         pages.give_up(list.into_iter().map(|(_, page)| page));
         let len = pages.page_len();
-        let mut scan = Scan::default();
+        let mut scan = Scan { first, ..Scan::default() };
         let (start, end, is_broken);
         {
             for (_, page) in &live {

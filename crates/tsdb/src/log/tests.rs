@@ -15,11 +15,8 @@ fn made(path: &Path) -> Pages {
     Pages::open(Pool::create(path, &options).expect("a pool"), true).expect("pages").0
 }
 
-/// Records, damage, and the log with its pages.
-type Found = (Vec<Vec<u8>>, Vec<String>, Log, Pages);
-
 /// Finds a log again: its records, and what is damaged.
-fn found(path: &Path, role: Role) -> Result<Found> {
+fn found(path: &Path, role: Role) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
     let pool = Pool::open(path, &OpenOptions { media: MediaChoice::Auto })?;
     let (pages, used) = Pages::open(pool, false)?;
     let mut recovery = pages.space().recovery().expect("the first");
@@ -30,10 +27,9 @@ fn found(path: &Path, role: Role) -> Result<Found> {
         records.push(bytes.to_vec());
         Ok(())
     };
-    let Recovered { log, damage } =
+    let Recovered { damage, .. } =
         Log::recover((&pages, &mut recovery), role, list, 0, &mut visit)?;
-    drop(recovery);
-    Ok((records, damage, log, pages))
+    Ok((records, damage))
 }
 
 fn record(at: u8) -> Vec<u8> {
@@ -67,9 +63,22 @@ fn a_checkpoint_for_which_there_is_no_page_changes_nothing() {
             log.commit(&pages, &record(at), 0).expect("room");
         }
         drop((others, log, pages));
-        let (records, damage, ..) = found(&path, Role::Catalogue).expect("found");
+        let (records, damage) = found(&path, Role::Catalogue).expect("found");
         assert_eq!((records.len(), damage), (1 + behind as usize, Vec::new()));
     }
+}
+
+#[test]
+fn a_record_that_is_too_long_takes_no_page() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pages = made(&pool_in(&directory));
+    let mut log = Log::new(Role::Catalogue);
+    log.commit(&pages, &record(0), 0).expect("room");
+    let long = vec![7; Log::record_max(&pages) + 1];
+    for _ in 0..3 {
+        assert!(matches!(log.commit(&pages, &long, 0), Err(Error::Full(_))));
+    }
+    assert_eq!(log.page_count(), 1);
 }
 
 /// The log begins with its checkpoint when it is killed, before anything says that this is durable.
@@ -94,7 +103,7 @@ fn a_flipped_bit_in_a_checkpoint_is_said_each_time_and_loses_nothing_else() {
             std::fs::write(&path, &bytes).expect("written");
             for _ in 0..2 {
                 match found(&path, Role::Manifest) {
-                    Ok((records, damage, ..)) => {
+                    Ok((records, damage)) => {
                         assert!(records.len() == 7 || !damage.is_empty(), "byte {at} {records:?}");
                     }
                     Err(error) => assert!(matches!(error, Error::Damage(_)), "{error}"),

@@ -66,7 +66,8 @@ impl Opening {
             head.take_in(record, is_live);
             Ok(())
         })?;
-        let Self { pages, recovery, damage, .. } = self;
+        let Self { pages, recovery, mut damage, .. } = self;
+        damage.extend(pages.unknown.iter().map(|page| format!("the use of page {page}")));
         drop(recovery);
         pages.space().fence()?;
         let head_bytes = AtomicU64::new(head.bytes);
