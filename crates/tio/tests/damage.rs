@@ -124,6 +124,27 @@ fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
 
 /// Two names for one block, as a page of names that came to the wrong place leaves them.
 #[test]
+fn the_scrub_finds_what_nobody_reads_and_goes_round() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pool");
+    let written = made(&path);
+    // The bytes of a sector of the second extent.
+    let sector = *written.iter().find(|sector| **sector > 600).expect("a sector");
+    let bytes = std::fs::read(&path).expect("a pool");
+    let expected = bytes_of(sector);
+    let at = bytes.chunks(SECTOR as usize).position(|block| block == expected).expect("a block");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a pool");
+    file.write_all_at(&[expected[7] ^ 4], at as u64 * SECTOR + 7).expect("a flip");
+    drop(file);
+    let disk = Disk::open(&path, &options()).expect("open");
+    let (mut next, mut found) = (0, Vec::new());
+    for _ in 0..4 {
+        found.extend(disk.scrub_next(&mut next).expect("findings").damaged);
+    }
+    assert_eq!(found, [sector, sector], "twice round both extents");
+}
+
+#[test]
 fn damage_of_one_sector_is_not_that_of_another() {
     for place in [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")].into_iter().flatten() {
         let path = place.path().join("disk");

@@ -1,6 +1,7 @@
 //! A disk behind the NBD protocol.
 
 mod export;
+mod scrub;
 
 use crate::arguments::{Nbd, NbdGrow, NbdPool, NbdServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
@@ -10,6 +11,7 @@ use coreplane_nbd::{Config, Export, Server};
 use coreplane_pmem::PoolError;
 use coreplane_tio::{Disk, Error, Options};
 use export::DiskExport;
+use scrub::Scrub;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -126,7 +128,9 @@ fn serve(serve: &NbdServe) -> Outcome {
         .and_then(|()| out.flush())
         .is_ok();
         drop(out);
+        let scrub = Scrub::of(&disk)?;
         let served = server.run();
+        drop(scrub);
         signals_end.close();
         served.map_err(|error| Failure::new(FAILED, error.to_string()))
     })?;
