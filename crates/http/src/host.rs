@@ -7,7 +7,7 @@ use crate::limits::{Budget, Options};
 use crate::metrics::{Metrics, add};
 use coreplane_tsdb::Store;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
 
@@ -73,10 +73,11 @@ impl Host {
         tokio::task::spawn_blocking(run).await.map_err(|_| NotRun::Failed)
     }
 
-    /// Runs a query. Whoever asked for it may go meanwhile: it then runs to its end, and counts as long.
+    /// Runs a query, which is told when it is not wanted any more: this future is dropped with the connection of whoever
+    /// asked. Until it looks it runs, and counts as long.
     pub(crate) async fn run_query<T: Send + 'static>(
         self: &Arc<Self>,
-        call: impl FnOnce(&Self) -> T + Send + 'static,
+        call: impl FnOnce(&Self, &Unwanted) -> T + Send + 'static,
     ) -> Result<T, NotRun> {
         let queries = Arc::clone(&self.queries);
         let waited = tokio::time::timeout(self.options.query_wait, queries.acquire_owned()).await;
@@ -84,13 +85,40 @@ impl Host {
             add(&self.metrics.queries_refused, 1);
             return Err(NotRun::Busy);
         };
-        let host = Arc::clone(self);
+        let (host, unwanted) = (Arc::clone(self), Unwanted::default());
+        let wanted = Wanted(unwanted.clone());
         let run = move || {
             let _permit = permit;
             let _running = Running::begin(&host.metrics);
-            call(&host)
+            call(&host, &unwanted)
         };
-        tokio::task::spawn_blocking(run).await.map_err(|_| NotRun::Failed)
+        let ran = tokio::task::spawn_blocking(run).await.map_err(|_| NotRun::Failed);
+        drop(wanted);
+        ran
+    }
+}
+
+/// True once nobody waits for a query any more.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unwanted(Arc<AtomicBool>);
+
+impl Unwanted {
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// For whoever looks at it in the store.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}
+
+/// Whoever waits for a query.
+struct Wanted(Unwanted);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -158,7 +186,7 @@ mod tests {
         let (end, ends) = mpsc::channel::<()>();
         let long = Arc::clone(&host);
         let long = runtime.spawn(async move {
-            let call = move |_: &Host| {
+            let call = move |_: &Host, _: &Unwanted| {
                 begun.send(()).unwrap();
                 ends.recv().unwrap();
                 7
@@ -168,14 +196,38 @@ mod tests {
         has_begun.recv().unwrap();
         assert_eq!(running(&host), 1);
         runtime.block_on(async {
-            assert_eq!(host.run_query(|_| 8).await, Err(NotRun::Busy));
+            assert_eq!(host.run_query(|_, _| 8).await, Err(NotRun::Busy));
             // Writes have threads of their own.
             assert_eq!(host.run_write(|| 9).await, Ok(9));
             end.send(()).unwrap();
             assert_eq!(long.await.unwrap(), Ok(7));
-            assert_eq!(host.run_query(|_| 10).await, Ok(10));
+            assert_eq!(host.run_query(|_, _| 10).await, Ok(10));
         });
         assert_eq!((running(&host), host.metrics.queries_refused.load(Ordering::Relaxed)), (0, 1));
+    }
+
+    #[test]
+    fn a_query_is_told_when_nobody_waits_for_it() {
+        let host = host(Options { queries_max: 1, ..Options::default() });
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+        let (begun, has_begun) = mpsc::channel();
+        let (ended, has_ended) = mpsc::channel();
+        let asked = Arc::clone(&host);
+        let asked = runtime.spawn(async move {
+            let call = move |_: &Host, unwanted: &Unwanted| {
+                begun.send(unwanted.get()).unwrap();
+                while !unwanted.get() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                ended.send(()).unwrap();
+            };
+            asked.run_query(call).await
+        });
+        assert!(!has_begun.recv().unwrap());
+        asked.abort();
+        has_ended.recv_timeout(Duration::from_secs(30)).unwrap();
+        // Its place is there again.
+        assert_eq!(runtime.block_on(host.run_query(|_, unwanted| unwanted.get())), Ok(false));
     }
 
     #[test]
@@ -183,9 +235,9 @@ mod tests {
         let host = host(Options { queries_max: 1, ..Options::default() });
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let failed = host.run_query(|_| -> u8 { panic!("as it should") }).await;
+            let failed = host.run_query(|_, _| -> u8 { panic!("as it should") }).await;
             assert_eq!((failed, running(&host)), (Err(NotRun::Failed), 0));
-            assert_eq!(host.run_query(|_| 1).await, Ok(1));
+            assert_eq!(host.run_query(|_, _| 1).await, Ok(1));
         });
     }
 

@@ -36,7 +36,9 @@
 //! | `parameters` | parameters of a URL or of a form |
 //! | `auth` | who may ask |
 //! | `host` | what all connections share; calls of the store off their threads |
+//! | `figures` | figures of the server and its store |
 //! | `body` | bodies: collection, gzip, bounds |
+//! | `remainder` | what an answer leaves of a body |
 //! | `influx` | InfluxDB's endpoints |
 //! | `opentsdb` | OpenTSDB's endpoints, and its lines |
 //! | `service` | the router; what every answer has |
@@ -46,6 +48,7 @@
 
 mod auth;
 mod body;
+mod figures;
 mod host;
 mod influx;
 mod limits;
@@ -54,9 +57,11 @@ mod metrics;
 mod opentsdb;
 mod pace;
 mod parameters;
+mod remainder;
 mod server;
 mod service;
 
+pub use figures::Figures;
 pub use influx::write_answers;
 pub use limits::Options;
 pub use server::{Error, Result, Server, listen};

@@ -4,11 +4,12 @@ use crate::auth::{self, Denied};
 use crate::host::Host;
 use crate::metrics::{Endpoint, add};
 use crate::parameters::Parameters;
-use crate::{influx, opentsdb};
+use crate::remainder::{Remainder, expects};
+use crate::{figures, influx, opentsdb};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, HeaderName};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderValue, Response};
 use axum::routing::{any, get, post};
 use std::sync::Arc;
@@ -50,6 +51,10 @@ impl Answerer {
     /// Answers a request of a client, who may be one that is refused.
     pub(crate) async fn answer(&self, request: Request, is_refused: bool) -> Response<Body> {
         let begun = Instant::now();
+        let (parts, body) = request.into_parts();
+        let (remainder, body) = Remainder::lend(body);
+        let expects = expects(&parts.headers);
+        let request = Request::from_parts(parts, body);
         let path = request.uri().path();
         let (endpoint, is_open) = (endpoint(path), is_open(path));
         let denied = match is_refused {
@@ -70,7 +75,9 @@ impl Answerer {
             }
             Err(denied) => {
                 add(&self.host.metrics.unauthorized, 1);
-                refuse(path, denied)
+                let refusal = refuse(path, denied);
+                drop(request);
+                refusal
             }
         };
         let id = self.host.request_id();
@@ -83,6 +90,9 @@ impl Answerer {
         headers.insert(HeaderName::from_static("x-influxdb-version"), version);
         let build = HeaderValue::from_static("Coreplane");
         headers.insert(HeaderName::from_static("x-influxdb-build"), build);
+        if !remainder.read(expects).await {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         let status = response.status().as_u16();
         self.host.metrics.answered(endpoint, status, begun.elapsed());
         response
@@ -138,7 +148,7 @@ async fn wrong_method(request: Request) -> Response<Body> {
 
 /// `GET /metrics`
 async fn metrics(State(host): State<Arc<Host>>) -> Response<Body> {
-    let mut response = Response::new(Body::from(host.metrics.text()));
+    let mut response = Response::new(Body::from(figures::text(&host)));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response

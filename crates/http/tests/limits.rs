@@ -192,6 +192,74 @@ fn connections_are_bounded() -> Outcome<()> {
 }
 
 #[test]
+fn an_answer_that_is_ready_before_the_body_arrives() -> Outcome<()> {
+    let password = Some("hush".to_owned());
+    let served = Served::start(Options { password, ..Options::default() })?;
+    let mut client = served.connect()?;
+    // Short bodies are thrown away, and the connection goes on.
+    for _ in 0..3 {
+        let answer = client.ask("POST", "/write?db=d", &[], &[b'#'; 200_000])?;
+        assert_eq!((answer.status, answer.header("connection")), (401, ""));
+        let wrong = "/write?db=d&precision=x&u=me&p=hush";
+        let answer = client.ask("POST", wrong, &[], &[b'#'; 200_000])?;
+        assert_eq!((answer.status, answer.header("connection")), (400, ""));
+    }
+    // Long ones are not read, nor one that the client has not begun; it is said that the connection ends.
+    let head = "POST /write?db=d HTTP/1.1\r\nContent-Length: 3000000\r\n";
+    for (head, body) in
+        [(format!("{head}\r\n"), 300_000), (format!("{head}Expect: 100-continue\r\n\r\n"), 0)]
+    {
+        let mut client = served.connect()?;
+        client.send(&[head.as_bytes(), &vec![b'#'; body]].concat())?;
+        let answer = client.answer(false)?;
+        assert_eq!((answer.status, answer.header("connection")), (401, "close"));
+        assert!(client.is_ended()?);
+    }
+    is_served(&served)
+}
+
+/// Waits until so many queries run.
+fn wait_for_queries(served: &Served, running: u64) -> Outcome<()> {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let line = format!("coreplane_http_queries_running {running}\n");
+    while !served.ask("GET", "/metrics", b"")?.body.contains(&line) {
+        assert!(std::time::Instant::now() < deadline, "there are not {running} of them");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
+    let (query_time_max, query_bytes_max) = (Duration::from_secs(1_000), usize::MAX);
+    let options = Options { queries_max: 1, query_time_max, query_bytes_max, ..Options::default() };
+    let served = Served::start(options)?;
+    let lines: String =
+        (1..=200_000).map(|at| format!("m,a=b value={} {at}\n", at * 77_777 % 199_999)).collect();
+    let path = "/write?db=opentsdb&precision=s";
+    assert_eq!(served.ask("POST", path, lines.as_bytes())?.status, 204);
+    // Minutes of work: all points are sorted 10,000 times.
+    let statement = format!("SELECT {} FROM m;", ["percentile(value,7)"; 100].join(","));
+    let statements = statement.repeat(100);
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    let (mut client, mut waiting) = (served.connect()?, served.connect()?);
+    client.send_request(
+        "POST",
+        "/query?db=opentsdb",
+        &form,
+        format!("q={statements}").as_bytes(),
+    )?;
+    wait_for_queries(&served, 1)?;
+    waiting.send_request("GET", "/query?db=opentsdb&q=SHOW+SERIES", &[], b"")?;
+    drop((client, waiting));
+    wait_for_queries(&served, 0)?;
+    // There is a place for others.
+    let found = served.ask("GET", "/query?db=opentsdb&q=SELECT+count(value)+FROM+m", b"")?;
+    assert!(found.body.contains(",200000]"), "{found:?}");
+    is_served(&served)
+}
+
+#[test]
 fn lines_of_opentsdb_are_bounded() -> Outcome<()> {
     let served = Served::start(Options::default())?;
     let mut client = served.connect()?;

@@ -10,6 +10,8 @@ use smallvec::SmallVec;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// What `now()` is: 2020-09-13T13:26:40Z.
@@ -65,6 +67,7 @@ fn limits() -> Limits {
         buckets_max: 100_000,
         bytes_max: 64 << 20,
         deadline: Instant::now() + Duration::from_secs(100),
+        cancel: None,
     }
 }
 
@@ -200,6 +203,10 @@ fn each_limit_ends_a_statement() {
     let late = Limits { deadline: Instant::now(), ..limits() };
     for text in ["SELECT f FROM m", "SELECT mean(f) FROM m", "SHOW SERIES"] {
         assert!(error(&store, text, late.clone()).contains("query-timeout"), "{text}");
+    }
+    let unwanted = Limits { cancel: Some(Arc::new(AtomicBool::new(true))), ..limits() };
+    for text in ["SELECT f FROM m", "SELECT mean(f) FROM m", "SHOW SERIES"] {
+        assert_eq!(error(&store, text, unwanted.clone()), "query interrupted", "{text}");
     }
 }
 

@@ -16,6 +16,8 @@
 //!   an error, where InfluxDB takes nanoseconds.
 //! - **Statements that change something** are refused by `GET`, which InfluxDB runs with a warning.
 //! - **Consistency** is ignored, its spelling too.
+//! - **URLs** have `"`, `<` and `>` percent-encoded, as clients and Grafana send them; raw, as from a shell, they are a 400 of
+//!   hyper's, which takes them for no URL. InfluxDB takes them.
 //! - **Bound parameters** (`params`) and queries in files (`multipart/form-data`) are refused.
 //! - **MessagePack** is not there: whoever accepts that alone gets JSON, as by any type that InfluxDB does not know.
 //! - **Errors of statements in CSV** are a table with the column `error`; InfluxDB leaves them out.

@@ -11,7 +11,7 @@ use super::json::{Document, Encoder, PIECE, Shape};
 use super::time::Unit;
 use super::{JSON, Refused, json_answer};
 use crate::body;
-use crate::host::{Host, now};
+use crate::host::{Host, Unwanted, now};
 use crate::limits::Share;
 use crate::metrics::add;
 use crate::parameters::Parameters;
@@ -74,7 +74,7 @@ fn shape(host: &Host, parameters: &Parameters, is_pretty: bool) -> Shape {
     }
 }
 
-fn run(host: &Host, asked: &Asked) -> Result<(Vec<Answer>, Share), Refused> {
+fn run(host: &Host, asked: &Asked, unwanted: &Unwanted) -> Result<(Vec<Answer>, Share), Refused> {
     let options = &host.options;
     let request = influxql::Request {
         text: &asked.text,
@@ -87,6 +87,7 @@ fn run(host: &Host, asked: &Asked) -> Result<(Vec<Answer>, Share), Refused> {
             buckets_max: options.query_buckets_max,
             bytes_max: options.query_bytes_max,
             deadline: Instant::now() + options.query_time_max,
+            cancel: Some(unwanted.flag()),
         },
     };
     let answers = influxql::run(&host.store, &request).map_err(|error| match error {
@@ -239,7 +240,8 @@ async fn answer(
     let is_read_only = request.method() == Method::GET;
     let parameters = parameters(host, request).await?;
     let shape = shape(host, &parameters, is_pretty);
-    if parameters.some("params").is_some() {
+    // InfluxDB's client for Go says that there are none.
+    if !matches!(parameters.get("params").trim(), "" | "null" | "{}") {
         let message =
             "bound parameters (params) are not supported: write the values into the query";
         return Err(Refused::new(400, message));
@@ -251,7 +253,8 @@ async fn answer(
         policy: parameters.some("rp").map(str::to_owned),
         is_read_only,
     };
-    let (answers, share) = host.run_query(move |host| run(host, &asked)).await??;
+    let (answers, share) =
+        host.run_query(move |host, unwanted| run(host, &asked, unwanted)).await??;
     let encoder: Box<dyn Encoder> = match is_csv {
         true => Box::new(Csv::new(answers, shape.epoch)),
         false => Box::new(Document::new(answers, shape)),

@@ -4,7 +4,7 @@ use super::error;
 use super::request::Query;
 use super::series::{Group, Meter, groups};
 use crate::body;
-use crate::host::{Host, now};
+use crate::host::{Host, Unwanted, now};
 use crate::influx::{Refused, float, json_answer, string};
 use crate::limits::Share;
 use crate::metrics::add;
@@ -69,12 +69,13 @@ fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn run(host: &Host, query: &Query) -> Result<(Vec<u8>, Share), Refused> {
+fn run(host: &Host, query: &Query, unwanted: &Unwanted) -> Result<(Vec<u8>, Share), Refused> {
     let options = &host.options;
     let mut meter = Meter {
         deadline: Instant::now() + options.query_time_max,
         samples: options.query_bytes_max / size_of::<(i64, f64)>(),
         intervals: options.query_buckets_max as u64,
+        unwanted: unwanted.clone(),
     };
     let mut share = host.memory.share();
     let reader = host.store.reader(&options.opentsdb_database, None)?;
@@ -109,7 +110,7 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
         Query::of_url(&url, now)
     };
     let query = query.map_err(|wrong| Refused::new(400, wrong))?;
-    let (text, share) = host.run_query(move |host| run(host, &query)).await??;
+    let (text, share) = host.run_query(move |host, unwanted| run(host, &query, unwanted)).await??;
     Ok(json_answer(200, body::held(text, share)))
 }
 

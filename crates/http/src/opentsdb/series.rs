@@ -7,6 +7,7 @@ use super::aggregate::Function;
 use super::downsample::{Downsample, Samples};
 use super::filter;
 use super::request::{Query, Sub};
+use crate::host::Unwanted;
 use crate::influx::Refused;
 use coreplane_tsdb::{Block, Buckets, Field, FieldType, Reader, Series, Summary, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,8 @@ pub(super) struct Meter {
     pub(super) deadline: Instant,
     pub(super) samples: usize,
     pub(super) intervals: u64,
+    /// Whoever asked has gone.
+    pub(super) unwanted: Unwanted,
 }
 
 impl Meter {
@@ -48,6 +51,10 @@ impl Meter {
     }
 
     fn check(&self) -> Result<(), Refused> {
+        if self.unwanted.get() {
+            // Nobody reads it.
+            return Err(Refused::new(503, "whoever asked has gone"));
+        }
         if Instant::now() < self.deadline {
             return Ok(());
         }
@@ -300,4 +307,20 @@ pub(super) fn groups(
         all.push(Group { metric: sub.metric.clone(), tags, aggregated: keys, samples, has_nulls });
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn whoever_has_gone_costs_nothing_more() {
+        let (deadline, unwanted) =
+            (Instant::now() + Duration::from_secs(1000), Unwanted::default());
+        let mut meter = Meter { deadline, samples: 10, intervals: 10, unwanted: unwanted.clone() };
+        assert!(meter.take(1).is_ok());
+        unwanted.flag().store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(meter.take(1).unwrap_err().status, 503);
+    }
 }

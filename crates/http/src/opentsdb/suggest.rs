@@ -2,7 +2,7 @@
 
 use super::error;
 use crate::body;
-use crate::host::Host;
+use crate::host::{Host, Unwanted};
 use crate::influx::{Refused, json_answer, string};
 use crate::parameters::Parameters;
 use axum::body::Body;
@@ -47,14 +47,14 @@ impl Names {
     }
 }
 
-fn run(host: &Host, asked: Asked) -> Result<Vec<u8>, Refused> {
+fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<Vec<u8>, Refused> {
     let deadline = Instant::now() + host.options.query_time_max;
     let max = asked.max.unwrap_or(NAMES).min(NAMES_MAX);
     let mut names = Names { begin: asked.q, max, found: BTreeSet::new() };
     let reader = host.store.reader(&host.options.opentsdb_database, None)?;
     let kind = asked.kind.unwrap_or_default();
     for metric in reader.measurements() {
-        if Instant::now() > deadline {
+        if Instant::now() > deadline || unwanted.get() {
             return Err(Refused::new(504, "there are too many series to look through"));
         }
         if kind == "metrics" {
@@ -96,7 +96,7 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
         Some(other) => return Err(Refused::new(400, format!("Invalid 'type' parameter:{other}"))),
         None => return Err(Refused::new(400, "Missing 'type' parameter")),
     }
-    let names = host.run_query(move |host| run(host, asked)).await??;
+    let names = host.run_query(move |host, unwanted| run(host, asked, unwanted)).await??;
     Ok(json_answer(200, names))
 }
 

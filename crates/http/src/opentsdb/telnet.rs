@@ -5,6 +5,7 @@
 //! refuses of them comes behind that.
 
 use super::{VERSION, point};
+use crate::figures;
 use crate::host::{Host, stopped};
 use crate::influx::{Refused, Written, write_points};
 use crate::metrics::add;
@@ -90,7 +91,7 @@ impl Turn {
 fn stats(host: &Host) -> String {
     let now = crate::host::now() / 1_000_000_000;
     let mut text = String::new();
-    for line in host.metrics.text().lines().filter(|line| !line.starts_with('#')) {
+    for line in figures::text(host).lines().filter(|line| !line.starts_with('#')) {
         // Those with labels are Prometheus's alone.
         if let Some((name, value)) = line.split_once(' ').filter(|(name, _)| !name.contains('{')) {
             let _written = writeln!(text, "tsd.{name} {now} {value} host=localhost").is_ok();

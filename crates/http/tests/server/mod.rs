@@ -91,6 +91,18 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Outcome<Answer> {
+        self.send_request(method, path, headers, body)?;
+        self.answer(method == "HEAD")
+    }
+
+    /// Sends a request, and reads nothing.
+    pub(crate) fn send_request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Outcome<()> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n");
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
@@ -98,8 +110,7 @@ impl Client {
         if !body.is_empty() || method == "POST" {
             head += &format!("Content-Length: {}\r\n", body.len());
         }
-        self.send(&[head.as_bytes(), b"\r\n", body].concat())?;
-        self.answer(method == "HEAD")
+        self.send(&[head.as_bytes(), b"\r\n", body].concat())
     }
 
     /// Reads a line, without its end.

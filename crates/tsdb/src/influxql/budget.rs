@@ -5,12 +5,13 @@
 
 use super::Limits;
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A value, or the error of the statement.
 pub(super) type Fallible<T> = Result<T, String>;
 
-/// Ticks between two looks at the clock.
+/// Ticks between two looks at the clock, and at whether the query is still wanted.
 const TICKS: u32 = 512;
 
 /// What is left of the limits of a query.
@@ -35,11 +36,18 @@ impl<'q> Budget<'q> {
         }
     }
 
-    /// Looks at the clock now and then, the first time at once.
+    /// Looks now and then whether the query has to end, the first time at once.
     pub(super) fn tick(&self) -> Fallible<()> {
         let ticks = self.ticks.get();
         self.ticks.set(ticks.wrapping_add(1));
-        if ticks.is_multiple_of(TICKS) && Instant::now() >= self.limits.deadline {
+        if ticks.is_multiple_of(TICKS) { self.check() } else { Ok(()) }
+    }
+
+    fn check(&self) -> Fallible<()> {
+        if self.limits.cancel.as_ref().is_some_and(|it| it.load(Ordering::Relaxed)) {
+            return Err("query interrupted".to_owned());
+        }
+        if Instant::now() >= self.limits.deadline {
             return Err("query-timeout limit exceeded".to_owned());
         }
         Ok(())
@@ -98,10 +106,12 @@ impl<'q> Budget<'q> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     fn limits(deadline: Instant) -> Limits {
-        Limits { rows_max: 2, buckets_max: 10, bytes_max: 100, deadline }
+        Limits { rows_max: 2, buckets_max: 10, bytes_max: 100, deadline, cancel: None }
     }
 
     #[test]
@@ -123,5 +133,17 @@ mod tests {
     fn the_deadline_ends_a_query() {
         let limits = limits(Instant::now());
         assert!(Budget::new(&limits).tick().is_err());
+    }
+
+    #[test]
+    fn a_query_that_nobody_wants_ends_within_some_ticks() {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let mut limits = limits(Instant::now() + Duration::from_secs(1000));
+        limits.cancel = Some(Arc::clone(&cancel));
+        let budget = Budget::new(&limits);
+        assert!((0..TICKS * 3 + 1).all(|_| budget.tick().is_ok()));
+        cancel.store(true, Ordering::Relaxed);
+        let ended = (0..TICKS).find_map(|_| budget.tick().err());
+        assert_eq!(ended.as_deref(), Some("query interrupted"));
     }
 }

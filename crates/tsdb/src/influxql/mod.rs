@@ -37,6 +37,7 @@ use budget::{Budget, Fallible};
 use inputs::Inputs;
 use show::Show;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// A query, which may have several statements.
@@ -67,6 +68,8 @@ pub struct Limits {
     pub bytes_max: usize,
     /// When it is ended.
     pub deadline: Instant,
+    /// Ends it at any time, once it is true: whoever asked has gone. None: nobody can.
+    pub cancel: Option<Arc<AtomicBool>>,
 }
 
 /// The answer to a statement.

@@ -33,6 +33,7 @@ fn look(query: &TsQuery, path: &Path) -> Outcome {
             buckets_max: usize::MAX,
             bytes_max: usize::try_from(query.memory_max).unwrap_or(usize::MAX),
             deadline: Instant::now() + query.within,
+            cancel: None,
         },
     };
     let answers = influxql::run(&store, &request).map_err(|error| failure_of(&error, path))?;
