@@ -68,11 +68,20 @@ pub(crate) fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-fn load(counter: &AtomicU64) -> u64 {
+/// Its value.
+pub(crate) fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
 impl Metrics {
+    /// How many requests were answered.
+    pub(crate) fn count(&self, endpoint: Endpoint) -> u64 {
+        let each = ENDPOINTS.iter().zip(&self.endpoints);
+        each.filter(|((one, _), _)| *one == endpoint)
+            .flat_map(|(_, counters)| counters.answers.iter().map(load))
+            .sum()
+    }
+
     /// Counts a request that was answered with this status.
     pub(crate) fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
         let at = ENDPOINTS.iter().position(|(one, _)| *one == endpoint);

@@ -3,6 +3,7 @@
 //! A server that stops accepts nothing more and lets every connection finish the request that it is at, within a bound; then
 //! it joins its threads. A call of the store that runs longer is left to its thread, which has the store until then.
 
+use crate::figures::Figures;
 use crate::host::Host;
 use crate::limits::Options;
 use crate::listener::Listener;
@@ -60,6 +61,7 @@ pub struct Server {
     connections_max: u32,
     stop_within: Duration,
     addresses: Vec<SocketAddr>,
+    figures: Figures,
 }
 
 impl Server {
@@ -84,6 +86,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let stop_within = options.stop_within;
         let host = Arc::new(Host::new(store, options));
+        let figures = Figures::of(&host);
         let answerer = Answerer::new(Arc::clone(&host));
         let mut addresses = Vec::new();
         let entered = runtime.enter();
@@ -107,13 +110,19 @@ impl Server {
             return Err(Error::Nowhere);
         }
         let runtime = Some(runtime);
-        Ok(Self { runtime, stop, places, connections_max, stop_within, addresses })
+        Ok(Self { runtime, stop, places, connections_max, stop_within, addresses, figures })
     }
 
     /// Where it listens, in the order of the sockets.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Its figures.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.figures.clone()
     }
 
     /// Stops: what runs is finished, within the bound of its options, and its threads are joined.

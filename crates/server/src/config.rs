@@ -2,6 +2,7 @@
 
 use crate::administration::Administration;
 use crate::cluster::ClusterInfo;
+use crate::time_series::TimeSeries;
 use coreplane_engine::Durability;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,6 +65,8 @@ pub struct Config {
     pub administration: Option<Arc<dyn Administration>>,
     /// The cluster that the server is a node of; none: it is none.
     pub cluster: Option<Arc<dyn ClusterInfo>>,
+    /// The store of time series beside the records, for `INFO Timeseries`; none: there is none.
+    pub time_series: Option<Arc<dyn TimeSeries>>,
 }
 
 impl Default for Config {
@@ -90,6 +93,7 @@ impl Default for Config {
             metrics: None,
             administration: None,
             cluster: None,
+            time_series: None,
         }
     }
 }

@@ -61,6 +61,7 @@ mod service;
 mod session;
 mod settings;
 mod store;
+mod time_series;
 mod upstream;
 mod watch;
 mod withheld;
@@ -70,3 +71,4 @@ pub use cluster::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing}
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};
 pub use service::{PolledService, Wake};
+pub use time_series::TimeSeries;

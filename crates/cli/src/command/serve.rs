@@ -44,8 +44,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
             return Err(failure);
         }
     };
-    let said = series.as_ref().map(ts::Served::said).unwrap_or_default();
-    let served = listen_and_serve(&serve, password, &store, &mut signals, &said);
+    let served = listen_and_serve(&serve, password, &store, &mut signals, series.as_ref());
     drop(series);
     let closed = store.close();
     served?;
@@ -58,20 +57,22 @@ fn listen_and_serve(
     password: Option<String>,
     store: &Store,
     signals: &mut Signals,
-    series: &str,
+    series: Option<&ts::Served>,
 ) -> Result<(), Failure> {
     let config = Config {
         medium: store.medium().name.clone(),
         power_cut_loses: store.power_cut_loses(),
         power_safe: store.medium().power_safe,
         administration: store.matrix().map(administered),
+        time_series: series.and_then(ts::Served::told),
         ..config(serve, password)
     };
     let server = Server::bind(config, store.engine().clone())?;
     let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
     let (medium, loses) = (&store.medium().name, store.power_cut_loses());
     let note = if is_degraded { "(degraded)" } else { "" };
-    let place = Place { medium, loses: &loses, note, series };
+    let series = series.map(ts::Served::said).unwrap_or_default();
+    let place = Place { medium, loses: &loses, note, series: &series };
     serve_until_signal(serve, server, signals, &place, &|| ())
 }
 

@@ -8,8 +8,9 @@ use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE
 use crate::progress::Bar;
 use crate::terms;
 use coreplane::MediaChoice;
-use coreplane_http::Server;
+use coreplane_http::{Figures, Server};
 use coreplane_pmem::PoolError;
+use coreplane_server::TimeSeries;
 use coreplane_tsdb::{Error, Options, Store};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -88,6 +89,26 @@ impl Served {
     /// For a line that says what is served besides.
     pub(crate) fn said(&self) -> String {
         format!("; time series {}, http on {}", self.path.display(), self.addresses)
+    }
+
+    /// For whoever tells of it.
+    pub(crate) fn told(&self) -> Option<Arc<dyn TimeSeries>> {
+        let figures = self.server.as_ref()?.figures();
+        Some(Arc::new(Told(figures)))
+    }
+}
+
+/// What the Redis side tells of the time series beside its records.
+#[derive(Debug)]
+struct Told(Figures);
+
+impl TimeSeries for Told {
+    fn figures(&self) -> Vec<(String, String)> {
+        let named = |(name, value): (&str, u64)| (name.to_owned(), value.to_string());
+        let mut figures: Vec<_> = self.0.all().into_iter().map(named).collect();
+        let trouble = self.0.trouble().unwrap_or_else(|| "none".to_owned());
+        figures.push(("trouble".to_owned(), trouble.replace(['\r', '\n'], " ")));
+        figures
     }
 }
 

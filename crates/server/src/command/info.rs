@@ -51,6 +51,7 @@ const SECTIONS: &[Section] = &[
     ("Durability", true, durability),
     ("Latency", true, latency),
     ("Cluster", true, cluster),
+    ("Timeseries", true, time_series),
     ("Keyspace", true, keyspace),
 ];
 
@@ -305,6 +306,14 @@ fn cluster(host: &Facts<'_>, text: &mut String) {
     line(text, "cluster_enabled", u8::from(cluster.is_some_and(ClusterInfo::redirects)));
     for (name, value) in cluster.map(ClusterInfo::figures).into_iter().flatten() {
         line(text, &format!("cluster_{name}"), value);
+    }
+}
+
+fn time_series(host: &Facts<'_>, text: &mut String) {
+    let figures = host.config.time_series.as_ref().map(|it| it.figures());
+    line(text, "ts_enabled", u8::from(figures.is_some()));
+    for (name, value) in figures.into_iter().flatten() {
+        line(text, &format!("ts_{name}"), value);
     }
 }
 

@@ -29,6 +29,12 @@ pub(super) fn families(text: &mut String, host: &Host, stats: &Stats) {
         .filter_map(|(name, value)| Some((format!("cluster_{name}"), value.parse().ok()?)))
         .collect();
     write(text, "", named.iter().map(|(name, value)| (String::new(), &**name, *value)).collect());
+    let figures = host.config.time_series.as_ref().map(|it| it.figures()).unwrap_or_default();
+    let named: Vec<(String, u64)> = figures
+        .iter()
+        .filter_map(|(name, value)| Some((format!("ts_{name}"), value.parse().ok()?)))
+        .collect();
+    write(text, "", named.iter().map(|(name, value)| (String::new(), &**name, *value)).collect());
     let groups = stats.groups.iter().flat_map(|group| {
         let label = format!("{{group=\"{}\"}}", group.name);
         group.figures.iter().map(move |(name, value)| (label.clone(), *name, *value))

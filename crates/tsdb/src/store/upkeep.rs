@@ -59,6 +59,12 @@ impl Shared {
         names.is_shard_live(shard) && names.is_series_live(series)
     }
 
+    /// Bytes of a head of this set that are sealed: a small pool has no room for large heads.
+    fn head_bytes_max(&self, set: &Set) -> u64 {
+        let pool = set.pages.usable() * u64::from(set.pages.page_len());
+        self.options.head_bytes.min(pool / 8).max(1)
+    }
+
     /// Seals what a set has, if that is enough.
     fn seal(&self, set: &Set, bytes_min: u64) -> Result<bool> {
         set.seal(bytes_min, &|shard, series| self.is_live(shard, series))
@@ -76,7 +82,7 @@ impl Shared {
     /// Seals what a set has, if that is enough, and merges all that is to be, also where there is no room to seal: that makes
     /// some.
     fn tidy(&self, set: &Set, bytes_min: u64, cold: i64) -> Result<()> {
-        let sealed = self.seal(set, bytes_min);
+        let sealed = self.seal(set, bytes_min.min(self.head_bytes_max(set)));
         let merged = || -> Result<()> {
             while self.merge(set, cold)? {}
             Ok(())
@@ -150,8 +156,7 @@ impl Store {
 
     /// Has points sealed where a set has enough of them; waits where it has far too many.
     pub(super) fn make_room(&self) -> Result<()> {
-        let limit = self.shared.options.head_bytes.max(1);
-        let is_due = |set: &Set| set.head_bytes() >= limit;
+        let is_due = |set: &Set| set.head_bytes() >= self.shared.head_bytes_max(set);
         if !self.shared.sets.iter().any(is_due) {
             return Ok(());
         }
@@ -160,7 +165,8 @@ impl Store {
         }
         self.shared.ring();
         let since = Instant::now();
-        let is_crowded = |set: &Set| set.head_bytes() >= limit.saturating_mul(CROWD);
+        let is_crowded =
+            |set: &Set| set.head_bytes() >= self.shared.head_bytes_max(set).saturating_mul(CROWD);
         while self.shared.sets.iter().any(is_crowded) && since.elapsed() < PATIENCE {
             if spin::lock(&self.shared.bell.trouble).is_some() {
                 // There is no room for what is to be sealed: the next write is told.

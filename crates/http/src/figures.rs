@@ -1,0 +1,78 @@
+//! Figures of a server and its store: for Prometheus, for OpenTSDB's `stats`, and for whoever shows them elsewhere, as the
+//! `INFO` of a Redis side does.
+
+use crate::host::Host;
+use crate::metrics::Endpoint;
+use std::fmt::Write;
+use std::sync::{Arc, Weak};
+
+/// A figure of the store: its name, if it only rises, what it is, and its value.
+type Row = (&'static str, bool, &'static str, u64);
+
+/// Figures of a server, for as long as it runs. It keeps neither the server nor the store.
+#[derive(Debug, Clone)]
+pub struct Figures(Weak<Host>);
+
+impl Figures {
+    pub(crate) fn of(host: &Arc<Host>) -> Self {
+        Self(Arc::downgrade(host))
+    }
+
+    /// All of them: names of small letters and underscores, and values. None once the server has ended.
+    #[must_use]
+    pub fn all(&self) -> Vec<(&'static str, u64)> {
+        let Some(host) = self.0.upgrade() else { return Vec::new() };
+        let metrics = &host.metrics;
+        let queries = metrics.count(Endpoint::Query) + metrics.count(Endpoint::OpenTsdb);
+        let mut all = vec![
+            ("points_written", crate::metrics::load(&metrics.points_written)),
+            ("points_dropped", crate::metrics::load(&metrics.points_dropped)),
+            ("queries", queries),
+            ("queries_running", crate::metrics::load(&metrics.queries_running)),
+            ("connections", crate::metrics::load(&metrics.connections)),
+        ];
+        all.extend(rows(&host).iter().map(|(name, _, _, value)| (*name, *value)));
+        all
+    }
+
+    /// Why points could not be sealed the last time, if they could not.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.0.upgrade()?.store.trouble()
+    }
+}
+
+fn rows(host: &Host) -> [Row; 13] {
+    let stats = host.store.stats();
+    let is_in_trouble = u64::from(host.store.trouble().is_some());
+    [
+        ("series", false, "Series", stats.series),
+        ("measurements", false, "Measurements", stats.measurements),
+        ("names_bytes", false, "Bytes of DRAM of names, about", stats.names_bytes),
+        ("head_points", false, "Values that are not sealed", stats.head_points),
+        ("head_bytes", false, "Bytes of their records", stats.head_bytes),
+        ("segments", false, "Segments of sealed chunks", stats.segments),
+        ("sealed_points", false, "Values in segments", stats.sealed_points),
+        ("sealed_bytes", false, "Bytes of chunks", stats.sealed_bytes),
+        ("used_bytes", false, "Bytes of the pools that are in use", stats.used_bytes),
+        ("total_bytes", false, "Bytes of the pools", stats.total_bytes),
+        ("flushes", true, "Lines flushed", stats.flushes),
+        ("fences", true, "Fences, or syncs", stats.fences),
+        ("in_trouble", false, "1 if points could not be sealed the last time", is_in_trouble),
+    ]
+}
+
+/// Counters of the server and figures of its store in Prometheus's text.
+pub(crate) fn text(host: &Host) -> String {
+    let mut text = host.metrics.text();
+    // Writing to a string does not fail.
+    let _written = rows(host)
+        .iter()
+        .try_for_each(|(name, is_counter, help, value)| {
+            let (kind, end) = if *is_counter { ("counter", "_total") } else { ("gauge", "") };
+            let family = format!("coreplane_ts_{name}{end}");
+            writeln!(text, "# HELP {family} {help}.\n# TYPE {family} {kind}\n{family} {value}")
+        })
+        .is_ok();
+    text
+}
