@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command for people: what it prints is its result")]
 
 mod check;
+mod clients;
 mod fuzz;
 mod install;
 mod measure;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::clients::{Toolchains, clients};
 use crate::install::{apt_install, have, quiet};
 use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
@@ -114,7 +115,7 @@ fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outco
 /// The workspace's tests at full scale, unless the caller's environment asks for another: then the
 /// closing lines say so.
 fn tests(root: &Path, tally: &mut Tally) -> Outcome<()> {
-    let clients = suite::clients(root, tally);
+    let clients = clients(root, Toolchains::Build, tally);
     let scale = std::env::var(SCALE).unwrap_or_else(|_| "full".to_owned());
     if scale != "full" {
         tally.leave_out("full scale", format!("the environment has {SCALE}={scale}"));
@@ -126,7 +127,7 @@ fn tests(root: &Path, tally: &mut Tally) -> Outcome<()> {
 fn histories(root: &Path, tally: &mut Tally) -> Outcome<()> {
     tally.stage("histories, judged by Porcupine");
     let path = root.join("target/history.jsonl");
-    let clients = suite::clients(root, tally);
+    let clients = clients(root, Toolchains::Build, tally);
     if clients.lacks("namespaces") {
         tally.leave_out("histories", "network namespaces are left out");
         return Ok(());

@@ -1,86 +1,14 @@
-//! Time series as a user has them: `coreplane ts` and `coreplane serve --http-port`, on memory and on an ordinary file, and
-//! clients as they are: `influx` of Debian's influxdb-client, and Python's influxdb.
-//!
-//! `cargo xtask test` installs the clients where they are missing. What it could not install it names in
-//! `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure here.
+//! Time series as a user has them: `coreplane ts` and `coreplane serve --http-port`, on memory and on an ordinary file.
 
-mod disk;
 mod pool;
+mod series;
 mod session;
 
-use disk::{lack, rounds, run, succeeds};
 use pool::Place;
-use session::{Outcome, Reply, Served, expect, expect_with, text};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use series::{Series, ask, query};
+use session::{Outcome, Reply, Served, expect, expect_with};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-const MADE: [&str; 4] = ["--size", "32MiB", "--sets", "2"];
-
-/// A store in a place, there or not.
-struct Series {
-    place: Place,
-    pool: String,
-    media: &'static str,
-}
-
-impl Series {
-    fn new(place: Place, media: &'static str) -> Outcome<Self> {
-        Ok(Self { pool: place.argument("series")?, place, media })
-    }
-
-    /// On memory, and on a file.
-    fn both() -> Outcome<[Self; 2]> {
-        Ok([Self::new(Place::in_memory()?, "auto")?, Self::new(Place::on_disk()?, "file")?])
-    }
-
-    fn serve(&self, arguments: &[&str]) -> Outcome<Served> {
-        let complaints =
-            File::options().create(true).append(true).open(self.place.path("complaints"))?;
-        let pool = ["ts", "serve", "--http-port", "0", "--media", self.media, "--pool", &self.pool];
-        Served::start_as(&pool, complaints, &[&MADE[..], arguments].concat())
-    }
-
-    fn with<'a>(&'a self, command: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
-        let pool = ["ts", command, "--media", self.media, "--pool", &self.pool];
-        [&pool[..], arguments].concat()
-    }
-
-    fn expect(&self, code: i32, command: &str, arguments: &[&str]) -> Outcome<String> {
-        expect(code, &self.with(command, arguments))
-    }
-
-    /// Makes the store, with nothing in it.
-    fn make(&self) -> Outcome<()> {
-        self.serve(&[])?.terminate()
-    }
-
-    /// Ends the server in good order; what it leaves is sound.
-    fn finish(&self, served: Served) -> Outcome<()> {
-        served.terminate()?;
-        let verified = self.expect(0, "verify", &["--json"])?;
-        assert!(verified.contains("\"sound\":true"), "{verified}");
-        let complaints = std::fs::read_to_string(self.place.path("complaints"))?;
-        assert!(!complaints.contains("panicked"), "{complaints}");
-        Ok(())
-    }
-}
-
-/// Asks a server over HTTP; the status, and the body.
-fn ask(address: &str, method: &str, path: &str, body: &str) -> Outcome<(u16, String)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let head = format!("{method} {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    stream.write_all(head.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let status = answer.split(' ').nth(1).ok_or("no status")?.parse()?;
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    Ok((status, body.unwrap_or_default()))
-}
 
 /// Points of several types, some out of order, in the order in which they are exported.
 fn points() -> String {
@@ -199,103 +127,6 @@ fn a_killed_server_has_what_it_acknowledged() -> Outcome<()> {
     Ok(())
 }
 
-const WRITERS: u64 = 24;
-
-/// Points of a writer are numbered: those up to `acknowledged` have to be there, those up to `sent` may be.
-#[derive(Debug, Default, Clone, Copy)]
-struct Numbers {
-    sent: u64,
-    acknowledged: u64,
-}
-
-/// Writes batches until there is no answer.
-fn write_on(address: &str, writer: u64, numbers: &mut Numbers, answers: &AtomicU64) -> Outcome<()> {
-    let mut stream = BufReader::new(TcpStream::connect(address)?);
-    stream.get_ref().set_nodelay(true)?;
-    loop {
-        let from = numbers.sent + 1;
-        numbers.sent += 1 + (from ^ writer) % 9;
-        let lines: String = (from..=numbers.sent)
-            .map(|at| format!("m,writer={writer} number={at}i,half={} {at}\n", at as f64 / 2.0))
-            .collect();
-        let head = format!(
-            "POST /write?db=opentsdb HTTP/1.1\r\nHost: x\r\nContent-Length: {}",
-            lines.len()
-        );
-        stream.get_mut().write_all(format!("{head}\r\n\r\n{lines}").as_bytes())?;
-        let (mut status, mut line) = (String::new(), String::new());
-        stream.read_line(&mut status)?;
-        while line != "\r\n" {
-            line.clear();
-            if stream.read_line(&mut line)? == 0 {
-                return Err(format!("no answer: {status:?}").into());
-            }
-        }
-        assert!(status.contains(" 204 "), "{status}");
-        numbers.acknowledged = numbers.sent;
-        answers.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Every acknowledged point of a writer is there, whole and once.
-fn check_numbers(exported: &str, writer: u64, numbers: &mut Numbers) -> Outcome<u64> {
-    let begin = format!("m,writer={writer} ");
-    let mut number = 0;
-    for line in exported.lines().filter(|line| line.starts_with(&begin)) {
-        number += 1;
-        let expected = format!("{begin}half={},number={number}i {number}", number as f64 / 2.0);
-        if line != expected {
-            return Err(format!("writer {writer}: {line:?}, and not {expected:?}").into());
-        }
-    }
-    if !(numbers.acknowledged..=numbers.sent).contains(&number) {
-        return Err(format!("writer {writer} has {number} points of {numbers:?}").into());
-    }
-    *numbers = Numbers { sent: number, acknowledged: number };
-    Ok(number)
-}
-
-#[test]
-fn many_writers_of_a_server_that_is_killed_have_what_was_acknowledged() -> Outcome<()> {
-    for series in Series::both()? {
-        let mut numbers = [Numbers::default(); WRITERS as usize];
-        for round in 0..rounds(3, 20)? {
-            let served = series.serve(&[])?;
-            let answers = AtomicU64::new(0);
-            std::thread::scope(|scope| {
-                let (address, answers) = (served.address.clone(), &answers);
-                let writers: Vec<_> = (0..)
-                    .zip(&mut numbers)
-                    .map(|(writer, numbers)| {
-                        let address = address.clone();
-                        scope.spawn(move || write_on(&address, writer, numbers, answers))
-                    })
-                    .collect();
-                let deadline = Instant::now() + Duration::from_secs(60);
-                while answers.load(Ordering::Relaxed) < 500 + round * 77
-                    && Instant::now() < deadline
-                {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                let killed = served.kill();
-                for writer in writers {
-                    assert!(writer.join().map_err(|_| "a writer has panicked")?.is_err());
-                }
-                killed
-            })?;
-            assert!(answers.into_inner() >= 500, "the writers do not get on");
-            let exported = series.expect(0, "export", &["--database", "opentsdb"])?;
-            let found: Outcome<Vec<u64>> = (0..)
-                .zip(&mut numbers)
-                .map(|(writer, it)| check_numbers(&exported, writer, it))
-                .collect();
-            let all: u64 = found.map_err(|error| format!("round {round}: {error}"))?.iter().sum();
-            assert_eq!(exported.lines().count() as u64, all);
-        }
-    }
-    Ok(())
-}
-
 #[test]
 fn time_series_are_served_beside_records() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -312,6 +143,8 @@ fn time_series_are_served_beside_records() -> Outcome<()> {
         "32MiB",
         "--ts-sets",
         "1",
+        "--metrics",
+        "127.0.0.1:0",
     ];
     let served = Served::start(&[&arguments[..], &["--requirepass-file", &secret]].concat())?;
     let http = served.line.split("http on ").nth(1).and_then(|rest| rest.split(';').next());
@@ -323,7 +156,24 @@ fn time_series_are_served_beside_records() -> Outcome<()> {
     assert_eq!(ask(&http, "POST", "/write?db=opentsdb", "m v=1 1")?.0, 401);
     assert_eq!(ask(&http, "POST", "/write?db=opentsdb&u=me&p=hush", "m v=1 1")?.0, 204);
     let metrics = ask(&http, "GET", "/metrics?u=me&p=hush", "")?.1;
-    assert!(metrics.contains("coreplane_http_points_written_total 1\n"), "{metrics}");
+    for line in [
+        "coreplane_http_points_written_total 1",
+        "coreplane_ts_series 1",
+        "coreplane_ts_in_trouble 0",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
+    }
+    let info = client.call(&[b"INFO", b"timeseries"])?.text().unwrap_or_default();
+    for line in ["ts_enabled:1", "ts_points_written:1", "ts_series:1", "ts_trouble:none"] {
+        assert!(info.contains(&format!("\r\n{line}\r\n")), "{line}: {info}");
+    }
+    // The same for whoever scrapes the Redis side.
+    let scraped = served.line.split("metrics on ").nth(1).and_then(|rest| rest.split(';').next());
+    let scraped = ask(scraped.ok_or("no metrics")?, "GET", "/metrics", "")?.1;
+    for line in ["coreplane_ts_points_written_total 1", "coreplane_ts_series 1"] {
+        assert!(scraped.contains(&format!("\n{line}\n")), "{line}: {scraped}");
+    }
+    assert!(!scraped.contains("Nobody has said"), "{scraped}");
     served.terminate()?;
     let there =
         expect(0, &["ts", "export", "--pool", &format!("{pool}.ts"), "--database", "opentsdb"])?;
@@ -333,75 +183,84 @@ fn time_series_are_served_beside_records() -> Outcome<()> {
 }
 
 #[test]
-fn the_client_of_influxdb_writes_and_asks() -> Outcome<()> {
-    if lack(&["influx"])? {
-        return Ok(());
-    }
-    for series in Series::both()? {
-        let served = series.serve(&[])?;
-        let port = served.address.rsplit(':').next().unwrap_or_default().to_owned();
-        let influx = |arguments: &[&str]| {
-            let place =
-                ["-host", "127.0.0.1", "-port", &port, "-precision", "ns", "-format", "csv"];
-            succeeds("influx", &[&place[..], arguments].concat())
-        };
-        influx(&["-execute", "CREATE DATABASE points"])?;
+fn series_without_end_are_refused_and_the_others_stay() -> Outcome<()> {
+    let series = Series::new(Place::in_memory()?, "auto")?;
+    let served = series.serve(&["--series-max", "200"])?;
+    let kept: String = (0..100).map(|at| format!("kept,t={at} v={at} 7\n")).collect();
+    assert_eq!(ask(&served.address, "POST", "/write?db=opentsdb", &kept)?.0, 204);
+    for round in 0..5 {
+        // Good lines among them are written: those of series that are there.
+        let bomb: String = (0..20_000)
+            .map(|at| format!("bomb,t={round}x{at} v=1 1\nkept,t={} v={round} {at}\n", at % 100))
+            .collect();
+        let (status, body) = ask(&served.address, "POST", "/write?db=opentsdb", &bomb)?;
+        let dropped = if round == 0 { 19_900 } else { 20_000 };
+        let reason = "partial write: max-series-per-database limit exceeded: (200)";
         assert_eq!(
-            influx(&["-execute", "SHOW DATABASES"])?,
-            "name,name\ndatabases,opentsdb\ndatabases,points\n"
+            (status, body),
+            (400, format!("{{\"error\":\"{reason} dropped={dropped}\"}}\n"))
         );
-        let file = series.place.argument("import")?;
-        let mut lines = "# DDL\nCREATE DATABASE more\n# DML\n# CONTEXT-DATABASE: more\n".to_owned();
-        for at in 0..10_000 {
-            lines += &format!("m,host=h{} v={at}i {at}\n", at % 10);
-        }
-        std::fs::write(&file, lines)?;
-        let said = influx(&["-import", "-path", &file])?;
-        assert!(
-            said.contains("Processed 10000 inserts") && said.contains("Failed 0 inserts"),
-            "{said}"
-        );
-        influx(&["-database", "points", "-execute", "INSERT m,host=x v=1.5,text=\"a b\" 5"])?;
-        let found = influx(&["-database", "points", "-execute", "SELECT * FROM m"])?;
-        assert_eq!(found, "name,time,host,text,v\nm,5,x,a b,1.5\n");
-        let counted = "SELECT count(v), sum(v), max(v) FROM m WHERE host = 'h3'";
-        let found = influx(&["-database", "more", "-execute", counted])?;
-        assert_eq!(found, "name,time,count,sum,max\nm,0,1000,4998000,9993\n");
-        let groups = "SELECT mean(v) FROM m WHERE time >= 0 AND time < 20 GROUP BY time(10ns)";
-        let found = influx(&["-database", "more", "-execute", groups])?;
-        assert_eq!(found, "name,time,mean\nm,0,4.5\nm,10,14.5\n");
-        let (is_done, said) =
-            run("influx", &["-host", "127.0.0.1", "-port", &port, "-execute", "SELECT"])?;
-        assert!(!is_done && said.contains("error parsing query"), "{said}");
-        series.finish(served)?;
-        let served = series.serve(&[])?;
-        let asked =
-            ["ts", "query", "--url", &format!("http://{}", served.address), "--database", "more"];
-        let found = expect(0, &[&asked[..], &[counted]].concat())?;
-        assert_eq!(found, "name,tags,time,count,sum,max\nm,,0,1000,4998000,9993\n");
-        series.finish(served)?;
-        let found = series.expect(0, "query", &["--json", "--database", "more", counted])?;
-        let expected = "{\"results\":[{\"statement_id\":0,\"series\":[{\"name\":\"m\",\"columns\":[\"time\",\"count\",\"sum\",\
-            \"max\"],\"values\":[[\"1970-01-01T00:00:00Z\",1000,4998000,9993]]}]}]}\n";
-        assert_eq!(found, expected);
-        series.expect(3, "query", &["--database", "none", "SELECT v FROM m"])?;
-        series.expect(3, "query", &["--database", "more", "SELECT"])?;
     }
-    Ok(())
+    let counted = query(&served.address, "SELECT count(v) FROM kept, bomb")?;
+    assert!(counted.contains("[[0,20099]]") && counted.contains("[[0,100]]"), "{counted}");
+    // What is dropped leaves its places to others.
+    query(&served.address, "DROP MEASUREMENT bomb")?;
+    assert_eq!(ask(&served.address, "POST", "/write?db=opentsdb", "new,t=1 v=1 1")?.0, 204);
+    series.finish(served)
+}
+
+/// A number of 40 bits that looks random.
+fn scattered(number: u64) -> u64 {
+    // Two rounds: multiples of one number would be packed to nothing.
+    let once = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (once ^ once >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 24
 }
 
 #[test]
-fn the_client_of_python_writes_and_asks() -> Outcome<()> {
-    if lack(&["influxdb-python"])? {
-        return Ok(());
+fn a_full_store_refuses_and_keeps_what_it_has() -> Outcome<()> {
+    for series in Series::both()? {
+        let series = Series { size: "8MiB", ..series };
+        let served = series.serve(&[])?;
+        let mut acknowledged = 0;
+        let full = loop {
+            // Several batches, between which it may become full; values that do not become small.
+            let lines: String = (0..12_000)
+                .map(|at| {
+                    let value = scattered(acknowledged * 12_000 + at);
+                    format!("m,b={acknowledged},t={} v={value}i {at}\n", at % 7)
+                })
+                .collect();
+            let (status, body) = ask(&served.address, "POST", "/write?db=opentsdb", &lines)?;
+            if status != 204 {
+                break (status, body);
+            }
+            acknowledged += 1;
+            assert!(acknowledged < 1_000, "it is never full");
+        };
+        assert_eq!(full.0, 500, "{}", full.1);
+        assert!(full.1.contains("engine: the store is full"), "{}", full.1);
+        let check = |address: &str| {
+            for batch in 0..acknowledged {
+                let asked = format!("SELECT count(v), sum(v) FROM m WHERE b = '{batch}'");
+                let found = query(address, &asked)?;
+                let sum: u64 = (0..12_000).map(|at| scattered(batch * 12_000 + at)).sum();
+                assert!(found.contains(&format!("[[0,12000,{sum}]]")), "{batch}: {found}");
+            }
+            Outcome::Ok(())
+        };
+        assert!(acknowledged > 0, "{}", full.1);
+        check(&served.address)?;
+        served.kill()?;
+        let served = series.serve(&[])?;
+        check(&served.address)?;
+        // Whoever drops has room again.
+        query(&served.address, "DROP MEASUREMENT m")?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while ask(&served.address, "POST", "/write?db=opentsdb", "n v=1 1")?.0 != 204 {
+            assert!(Instant::now() < deadline, "there is no room though all is dropped");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        series.finish(served)?;
     }
-    let series = Series::new(Place::in_memory()?, "auto")?;
-    let secret = series.place.argument("secret")?;
-    std::fs::write(&secret, "hush\n")?;
-    let served = series.serve(&["--requirepass-file", &secret, "--http-user", "me"])?;
-    let port = served.address.rsplit(':').next().unwrap_or_default();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/influxdb_client.py");
-    let said = succeeds("python3", &[text(&script)?, port, "me", "hush"])?;
-    assert_eq!(said.trim_end().lines().last(), Some("done"), "{said}");
-    series.finish(served)
+    Ok(())
 }

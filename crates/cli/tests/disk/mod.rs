@@ -87,6 +87,7 @@ pub(crate) fn lack(names: &[&str]) -> Outcome<bool> {
         let is_there = match *name {
             "nbdsh" => python().is_some(),
             "loops" => can_mount(),
+            "influx-node" => run("node", &["-e", "require('influx')"])?.0,
             "influxdb-python" => run("python3", &["-c", "import influxdb"])?.0,
             _ => run("which", &[name])?.0,
         };

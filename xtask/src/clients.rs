@@ -1,0 +1,219 @@
+//! Clients that the end-to-end tests drive the server with: from the distribution, or from their languages' registries into
+//! `target`, so that nothing of the user's own changes. What cannot be had is said, and its tests do nothing.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Outcome;
+use crate::install::{apt_install, have, quiet};
+use crate::tally::Tally;
+
+/// Telegraf, of which only what the tests use is built; the version that they were written against.
+const TELEGRAF: &str = "github.com/influxdata/telegraf/cmd/telegraf@v1.37.2";
+const TELEGRAF_PARTS: &str = "custom,inputs.file,outputs.influxdb,outputs.influxdb_v2,outputs.opentsdb,parsers.influx,serializers.influx";
+/// The client of npm.
+const NODE: &str = "influx@5.12.0";
+
+/// What may be built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Toolchains {
+    /// What takes minutes is used if it was built before.
+    AsBuilt,
+    /// All of it.
+    Build,
+}
+
+/// The clients that the end-to-end tests drive the server with.
+pub(crate) struct Clients {
+    /// To be `PYTHONPATH`, if clients in Python had to be fetched.
+    python: Option<PathBuf>,
+    /// Where copies are that were fetched and built.
+    place: PathBuf,
+    /// Those that could not be had. Their tests fail unless they are named here.
+    left_out: Vec<&'static str>,
+}
+
+impl Clients {
+    /// Where tests find them, and which they do not.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut set = vec![("COREPLANE_CLIENTS_LEFT_OUT", self.left_out.join(",").into())];
+        set.extend(self.python.iter().map(|path| ("PYTHONPATH", path.into())));
+        set.push(("NODE_PATH", self.place.join("node/node_modules").into()));
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let own = [self.place.join("go")];
+        let paths = std::env::join_paths(std::env::split_paths(&paths).chain(own));
+        set.extend(paths.ok().map(|paths| ("PATH", paths)));
+        set
+    }
+
+    /// True if this one could not be had.
+    pub(crate) fn lacks(&self, name: &str) -> bool {
+        self.left_out.contains(&name)
+    }
+}
+
+/// Installs the clients and the server to compare with, where they are absent.
+pub(crate) fn clients(root: &Path, toolchains: Toolchains, tally: &mut Tally) -> Clients {
+    tally.stage("clients for the end-to-end tests");
+    let wanted = [
+        ("redis-cli", "redis-tools"),
+        ("redis-benchmark", "redis-tools"),
+        ("redis-server", "redis-server"),
+        ("python3", "python3"),
+        ("nbdinfo", "libnbd-bin"),
+        ("nbdcopy", "libnbd-bin"),
+        ("nbdsh", "python3-libnbd"),
+        ("qemu-io", "qemu-utils"),
+        ("qemu-img", "qemu-utils"),
+        ("nbdfuse", "libnbd-bin"),
+        ("fio", "fio"),
+        ("mkfs.ext4", "e2fsprogs"),
+        ("losetup", "mount"),
+        ("influxd", "influxdb"),
+        ("influx", "influxdb-client"),
+        ("collectd", "collectd-core"),
+    ];
+    let mut left_out = Vec::new();
+    for (program, package) in wanted {
+        if !have(program)
+            && let Err(why) = apt_install(&[package])
+        {
+            tally.leave_out(program, why);
+            left_out.push(program);
+        }
+    }
+    let place = root.join("target");
+    for (name, outcome) in [
+        ("namespaces", namespaces()),
+        ("loops", loops()),
+        ("influx-go", go_client(root, &place)),
+        ("influx-node", node_client(&place)),
+        ("telegraf", telegraf(&place, toolchains)),
+    ] {
+        if let Err(why) = outcome {
+            tally.leave_out(name, why);
+            left_out.push(name);
+        }
+    }
+    let python = python_clients(root, &mut left_out, tally);
+    Clients { python, place, left_out }
+}
+
+/// Network namespaces, and what cuts their network: partitions of a cluster.
+fn namespaces() -> Outcome<()> {
+    for (program, package) in [("ip", "iproute2"), ("nft", "nftables")] {
+        if !have(program) {
+            apt_install(&[package])?;
+        }
+    }
+    let name = format!("cptest{}", std::process::id());
+    let run = |words: &[&str]| quiet(Command::new("ip").args(["netns"]).args(words));
+    run(&["add", &name])?;
+    let rules = run(&["exec", &name, "nft", "add", "table", "inet", "cut"]);
+    run(&["del", &name])?;
+    rules
+}
+
+/// A file of FUSE as a block device: file systems on a disk of ours. Without root or the devices it cannot be.
+fn loops() -> Outcome<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("to mount takes root".into());
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        std::fs::metadata(device).map_err(|error| format!("{device}: {error}"))?;
+    }
+    quiet(Command::new("losetup").arg("-f"))
+}
+
+/// Makes `import redis` and `import influxdb` work: as they are, or with copies below `target`, so that nothing of the
+/// user's Python changes (nor does a distribution that forbids pip to change its own, PEP 668,
+/// mind).
+fn python_clients(
+    root: &Path,
+    left_out: &mut Vec<&'static str>,
+    tally: &mut Tally,
+) -> Option<PathBuf> {
+    let place = root.join("target/python");
+    let mut is_needed = false;
+    for (name, check, package) in [
+        // The first that speaks RESP3, which Debian's package does not.
+        ("redis-py", "import redis; assert redis.VERSION >= (5,)", "redis>=5"),
+        ("influxdb-python", "import influxdb", "influxdb"),
+    ] {
+        match python_client(&place, check, package) {
+            Ok(is_copy) => is_needed |= is_copy,
+            Err(why) => {
+                tally.leave_out(name, why);
+                left_out.push(name);
+            }
+        }
+    }
+    is_needed.then_some(place)
+}
+
+/// Makes this statement work; true if it needs the copies in `place`.
+fn python_client(place: &Path, check: &str, package: &str) -> Outcome<bool> {
+    let imports = |path: Option<&Path>| {
+        let mut python = Command::new("python3");
+        python.args(["-c", check]).envs(path.map(|path| ("PYTHONPATH", path)));
+        quiet(&mut python).is_ok()
+    };
+    if imports(None) {
+        return Ok(false);
+    }
+    if imports(Some(place)) {
+        return Ok(true);
+    }
+    let pip = || {
+        println!("installing by pip: {package}");
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(place).arg(package);
+        quiet(&mut pip)
+    };
+    pip().or_else(|_| {
+        apt_install(&["python3-pip"])?;
+        pip()
+    })?;
+    if imports(Some(place)) {
+        return Ok(true);
+    }
+    Err("pip installed it, and yet this python3 cannot import it".into())
+}
+
+/// InfluxDB's client for Go, in a program of the tests.
+fn go_client(root: &Path, place: &Path) -> Outcome<()> {
+    let source = root.join("crates/cli/tests/clients/influx_go");
+    let program = place.join("go/influx-go");
+    quiet(go()?.args(["build", "-o"]).arg(program).arg(".").current_dir(source))
+}
+
+/// Telegraf, as the distribution has it or built from its modules, which takes some minutes.
+fn telegraf(place: &Path, toolchains: Toolchains) -> Outcome<()> {
+    let place = place.join("go");
+    if have("telegraf") || place.join("telegraf").is_file() {
+        return Ok(());
+    }
+    if toolchains == Toolchains::AsBuilt {
+        return Err("it takes minutes to build: nightly, or one on the path".into());
+    }
+    quiet(go()?.args(["install", "-tags", TELEGRAF_PARTS, TELEGRAF]).env("GOBIN", place))
+}
+
+fn go() -> Outcome<Command> {
+    if have("go") { Ok(Command::new("go")) } else { Err("there is no go here".into()) }
+}
+
+/// The client `influx` of npm.
+fn node_client(place: &Path) -> Outcome<()> {
+    if !have("node") || !have("npm") {
+        return Err("there is no node, or no npm, here".into());
+    }
+    let place = place.join("node");
+    if place.join("node_modules/influx").is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&place)?;
+    let mut npm = Command::new("npm");
+    quiet(npm.args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(place).arg(NODE))
+}
