@@ -19,8 +19,9 @@ use coreplane_tsdb::line::{self, Precision};
 use coreplane_tsdb::{Error, Point};
 use std::sync::Arc;
 
-/// Points of a batch.
+/// Points of a batch: many where it waits for a sync, otherwise as many as the caches hold.
 const BATCH: usize = 5_000;
+const BATCH_AT_ONCE: usize = 256;
 
 /// Bytes of what is said of broken lines.
 const COMPLAINTS_MAX: usize = 8 << 10;
@@ -117,7 +118,8 @@ fn write_text(host: &Host, target: &Target, text: &[u8]) -> Result<(), Refused> 
     let policy = policy.as_deref();
     let mut written = Written::default();
     let mut refused = 0;
-    let mut batch: Vec<Point<'_>> = Vec::with_capacity(BATCH.min(text.len() / 32 + 1));
+    let batch_max = if host.store.is_durable_at_once() { BATCH_AT_ONCE } else { BATCH };
+    let mut batch: Vec<Point<'_>> = Vec::with_capacity(batch_max.min(text.len() / 32 + 1));
     for point in line::points(text, *precision, now()) {
         match point {
             Ok((_, point)) => batch.push(point),
@@ -126,7 +128,7 @@ fn write_text(host: &Host, target: &Target, text: &[u8]) -> Result<(), Refused> 
                 written.complain(&error.to_string());
             }
         }
-        if batch.len() >= BATCH {
+        if batch.len() >= batch_max {
             write_points(host, database, policy, &batch, &mut written)?;
             batch.clear();
         }
