@@ -9,7 +9,7 @@ const DAMAGE: Suite = Suite::of("coreplane-tsdb", "damage", &[]);
 const LOGS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["log::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
-    Mutant::new("tsdb.publish.early", "points are seen before they are durable", CRASHES).quick(),
+    Mutant::new("tsdb.publish.early", "points are seen before they are durable", CRASHES),
     Mutant::new("tsdb.seal.fence", "a chunk is published before its points are durable", CRASHES),
     Mutant::new("tsdb.seal.early", "the head goes before its chunks are durable", CRASHES),
     Mutant::new("tsdb.series.reused", "the number of a series is given twice", DROPS),
