@@ -116,7 +116,7 @@ pub enum Cell {
 /// Runs the statements of a query, one after the other.
 ///
 /// # Errors
-/// [`Error::Input`](crate::Error::Input) if the text is no query; nothing was run then.
+/// [`Error::Input`] if the text is no query; nothing was run then.
 pub fn run(store: &Store, request: &Request<'_>) -> Result<Vec<Answer>> {
     let statements = parse::query(request.text)
         .map_err(|it| Error::Input(format!("error parsing query: {it}")))?;
