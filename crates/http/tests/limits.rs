@@ -151,19 +151,22 @@ fn bodies_are_bounded_before_and_after_they_are_decoded() -> Outcome<()> {
 fn memory_of_bodies_is_bounded_together() -> Outcome<()> {
     let served = Served::start(Options { memory_max: 110_000, ..Options::default() })?;
     let begin = b"POST /write?db=d HTTP/1.1\r\nContent-Length: 50000\r\n\r\n";
-    let mut first = served.connect()?;
-    // All but the last byte.
-    first.send(&[&begin[..], &[b'#'; 49_999]].concat())?;
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    loop {
-        // There is no room beside the first.
-        let answer = served.ask("POST", "/write?db=d", &[b'#'; 50_000])?;
-        if answer.status == 503 {
-            assert!(answer.body.contains("no memory"), "{answer:?}");
-            break;
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let mut first = 'first: loop {
+        let mut first = served.connect()?;
+        // All but the last byte.
+        first.send(&[&begin[..], &[b'#'; 49_999]].concat())?;
+        for _ in 0..20 {
+            // There is no room beside the first.
+            let answer = served.ask("POST", "/write?db=d", &[b'#'; 50_000])?;
+            if answer.status == 503 {
+                assert!(answer.body.contains("no memory"), "{answer:?}");
+                break 'first first;
+            }
         }
-        assert!(std::time::Instant::now() < deadline, "{answer:?}");
-    }
+        // Or there was none for the first, beside one of these.
+        assert!(std::time::Instant::now() < deadline, "nobody is refused");
+    };
     first.send(b"#")?;
     assert_ne!(first.answer(false)?.status, 503);
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
@@ -234,8 +237,9 @@ fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
     let (query_time_max, query_bytes_max) = (Duration::from_secs(1_000), usize::MAX);
     let options = Options { queries_max: 1, query_time_max, query_bytes_max, ..Options::default() };
     let served = Served::start(options)?;
-    let lines: String =
-        (1..=200_000).map(|at| format!("m,a=b value={} {at}\n", at * 77_777 % 199_999)).collect();
+    let lines: String = (1..=200_000_u64)
+        .map(|at| format!("m,a=b value={} {at}\n", at * 77_777 % 199_999))
+        .collect();
     let path = "/write?db=opentsdb&precision=s";
     assert_eq!(served.ask("POST", path, lines.as_bytes())?.status, 204);
     // Minutes of work: all points are sorted 10,000 times.

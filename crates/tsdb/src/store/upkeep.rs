@@ -62,7 +62,7 @@ impl Shared {
     /// Bytes of a head of this set that are sealed: a small pool has no room for large heads.
     fn head_bytes_max(&self, set: &Set) -> u64 {
         let pool = set.pages.usable() * u64::from(set.pages.page_len());
-        self.options.head_bytes.min(pool / 8).max(1)
+        self.options.head_bytes.min(pool / 4).max(1)
     }
 
     /// Seals what a set has, if that is enough.
