@@ -97,8 +97,9 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        let crates =
-            ["pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc.", "replica.", "tio."];
+        let crates = [
+            "pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc.", "replica.", "tio.", "tsdb.",
+        ];
         assert!(names.iter().all(|name| crates.iter().any(|it| name.starts_with(it))));
     }
 }
