@@ -15,30 +15,15 @@ use crate::value::FieldType;
 pub(crate) type ShardId = u32;
 
 // media-format: begin pool
-const TYPES: [FieldType; 5] = [
-    FieldType::Float,
-    FieldType::Integer,
-    FieldType::Unsigned,
-    FieldType::Boolean,
-    FieldType::String,
-];
 /// Bits of a field's number; above are those of its type.
 const FIELD_BITS: u32 = 29;
-
-/// The number that a type has in pools.
-pub(crate) fn code_of(of: FieldType) -> u32 {
-    TYPES.iter().zip(0..).find(|(it, _)| **it == of).map_or(0, |(_, code)| code)
-}
-
-/// The type that has this number in pools.
-pub(crate) fn type_of(code: u32) -> Option<FieldType> {
-    TYPES.get(code as usize).copied()
-}
+/// Numbers of fields are less than this.
+pub(crate) const FIELDS_MAX: u32 = 1 << FIELD_BITS;
 
 /// Appends a value of a row.
 fn write_value(out: &mut Vec<u8>, field: FieldId, value: &FieldValue<'_>) {
     let mut put = |of: FieldType, bytes: &[u8]| {
-        out.extend((field | code_of(of) << FIELD_BITS).to_le_bytes());
+        out.extend((field | u32::from(of.code()) << FIELD_BITS).to_le_bytes());
         out.extend_from_slice(bytes);
     };
     match value {
@@ -228,7 +213,7 @@ impl<'r> Rows<'r> {
         self.values = self.values.checked_sub(1)?;
         let word = u32::from_le_bytes(self.take()?);
         let field = word & ((1 << FIELD_BITS) - 1);
-        let value = match type_of(word >> FIELD_BITS)? {
+        let value = match FieldType::of_code((word >> FIELD_BITS) as u8)? {
             FieldType::Float => RowValue::Float(f64::from_le_bytes(self.take()?)),
             FieldType::Integer => RowValue::Integer(i64::from_le_bytes(self.take()?)),
             FieldType::Unsigned => RowValue::Unsigned(u64::from_le_bytes(self.take()?)),

@@ -21,6 +21,28 @@ pub enum FieldType {
 /// Bytes of a string at most.
 pub const STRING_MAX: usize = 64 * 1024;
 
+// media-format: begin pool
+const TYPES: [FieldType; 5] = [
+    FieldType::Float,
+    FieldType::Integer,
+    FieldType::Unsigned,
+    FieldType::Boolean,
+    FieldType::String,
+];
+
+impl FieldType {
+    /// The number that it has in pools.
+    pub(crate) fn code(self) -> u8 {
+        TYPES.iter().zip(0..).find(|(it, _)| **it == self).map_or(0, |(_, code)| code)
+    }
+
+    /// The type that has this number in pools.
+    pub(crate) fn of_code(code: u8) -> Option<Self> {
+        TYPES.get(usize::from(code)).copied()
+    }
+}
+// media-format: end
+
 impl FieldType {
     /// The name that InfluxDB has for it.
     #[must_use]

@@ -82,27 +82,6 @@ const SERIES_DROPPED: u8 = 10;
 const SHARD: u8 = 11;
 const SHARD_DROPPED: u8 = 12;
 
-fn byte_of(field_type: FieldType) -> u8 {
-    match field_type {
-        FieldType::Float => 1,
-        FieldType::Integer => 2,
-        FieldType::Unsigned => 3,
-        FieldType::Boolean => 4,
-        FieldType::String => 5,
-    }
-}
-
-fn field_type_of(byte: u8) -> Option<FieldType> {
-    Some(match byte {
-        1 => FieldType::Float,
-        2 => FieldType::Integer,
-        3 => FieldType::Unsigned,
-        4 => FieldType::Boolean,
-        5 => FieldType::String,
-        _ => return None,
-    })
-}
-
 /// Appends a kind and numbers.
 fn put(out: &mut Vec<u8>, kind: u8, numbers: &[u32]) {
     out.push(kind);
@@ -146,7 +125,7 @@ impl Change {
             Self::MeasurementDropped { id } => put(out, MEASUREMENT_DROPPED, &[*id]),
             Self::Field { id, measurement, name, field_type } => {
                 put(out, FIELD, &[*id, *measurement]);
-                out.push(byte_of(*field_type));
+                out.push(field_type.code());
                 put_text(out, name);
             }
             Self::Series { id, measurement, set, key } => {
@@ -195,7 +174,7 @@ impl Change {
             FIELD => Self::Field {
                 id: input.number()?,
                 measurement: input.number()?,
-                field_type: field_type_of(input.byte()?)?,
+                field_type: FieldType::of_code(input.byte()?)?,
                 name: input.text()?.into(),
             },
             SERIES => Self::Series {

@@ -1,7 +1,6 @@
 //! Entries: where the chunks of a segment are, and what they come to.
 
 use crate::catalogue::{FieldId, SeriesId};
-use crate::rows::{code_of, type_of};
 use crate::summary::{Summary, of_bits, to_bits};
 use crate::value::{Block, FieldType, Value};
 use coreplane_pmem::checksum::crc32c_append;
@@ -42,7 +41,7 @@ impl Entry {
             u64::from(self.series) | u64::from(self.field) << 32,
             self.from as u64,
             self.to as u64,
-            u64::from(self.count) | u64::from(code_of(self.field_type)) << 32,
+            u64::from(self.count) | u64::from(self.field_type.code()) << 32,
             u64::from(self.page) | u64::from(self.within) << 32,
             u64::from(self.len) | u64::from(self.crc) << 32,
             self.sum,
@@ -79,7 +78,7 @@ impl Entry {
         Some(Self {
             series: low(key),
             field: low(key >> 32),
-            field_type: type_of(low(count >> 32))?,
+            field_type: FieldType::of_code(u8::try_from(low(count >> 32)).ok()?)?,
             from: from as i64,
             to: to as i64,
             count: low(count),
