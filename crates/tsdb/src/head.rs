@@ -25,6 +25,7 @@ struct Points {
 struct Entry {
     shard: ShardId,
     series: SeriesId,
+    /// Ascending by field.
     fields: SmallVec<[Points; 2]>,
 }
 
@@ -124,7 +125,8 @@ impl Head {
         range: &RangeInclusive<i64>,
     ) -> Option<Block> {
         let entry = self.entries.get(*self.places.get(&(shard, series))? as usize)?;
-        let points = entry.fields.iter().find(|points| points.field == field)?;
+        let at = entry.fields.binary_search_by_key(&field, |points| points.field).ok()?;
+        let points = entry.fields.get(at)?;
         let found = points.read(range);
         (!found.is_empty()).then_some(found)
     }
@@ -160,11 +162,11 @@ impl Entry {
         value: RowValue<'_>,
     ) -> Option<&mut Points> {
         if self.fields.get(*hint).is_none_or(|points| points.field != field) {
-            let found = self.fields.iter().position(|points| points.field == field);
-            *hint = found.unwrap_or(self.fields.len());
-            if found.is_none() {
+            let found = self.fields.binary_search_by_key(&field, |points| points.field);
+            *hint = found.unwrap_or_else(|place| place);
+            if found.is_err() {
                 let block = Block::new(value.field_type());
-                self.fields.push(Points { field, block, is_ascending: true });
+                self.fields.insert(*hint, Points { field, block, is_ascending: true });
             }
         }
         *hint += 1;
