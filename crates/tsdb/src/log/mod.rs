@@ -178,10 +178,10 @@ impl Log {
     /// pages left at least.
     ///
     /// # Errors
-    /// [`Error::Full`], after which nothing was appended.
+    /// [`Error::Full`], [`Error::Input`] of one that is longer than a page; after which nothing was appended.
     pub(crate) fn append(&mut self, pages: &Pages, bytes: &[u8], reserve: usize) -> Result<()> {
         if bytes.len() > Self::record_max(pages) {
-            return Err(Error::Full("a record is larger than a page of a log".to_owned()));
+            return Err(Error::Input("a name is longer than a page of a log".to_owned()));
         }
         let need = HEADER + bytes.len().next_multiple_of(8) + END;
         if self.writer.as_ref().is_none_or(|writer| (writer.remaining() as usize) < need) {

@@ -76,7 +76,7 @@ fn a_record_that_is_too_long_takes_no_page() {
     log.commit(&pages, &record(0), 0).expect("room");
     let long = vec![7; Log::record_max(&pages) + 1];
     for _ in 0..3 {
-        assert!(matches!(log.commit(&pages, &long, 0), Err(Error::Full(_))));
+        assert!(matches!(log.commit(&pages, &long, 0), Err(Error::Input(_))));
     }
     assert_eq!(log.page_count(), 1);
 }

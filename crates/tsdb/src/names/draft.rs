@@ -6,6 +6,7 @@ use crate::catalogue::{
 };
 use crate::error::{Error, Result};
 use crate::point::SeriesKey;
+use crate::rows::FIELDS_MAX;
 use crate::value::FieldType;
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
@@ -144,6 +145,9 @@ impl<'c> Draft<'c> {
             };
         }
         let count = self.field_counts.entry(measurement).or_insert(0);
+        if self.next.field >= FIELDS_MAX {
+            return Err(Error::Limit("no number of a field is left".to_owned()));
+        }
         let before = there.map_or(0, |it| it.fields().len()) + *count;
         self.catalogue.check_field(its_name, before, name)?;
         *count += 1;

@@ -8,7 +8,7 @@ use crate::pages::Pages;
 use std::sync::Arc;
 
 /// Numbers of series in one record at most.
-const IDS_MAX: usize = 500;
+const IDS_MAX: usize = 200;
 
 impl Store {
     fn change<T>(&self, draw: impl FnOnce(&mut Draft<'_>) -> Result<T>) -> Result<T> {

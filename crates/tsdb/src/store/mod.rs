@@ -59,11 +59,19 @@ impl Default for Options {
     }
 }
 
+/// What the background has been told.
+#[derive(Debug, Default)]
+struct Due {
+    /// There is something to do.
+    is_due: bool,
+    /// It is to end.
+    is_over: bool,
+}
+
 /// Who seals, merges and drops in the background, and how it is told to.
 #[derive(Debug, Default)]
 struct Bell {
-    /// Whether there is something to do, and whether it is to end.
-    state: Mutex<(bool, bool)>,
+    state: Mutex<Due>,
     /// Why it could not, the last time.
     trouble: Mutex<Option<String>>,
     changed: Condvar,
@@ -89,7 +97,7 @@ pub struct Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        spin::lock(&self.shared.bell.state).1 = true;
+        spin::lock(&self.shared.bell.state).is_over = true;
         self.shared.bell.changed.notify_all();
         if let Some(upkeep) = self.upkeep.take() {
             // A panic there has been said already.

@@ -50,7 +50,7 @@ pub struct Stats {
 impl Shared {
     /// There may be something to do.
     pub(super) fn ring(&self) {
-        spin::lock(&self.bell.state).0 = true;
+        spin::lock(&self.bell.state).is_due = true;
         self.bell.changed.notify_all();
     }
 
@@ -126,13 +126,13 @@ impl Shared {
             let mut is_idle = false;
             {
                 let mut state = self.bell.state.lock();
-                if !state.0 && !state.1 {
+                if !state.is_due && !state.is_over {
                     is_idle = self.bell.changed.wait_for(&mut state, ROUND).timed_out();
                 }
-                if state.1 {
+                if state.is_over {
                     return;
                 }
-                state.0 = false;
+                state.is_due = false;
             }
             if let Err(error) = self.round(is_idle) {
                 // It is tried again; writers meet the same.
