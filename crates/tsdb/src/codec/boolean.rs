@@ -1,7 +1,7 @@
 //! Booleans.
 
+use super::bits;
 use super::bytes::{Bytes, number_length, push_number};
-use super::packed;
 
 // media-format: begin pool
 /// All of them are false, or true.
@@ -21,12 +21,12 @@ pub(super) fn encode(booleans: &[bool], out: &mut Vec<u8>) {
     }
     let lengths = || booleans.chunk_by(|a, b| a == b).map(|run| run.len() as u64);
     let size: usize = lengths().map(number_length).sum();
-    if size < packed::length(booleans.len(), 1) {
+    if size < bits::length(booleans.len(), 1) {
         out.push(runs);
         lengths().for_each(|length| push_number(out, length));
     } else {
         out.push(BITS);
-        packed::push(out, booleans.iter().map(|boolean| u64::from(*boolean)), 1);
+        bits::push(out, booleans.iter().map(|boolean| u64::from(*boolean)), 1);
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<bool>> {
     let mut bytes = Bytes(bytes);
     let form = bytes.byte()?;
     if form == BITS {
-        return Some(packed::numbers(bytes.0, count, 1)?.map(|bit| bit == 1).collect());
+        return Some(bits::numbers(bytes.0, count, 1)?.map(|bit| bit == 1).collect());
     }
     let mut booleans = Vec::with_capacity(count);
     if let Some(value) = CONSTANT.iter().position(|it| *it == form) {

@@ -26,10 +26,10 @@
 //! - Whatever bytes come, [`decode`] ends with `None` or a block of as many points as were asked for, its times ascending. It
 //!   allocates in proportion to that number and to the bytes, and never by what the bytes claim.
 
+mod bits;
 mod boolean;
 mod bytes;
 mod float;
-mod packed;
 mod pcodec;
 mod string;
 mod times;

@@ -3,8 +3,8 @@
 //! A dictionary has each string once, and the column is then places in it. It is made if there are few enough of them: it is
 //! given up as soon as more than half of the strings are new.
 
+use super::bits;
 use super::bytes::{Bytes, push_number};
-use super::packed;
 use crate::value::STRING_MAX;
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) fn encode(strings: &[Arc<str>], out: &mut Vec<u8>) {
     let form = if let Some((entries, places)) = dictionary(strings) {
         push_number(&mut body, entries.len() as u64);
         push(&mut body, entries.iter().copied());
-        packed::push(&mut body, places.into_iter(), place_width(entries.len()));
+        bits::push(&mut body, places.into_iter(), place_width(entries.len()));
         DICTIONARY
     } else {
         push(&mut body, strings.iter().map(|string| &**string));
@@ -72,7 +72,7 @@ fn push<'s>(out: &mut Vec<u8>, strings: impl Iterator<Item = &'s str> + Clone) {
 
 /// How many bits a place in a dictionary takes.
 fn place_width(entries: usize) -> u32 {
-    packed::width((entries as u64).saturating_sub(1))
+    bits::width((entries as u64).saturating_sub(1))
 }
 
 /// The strings that [`encode`] has written: so many, and nothing behind them.
@@ -96,7 +96,7 @@ pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<Arc<str>>> {
         DICTIONARY => {
             let entries = usize::try_from(bytes.number()?).ok().filter(|it| *it <= count)?;
             let entries = take(&mut bytes, entries)?;
-            let places = packed::numbers(bytes.0, count, place_width(entries.len()))?;
+            let places = bits::numbers(bytes.0, count, place_width(entries.len()))?;
             places.map(|place| entries.get(usize::try_from(place).ok()?).cloned()).collect()
         }
         _ => None,

@@ -1,7 +1,7 @@
 //! Whole numbers. Unsigned ones come as signed ones of the same bits.
 
 use super::bytes::{Bytes, number_length, push_number, unzigzag, zigzag};
-use super::{packed, pcodec};
+use super::{bits, pcodec};
 use pco::ModeSpec;
 
 /// Bytes that a form needs to have for `pco` to be tried: what it takes at least, about.
@@ -31,17 +31,17 @@ pub(super) fn encode(numbers: &[i64], out: &mut Vec<u8>) {
     }
     let slope = differences(numbers).min().unwrap_or_default();
     let steepest = differences(numbers).max().unwrap_or_default();
-    let above = packed::width(greatest.wrapping_sub(least).cast_unsigned());
-    let rise = packed::width(steepest.wrapping_sub(slope).cast_unsigned());
+    let above = bits::width(greatest.wrapping_sub(least).cast_unsigned());
+    let rise = bits::width(steepest.wrapping_sub(slope).cast_unsigned());
     let sizes = [
         (PLAIN, numbers.len() * 8),
-        (ABOVE, number_length(zigzag(least)) + 1 + packed::length(numbers.len(), above)),
+        (ABOVE, number_length(zigzag(least)) + 1 + bits::length(numbers.len(), above)),
         (
             DIFFERENCES,
             number_length(zigzag(first))
                 + number_length(zigzag(slope))
                 + 1
-                + packed::length(numbers.len() - 1, rise),
+                + bits::length(numbers.len() - 1, rise),
         ),
     ];
     let (form, size) = sizes.into_iter().min_by_key(|(_, size)| *size).unwrap_or((PLAIN, 0));
@@ -56,14 +56,14 @@ pub(super) fn encode(numbers: &[i64], out: &mut Vec<u8>) {
             push_number(out, zigzag(least));
             out.push(above as u8);
             let offsets = numbers.iter().map(|number| number.wrapping_sub(least).cast_unsigned());
-            packed::push(out, offsets, above);
+            bits::push(out, offsets, above);
         }
         DIFFERENCES => {
             push_number(out, zigzag(first));
             push_number(out, zigzag(slope));
             out.push(rise as u8);
             let offsets = differences(numbers).map(|it| it.wrapping_sub(slope).cast_unsigned());
-            packed::push(out, offsets, rise);
+            bits::push(out, offsets, rise);
         }
         _ => numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes())),
     }
@@ -85,14 +85,14 @@ pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<i64>> {
         ABOVE => {
             let least = unzigzag(bytes.number()?);
             let width = bytes.byte()?;
-            let offsets = packed::numbers(bytes.0, count, width.into())?;
+            let offsets = bits::numbers(bytes.0, count, width.into())?;
             Some(offsets.map(|offset| least.wrapping_add(offset.cast_signed())).collect())
         }
         DIFFERENCES => {
             let mut number = unzigzag(bytes.number()?);
             let slope = unzigzag(bytes.number()?);
             let width = bytes.byte()?;
-            let offsets = packed::numbers(bytes.0, count.checked_sub(1)?, width.into())?;
+            let offsets = bits::numbers(bytes.0, count.checked_sub(1)?, width.into())?;
             let mut numbers = Vec::with_capacity(count);
             numbers.push(number);
             numbers.extend(offsets.map(|offset| {

@@ -1,4 +1,35 @@
 //! InfluxQL: the language of InfluxDB 1.x.
+//!
+//! ```text
+//!   text ─▶ token ─▶ parse ─▶ ast ─▶ validate ─▶ plan ─▶ pipeline, group by group ─▶ tables
+//!                                       │                    │
+//!                           columns, condition       summaries of chunks, or points of series merged by time
+//! ```
+//!
+//! The grammar is `grammar.ebnf`. Answers are those of InfluxDB 1.6.7, and so are most errors. What every loop does is counted
+//! against a budget of rows, buckets, bytes and time, and ends when the client has gone.
+//!
+//! # Departures
+//!
+//! - `mode`, and the row that `percentile` chooses among equal values, may be others: InfluxDB's depend on an unstable sort.
+//!   Its `percentile` ends the whole answer at the first bucket with too few points.
+//! - A cardinality counts a series once, not once for each shard.
+//! - Behind an error no later statement is run, or answered. Infinities are null.
+//! - Refused: time zones other than UTC, `sample`, `holt_winters`, INTO, EXPLAIN, DELETE, GROUP BY in cardinalities.
+//!
+//! # Rooms
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `token`, `keyword`, `parse/`, `ast`, `text` | from text to a tree, and back to text for errors |
+//! | `fold`, `validate`, `function` | constants, and which columns may stand together |
+//! | `time`, `interval` | times and durations as text; buckets |
+//! | `condition`, `columns`, `plan`, `inputs`, `group` | what a SELECT reads and makes, every name found |
+//! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
+//! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions by parts of a bucket, of all its points, from point to point; values of expressions |
+//! | `pipeline`, `select` | a group's way to its table |
+//! | `show`, `change` | SHOW, and statements that change something |
+//! | `budget` | what a query may still cost |
 
 mod ast;
 mod budget;

@@ -10,7 +10,7 @@ use crate::set::{Set, View};
 use crate::summary::{Buckets, Summary, Sums};
 use crate::value::Block;
 use coreplane_pmem::SpaceGuard;
-use source::{Cut, Cuts};
+use source::{Stretch, Stretches};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -123,7 +123,15 @@ impl<'s> Reader<'s> {
         }
         let part = self.part(series);
         let (series, field) = (series.id, field.id);
-        Points { part, shards, series, field, range, is_descending, cuts: Cuts::default() }
+        Points {
+            part,
+            shards,
+            series,
+            field,
+            range,
+            is_descending,
+            stretches: Stretches::default(),
+        }
     }
 
     /// What the points of a field of a series whose times are in the range come to, for each bucket that has any, ascending:
@@ -143,15 +151,15 @@ impl<'s> Reader<'s> {
         let Some(Part { set, view, guard }) = self.part(series) else { return Ok(sums.all) };
         for shard in self.shards_of(&range) {
             let key = (shard, series.id, field.id);
-            let mut cuts = Cuts::of((view, &set.pages, guard), key, &range)?;
-            for cut in std::mem::take(&mut cuts.all) {
-                let whole = cut.single().filter(|entry| {
+            let mut stretches = Stretches::of((view, &set.pages, guard), key, &range)?;
+            for stretch in std::mem::take(&mut stretches.all) {
+                let whole = stretch.single().filter(|entry| {
                     let is_inside = entry.from >= *range.start() && entry.to <= *range.end();
                     is_inside && sums.is_one(entry.from, entry.to)
                 });
                 if let Some(summary) = whole.and_then(|entry| entry.summary()) {
                     sums.add(summary);
-                } else if let Some(block) = cuts.read((&set.pages, guard), cut, &range)? {
+                } else if let Some(block) = stretches.read((&set.pages, guard), stretch, &range)? {
                     sums.add_block(&block);
                 }
             }
@@ -171,29 +179,29 @@ pub struct Points<'r, 's> {
     range: RangeInclusive<i64>,
     is_descending: bool,
     /// Those of a shard; the next one is the last.
-    cuts: Cuts,
+    stretches: Stretches,
 }
 
 impl Points<'_, '_> {
-    fn next_cut(&mut self) -> Result<Option<Cut>> {
+    fn next_stretch(&mut self) -> Result<Option<Stretch>> {
         let Some(Part { set, view, guard }) = self.part else { return Ok(None) };
         loop {
-            if let Some(cut) = self.cuts.all.pop() {
-                return Ok(Some(cut));
+            if let Some(stretch) = self.stretches.all.pop() {
+                return Ok(Some(stretch));
             }
             let Some(shard) = self.shards.pop() else { return Ok(None) };
             let key = (shard, self.series, self.field);
-            self.cuts = Cuts::of((view, &set.pages, guard), key, &self.range)?;
+            self.stretches = Stretches::of((view, &set.pages, guard), key, &self.range)?;
             if !self.is_descending {
-                self.cuts.all.reverse();
+                self.stretches.all.reverse();
             }
         }
     }
 
     fn next_block(&mut self) -> Result<Option<Block>> {
         let Some(Part { set, guard, .. }) = self.part else { return Ok(None) };
-        while let Some(cut) = self.next_cut()? {
-            let block = self.cuts.read((&set.pages, guard), cut, &self.range)?;
+        while let Some(stretch) = self.next_stretch()? {
+            let block = self.stretches.read((&set.pages, guard), stretch, &self.range)?;
             if block.is_some() {
                 return Ok(block);
             }

@@ -4,7 +4,7 @@
 //!   segments, by time   [ chunk ]   [ chunk ][ chunk ]      [ chunk ]
 //!                            [ chunk ]
 //!   heads, as one        ·   ····  ·        ·    ·  ·  ·
-//!                       └── cut ────┘└ cut ┘└ cut ┘└ cut ┘└ cut ──┘
+//!                       └─ stretch ───┘└ stretch ┘└ another ┘└ another ┘
 //! ```
 //!
 //! Chunks that overlap are read together, and what heads have between their first and their last time; all else is read as it
@@ -25,21 +25,21 @@ use std::sync::Arc;
 
 /// Points that are read together.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub(super) struct Stretch {
     /// Chunks, with the numbers of their segments: the oldest first.
     chunks: Vec<(usize, Entry)>,
     /// What heads have.
     head: Option<Block>,
 }
 
-/// The cuts of a field of a series in a shard, ascending.
+/// The stretches of a field of a series in a shard, ascending.
 #[derive(Debug, Default)]
-pub(super) struct Cuts {
+pub(super) struct Stretches {
     segments: Vec<Arc<Segment>>,
-    pub(super) all: Vec<Cut>,
+    pub(super) all: Vec<Stretch>,
 }
 
-impl Cuts {
+impl Stretches {
     /// Those that have points in a range of time.
     ///
     /// # Errors
@@ -61,31 +61,31 @@ impl Cuts {
         let head = heads.filter_map(|head| spin::read(head).read((shard, series, field), range));
         let head = merged(head.collect::<Vec<Block>>());
         chunks.sort_by_key(|(number, entry)| (entry.from, *number));
-        Ok(Self { segments, all: cut(&chunks, head) })
+        Ok(Self { segments, all: stretches_of(&chunks, head) })
     }
 
-    /// The points of a cut, those in the range alone. None if it has none.
+    /// The points of a stretch, those in the range alone. None if it has none.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage).
     pub(super) fn read(
         &self,
         (pages, guard): (&Pages, &Guard),
-        cut: Cut,
+        stretch: Stretch,
         range: &RangeInclusive<i64>,
     ) -> Result<Option<Block>> {
-        let mut blocks = Vec::with_capacity(cut.chunks.len() + 1);
-        for (number, entry) in &cut.chunks {
+        let mut blocks = Vec::with_capacity(stretch.chunks.len() + 1);
+        for (number, entry) in &stretch.chunks {
             if let Some(segment) = self.segments.get(*number) {
                 blocks.push(segment.chunk(pages, guard, entry)?);
             }
         }
-        let found = merged(blocks.into_iter().chain(cut.head)).map(|block| block.within(range));
+        let found = merged(blocks.into_iter().chain(stretch.head)).map(|block| block.within(range));
         Ok(found.filter(|block| !block.is_empty()))
     }
 }
 
-impl Cut {
+impl Stretch {
     /// The one chunk that it is.
     pub(super) fn single(&self) -> Option<&Entry> {
         match (&*self.chunks, &self.head) {
@@ -95,8 +95,8 @@ impl Cut {
     }
 }
 
-/// Cuts chunks, which ascend by their first time, and the points of heads.
-fn cut(chunks: &[(usize, Entry)], head: Option<Block>) -> Vec<Cut> {
+/// Stretches chunks, which ascend by their first time, and the points of heads.
+fn stretches_of(chunks: &[(usize, Entry)], head: Option<Block>) -> Vec<Stretch> {
     let mut all = Vec::new();
     let mut taken = 0;
     let part = |range: std::ops::Range<usize>| {
@@ -117,17 +117,17 @@ fn cut(chunks: &[(usize, Entry)], head: Option<Block>) -> Vec<Cut> {
         rest = behind;
         let from = times.partition_point(|time| *time < first.from);
         if let Some(before) = part(taken..from) {
-            all.push(Cut { chunks: Vec::new(), head: Some(before) });
+            all.push(Stretch { chunks: Vec::new(), head: Some(before) });
         }
         taken = times.partition_point(|time| *time <= to);
         let mut chunks = cluster.to_vec();
         if !mutant!("tsdb.read.order") {
             chunks.sort_by_key(|(number, entry)| (*number, entry.from));
         }
-        all.push(Cut { chunks, head: part(from..taken) });
+        all.push(Stretch { chunks, head: part(from..taken) });
     }
     if let Some(behind) = part(taken..times.len()) {
-        all.push(Cut { chunks: Vec::new(), head: Some(behind) });
+        all.push(Stretch { chunks: Vec::new(), head: Some(behind) });
     }
     all
 }

@@ -8,7 +8,7 @@
 mod change;
 mod expression;
 #[cfg(test)]
-mod golden;
+mod scripts;
 mod select;
 mod show;
 
