@@ -40,11 +40,19 @@ enum Kind {
     Data,
     EndOfCheckpoint,
     End,
+    /// Says up to where the log is durable, and nothing else.
+    Mark,
 }
 
 // media-format: begin pool
-const KINDS: [Kind; 5] =
-    [Kind::Start, Kind::StartOfCheckpoint, Kind::Data, Kind::EndOfCheckpoint, Kind::End];
+const KINDS: [Kind; 6] = [
+    Kind::Start,
+    Kind::StartOfCheckpoint,
+    Kind::Data,
+    Kind::EndOfCheckpoint,
+    Kind::End,
+    Kind::Mark,
+];
 /// Bytes of what comes before the bytes of a record, and of a record that ends a page.
 const HEADER: usize = 24;
 const END: usize = HEADER;
@@ -133,8 +141,8 @@ pub(crate) struct Log {
     full: VecDeque<(u64, PageWriter)>,
     /// The number of the next page.
     next: u64,
-    /// Where the end of the page is that was ended before there was a next one.
-    cut: Option<u64>,
+    /// Where a record is that its thread has flushed, and made no fence since.
+    loose: Option<u64>,
     /// Up to where all is durable.
     durable: u64,
     /// Bytes of records, those of a page's ends included, since the log or its checkpoint began.
@@ -151,7 +159,7 @@ impl Log {
             writer: None,
             full: VecDeque::new(),
             next: 0,
-            cut: None,
+            loose: None,
             durable: 0,
             bytes: 0,
             checkpoint_bytes: 0,
@@ -191,6 +199,12 @@ impl Log {
     }
 
     fn put(&mut self, pages: &Pages, kind: Kind, bytes: &[u8]) -> Result<()> {
+        if let Some(loose) = self.loose.take()
+            && !mutant!("tsdb.log.cut")
+        {
+            // Another thread may have made it, whose flush is not this one's.
+            pages.space().flush(loose, HEADER as u64);
+        }
         let full = || Error::Full("a record is larger than a page of a log".to_owned());
         let number = self.pages.back().map_or(0, |(number, _)| *number);
         let writer = self.writer.as_mut().ok_or_else(full)?;
@@ -222,12 +236,6 @@ impl Log {
         if self.writer.is_some() {
             self.put(pages, Kind::End, &[])?;
         }
-        if let Some(cut) = self.cut.take()
-            && !mutant!("tsdb.log.cut")
-        {
-            // Another thread may have made it, whose flush is not this one's.
-            pages.space().flush(cut, END as u64);
-        }
         self.set_aside();
         let before = self.pages.back().map_or(u64::MAX, |(number, _)| *number);
         self.next += 1;
@@ -242,8 +250,9 @@ impl Log {
     /// [`Error::Full`].
     pub(crate) fn cut(&mut self, pages: &Pages) -> Result<u64> {
         if let Some(writer) = &self.writer {
-            self.cut = Some(writer.next_offset());
+            let place = writer.next_offset();
             self.put(pages, Kind::End, &[])?;
+            self.loose = Some(place);
         }
         self.set_aside();
         Ok(self.next)
@@ -293,7 +302,20 @@ impl Log {
     /// [`Error::Full`], after which nothing was appended; [`Error::Sync`].
     pub(crate) fn commit(&mut self, pages: &Pages, bytes: &[u8], reserve: usize) -> Result<()> {
         self.append(pages, bytes, reserve)?;
-        self.fence(pages)
+        self.fence(pages)?;
+        self.mark(pages);
+        Ok(())
+    }
+
+    /// Says that all that was appended is durable, so that the last record can be told from one that was never finished: of a
+    /// log in which each record is a state. It need not be durable itself, and is not if the page has no room for it.
+    pub(crate) fn mark(&mut self, pages: &Pages) {
+        let need = HEADER + END;
+        let writer = self.writer.as_ref().filter(|it| it.remaining() as usize >= need);
+        let Some(place) = writer.map(PageWriter::next_offset) else { return };
+        if !mutant!("tsdb.log.mark") && self.put(pages, Kind::Mark, &[]).is_ok() {
+            self.loose = Some(place);
+        }
     }
 
     /// Makes durable what was appended.

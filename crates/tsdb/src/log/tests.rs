@@ -112,3 +112,26 @@ fn a_flipped_bit_in_a_checkpoint_is_said_each_time_and_loses_nothing_else() {
         }
     }
 }
+
+/// What a log is killed behind says that its last record is whole.
+#[test]
+fn a_flipped_bit_in_the_last_commit_before_a_kill_is_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = pool_in(&directory);
+    let pages = made(&path);
+    let mut log = Log::new(Role::Manifest);
+    (0..3).for_each(|at| log.commit(&pages, &record(at), 0).expect("room"));
+    drop((log, pages));
+    let whole = std::fs::read(&path).expect("a pool");
+    let start = whole.windows(200).position(|it| it == record(2)).expect("the last");
+    for at in (start - 24..start + 200).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 4;
+        std::fs::write(&path, bytes).expect("a pool");
+        let found = found(&path, Role::Manifest);
+        assert!(matches!(found, Err(Error::Damage(_))), "byte {at}: {found:?}");
+    }
+    std::fs::write(&path, whole).expect("a pool");
+    let (records, damage) = found(&path, Role::Manifest).expect("found");
+    assert_eq!((records.len(), damage), (3, Vec::new()));
+}

@@ -131,6 +131,7 @@ impl Names {
             log.fence(pages)?;
             self.apply(changes, appended)?;
         }
+        log.mark(pages);
         outcome?;
         let is_history = log.bytes > HISTORY + 2 * log.checkpoint_bytes;
         if (is_history && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {

@@ -43,6 +43,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("tsdb.read.order", "an older chunk wins over a newer one", STORIES),
     Mutant::new("tsdb.chunk.unchecked", "a chunk that nobody holds against its checksum", DAMAGE),
+    Mutant::new("tsdb.log.mark", "a flipped bit takes the last commit before a kill, unsaid", LOGS),
     Mutant::new(
         "tsdb.close.open",
         "the last record of a closed store can be lost without a word",
