@@ -36,6 +36,9 @@
 //! [pinned](LogMap::snapshot) sees it. Then it goes by itself; nobody purges. So the oldest timestamp that can be read is
 //! that of the oldest snapshot, or the applied one ([`Control::purged`](crate::Control)).
 //!
+//! Appends leave pages to all other changes of the log. Those that a snapshot keeps are not there for that: as long as it
+//! does, any change may find [`Error::NoSpace`], which changes nothing, and finds room when the snapshot is gone.
+//!
 //! What is shown to a reader is shown with the map in hand: a visitor must not call the log again.
 //!
 //! A record that has expired is hidden from readers by this process's clock, as in any engine; it is there until an entry

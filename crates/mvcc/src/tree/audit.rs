@@ -1,6 +1,7 @@
 //! Counts what lives once more, for tests: what is kept up to date by every write must not drift.
 
 use super::Tree;
+use super::fresh::LinkRef;
 use super::look::NodeRef;
 use super::seal::Gone;
 use crate::volume::Volume;
@@ -72,6 +73,7 @@ impl Tree {
         for gone in replaced.chain(self.pending_records()) {
             tally.add(gone).map_err(said)?;
         }
+        self.look_at_pins(guard)?;
         if let Some((offset, len)) = self.last.commit {
             tally.add(Gone { offset, len, is_large: false }).map_err(said)?;
         }
@@ -88,5 +90,30 @@ impl Tree {
             return Err(format!("{live} bytes and {} records, and not {counted:?}", tally.records));
         }
         Ok(tally.needed)
+    }
+    /// What a pin leads to was written before it, or it would not be kept for it.
+    fn look_at_pins(&self, guard: &Guard) -> std::result::Result<(), String> {
+        let look = self.look(&self.stream.volume, guard);
+        for (version, pin) in &self.pins {
+            let mut later = 0;
+            let mut take = |node: &NodeRef<'_>| {
+                if let NodeRef::Sealed(sealed) = node {
+                    later += u64::from(self.written(sealed.offset) >= pin.end);
+                }
+                let records = if node.level() == 0 { node.len() } else { 0 };
+                let is_later = |at: &usize| self.written(node.record(*at)) >= pin.end;
+                later += (0..records).filter(is_later).count() as u64;
+                Ok(())
+            };
+            if let Some(root) = pin.root {
+                look.nodes(LinkRef::Sealed(root), &mut take).map_err(|error| error.to_string())?;
+            }
+            if later > 0 {
+                return Err(format!(
+                    "{later} records that version {version} has are later than it"
+                ));
+            }
+        }
+        Ok(())
     }
 }

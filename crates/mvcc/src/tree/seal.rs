@@ -232,11 +232,12 @@ impl Tree {
     }
 
     /// Where in the stream a record was written, or, in a page of copies, where the stream was then at the earliest: none
-    /// that is pinned before that leads there.
+    /// that is pinned before that leads there. The birth of a page of copies says nothing of that: pages ahead of the
+    /// stream were born before it, and are written behind it.
     pub(super) fn written(&self, offset: u64) -> Position {
         let page = self.stream.volume.space.page_of(offset);
         match self.stream.pages.is_apart(page) {
-            true => Position { birth: self.stream.pages.birth(page), within: 0 },
+            true => Position { birth: self.stream.pages.since(page), within: 0 },
             false => self.stream.position(offset),
         }
     }

@@ -27,6 +27,8 @@ struct Page {
     is_full: bool,
     /// It is no page of the stream.
     is_apart: bool,
+    /// The page of the stream that was open when it was begun apart from that, by its birth.
+    since: u64,
     /// Not all that lives in it was added yet, so that what was taken away may be more.
     is_uncounted: bool,
 }
@@ -143,6 +145,20 @@ impl Pages {
     /// A page that was taken and not begun.
     pub(crate) fn give_back(&mut self, page: u32) {
         self.free.push(page);
+    }
+
+    /// A page that was taken has a life apart from the stream, which was in the page born `since` then.
+    pub(crate) fn begin_apart(&mut self, page: u32, birth: u64, since: u64) {
+        self.begin(page, birth, false);
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            it.since = since;
+        }
+    }
+
+    /// The page of the stream that was open when this one was begun apart from that, by its birth: 0 if that was before
+    /// the opening.
+    pub(crate) fn since(&self, page: u32) -> u64 {
+        self.pages.get(page as usize).map_or(0, |page| page.since)
     }
 
     /// A page that was taken has a life; it is one of the stream if it is `in_order`.

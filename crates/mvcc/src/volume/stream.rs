@@ -258,12 +258,12 @@ impl Stream {
     pub(super) fn begin_cold(&mut self) -> Result<(PageWriter, u64)> {
         let page_size = u64::from(self.volume.space.page_size());
         self.volume.allow_birth(self.next_birth)?;
-        let page = self.pages.take();
-        let page = page.ok_or(Error::NoSpace { needed: page_size, reclaimable: 0 })?;
-        let birth = self.next_birth;
+        let no_space = Error::NoSpace { needed: page_size, reclaimable: 0 };
+        let (page, birth) = (self.pages.take().ok_or(no_space)?, self.next_birth);
         self.next_birth += 1;
         let writer = self.begin(page, Life { birth, is_apart: true })?;
-        self.pages.begin(page, birth, false);
+        let is_late = mutant!("mvcc.cold.since");
+        self.pages.begin_apart(page, birth, if is_late { birth } else { self.end.birth });
         Ok((writer, birth))
     }
 

@@ -1,11 +1,13 @@
 //! Moments that chance seldom meets, each made on purpose.
 
-use crate::ops::{options, sim_options};
+use crate::model::{Contents, contents};
+use crate::ops::{Draw, options, sim_options};
 use crate::worlds::WORLD;
 use coreplane_engine::{Batch, Error};
 use coreplane_mvcc::{LogMap, MapKind, SnapshotRecord};
 use coreplane_pmem::LINE;
 use coreplane_pmem::media::sim::{Eviction, Model, Sim};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Tombstones of before a snapshot are void. The cleaner, which works while it is installed, must not move them to where
@@ -65,7 +67,7 @@ fn a_tombstone_does_not_outlive_what_it_was_a_part_of() {
 #[test]
 fn what_a_cut_leaves_of_many_pages_is_their_beginning() {
     for kind in MapKind::ALL {
-        let world = crate::ops::World { page_size: 1024, pages: 120, kind, ..WORLD };
+        let world = crate::ops::World { page_size: 1024, pages: 240, kind, ..WORLD };
         let sim = Sim::new(&sim_options(&world, 2)).expect("memory");
         let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
         let (log, mut newest) = (log.expect("create"), 0);
@@ -328,5 +330,49 @@ fn pages_with_pending_entries_are_kept_and_come_back() {
         }
         assert!(log.stats().cleaner_pages_freed > 0, "the cleaner has not worked");
         log.audit().unwrap_or_else(|drift| panic!("{drift}"));
+    }
+}
+
+/// Snapshots stay while a small pool is written many times over. What they see is moved to pages apart, which have been born
+/// behind pages that the stream goes on in, and is replaced where it is then.
+#[test]
+fn snapshots_stand_still_while_what_they_see_is_moved() {
+    for kind in MapKind::ALL {
+        for model in [Model::X86, Model::File] {
+            let world = crate::ops::World { pages: 60, model, kind, ..WORLD };
+            let sim = Sim::new(&sim_options(&world, 7)).expect("memory");
+            let log = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options());
+            let (log, mut draw) = (log.expect("create"), Draw(7));
+            let (mut map, mut pins, mut newest) = (Contents::new(), VecDeque::new(), 0);
+            while newest < 700 {
+                let key = format!("key-{:03}", draw.next(100)).into_bytes();
+                let value = Arc::new(vec![newest as u8; draw.next(400) as usize]);
+                let mut batch = Batch::new();
+                batch.put(&key, &value);
+                let most = match log.append(newest + 1, b"", &batch, false) {
+                    Ok(()) => {
+                        newest += 1;
+                        log.apply(newest).expect("apply");
+                        map.insert(key, (value, newest));
+                        let ticket = log.commit().expect("commit");
+                        log.wait_durable(ticket).expect("durable");
+                        pins.push_back((log.snapshot().expect("snapshot"), map.clone()));
+                        10
+                    }
+                    // What they see is all that is there.
+                    Err(Error::NoSpace { .. }) if !pins.is_empty() => pins.len() / 2,
+                    Err(error) => panic!("{error}"),
+                };
+                log.audit().unwrap_or_else(|drift| panic!("{kind:?}, {newest}: {drift}"));
+                while pins.len() > most {
+                    let (snapshot, map) = pins.pop_front().expect("a snapshot");
+                    let records = snapshot.records();
+                    let shown = contents(|take| {
+                        records.scan(b"", None, false, usize::MAX, take).expect("scan");
+                    });
+                    assert!(shown == map, "a snapshot has changed");
+                }
+            }
+        }
     }
 }

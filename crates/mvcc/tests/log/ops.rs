@@ -211,6 +211,20 @@ impl Driver {
         }
     }
 
+    /// What appends leave pages to finds room, unless snapshots hold what is dead. Nothing has changed then, and it finds
+    /// room as soon as they are gone.
+    fn unpinned_if_full(&mut self, log: &LogMap, call: impl Fn() -> Result<(), Error>) {
+        let before = log.control();
+        match call() {
+            Err(Error::NoSpace { .. }) if self.world.is_full && !self.pins.is_empty() => {
+                assert_eq!(log.control(), before);
+                self.pins.clear();
+                call().expect("room without snapshots");
+            }
+            called => called.expect("room"),
+        }
+    }
+
     /// Does it, to both; false if there was no room.
     pub(crate) fn run(&mut self, log: &LogMap, op: &Op) -> bool {
         let is_full = self.world.is_full;
@@ -226,17 +240,17 @@ impl Driver {
                     return false;
                 }
             }
-            Op::Apply(to) => log.apply(*to).expect("apply"),
-            Op::RollBack(to) => log.roll_back(*to).expect("roll back"),
-            Op::Vote(term, vote) => log.set_vote(*term, *vote).expect("vote"),
-            Op::Members(members) => log.set_members(members).expect("members"),
+            Op::Apply(to) => self.unpinned_if_full(log, || log.apply(*to)),
+            Op::RollBack(to) => self.unpinned_if_full(log, || log.roll_back(*to)),
+            Op::Vote(term, vote) => self.unpinned_if_full(log, || log.set_vote(*term, *vote)),
+            Op::Members(members) => self.unpinned_if_full(log, || log.set_members(members)),
             Op::Commit => {
                 let ticket = log.commit().expect("commit");
                 log.wait_durable(ticket).expect("durable");
                 assert!(log.is_durable(ticket).expect("durable"));
             }
             Op::BeginInstall(timestamp) => {
-                log.begin_install(*timestamp).expect("begin");
+                self.unpinned_if_full(log, || log.begin_install(*timestamp));
                 self.install = Some((*timestamp, Contents::new()));
             }
             Op::Install(more) => {
@@ -250,7 +264,8 @@ impl Driver {
                 }
             }
             Op::EndInstall(_, header, _) => {
-                log.end_install(header, b"members of a snapshot").expect("end");
+                let end = || log.end_install(header, b"members of a snapshot");
+                self.unpinned_if_full(log, end);
                 self.install = None;
             }
             Op::Pin => {

@@ -75,6 +75,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         LIVES,
     ),
     Mutant::new("mvcc.cold.fence", "a commit leads to moved records before they are durable", TREE),
+    Mutant::new(
+        "mvcc.cold.since",
+        "a page of moves counts as begun behind pages that are ahead",
+        LOG_MOMENTS,
+    ),
     Mutant::new("mvcc.list.pin", "what a pin sees is superseded", PIN_CUTS).quick(),
     Mutant::new("mvcc.tree.pin", "a page that a pinned root leads to is free", PIN_CUTS).quick(),
     Mutant::new("mvcc.tree.held", "tombstones that are held go", LIVES),
