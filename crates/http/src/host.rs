@@ -2,14 +2,21 @@
 //!
 //! A call of the store may wait for a sync, and a query may be long, so both run on blocking threads: as many as there
 //! are permits of the two kinds, so that queries never take the threads of writes.
+//!
+//! To wake such a thread, and to be woken by it, takes as long as a short query. So a query that changes nothing is run where
+//! it came in, for [`SHORT`]; if it has not ended then it is begun anew on a thread of its own.
 
 use crate::limits::{Budget, Options};
 use crate::metrics::{Metrics, add};
 use coreplane_tsdb::Store;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
+
+/// How long a query is run in the thread of its connection, which others of that wait for.
+pub(crate) const SHORT: Duration = Duration::from_micros(500);
 
 /// What all connections share.
 #[derive(Debug)]
@@ -71,6 +78,13 @@ impl Host {
             call()
         };
         tokio::task::spawn_blocking(run).await.map_err(|_| NotRun::Failed)
+    }
+
+    /// Runs a query here, which ends by itself after [`SHORT`]; none if others have all the places.
+    pub(crate) fn run_short<T>(&self, call: impl FnOnce() -> T) -> Option<Result<T, NotRun>> {
+        let _permit = self.queries.try_acquire().ok()?;
+        let _running = Running::begin(&self.metrics);
+        Some(catch_unwind(AssertUnwindSafe(call)).map_err(|_| NotRun::Failed))
     }
 
     /// Runs a query, which is told when it is not wanted any more: this future is dropped with the connection of whoever
@@ -239,6 +253,15 @@ mod tests {
             assert_eq!((failed, running(&host)), (Err(NotRun::Failed), 0));
             assert_eq!(host.run_query(|_, _| 1).await, Ok(1));
         });
+    }
+
+    #[test]
+    fn a_short_query_has_a_place_or_is_not_run() {
+        let host = host(Options { queries_max: 1, ..Options::default() });
+        let within = || host.run_short(|| 2);
+        assert_eq!(host.run_short(|| (running(&host), within())), Some(Ok((1, None))));
+        assert_eq!(host.run_short(|| -> u8 { panic!("as it should") }), Some(Err(NotRun::Failed)));
+        assert_eq!((within(), running(&host)), (Some(Ok(2)), 0));
     }
 
     #[test]

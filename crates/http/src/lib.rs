@@ -8,9 +8,9 @@
 //!              auth: one password, as the Redis side has it       └─► opentsdb  ─┴─► coreplane_tsdb::Store
 //! ```
 //!
-//! It runs on threads of its own, a tokio runtime that nobody else sees; calls of the store block, and these threads must
-//! not. So a write is done in the connection's thread only if it is small and the medium fences at once, which takes
-//! microseconds; any other write, and every query, has a thread from a second, bounded set.
+//! It runs on threads of its own, each with a tokio runtime that nobody else sees; calls of the store block, and these
+//! threads must not for long. So a write is done in the connection's thread only if it is small and the medium fences at
+//! once, which takes microseconds, and a query only for half a millisecond; else each has a thread of a bounded set.
 //!
 //! # What a client may rely on
 //!

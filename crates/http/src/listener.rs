@@ -1,4 +1,4 @@
-//! Connections: accepted, bounded in number, and told apart by their first byte.
+//! Connections: accepted, bounded in number, given to the thread that has the fewest, and told apart by their first byte.
 //!
 //! Methods of HTTP are capital letters. A line of OpenTSDB's begins with a small one (`put`, `version`, `stats`), which is how
 //! OpenTSDB itself tells them apart on its one port.
@@ -13,11 +13,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
@@ -25,10 +25,34 @@ use tokio::time::timeout;
 const TOO_MANY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 21\r\n\r\ntoo many connections\n";
 
+/// A thread that serves connections.
+pub(crate) struct Loop {
+    pub(crate) handle: Handle,
+    /// Those that it has.
+    pub(crate) connections: Arc<AtomicUsize>,
+}
+
+/// Counts a connection as one of a thread's, from before that knows of it to its end.
+struct Served(Arc<AtomicUsize>);
+
+impl Served {
+    fn by(served: &Loop) -> Self {
+        served.connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&served.connections))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What accepts connections.
 pub(crate) struct Listener {
     pub(crate) host: Arc<Host>,
     pub(crate) answerer: Answerer,
+    pub(crate) loops: Arc<[Loop]>,
     pub(crate) places: Arc<Semaphore>,
     /// True once the server stops.
     pub(crate) stop: watch::Receiver<bool>,
@@ -60,7 +84,17 @@ impl Listener {
                 is_refused: auth::is_protected_from(&self.host.options, peer.ip()),
                 _place: place,
             };
-            tokio::spawn(connection.serve(stream, peer));
+            // It leaves the reactor of this thread for that of another.
+            let Ok(stream) = stream.into_std() else { continue };
+            let least = self.loops.iter().min_by_key(|it| it.connections.load(Ordering::Relaxed));
+            let Some(least) = least else { return };
+            let served = Served::by(least);
+            least.handle.spawn(async move {
+                let _served = served;
+                if let Ok(stream) = TcpStream::from_std(stream) {
+                    connection.serve(stream).await;
+                }
+            });
         }
     }
 }
@@ -92,7 +126,7 @@ impl Drop for Open<'_> {
 }
 
 impl Connection {
-    async fn serve(mut self, stream: TcpStream, _peer: SocketAddr) {
+    async fn serve(mut self, stream: TcpStream) {
         let host = Arc::clone(&self.host);
         let _open = Open::begin(&host);
         // Answers are small, and a client waits for them.

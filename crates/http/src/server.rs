@@ -1,19 +1,28 @@
 //! The threads of a server, and their end.
 //!
+//! ```text
+//!   listener ──► the thread with the fewest connections: a loop of its own ──► its connections, to their end
+//! ```
+//!
+//! Each thread has a runtime to itself, and a connection stays where it is: no request wakes another thread but for a call
+//! of the store that may take long.
+//!
 //! A server that stops accepts nothing more and lets every connection finish the request that it is at, within a bound; then
 //! it joins its threads. A call of the store that runs longer is left to its thread, which has the store until then.
 
 use crate::figures::Figures;
-use crate::host::Host;
+use crate::host::{Host, stopped};
 use crate::limits::Options;
-use crate::listener::Listener;
+use crate::listener::{Listener, Loop};
 use crate::service::Answerer;
 use coreplane_tsdb::Store;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Semaphore, watch};
 
 /// A result of this crate.
@@ -55,13 +64,51 @@ pub fn listen(addresses: &[String], port: u16) -> Result<Vec<TcpListener>> {
 /// A server that runs.
 #[derive(Debug)]
 pub struct Server {
-    runtime: Option<Runtime>,
+    threads: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
-    places: Arc<Semaphore>,
-    connections_max: u32,
-    stop_within: Duration,
     addresses: Vec<SocketAddr>,
     figures: Figures,
+}
+
+/// What the threads of a server wait for.
+#[derive(Clone)]
+struct End {
+    stop: watch::Receiver<bool>,
+    /// Every connection has one; they are all there again when the last one has ended.
+    places: Arc<Semaphore>,
+    connections_max: u32,
+    within: Duration,
+}
+
+impl End {
+    /// Runs a thread's loop until the server has stopped and its connections have ended, or for so long.
+    fn serve(mut self, runtime: Runtime) {
+        runtime.block_on(async {
+            stopped(&mut self.stop).await;
+            let all = self.places.acquire_many(self.connections_max);
+            let _ended = tokio::time::timeout(self.within, all).await.is_ok();
+        });
+        runtime.shutdown_timeout(Duration::from_secs(1));
+    }
+}
+
+fn runtime(options: &Options) -> Result<Runtime> {
+    Builder::new_current_thread()
+        .max_blocking_threads(options.writes_max.max(1) + options.queries_max.max(1))
+        .thread_name("coreplane-call")
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(Error::Threads)
+}
+
+/// A socket that is served by the thread of this runtime.
+fn socket_of(listener: TcpListener, handle: &Handle) -> Result<tokio::net::TcpListener> {
+    let name = format!("{listener:?}");
+    let _entered = handle.enter();
+    let nonblocking = listener.set_nonblocking(true);
+    let socket = nonblocking.and_then(|()| tokio::net::TcpListener::from_std(listener));
+    socket.map_err(|error| Error::Listen(name, error))
 }
 
 impl Server {
@@ -73,44 +120,48 @@ impl Server {
         if !options.opentsdb_database.is_empty() {
             store.create_database(&options.opentsdb_database)?;
         }
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(options.threads.max(1))
-            .max_blocking_threads(options.writes_max.max(1) + options.queries_max.max(1))
-            .thread_name("coreplane-http")
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(Error::Threads)?;
+        let first = runtime(&options)?;
+        let more = (1..options.threads).map(|_| runtime(&options)).collect::<Result<Vec<_>>>()?;
+        let acceptor = first.handle().clone();
+        let runtimes: Vec<Runtime> = std::iter::once(first).chain(more).collect();
+        let of_loop = |runtime: &Runtime| Loop {
+            handle: runtime.handle().clone(),
+            connections: Arc::new(AtomicUsize::new(0)),
+        };
+        let loops: Arc<[Loop]> = runtimes.iter().map(of_loop).collect();
         let connections_max = u32::try_from(options.connections_max.max(1)).unwrap_or(u32::MAX);
         let places = Arc::new(Semaphore::new(connections_max as usize));
         let (stop, stopped) = watch::channel(false);
-        let stop_within = options.stop_within;
+        let within = options.stop_within;
+        let end = End { stop: stopped, places, connections_max, within };
         let host = Arc::new(Host::new(store, options));
         let figures = Figures::of(&host);
         let answerer = Answerer::new(Arc::clone(&host));
         let mut addresses = Vec::new();
-        let entered = runtime.enter();
         for listener in listeners {
             let at = |error| Error::Listen(format!("{listener:?}"), error);
             addresses.push(listener.local_addr().map_err(at)?);
-            listener.set_nonblocking(true).map_err(at)?;
-            let name = format!("{listener:?}");
-            let socket = tokio::net::TcpListener::from_std(listener);
-            let socket = socket.map_err(|error| Error::Listen(name, error))?;
+            let socket = socket_of(listener, &acceptor)?;
             let listener = Listener {
                 host: Arc::clone(&host),
                 answerer: answerer.clone(),
-                places: Arc::clone(&places),
-                stop: stopped.clone(),
+                loops: Arc::clone(&loops),
+                places: Arc::clone(&end.places),
+                stop: end.stop.clone(),
             };
-            runtime.spawn(listener.run(socket));
+            acceptor.spawn(listener.run(socket));
         }
-        drop(entered);
         if addresses.is_empty() {
             return Err(Error::Nowhere);
         }
-        let runtime = Some(runtime);
-        Ok(Self { runtime, stop, places, connections_max, stop_within, addresses, figures })
+        let mut server = Self { threads: Vec::new(), stop, addresses, figures };
+        for runtime in runtimes {
+            let end = end.clone();
+            let thread = thread::Builder::new().name("coreplane-http".to_owned());
+            let thread = thread.spawn(move || end.serve(runtime)).map_err(Error::Threads)?;
+            server.threads.push(thread);
+        }
+        Ok(server)
     }
 
     /// Where it listens, in the order of the sockets.
@@ -131,13 +182,11 @@ impl Server {
     }
 
     fn end(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
         self.stop.send_replace(true);
-        // Every connection has a place; they are all there again when the last one has ended.
-        let all = self.places.acquire_many(self.connections_max);
-        let _ended =
-            runtime.block_on(async { tokio::time::timeout(self.stop_within, all).await.is_ok() });
-        runtime.shutdown_timeout(Duration::from_secs(1));
+        for thread in self.threads.drain(..) {
+            // What panics in a connection ends that alone.
+            let _joined = thread.join().is_ok();
+        }
     }
 }
 
