@@ -61,6 +61,60 @@ fn what_is_imported_is_exported() -> Outcome<()> {
     Ok(())
 }
 
+/// All databases and policies, into a store that has none of them; strings say what headings say.
+#[test]
+fn a_store_is_exported_and_imported_as_a_whole() -> Outcome<()> {
+    let series = Series::new(Place::in_memory()?, "auto")?;
+    series.make()?;
+    let statements = [
+        r#"CREATE DATABASE "first one" WITH DURATION 52w SHARD DURATION 2d NAME "a \"year\"""#,
+        r#"CREATE RETENTION POLICY hours ON "first one" DURATION 3000w REPLICATION 1"#,
+        "CREATE DATABASE second",
+        "CREATE RETENTION POLICY long ON second DURATION INF REPLICATION 1 DEFAULT",
+    ];
+    for statement in statements {
+        series.expect(0, "query", &[statement])?;
+    }
+    let text = b"# CONTEXT-DATABASE: first one \n# CONTEXT-RETENTION-POLICY:hours\n\
+        m,t=x v=\"a\n# DDL\n# CONTEXT-DATABASE:no\n\",w=1i 1600000000000000000\nm v=\"b\" 1600000000000000001\n\
+        # CONTEXT-DATABASE:second\nm u=1 1\n# CONTEXT-RETENTION-POLICY:autogen\nm u=2 2\nm u= 3\n";
+    let output = session::coreplane(&series.with("import", &[]), text)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(&output.stdout[..], b"4 points written, 1 refused\n", "{said}");
+    assert!(said.contains("line 12: "), "{said}");
+    let all = series.expect(0, "export", &[])?;
+    let (head, points) = all.split_once("# DML\n").unwrap_or_default();
+    assert!(head.starts_with("# DDL\nCREATE DATABASE ") && head.lines().count() >= 6, "{all}");
+    assert!(!head.contains("NAME hours") && points.contains("POLICY:autogen\nm u=2 2\n"), "{all}");
+    for packed in [false, true] {
+        let other = Series::new(Place::in_memory()?, "auto")?;
+        other.make()?;
+        let file = series.place.argument(if packed { "all.gz" } else { "all" })?;
+        let arguments = ["--gzip", &file];
+        series.expect(0, "export", &arguments[usize::from(!packed)..])?;
+        assert_eq!(other.expect(0, "import", &[&file])?, "4 points written, 0 refused\n");
+        assert_eq!(other.expect(0, "export", &[])?, all);
+        for database in ["first one", "second"] {
+            let ask = format!("SHOW RETENTION POLICIES ON \"{database}\"");
+            let sorted = |answer: String| {
+                let mut lines: Vec<_> = answer.lines().map(str::to_owned).collect();
+                lines.sort();
+                lines
+            };
+            let asked = sorted(series.expect(0, "query", &[&ask])?);
+            assert_eq!(sorted(other.expect(0, "query", &[&ask])?), asked);
+        }
+        // All of it into one database: the headings say nothing then.
+        let said = other.expect(0, "import", &["--database", "one", &file])?;
+        assert_eq!(said, "4 points written, 0 refused\n");
+        assert_eq!(other.expect(0, "export", &["--database", "one"])?.lines().count(), 7);
+    }
+    let said = session::coreplane(&series.with("import", &[]), b"m v=1 1\n")?;
+    assert_eq!(said.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("--database"));
+    Ok(())
+}
+
 #[test]
 fn lines_that_are_no_points_are_told() -> Outcome<()> {
     let series = Series::new(Place::in_memory()?, "auto")?;

@@ -13,9 +13,9 @@ pub(crate) enum Ts {
     Serve(TsServe),
     /// Ask in InfluxQL: a store that nobody has open, or a server.
     Query(TsQuery),
-    /// Write points from line protocol, which may be packed by gzip.
+    /// Write points from line protocol, or from an export, which may be packed by gzip.
     Import(TsImport),
-    /// Write the points of a database as line protocol.
+    /// Write the points of a database as line protocol, or all of a store: its backup.
     Export(TsExport),
     /// Show the counters of a store.
     Stats(TsPool),
@@ -193,10 +193,11 @@ pub(crate) struct TsQuery {
 pub(crate) struct TsImport {
     #[command(flatten)]
     pub(crate) pool: TsPool,
-    /// The database, which is made if it is not there.
+    /// The database, which is made if it is not there [default: what headings of the text say, as InfluxDB's exports have
+    /// them; their statements are run, too].
     #[arg(long)]
-    pub(crate) database: String,
-    /// The retention policy [default: that of the database].
+    pub(crate) database: Option<String>,
+    /// The retention policy [default: that of a heading, or of the database].
     #[arg(long)]
     pub(crate) policy: Option<String>,
     /// The unit of times: n, u, ms, s, m, h.
@@ -210,11 +211,12 @@ pub(crate) struct TsImport {
 pub(crate) struct TsExport {
     #[command(flatten)]
     pub(crate) pool: TsPool,
-    /// The database.
+    /// The database [default: all, each policy of them, with the statements that make them, as `influx_inspect export`
+    /// writes it].
     #[arg(long)]
-    pub(crate) database: String,
+    pub(crate) database: Option<String>,
     /// The retention policy [default: that of the database].
-    #[arg(long)]
+    #[arg(long, requires = "database")]
     pub(crate) policy: Option<String>,
     /// Pack the lines by gzip.
     #[arg(long)]

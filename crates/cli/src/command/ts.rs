@@ -1,5 +1,7 @@
 //! Time series behind InfluxDB's and OpenTSDB's interfaces.
 
+mod export;
+mod import;
 mod lines;
 mod query;
 
@@ -26,8 +28,8 @@ pub(crate) fn run(ts: &Ts) -> Outcome {
     match ts {
         Ts::Serve(serve) => self::serve(serve),
         Ts::Query(query) => query::run(query),
-        Ts::Import(import) => lines::import(import),
-        Ts::Export(export) => lines::export(export),
+        Ts::Import(import) => import::import(import),
+        Ts::Export(export) => export::export(export),
         Ts::Stats(pool) => stats(pool),
         Ts::Verify(pool) => verify(pool),
         Ts::Grow(grow) => self::grow(grow),

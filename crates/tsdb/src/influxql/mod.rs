@@ -28,7 +28,7 @@
 //! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
 //! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions by parts of a bucket, of all its points, from point to point; values of expressions |
 //! | `pipeline`, `select` | a group's way to its table |
-//! | `show`, `change` | SHOW, and statements that change something |
+//! | `show`, `change`, `creation` | SHOW, statements that change something, those that make a database as it is |
 //! | `budget` | what a query may still cost |
 
 mod ast;
@@ -36,6 +36,7 @@ mod budget;
 mod change;
 mod columns;
 mod condition;
+mod creation;
 mod cursor;
 mod evaluate;
 mod fill;
@@ -60,6 +61,8 @@ mod time;
 mod token;
 mod validate;
 mod whole;
+
+pub use creation::creation;
 
 use crate::error::{Error, Result};
 use crate::store::Store;
