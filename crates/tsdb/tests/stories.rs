@@ -383,3 +383,20 @@ fn a_store_that_several_make_larger_has_each_page_once() {
         store.check_pages().expect("pages");
     }
 }
+
+#[test]
+fn a_measurement_that_ends_with_an_escaped_equals_sign_is_there_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    store.create_database("db").expect("a database");
+    // The equals sign is behind a backslash that escapes nothing.
+    store.write("db", None, &[point(r"\\=,t=a\=b", 1, &[("f", 0.5)])]).expect("a write");
+    drop(store);
+    let store = Store::open(&path, &options()).expect("the store");
+    let found = BTreeMap::from([((r"\\=,t=a\=b".to_owned(), 1), 0.5)]);
+    assert_eq!(all(&store, r"\=", "f"), found);
+    let reader = store.reader("db", None).expect("a reader");
+    let series = reader.series(r"\=", &TagFilter::Equal("t".into(), "a=b".into()));
+    assert_eq!((series.len(), series[0].tag("t")), (1, "a=b"));
+}

@@ -1,10 +1,11 @@
 //! Series, and the text of their keys.
 //!
 //! A key is `measurement,key=value,…` in the canonical form of [`SeriesKey`](crate::SeriesKey): commas and spaces (and the
-//! equals signs of keys and values of tags) have a backslash before them, other backslashes are plain, keys ascend, and
-//! nothing is empty. A text that deviates is refused, for two texts of one series would be two series.
+//! equals signs of keys and values of tags, and those behind a backslash) have a backslash before them, other backslashes are
+//! plain, keys ascend, and nothing is empty. A text that deviates is refused, for two texts of one series would be two series.
 
 use super::{MeasurementId, SeriesId};
+use crate::point::{is_special, unescape};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -40,11 +41,11 @@ pub(super) fn parts(key: &str) -> Option<(Cow<'_, str>, Tags<'_>)> {
     if key.contains('\n') {
         return None;
     }
-    let (measurement, mut rest) = part(key, b',', b", ")?;
+    let (measurement, mut rest) = part(key, b',', |byte| byte == b'=')?;
     let mut tags = Tags::new();
     while let Some(text) = rest {
-        let (name, value) = part(text, b'=', b", =")?;
-        let (value, behind) = part(value?, b',', b", =")?;
+        let (name, value) = part(text, b'=', |_| false)?;
+        let (value, behind) = part(value?, b',', |_| false)?;
         if tags.last().is_some_and(|(last, _)| *last >= name) {
             return None;
         }
@@ -54,47 +55,39 @@ pub(super) fn parts(key: &str) -> Option<(Cow<'_, str>, Tags<'_>)> {
     Some((measurement, tags))
 }
 
-/// The text up to a separator, without its escapes, and what is behind the separator. None if the text is empty or has another
-/// one of the escaped characters bare.
+/// The text up to a separator, without its escapes, and what is behind the separator. None if the text is empty, or a character
+/// that needs an escape is bare, or one that needs none has it; behind another backslash it needs one.
 fn part<'k>(
     text: &'k str,
     separator: u8,
-    escaped: &[u8],
+    is_plain: impl Fn(u8) -> bool,
 ) -> Option<(Cow<'k, str>, Option<&'k str>)> {
     let bytes = text.as_bytes();
     let mut at = 0;
-    let mut has_escapes = false;
-    while let Some(byte) = bytes.get(at) {
-        if *byte == b'\\' && bytes.get(at + 1).is_some_and(|next| escaped.contains(next)) {
-            has_escapes = true;
+    let mut before = None;
+    while let Some(byte) = bytes.get(at).copied() {
+        if byte == b'\\'
+            && let Some(next) = bytes.get(at + 1).copied().filter(|next| is_special(*next))
+        {
+            if is_plain(next) && before != Some(b'\\') {
+                return None;
+            }
+            before = Some(next);
             at += 2;
-        } else if *byte == separator {
-            break;
-        } else if escaped.contains(byte) {
-            return None;
-        } else {
-            at += 1;
+            continue;
         }
+        if byte == separator {
+            break;
+        }
+        if is_special(byte) && !is_plain(byte) {
+            return None;
+        }
+        before = Some(byte);
+        at += 1;
     }
     let (head, tail) = text.split_at_checked(at)?;
     if head.is_empty() {
         return None;
     }
-    let head = if has_escapes { unescape(head, escaped).into() } else { head.into() };
-    Some((head, tail.get(1..)))
-}
-
-fn unescape(text: &str, escaped: &[u8]) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text.chars().peekable();
-    while let Some(char) = rest.next() {
-        let is_escape = char == '\\'
-            && rest.peek().is_some_and(|next| escaped.iter().any(|it| char::from(*it) == *next));
-        if !is_escape {
-            out.push(char);
-        } else if let Some(next) = rest.next() {
-            out.push(next);
-        }
-    }
-    out
+    Some((unescape(head, is_special), tail.get(1..)))
 }

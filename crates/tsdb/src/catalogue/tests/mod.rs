@@ -277,6 +277,8 @@ fn keys_are_canonical() {
         "m\n",
         "m,t=\n",
         "m,a b=1",
+        r"m\=",
+        r"m\,\=",
     ] {
         assert!(matches!(catalogue.series_change(m, 0, key), Err(Error::Input(_))), "{key:?}");
         let change = Change::Series { id: 9, measurement: m, set: 0, key: key.into() };
