@@ -100,6 +100,8 @@ fn possible(interval: Duration) -> Duration {
 pub struct Balance {
     policy: Policy,
     loads: Vec<Load>,
+    /// The part of the loads that is of devices which are not in the table.
+    fixed: Vec<Load>,
     bound: HashMap<Key, Bound>,
 }
 
@@ -114,7 +116,8 @@ impl Balance {
     #[must_use]
     pub fn new(policy: Policy, sets: usize) -> Self {
         let sets = sets.max(1);
-        Self { policy, loads: vec![Load::default(); sets], bound: HashMap::new() }
+        let loads = vec![Load::default(); sets];
+        Self { policy, fixed: loads.clone(), loads, bound: HashMap::new() }
     }
 
     /// The paper's table.
@@ -144,8 +147,8 @@ impl Balance {
 
     /// The sums of a set, anew: what is taken from a sum of floating-point numbers leaves something.
     fn count(&mut self, set: usize) {
-        let Some(load) = self.loads.get_mut(set) else { return };
-        *load = Load::default();
+        let Some((load, fixed)) = self.loads.get_mut(set).zip(self.fixed.get(set)) else { return };
+        *load = *fixed;
         for bound in self.bound.values().filter(|bound| bound.set == set) {
             load.add(bound.interval);
         }
@@ -174,18 +177,13 @@ impl Balance {
         set
     }
 
-    /// A device that was bound to a set before, and is again.
-    pub fn bind(&mut self, source: &Source, set: usize) {
-        if set >= self.loads.len() {
-            return;
-        }
-        let interval = possible(source.interval.unwrap_or(INTERVAL_UNKNOWN));
-        let is_stated = source.interval.is_some();
-        let bound = Bound { set, interval, is_stated, connections: 1, writes: 0, first: None };
-        if self.bound.insert(source.key(), bound).is_none()
-            && let Some(load) = self.loads.get_mut(set)
-        {
+    /// A device comes to a set for good. Nothing is kept of it but its share in the sums: where it is, the caller knows, who may
+    /// have a million of them.
+    pub fn add_fixed(&mut self, set: usize, interval: Option<Duration>) {
+        let interval = possible(interval.unwrap_or(INTERVAL_UNKNOWN));
+        if let Some((load, fixed)) = self.loads.get_mut(set).zip(self.fixed.get_mut(set)) {
             load.add(interval);
+            fixed.add(interval);
         }
     }
 
@@ -346,6 +344,21 @@ mod tests {
         balance.leave(&device(1, 10));
         assert_eq!(balance.loads()[0], Load::default());
         assert_eq!(balance.join(&device(8, 5)), 0, "it has none any more");
+    }
+
+    #[test]
+    fn devices_that_came_for_good_count_whatever_else_leaves() {
+        let mut balance = Balance::new(Policy::Rate, 2);
+        balance.add_fixed(0, Some(Duration::from_millis(10)));
+        assert_eq!(balance.join(&device(1, 1000)), 1);
+        balance.add_fixed(1, Some(Duration::from_millis(1)));
+        balance.leave(&device(1, 1000));
+        let fixed = |interval_s| Load { devices: 1, interval_s, rate: 1.0 / interval_s };
+        assert_eq!(balance.loads(), [fixed(0.01), fixed(0.001)]);
+        assert_eq!(balance.join(&device(2, 10)), 0);
+        // No set of this number: nothing is counted.
+        balance.add_fixed(2, None);
+        assert_eq!(balance.loads().len(), 2);
     }
 
     /// Of 200 devices, whose intervals are from a millisecond to a minute.

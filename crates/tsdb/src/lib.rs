@@ -79,7 +79,7 @@ mod store;
 mod summary;
 mod value;
 
-pub use catalogue::{Field, FieldId, Policy, Series, SeriesId, TagFilter};
+pub use catalogue::{Field, FieldId, Policy, Series, SeriesId, SeriesTags, TagFilter};
 pub use error::{Error, Result};
 pub use point::{FieldValue, KEY_MAX, Point, SeriesKey};
 pub use read::{Points, Reader};

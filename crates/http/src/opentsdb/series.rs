@@ -234,8 +234,8 @@ fn tags_of(group: &[Arc<Series>]) -> (BTreeMap<String, String>, BTreeSet<String>
     let mut common: BTreeMap<String, String> = BTreeMap::new();
     let mut aggregated = BTreeSet::new();
     let Some((first, others)) = group.split_first() else { return (common, aggregated) };
-    for (key, value) in &first.tags {
-        if others.iter().all(|series| series.tag(key) == &**value) {
+    for (key, value) in first.tags() {
+        if others.iter().all(|series| series.tag(key) == value) {
             common.insert(key.to_string(), value.to_string());
         } else {
             aggregated.insert(key.to_string());
@@ -262,7 +262,7 @@ pub(super) fn groups(
     let mut by_tags: BTreeMap<Vec<String>, Vec<Arc<Series>>> = BTreeMap::new();
     for series in reader.series(&sub.metric, &filter::all(&sub.filters)) {
         let is_named = |key: &str| sub.filters.iter().any(|filter| filter.key == key);
-        if sub.is_explicit && !series.tags.iter().all(|(key, _)| is_named(key)) {
+        if sub.is_explicit && !series.tags().all(|(key, _)| is_named(key)) {
             continue;
         }
         let groups = sub.filters.iter().filter(|filter| filter.is_group);

@@ -36,11 +36,15 @@ struct Names {
 }
 
 impl Names {
-    fn offer(&mut self, name: &Arc<str>) {
+    fn offer(&mut self, name: &str) {
+        let is_full = self.found.len() >= self.max;
+        if is_full && self.found.last().is_some_and(|last| name > &**last) {
+            return;
+        }
         if !name.starts_with(&self.begin) || self.found.contains(name) {
             return;
         }
-        self.found.insert(Arc::clone(name));
+        self.found.insert(Arc::from(name));
         if self.found.len() > self.max {
             self.found.pop_last();
         }
@@ -62,7 +66,7 @@ fn run(host: &Host, asked: Asked, unwanted: &Unwanted) -> Result<Vec<u8>, Refuse
             continue;
         }
         for series in reader.series(&metric, &TagFilter::All) {
-            for (key, value) in &series.tags {
+            for (key, value) in series.tags() {
                 names.offer(if kind == "tagk" { key } else { value });
             }
         }

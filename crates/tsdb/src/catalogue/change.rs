@@ -57,6 +57,18 @@ pub(crate) struct Next {
     pub(crate) shard: ShardId,
 }
 
+impl Change {
+    /// True if there may be fewer series with it.
+    pub(crate) fn drops_series(&self) -> bool {
+        matches!(
+            self,
+            Self::DatabaseDropped { .. }
+                | Self::MeasurementDropped { .. }
+                | Self::SeriesDropped { .. }
+        )
+    }
+}
+
 /// Bytes of the records of what lives, less their texts.
 pub(super) const NEXT_BYTES: u64 = 1 + 6 * 4;
 pub(super) const DATABASE_BYTES: u64 = 1 + 4 + 4;

@@ -38,7 +38,7 @@ pub use measurement::Field;
 pub(crate) use measurement::Measurement;
 pub use policy::Policy;
 pub(crate) use policy::Shard;
-pub use series::Series;
+pub use series::{Series, SeriesTags};
 
 use filter::Selection;
 use hashbrown::{HashMap, HashTable};

@@ -5,8 +5,9 @@
 //!           └─ us ── 2 3 6 7 …                ├─ b ── 1        a value of one series has its number in place
 //! ```
 //!
-//! Lists ascend, and so are united, intersected and subtracted in one pass. They name live series alone. The texts of keys and
-//! values are here once, and series share them.
+//! Lists ascend, and so are united, intersected and subtracted in one pass. They name live series alone. A list
+//! grows by a quarter, since the lists of a tag are together as long as the measurement has series. The texts of keys and values
+//! are here once, however many series have them; a series has its own in its key.
 
 use super::series::{Series, Tags};
 use super::{Hasher, SeriesId};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 const KEY_COST: usize = 192;
 const VALUE_COST: usize = 96;
 /// What the number of a series takes in DRAM in a list that grows, about.
-const ID_COST: usize = 6;
+const ID_COST: usize = 5;
 
 /// Postings of a measurement.
 #[derive(Debug, Default)]
@@ -87,30 +88,22 @@ impl Postings {
         self.keys.get(key)
     }
 
-    /// Enters a series whose number is above all others: its tags, as they are here.
-    pub(super) fn insert(
-        &mut self,
-        hasher: &Hasher,
-        id: SeriesId,
-        tags: &Tags<'_>,
-    ) -> Box<[(Arc<str>, Arc<str>)]> {
-        self.all.push(id);
+    /// Enters a series whose number is above all others, with its tags.
+    pub(super) fn insert(&mut self, hasher: &Hasher, id: SeriesId, tags: &Tags<'_>) {
+        push(&mut self.all, id);
         self.cost += ID_COST * (1 + tags.len());
-        let mut shared = Vec::with_capacity(tags.len());
         for (key, value) in tags {
-            let known = self.keys.get_key_value(&**key).map(|(key, _)| Arc::clone(key));
-            let key = known.unwrap_or_else(|| {
-                self.cost += KEY_COST + key.len();
-                Arc::from(&**key)
-            });
-            let values = self.keys.entry(Arc::clone(&key)).or_default();
-            let (value, is_new) = values.insert(hasher, value, id);
+            let is_new = match self.keys.get_mut(&**key) {
+                Some(values) => values.insert(hasher, value, id),
+                None => {
+                    self.cost += KEY_COST + key.len();
+                    self.keys.entry(Arc::from(&**key)).or_default().insert(hasher, value, id)
+                }
+            };
             if is_new {
                 self.cost += VALUE_COST + value.len();
             }
-            shared.push((key, value));
         }
-        shared.into_boxed_slice()
     }
 
     /// Takes series away; they ascend by number.
@@ -120,8 +113,7 @@ impl Postings {
         self.all.retain(|id| ids.binary_search(id).is_err());
         let mut cost = (before - self.all.len()) * ID_COST;
         // Each list once, however many of the series are in it.
-        let lists: HashSet<&(Arc<str>, Arc<str>)> =
-            dead.iter().flat_map(|series| &series.tags).collect();
+        let lists: HashSet<(&str, &str)> = dead.iter().flat_map(|series| series.tags()).collect();
         for (key, value) in lists {
             if let Some(values) = self.keys.get_mut(key) {
                 cost += values.remove(hasher, value, &ids);
@@ -153,8 +145,8 @@ impl Values {
         found.map_or(&[], |value| value.ids.as_slice(&self.lists))
     }
 
-    /// The text as it is here, and whether it is new.
-    fn insert(&mut self, hasher: &Hasher, text: &str, id: SeriesId) -> (Arc<str>, bool) {
+    /// Enters a series with a value: true if the value is new.
+    fn insert(&mut self, hasher: &Hasher, text: &str, id: SeriesId) -> bool {
         let Self { table, lists, free } = self;
         let entry = table.entry(
             hasher.hash_one(text),
@@ -168,16 +160,15 @@ impl Values {
                     Ids::One(first) => value.ids = Ids::Many(list_of(lists, free, [first, id])),
                     Ids::Many(list) => {
                         if let Some(ids) = lists.get_mut(list as usize) {
-                            ids.push(id);
+                            push(ids, id);
                         }
                     }
                 }
-                (Arc::clone(&value.text), false)
+                false
             }
             Entry::Vacant(vacant) => {
-                let text: Arc<str> = text.into();
-                vacant.insert(Value { text: Arc::clone(&text), ids: Ids::One(id) });
-                (text, true)
+                vacant.insert(Value { text: text.into(), ids: Ids::One(id) });
+                true
             }
         }
     }
@@ -208,6 +199,14 @@ impl Values {
         value.remove();
         removed * ID_COST + VALUE_COST + text.len()
     }
+}
+
+/// Appends to a list, which grows by a quarter.
+fn push(ids: &mut Vec<SeriesId>, id: SeriesId) {
+    if ids.len() == ids.capacity() {
+        ids.reserve_exact(2 + ids.len() / 4);
+    }
+    ids.push(id);
 }
 
 /// The place of a list that is made of two series.

@@ -3,12 +3,19 @@
 //! A key is `measurement,key=value,…` in the canonical form of [`SeriesKey`](crate::SeriesKey): commas and spaces (and the
 //! equals signs of keys and values of tags, and those behind a backslash) have a backslash before them, other backslashes are
 //! plain, keys ascend, and nothing is empty. A text that deviates is refused, for two texts of one series would be two series.
+//!
+//! A series has the text of its key and not its tags beside it: they are read out of the text. The text is what a line is
+//! compared with, and tags as pointers take twice as much as the text. Only keys with escapes have a second text:
+//!
+//! ```text
+//!   key     cpu,host=a,rack=12        a separator is never behind a backslash, so nothing else is looked at
+//!   key     cpu,host=a\ b,rack=1       ─▶  unescaped   host ⏎ a b ⏎ rack ⏎ 1        no name has a line break
+//! ```
 
 use super::{MeasurementId, SeriesId};
 use crate::point::{is_special, unescape};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::sync::Arc;
 
 /// A series.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,20 +28,94 @@ pub struct Series {
     pub(crate) measurement: MeasurementId,
     /// The text of its [`SeriesKey`](crate::SeriesKey).
     pub key: Box<str>,
-    /// Keys and values, ascending by key; the texts are shared by the series of the measurement.
-    pub tags: Box<[(Arc<str>, Arc<str>)]>,
+    /// Its tags, if there are escapes in the key.
+    unescaped: Option<Box<Unescaped>>,
 }
 
+/// Keys and values by turns, a line each. A box of it is one word, and most series have none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Unescaped(Box<str>);
+
 impl Series {
+    /// A series whose key has these tags.
+    pub(super) fn new(
+        id: SeriesId,
+        set: u32,
+        measurement: MeasurementId,
+        key: Box<str>,
+        unescaped: Option<Box<str>>,
+    ) -> Self {
+        let unescaped = unescaped.map(|text| Box::new(Unescaped(text)));
+        Self { id, set, measurement, key, unescaped }
+    }
+
+    /// Its keys and values, ascending by key.
+    #[must_use]
+    pub fn tags(&self) -> SeriesTags<'_> {
+        match &self.unescaped {
+            Some(unescaped) => SeriesTags { rest: &unescaped.0, between: '\n', behind: '\n' },
+            None => SeriesTags { rest: tags_of(&self.key), between: '=', behind: ',' },
+        }
+    }
+
     /// The value of a tag; empty if the series has none of that key.
     #[must_use]
     pub fn tag(&self, key: &str) -> &str {
-        self.tags.iter().find(|(name, _)| **name == *key).map_or("", |(_, value)| value)
+        self.tags().find(|(name, _)| *name == key).map_or("", |(_, value)| value)
     }
+
+    /// About the bytes of DRAM that it takes, with what finds it by its key, without postings.
+    pub(super) fn cost(&self) -> usize {
+        let unescaped = self.unescaped.as_ref().map_or(0, |it| UNESCAPED_COST + it.0.len());
+        SERIES_COST + self.key.len() + unescaped
+    }
+}
+
+/// What a series takes in DRAM beside its text, about: the object, its places in tables, and its device's.
+const SERIES_COST: usize = 128;
+/// What a second text takes in DRAM beside its bytes.
+const UNESCAPED_COST: usize = 48;
+
+/// Keys and values of a series, ascending by key.
+#[derive(Debug, Clone)]
+pub struct SeriesTags<'s> {
+    rest: &'s str,
+    /// What stands between a key and its value, and behind that.
+    between: char,
+    behind: char,
+}
+
+impl<'s> Iterator for SeriesTags<'s> {
+    type Item = (&'s str, &'s str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (key, rest) = self.rest.split_once(self.between)?;
+        let (value, rest) = rest.split_once(self.behind).unwrap_or((rest, ""));
+        self.rest = rest;
+        Some((key, value))
+    }
+}
+
+/// What is behind the measurement of a key: behind the first comma that has no backslash before it.
+fn tags_of(key: &str) -> &str {
+    let mut commas = key.match_indices(',').filter_map(|(at, _)| key.split_at_checked(at));
+    let end = commas.find(|(measurement, _)| !measurement.ends_with('\\'));
+    end.and_then(|(_, tags)| tags.get(1..)).unwrap_or_default()
 }
 
 /// Keys and values, ascending by key.
 pub(super) type Tags<'k> = SmallVec<[(Cow<'k, str>, Cow<'k, str>); 8]>;
+
+/// Tags as a text of lines, if one of them has escapes in its key.
+pub(super) fn unescaped(tags: &Tags<'_>) -> Option<Box<str>> {
+    let is_escaped = |it: &Cow<'_, str>| matches!(it, Cow::Owned(_));
+    if !tags.iter().any(|(key, value)| is_escaped(key) || is_escaped(value)) {
+        return None;
+    }
+    let texts: SmallVec<[&str; 16]> =
+        tags.iter().flat_map(|(key, value)| [&**key, &**value]).collect();
+    Some(texts.join("\n").into())
+}
 
 /// The measurement and the tags of a key; none if the text is not canonical.
 pub(super) fn parts(key: &str) -> Option<(Cow<'_, str>, Tags<'_>)> {

@@ -6,7 +6,7 @@ use super::change::{self, Change, Next};
 use super::measurement::{Field, Measurement};
 use super::name::{check_key, check_name};
 use super::policy::{Policy, PolicyState, Shard};
-use super::series::{Series, parts};
+use super::series::{Series, parts, unescaped};
 use super::{Catalogue, Database, DatabaseId, MeasurementId, PolicyId, SeriesId, ShardId};
 use crate::error::{Error, Result};
 use coreplane_pmem::mutant;
@@ -16,17 +16,10 @@ use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// What a database, a policy and a shard takes in DRAM, about, and a series and each of its tags, without postings.
+/// What a database, a policy and a shard takes in DRAM, about.
 const DATABASE_COST: usize = 512;
 const POLICY_COST: usize = 256;
 const SHARD_COST: usize = 128;
-const SERIES_COST: usize = 160;
-const TAG_COST: usize = 32;
-
-/// About the bytes of DRAM that a series takes, without postings.
-pub(super) fn cost_of_series(key: &str, tags: usize) -> usize {
-    SERIES_COST + key.len() + TAG_COST * tags
-}
 
 fn damage(what: impl std::fmt::Display) -> Error {
     Error::Damage(format!("log of names: {what}"))
@@ -368,11 +361,12 @@ impl Catalogue {
             return Err(damage(format_args!("series {key:?} is made twice")));
         };
         let before = measurement.postings.cost();
-        let shared = measurement.postings.insert(hasher, id, &tags);
+        measurement.postings.insert(hasher, id, &tags);
+        let unescaped = unescaped(&tags);
         drop(tags);
-        self.cost += measurement.postings.cost() - before + cost_of_series(&key, shared.len());
+        let series = Arc::new(Series::new(id, set, of, key, unescaped));
+        self.cost += measurement.postings.cost() - before + series.cost();
         self.next.series = id + 1;
-        let series = Arc::new(Series { id, set, measurement: of, key, tags: shared });
         self.series.insert(id, Arc::clone(&series));
         vacant.insert(series);
         Ok(())
@@ -410,7 +404,7 @@ impl Catalogue {
                 entry.remove();
             }
         }
-        self.cost = self.cost.saturating_sub(cost_of_series(&series.key, series.tags.len()));
+        self.cost = self.cost.saturating_sub(series.cost());
         self.live_bytes -= change::SERIES_BYTES + series.key.len() as u64;
     }
 }

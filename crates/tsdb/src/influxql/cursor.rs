@@ -162,8 +162,8 @@ impl<'a, 's: 'a> Aside<'a, 's> {
 
 /// A tag as a value; none if the series does not have it.
 pub(super) fn tag(series: &Series, name: &str) -> Option<Value> {
-    let found = series.tags.iter().find(|(key, _)| **key == *name);
-    found.map(|(_, value)| Value::String(std::sync::Arc::clone(value)))
+    let value = series.tag(name);
+    (!value.is_empty()).then(|| Value::String(value.into()))
 }
 
 /// Which points of a series hold.

@@ -11,6 +11,7 @@ use super::stream::{Beside, Context, Stream};
 use super::tally::Winner;
 use crate::catalogue::{Series, TagFilter};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// One of a group.
@@ -109,12 +110,20 @@ fn stored<'a>(
             _ => None,
         };
         context.budget.hold(HELD)?;
-        let value = |key: &String| {
-            let tag = series.tags.iter().find(|(name, _)| **name == **key);
-            tag.map_or_else(|| Arc::clone(&empty), |(_, value)| Arc::clone(value))
+        let value = |key: &String| match series.tag(key) {
+            "" => Arc::clone(&empty),
+            value => Arc::from(value),
         };
         let key = (Arc::clone(&of.name), plan.dimensions.iter().map(value).collect());
-        found.entry(key).or_default().push(Member::Stored(of, series, filter));
+        let members = match found.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let texts = entry.key().1.iter().map(|it| it.len()).sum::<usize>();
+                context.budget.hold(texts)?;
+                entry.insert(Vec::new())
+            }
+        };
+        members.push(Member::Stored(of, series, filter));
     }
     Ok(found)
 }

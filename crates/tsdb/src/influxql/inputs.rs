@@ -113,9 +113,9 @@ pub(super) fn tag_keys(
 ) -> BTreeSet<Arc<str>> {
     let mut keys = BTreeSet::new();
     for series in reader.series(measurement, filter) {
-        for (key, _) in &series.tags {
+        for (key, _) in series.tags() {
             if !keys.contains(key) {
-                keys.insert(Arc::clone(key));
+                keys.insert(Arc::from(key));
             }
         }
     }

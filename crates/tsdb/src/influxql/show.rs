@@ -75,7 +75,9 @@ impl About<'_, '_> {
             return Ok(tag_keys(self.reader, &self.name, &self.filter));
         }
         let series = self.series(budget)?;
-        Ok(series.iter().flat_map(|it| it.tags.iter().map(|(key, _)| Arc::clone(key))).collect())
+        let keys: BTreeSet<&str> =
+            series.iter().flat_map(|it| it.tags().map(|(key, _)| key)).collect();
+        Ok(keys.into_iter().map(Arc::from).collect())
     }
 }
 
@@ -215,18 +217,17 @@ impl<'s> Show<'_, 's> {
     /// SHOW TAG VALUES
     pub(super) fn tag_values(&mut self, scope: &Scope, keys: &Keys) -> Fallible<Vec<Table>> {
         self.each(scope, &["key", "value"], &|about, budget| {
-            let mut found: BTreeSet<(Arc<str>, Arc<str>)> = BTreeSet::new();
-            for series in about.series(budget)? {
+            let all = about.series(budget)?;
+            let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
+            for series in &all {
                 budget.tick()?;
-                for tag in &series.tags {
-                    if is_among(keys, &tag.0) && !found.contains(tag) {
-                        budget.hold(64 + tag.1.len())?;
-                        found.insert(tag.clone());
+                for (key, value) in series.tags().filter(|(key, _)| is_among(keys, key)) {
+                    if found.insert((key, value)) {
+                        budget.hold(64 + value.len())?;
                     }
                 }
             }
-            let row = |(key, value)| vec![Cell::String(key), Cell::String(value)];
-            Ok(found.into_iter().map(row).collect())
+            Ok(found.into_iter().map(|(key, value)| vec![text(key), text(value)]).collect())
         })
     }
 
@@ -276,9 +277,9 @@ impl<'s> Show<'_, 's> {
                 Counted::Series => about.series(budget)?.len(),
                 Counted::TagValues => {
                     let series = about.series(budget)?;
-                    let tags = series.iter().flat_map(|it| it.tags.iter());
-                    let tags = tags.filter(|tag| keys.is_none_or(|keys| is_among(keys, &tag.0)));
-                    tags.map(|tag| &tag.1).collect::<BTreeSet<_>>().len()
+                    let tags = series.iter().flat_map(|it| it.tags());
+                    let tags = tags.filter(|tag| keys.is_none_or(|keys| is_among(keys, tag.0)));
+                    tags.map(|tag| tag.1).collect::<BTreeSet<_>>().len()
                 }
             };
             let count = i64::try_from(count).unwrap_or(i64::MAX);

@@ -3,10 +3,15 @@
 //! A device is what has the same tags; its measurements go to one set. It is bound when its first series is made, by the
 //! interval that it states, or that the points which it comes with have. Its later series follow it, wherever their points
 //! come from: the rows of a device stay in one log.
+//!
+//! There may be as many devices as series, so what is known of one is a word: 48 bits of its number, and its set. Two devices
+//! that are alike in those go to one set, which is no mistake. Devices without a series are forgotten when they are more than
+//! the others.
 
 use crate::catalogue::Series;
 use coreplane_tio::{Balance, Policy, Source};
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -15,8 +20,15 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) struct Devices {
     balance: Balance,
     sets: u64,
-    bound: HashMap<u64, u32>,
+    hasher: DefaultHashBuilder,
+    /// The number of a device, and its set in the lowest bits.
+    bound: HashTable<u64>,
 }
+
+/// Bits of a word that are a set; there are fewer sets.
+const SET_BITS: u32 = 16;
+/// Devices that are not counted when it is asked whether most of them have a series.
+const DEVICES_FEW: usize = 1024;
 
 /// The number of a device: of the tags in the text of a key.
 fn device_of(key: &str) -> u64 {
@@ -35,26 +47,68 @@ fn device_of(key: &str) -> u64 {
 
 impl Devices {
     pub(super) fn new(policy: Policy, sets: usize) -> Self {
-        Self { balance: Balance::new(policy, sets), sets: sets as u64, bound: HashMap::new() }
+        let (hasher, bound) = (DefaultHashBuilder::default(), HashTable::new());
+        Self { balance: Balance::new(policy, sets), sets: sets as u64, hasher, bound }
+    }
+
+    fn bound_set(&self, device: u64) -> Option<u32> {
+        let name = device >> SET_BITS;
+        let found = self.bound.find(self.hasher.hash_one(name), |it| it >> SET_BITS == name);
+        found.map(|it| (it & ((1 << SET_BITS) - 1)) as u32)
+    }
+
+    /// Binds a device that is not bound.
+    fn bind(&mut self, device: u64, set: u32) {
+        let Self { hasher, bound, .. } = self;
+        let name = device >> SET_BITS;
+        let word = name << SET_BITS | u64::from(set).min((1 << SET_BITS) - 1);
+        bound.insert_unique(hasher.hash_one(name), word, |it| hasher.hash_one(it >> SET_BITS));
     }
 
     /// A series that is there when the store is opened.
     pub(super) fn note(&mut self, series: &Series) {
         let device = device_of(&series.key);
-        if self.bound.insert(device, series.set).is_none() {
-            self.balance.bind(&source(device, None), series.set as usize);
+        if self.bound_set(device).is_none() {
+            self.bind(device, series.set);
+            self.balance.add_fixed(series.set as usize, None);
         }
+    }
+
+    /// Takes note that series were dropped: how many are left, and their keys and sets. What the forgotten devices write stays in the table of sets.
+    pub(super) fn note_drop<'s>(
+        &mut self,
+        left: usize,
+        series: impl Iterator<Item = (&'s str, u32)>,
+    ) {
+        if self.bound.len() <= DEVICES_FEW + 2 * left {
+            return;
+        }
+        self.bound = HashTable::with_capacity(left);
+        for (key, set) in series {
+            let device = device_of(key);
+            if self.bound_set(device).is_none() {
+                self.bind(device, set);
+            }
+        }
+    }
+
+    /// How many are bound.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.bound.len()
     }
 
     /// The set of a new series.
     pub(super) fn set_of(&mut self, key: &str, interval: Option<Duration>) -> u32 {
         let device = device_of(key);
-        if let Some(set) = self.bound.get(&device) {
-            return *set;
+        if let Some(set) = self.bound_set(device) {
+            return set;
         }
-        let set = self.balance.join(&source(device, interval)) as u32;
+        let source = Source { connection: device, device: Some(device), interval };
+        let set = self.balance.set_of(&source) as u32;
         let set = set.min(self.sets.saturating_sub(1) as u32);
-        self.bound.insert(device, set);
+        self.balance.add_fixed(set as usize, interval);
+        self.bind(device, set);
         set
     }
 
@@ -62,10 +116,6 @@ impl Devices {
     pub(crate) fn loads(&self) -> Vec<coreplane_tio::Load> {
         self.balance.loads()
     }
-}
-
-fn source(device: u64, interval: Option<Duration>) -> Source {
-    Source { connection: device, device: Some(device), interval }
 }
 
 /// An interval as a tag states it: a number, and `ns`, `us`, `ms`, `s`, `m` or `h`.
@@ -88,6 +138,26 @@ pub(crate) fn interval_of_text(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_without_series_are_forgotten_when_they_are_most() {
+        let mut devices = Devices::new(Policy::Rate, 4);
+        let key = |at: u32| format!("cpu,host={at}");
+        let sets: Vec<u32> = (0..5000).map(|at| devices.set_of(&key(at), None)).collect();
+        let keys: Vec<String> = (0..5000).map(key).collect();
+        let live = || keys.iter().map(|key| &**key).zip(sets.iter().copied());
+        devices.note_drop(2000, live().take(2000));
+        assert_eq!(devices.bound.len(), 5000, "they are not more than half and some");
+        devices.note_drop(100, live().take(100));
+        assert_eq!(devices.bound.len(), 100);
+        for at in 0..100 {
+            assert_eq!(devices.set_of(&key(at), None), sets[at as usize]);
+        }
+        let devices_of = |it: &Devices| it.loads().iter().map(|load| load.devices).sum::<u64>();
+        assert_eq!(devices_of(&devices), 5000);
+        devices.set_of(&key(4000), None);
+        assert_eq!((devices.bound.len(), devices_of(&devices)), (101, 5001));
+    }
 
     #[test]
     fn series_of_a_device_go_to_one_set_and_the_fast_ones_are_spread() {

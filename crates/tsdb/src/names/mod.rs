@@ -112,6 +112,7 @@ impl Names {
         if changes.is_empty() {
             return drawn;
         }
+        let is_drop = changes.iter().any(Change::drops_series);
         let mut appended = 0;
         let record_max = Log::record_max(pages);
         let is_kept = |change: &&Change| {
@@ -132,6 +133,11 @@ impl Names {
             self.apply(changes, appended)?;
         }
         log.mark(pages);
+        if is_drop {
+            let (catalogue, mut devices) = (self.read(), spin::lock(&self.devices));
+            let series = catalogue.all_series().map(|it| (&*it.key, it.set));
+            devices.note_drop(catalogue.series_count(), series);
+        }
         outcome?;
         let is_history = log.bytes > HISTORY + 2 * log.checkpoint_bytes;
         if (is_history && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
@@ -206,3 +212,49 @@ fn next_change(record: &[u8]) -> Option<(Change, &[u8])> {
     Some((Change::decode(bytes)?, behind))
 }
 // media-format: end
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::SeriesKey;
+    use crate::value::FieldType;
+    use coreplane_pmem::{MediaChoice, Pool};
+
+    #[test]
+    fn devices_of_dropped_series_are_forgotten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto);
+        let pool = Pool::create(&directory.path().join("pool"), &options).expect("a pool");
+        let pages = Pages::open(pool, true).expect("pages").0;
+        let names = Names::new(1 << 20, Policy::Rate, 4);
+        let made = names.change(&pages, |draft| {
+            draft.push(draft.catalogue.database_changes("db")?);
+            Ok(())
+        });
+        made.expect("a database");
+        let db = names.read().database("db").expect("the database");
+        let make = |first: u32| {
+            let made = names.change(&pages, |draft| {
+                for at in first..first + 2000 {
+                    let (host, fields) = (at.to_string(), [("f", FieldType::Float)]);
+                    let key = SeriesKey::new("m", [("host", &*host)])?;
+                    draft.point(db, &key, fields.into_iter(), None)?;
+                }
+                Ok(())
+            });
+            made.expect("series");
+        };
+        let devices = || names.devices.lock().count();
+        for round in 0..3 {
+            make(2000 * round);
+            assert_eq!(devices(), 2000);
+            let id = names.read().measurement(db, "m").expect("the measurement");
+            let dropped = names.change(&pages, |draft| {
+                draft.push([Change::MeasurementDropped { id }]);
+                Ok(())
+            });
+            dropped.expect("a drop");
+            assert_eq!((devices(), names.read().series_count()), (0, 0));
+        }
+    }
+}

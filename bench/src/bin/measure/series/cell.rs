@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::walk::{FIELDS, INTERVAL, Kind, Walks, tags_of, time_of};
+use super::walk::{FIELDS, INTERVAL, Kind, Walks, tags_of, time_of, two_tags_of};
 use crate::{Outcome, child};
 use coreplane_bench::Dram;
 
@@ -27,8 +27,8 @@ pub(super) enum Part {
     Batch { is_sorted: bool },
     /// The same by one thread, then all sealed: bytes of chunks.
     Space(Kind),
-    /// So many series with a point each: DRAM.
-    Series,
+    /// So many series with a point each, and ten tags or two: DRAM.
+    Series { has_two_tags: bool },
     /// Batches; then the process ends without closing the store.
     Fill,
     /// The store is opened, and asked; since when it has been waited for (nanoseconds since 1970), and what the sum of the
@@ -104,7 +104,7 @@ impl Cell {
             Part::Single => self.single(),
             Part::Batch { is_sorted } => self.batch(*is_sorted),
             Part::Space(kind) => self.space(*kind),
-            Part::Series => self.series(),
+            Part::Series { has_two_tags } => self.series(*has_two_tags),
             Part::Fill => self.fill(),
             Part::Reopen { since, sum } => self.reopen(*since, *sum),
         };
@@ -267,7 +267,7 @@ impl Cell {
         Ok(found)
     }
 
-    fn series(&self) -> Outcome<Value> {
+    fn series(&self, has_two_tags: bool) -> Outcome<Value> {
         let store = self.store()?;
         let dram = Dram::measured_from_now();
         let since = Instant::now();
@@ -276,7 +276,10 @@ impl Cell {
         for first in (0..self.devices).step_by(BATCH as usize) {
             text.clear();
             for device in first..self.devices.min(first + BATCH) {
-                let tags = tags_of(self.seed, device, true);
+                let tags = match has_two_tags {
+                    true => two_tags_of(self.seed, device),
+                    false => tags_of(self.seed, device, true),
+                };
                 let line =
                     format!("cpu{tags} usage_user={}i {}\n", device % 100, time_of(device % 100));
                 text.extend_from_slice(line.as_bytes());
@@ -363,7 +366,8 @@ mod tests {
             Part::Batch { is_sorted: false },
             Part::Space(Kind::Integers),
             Part::Space(Kind::Decimals),
-            Part::Series,
+            Part::Series { has_two_tags: false },
+            Part::Series { has_two_tags: true },
         ];
         for part in parts {
             let directory = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -155,7 +155,9 @@ impl Bench<'_> {
             self.part(round, place, Part::Space(Kind::Decimals), 1)?;
         }
         if has("series") && is_memory {
-            self.part(round, place, Part::Series, 1)?;
+            for has_two_tags in [false, true] {
+                self.part(round, place, Part::Series { has_two_tags }, 1)?;
+            }
         }
         if has("reopen") && is_memory {
             self.reopen(round, place)?;
@@ -171,7 +173,7 @@ impl Bench<'_> {
             sets: plan.sets,
             size: plan.size << 20,
             seed: plan.seed,
-            devices: if matches!(part, Part::Series) { plan.series } else { plan.devices },
+            devices: if matches!(part, Part::Series { .. }) { plan.series } else { plan.devices },
             threads,
             points: plan.points,
             ms: plan.ms,

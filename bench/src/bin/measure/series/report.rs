@@ -20,7 +20,8 @@ pub(super) fn label(cell: &Cell) -> String {
         }
         Part::Space(Kind::Integers) => "space, integers".to_owned(),
         Part::Space(Kind::Decimals) => "space, decimals".to_owned(),
-        Part::Series => "series".to_owned(),
+        Part::Series { has_two_tags: false } => "series".to_owned(),
+        Part::Series { has_two_tags: true } => "series, two tags".to_owned(),
         Part::Fill => "fill".to_owned(),
         Part::Reopen { .. } => "reopen".to_owned(),
     }
@@ -127,10 +128,8 @@ pub(super) fn sections(record: &mut Record, results: &Rounds, plan: &Plan) {
         ("dram_unsealed_bytes_each", "bytes of DRAM each, with a point in the head", 1.0),
         ("dram_bytes_each", "bytes of DRAM each, sealed", 1.0),
     ];
-    record.section(
-        "Series, each with ten tags",
-        &of(results, &["memory, series".to_owned()], &series),
-    );
+    let names = ["memory, series", "memory, series, two tags"].map(str::to_owned);
+    record.section("Series, each with ten tags, and with two", &of(results, &names, &series));
     let reopen = [
         ("seconds", "seconds to the first right answer", 1.0),
         ("open_seconds", "seconds of the opening", 1.0),

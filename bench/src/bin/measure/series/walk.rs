@@ -97,6 +97,14 @@ pub(super) fn tags_of(seed: u64, device: u64, is_sorted: bool) -> String {
     format!(",{}", tags.join(","))
 }
 
+/// The first two of them, which ascend.
+pub(super) fn two_tags_of(seed: u64, device: u64) -> String {
+    let mut text = tags_of(seed, device, false);
+    let end = text.match_indices(',').nth(2).map_or(text.len(), |it| it.0);
+    text.truncate(end);
+    text
+}
+
 /// The walks of all devices, step after step.
 #[derive(Debug)]
 pub(super) struct Walks {
@@ -177,5 +185,7 @@ mod tests {
         let keys: Vec<&str> =
             sorted[1..].split(',').map(|it| it.split('=').next().unwrap()).collect();
         assert!(keys.is_sorted() && keys.len() == 10, "{keys:?}");
+        let two = two_tags_of(1, 5);
+        assert!(tags_of(1, 5, false).starts_with(&format!("{two},datacenter=")), "{two}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod draws;
 mod model;
+mod tags;
 
 use super::{Catalogue, Change, DatabaseId, Limits, MeasurementId, Policy, TagFilter};
 use crate::error::{Error, Result};

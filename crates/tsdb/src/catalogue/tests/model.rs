@@ -251,9 +251,11 @@ impl Model {
             assert_eq!(catalogue.is_series_live(id), series.is_some());
             let found = catalogue.series(id);
             assert_eq!(found.map(|it| (&*it.key, it.set)), series.map(|it| (&*it.key, it.set)));
-            let Some(Named { measurement, key, .. }) = series else { continue };
+            let Some(Named { measurement, key, tags, .. }) = series else { continue };
             let (database, _) = self.measurements[measurement];
             assert!(Arc::ptr_eq(catalogue.series_of(database, key).unwrap(), found.unwrap()));
+            let tags = tags.iter().map(|(key, value)| (&**key, &**value));
+            assert!(found.unwrap().tags().eq(tags));
         }
         assert_eq!(catalogue.series_count(), self.series.len());
         assert_eq!(catalogue.measurement_count(), self.measurements.len());

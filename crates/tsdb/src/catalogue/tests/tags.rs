@@ -1,0 +1,104 @@
+//! Tags, which series have in the texts of their keys, and the postings of many series.
+
+use super::{put_measurement, put_series, with_database};
+use crate::catalogue::{Change, Limits, SeriesId, TagFilter};
+use crate::point::SeriesKey;
+use proptest::prelude::*;
+
+fn equal(key: &str, value: &str) -> TagFilter {
+    TagFilter::Equal(key.to_owned(), value.to_owned())
+}
+
+#[test]
+fn tags_are_read_out_of_the_text_of_a_key() {
+    let (mut catalogue, db) = with_database(Limits::default());
+    let mut put = |measurement: &str, key: &str| {
+        let m = put_measurement(&mut catalogue, db, measurement);
+        let id = put_series(&mut catalogue, m, key);
+        let series = catalogue.series(id).unwrap();
+        assert!(series.tags().all(|(key, value)| series.tag(key) == value));
+        series.tags().map(|(key, value)| format!("{key} is {value}")).collect::<Vec<_>>()
+    };
+    assert_eq!(put("m", "m"), [""; 0]);
+    assert_eq!(put("a=b", "a=b,c=d"), ["c is d"]);
+    assert_eq!(put("a,b c", r"a\,b\ c,d=e,f=g"), ["d is e", "f is g"]);
+    assert_eq!(put(r"a\,b", r"a\\,b,d=\e"), [r"d is \e"]);
+    assert_eq!(put(r"\=", r"\\=,d=e"), ["d is e"], "an equals sign behind a backslash");
+    assert_eq!(put("n", r"n,a\=b=c\,\ d,e=f"), ["a=b is c, d", "e is f"]);
+    assert_eq!(put("o", r"o,a=\\=,b=\x\"), [r"a is \=", r"b is \x\"]);
+}
+
+#[test]
+fn a_value_under_several_keys_has_a_list_under_each() {
+    let (mut catalogue, db) = with_database(Limits::default());
+    let m = put_measurement(&mut catalogue, db, "m");
+    for key in ["m,a=x,b=x", "m,a=x,b=y", "m,b=x", "m,a=b,b=x", "m,x=b"] {
+        put_series(&mut catalogue, m, key);
+    }
+    let empty = catalogue.memory_bytes();
+    let last = put_series(&mut catalogue, m, "m,a=x,b=x,x=x");
+    let ids =
+        |catalogue: &super::Catalogue, key, value| catalogue.series_ids_that(m, &equal(key, value));
+    assert_eq!(ids(&catalogue, "a", "x"), [0, 1, 5]);
+    assert_eq!(ids(&catalogue, "b", "x"), [0, 2, 3, 5]);
+    assert_eq!(ids(&catalogue, "x", "x"), [5]);
+    catalogue.apply(Change::SeriesDropped { ids: vec![last] }).unwrap();
+    assert_eq!(catalogue.memory_bytes(), empty);
+    catalogue.apply(Change::SeriesDropped { ids: vec![0] }).unwrap();
+    assert_eq!(ids(&catalogue, "a", "x"), [1]);
+    assert_eq!(ids(&catalogue, "b", "x"), [2, 3]);
+    assert_eq!(ids(&catalogue, "a", "b"), [3]);
+    assert_eq!(ids(&catalogue, "x", "b"), [4]);
+    assert_eq!(ids(&catalogue, "x", "x"), [0; 0]);
+    assert_eq!(catalogue.measurement_by_id(m).unwrap().tag_values("x"), ["b".into()]);
+}
+
+#[test]
+fn series_that_are_dropped_give_their_memory_back_and_come_again() {
+    const COUNT: u32 = 10_000;
+    let (mut catalogue, db) = with_database(Limits::default());
+    let m = put_measurement(&mut catalogue, db, "m o");
+    let key = |at: u32| format!(r"m\ o,host={at},rack=r\ {},region=eu", at % 10);
+    let empty = catalogue.memory_bytes();
+    let mut full = 0;
+    for round in 0..3 {
+        let ids: Vec<SeriesId> =
+            (0..COUNT).map(|at| put_series(&mut catalogue, m, &key(at))).collect();
+        assert_eq!(ids.first().copied(), Some(round * COUNT), "no number is given twice");
+        assert_eq!(catalogue.series_ids_that(m, &equal("region", "eu")), ids);
+        let of_rack: Vec<SeriesId> = ids.iter().copied().skip(3).step_by(10).collect();
+        assert_eq!(catalogue.series_ids_that(m, &equal("rack", "r 3")), of_rack);
+        if round == 0 {
+            full = catalogue.memory_bytes();
+        }
+        assert_eq!(catalogue.memory_bytes(), full);
+        let text = (0..COUNT).map(|at| key(at).len()).sum::<usize>();
+        assert!(full - empty > text + 4 * 4 * COUNT as usize, "{full}");
+        let (few, most): (Vec<SeriesId>, Vec<SeriesId>) = ids.iter().partition(|id| *id % 100 == 0);
+        catalogue.apply(Change::SeriesDropped { ids: most }).unwrap();
+        assert_eq!(catalogue.series_ids_that(m, &equal("region", "eu")), few);
+        assert_eq!(catalogue.series_ids_that(m, &equal("rack", "r 3")), [0; 0]);
+        for at in [0, 100, 1] {
+            let id = catalogue.series_of(db, &key(at)).map(|it| it.id);
+            assert_eq!(id, (at != 1).then_some(round * COUNT + at));
+        }
+        catalogue.apply(Change::SeriesDropped { ids: few }).unwrap();
+        assert_eq!(catalogue.memory_bytes(), empty);
+        assert!(catalogue.measurement_by_id(m).unwrap().tag_keys().is_empty());
+    }
+}
+
+proptest! {
+    #[test]
+    fn tags_of_a_series_are_those_of_its_key(
+        measurement in r"[a, =\\]{1,4}",
+        tags in prop::collection::btree_map(r"[a-c, =\\]{1,3}", r"[a, =\\é]{1,4}", 0..4),
+    ) {
+        let pairs = tags.iter().map(|(key, value)| (&**key, &**value));
+        let Ok(key) = SeriesKey::new(&measurement, pairs.clone()) else { return Ok(()) };
+        let (mut catalogue, db) = with_database(Limits::default());
+        let m = put_measurement(&mut catalogue, db, &measurement);
+        let id = put_series(&mut catalogue, m, key.as_str());
+        prop_assert!(catalogue.series(id).unwrap().tags().eq(pairs));
+    }
+}
