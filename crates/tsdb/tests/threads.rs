@@ -1,6 +1,8 @@
 //! Writers and readers side by side, while points are sealed and merged.
 
-use coreplane_tsdb::{Column, FieldValue, Options, Point, SeriesKey, Store, TagFilter, Value};
+use coreplane_tsdb::{
+    Column, Error, FieldValue, Options, Point, SeriesKey, Store, TagFilter, Value,
+};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 const WRITERS: usize = 3;
@@ -91,4 +93,38 @@ fn a_reader_sees_what_was_acknowledged_before_it_came() {
         let sums = reader.summaries(&series, &field, 0..=i64::MAX, None).expect("sums");
         assert_eq!(sums[0].1.count, 15_000);
     }
+}
+
+#[test]
+fn names_that_are_made_beside_a_drop_of_their_database_are_found_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, size: 8 << 20, page_len: 16 << 10, ..Options::default() };
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options).expect("a store");
+    let is_over = AtomicBool::new(false);
+    let (mut written, mut failure) = (0, None);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                store.create_database("db").expect("made");
+                store.drop_database("db").expect("dropped");
+            }
+        });
+        while written < 300 && failure.is_none() {
+            let points = ["a", "b"].map(|name| Point {
+                series: SeriesKey::new(name, []).expect("a key"),
+                fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
+                time: 1,
+            });
+            match store.write("db", None, &points) {
+                Ok(outcome) => written += outcome.written,
+                Err(Error::NotFound(_)) => {}
+                Err(error) => failure = Some(error.to_string()),
+            }
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    assert_eq!(failure, None);
+    drop(store);
+    Store::open(&path, &options).expect("a store");
 }

@@ -164,6 +164,11 @@ impl Catalogue {
         self.policies.get(&of).into_iter().flat_map(|state| state.shards.values())
     }
 
+    /// True if a database is there.
+    pub(crate) fn is_database_live(&self, id: DatabaseId) -> bool {
+        self.databases.contains_key(&id)
+    }
+
     /// True if a shard is there.
     pub(crate) fn is_shard_live(&self, id: ShardId) -> bool {
         self.shards.contains_key(&id)

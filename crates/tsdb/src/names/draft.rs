@@ -56,7 +56,7 @@ impl<'c> Draft<'c> {
     /// Makes the names that a point needs; none, if it cannot have all of them.
     ///
     /// # Errors
-    /// [`Error::Input`] if a field has another type; [`Error::Limit`].
+    /// [`Error::NotFound`] if the database is gone; [`Error::Input`] if a field has another type; [`Error::Limit`].
     pub(crate) fn point<'f>(
         &mut self,
         database: DatabaseId,
@@ -64,6 +64,10 @@ impl<'c> Draft<'c> {
         fields: impl Iterator<Item = (&'f str, FieldType)>,
         interval: Option<Duration>,
     ) -> Result<()> {
+        // It was found before nobody else could drop it: a record with names of none would refuse the next opening.
+        if !self.catalogue.is_database_live(database) {
+            return Err(Error::NotFound("the database is gone".to_owned()));
+        }
         let (before, next) = (self.changes.len(), self.next);
         let drawn = self.names_of(database, key, fields, interval);
         if drawn.is_err() {
