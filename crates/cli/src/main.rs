@@ -18,6 +18,7 @@ mod geometry;
 mod json;
 mod pool;
 mod progress;
+mod scrub;
 mod terms;
 
 use arguments::{Arguments, Command};

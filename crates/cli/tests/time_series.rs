@@ -218,13 +218,23 @@ fn time_series_are_served_beside_records() -> Outcome<()> {
         assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
     }
     let info = client.call(&[b"INFO", b"timeseries"])?.text().unwrap_or_default();
-    for line in ["ts_enabled:1", "ts_points_written:1", "ts_series:1", "ts_trouble:none"] {
+    for line in [
+        "ts_enabled:1",
+        "ts_points_written:1",
+        "ts_series:1",
+        "ts_scrub_damaged:0",
+        "ts_trouble:none",
+    ] {
         assert!(info.contains(&format!("\r\n{line}\r\n")), "{line}: {info}");
     }
     // The same for whoever scrapes the Redis side.
     let scraped = served.line.split("metrics on ").nth(1).and_then(|rest| rest.split(';').next());
     let scraped = ask(scraped.ok_or("no metrics")?, "GET", "/metrics", "")?.1;
-    for line in ["coreplane_ts_points_written_total 1", "coreplane_ts_series 1"] {
+    for line in [
+        "coreplane_ts_points_written_total 1",
+        "coreplane_ts_series 1",
+        "coreplane_ts_scrub_damaged_total 0",
+    ] {
         assert!(scraped.contains(&format!("\n{line}\n")), "{line}: {scraped}");
     }
     assert!(!scraped.contains("Nobody has said"), "{scraped}");
@@ -315,6 +325,79 @@ fn a_full_store_refuses_and_keeps_what_it_has() -> Outcome<()> {
             std::thread::sleep(Duration::from_millis(100));
         }
         series.finish(served)?;
+    }
+    Ok(())
+}
+
+/// A figure of a server, by its name in `/metrics`.
+fn figure(address: &str, name: &str) -> Outcome<u64> {
+    let metrics = ask(address, "GET", "/metrics", "")?.1;
+    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(name));
+    let value = lines.find_map(|line| line.strip_prefix(' ')).ok_or("no such figure")?;
+    Ok(value.parse()?)
+}
+
+/// Waits until a figure is so high.
+fn wait_for(address: &str, name: &str, least: u64) -> Outcome<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while figure(address, name)? < least {
+        assert!(Instant::now() < deadline, "{name} stays below {least}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Flips a bit of the first chunk of a segment, by the table of pages.
+fn flip(pool: &str) -> Outcome<bool> {
+    const PAGE: usize = 128 << 10;
+    let mut bytes = std::fs::read(pool)?;
+    let words = bytes.get(PAGE..2 * PAGE).ok_or("no table")?.as_chunks::<8>().0;
+    let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+    // The role of a page of a segment, and its first page.
+    let first = words.position(|word| word >> 44 & 15 == 4 && word & 0xffff == 0);
+    let Some(byte) = first.and_then(|page| bytes.get_mut(page * PAGE)) else { return Ok(false) };
+    *byte ^= 1;
+    std::fs::write(pool, bytes)?;
+    Ok(true)
+}
+
+#[test]
+fn a_served_store_finds_damage_that_nobody_has_asked_for() -> Outcome<()> {
+    for series in Series::both()? {
+        let series = Series { size: "8MiB", ..series };
+        let served = series.serve(&[])?;
+        // Until a head has enough to be sealed.
+        let mut batch = 0;
+        while figure(&served.address, "coreplane_ts_segments")? == 0 {
+            let value = |at: u64| scattered(batch * 12_000 + at);
+            let lines: String = (0..12_000)
+                .map(|at| format!("m,t={} v={}i {}\n", at % 7, value(at), batch * 12_000 + at))
+                .collect();
+            assert_eq!(ask(&served.address, "POST", "/write?db=opentsdb", &lines)?.0, 204);
+            batch += 1;
+        }
+        wait_for(&served.address, "coreplane_ts_scrub_pages_total", 1)?;
+        assert_eq!(figure(&served.address, "coreplane_ts_scrub_damaged_total")?, 0);
+        series.finish(served)?;
+        let pools = ["q0", "q1"].map(|it| format!("{}/{it}", series.pool));
+        let flips = pools.iter().map(|it| flip(it)).collect::<Outcome<Vec<bool>>>()?;
+        let flipped = flips.iter().filter(|it| **it).count();
+        assert!(flipped > 0, "nothing is sealed");
+        let served = series.serve(&["--scrub-percent", "50"])?;
+        wait_for(&served.address, "coreplane_ts_scrub_rounds_total", 3)?;
+        let damaged = figure(&served.address, "coreplane_ts_scrub_damaged_total")?;
+        assert_eq!(damaged, flipped as u64);
+        served.terminate()?;
+        let complaints = std::fs::read_to_string(series.place.path("complaints"))?;
+        let told: Vec<&str> = complaints.lines().filter(|it| it.contains("damaged")).collect();
+        assert_eq!(told.len(), flipped, "{complaints}");
+        assert!(told[0].contains("series \"m,t=") && told[0].contains("database \"opentsdb\""));
+        // Whoever wants none has none.
+        let served = series.serve(&["--scrub-percent", "0"])?;
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(figure(&served.address, "coreplane_ts_scrub_rounds_total")?, 0);
+        served.terminate()?;
+        assert!(series.expect(1, "verify", &[])?.contains("series \"m,t="));
     }
     Ok(())
 }

@@ -42,7 +42,7 @@ impl Figures {
     }
 }
 
-fn rows(host: &Host) -> [Row; 13] {
+fn rows(host: &Host) -> [Row; 16] {
     let stats = host.store.stats();
     let is_in_trouble = u64::from(host.store.trouble().is_some());
     [
@@ -58,6 +58,9 @@ fn rows(host: &Host) -> [Row; 13] {
         ("total_bytes", false, "Bytes of the pools", stats.total_bytes),
         ("flushes", true, "Lines flushed", stats.flushes),
         ("fences", true, "Fences, or syncs", stats.fences),
+        ("scrub_pages", true, "Pages of segments that the scrub has read", stats.scrub_pages),
+        ("scrub_rounds", true, "Times that it has read all segments", stats.scrub_rounds),
+        ("scrub_damaged", true, "Damaged chunks that it has found", stats.scrub_damaged),
         ("in_trouble", false, "1 if points could not be sealed the last time", is_in_trouble),
     ]
 }

@@ -114,6 +114,9 @@ const ROWS: &[Row] = &[
     ("ts_total_bytes", Gauge, "Bytes of the pools."),
     ("ts_flushes", Counter, "Lines flushed."),
     ("ts_fences", Counter, "Fences, or syncs."),
+    ("ts_scrub_pages", Counter, "Pages of segments that the scrub has read."),
+    ("ts_scrub_rounds", Counter, "Times that it has read all segments."),
+    ("ts_scrub_damaged", Counter, "Damaged chunks that it has found."),
     ("ts_in_trouble", Gauge, "1 if points could not be sealed the last time."),
     // Of an engine.
     ("records", Gauge, "Live records, as far as counted."),

@@ -1,8 +1,12 @@
 //! Flipped bits: what is read is what was written, or an error, and what is missing was said to be.
 
-use coreplane_tsdb::{Column, Error, FieldValue, Options, Point, SeriesKey, Store, TagFilter};
+use coreplane_tsdb::{
+    Column, Error, FieldValue, Options, Point, Scrub, SeriesKey, Stats, Store, TagFilter,
+};
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn options() -> Options {
     Options { sets: 2, size: 1 << 20, page_len: 4096, head_bytes: 24 << 10, ..Options::default() }
@@ -174,9 +178,155 @@ fn a_damaged_chunk_holds_up_nothing_else() {
     let at = segments(&bytes)[0];
     bytes[at] ^= 1;
     let pool = std::fs::File::options().write(true).open(&file).expect("a pool");
-    std::os::unix::fs::FileExt::write_all_at(&pool, &bytes[at..=at], at as u64).expect("written");
+    pool.write_all_at(&bytes[at..=at], at as u64).expect("written");
     let said = write(3);
     assert!(matches!(said, Err(Error::Damage(_))), "{said:?}");
     (4..9).for_each(|at| write(at).expect("sealed"));
     assert!(!store.verify(&mut |_, _| {}).expect("findings").is_sound());
+}
+
+/// What a scrub tells until it has read all so many times more.
+fn rounds(store: &Store, scrub: &mut Scrub, count: u64) -> Vec<String> {
+    let (mut told, until) = (Vec::new(), store.stats().scrub_rounds + count);
+    while store.stats().scrub_rounds < until {
+        told.extend(store.scrub_next(scrub));
+    }
+    told
+}
+
+#[test]
+fn a_scrub_finds_what_nobody_reads_and_tells_it_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &Options { head_bytes: 1 << 30, ..options() }).expect("a store");
+    store.create_database("db").expect("a database");
+    // No shard is so old that its segments become one.
+    store.set_clock(1);
+    for times in [0..150, 150..300] {
+        store.write("db", None, &points(times)).expect("written");
+        store.seal().expect("sealed");
+    }
+    let mut scrub = Scrub::default();
+    assert_eq!(rounds(&store, &mut scrub, 2), [""; 0]);
+    let mut expected = 0;
+    for (pool, file) in ["q0", "q1"].map(|it| (it, path.join(it))) {
+        let bytes = std::fs::read(&file).expect("a pool");
+        let file = std::fs::File::options().write(true).open(file).expect("a pool");
+        let (mut chunks, mut entries) = (0, 0);
+        for page in segments(&bytes) {
+            // Bytes of nothing are zeroes.
+            let used = (page..page + 4096).filter(|at| bytes[*at] != 0).step_by(5);
+            for at in used {
+                file.write_all_at(&[bytes[at] ^ 4], at as u64).expect("written");
+                let mut scrub = Scrub::default();
+                let [told] = &rounds(&store, &mut scrub, 3)[..] else { panic!("byte {at}") };
+                assert!(told.starts_with(&format!("{pool}: damaged: ")), "{told}");
+                assert!(told.ends_with("policy \"autogen\" of database \"db\""), "{told}");
+                let is_chunk = told.contains("field \"load\" of series \"cpu,host=h");
+                (chunks, entries) = (chunks + u32::from(is_chunk), entries + u32::from(!is_chunk));
+                file.write_all_at(&[bytes[at]], at as u64).expect("written");
+                expected += 1;
+            }
+        }
+        assert!(chunks > 10 && entries > 10, "{chunks} {entries}");
+    }
+    assert_eq!(store.stats().scrub_damaged, expected);
+    assert_eq!(rounds(&store, &mut scrub, 1), [""; 0], "all is as it was");
+}
+
+/// Points whose values are packed to nothing smaller: 80 bytes each.
+fn scattered(from: i64, count: i64) -> Vec<Point<'static>> {
+    let value = |at: i64, field: i64| {
+        let bits =
+            (at * 10 + field).cast_unsigned().wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        FieldValue::Integer((bits ^ bits >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).cast_signed())
+    };
+    let point = |at: i64| Point {
+        series: SeriesKey::new("noise", [("host", "a")]).expect("a key"),
+        fields: (0..10).map(|it| (format!("f{it}").into(), value(at, it))).collect(),
+        time: at,
+    };
+    (from..from + count).map(point).collect()
+}
+
+#[test]
+fn a_round_ends_however_much_is_sealed_meanwhile() {
+    const WEEK: i64 = 7 * 86_400 * 1_000_000_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let options = Options { sets: 1, size: 64 << 20, page_len: 16 << 10, ..options() };
+    let store = Store::open(&path, &Options { head_bytes: 1 << 30, ..options }).expect("a store");
+    store.create_database("db").expect("a database");
+    // Each of them is more than a scrub reads in a step.
+    let add = |week: i64| {
+        store.write("db", None, &scattered(week * WEEK, 6_000)).expect("written");
+        store.seal().expect("sealed");
+    };
+    (0..4).for_each(add);
+    let before = store.stats().sealed_bytes;
+    assert!(before > 4 * (300 << 10), "{before}");
+    let (mut scrub, mut steps) = (Scrub::default(), 0);
+    while store.stats().scrub_rounds == 0 {
+        assert_eq!(store.scrub_next(&mut scrub), [""; 0]);
+        steps += 1;
+        assert!(steps < 24, "a round does not end");
+        add(3 + steps);
+    }
+    // All that was there, and in pieces.
+    let read = store.stats().scrub_pages * (16 << 10);
+    assert!(steps > 4 && read >= before, "{steps} {read} {before}");
+    assert!(read < store.stats().sealed_bytes);
+    let all = store.stats();
+    rounds(&store, &mut scrub, 1);
+    let read = (store.stats().scrub_pages - all.scrub_pages) * (16 << 10);
+    assert!(read >= all.sealed_bytes, "{read} of {}", all.sealed_bytes);
+}
+
+#[test]
+fn a_scrub_beside_those_who_write_seal_merge_and_drop_finds_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let options = Options { size: 32 << 20, ..options() };
+    let store = Store::open(&path, &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let (is_over, drops) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut told = Vec::new();
+    std::thread::scope(|scope| {
+        let writer = |database: &'static str| {
+            let (store, is_over) = (&store, &is_over);
+            move || {
+                let mut at = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    store.create_database(database).expect("a database");
+                    // The other thread may have dropped it again.
+                    let written = store.write(database, None, &points(at..at + 20));
+                    assert!(matches!(written, Ok(_) | Err(Error::NotFound(_))), "{written:?}");
+                    at = (at + 20) % 20_000;
+                }
+            }
+        };
+        let mut others = vec![scope.spawn(writer("db")), scope.spawn(writer("short"))];
+        others.push(scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                store.merge().expect("merged");
+                store.drop_database("short").expect("dropped");
+                drops.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let mut scrub = Scrub::default();
+        let is_done = |drops: u64, stats: Stats| {
+            drops >= 100 && stats.scrub_rounds >= 500 && stats.scrub_pages >= 1_000
+        };
+        while !is_done(drops.load(Ordering::Relaxed), store.stats())
+            && others.iter().all(|it| !it.is_finished())
+        {
+            told.extend(store.scrub_next(&mut scrub));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(told, [""; 0]);
+    store.seal().expect("sealed");
+    assert!(store.verify(&mut |_, _| {}).expect("findings").is_sound());
+    drop(store);
+    Store::open(&path, &options).expect("a store").check_pages().expect("pages");
 }

@@ -1,7 +1,8 @@
 //! What is said of time series.
 
+use crate::scrub::PERCENT;
 use crate::terms;
-use clap::{ArgAction, Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand, value_parser};
 use coreplane::MediaChoice;
 use coreplane_tio::Policy;
 use std::path::PathBuf;
@@ -112,6 +113,9 @@ pub(crate) struct TsServe {
     /// Series that there may be.
     #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
     pub(crate) series_max: u64,
+    /// Hundredths of a core that the scrub takes at most, which reads all that is sealed, and says what is damaged; 0: no scrub.
+    #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
+    pub(crate) scrub_percent: u8,
     /// The TCP port of HTTP; 0 for any free one.
     #[arg(long, default_value_t = 8086)]
     pub(crate) http_port: u16,
@@ -151,6 +155,9 @@ pub(crate) struct SeriesBeside {
     /// Series that there may be.
     #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
     pub(crate) ts_series_max: u64,
+    /// Hundredths of a core that the scrub of time series takes at most; 0: no scrub.
+    #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
+    pub(crate) ts_scrub_percent: u8,
 }
 
 #[derive(Debug, Args)]

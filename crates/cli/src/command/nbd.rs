@@ -11,7 +11,6 @@ use coreplane_nbd::{Config, Export, Server};
 use coreplane_pmem::PoolError;
 use coreplane_tio::{Disk, Error, Options};
 use export::DiskExport;
-use scrub::Scrub;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -128,7 +127,7 @@ fn serve(serve: &NbdServe) -> Outcome {
         .and_then(|()| out.flush())
         .is_ok();
         drop(out);
-        let scrub = Scrub::of(&disk)?;
+        let scrub = scrub::begin(&disk)?;
         let served = server.run();
         drop(scrub);
         signals_end.close();

@@ -4,10 +4,12 @@ mod export;
 mod import;
 mod lines;
 mod query;
+mod scrub;
 
 use crate::arguments::{Http, Serve, Ts, TsGrow, TsPool, TsServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
 use crate::progress::Bar;
+use crate::scrub::Scrub;
 use crate::terms;
 use coreplane::MediaChoice;
 use coreplane_http::{Figures, Server};
@@ -77,11 +79,14 @@ struct Service<'s> {
     http: &'s Http,
     password: Option<String>,
     is_protected: bool,
+    /// Hundredths of a core that the scrub takes at most; 0 for none.
+    scrub_percent: u8,
 }
 
 /// A server of time series, which ends in good order when it is dropped.
 pub(crate) struct Served {
     server: Option<Server>,
+    scrub: Option<Scrub>,
     store: Arc<Store>,
     path: PathBuf,
     addresses: String,
@@ -116,6 +121,7 @@ impl TimeSeries for Told {
 
 impl Drop for Served {
     fn drop(&mut self) {
+        drop(self.scrub.take());
         if let Some(server) = self.server.take() {
             server.stop();
         }
@@ -124,7 +130,7 @@ impl Drop for Served {
 
 impl Service<'_> {
     fn start(self) -> Result<Served, Failure> {
-        let Self { path, options, port, http, password, is_protected } = self;
+        let Self { path, options, port, http, password, is_protected, scrub_percent } = self;
         let refused = |error: coreplane_http::Error| Failure::new(REFUSED, error.to_string());
         // A store is not made for a server that cannot be.
         let listeners = coreplane_http::listen(&http.http_bind, port).map_err(refused)?;
@@ -134,6 +140,9 @@ impl Service<'_> {
         }
         let store = Store::open(&path, &options).map_err(|error| failure_of(&error, &path))?;
         let store = Arc::new(store);
+        for what in store.damage() {
+            eprintln!("coreplane: {}: damaged: {what}", path.display());
+        }
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let options = coreplane_http::Options {
             threads: http.http_threads,
@@ -156,7 +165,8 @@ impl Service<'_> {
         let server = Server::start(listeners, Arc::clone(&store), options).map_err(refused)?;
         let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
         let addresses = addresses.join(" and ");
-        Ok(Served { server: Some(server), store, path, addresses })
+        let scrub = scrub::begin(&store, &path, scrub_percent)?;
+        Ok(Served { server: Some(server), scrub, store, path, addresses })
     }
 }
 
@@ -179,7 +189,8 @@ pub(crate) fn beside(serve: &Serve, password: Option<String>) -> Result<Option<S
         ..Options::default()
     };
     let is_protected = !serve.no_protected_mode;
-    let service = Service { path, options, port, http: &series.http, password, is_protected };
+    let (http, scrub_percent) = (&series.http, series.ts_scrub_percent);
+    let service = Service { path, options, port, http, password, is_protected, scrub_percent };
     service.start().map(Some)
 }
 
@@ -203,6 +214,7 @@ fn serve(serve: &TsServe) -> Outcome {
         http: &serve.http,
         password,
         is_protected: !serve.no_protected_mode,
+        scrub_percent: serve.scrub_percent,
     };
     let served = service.start()?;
     let medium = served.store.medium();

@@ -18,14 +18,13 @@ mod read;
 pub(crate) mod window;
 mod write;
 
-pub(crate) use entry::Entry;
+pub(crate) use entry::{ENTRY, Entry};
 pub(crate) use read::{LOST, Segment};
 pub(crate) use write::{Fresh, POINTS_MAX, SegmentWriter};
 
 use crate::pages::{Pages, Role, Use};
 use crate::rows::ShardId;
 use coreplane_pmem::checksum::crc32c_append;
-use entry::ENTRY;
 
 /// What the manifest says of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -104,6 +104,11 @@ impl Set {
         self.head_bytes.load(Ordering::Relaxed)
     }
 
+    /// The number of the segment that is begun next.
+    pub(crate) fn next_segment(&self) -> u32 {
+        self.next_segment.load(Ordering::Relaxed)
+    }
+
     /// True if a head has points of a shard.
     pub(crate) fn is_filled(&self, shard: ShardId) -> bool {
         let view = self.view();

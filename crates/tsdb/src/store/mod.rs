@@ -2,6 +2,7 @@
 
 mod administration;
 mod open;
+mod scrub;
 mod upkeep;
 mod verify;
 mod write;
@@ -14,6 +15,7 @@ use crate::set::Set;
 use coreplane_pmem::{MediaChoice, Medium, mutant, spin};
 use coreplane_tio::Policy;
 use parking_lot::{Condvar, Mutex};
+pub use scrub::Scrub;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
@@ -84,6 +86,7 @@ pub(crate) struct Shared {
     sets: Vec<Set>,
     options: Options,
     bell: Bell,
+    scrubbed: scrub::Counts,
     /// What time it is, in tests; 0: that of the system.
     clock: AtomicI64,
 }

@@ -4,6 +4,7 @@
 //! catalogue comes first, then the queue sets, side by side. What is read is the catalogue, the manifests and the heads; of
 //! segments nothing.
 
+use super::scrub::Counts;
 use super::{Bell, Options, Shared, Store};
 use crate::error::{Error, Result};
 use crate::names::Names;
@@ -161,6 +162,7 @@ impl Store {
             sets: found,
             options: options.clone(),
             bell: Bell::default(),
+            scrubbed: Counts::default(),
             clock: AtomicI64::new(0),
         };
         Ok(Self { shared: Arc::new(shared), upkeep: None })

@@ -45,6 +45,12 @@ pub struct Stats {
     pub flushes: u64,
     /// Fences made.
     pub fences: u64,
+    /// Pages of segments that scrubs have read since the store was opened.
+    pub scrub_pages: u64,
+    /// Times that they have read all segments.
+    pub scrub_rounds: u64,
+    /// Damaged chunks and entries that they have told of.
+    pub scrub_damaged: u64,
 }
 
 impl Shared {
@@ -233,6 +239,10 @@ impl Store {
         for set in &self.shared.sets {
             set.add_to(&mut stats);
         }
+        let scrubbed = &self.shared.scrubbed;
+        stats.scrub_pages = scrubbed.pages.load(Ordering::Relaxed);
+        stats.scrub_rounds = scrubbed.rounds.load(Ordering::Relaxed);
+        stats.scrub_damaged = scrubbed.damaged.load(Ordering::Relaxed);
         stats
     }
 

@@ -1,8 +1,13 @@
 //! Whether all that is stored is what was written.
+//!
+//! A chunk is read in one way, whoever reads it: [`Store::verify`] on command, all of them, and the scrub
+//! ([`Store::scrub_next`]) in the background, a piece at a time.
 
-use super::Store;
-use crate::error::Result;
+use super::{Shared, Store};
+use crate::error::{Error, Result};
+use crate::segment::{ENTRY, Entry, Segment};
 use crate::set::Set;
+use coreplane_pmem::epoch::Guard;
 
 /// What a look at everything has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,7 +16,7 @@ pub struct Findings {
     pub chunks: u64,
     /// Values in them.
     pub points: u64,
-    /// What is damaged: of each segment, shard and series, the place.
+    /// What is damaged: the pool, the place, and whose it is, if that is known.
     pub damage: Vec<String>,
 }
 
@@ -20,6 +25,90 @@ impl Findings {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
+    }
+}
+
+/// A chunk that was read.
+pub(super) struct Look {
+    /// The number of its entry.
+    pub(super) at: u32,
+    /// None if that is damaged.
+    pub(super) entry: Option<Entry>,
+    /// How many values it has, or what is damaged.
+    pub(super) points: Result<u64>,
+}
+
+impl Look {
+    fn of(set: &Set, segment: &Segment, guard: &Guard, at: u32) -> Self {
+        let entry = match segment.entry(&set.pages, guard, at) {
+            Ok(entry) => entry,
+            Err(error) => return Self { at, entry: None, points: Err(error) },
+        };
+        let points = segment.chunk(&set.pages, guard, &entry).and_then(|block| {
+            let (number, shard) = (segment.info.number, segment.info.shard);
+            let other = || {
+                let what = format!("entry {at} of segment {number} of shard {shard}");
+                Error::Damage(format!("{what} says other than its chunk"))
+            };
+            if entry.is_of(&block) { Ok(block.len() as u64) } else { Err(other()) }
+        });
+        Self { at, entry: Some(entry), points }
+    }
+
+    /// Bytes that were read.
+    pub(super) fn bytes(&self) -> u64 {
+        ENTRY as u64 + self.entry.map_or(0, |entry| u64::from(entry.len))
+    }
+}
+
+/// Reads the chunks of a segment from this entry on, until so many bytes of it were read: the first entry that was not.
+pub(super) fn look(
+    (set, segment): (&Set, &Segment),
+    from: u32,
+    bytes_max: u64,
+    found: &mut dyn FnMut(Look),
+) -> u32 {
+    // Its own: whoever has the segment has its pages, and others are given back meanwhile.
+    let guard = set.pages.space().pin();
+    let mut bytes = 0;
+    for at in from..segment.info.entries {
+        if bytes >= bytes_max {
+            return at;
+        }
+        let look = Look::of(set, segment, &guard, at);
+        bytes += look.bytes();
+        found(look);
+    }
+    segment.info.entries
+}
+
+impl Shared {
+    /// What is damaged, in which pool, and whose it is, as far as the names that are there say it.
+    pub(super) fn say(
+        &self,
+        (set, segment): (usize, &Segment),
+        entry: Option<&Entry>,
+        error: &Error,
+    ) -> String {
+        let names = self.names.read();
+        let series = entry.and_then(|it| names.series(it.series));
+        let measurement = series.and_then(|it| names.measurement_by_id(it.measurement));
+        let field = measurement.into_iter().flat_map(|it| it.fields());
+        let field = field.into_iter().find(|it| entry.is_some_and(|entry| entry.field == it.id));
+        let policy = names.shard(segment.info.shard).map(|it| it.policy);
+        let has_policy = |id: u32| names.policies(id).any(|(it, _)| Some(it) == policy);
+        let database = names.databases().find(|(id, _)| has_policy(*id));
+        let mut whose = Vec::new();
+        whose.extend(field.map(|it| format!("field {:?}", it.name)));
+        whose.extend(series.map(|it| format!("series {:?}", it.key)));
+        whose.extend(
+            policy.and_then(|id| Some(format!("policy {:?}", names.policy_by_id(id)?.name))),
+        );
+        whose.extend(database.map(|(_, name)| format!("database {name:?}")));
+        match whose.is_empty() {
+            true => format!("q{set}: {error}"),
+            false => format!("q{set}: {error}: {}", whose.join(" of ")),
+        }
     }
 }
 
@@ -39,27 +128,18 @@ impl Store {
             .map(|it| it.len() as u64)
             .sum();
         let mut done = 0;
-        for (set, view) in &views {
+        for (number, (set, view)) in views.iter().enumerate() {
             for segment in view.segments.values().flatten() {
-                // Its own: the view has its pages, and others are given back meanwhile.
-                let guard = &set.pages.space().pin();
-                for at in 0..segment.info.entries {
-                    let entry = segment.entry(&set.pages, guard, at);
-                    let chunk =
-                        entry.and_then(|it| Ok((it, segment.chunk(&set.pages, guard, &it)?)));
-                    match chunk {
-                        Ok((entry, block)) => {
-                            findings.chunks += 1;
-                            findings.points += block.len() as u64;
-                            if !entry.is_of(&block) {
-                                findings
-                                    .damage
-                                    .push(format!("{entry:?} is not what its chunk has"));
-                            }
-                        }
-                        Err(error) => findings.damage.push(error.to_string()),
+                look((set, segment), 0, u64::MAX, &mut |look| match look.points {
+                    Ok(points) => {
+                        findings.chunks += 1;
+                        findings.points += points;
                     }
-                }
+                    Err(error) => {
+                        let (place, entry) = ((number, &**segment), look.entry.as_ref());
+                        findings.damage.push(self.shared.say(place, entry, &error));
+                    }
+                });
                 done += 1;
                 progress(done, total);
             }

@@ -1,0 +1,24 @@
+//! The scrub of time series that are served: all that is sealed is read, a piece at a time.
+
+use crate::scrub::Scrub;
+use coreplane_tsdb::Store;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Reads a store until it is dropped, for so many hundredths of a core at most, and says what is damaged; none for 0 of them.
+pub(super) fn begin(store: &Arc<Store>, path: &Path, percent: u8) -> io::Result<Option<Scrub>> {
+    if percent == 0 {
+        return Ok(None);
+    }
+    let (store, path) = (Arc::clone(store), path.display().to_string());
+    let mut place = coreplane_tsdb::Scrub::default();
+    let look = move || {
+        for what in store.scrub_next(&mut place) {
+            eprintln!("coreplane: {path}: {what}; queries that need it are errors");
+        }
+        ControlFlow::Continue(())
+    };
+    Scrub::begin(percent, look).map(Some)
+}

@@ -1,0 +1,59 @@
+//! The scrub of what is served, a disk or time series: a thread that reads piece after piece, and rests in between so long that
+//! it takes a hundredth of a core, or as much as is asked for.
+
+use coreplane_engine::scrub_rest;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// A hundredth of a core.
+pub(crate) const PERCENT: u8 = 1;
+
+/// A thread that reads what is stored until this is dropped, and says what is damaged.
+#[derive(Debug)]
+pub(crate) struct Scrub {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Scrub {
+    /// Has a piece looked at again and again, for so many hundredths of a core at most: none is one. `look` says whether
+    /// there is more.
+    ///
+    /// # Errors
+    /// If the system has no thread.
+    pub(crate) fn begin(
+        percent: u8,
+        look: impl FnMut() -> ControlFlow<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, is_over) = channel();
+        let thread = std::thread::Builder::new().name("coreplane-scrub".to_owned());
+        let thread = thread.spawn(move || scrub(percent, look, &is_over))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Scrub {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been said already.
+            drop(thread.join());
+        }
+    }
+}
+
+fn scrub(percent: u8, mut look: impl FnMut() -> ControlFlow<()>, is_over: &Receiver<()>) {
+    loop {
+        let begun = Instant::now();
+        if look().is_break() {
+            return;
+        }
+        let rest = scrub_rest(begun.elapsed()) / u32::from(percent.max(PERCENT));
+        if is_over.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
