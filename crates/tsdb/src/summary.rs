@@ -76,43 +76,48 @@ fn zero(of: &Column) -> Value {
 impl Summary {
     /// Of some points of a block; none if there is none.
     pub(crate) fn of(block: &Block, range: Range<usize>) -> Option<Self> {
-        let times = block.times.get(range.clone())?;
+        Self::of_points(&block.times, &block.values, range)
+    }
+
+    /// Of some of these points; none if there is none.
+    fn of_points(all: &[i64], values: &Column, range: Range<usize>) -> Option<Self> {
+        let times = all.get(range.clone())?;
         let (first, last) = (*times.first()?, *times.last()?);
-        let (least, greatest, sum) = match &block.values {
-            Column::Float(values) => {
-                let values = values.get(range.clone())?;
-                let (min, max) = extremes(values, |one, other| one < other);
-                (min, max, Value::Float(values.iter().sum()))
+        let (least, greatest, sum) = match values {
+            Column::Float(of) => {
+                let of = of.get(range.clone())?;
+                let (min, max) = extremes(of, |one, other| one < other);
+                (min, max, Value::Float(of.iter().sum()))
             }
-            Column::Integer(values) => {
-                let values = values.get(range.clone())?;
-                let (min, max) = extremes(values, |one, other| one < other);
-                let sum = values.iter().fold(0_i64, |sum, it| sum.wrapping_add(*it));
+            Column::Integer(of) => {
+                let of = of.get(range.clone())?;
+                let (min, max) = extremes(of, |one, other| one < other);
+                let sum = of.iter().fold(0_i64, |sum, it| sum.wrapping_add(*it));
                 (min, max, Value::Integer(sum))
             }
-            Column::Unsigned(values) => {
-                let values = values.get(range.clone())?;
-                let (min, max) = extremes(values, |one, other| one < other);
-                let sum = values.iter().fold(0_u64, |sum, it| sum.wrapping_add(*it));
+            Column::Unsigned(of) => {
+                let of = of.get(range.clone())?;
+                let (min, max) = extremes(of, |one, other| one < other);
+                let sum = of.iter().fold(0_u64, |sum, it| sum.wrapping_add(*it));
                 (min, max, Value::Unsigned(sum))
             }
-            Column::Boolean(values) => {
-                let (min, max) = extremes(values.get(range.clone())?, |one, other| !one & other);
-                (min, max, zero(&block.values))
+            Column::Boolean(of) => {
+                let (min, max) = extremes(of.get(range.clone())?, |one, other| !one & other);
+                (min, max, zero(values))
             }
-            Column::String(_) => (0, 0, zero(&block.values)),
+            Column::String(_) => (0, 0, zero(values)),
         };
         let at = |place: usize| {
             let place = range.start + place;
-            Some((*block.times.get(place)?, block.values.get(place)?))
+            Some((*all.get(place)?, values.get(place)?))
         };
         Some(Self {
             count: times.len() as u64,
             sum,
             min: at(least)?,
             max: at(greatest)?,
-            first: (first, block.values.get(range.start)?),
-            last: (last, block.values.get(range.end - 1)?),
+            first: (first, values.get(range.start)?),
+            last: (last, values.get(range.end - 1)?),
         })
     }
 
@@ -193,17 +198,22 @@ impl Sums {
 
     /// Adds later points.
     pub(crate) fn add_block(&mut self, block: &Block) {
-        let mut from = 0;
-        while let Some(time) = block.times.get(from) {
+        self.add_points(&block.times, &block.values, 0..block.len());
+    }
+
+    /// Adds some of later points.
+    pub(crate) fn add_points(&mut self, times: &[i64], values: &Column, range: Range<usize>) {
+        let mut from = range.start;
+        while let Some(time) = times.get(from).filter(|_| from < range.end) {
             let to = match &self.buckets {
                 Ok(buckets) => {
                     let end = buckets.end(*time);
-                    let rest = block.times.get(from..).unwrap_or_default();
+                    let rest = times.get(from..range.end).unwrap_or_default();
                     from + rest.partition_point(|time| *time <= end)
                 }
-                Err(_) => block.len(),
+                Err(_) => range.end,
             };
-            if let Some(summary) = Summary::of(block, from..to) {
+            if let Some(summary) = Summary::of_points(times, values, from..to) {
                 self.add(summary);
             }
             from = to.max(from + 1);

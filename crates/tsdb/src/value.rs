@@ -203,6 +203,12 @@ impl Column {
     }
 }
 
+/// Which of ascending times are in a range.
+pub(crate) fn places(times: &[i64], range: &RangeInclusive<i64>) -> Range<usize> {
+    let from = times.partition_point(|time| time < range.start());
+    from..times.partition_point(|time| time <= range.end()).max(from)
+}
+
 /// Points of one field of one series: ascending times, none twice, and as many values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
@@ -233,8 +239,7 @@ impl Block {
 
     /// Which of its points are in a range of time.
     pub(crate) fn places(&self, range: &RangeInclusive<i64>) -> Range<usize> {
-        let from = self.times.partition_point(|time| time < range.start());
-        from..self.times.partition_point(|time| time <= range.end()).max(from)
+        places(&self.times, range)
     }
 
     /// Appends points of another, which are later.

@@ -68,6 +68,7 @@ fn limits() -> Limits {
         bytes_max: 64 << 20,
         deadline: Instant::now() + Duration::from_secs(100),
         cancel: None,
+        threads_max: 0,
     }
 }
 

@@ -91,6 +91,8 @@ fn run(host: &Host, asked: &Asked, within: Duration, unwanted: Option<&Unwanted>
             bytes_max: options.query_bytes_max,
             deadline: Instant::now() + within,
             cancel: unwanted.map(Unwanted::flag),
+            // What is run here is short, and wakes nobody.
+            threads_max: usize::from(unwanted.is_none()),
         },
     };
     let answers = influxql::run(&host.store, &request).map_err(|error| match error {

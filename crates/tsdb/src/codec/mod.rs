@@ -64,7 +64,12 @@ pub(crate) fn encode(times: &[i64], values: &Column, out: &mut Vec<u8>) {
 pub(crate) fn decode(bytes: &[u8], count: usize, of: FieldType) -> Option<Block> {
     let (times, values) = parts(bytes, count)?;
     let times = times::decode(times, count)?;
-    let values = match of {
+    Some(Block { times, values: column(values, count, of)? })
+}
+
+/// So many values of a type.
+fn column(values: &[u8], count: usize, of: FieldType) -> Option<Column> {
+    Some(match of {
         FieldType::Float => Column::Float(float::decode(values, count)?),
         FieldType::Integer => Column::Integer(whole::decode(values, count)?),
         FieldType::Unsigned => {
@@ -73,8 +78,7 @@ pub(crate) fn decode(bytes: &[u8], count: usize, of: FieldType) -> Option<Block>
         }
         FieldType::Boolean => Column::Boolean(boolean::decode(values, count)?),
         FieldType::String => Column::String(string::decode(values, count)?),
-    };
-    Some(Block { times, values })
+    })
 }
 
 /// The bytes of the times and those of the values.
@@ -87,6 +91,30 @@ fn parts(bytes: &[u8], count: usize) -> Option<(&[u8], &[u8])> {
     Some((bytes.take(length)?, bytes.0))
 }
 // media-format: end
+
+/// The times that were decoded last, and the bytes that they were decoded from: the fields of a series mostly have the same.
+#[derive(Debug, Default)]
+pub(crate) struct Times<'b> {
+    bytes: &'b [u8],
+    times: Vec<i64>,
+}
+
+impl<'b> Times<'b> {
+    /// What [`decode`] finds in these bytes. Times that were decoded last are not decoded again.
+    pub(crate) fn decode(
+        &mut self,
+        bytes: &'b [u8],
+        count: usize,
+        of: FieldType,
+    ) -> Option<(&[i64], Column)> {
+        let (times, values) = parts(bytes, count)?;
+        if self.times.len() != count || self.bytes != times {
+            self.times = times::decode(times, count)?;
+            self.bytes = times;
+        }
+        Some((&self.times, column(values, count, of)?))
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -355,3 +355,20 @@ proptest! {
         check(&bytes, times.len());
     }
 }
+
+#[test]
+fn times_that_are_not_those_decoded_last_are_decoded() {
+    // The bytes of even times are the same ones, however many there are.
+    let all: [&[i64]; 6] = [&[1, 2, 4], &[1, 2, 4], &[1, 2, 5], &[1, 2], &[1, 2, 3], &[1, 2, 4]];
+    let chunks = all.map(|times| {
+        let values = Column::Integer(times.iter().map(|it| it * 3).collect());
+        let mut bytes = Vec::new();
+        encode(times, &values, &mut bytes);
+        (times, values, bytes)
+    });
+    let mut last = Times::default();
+    for (times, values, bytes) in &chunks {
+        let found = last.decode(bytes, times.len(), FieldType::Integer);
+        assert_eq!(found, Some((*times, values.clone())));
+    }
+}

@@ -2,9 +2,14 @@
 //!
 //! Every loop over points, buckets or series asks here ([`Budget::tick`]), and everything that stays in memory is
 //! held here before it is made ([`Budget::hold`]): so a query ends with an error, whatever it asks for.
+//!
+//! A budget belongs to the thread of its query. Other threads that read for it ask [`end_of`], and what they have made is held
+//! here when they are done. Since it is made ahead of its time it is given up ([`Spare`]) before a query ends for want of memory:
+//! so a query ends at the same place, however many threads read for it.
 
 use super::Limits;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -14,6 +19,23 @@ pub(super) type Fallible<T> = Result<T, String>;
 /// Ticks between two looks at the clock, and at whether the query is still wanted.
 const TICKS: u32 = 512;
 
+/// What is held, and can be made again.
+pub(super) trait Spare: std::fmt::Debug {
+    /// Gives it up: the bytes that were held.
+    fn give_up(&self) -> usize;
+}
+
+/// Whether a query has to end now: its client has gone, or it is late.
+pub(super) fn end_of(limits: &Limits) -> Fallible<()> {
+    if limits.cancel.as_ref().is_some_and(|it| it.load(Ordering::Relaxed)) {
+        return Err("query interrupted".to_owned());
+    }
+    if Instant::now() >= limits.deadline {
+        return Err("query-timeout limit exceeded".to_owned());
+    }
+    Ok(())
+}
+
 /// What is left of the limits of a query.
 #[derive(Debug)]
 pub(super) struct Budget<'q> {
@@ -22,6 +44,7 @@ pub(super) struct Budget<'q> {
     bytes: Cell<usize>,
     buckets: Cell<usize>,
     ticks: Cell<u32>,
+    spare: RefCell<Option<Rc<dyn Spare>>>,
 }
 
 impl<'q> Budget<'q> {
@@ -33,6 +56,7 @@ impl<'q> Budget<'q> {
             bytes: Cell::new(0),
             buckets: Cell::new(0),
             ticks: Cell::new(0),
+            spare: RefCell::new(None),
         }
     }
 
@@ -43,21 +67,36 @@ impl<'q> Budget<'q> {
         if ticks.is_multiple_of(TICKS) { self.check() } else { Ok(()) }
     }
 
-    fn check(&self) -> Fallible<()> {
-        if self.limits.cancel.as_ref().is_some_and(|it| it.load(Ordering::Relaxed)) {
-            return Err("query interrupted".to_owned());
-        }
-        if Instant::now() >= self.limits.deadline {
-            return Err("query-timeout limit exceeded".to_owned());
-        }
-        Ok(())
+    /// Looks whether the query has to end.
+    pub(super) fn check(&self) -> Fallible<()> {
+        end_of(self.limits)
+    }
+
+    /// The limits.
+    pub(super) fn limits(&self) -> &'q Limits {
+        self.limits
+    }
+
+    /// Bytes that may still be held.
+    pub(super) fn bytes_left(&self) -> usize {
+        self.limits.bytes_max.saturating_sub(self.bytes.get())
+    }
+
+    /// What can be given up from now on: of several the last one.
+    pub(super) fn spare(&self, spare: Option<Rc<dyn Spare>>) {
+        *self.spare.borrow_mut() = spare;
     }
 
     /// Counts bytes that stay in memory.
     pub(super) fn hold(&self, bytes: usize) -> Fallible<()> {
+        let max = self.limits.bytes_max;
+        if self.bytes.get().saturating_add(bytes) > max
+            && let Some(spare) = &*self.spare.borrow()
+        {
+            self.release(spare.give_up());
+        }
         let held = self.bytes.get().saturating_add(bytes);
-        if held > self.limits.bytes_max {
-            let max = self.limits.bytes_max;
+        if held > max {
             return Err(format!("max-select-bytes limit exceeded: ({held}/{max})"));
         }
         self.bytes.set(held);
@@ -111,7 +150,14 @@ mod tests {
     use std::time::Duration;
 
     fn limits(deadline: Instant) -> Limits {
-        Limits { rows_max: 2, buckets_max: 10, bytes_max: 100, deadline, cancel: None }
+        Limits {
+            rows_max: 2,
+            buckets_max: 10,
+            bytes_max: 100,
+            deadline,
+            cancel: None,
+            threads_max: 1,
+        }
     }
 
     #[test]
@@ -127,6 +173,27 @@ mod tests {
         assert!(budget.buckets(10).is_ok() && budget.buckets(1).is_err());
         budget.begin_statement();
         assert!(budget.buckets(1).is_ok());
+    }
+
+    #[derive(Debug)]
+    struct Ahead(Cell<usize>);
+
+    impl Spare for Ahead {
+        fn give_up(&self) -> usize {
+            self.0.take()
+        }
+    }
+
+    #[test]
+    fn what_is_spare_is_given_up_before_a_query_ends() {
+        let limits = limits(Instant::now() + Duration::from_secs(1000));
+        let budget = Budget::new(&limits);
+        let ahead = Rc::new(Ahead(Cell::new(60)));
+        assert!(budget.hold(60).is_ok());
+        budget.spare(Some(ahead.clone()));
+        assert!(budget.hold(40).is_ok() && ahead.0.get() == 60);
+        assert!(budget.hold(60).is_ok() && ahead.0.get() == 0);
+        assert!(budget.hold(1).is_err_and(|it| it.contains("101/100")));
     }
 
     #[test]

@@ -4,8 +4,9 @@ use super::ast::{Measurement, Name};
 use super::budget::Fallible;
 use super::plan::Plan;
 use crate::catalogue::{Field, TagFilter};
-use crate::read::Reader;
+use crate::read::{Reader, Scope};
 use crate::store::Store;
+use coreplane_pmem::SpaceGuard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -51,6 +52,16 @@ impl<'s> Inputs<'s> {
     /// A reader.
     pub(super) fn reader(&self, at: usize) -> Option<&Reader<'s>> {
         self.readers.get(at).map(|(_, _, reader)| reader)
+    }
+
+    /// What all threads can read of the readers, by the readers' numbers.
+    pub(super) fn scopes(&self) -> Vec<&Scope<'s>> {
+        self.readers.iter().map(|(_, _, reader)| reader.scope()).collect()
+    }
+
+    /// What the query's own thread has pinned of them.
+    pub(super) fn pins(&self) -> Vec<&[SpaceGuard<'s>]> {
+        self.readers.iter().map(|(_, _, reader)| reader.pins()).collect()
     }
 
     /// The reader of a policy of a database; none is the one of the request.

@@ -27,6 +27,7 @@
 //! | `condition`, `columns`, `plan`, `inputs`, `group` | what a SELECT reads and makes, every name found |
 //! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
 //! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions by parts of a bucket, of all its points, from point to point; values of expressions |
+//! | `series`, `threads` | tallies of a series; those of many series, read by several threads |
 //! | `pipeline`, `select` | a group's way to its table |
 //! | `show`, `change`, `creation` | SHOW, statements that change something, those that make a database as it is |
 //! | `budget` | what a query may still cost |
@@ -52,11 +53,13 @@ mod pipeline;
 mod plan;
 mod rows;
 mod select;
+mod series;
 mod show;
 mod step;
 mod stream;
 mod tally;
 mod text;
+mod threads;
 mod time;
 mod token;
 mod validate;
@@ -104,6 +107,8 @@ pub struct Limits {
     pub deadline: Instant,
     /// Ends it at any time, once it is true: whoever asked has gone. None: nobody can.
     pub cancel: Option<Arc<AtomicBool>>,
+    /// Threads that read for it at a time, its own included; 0: as many as there are cores. The answer does not depend on it.
+    pub threads_max: usize,
 }
 
 /// The answer to a statement.

@@ -18,31 +18,49 @@ use super::function::{Call, Function, Simple, Step, Whole};
 use super::group::{Group, Member};
 use super::merge::merged;
 use super::plan::{Plan, Range};
+use super::series::{Direct, Fields, HELD, Reading, Tallies, direct, fields_of};
 use super::step::{Integral, Steps};
 use super::stream::{Beside, Context, Point, Points, Stream};
 use super::tally::{Tally, Winner, add_all};
+use super::threads::ReadAhead;
 use super::time::TIME_MIN;
 use super::whole::Wholes;
 use crate::value::FieldType;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-type Tallies = Rc<Vec<(i64, Tally)>>;
-type TallyKey = (String, Cast, Range);
+/// A field, what it is read as, and the times.
+type TallyKey<'a> = (&'a str, Cast, Range);
 
 /// A group on its way.
 pub(super) struct Pipeline<'a, 's> {
     context: Context<'a, 's>,
     plan: &'a Plan,
     group: &'a Group<'a>,
-    tallies: RefCell<Vec<(TallyKey, Tallies)>>,
+    /// What was read ahead, and the number of the group's first member there.
+    ahead: Option<(&'a ReadAhead<'a, 's>, usize)>,
+    tallies: RefCell<Vec<(TallyKey<'a>, Rc<Tallies>)>>,
+    held: Cell<usize>,
+}
+
+/// What is gone with the group.
+impl Drop for Pipeline<'_, '_> {
+    fn drop(&mut self) {
+        self.context.budget.release(self.held.get());
+    }
 }
 
 impl<'a, 's: 'a> Pipeline<'a, 's> {
     /// Nothing is read yet.
-    pub(super) fn new(context: Context<'a, 's>, plan: &'a Plan, group: &'a Group<'a>) -> Self {
-        Self { context, plan, group, tallies: RefCell::new(Vec::new()) }
+    pub(super) fn new(
+        context: Context<'a, 's>,
+        plan: &'a Plan,
+        group: &'a Group<'a>,
+        ahead: Option<(&'a ReadAhead<'a, 's>, usize)>,
+    ) -> Self {
+        let (tallies, held) = (RefCell::new(Vec::new()), Cell::new(0));
+        Self { context, plan, group, ahead, tallies, held }
     }
 
     /// The points of a SELECT without functions.
@@ -172,60 +190,101 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
         Ok(merged(streams, plan.is_descending))
     }
 
-    /// The tallies of a field in buckets, made once.
-    fn tallies(&self, call: &Call, range: Range) -> Fallible<Tallies> {
+    /// The tallies of a field in buckets, made once, together with those of other calls.
+    fn tallies(&self, call: &'a Call, range: Range) -> Fallible<Rc<Tallies>> {
         let wanted = (call.field.as_str(), call.kind, range);
-        let known = self
-            .tallies
-            .borrow()
-            .iter()
-            .find(|it| wanted == (it.0.0.as_str(), it.0.1, it.0.2))
-            .map(|it| Rc::clone(&it.1));
-        if let Some(known) = known {
+        let find = || {
+            let known = self.tallies.borrow();
+            known.iter().find(|it| it.0 == wanted).map(|it| Rc::clone(&it.1))
+        };
+        if let Some(known) = find() {
             return Ok(known);
         }
-        let mut all: Vec<(i64, Tally)> = Vec::new();
+        let mut fields = fields_of(self.plan, range);
+        if !fields.contains(&(wanted.0, wanted.1)) {
+            fields = vec![(wanted.0, wanted.1)];
+        }
+        let mut all: Vec<Tallies> = vec![Tallies::new(); fields.len()];
         for (at, member) in self.group.members.iter().enumerate() {
             self.context.budget.tick()?;
-            let at = u32::try_from(at).unwrap_or(u32::MAX);
-            let more = self.of_member(member, at, wanted)?;
-            if all.is_empty() {
-                self.context.budget.hold(more.len() * size_of::<(i64, Tally)>())?;
-                all = more;
-            } else {
+            for (all, more) in all.iter_mut().zip(self.of_member(member, at, &fields, range)?) {
                 let before = all.len();
-                add_all(&mut all, more);
-                self.context.budget.hold((all.len() - before) * size_of::<(i64, Tally)>())?;
+                if all.is_empty() {
+                    *all = more;
+                } else {
+                    add_all(all, more);
+                }
+                self.hold((all.len() - before) * HELD)?;
             }
         }
-        if self.plan.interval.is_some() {
-            self.context.budget.buckets(all.len())?;
+        for ((name, kind), tallies) in fields.into_iter().zip(all) {
+            if self.plan.interval.is_some() {
+                self.context.budget.buckets(tallies.len())?;
+            }
+            self.tallies.borrow_mut().push(((name, kind, range), Rc::new(tallies)));
         }
-        let all = Rc::new(all);
-        let key = (call.field.clone(), call.kind, range);
-        self.tallies.borrow_mut().push((key, Rc::clone(&all)));
-        Ok(all)
+        Ok(find().unwrap_or_default())
     }
 
+    /// Counts bytes that stay as long as the group does.
+    fn hold(&self, bytes: usize) -> Fallible<()> {
+        self.context.budget.hold(bytes)?;
+        self.held.set(self.held.get() + bytes);
+        Ok(())
+    }
+
+    /// The tallies of a member, by fields.
     fn of_member(
+        &self,
+        member: &'a Member<'a>,
+        at: usize,
+        fields: &Fields<'_>,
+        range: Range,
+    ) -> Fallible<Vec<Tallies>> {
+        if range.start > range.end {
+            return Ok(vec![Tallies::new(); fields.len()]);
+        }
+        let made = match self.ahead {
+            Some((ahead, first)) => ahead.take(first + at, range)?,
+            None => None,
+        };
+        // What the budget refuses is refused below.
+        if let Some(made) = made.filter(|it| self.most(it.buckets).is_ok()) {
+            return Ok(made.tallies);
+        }
+        let number = u32::try_from(at).unwrap_or(u32::MAX);
+        if let Some(direct) = direct(member, fields) {
+            return self.direct(&direct, number, range);
+        }
+        let of_field = |field: &(&str, Cast)| match direct(member, &[*field]) {
+            Some(direct) => {
+                Ok(self.direct(&direct, number, range)?.into_iter().next().unwrap_or_default())
+            }
+            None => self.one_by_one(member, number, (field.0, field.1, range)),
+        };
+        fields.iter().map(of_field).collect()
+    }
+
+    fn direct(&self, direct: &Direct<'_>, number: u32, range: Range) -> Fallible<Vec<Tallies>> {
+        let Some(reader) = self.context.inputs.reader(direct.of.reader) else {
+            return Ok(Vec::new());
+        };
+        let (scope, pins, interval) = (reader.scope(), reader.pins(), self.plan.interval);
+        let reading = Reading { scope, pins, range, interval };
+        direct.tallies(reading, number, &|buckets| self.most(buckets))
+    }
+
+    /// Tallies of points that are looked at.
+    fn one_by_one(
         &self,
         member: &'a Member<'a>,
         at: u32,
         (name, kind, range): (&str, Cast, Range),
-    ) -> Fallible<Vec<(i64, Tally)>> {
-        if range.start > range.end {
-            return Ok(Vec::new());
-        }
-        if let Member::Stored(of, series, None) = member {
-            let Some(field) = of.fields.get(name) else { return Ok(Vec::new()) };
-            if kind == Cast::Type(field.field_type) {
-                return self.summaries(of.reader, series, field, range, at);
-            }
-        }
+    ) -> Fallible<Tallies> {
         let plan = self.plan;
         let driver = Some((name, kind));
         let wanted = Wanted { driver, beside: &[], range, is_descending: false };
-        let mut tallies: Vec<(i64, Tally)> = Vec::new();
+        let mut tallies = Tallies::new();
         let mut add = |time: i64, value, row| {
             let start = plan.interval.map_or(range.start, |it| it.start(time));
             let tally = Tally::of(Winner { time, value, member: at, row });
@@ -258,34 +317,6 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
     fn most(&self, buckets: usize) -> Fallible<()> {
         self.context.budget.may_have_buckets(buckets)
     }
-
-    fn summaries(
-        &self,
-        reader: usize,
-        series: &crate::catalogue::Series,
-        field: &crate::catalogue::Field,
-        mut range: Range,
-        at: u32,
-    ) -> Fallible<Vec<(i64, Tally)>> {
-        let Some(reader) = self.context.inputs.reader(reader) else { return Ok(Vec::new()) };
-        let read = |range: Range, buckets| {
-            let range = range.start..=range.end;
-            reader.summaries(series, field, range, buckets).map_err(|it| it.to_string())
-        };
-        let buckets = self.plan.interval.map(|it| it.buckets());
-        if let Some(interval) = self.plan.interval {
-            if range.start == TIME_MIN {
-                // No beginning: that of the points counts.
-                let whole = read(range, None)?;
-                let Some((_, whole)) = whole.into_iter().next() else { return Ok(Vec::new()) };
-                range = Range { start: whole.first.0, end: whole.last.0 };
-            }
-            self.most(interval.count(interval.start(range.start), interval.start(range.end)))?;
-        }
-        let start = |start: i64| if buckets.is_some() { start } else { range.start };
-        let found = read(range, buckets)?.into_iter();
-        Ok(found.map(|it| (start(it.0), Tally::from(it.1, at))).collect())
-    }
 }
 
 /// Tallies in the order of their buckets, one each.
@@ -306,7 +337,7 @@ struct Chosen<'a, 's> {
     context: Context<'a, 's>,
     plan: &'a Plan,
     group: &'a Group<'a>,
-    tallies: Tallies,
+    tallies: Rc<Tallies>,
     of: Simple,
     is_own_time: bool,
     at: usize,

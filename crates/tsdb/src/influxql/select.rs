@@ -9,6 +9,7 @@ use super::pipeline::Pipeline;
 use super::plan::Plan;
 use super::rows::{Answered, Row};
 use super::stream::{Ahead, Context, Limited, Point};
+use super::threads::ReadAhead;
 use super::{Cell, Table};
 use crate::value::{FieldType, Value};
 
@@ -102,10 +103,14 @@ fn each_group(plan: &Plan, context: Context<'_, '_>, visit: Visit<'_>) -> Fallib
     let answer = |inner| answered(inner, context);
     let groups = groups(plan, context, &answer)?;
     let mut slots = Slots::new(plan);
+    let ahead = ReadAhead::new(context, plan, &groups);
+    let mut members = 0;
     for group in &groups {
         context.budget.tick()?;
         slots.values.fill(None);
-        let pipeline = Pipeline::new(context, plan, group);
+        let ahead = ahead.as_ref().map(|it| (it, members));
+        members += group.members.len();
+        let pipeline = Pipeline::new(context, plan, group, ahead);
         let mut streams = Vec::new();
         if plan.calls().is_empty() {
             streams.push(Ahead::new(Box::new(Limited::new(pipeline.raw()?, plan.rows))));

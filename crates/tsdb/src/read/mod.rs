@@ -1,5 +1,6 @@
 //! What a query reads.
 
+mod scope;
 mod source;
 
 use crate::catalogue::{Field, Series, TagFilter};
@@ -7,33 +8,28 @@ use crate::error::Result;
 use crate::names::Names;
 use crate::rows::ShardId;
 use crate::set::{Set, View};
-use crate::summary::{Buckets, Summary, Sums};
+use crate::summary::{Buckets, Summary};
 use crate::value::Block;
 use coreplane_pmem::SpaceGuard;
-use source::{Stretch, Stretches};
+pub(crate) use scope::{Pins, Scope, Summaries, Window};
+use source::{Nears, Stretch, Stretches};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-
-/// A queue set as a query sees it.
-#[derive(Debug)]
-struct Part<'s> {
-    set: &'s Set,
-    view: Arc<View>,
-    /// Pinned before the view was taken: its pages stay.
-    guard: SpaceGuard<'s>,
-}
-
-/// A shard, and the time that it has: from, and before.
-pub(crate) type Window = (ShardId, i64, i64);
 
 /// A database as a query sees it: each point that was acknowledged before the reader was made, and maybe later ones.
 #[derive(Debug)]
 pub struct Reader<'s> {
-    names: &'s Names,
-    database: u32,
-    parts: Vec<Part<'s>>,
-    /// The shards of its policy, ascending.
-    shards: Vec<Window>,
+    scope: Scope<'s>,
+    /// Pinned before the views were taken: their pages stay.
+    pins: Pins<'s>,
+}
+
+/// A queue set as a thread of a query reads it.
+#[derive(Debug, Clone, Copy)]
+struct Part<'r, 's> {
+    set: &'r Set,
+    view: &'r View,
+    guard: &'r SpaceGuard<'s>,
 }
 
 impl<'s> Reader<'s> {
@@ -42,25 +38,33 @@ impl<'s> Reader<'s> {
         (names, database): (&'s Names, u32),
         shards: Vec<Window>,
     ) -> Self {
-        let part = |set: &'s Set| {
-            let guard = set.pages.space().pin();
-            Part { set, view: set.view(), guard }
-        };
-        Self { names, database, parts: sets.iter().map(part).collect(), shards }
+        let pins = sets.iter().map(|set| set.pages.space().pin()).collect();
+        let sets = sets.iter().map(|set| (set, set.view())).collect();
+        Self { scope: Scope { names, database, sets, shards }, pins }
+    }
+
+    /// What other threads can read as well, while this reader lives.
+    pub(crate) fn scope(&self) -> &Scope<'s> {
+        &self.scope
+    }
+
+    /// What the reader's own thread has pinned.
+    pub(crate) fn pins(&self) -> &[SpaceGuard<'s>] {
+        &self.pins
     }
 
     /// The names of measurements, ascending.
     #[must_use]
     pub fn measurements(&self) -> Vec<Arc<str>> {
-        let names = self.names.read();
-        names.measurements(self.database).map(|(name, _)| Arc::clone(name)).collect()
+        let names = self.scope.names.read();
+        names.measurements(self.scope.database).map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// The fields of a measurement, ascending by name.
     #[must_use]
     pub fn fields(&self, measurement: &str) -> Vec<Field> {
-        let names = self.names.read();
-        let measurement = names.measurement(self.database, measurement);
+        let names = self.scope.names.read();
+        let measurement = names.measurement(self.scope.database, measurement);
         let found = measurement.and_then(|id| names.measurement_by_id(id));
         let mut fields: Vec<Field> = found.map_or(&[][..], |it| it.fields()).to_vec();
         fields.sort_unstable_by(|one, other| one.name.cmp(&other.name));
@@ -70,42 +74,36 @@ impl<'s> Reader<'s> {
     /// The series of a measurement that the filter lets through, ascending by key.
     #[must_use]
     pub fn series(&self, measurement: &str, filter: &TagFilter) -> Vec<Arc<Series>> {
-        let names = self.names.read();
-        let measurement = names.measurement(self.database, measurement);
+        let names = self.scope.names.read();
+        let measurement = names.measurement(self.scope.database, measurement);
         measurement.map_or_else(Vec::new, |id| names.series_that(id, filter))
     }
 
     /// The keys of tags of the series of a measurement, ascending.
     #[must_use]
     pub fn tag_keys(&self, measurement: &str) -> Vec<Arc<str>> {
-        let names = self.names.read();
-        let id = names.measurement(self.database, measurement);
+        let names = self.scope.names.read();
+        let id = names.measurement(self.scope.database, measurement);
         id.and_then(|id| names.measurement_by_id(id)).map_or_else(Vec::new, |it| it.tag_keys())
     }
 
     /// The values of a tag of the series of a measurement, ascending.
     #[must_use]
     pub fn tag_values(&self, measurement: &str, key: &str) -> Vec<Arc<str>> {
-        let names = self.names.read();
-        let id = names.measurement(self.database, measurement);
+        let names = self.scope.names.read();
+        let id = names.measurement(self.scope.database, measurement);
         id.and_then(|id| names.measurement_by_id(id)).map_or_else(Vec::new, |it| it.tag_values(key))
     }
 
     /// How many series the database has.
     #[must_use]
     pub fn series_count(&self) -> usize {
-        self.names.read().series_count_of(self.database)
+        self.scope.names.read().series_count_of(self.scope.database)
     }
 
-    fn part(&self, series: &Series) -> Option<&Part<'s>> {
-        self.parts.get(series.set as usize)
-    }
-
-    /// The shards that have time of the range.
-    fn shards_of(&self, range: &RangeInclusive<i64>) -> impl Iterator<Item = ShardId> + use<> {
-        let is_in = |(_, from, to): &&Window| from <= range.end() && to > range.start();
-        let found: Vec<ShardId> = self.shards.iter().filter(is_in).map(|it| it.0).collect();
-        found.into_iter()
+    fn part(&self, series: &Series) -> Option<Part<'_, 's>> {
+        let (set, view) = self.scope.sets.get(series.set as usize)?;
+        Some(Part { set, view, guard: self.pins.get(series.set as usize)? })
     }
 
     /// The points of a field of a series whose times are in the range (nanoseconds), in blocks: blocks ascend, or descend if
@@ -117,7 +115,7 @@ impl<'s> Reader<'s> {
         range: RangeInclusive<i64>,
         is_descending: bool,
     ) -> Points<'r, 's> {
-        let mut shards: Vec<ShardId> = self.shards_of(&range).collect();
+        let mut shards: Vec<ShardId> = self.scope.shards_of(&range).collect();
         if !is_descending {
             shards.reverse();
         }
@@ -147,31 +145,15 @@ impl<'s> Reader<'s> {
         range: RangeInclusive<i64>,
         buckets: Option<Buckets>,
     ) -> Result<Vec<(i64, Summary)>> {
-        let mut sums = Sums::new(buckets, *range.start());
-        let Some(Part { set, view, guard }) = self.part(series) else { return Ok(sums.all) };
-        for shard in self.shards_of(&range) {
-            let key = (shard, series.id, field.id);
-            let mut stretches = Stretches::of((view, &set.pages, guard), key, &range)?;
-            for stretch in std::mem::take(&mut stretches.all) {
-                let whole = stretch.single().filter(|entry| {
-                    let is_inside = entry.from >= *range.start() && entry.to <= *range.end();
-                    is_inside && sums.is_one(entry.from, entry.to)
-                });
-                if let Some(summary) = whole.and_then(|entry| entry.summary()) {
-                    sums.add(summary);
-                } else if let Some(block) = stretches.read((&set.pages, guard), stretch, &range)? {
-                    sums.add_block(&block);
-                }
-            }
-        }
-        Ok(sums.all)
+        let all = self.scope.summaries(&self.pins, series, &[field.id], &range, buckets)?;
+        Ok(all.into_iter().next().unwrap_or_default())
     }
 }
 
 /// The points of a field of a series, block by block.
 #[derive(Debug)]
 pub struct Points<'r, 's> {
-    part: Option<&'r Part<'s>>,
+    part: Option<Part<'r, 's>>,
     /// The next one is the last.
     shards: Vec<ShardId>,
     series: u32,
@@ -179,7 +161,7 @@ pub struct Points<'r, 's> {
     range: RangeInclusive<i64>,
     is_descending: bool,
     /// Those of a shard; the next one is the last.
-    stretches: Stretches,
+    stretches: Stretches<'r>,
 }
 
 impl Points<'_, '_> {
@@ -191,7 +173,8 @@ impl Points<'_, '_> {
             }
             let Some(shard) = self.shards.pop() else { return Ok(None) };
             let key = (shard, self.series, self.field);
-            self.stretches = Stretches::of((view, &set.pages, guard), key, &self.range)?;
+            self.stretches =
+                Stretches::of((view, &set.pages, guard), key, &self.range, &mut Nears::default())?;
             if !self.is_descending {
                 self.stretches.all.reverse();
             }

@@ -11,49 +11,70 @@
 //! is. A chunk that nothing overlaps need not be decoded to know what it comes to.
 
 use crate::catalogue::{FieldId, SeriesId};
+use crate::codec::Times;
 use crate::error::Result;
 use crate::merge::merged;
 use crate::pages::Pages;
 use crate::rows::ShardId;
 use crate::segment::{Entry, Segment};
 use crate::set::View;
-use crate::value::Block;
+use crate::summary::Sums;
+use crate::value::{Block, places};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{mutant, spin};
+use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Points that are read together.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Stretch {
     /// Chunks, with the numbers of their segments: the oldest first.
-    chunks: Vec<(usize, Entry)>,
+    chunks: SmallVec<[(usize, Entry); 1]>,
     /// What heads have.
     head: Option<Block>,
 }
 
+/// Where the entries of a field ended in each segment of a shard: those of the next field are near.
+#[derive(Debug, Default)]
+pub(super) struct Nears {
+    places: SmallVec<[u32; 8]>,
+    none: u32,
+}
+
+impl Nears {
+    fn of(&mut self, segment: usize) -> &mut u32 {
+        if segment >= self.places.len() {
+            self.places.resize(segment + 1, 0);
+        }
+        self.places.get_mut(segment).unwrap_or(&mut self.none)
+    }
+}
+
 /// The stretches of a field of a series in a shard, ascending.
 #[derive(Debug, Default)]
-pub(super) struct Stretches {
-    segments: Vec<Arc<Segment>>,
+pub(super) struct Stretches<'v> {
+    segments: &'v [Arc<Segment>],
     pub(super) all: Vec<Stretch>,
 }
 
-impl Stretches {
+impl<'v> Stretches<'v> {
     /// Those that have points in a range of time.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage).
     pub(super) fn of(
-        (view, pages, guard): (&View, &Pages, &Guard),
+        (view, pages, guard): (&'v View, &Pages, &Guard),
         (shard, series, field): (ShardId, SeriesId, FieldId),
         range: &RangeInclusive<i64>,
+        nears: &mut Nears,
     ) -> Result<Self> {
-        let segments = view.segments.get(&shard).cloned().unwrap_or_default();
+        let segments = view.segments.get(&shard).map_or(&[][..], Vec::as_slice);
         let mut chunks: Vec<(usize, Entry)> = Vec::new();
         for (number, segment) in segments.iter().enumerate() {
             let found = &mut |entry| chunks.push((number, entry));
-            segment.entries((pages, guard), (series, field), range, found)?;
+            let near = nears.of(number);
+            segment.entries((pages, guard), (series, field), range, near, found)?;
         }
         // What was frozen came before what is active.
         let frozen = view.frozen.iter().map(|(head, _)| head);
@@ -85,11 +106,45 @@ impl Stretches {
     }
 }
 
+impl Stretches<'_> {
+    /// Adds what the points of a stretch come to, those in the range alone.
+    ///
+    /// # Errors
+    /// [`Error::Damage`](crate::Error::Damage).
+    pub(super) fn sum_up<'g>(
+        &mut self,
+        (pages, guard): (&'g Pages, &'g Guard),
+        at: usize,
+        range: &RangeInclusive<i64>,
+        (times, sums): (&mut Times<'g>, &mut Sums),
+    ) -> Result<()> {
+        let Some(stretch) = self.all.get_mut(at) else { return Ok(()) };
+        if let Some((number, entry)) = stretch.single() {
+            let is_inside = entry.from >= *range.start() && entry.to <= *range.end();
+            if is_inside
+                && sums.is_one(entry.from, entry.to)
+                && let Some(summary) = entry.summary()
+            {
+                sums.add(summary);
+            } else if let Some(segment) = self.segments.get(*number) {
+                let (times, values) = segment.columns((pages, guard), entry, times)?;
+                sums.add_points(times, &values, places(times, range));
+            }
+            return Ok(());
+        }
+        let stretch = std::mem::take(stretch);
+        if let Some(block) = self.read((pages, guard), stretch, range)? {
+            sums.add_block(&block);
+        }
+        Ok(())
+    }
+}
+
 impl Stretch {
     /// The one chunk that it is.
-    pub(super) fn single(&self) -> Option<&Entry> {
+    fn single(&self) -> Option<&(usize, Entry)> {
         match (&*self.chunks, &self.head) {
-            ([(_, entry)], None) => Some(entry),
+            ([chunk], None) => Some(chunk),
             _ => None,
         }
     }
@@ -117,17 +172,17 @@ fn stretches_of(chunks: &[(usize, Entry)], head: Option<Block>) -> Vec<Stretch> 
         rest = behind;
         let from = times.partition_point(|time| *time < first.from);
         if let Some(before) = part(taken..from) {
-            all.push(Stretch { chunks: Vec::new(), head: Some(before) });
+            all.push(Stretch { chunks: SmallVec::new(), head: Some(before) });
         }
         taken = times.partition_point(|time| *time <= to);
-        let mut chunks = cluster.to_vec();
+        let mut chunks: SmallVec<[(usize, Entry); 1]> = SmallVec::from_slice(cluster);
         if !mutant!("tsdb.read.order") {
             chunks.sort_by_key(|(number, entry)| (*number, entry.from));
         }
         all.push(Stretch { chunks, head: part(from..taken) });
     }
     if let Some(behind) = part(taken..times.len()) {
-        all.push(Stretch { chunks: Vec::new(), head: Some(behind) });
+        all.push(Stretch { chunks: SmallVec::new(), head: Some(behind) });
     }
     all
 }

@@ -3,10 +3,10 @@
 use super::entry::{ENTRY, Entry, Key};
 use super::{Info, chunk_seed, entry_place, seed_of};
 use crate::catalogue::{FieldId, SeriesId};
-use crate::codec;
+use crate::codec::{self, Times};
 use crate::error::{Error, Result};
 use crate::pages::Pages;
-use crate::value::Block;
+use crate::value::{Block, Column};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -78,12 +78,23 @@ impl Segment {
         Entry::decode(bytes, self.seed).ok_or_else(|| self.damage("an entry", page, within))
     }
 
-    /// The number of the first entry whose key is this, or behind.
+    /// The number of the first entry whose key is this, or behind. `near` is where it may be, or it is
+    /// a little behind; 0 if nobody knows.
     ///
     /// # Errors
     /// [`Error::Damage`].
-    fn lower_bound(&self, pages: &Pages, guard: &Guard, key: Key) -> Result<u32> {
+    fn lower_bound(&self, pages: &Pages, guard: &Guard, key: Key, near: u32) -> Result<u32> {
         let (mut from, mut to) = (0, self.info.entries);
+        // Steps that grow, as long as what is there is before it. The first is from the one before, which mostly is.
+        let (mut at, mut step) = (near.checked_sub(1).unwrap_or(to), 1);
+        while at < to {
+            if self.entry(pages, guard, at)?.key() < key {
+                (from, at) = (at + 1, at.saturating_add(step));
+                step = step.saturating_mul(2);
+            } else {
+                to = at;
+            }
+        }
         while from < to {
             let middle = from + (to - from) / 2;
             match self.entry(pages, guard, middle)?.key() < key {
@@ -94,7 +105,8 @@ impl Segment {
         Ok(from)
     }
 
-    /// The entries of a field of a series that have times in the range, ascending.
+    /// The entries of a field of a series that have times in the range, ascending. `near` is where those of a field before it
+    /// ended, or 0; it is then where these end.
     ///
     /// # Errors
     /// [`Error::Damage`].
@@ -103,9 +115,10 @@ impl Segment {
         (pages, guard): (&Pages, &Guard),
         (series, field): (SeriesId, FieldId),
         range: &RangeInclusive<i64>,
+        near: &mut u32,
         found: &mut impl FnMut(Entry),
     ) -> Result<()> {
-        let mut at = self.lower_bound(pages, guard, (series, field, *range.start()))?;
+        let mut at = self.lower_bound(pages, guard, (series, field, *range.start()), *near)?;
         // The one before may reach into the range.
         if let Some(before) = at.checked_sub(1) {
             let entry = self.entry(pages, guard, before)?;
@@ -121,6 +134,7 @@ impl Segment {
             found(entry);
             at += 1;
         }
+        *near = at;
         Ok(())
     }
 
@@ -149,5 +163,20 @@ impl Segment {
         let bytes = self.encoded(pages, guard, entry)?;
         let block = codec::decode(bytes, entry.count as usize, entry.field_type);
         block.ok_or_else(|| self.damage("a chunk", entry.page, entry.within))
+    }
+
+    /// The points of a chunk, whose times may be those that were decoded last.
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn columns<'g, 't>(
+        &self,
+        (pages, guard): (&'g Pages, &'g Guard),
+        entry: &Entry,
+        times: &'t mut Times<'g>,
+    ) -> Result<(&'t [i64], Column)> {
+        let bytes = self.encoded(pages, guard, entry)?;
+        let found = times.decode(bytes, entry.count as usize, entry.field_type);
+        found.ok_or_else(|| self.damage("a chunk", entry.page, entry.within))
     }
 }

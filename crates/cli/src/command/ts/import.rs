@@ -101,8 +101,14 @@ impl Imported<'_> {
             }
             let deadline = Instant::now() + STATEMENT_TIME_MAX;
             let all = usize::MAX;
-            let limits =
-                Limits { rows_max: 0, buckets_max: all, bytes_max: all, deadline, cancel: None };
+            let limits = Limits {
+                rows_max: 0,
+                buckets_max: all,
+                bytes_max: all,
+                deadline,
+                cancel: None,
+                threads_max: 1,
+            };
             let (database, policy) = (None, None);
             let now = self.now;
             let request =

@@ -34,6 +34,7 @@ fn look(query: &TsQuery, path: &Path) -> Outcome {
             bytes_max: usize::try_from(query.memory_max).unwrap_or(usize::MAX),
             deadline: Instant::now() + query.within,
             cancel: None,
+            threads_max: 0,
         },
     };
     let answers = influxql::run(&store, &request).map_err(|error| failure_of(&error, path))?;

@@ -1,0 +1,124 @@
+//! The tallies of the fields of one series, from what its chunks come to.
+//!
+//! All fields of a call are read at once: their chunks mostly have the same times. Whichever thread reads, it reads by what it
+//! has pinned itself.
+
+use super::ast::Cast;
+use super::budget::Fallible;
+use super::function::Function;
+use super::group::Member;
+use super::inputs::Stored;
+use super::interval::Interval;
+use super::plan::{Plan, Range};
+use super::tally::Tally;
+use super::time::TIME_MIN;
+use crate::catalogue::{FieldId, Series};
+use crate::read::{Scope, Summaries};
+use coreplane_pmem::SpaceGuard;
+
+/// The tallies of a field: each bucket that has any, ascending.
+pub(super) type Tallies = Vec<(i64, Tally)>;
+
+/// Fields, and the types that they are read as.
+pub(super) type Fields<'f> = [(&'f str, Cast)];
+
+/// Bytes of a tally.
+pub(super) const HELD: usize = size_of::<(i64, Tally)>();
+
+/// The fields of which tallies are wanted for a range: those of all calls that have it.
+pub(super) fn fields_of(plan: &Plan, range: Range) -> Vec<(&str, Cast)> {
+    let mut found = Vec::with_capacity(plan.calls().len());
+    for call in plan.calls() {
+        let of = match &call.function {
+            Function::Simple(_) => call,
+            Function::StepOf(_, inner) if matches!(inner.function, Function::Simple(_)) => inner,
+            _ => continue,
+        };
+        let field = (of.field.as_str(), of.kind);
+        if plan.range_before(call.buckets_before()) == range && !found.contains(&field) {
+            found.push(field);
+        }
+    }
+    found
+}
+
+/// Where a thread reads, and which times.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'r, 's> {
+    /// The scope.
+    pub(super) scope: &'r Scope<'s>,
+    /// What the thread has pinned of it.
+    pub(super) pins: &'r [SpaceGuard<'s>],
+    /// The times; the start is not behind the end.
+    pub(super) range: Range,
+    /// The buckets.
+    pub(super) interval: Option<Interval>,
+}
+
+/// A series whose points are all wanted, and the numbers of fields; those that the measurement does not have are none.
+pub(super) struct Direct<'m> {
+    /// The measurement.
+    pub(super) of: &'m Stored,
+    series: &'m Series,
+    fields: Vec<Option<FieldId>>,
+}
+
+/// A member of a group as such a series. None if points must be looked at one by one: there is a filter, or a field is read as
+/// another type, or it is no series.
+pub(super) fn direct<'m>(member: &'m Member<'_>, fields: &Fields<'_>) -> Option<Direct<'m>> {
+    let Member::Stored(of, series, None) = member else { return None };
+    let number = |(name, kind): &(&str, Cast)| match of.fields.get(*name) {
+        None => Some(None),
+        Some(field) => (*kind == Cast::Type(field.field_type)).then_some(Some(field.id)),
+    };
+    let fields = fields.iter().map(number).collect::<Option<Vec<_>>>()?;
+    Some(Direct { of, series, fields })
+}
+
+impl Direct<'_> {
+    /// Its tallies, by fields. `most` is asked whether a field may have so many buckets, before they are made.
+    ///
+    /// # Errors
+    /// Those of `most`, and what the reader says.
+    pub(super) fn tallies(
+        &self,
+        reading: Reading<'_, '_>,
+        member: u32,
+        most: &dyn Fn(usize) -> Fallible<()>,
+    ) -> Fallible<Vec<Tallies>> {
+        let Reading { scope, pins, mut range, interval } = reading;
+        let there: Vec<FieldId> = self.fields.iter().copied().flatten().collect();
+        let read = |range: Range, buckets| {
+            let range = range.start..=range.end;
+            let found = scope.summaries(pins, self.series, &there, &range, buckets);
+            found.map_err(|it| it.to_string())
+        };
+        if let Some(interval) = interval {
+            let count =
+                |it: Range| interval.count(interval.start(it.start), interval.start(it.end));
+            if range.start == TIME_MIN {
+                // No beginning: that of the points counts.
+                let whole = read(range, None)?;
+                let ends = |it: &Summaries| {
+                    it.first().map(|(_, it)| Range { start: it.first.0, end: it.last.0 })
+                };
+                let ends: Vec<Range> = whole.iter().filter_map(ends).collect();
+                ends.iter().try_for_each(|it| most(count(*it)))?;
+                let start = ends.iter().map(|it| it.start).min();
+                let end = ends.iter().map(|it| it.end).max();
+                let (Some(start), Some(end)) = (start, end) else {
+                    return Ok(vec![Vec::new(); self.fields.len()]);
+                };
+                range = Range { start, end };
+            } else if !there.is_empty() {
+                most(count(range))?;
+            }
+        }
+        let mut found = read(range, interval.map(Interval::buckets))?.into_iter();
+        let tallies = |field: &Option<FieldId>| {
+            let found = field.and_then(|_| found.next()).unwrap_or_default();
+            found.into_iter().map(|(start, it)| (start, Tally::from(it, member))).collect()
+        };
+        Ok(self.fields.iter().map(tallies).collect())
+    }
+}

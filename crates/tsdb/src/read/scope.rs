@@ -1,0 +1,92 @@
+//! What all threads of a query read: one view of each queue set, whoever reads it.
+//!
+//! A [`Scope`] can be shared, and the pins that keep its pages cannot: each thread has its own ([`Scope::pin`]). The pages stay
+//! because the [`Reader`](super::Reader) that has the scope was pinned before the views were taken, and outlives the threads.
+
+use super::source::{Nears, Stretches};
+use crate::catalogue::{FieldId, Series};
+use crate::codec::Times;
+use crate::error::Result;
+use crate::names::Names;
+use crate::rows::ShardId;
+use crate::set::{Set, View};
+use crate::summary::{Buckets, Summary, Sums};
+use coreplane_pmem::SpaceGuard;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// A shard, and the time that it has: from, and before.
+pub(crate) type Window = (ShardId, i64, i64);
+
+/// What a thread has pinned: each queue set.
+pub(crate) type Pins<'s> = Vec<SpaceGuard<'s>>;
+
+/// What the points of a field come to, for each bucket that has any, ascending.
+pub(crate) type Summaries = Vec<(i64, Summary)>;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Scope<'s> {
+    pub(super) names: &'s Names,
+    pub(super) database: u32,
+    pub(super) sets: Vec<(&'s Set, Arc<View>)>,
+    /// The shards of its policy, ascending.
+    pub(super) shards: Vec<Window>,
+}
+
+impl<'s> Scope<'s> {
+    /// Pins all queue sets for this thread.
+    pub(crate) fn pin(&self) -> Pins<'s> {
+        self.sets.iter().map(|(set, _)| set.pages.space().pin()).collect()
+    }
+
+    /// The shards that have time of the range.
+    pub(super) fn shards_of(&self, range: &RangeInclusive<i64>) -> impl Iterator<Item = ShardId> {
+        let (start, end) = (*range.start(), *range.end());
+        let is_in = move |(_, from, to): &&Window| *from <= end && *to > start;
+        self.shards.iter().filter(is_in).map(|it| it.0)
+    }
+
+    /// What the points of each of these fields of a series come to: [`Reader::summaries`](super::Reader::summaries). Fields
+    /// that ascend are found sooner. Chunks of several fields that have the same times have them decoded once.
+    ///
+    /// # Errors
+    /// [`Error::Damage`](crate::Error::Damage).
+    pub(crate) fn summaries(
+        &self,
+        pins: &[SpaceGuard<'_>],
+        series: &Series,
+        fields: &[FieldId],
+        range: &RangeInclusive<i64>,
+        buckets: Option<Buckets>,
+    ) -> Result<Vec<Summaries>> {
+        let mut sums: Vec<Sums> =
+            fields.iter().map(|_| Sums::new(buckets, *range.start())).collect();
+        let at = series.set as usize;
+        if let (Some((set, view)), Some(guard)) = (self.sets.get(at), pins.get(at)) {
+            let mut stretches: Vec<Stretches<'_>> = Vec::with_capacity(fields.len());
+            for shard in self.shards_of(range) {
+                stretches.clear();
+                let mut nears = Nears::default();
+                for field in fields {
+                    let key = (shard, series.id, *field);
+                    stretches.push(Stretches::of(
+                        (view, &set.pages, guard),
+                        key,
+                        range,
+                        &mut nears,
+                    )?);
+                }
+                let longest = stretches.iter().map(|it| it.all.len()).max().unwrap_or(0);
+                let mut times = Times::default();
+                // Side by side, since the chunks of a time mostly have the same times.
+                for at in 0..longest {
+                    for (of, sums) in stretches.iter_mut().zip(&mut sums) {
+                        of.sum_up((&set.pages, guard), at, range, (&mut times, sums))?;
+                    }
+                }
+            }
+        }
+        Ok(sums.into_iter().map(|it| it.all).collect())
+    }
+}
