@@ -10,6 +10,7 @@ use crate::volume::layout::{Geometry, Identity};
 use coreplane_pmem::{MediaChoice, Pool, Space};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -19,14 +20,20 @@ fn partition_path(path: &Path, partition: u32) -> PathBuf {
     path.join(format!("q{partition}"))
 }
 
+const SECTOR_LENS: RangeInclusive<u32> = 1 << 10..=1 << 16;
+
 pub(super) fn geometry_of(options: &Options) -> Result<Geometry> {
     let sector_len = options.sector_len;
     let sectors = options.size.div_ceil(u64::from(sector_len.max(1)));
-    if !(1 << 10..=1 << 16).contains(&sector_len) || !sector_len.is_power_of_two() || sectors == 0 {
+    if !SECTOR_LENS.contains(&sector_len) || !sector_len.is_power_of_two() {
         return Err(Error::Partitions(format!(
-            "a disk of {} bytes in sectors of {sector_len} cannot be",
-            options.size
+            "a sector of {sector_len} bytes: it has a power of two of them, {} to {}",
+            SECTOR_LENS.start(),
+            SECTOR_LENS.end()
         )));
+    }
+    if sectors == 0 {
+        return Err(Error::Partitions("a disk of 0 bytes: it has at least one sector".to_owned()));
     }
     if !(1..=PARTITIONS_MAX).contains(&options.partitions) {
         let given = options.partitions;
