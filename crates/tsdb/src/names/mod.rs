@@ -6,6 +6,10 @@
 //!
 //! *Fence, then publish*: the catalogue changes when the log is durable. Those who make names wait for each other, and nobody
 //! else for them.
+//!
+//! A change that is logged and is impossible (a fault of this program: what is drawn can be applied) changes nothing, as it is
+//! made and in each replay alike, and holds up nothing behind it: its caller gets an error, and each opening says it as damage.
+//! (A log that is damaged is refused as a whole: what is of its lost records would count as dropped.)
 
 mod devices;
 mod draft;
@@ -28,6 +32,8 @@ pub(crate) struct Names {
     log: Mutex<Log>,
     catalogue: RwLock<Catalogue>,
     devices: Mutex<Devices>,
+    /// Changes that were logged and are impossible, as they were found at the opening.
+    refused: Vec<String>,
 }
 
 /// Bytes of history from which the log is written anew.
@@ -40,23 +46,26 @@ impl Names {
             log: Mutex::new(Log::new(Role::Catalogue)),
             catalogue: RwLock::new(Catalogue::new(Limits { series_max, ..Limits::default() })),
             devices: Mutex::new(Devices::new(policy, sets)),
+            refused: Vec::new(),
         }
     }
 
     /// Finds them again by `recover`, which shows the records of their log.
     ///
     /// # Errors
-    /// That of `recover`; [`Error::Damage`].
+    /// That of `recover`; [`Error::Damage`] of a record whose bytes are none.
     pub(crate) fn recover(
         &mut self,
         recover: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Log>,
     ) -> Result<()> {
-        let catalogue = self.catalogue.get_mut();
+        let (catalogue, refused) = (self.catalogue.get_mut(), &mut self.refused);
         let mut visit = |bytes: &[u8]| {
             let damage = || Error::Damage("a record of the catalogue".to_owned());
             let mut rest = bytes;
             while let Some((change, behind)) = next_change(rest) {
-                catalogue.apply(change)?;
+                if let Err(error) = catalogue.apply(change) {
+                    refused.push(error.to_string());
+                }
                 rest = behind;
             }
             if rest.is_empty() { Ok(()) } else { Err(damage()) }
@@ -65,6 +74,11 @@ impl Names {
         let devices = self.devices.get_mut();
         catalogue.all_series().for_each(|series| devices.note(series));
         Ok(())
+    }
+
+    /// What the log has that cannot be, as it was found at the opening.
+    pub(crate) fn refused(&self) -> &[String] {
+        &self.refused
     }
 
     /// The paper's table of queue sets.
@@ -125,20 +139,21 @@ impl Names {
             appended += count + usize::from(mutant!("tsdb.drop.forgotten"));
             Ok(())
         });
-        if mutant!("tsdb.names.early") {
-            self.apply(changes, appended)?;
+        let applied = if mutant!("tsdb.names.early") {
+            let applied = self.apply(changes, appended);
             log.fence(pages)?;
+            applied
         } else {
             log.fence(pages)?;
-            self.apply(changes, appended)?;
-        }
+            self.apply(changes, appended)
+        };
         log.mark(pages);
         if is_drop {
             let (catalogue, mut devices) = (self.read(), spin::lock(&self.devices));
             let series = catalogue.all_series().map(|it| (&*it.key, it.set));
             devices.note_drop(catalogue.series_count(), series);
         }
-        outcome?;
+        outcome.and(applied)?;
         let is_history = log.bytes > HISTORY + 2 * log.checkpoint_bytes;
         if (is_history && self.read().garbage_bytes() > log.bytes / 2) || log.is_sparse(pages) {
             self.write_anew(&mut log, pages)?;
@@ -148,7 +163,8 @@ impl Names {
 
     fn apply(&self, changes: Vec<Change>, count: usize) -> Result<()> {
         let mut catalogue = spin::write(&self.catalogue);
-        changes.into_iter().take(count).try_for_each(|change| catalogue.apply(change))
+        let applied = changes.into_iter().take(count).map(|change| catalogue.apply(change));
+        applied.fold(Ok(()), |before, it| before.and(it))
     }
 
     fn write_anew(&self, log: &mut Log, pages: &Pages) -> Result<()> {
@@ -256,5 +272,37 @@ mod tests {
             dropped.expect("a drop");
             assert_eq!((devices(), names.read().series_count()), (0, 0));
         }
+    }
+
+    #[test]
+    fn what_is_logged_and_impossible_changes_nothing_and_holds_up_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = Pages::options((1, 0, 1), 1 << 20, 4096, MediaChoice::Auto);
+        let path = directory.path().join("pool");
+        let pool = Pool::create(&path, &options).expect("a pool");
+        let pages = Pages::open(pool, true).expect("pages").0;
+        let names = Names::new(1 << 20, Policy::Rate, 1);
+        let database = |id, name: &str| Change::Database { id, name: name.into() };
+        // The second has a number that is given already.
+        let drawn = names.change(&pages, |draft| {
+            draft.push([database(0, "a"), database(0, "twice"), database(1, "b")]);
+            Ok(())
+        });
+        assert!(matches!(drawn, Err(Error::Damage(_))), "{drawn:?}");
+        let made = names.change(&pages, |draft| {
+            draft.push(draft.catalogue.database_changes("c")?);
+            Ok(())
+        });
+        made.expect("a database");
+        let found = |names: &Names| ["a", "twice", "b", "c"].map(|it| names.read().database(it));
+        let before = found(&names);
+        assert!(matches!(before, [Some(0), None, Some(1), Some(2)]), "{before:?}");
+        drop((names, pages));
+        let pool = Pool::open(&path, &coreplane_pmem::OpenOptions { media: MediaChoice::Auto });
+        let mut opening = crate::set::Opening::new(pool.expect("the pool"), false).expect("pages");
+        let mut again = Names::new(1 << 20, Policy::Rate, 1);
+        again.recover(|visit| opening.log(Role::Catalogue, 0, visit)).expect("names");
+        assert_eq!((found(&again), again.refused().len()), (before, 1));
+        assert!(again.refused()[0].contains("database 0 is made"), "{:?}", again.refused());
     }
 }

@@ -166,7 +166,8 @@ impl Store {
 
     /// What was durable once and was found to be damaged when the store was opened.
     pub fn damage(&self) -> impl Iterator<Item = &str> {
-        self.shared.sets.iter().flat_map(|set| set.damage.iter().map(String::as_str))
+        let of_sets = self.shared.sets.iter().flat_map(|set| &set.damage);
+        self.shared.names.refused().iter().chain(of_sets).map(String::as_str)
     }
 }
 
