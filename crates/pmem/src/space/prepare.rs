@@ -11,7 +11,7 @@
 //!
 //! So whoever is about to fill a page has it written with zeroes first, in the background: on ext4
 //! that halves the time of a sync, and makes those of large batches a third as long
-//! (`docs/measurements`). The bytes of a free page are nobody's, so that a crash at any moment
+//! (`docs/measurements/server`). The bytes of a free page are nobody's, so that a crash at any moment
 //! loses nothing; and nothing here is ever needed for durability.
 //!
 //! A page that was filled so once has its blocks written for good, but not its folios: memory may
