@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use crate::point::SeriesKey;
     use crate::value::FieldType;
-    use coreplane_pmem::{MediaChoice, Pool};
+    use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 
     #[test]
     fn devices_of_dropped_series_are_forgotten() {
@@ -298,10 +298,17 @@ mod tests {
         let before = found(&names);
         assert!(matches!(before, [Some(0), None, Some(1), Some(2)]), "{before:?}");
         drop((names, pages));
-        let pool = Pool::open(&path, &coreplane_pmem::OpenOptions { media: MediaChoice::Auto });
-        let mut opening = crate::set::Opening::new(pool.expect("the pool"), false).expect("pages");
+        let options = OpenOptions { media: MediaChoice::Auto };
+        let pool = Pool::open(&path, &options).expect("the pool");
+        let (pages, used) = Pages::open(pool, false).expect("pages");
+        let mut recovery = pages.space().recovery().expect("the first");
+        let list = used.iter().filter(|(_, it)| it.role == Role::Catalogue);
+        let list = list.map(|(page, it)| (it.number, *page)).collect();
         let mut again = Names::new(1 << 20, Policy::Rate, 1);
-        again.recover(|visit| opening.log(Role::Catalogue, 0, visit)).expect("names");
+        let place = (&pages, &mut recovery);
+        again
+            .recover(|visit| Ok(Log::recover(place, Role::Catalogue, list, 0, visit)?.log))
+            .expect("names");
         assert_eq!((found(&again), again.refused().len()), (before, 1));
         assert!(again.refused()[0].contains("database 0 is made"), "{:?}", again.refused());
     }
