@@ -223,6 +223,12 @@ impl Batch {
         Ok(())
     }
 
+    /// Takes all changes out; keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
     /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -249,7 +255,9 @@ mod tests {
         assert_eq!(found, all);
         assert_eq!((batch.len(), batch.bytes_len(), batch.only()), (3, 7, None));
         assert_eq!(batch.get(1), Some(ChangeRef::Delete { key: b"ab" }));
-        assert_eq!(Batch::new().delete(b"k").only(), Some(ChangeRef::Delete { key: b"k" }));
+        batch.clear();
+        assert_eq!((batch.is_empty(), batch.bytes_len()), (true, 0));
+        assert_eq!(batch.delete(b"k").only(), Some(ChangeRef::Delete { key: b"k" }));
     }
 
     #[test]

@@ -141,6 +141,14 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
+    /// The engine keeps its keys in no order, so that it has no ranges of them.
+    #[error(
+        "{engine} keeps its keys in no order: ranges and prefixes need an engine that is ordered"
+    )]
+    NotOrdered {
+        /// The engine.
+        engine: &'static str,
+    },
     /// An error of the operating system.
     #[error("{context}: {source}")]
     Io {
@@ -162,6 +170,7 @@ impl Error {
             | Self::HistoryGone { .. }
             | Self::OutOfRange { .. }
             | Self::Unsupported { .. }
+            | Self::NotOrdered { .. }
             | Self::ReadOnly => Remedy::FixInput,
             Self::NoSpace { .. } => Remedy::FreeSpace,
             Self::Installing | Self::NotLeader { .. } | Self::Indeterminate | Self::Busy => {

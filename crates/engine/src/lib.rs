@@ -108,6 +108,37 @@ pub enum Expected<'a> {
     Sequence(u64),
 }
 
+impl<'a> From<&'a [u8]> for Expected<'a> {
+    fn from(value: &'a [u8]) -> Self {
+        Self::Value(value)
+    }
+}
+
+impl<'a, const LEN: usize> From<&'a [u8; LEN]> for Expected<'a> {
+    fn from(value: &'a [u8; LEN]) -> Self {
+        Self::Value(value)
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Expected<'a> {
+    fn from(value: &'a Vec<u8>) -> Self {
+        Self::Value(value)
+    }
+}
+
+impl<'a> From<&'a str> for Expected<'a> {
+    fn from(value: &'a str) -> Self {
+        Self::Value(value.as_bytes())
+    }
+}
+
+/// What a read has answered: a value, or that there is none.
+impl<'a> From<Option<&'a [u8]>> for Expected<'a> {
+    fn from(value: Option<&'a [u8]>) -> Self {
+        value.map_or(Self::Absent, Self::Value)
+    }
+}
+
 /// What [`Engine::modify`] does with the record that it showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mutation {

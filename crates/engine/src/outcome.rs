@@ -5,6 +5,17 @@ use crate::{Completion, Engine};
 use crate::{Result, Ticket};
 
 /// What a write did.
+///
+/// A write that was refused is no error, and easily overlooked. So the compiler warns of an outcome that nobody looks at:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use coreplane_engine::{Engine, Result, WriteOptions};
+/// fn claim(engine: &dyn Engine) -> Result<()> {
+///     engine.insert(b"owner", b"me", &WriteOptions::default())?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a write may have been refused: `Outcome` says what came of it"]
 pub enum Outcome {
@@ -59,6 +70,11 @@ impl Outcome {
             Self::NotNewer(sequence, _) => Self::NotNewer(sequence, ticket),
             Self::Kept(_) => Self::Kept(ticket),
         }
+    }
+
+    /// True if the write was made.
+    pub fn is_written(&self) -> bool {
+        matches!(self, Self::Written(_))
     }
 
     /// What was written, if anything was.

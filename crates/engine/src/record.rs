@@ -3,6 +3,7 @@
 use crate::Ticket;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Milliseconds since 1970-01-01 00:00 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +18,13 @@ impl UnixMillis {
         let since =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The time that is so much later; the last that there is, if that is beyond it.
+    #[must_use]
+    pub fn after(self, delay: Duration) -> Self {
+        let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(delay))
     }
 }
 
@@ -101,5 +109,17 @@ impl<'a> Value<'a> {
                 }) && rest.is_empty()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_time_has_an_end() {
+        assert_eq!(UnixMillis(7).after(Duration::from_secs(1)), UnixMillis(1007));
+        assert_eq!(UnixMillis(7).after(Duration::MAX), UnixMillis(u64::MAX));
+        assert_eq!(UnixMillis(u64::MAX).after(Duration::from_millis(1)), UnixMillis(u64::MAX));
     }
 }
