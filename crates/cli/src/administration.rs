@@ -2,10 +2,11 @@
 
 use crate::failure::code_of;
 use crate::json;
-use coreplane::{
-    Ack, CopyOptions, DamageSummary, Doing, Done, KeyRange, Loss, MatrixFacts, MatrixStore,
-    MemberState, Position, Progress, Remedy, Scrubbed, Work,
+use coreplane::admin::{
+    CopyOptions, DamageSummary, Doing, Done, KeyRange, Loss, MatrixFacts, MatrixStore, MemberState,
+    Position, Progress, Scrubbed, Work,
 };
+use coreplane::{Ack, Remedy};
 use coreplane_server::Administration;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

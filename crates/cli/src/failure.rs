@@ -75,7 +75,7 @@ pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
         return "`coreplane matrix scrub` writes what is damaged anew from a peer; `coreplane matrix retire` takes a \
                 device out, and `coreplane matrix replace --fresh` makes another in its place";
     }
-    match coreplane::engine_at(path) {
+    match coreplane::admin::engine_at(path) {
         Some(coreplane::EngineChoice::Bptree) => {
             "a pool of bptree is not repaired; what is sound in it can be read"
         }

@@ -3,7 +3,8 @@
 use crate::arguments::{NewPool, Paths, Pool};
 use crate::failure::Failure;
 use crate::terms;
-use coreplane::{Position, Store, StoreConfig};
+use coreplane::admin::Position;
+use coreplane::{Store, StoreConfig};
 use std::path::{Path, PathBuf};
 
 impl Pool {

@@ -1,6 +1,6 @@
 //! Bars for long work, on the standard error, where a person sees it.
 
-use coreplane::Progress;
+use coreplane::admin::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar that shows nothing if nobody looks (the standard error is no terminal).

@@ -119,7 +119,7 @@ fn nodes_have_as_many_entries_as_was_asked_for_those_of_a_group_that_is_added_to
     let matrix = place.created("m", &[&asked[..], &["32", "--matrix", "1x2"]].concat())?;
     matrix.expect(0, &["matrix", "add-group"])?;
     for device in ["g0d0", "g0d1", "g1d0", "g1d1"] {
-        assert_eq!(coreplane::fan_out_at(&matrix.path.join(device)), Some(32), "{device}");
+        assert_eq!(coreplane::admin::fan_out_at(&matrix.path.join(device)), Some(32), "{device}");
     }
     let usual = place.created("usual", &asked[..4])?;
     let info = usual.expect(0, &["info", "--json"])?;

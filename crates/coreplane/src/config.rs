@@ -1,6 +1,7 @@
 //! What is asked for.
 
 use crate::Store;
+use crate::db::Db;
 use crate::matrix::MatrixShape;
 use coreplane_engine::{Durability, Result};
 use coreplane_mkvs::{Ack, Prototype, ReadPath, WritePath};
@@ -306,6 +307,31 @@ impl StoreConfig {
             return self.open();
         }
         self.create()
+    }
+
+    /// As [`StoreConfig::create`]: the store as a map ([`Db`]).
+    ///
+    /// # Errors
+    /// As [`StoreConfig::create`].
+    pub fn create_db(&self) -> Result<Db> {
+        Db::of(self, self.create()?)
+    }
+
+    /// As [`StoreConfig::open`]: the store as a map ([`Db`]).
+    ///
+    /// # Errors
+    /// As [`StoreConfig::open`]; [`coreplane_engine::Error::Unusable`] of one device of a matrix, whose peers would not have
+    /// what is written to it.
+    pub fn open_db(&self) -> Result<Db> {
+        Db::of(self, self.open()?)
+    }
+
+    /// As [`StoreConfig::open_or_create`]: the store as a map ([`Db`]).
+    ///
+    /// # Errors
+    /// As [`StoreConfig::create_db`] and [`StoreConfig::open_db`].
+    pub fn open_or_create_db(&self) -> Result<Db> {
+        Db::of(self, self.open_or_create()?)
     }
 }
 

@@ -1,49 +1,72 @@
-//! Coreplane as a library: one configuration opens any store.
+//! Coreplane as a library: a map on persistent memory, every write of which is durable when it returns.
 //!
-//! A store is an [`Engine`] over a pool, and a pool is a file on some medium. Which engine, which
-//! medium, where the index lies and when a write is durable are five words in a [`StoreConfig`];
-//! what comes back is a [`Store`]: an `Arc<dyn StorageEngine>`, and the facts about what it rests on.
-//!
-//! ```no_run
-//! use coreplane::{Engine, StoreConfig, WriteOptions};
-//!
-//! # fn main() -> coreplane::Result<()> {
-//! let store = StoreConfig::at("/dev/shm/greetings.pool").size(1 << 30).open_or_create()?;
-//! store.engine().put(b"greeting", b"hello", &WriteOptions::default())?;
-//! println!("a power cut would lose {}", store.power_cut_loses());
-//! store.close()?;
-//! # Ok(())
-//! # }
 //! ```
+//! use coreplane::{Db, EngineChoice};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! let path = "/dev/shm/people.pool";
+//! # let path = &dir.path().join("people.pool");
+//! # let small = coreplane::StoreConfig::at(path).engine(EngineChoice::Bptree).size(16 << 20);
+//! # small.create_db()?.close()?;
+//! let db = Db::open_or_create(path, EngineChoice::Bptree)?;
+//! db.put("user:1", "Ada")?; // durable when it returns
+//! assert_eq!(db.get("user:1")?.as_deref(), Some(&b"Ada"[..]));
+//! assert!(!db.put_if_absent("user:1", "Bob")?.is_written()); // there is somebody already
+//! db.batch().put("user:2", "Grace").delete("user:1").commit()?; // both or neither
+//! for entry in db.prefix("user:")? {
+//!     let (key, value) = entry?;
+//!     println!("{} is {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`Db`] is a handle for any number of threads. Under it lies a pool, a file on some medium, or a directory with a
+//! pool for each device of a matrix. Which engine, which medium, how large, and when a write is durable is said with a
+//! [`StoreConfig`]:
+//!
+//! | engine | its keys | for |
+//! |---|---|---|
+//! | [`EngineChoice::Scmkv`] | in no order: `range` and `prefix` are an error | the fastest reads and writes of single keys |
+//! | [`EngineChoice::Bptree`] | in order | ranges and prefixes |
+//! | [`EngineChoice::Map`] | in order | snapshots, by [`Engine::snapshots`] |
+//! | any of them, with [`StoreConfig::matrix`] | as its devices | a store that goes on when a device is lost |
+//!
+//! Programs to begin with are in `examples/`: `first_steps`, `counter`, `ordered_index`, `device_loss`.
 //!
 //! # What holds
 //!
 //! - A write that returned is as durable as [`StoreConfig::durability`] says, on the medium that
-//!   [`Store::medium`] names. [`Store::power_cut_loses`] is both together, in words.
+//!   [`Db::medium`] names. [`Db::power_cut_loses`] is both together, in words.
 //! - A pool is open once: a second opener, in this process or another, gets an error.
-//! - A store that is dropped without [`Store::close`] loses nothing; its next open recovers.
+//! - A store that is not closed, since its process was killed, loses nothing; its next open recovers.
+//! - Bad input, a full pool and damage are errors, each with what to do about it ([`Error::remedy`]), never a panic.
+//!
+//! # Below
+//!
+//! [`Db`] is made of the contract that every engine keeps, [`Engine`] and the traits beside it: tickets, snapshots,
+//! sequences, records in place. [`Store`] is an engine and the facts about what it rests on; [`admin`] is what looks
+//! after it.
 
+pub mod admin;
 mod admin_job;
 mod config;
+mod db;
 mod geometry;
 mod lost_ranges;
 mod matrix;
 mod store;
 
-pub use admin_job::{Doing, Done, Failed, MatrixFacts, MatrixStatus, MatrixStore, Work};
 pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};
 pub use coreplane_engine::{
-    Batch, Completion, Deferred, Durability, Engine, Entry, Error, Expected, KeyRange, Mutation,
-    Outcome, Progress, Record, Remedy, Repairable, Replicated, Result, Stats, StorageEngine,
-    UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
+    Batch, Change, ChangeRef, Clear, Completion, Deferred, DeviceStats, Durability,
+    DurableListener, Engine, Entry, Error, Expected, Found, GroupStats, Horizon, Latency, Limits,
+    Mutation, Ordered, Outcome, Record, Remedy, Result, Snapshot, Snapshots, Stats, StorageEngine,
+    Ticket, UnixMillis, Value, Visibility, WriteOptions, Written,
 };
-pub use coreplane_mkvs::{
-    Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, MemberState, Position, Prototype,
-    ReadPath, Scrubbed, WritePath, is_own_key,
-};
+pub use coreplane_mkvs::{Ack, Prototype, ReadPath, WritePath};
 pub use coreplane_mvcc::MapKind;
 pub use coreplane_pmem::{MediaChoice, Medium};
-pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
-pub use geometry::{pool_fan_out as fan_out_at, pool_page_size as page_size_at};
+pub use coreplane_scmkv::Placement;
+pub use db::{Db, Iter, Range, WriteBatch};
 pub use matrix::MatrixShape;
-pub use store::{Store, pool_engine as engine_at};
+pub use store::Store;

@@ -299,7 +299,7 @@ impl Store {
     }
 
     /// True if it is a single device of a matrix, which is not to be written to by itself: its peers would not
-    /// have it. Some of its records are the matrix's own ([`is_own_key`](crate::is_own_key)).
+    /// have it. Some of its records are the matrix's own ([`is_own_key`](crate::admin::is_own_key)).
     pub fn is_device(&self) -> bool {
         self.pooled.is_some() && coreplane_mkvs::is_device(&*self.engine)
     }

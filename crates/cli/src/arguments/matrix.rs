@@ -3,7 +3,7 @@
 use super::{Behind, Pool};
 use crate::terms;
 use clap::{Args, Subcommand};
-use coreplane::Position;
+use coreplane::admin::Position;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Matrix {

@@ -47,10 +47,14 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
         "key_len_max": limits.key_len_max,
         "value_len_max": limits.value_len_max,
     });
-    if let (Some(facts), Some(bytes)) = (facts.as_object_mut(), coreplane::page_size_at(path)) {
+    if let (Some(facts), Some(bytes)) =
+        (facts.as_object_mut(), coreplane::admin::page_size_at(path))
+    {
         facts.insert("page_bytes".to_owned(), bytes.into());
     }
-    if let (Some(facts), Some(entries)) = (facts.as_object_mut(), coreplane::fan_out_at(path)) {
+    if let (Some(facts), Some(entries)) =
+        (facts.as_object_mut(), coreplane::admin::fan_out_at(path))
+    {
         facts.insert("fan_out".to_owned(), entries.into());
     }
     if let (Some(facts), Some(matrix)) = (facts.as_object_mut(), store.matrix()) {

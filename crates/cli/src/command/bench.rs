@@ -137,10 +137,10 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
         "medium": store.medium().name,
         "index": store.index(),
     });
-    if let Some(bytes) = bench.pool.pool.as_deref().and_then(coreplane::page_size_at) {
+    if let Some(bytes) = bench.pool.pool.as_deref().and_then(coreplane::admin::page_size_at) {
         context["page_bytes"] = bytes.into();
     }
-    if let Some(entries) = bench.pool.pool.as_deref().and_then(coreplane::fan_out_at) {
+    if let Some(entries) = bench.pool.pool.as_deref().and_then(coreplane::admin::fan_out_at) {
         context["fan_out"] = entries.into();
     }
     if let Some(matrix) = store.matrix() {

@@ -41,7 +41,7 @@ fn open_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> 
     if Pool::kind_at(path).is_ok_and(|kind| kind == WalBaseline::KIND) {
         return Ok(Box::new(WalBaseline::open_pool(path, media, &wal).map_err(failed)?));
     }
-    let kind = match (coreplane::engine_at(path), serve.cluster.replica_map) {
+    let kind = match (coreplane::admin::engine_at(path), serve.cluster.replica_map) {
         (Some(coreplane::EngineChoice::Map(kind)), _) | (_, ReplicaMapKind::Map(kind)) => kind,
         (_, ReplicaMapKind::Wal | ReplicaMapKind::WalPool) => MapKind::List,
     };

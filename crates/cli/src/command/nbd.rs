@@ -142,7 +142,7 @@ fn verify(pool: &NbdPool) -> Outcome {
     let disk = open(pool)?;
     let bar = Bar::new("verify", 0, false);
     let found = disk.verify(&mut |done, total| {
-        bar.show(coreplane::Progress { stage: "verify", done, total });
+        bar.show(coreplane::admin::Progress { stage: "verify", done, total });
     });
     drop(bar);
     let found = found.map_err(|error| failure_of(&error, &pool.pool))?;

@@ -79,7 +79,7 @@ pub(crate) fn dump(dump: &Dump) -> Outcome {
     let is_device = store.is_device();
     let done = each_record(&**store.engine(), &mut |entry| {
         bar.advance(1);
-        if is_device && coreplane::is_own_key(entry.key) {
+        if is_device && coreplane::admin::is_own_key(entry.key) {
             return Ok(true);
         }
         json::write_line(&mut out, &json::entry(entry, false))?;

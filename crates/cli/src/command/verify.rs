@@ -6,7 +6,8 @@ use crate::json;
 use crate::pool::expect_pool;
 use crate::progress::Bar;
 use crate::terms;
-use coreplane::{Fate, Finding, Store, VerifyReport};
+use coreplane::Store;
+use coreplane::admin::{Fate, Finding, VerifyReport};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 

@@ -1,0 +1,21 @@
+//! Looking after a store: what an application that reads and writes never needs.
+//!
+//! - A [`MatrixStore`], from [`Store::matrix`](crate::Store::matrix): how each device is, and the [`Work`] that replaces,
+//!   retires and adds devices or scrubs them, while everybody reads and writes.
+//! - [`Repairable`], which every engine is: `verify`, `scrub`, ranges of keys that were lost.
+//! - The repair of a damaged pool, by [`StoreConfig::repair`](crate::StoreConfig::repair): each [`Finding`] and its
+//!   [`Fate`].
+//! - What a pool says of itself without being opened: [`engine_at`], [`page_size_at`], [`fan_out_at`].
+
+pub use crate::admin_job::{Doing, Done, Failed, MatrixFacts, MatrixStatus, MatrixStore, Work};
+pub use crate::geometry::{pool_fan_out as fan_out_at, pool_page_size as page_size_at};
+pub use crate::store::pool_engine as engine_at;
+pub use coreplane_engine::{
+    Backing, Damage, DamagedKey, KeyRange, Progress, Repairable, Replicated, ScrubReport,
+    VerifyReport,
+};
+pub use coreplane_mkvs::{
+    Copied, CopyOptions, DamageSummary, Departure, Loss, MemberState, Position, Scrubbed,
+    is_own_key,
+};
+pub use coreplane_scmkv::{Fate, Finding, Repair, Tell};

@@ -1,0 +1,240 @@
+//! [`Db`]: a store as an application has it.
+//!
+//! An [`Engine`](crate::Engine) is what a server, a matrix or a benchmark asks for: options with each call, tickets,
+//! closures. An application wants a map that lasts. This is the map:
+//!
+//! ```text
+//!   Db ─ a handle; clones, threads and iterators share one store
+//!    ├─ point.rs   get, put, delete, put_if_absent, update, compare_and_set, modify; expiries
+//!    ├─ range.rs   range and prefix: a page of entries at a time, from both ends
+//!    ├─ iter.rs    all entries, of an engine without an order too
+//!    ├─ page.rs    what an iterator has in memory
+//!    └─ batch.rs   changes that are made together
+//! ```
+//!
+//! # What holds
+//!
+//! - A read or write of a key costs what the engine's costs: no lock, no allocation, no copy beside it. A value that is
+//!   returned was copied once, out of the pool; [`Db::get_with`] shows it where it lies.
+//! - What a call shows is durable, unless it was written `relaxed`; a page of an iterator too, and an absence.
+//! - No call refuses a write silently: the answer of those that may is an [`Outcome`](crate::Outcome), which the
+//!   compiler has looked at.
+//! - An iterator has a page in memory and nothing else: no lock, no page of the pool is held between two entries.
+
+mod batch;
+mod iter;
+mod page;
+mod point;
+mod range;
+
+pub use batch::WriteBatch;
+pub use iter::Iter;
+pub use range::Range;
+
+use crate::config::{EngineChoice, StoreConfig};
+use crate::store::Store;
+use coreplane_engine::{Error, Result, Stats, StorageEngine, Ticket, UnixMillis};
+use coreplane_mkvs::Position;
+use coreplane_pmem::Medium;
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A handle of an open store, for any number of threads. A clone is another handle of the same store.
+///
+/// A write that returned is as durable as the store was opened to be: at [`Durability::Strict`](crate::Durability::Strict),
+/// which is what is opened if nothing else is said, and at `Group` no power cut takes it back, on a medium that says so
+/// ([`Db::power_cut_loses`]). Keys and values are any bytes, the empty key too.
+///
+/// The last handle that is dropped (iterators and batches have handles, too) closes the store, as [`Db::close`] does. A
+/// process that is killed instead loses nothing: the next one that opens the store recovers it.
+///
+/// # Errors
+///
+/// Each call may return, beside what is said at it: [`Error::Io`], [`Error::SyncFailed`], [`Error::ChecksumMismatch`],
+/// [`Error::Corrupt`]. [`Error::remedy`] says of each what to do about it.
+#[derive(Clone)]
+pub struct Db {
+    shared: Arc<Shared>,
+}
+
+/// What handles have together.
+struct Shared {
+    store: Store,
+    is_closed: Mutex<bool>,
+}
+
+impl Shared {
+    fn close(&self) -> Result<()> {
+        let mut is_closed = self.is_closed.lock();
+        if !*is_closed {
+            self.store.close()?;
+            *is_closed = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Who wants to know has called `close`; and nothing is lost: the next open recovers.
+        let _closed = self.close().is_ok();
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Db").field(&self.shared.store).finish()
+    }
+}
+
+impl Db {
+    /// Opens the store at `path`, whichever engine it has: a pool, or the directory of a matrix.
+    /// [`StoreConfig::open_db`] has the choices.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if nothing is there; [`Error::NotAPool`], [`Error::Unusable`] if it is no store, or is open in
+    /// this or another process, or is one device of a matrix.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        StoreConfig::at(path).open_db()
+    }
+
+    /// Makes a pool of 1 GiB at `path`, where nothing may be yet, and opens it. [`StoreConfig::create_db`] has the
+    /// choices, a matrix among them.
+    ///
+    /// Which engine? [`EngineChoice::Bptree`] has its keys in order; [`EngineChoice::Scmkv`] is the fastest for single
+    /// keys, and has none.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] or [`Error::Io`] if something is there, or the file system is full.
+    pub fn create(path: impl AsRef<Path>, engine: EngineChoice) -> Result<Self> {
+        StoreConfig::at(path).engine(engine).create_db()
+    }
+
+    /// Opens the store at `path`, or makes one, as [`Db::create`] does, if nothing is there.
+    ///
+    /// # Errors
+    /// As [`Db::open`] and [`Db::create`]; [`Error::Unusable`] if the store has another engine.
+    pub fn open_or_create(path: impl AsRef<Path>, engine: EngineChoice) -> Result<Self> {
+        StoreConfig::at(path).engine(engine).open_or_create_db()
+    }
+
+    /// The handle of a store that has just been opened.
+    pub(crate) fn of(config: &StoreConfig, store: Store) -> Result<Self> {
+        refuse_device(config, &store)?;
+        Ok(Self { shared: Arc::new(Shared { store, is_closed: Mutex::new(false) }) })
+    }
+
+    /// Makes everything durable that was written before the call, whatever its durability, and returns when it is. Needed
+    /// only behind writes at [`Durability::Relaxed`](crate::Durability::Relaxed), and at
+    /// [`Completion::Early`](crate::Completion::Early).
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`].
+    pub fn sync(&self) -> Result<()> {
+        self.engine().sync()
+    }
+
+    /// Closes the store for all handles, durably when it returns; the next open is immediate then, with nothing to recover.
+    /// Writes fail from now on. Another close does nothing. The pool can be opened again when all handles are
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`].
+    pub fn close(&self) -> Result<()> {
+        self.shared.close()
+    }
+
+    /// The number of records; one that has expired counts until it is removed. Behind an open it may take as long as
+    /// to look at each of them.
+    ///
+    /// # Errors
+    /// As the type's.
+    pub fn len(&self) -> Result<u64> {
+        let len = self.engine().len()?;
+        self.await_visible()?;
+        Ok(len)
+    }
+
+    /// True if there is no record.
+    ///
+    /// # Errors
+    /// As the type's.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Removes every record, durably when it returns. Writes of other threads come before or after it.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::NoSpace`].
+    pub fn clear(&self) -> Result<()> {
+        self.engine().clear()
+    }
+
+    /// Counters since the store was opened, and sizes as they are now.
+    pub fn stats(&self) -> Stats {
+        self.engine().stats()
+    }
+
+    /// The time that expiries are held against; see [`Engine::now`](crate::Engine::now).
+    pub fn now(&self) -> UnixMillis {
+        self.engine().now()
+    }
+
+    /// True if the store has its keys in order: [`Db::range`] and [`Db::prefix`] work.
+    pub fn is_ordered(&self) -> bool {
+        self.engine().ordered().is_some()
+    }
+
+    /// What the store rests on.
+    pub fn medium(&self) -> &Medium {
+        self.shared.store.medium()
+    }
+
+    /// What a power cut would lose of the writes that returned, in words.
+    pub fn power_cut_loses(&self) -> String {
+        self.shared.store.power_cut_loses()
+    }
+
+    /// The store, for whoever looks after it: its matrix, its size, its medium.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// The engine, for what is not here: tickets, snapshots, sequences.
+    #[inline]
+    pub fn engine(&self) -> &dyn StorageEngine {
+        &**self.shared.store.engine()
+    }
+
+    /// Waits until what is visible is durable: an absence may rest on a delete that is not yet.
+    fn await_visible(&self) -> Result<()> {
+        let ticket = self.engine().visible_ticket();
+        self.await_ticket(ticket)
+    }
+
+    fn await_ticket(&self, ticket: Ticket) -> Result<()> {
+        match ticket.is_durable() {
+            true => Ok(()),
+            false => self.engine().wait_durable(&ticket.into()),
+        }
+    }
+}
+
+/// What is written to a device of a matrix by itself its peers do not have.
+///
+/// # Errors
+/// [`Error::Unusable`] of such a device, unless it is a copy that is opened.
+fn refuse_device(config: &StoreConfig, store: &Store) -> Result<()> {
+    let path = config.path();
+    // By its name too: anybody may have written what looks like a device's records.
+    let name = path.file_name().and_then(|name| name.to_str());
+    let is_named = name.is_some_and(|name| name.parse::<Position>().is_ok());
+    if config.is_copy || !is_named || !store.is_device() {
+        return Ok(());
+    }
+    store.close()?;
+    let (device, matrix) = (path.display(), path.parent().unwrap_or(path).display());
+    Err(Error::Unusable(format!("{device} is a device of a matrix: open the matrix, {matrix}")))
+}
