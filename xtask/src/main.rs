@@ -3,6 +3,7 @@
 
 mod check;
 mod clients;
+mod examples;
 mod fuzz;
 mod install;
 mod measure;

@@ -9,7 +9,7 @@ use crate::clients::{Clients, Toolchains, clients};
 use crate::mutants::{self, Extent};
 use crate::sanitize::{self, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, nightly, vm};
+use crate::{Outcome, cargo, check, examples, nightly, vm};
 
 /// `cargo xtask test [--quick]`; `--quick` runs the workspace's tests alone.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -50,15 +50,17 @@ fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> 
     tally.cargo_test("unit tests", &mut command)
 }
 
-/// The second: stories, conformance, real clients, and the examples in the documentation. With the feature that makes
-/// mistakes possible, of which none is made here, so that the mutants' handful has its programs by then.
+/// The second: stories, conformance, real clients, the examples in the documentation and the example programs. With
+/// the feature that makes mistakes possible, of which none is made here, so that the mutants' handful has its
+/// programs by then.
 fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
     tally.stage("second stage: integration tests");
     let mut command = tests(root, clients);
     command.args(["--test", "*"]).args(["--features", mutants::FEATURE]);
     tally.cargo_test("integration tests", &mut command)?;
     let mut command = tests(root, clients);
-    tally.cargo_test("examples in the documentation", command.arg("--doc"))
+    tally.cargo_test("examples in the documentation", command.arg("--doc"))?;
+    examples::run(root, tally)
 }
 
 /// Tests of every crate but the peers'.
@@ -82,7 +84,8 @@ pub(crate) fn workspace(
     tally.stage("tests of the workspace");
     let mut command = tests(root, clients);
     command.envs(scale.map(|scale| (nightly::SCALE, scale)));
-    tally.cargo_test("tests of the workspace", &mut command)
+    tally.cargo_test("tests of the workspace", &mut command)?;
+    examples::run(root, tally)
 }
 
 /// The virtual machine.

@@ -1,0 +1,92 @@
+//! The example programs of the library: each is built, and run in a place of its own.
+//!
+//! They are what a newcomer copies. Each checks what it prints, so that one that has become untrue ends with an error,
+//! and none may leave anything behind in its place.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::install::quiet;
+use crate::tally::Tally;
+use crate::{Outcome, cargo};
+
+/// Where they are.
+const DIRECTORY: &str = "crates/coreplane/examples";
+
+/// As the tests are built, so that what they need is there.
+const BUILT: [&str; 4] = ["--profile", "test", "--package", "coreplane"];
+
+/// Builds and runs all of them; one that fails does not hide the next.
+pub(crate) fn run(root: &Path, tally: &mut Tally) -> Outcome<()> {
+    tally.stage("example programs");
+    let names = names(root)?;
+    let mut command = Command::new(cargo());
+    command.arg("build").args(BUILT).arg("--examples").current_dir(root);
+    if let Err(why) = quiet(&mut command) {
+        tally.count("the build of the examples", Err(why));
+        return Ok(());
+    }
+    for name in names {
+        tally.count(&format!("example {name}"), one(root, &name));
+    }
+    Ok(())
+}
+
+/// Runs an example whose temporary files are in a place of its own.
+fn one(root: &Path, name: &str) -> Outcome<()> {
+    let place = root.join("target").join(format!("example-{name}"));
+    if place.exists() {
+        std::fs::remove_dir_all(&place)?;
+    }
+    std::fs::create_dir_all(&place)?;
+    let mut command = Command::new(cargo());
+    command.args(["run", "--quiet"]).args(BUILT).args(["--example", name]);
+    quiet(command.env("TMPDIR", &place).current_dir(root))?;
+    // It fails if something was left there.
+    std::fs::remove_dir(&place).map_err(|error| format!("{}: {error}", place.display()).into())
+}
+
+/// Their names, in order.
+///
+/// # Errors
+/// If there is none.
+fn names(root: &Path) -> Outcome<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root.join(DIRECTORY))? {
+        let path = entry?.path();
+        let is_program = path.extension().is_some_and(|extension| extension == "rs");
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        names.extend(stem.filter(|_| is_program).map(str::to_owned));
+    }
+    names.sort();
+    match names.is_empty() {
+        true => Err(format!("no program is in {DIRECTORY}").into()),
+        false => Ok(names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_front_page_of_the_library_names_each() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let page = std::fs::read_to_string(root.join("crates/coreplane/src/lib.rs")).unwrap();
+        for name in names(root).unwrap() {
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_program_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(names(root.path()).is_err(), "no directory");
+        let directory = root.path().join(DIRECTORY);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("notes.md"), "").unwrap();
+        assert!(names(root.path()).is_err(), "no program");
+        std::fs::write(directory.join("one.rs"), "").unwrap();
+        assert_eq!(names(root.path()).unwrap(), ["one"]);
+    }
+}
