@@ -12,8 +12,14 @@ use crate::tally::Tally;
 /// Telegraf, of which only what the tests use is built; the version that they were written against.
 const TELEGRAF: &str = "github.com/influxdata/telegraf/cmd/telegraf@v1.37.2";
 const TELEGRAF_PARTS: &str = "custom,inputs.file,outputs.influxdb,outputs.influxdb_v2,outputs.opentsdb,parsers.influx,serializers.influx";
-/// The client of npm.
-const NODE: &str = "influx@5.12.0";
+/// Clients of npm, each with its version.
+const NODE: [(&str, &str, &str); 3] = [
+    ("influx-node", "influx", "5.12.0"),
+    ("ioredis", "ioredis", "5.11.1"),
+    ("node-redis", "redis", "5.12.1"),
+];
+/// What Maven does with the clients that `redis_java/pom.xml` names.
+const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
 /// What may be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +46,7 @@ impl Clients {
         let mut set = vec![("COREPLANE_CLIENTS_LEFT_OUT", self.left_out.join(",").into())];
         set.extend(self.python.iter().map(|path| ("PYTHONPATH", path.into())));
         set.push(("NODE_PATH", self.place.join("node/node_modules").into()));
+        set.push(("CLASSPATH", self.place.join("java/jars/*").into()));
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let own = [self.place.join("go")];
         let paths = std::env::join_paths(std::env::split_paths(&paths).chain(own));
@@ -73,6 +80,11 @@ pub(crate) fn clients(root: &Path, toolchains: Toolchains, tally: &mut Tally) ->
         ("influxd", "influxdb"),
         ("influx", "influxdb-client"),
         ("collectd", "collectd-core"),
+        ("go", "golang-go"),
+        ("node", "nodejs"),
+        ("npm", "npm"),
+        ("javac", "default-jdk-headless"),
+        ("mvn", "maven"),
     ];
     let mut left_out = Vec::new();
     for (program, package) in wanted {
@@ -87,10 +99,14 @@ pub(crate) fn clients(root: &Path, toolchains: Toolchains, tally: &mut Tally) ->
     for (name, outcome) in [
         ("namespaces", namespaces()),
         ("loops", loops()),
-        ("influx-go", go_client(root, &place)),
-        ("influx-node", node_client(&place)),
+        ("influx-go", go_client(root, &place, "influx")),
+        ("redis-go", go_client(root, &place, "redis")),
+        ("redis-java", java_clients(root, &place.join("java"))),
         ("telegraf", telegraf(&place, toolchains)),
-    ] {
+    ]
+    .into_iter()
+    .chain(NODE.map(|(name, package, version)| (name, node_client(&place, package, version))))
+    {
         if let Err(why) = outcome {
             tally.leave_out(name, why);
             left_out.push(name);
@@ -181,10 +197,10 @@ fn python_client(place: &Path, check: &str, package: &str) -> Outcome<bool> {
     Err("pip installed it, and yet this python3 cannot import it".into())
 }
 
-/// InfluxDB's client for Go, in a program of the tests.
-fn go_client(root: &Path, place: &Path) -> Outcome<()> {
-    let source = root.join("crates/cli/tests/clients/influx_go");
-    let program = place.join("go/influx-go");
+/// A client for Go, in a program of the tests.
+fn go_client(root: &Path, place: &Path, of: &str) -> Outcome<()> {
+    let source = root.join(format!("crates/cli/tests/clients/{of}_go"));
+    let program = place.join(format!("go/{of}-go"));
     quiet(go()?.args(["build", "-o"]).arg(program).arg(".").current_dir(source))
 }
 
@@ -204,16 +220,46 @@ fn go() -> Outcome<Command> {
     if have("go") { Ok(Command::new("go")) } else { Err("there is no go here".into()) }
 }
 
-/// The client `influx` of npm.
-fn node_client(place: &Path) -> Outcome<()> {
+/// This client of npm.
+fn node_client(place: &Path, package: &str, version: &str) -> Outcome<()> {
     if !have("node") || !have("npm") {
         return Err("there is no node, or no npm, here".into());
     }
     let place = place.join("node");
-    if place.join("node_modules/influx").is_dir() {
+    let own = place.join("node_modules").join(package).join("package.json");
+    let wanted = format!("\"version\": \"{version}\"");
+    if std::fs::read_to_string(own).is_ok_and(|own| own.contains(&wanted)) {
         return Ok(());
     }
+    println!("installing by npm: {package}@{version}");
     std::fs::create_dir_all(&place)?;
     let mut npm = Command::new("npm");
-    quiet(npm.args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(place).arg(NODE))
+    npm.args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(place);
+    quiet(npm.arg(format!("{package}@{version}")))
+}
+
+/// Jedis and Lettuce with what they need, from Maven Central into `place`.
+fn java_clients(root: &Path, place: &Path) -> Outcome<()> {
+    if !have("javac") || !have("mvn") {
+        return Err("there is no JDK, or no Maven, here".into());
+    }
+    let project = std::fs::read(root.join("crates/cli/tests/clients/redis_java/pom.xml"))?;
+    // As it was when the jars were copied.
+    let copied = place.join("copied.xml");
+    if std::fs::read(&copied).is_ok_and(|copied| copied == project) {
+        return Ok(());
+    }
+    println!("installing by Maven: Jedis and Lettuce");
+    let jars = place.join("jars");
+    if jars.exists() {
+        std::fs::remove_dir_all(&jars)?;
+    }
+    std::fs::create_dir_all(&jars)?;
+    let mut maven = Command::new("mvn");
+    maven.args(["-q", "-B", COPY, "-f"]).arg(root.join("crates/cli/tests/clients/redis_java"));
+    for (property, path) in [("maven.repo.local", "repository"), ("outputDirectory", "jars")] {
+        maven.arg(format!("-D{property}={}", place.join(path).display()));
+    }
+    quiet(&mut maven)?;
+    Ok(std::fs::write(copied, project)?)
 }

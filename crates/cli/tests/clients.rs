@@ -1,10 +1,12 @@
-//! Clients as they are, unmodified: redis-cli, redis-benchmark, redis-py and redis-rs drive the
-//! command `coreplane serve`.
+//! Clients as they are, unmodified: redis-cli, redis-benchmark, redis-py, redis-rs, ioredis, node-redis, go-redis, Jedis and
+//! Lettuce drive the command `coreplane serve`.
 //!
 //! `cargo xtask test` installs them where they are missing. What it could not install it lists as
 //! left out and names in `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure
 //! here, never a silent success.
 
+#[path = "clients/languages.rs"]
+mod languages;
 mod nodes;
 mod pool;
 #[path = "clients/rust.rs"]
