@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Show the counters of a pool.
     Stats(Pool),
-    /// Make a pool larger, or each device of a matrix.
+    /// Make a pool larger, or each device of a matrix; one that is as large already is left as it is.
     Grow(Grow),
     /// Look after a matrix.
     #[command(subcommand)]
@@ -279,12 +279,22 @@ pub(crate) struct Create {
     pub(crate) new: NewPool,
 }
 
+/// How keys are written.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Notation {
+    /// Keys are given, and shown, in hexadecimal: 00ff. For those that are no text.
+    #[arg(long)]
+    pub(crate) key_hex: bool,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Get {
     #[command(flatten)]
     pub(crate) pool: Pool,
     /// The key.
     pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) notation: Notation,
     /// Write the value as it is, without a line's end.
     #[arg(long)]
     pub(crate) raw: bool,
@@ -296,10 +306,13 @@ pub(crate) struct Put {
     pub(crate) pool: Pool,
     /// The key.
     pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) notation: Notation,
     /// The value [default: all of the standard input].
     pub(crate) value: Option<String>,
-    /// After how long the record ceases to exist, for example 10s, 1500ms, 7d.
-    #[arg(long, value_parser = terms::duration)]
+    /// After how long the record ceases to exist, for example 10s, 1500ms, 7d; 0 is refused: such a record would
+    /// be gone at once.
+    #[arg(long, value_parser = terms::lifetime)]
     pub(crate) ttl: Option<Duration>,
     /// Write only if the key is absent.
     #[arg(long, conflicts_with = "if_present")]
@@ -316,6 +329,8 @@ pub(crate) struct Del {
     /// The keys.
     #[arg(required = true)]
     pub(crate) keys: Vec<String>,
+    #[command(flatten)]
+    pub(crate) notation: Notation,
 }
 
 /// List records: in the order of their keys, if the engine has one (all but scmkv, and a matrix of any of them).
@@ -341,6 +356,8 @@ pub(crate) struct Scan {
     /// From the last key down.
     #[arg(long)]
     pub(crate) reverse: bool,
+    #[command(flatten)]
+    pub(crate) notation: Notation,
     /// At most so many records: the first ones.
     #[arg(long)]
     pub(crate) limit: Option<u64>,
@@ -369,7 +386,7 @@ pub(crate) struct Dump {
 pub(crate) struct Grow {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// Bytes that the pool, or each device of the matrix, shall have at least.
+    /// Bytes that the pool, or each device of the matrix, shall have at least: nothing is ever made smaller.
     #[arg(long, value_parser = terms::size)]
     pub(crate) size: u64,
 }
@@ -377,7 +394,8 @@ pub(crate) struct Grow {
 /// Measure: YCSB workloads, and the floors that physics sets.
 ///
 /// Every value that is read is checked against its key. Records are loaded first where the pool
-/// has fewer than --records; a pool that is not there is created, large enough, and left behind.
+/// has fewer than --records; a pool that is not there is created, large enough, and left behind. One that
+/// has records of others is refused, unless --beside-others is said.
 ///
 ///   load       every record once; `load:1000` is the next thousand of those that are missing
 ///   fill       nine records in ten, so that a load after it puts the last tenth
@@ -430,6 +448,9 @@ pub(crate) struct Bench {
     /// Check a record's checksum at each read of it.
     #[arg(long)]
     pub(crate) check_reads: bool,
+    /// Measure in a pool although it has records that bench has not written: they stay.
+    #[arg(long)]
+    pub(crate) beside_others: bool,
     /// scmkv, bptree, list or cow-tree [default: what is in the pool, else scmkv].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,

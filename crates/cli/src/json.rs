@@ -17,13 +17,25 @@ pub(crate) struct Line {
 pub(crate) fn entry(entry: &Entry<'_>, keys_only: bool) -> Value {
     let mut object = Map::new();
     put_bytes(&mut object, "key", entry.key);
+    put_record(&mut object, entry, keys_only);
+    Value::Object(object)
+}
+
+/// An entry as an object, its key in hexadecimal whatever it is.
+pub(crate) fn entry_in_hex(entry: &Entry<'_>, keys_only: bool) -> Value {
+    let mut object = Map::new();
+    object.insert("key_hex".to_owned(), hex(entry.key).into());
+    put_record(&mut object, entry, keys_only);
+    Value::Object(object)
+}
+
+fn put_record(object: &mut Map<String, Value>, entry: &Entry<'_>, keys_only: bool) {
     if let Some(record) = entry.record.filter(|_| !keys_only) {
-        put_bytes(&mut object, "value", &record.value.to_cow());
+        put_bytes(object, "value", &record.value.to_cow());
     }
     if let Some(UnixMillis(at)) = entry.record.and_then(|record| record.expires_at) {
         object.insert("expires_at_ms".to_owned(), at.into());
     }
-    Value::Object(object)
 }
 
 /// Adds bytes under `name`, or as hexadecimal under `name_hex`.
@@ -56,7 +68,8 @@ fn get_bytes(object: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String>
     unhex(digits).ok_or_else(|| format!("`{name}_hex` is not hexadecimal"))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing to a string does not fail.
@@ -65,7 +78,8 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+/// The bytes of hexadecimal digits.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> =
         text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect::<Option<_>>()?;
     digits

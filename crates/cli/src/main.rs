@@ -16,6 +16,7 @@ mod command;
 mod failure;
 mod geometry;
 mod json;
+mod notation;
 mod pool;
 mod progress;
 mod scrub;

@@ -13,6 +13,22 @@ impl Pool {
         self.pool.clone().unwrap_or_else(terms::default_pool)
     }
 
+    /// Fails if there is no directory for a pool that is to be made. The user's data directory is made, if none is
+    /// named.
+    pub(crate) fn expect_directory(&self) -> Result<(), Failure> {
+        let path = self.path();
+        let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        let done = match self.pool {
+            None => std::fs::create_dir_all(above),
+            Some(_) => std::fs::metadata(above).map(drop),
+        };
+        let what =
+            |error| format!("{}: the directory {}: {error}", path.display(), above.display());
+        done.map_err(|error| Failure::new(crate::failure::UNUSABLE, what(error)))
+    }
+
     /// How it is opened or created.
     pub(crate) fn config(&self) -> StoreConfig {
         let within = std::time::Duration::from_secs(self.answers_within);

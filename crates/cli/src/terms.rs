@@ -51,6 +51,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is too long"))
 }
 
+/// The lifetime of a record: a time, and not none.
+pub(crate) fn lifetime(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time.is_zero() {
+        return Err("a record with 0 would be gone at once; without --ttl it stays".to_owned());
+    }
+    Ok(time)
+}
+
 /// The mode of a file, in octal.
 pub(crate) fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
@@ -131,6 +140,7 @@ mod tests {
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
         assert!(duration("3y").is_err() && duration("s").is_err());
+        assert_eq!((lifetime("1ms"), lifetime("0s").is_err()), (duration("1ms"), true));
         for name in ["strict", "group", "relaxed"] {
             assert_eq!(durability(name).map(durability_name), Ok(name));
         }

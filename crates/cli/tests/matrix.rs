@@ -390,7 +390,7 @@ fn a_matrix_is_not_opened_as_what_it_is_not() -> Outcome<()> {
         matrix.says(2, &[word], &[&serve[..], &wrong].concat())?;
     }
     single.says(2, &["is a single pool"], &[&serve[..], &["--ack", "first"]].concat())?;
-    let bench = ["bench", "--workload", "load", "--records", "100", "--json"];
+    let bench = ["bench", "--workload", "load", "--records", "100", "--beside-others", "--json"];
     matrix.says(2, &["not scmkv"], &[&bench[..], &["--engine", "scmkv"]].concat())?;
     let line: Value = serde_json::from_str(&matrix.expect(0, &bench)?)?;
     assert_eq!((&line["matrix"]["shape"], &line["matrix"]["ack"]), (&"2x2".into(), &"all".into()));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn what_was_acknowledged_is_there_after_sigterm() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let pool = place.pool("new/made.pool")?;
+    let pool = place.pool("made.pool")?;
     let served = pool.serve(&["--size", "64MiB"])?;
     for word in ["medium emulated:none", "durability strict", "a power cut loses everything"] {
         assert!(served.line.contains(word), "{word} is missing in {}", served.line);

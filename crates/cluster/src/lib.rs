@@ -33,4 +33,4 @@ mod link;
 mod service;
 
 pub use directory::Directory;
-pub use service::{Service, Settings};
+pub use service::{PeerSocket, Service, Settings};

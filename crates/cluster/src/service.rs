@@ -55,6 +55,20 @@ struct Incoming {
     id: Option<NodeId>,
 }
 
+/// A socket that listens for peers, before there is a node.
+#[derive(Debug)]
+pub struct PeerSocket(TcpListener);
+
+impl PeerSocket {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// If it cannot be listened there.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        TcpListener::bind(address).map(Self)
+    }
+}
+
 /// What tells of a failure.
 type OnFailure = Box<dyn FnMut(&str) + Send>;
 
@@ -92,10 +106,19 @@ impl Service {
         replica: Arc<Replica>,
         on_failure: impl FnMut(&str) + Send + 'static,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(settings.listen)?;
+        Ok(Self::on(PeerSocket::bind(settings.listen)?, settings, replica, on_failure))
+    }
+
+    /// As [`Service::bind`], on a socket that was bound before, at [`Settings::listen`].
+    pub fn on(
+        PeerSocket(listener): PeerSocket,
+        settings: Settings,
+        replica: Arc<Replica>,
+        on_failure: impl FnMut(&str) + Send + 'static,
+    ) -> Self {
         let Settings { id, redirects, follower_age_max, .. } = settings;
         let directory = Directory::new(id, Arc::clone(&replica), redirects, follower_age_max);
-        Ok(Self {
+        Self {
             directory: Arc::new(directory),
             listener,
             tokens: 0..0,
@@ -108,7 +131,7 @@ impl Service {
             on_failure: Box::new(on_failure),
             settings,
             replica,
-        })
+        }
     }
 
     /// What the loops of the server ask.

@@ -255,11 +255,11 @@ impl StoreConfig {
         &self.path
     }
 
-    /// Creates the pool, where nothing may be yet, and opens it. Directories above it are made.
+    /// Creates the pool, where nothing may be yet, and opens it. The directory that it is to lie in must be there.
     ///
     /// # Errors
     /// [`coreplane_engine::Error::Unusable`] or [`coreplane_engine::Error::Io`] if something is
-    /// there, the file system is full, or the medium is not what was asked for.
+    /// there, its directory is not, the file system is full, or the medium is not what was asked for.
     pub fn create(&self) -> Result<Store> {
         Store::create(self)
     }

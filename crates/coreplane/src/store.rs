@@ -52,11 +52,8 @@ impl Store {
         }
         check_single(config)?;
         let engine = config.engine.unwrap_or_default();
-        if let (Some(above), true) = (config.path.parent(), engine != EngineChoice::Model) {
-            std::fs::create_dir_all(above).map_err(|source| Error::Io {
-                context: format!("make the directory {}", above.display()),
-                source,
-            })?;
+        if engine != EngineChoice::Model {
+            check_directory(&config.path)?;
         }
         let (path, size, media) = (&config.path, config.size, config.media.clone());
         let pooled = match engine {
@@ -126,8 +123,11 @@ impl Store {
             return Err(Error::Unusable(what));
         }
         let is_new = !config.path.exists();
-        std::fs::create_dir_all(&config.path)
-            .map_err(|source| Error::Io { context: context(), source })?;
+        if is_new {
+            check_directory(&config.path)?;
+            std::fs::create_dir(&config.path)
+                .map_err(|source| Error::Io { context: context(), source })?;
+        }
         let made = Self::create_devices(config, shape);
         if made.is_err() && is_new {
             // Empty: what had been made is removed. If it cannot be, it does no harm.
@@ -376,6 +376,24 @@ fn check_asked(config: &StoreConfig, matrix: &Matrix) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// A path that is mistyped is to be told, and not to become a directory.
+///
+/// # Errors
+/// If there is no directory for the store at `path`.
+fn check_directory(path: &Path) -> Result<()> {
+    let above = match path.parent() {
+        Some(above) if above.as_os_str().is_empty() => Path::new("."),
+        Some(above) => above,
+        None => return Ok(()),
+    };
+    let found = std::fs::metadata(above).and_then(|found| match found.is_dir() {
+        true => Ok(()),
+        false => Err(std::io::ErrorKind::NotADirectory.into()),
+    });
+    let context = || format!("the directory {}, in which it is to be made", above.display());
+    found.map_err(|source| Error::Io { context: context(), source })
 }
 
 /// Devices are made one after the other, and all of a memory file system at once is more than the machine may

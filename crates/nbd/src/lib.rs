@@ -57,4 +57,4 @@ pub use config::Config;
 pub use conversation::Conversation;
 pub use disk::{Disk, Errno, Extent, FlushDone, Op, Request, SECTOR, Source};
 pub use export::Export;
-pub use server::{Error, Handle, Result, Server};
+pub use server::{Error, Handle, Result, Server, Sockets};

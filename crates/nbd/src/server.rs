@@ -90,6 +90,24 @@ impl std::fmt::Debug for Server {
     }
 }
 
+/// Sockets that listen, before there is a disk to serve. Clients that connect meanwhile wait in the backlog of the
+/// system.
+#[derive(Debug)]
+pub struct Sockets(Listeners);
+
+impl Sockets {
+    /// Listens where `config` says.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Listen`], [`Error::NowhereToListen`].
+    pub fn bind(config: &Config) -> Result<Self> {
+        if !config.export.has_good_name() {
+            return Err(Error::Name(config.export.name.clone()));
+        }
+        Listeners::bind(config).map(Self)
+    }
+}
+
 impl Handle {
     /// Ends the server: no new connections, the requests that it has begun are finished and
     /// answered, then [`Server::run`] returns. It does not wait for that.
@@ -111,13 +129,22 @@ impl Server {
     /// # Errors
     /// [`Error::Name`], [`Error::Length`], [`Error::Listen`], [`Error::NowhereToListen`], [`Error::Io`].
     pub fn bind(config: Config, disk: Arc<dyn Disk>) -> Result<Self> {
+        let sockets = Sockets::bind(&config)?;
+        Self::on(sockets, config, disk)
+    }
+
+    /// As [`Server::bind`], on sockets that were bound before; where they listen `config` is not asked again.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Length`], [`Error::Io`].
+    pub fn on(sockets: Sockets, config: Config, disk: Arc<dyn Disk>) -> Result<Self> {
         if !config.export.has_good_name() {
             return Err(Error::Name(config.export.name));
         }
         if !has_good_length(&*disk) {
             return Err(Error::Length(disk.len()));
         }
-        let listeners = Listeners::bind(&config)?;
+        let Sockets(listeners) = sockets;
         let wake =
             Wake::new().map_err(|source| Error::Io { context: "preparing a server", source })?;
         let host = Host {

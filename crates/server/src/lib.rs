@@ -60,7 +60,9 @@ mod server;
 mod service;
 mod session;
 mod settings;
+mod sockets;
 mod store;
+mod summary;
 mod time_series;
 mod upstream;
 mod watch;
@@ -71,4 +73,6 @@ pub use cluster::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing}
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};
 pub use service::{PolledService, Wake};
+pub use sockets::Sockets;
+pub use summary::Summary;
 pub use time_series::TimeSeries;

@@ -5,10 +5,10 @@ use crate::config::Config;
 use crate::counters::LoopCounters;
 use crate::event_loop::{EventLoop, WAKE};
 use crate::host::{Host, Port};
-use crate::listener::Listeners;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::service::PolledService;
+use crate::sockets::Sockets;
 use coreplane_engine::{Deferred, DurableListener};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
@@ -59,7 +59,7 @@ pub struct Server {
 /// Ends a server from another thread.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    host: Arc<Host>,
+    pub(crate) host: Arc<Host>,
 }
 
 impl Handle {
@@ -89,14 +89,26 @@ impl Server {
         engine: Arc<dyn Deferred>,
         service: Option<Box<dyn PolledService>>,
     ) -> Result<Self> {
+        Self::on(Sockets::bind(&config)?, config, engine, service)
+    }
+
+    /// As [`Server::bind_with`], on sockets that were bound before; where they listen `config` is not asked again.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; if the service cannot begin.
+    pub fn on(
+        sockets: Sockets,
+        config: Config,
+        engine: Arc<dyn Deferred>,
+        service: Option<Box<dyn PolledService>>,
+    ) -> Result<Self> {
         let threads = match config.threads {
             // The core that is left is for the kernel's side of the sockets, for cleaning and syncs:
             // with as many loops as cores all of them wait for each other.
             0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().max(2) - 1),
             threads => threads,
         };
-        let mut listeners = Listeners::bind(&config)?;
-        let metrics = config.metrics.as_deref().map(Metrics::bind).transpose()?;
+        let Sockets { mut listeners, metrics } = sockets;
         let mut polls = Vec::new();
         let mut ports = Vec::new();
         for _ in 0..threads {

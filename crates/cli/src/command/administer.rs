@@ -12,6 +12,7 @@ use std::path::Path;
 
 pub(crate) fn create(create: Create) -> Outcome {
     let Create { pool, new } = create;
+    pool.expect_directory()?;
     let config = new.config(&pool).background(false);
     let store = config.create().map_err(|error| Failure::of_pool(&error, config.path()))?;
     let facts = facts(config.path(), &store)?;
@@ -105,6 +106,17 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
     let after = store.engine().stats().pool_bytes;
     store.close()?;
     grown?;
+    tell_grown(grow, before, after)
+}
+
+/// What has become of it; that nothing has is said to whoever looks.
+fn tell_grown(grow: &Grow, before: u64, after: u64) -> Outcome {
+    if before == after {
+        let size = terms::human(after);
+        eprintln!(
+            "coreplane: it has {size} already: nothing was done, and nothing is ever made smaller"
+        );
+    }
     let facts = json!({
         "pool": grow.pool.path().display().to_string(),
         "bytes_before": before,
@@ -124,12 +136,7 @@ fn grow_matrix(grow: &Grow) -> Outcome {
     let before = bytes()?;
     let config = grow.pool.config().background(false);
     config.grow_devices(grow.size).map_err(|error| Failure::of_pool(&error, config.path()))?;
-    let facts = json!({
-        "pool": grow.pool.path().display().to_string(),
-        "bytes_before": before,
-        "pool_bytes": bytes()?,
-    });
-    tell(&facts, grow.pool.json)
+    tell_grown(grow, before, bytes()?)
 }
 
 /// Shows an object: as it is, or a line for each of its members.

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 mod competition;
 mod maps;
 mod occupancy;
+mod ownership;
 mod resync;
 mod scratch;
 
@@ -114,10 +115,14 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
     let config = bench.geometry.of(config);
     let config = bench.paths.of(config);
+    let is_there = config.path().exists();
     let store = config.open_or_create();
     let store = store.map_err(|error| Failure::of_pool(&error, config.path()))?;
     pool::warn(&store);
     pool::refuse_device(&store, config.path())?;
+    if is_there && !bench.beside_others {
+        close_if_refused(&store, ownership::check(&store, config.path()))?;
+    }
     let engine = store.engine();
     if steps.iter().any(|step| step.workload == Workload::E) && engine.ordered().is_none() {
         let engine = engine.name();
@@ -128,6 +133,14 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
         .into());
     }
     Ok(store)
+}
+
+/// Leaves a pool clean that is not to be measured.
+fn close_if_refused(store: &Store, checked: Result<(), Failure>) -> Result<(), Failure> {
+    if checked.is_err() {
+        store.close()?;
+    }
+    checked
 }
 
 fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<(), Failure> {
@@ -176,6 +189,9 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     let found = session.get(&key, visit)?;
     let version = checked.map_err(|what| Error::WrongValue { number, what })?;
     let read = milliseconds();
+    if !found && !bench.beside_others {
+        close_if_refused(&store, ownership::check(&store, config.path()))?;
+    }
     write_value(number, version + 1, &mut value);
     session.put(&key, &value)?;
     let written = milliseconds();

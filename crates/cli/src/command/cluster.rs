@@ -2,19 +2,20 @@
 
 use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, ReplicaMapKind, Serve};
 use crate::ask::{Answer, Asked};
-use crate::command::serve::{Place, serve_until_signal};
+use crate::command::serve::{Place, farewell, serve_until_signal};
 use crate::failure::{FAILED, Failure, Outcome, REFUSED, USAGE};
 use crate::terms;
 use coreplane::Durability;
-use coreplane_cluster::{Service, Settings};
+use coreplane_cluster::{PeerSocket, Service, Settings};
 use coreplane_engine::{Engine, TimeSource};
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_pmem::{Medium, Pool};
 use coreplane_replica::{Replica, ReplicaMap, WalBaseline, WalOptions, map_options};
-use coreplane_server::{Config, Server};
+use coreplane_server::{Config, Server, Sockets, Summary};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,9 +68,6 @@ fn create_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure
     }
     let (size, media) = (serve.new.size, serve.pool.media.clone());
     eprintln!("coreplane: creating {} ({})", path.display(), terms::human(size));
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
-    }
     let usual = Geometry::default();
     let ReplicaMapKind::Map(kind) = serve.cluster.replica_map else {
         let usual = Geometry { page_size: WalBaseline::PAGE_SIZE, ..usual };
@@ -103,6 +101,8 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
             format!("node {id} is not one of --cluster-peers, which tell where it is reached");
         return Err(Failure::new(USAGE, message));
     };
+    // No map is made, and none recovered, for a node that cannot be.
+    let sockets = bind(serve, listen, password.clone())?;
     let path = serve.pool.path();
     let map = open_map(serve, &path)?;
     let (medium, name) = (map.medium(), map.name());
@@ -118,7 +118,8 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
     };
     let replica = Replica::open(map, settings, None::<TimeSource>);
     let replica = Arc::new(replica.map_err(|error| Failure::of_pool(&error, &path))?);
-    let served = serve_node(serve, password, signals, (Arc::clone(&replica), medium, name), {
+    let node = Node { replica: Arc::clone(&replica), medium, map: name, sockets };
+    let served = serve_node(serve, password, signals, node, {
         Settings {
             id,
             listen,
@@ -131,9 +132,32 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
         }
     });
     let closed = replica.close();
-    served?;
+    let summary = served?;
     closed?;
+    farewell(&summary, &path);
     Ok(0)
+}
+
+/// The sockets for clients and for peers.
+fn bind(
+    serve: &Serve,
+    listen: SocketAddr,
+    password: Option<String>,
+) -> Result<(Sockets, PeerSocket), Failure> {
+    if serve.port == 0 {
+        return Err(Failure::new(USAGE, "a node's --port is told to its peers: it cannot be 0"));
+    }
+    let failed = |error| Failure::new(FAILED, format!("{listen}: {error}"));
+    let peers = PeerSocket::bind(listen).map_err(failed)?;
+    Ok((Sockets::bind(&super::serve::config(serve, password))?, peers))
+}
+
+/// What is served as a node, and where.
+struct Node {
+    replica: Arc<Replica>,
+    medium: Medium,
+    map: &'static str,
+    sockets: (Sockets, PeerSocket),
 }
 
 fn all_of<A>(id: u64, peers: &BTreeMap<u64, A>) -> Vec<u64> {
@@ -150,18 +174,13 @@ fn serve_node(
     serve: &Serve,
     password: Option<String>,
     signals: &mut Signals,
-    (replica, medium, map): (Arc<Replica>, Medium, &'static str),
+    Node { replica, medium, map, sockets: (sockets, peers) }: Node,
     settings: Settings,
-) -> Result<(), Failure> {
+) -> Result<Summary, Failure> {
     let (id, listen) = (settings.id, settings.listen);
-    if serve.port == 0 {
-        return Err(Failure::new(USAGE, "a node's --port is told to its peers: it cannot be 0"));
-    }
-    let failed = |error| Failure::new(FAILED, format!("{listen}: {error}"));
-    let service = Service::bind(settings, Arc::clone(&replica), |what: &str| {
+    let service = Service::on(peers, settings, Arc::clone(&replica), |what: &str| {
         eprintln!("coreplane: the node has stopped: {what}");
     });
-    let service = service.map_err(failed)?;
     let config = Config {
         cluster: Some(service.directory()),
         medium: medium.name.clone(),
@@ -172,7 +191,7 @@ fn serve_node(
         ..super::serve::config(serve, password)
     };
     let leader = Arc::clone(&replica);
-    let server = Server::bind_with(config, replica, Some(Box::new(service)))?;
+    let server = Server::on(sockets, config, replica, Some(Box::new(service)))?;
     let engine = format!("node {id} of a cluster, peers on {listen}, map {map}");
     let place =
         Place { medium: &medium.name, loses: &medium.power_cut_loses, note: &engine, series: "" };

@@ -7,16 +7,18 @@ use crate::arguments::{Nbd, NbdGrow, NbdPool, NbdServe};
 use crate::failure::{self, FAILED, Failure, NO_SPACE, Outcome, REFUSED, UNUSABLE};
 use crate::progress::Bar;
 use crate::terms;
-use coreplane_nbd::{Config, Export, Server};
+use coreplane_nbd::{Config, Export, Server, Sockets};
 use coreplane_pmem::PoolError;
 use coreplane_tio::{Disk, Error, Options};
 use export::DiskExport;
+use indicatif::FormattedDuration;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The port of NBD, as it is registered.
 const PORT: u16 = 10809;
@@ -45,11 +47,6 @@ fn open(pool: &NbdPool) -> Result<Disk, Failure> {
 
 fn open_or_create(serve: &NbdServe) -> Result<Disk, Failure> {
     let path = &serve.pool.pool;
-    // A disk is not made for a server that cannot be.
-    if !config(serve, String::new()).export.has_good_name() {
-        let error = coreplane_nbd::Error::Name(serve.export.clone());
-        return Err(Failure::new(REFUSED, error.to_string()));
-    }
     let options = Options {
         size: serve.size,
         partitions: serve.queues,
@@ -87,6 +84,10 @@ fn config(serve: &NbdServe, description: String) -> Config {
 fn serve(serve: &NbdServe) -> Outcome {
     // From here on a signal ends the server in good order.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let refused = |error: coreplane_nbd::Error| Failure::new(REFUSED, error.to_string());
+    let begun = Instant::now();
+    // A disk is not made for a server that cannot be.
+    let sockets = Sockets::bind(&config(serve, String::new())).map_err(refused)?;
     let disk = Arc::new(open_or_create(serve)?);
     let medium = disk.medium();
     let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
@@ -100,8 +101,8 @@ fn serve(serve: &NbdServe) -> Outcome {
     }
     let exported = Arc::new(DiskExport::new(Arc::clone(&disk))?);
     let config = config(serve, format!("coreplane, medium {name}"));
-    let server = Server::bind(config, Arc::clone(&exported) as Arc<dyn coreplane_nbd::Disk>)
-        .map_err(|error| Failure::new(REFUSED, error.to_string()))?;
+    let exports = Arc::clone(&exported) as Arc<dyn coreplane_nbd::Disk>;
+    let server = Server::on(sockets, config, exports).map_err(refused)?;
     let mut places: Vec<String> =
         server.local_addr().map(|address| address.to_string()).into_iter().collect();
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
@@ -135,6 +136,8 @@ fn serve(serve: &NbdServe) -> Outcome {
     })?;
     drop(exported);
     disk.flush().map_err(|error| failure_of(&error, &serve.pool.pool))?;
+    let (uptime, path) = (FormattedDuration(begun.elapsed()), serve.pool.pool.display());
+    super::serve::say(&format!("up {uptime}; disk {path} is closed"));
     Ok(0)
 }
 

@@ -9,21 +9,21 @@ use serde_json::json;
 use std::io::{self, Read, Write};
 
 pub(crate) fn get(get: &Get) -> Outcome {
+    let key = get.notation.key(&get.key)?;
     let store = get.pool.look()?;
     let mut shown = Ok(());
-    let found =
-        store.engine().get_with(get.key.as_bytes(), Visibility::Durable, &mut |record| {
-            let mut out = io::stdout().lock();
-            let sequence = record.sequence;
-            shown = if get.pool.json {
-                let entry = Entry { key: get.key.as_bytes(), record: Some(record), sequence };
-                json::write_line(&mut out, &json::entry(&entry, false))
-            } else {
-                let end: &[u8] = if get.raw { b"" } else { b"\n" };
-                let mut pieces = record.value.pieces().chain([end]);
-                pieces.try_for_each(|piece| out.write_all(piece)).map_err(Failure::from)
-            };
-        })?;
+    let found = store.engine().get_with(&key, Visibility::Durable, &mut |record| {
+        let mut out = io::stdout().lock();
+        let sequence = record.sequence;
+        shown = if get.pool.json {
+            let entry = Entry { key: &key, record: Some(record), sequence };
+            json::write_line(&mut out, &get.notation.entry(&entry, false))
+        } else {
+            let end: &[u8] = if get.raw { b"" } else { b"\n" };
+            let mut pieces = record.value.pieces().chain([end]);
+            pieces.try_for_each(|piece| out.write_all(piece)).map_err(Failure::from)
+        };
+    })?;
     store.close()?;
     shown?;
     if found.hit {
@@ -38,6 +38,7 @@ pub(crate) fn get(get: &Get) -> Outcome {
 }
 
 pub(crate) fn put(put: Put) -> Outcome {
+    let key = put.notation.key(&put.key)?;
     let value = match put.value {
         Some(value) => value.into_bytes(),
         None => {
@@ -47,7 +48,7 @@ pub(crate) fn put(put: Put) -> Outcome {
         }
     };
     let store = put.pool.open_to_write()?;
-    let (engine, key) = (store.engine(), put.key.as_bytes());
+    let (engine, key) = (store.engine(), key.as_slice());
     let expires_at = put.ttl.map(|ttl| {
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         UnixMillis(engine.now().0.saturating_add(ttl))
@@ -76,10 +77,12 @@ pub(crate) fn put(put: Put) -> Outcome {
 }
 
 pub(crate) fn del(del: &Del) -> Outcome {
+    let keys: Vec<Vec<u8>> =
+        del.keys.iter().map(|key| del.notation.key(key)).collect::<Result<_, _>>()?;
     let store = del.pool.open_to_write()?;
     let mut deleted = 0_u64;
-    for key in &del.keys {
-        let outcome = store.engine().delete(key.as_bytes(), &WriteOptions::default())?;
+    for key in &keys {
+        let outcome = store.engine().delete(key, &WriteOptions::default())?;
         deleted += u64::from(outcome.written().is_some());
     }
     store.close()?;

@@ -13,15 +13,16 @@ use std::io::{self, BufWriter, Write};
 const AT_A_TIME: u64 = 1024;
 
 pub(crate) fn run(scan: &Scan) -> Outcome {
+    let within = Within::of(scan)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let done = if let Some(server) = Asked::connect(&scan.behind)? {
-        by_server(scan, server, &mut out)
+        by_server(scan, &within, server, &mut out)
     } else {
         let store = scan.pool.open()?;
         let engine = &**store.engine();
         let done = match engine.ordered() {
-            Some(ordered) => in_order(scan, ordered, &mut out),
-            None => in_any_order(scan, engine, &mut out),
+            Some(ordered) => in_order(scan, &within, ordered, &mut out),
+            None => in_any_order(scan, &within, engine, &mut out),
         };
         store.close()?;
         done
@@ -32,20 +33,40 @@ pub(crate) fn run(scan: &Scan) -> Outcome {
     Ok(0)
 }
 
-/// The first key that may be shown, and the first that is too great; none if there is nothing between
-/// them.
-fn bounds(scan: &Scan) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-    let prefix = scan.prefix.as_deref().unwrap_or_default().as_bytes();
-    let start = scan.start.as_deref().unwrap_or_default().as_bytes().max(prefix).to_vec();
-    let end = match (scan.end.as_ref().map(|end| end.as_bytes().to_vec()), end_of_prefix(prefix)) {
-        (Some(end), Some(other)) => Some(end.min(other)),
-        (end, other) => end.or(other),
-    };
-    end.as_ref().is_none_or(|end| start < *end).then_some((start, end))
+/// Which keys are shown.
+struct Within {
+    prefix: Vec<u8>,
+    start: Option<Vec<u8>>,
+    end: Option<Vec<u8>>,
 }
 
-fn in_order(scan: &Scan, ordered: &dyn Ordered, out: &mut dyn Write) -> Result<(), Failure> {
-    let Some((start, end)) = bounds(scan) else { return Ok(()) };
+impl Within {
+    fn of(scan: &Scan) -> Result<Self, Failure> {
+        let bound = |given: &Option<String>| scan.notation.bound(given.as_deref());
+        let prefix = bound(&scan.prefix)?.unwrap_or_default();
+        Ok(Self { prefix, start: bound(&scan.start)?, end: bound(&scan.end)? })
+    }
+
+    /// The first key that may be shown, and the first that is too great; none if there is nothing between
+    /// them.
+    fn bounds(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        let Self { prefix, start, end } = self;
+        let start = start.as_deref().unwrap_or_default().max(prefix).to_vec();
+        let end = match (end.clone(), end_of_prefix(prefix)) {
+            (Some(end), Some(other)) => Some(end.min(other)),
+            (end, other) => end.or(other),
+        };
+        end.as_ref().is_none_or(|end| start < *end).then_some((start, end))
+    }
+}
+
+fn in_order(
+    scan: &Scan,
+    within: &Within,
+    ordered: &dyn Ordered,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let Some((start, end)) = within.bounds() else { return Ok(()) };
     let limit = scan.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     let mut shown = Ok(());
     ordered.scan(&start, end.as_deref(), scan.reverse, limit, &mut |entry| {
@@ -57,6 +78,7 @@ fn in_order(scan: &Scan, ordered: &dyn Ordered, out: &mut dyn Write) -> Result<(
 
 fn in_any_order(
     scan: &Scan,
+    within: &Within,
     engine: &dyn StorageEngine,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -67,10 +89,9 @@ fn in_any_order(
         );
         return Err(Failure::new(REFUSED, message));
     }
-    let prefix = scan.prefix.as_deref().unwrap_or_default().as_bytes();
     let mut left = scan.limit.unwrap_or(u64::MAX);
     each_record(engine, &mut |entry| {
-        if left > 0 && entry.key.starts_with(prefix) {
+        if left > 0 && entry.key.starts_with(&within.prefix) {
             left -= 1;
             show(scan, entry, out)?;
         }
@@ -79,8 +100,13 @@ fn in_any_order(
 }
 
 /// Has the server show one stretch after the other.
-fn by_server(scan: &Scan, mut server: Asked, out: &mut dyn Write) -> Result<(), Failure> {
-    let Some((start, end)) = bounds(scan) else { return Ok(()) };
+fn by_server(
+    scan: &Scan,
+    within: &Within,
+    mut server: Asked,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let Some((start, end)) = within.bounds() else { return Ok(()) };
     let mut min = [b"[", start.as_slice()].concat();
     let mut max = end.map_or_else(|| b"+".to_vec(), |end| [b"(", end.as_slice()].concat());
     let mut left = scan.limit.unwrap_or(u64::MAX);
@@ -116,9 +142,9 @@ fn by_server(scan: &Scan, mut server: Asked, out: &mut dyn Write) -> Result<(), 
 
 fn show(scan: &Scan, entry: &Entry<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     if scan.pool.json {
-        return json::write_line(out, &json::entry(entry, scan.keys_only));
+        return json::write_line(out, &scan.notation.entry(entry, scan.keys_only));
     }
-    write!(out, "{}", entry.key.escape_ascii())?;
+    write!(out, "{}", scan.notation.shown(entry.key))?;
     if let Some(record) = entry.record.filter(|_| !scan.keys_only) {
         write!(out, "\t{}", record.value.to_cow().escape_ascii())?;
     }

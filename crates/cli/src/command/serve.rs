@@ -8,19 +8,28 @@ use crate::pool;
 use crate::terms;
 use coreplane::Store;
 use coreplane::admin::{CopyOptions, MatrixStore, Work};
-use coreplane_server::{Administration, Config, Server};
+use coreplane_server::{Administration, Config, Server, Sockets, Summary};
+use indicatif::FormattedDuration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) fn run(serve: Serve) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
+    if !serve.pool.path().exists() {
+        serve.pool.expect_directory()?;
+    }
+    // From here on a signal ends the server in good order.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if serve.cluster.cluster_id.is_some() {
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
         return super::cluster::serve(&serve, password, &mut signals);
     }
+    // No pool is made, and none recovered, for a server that cannot be.
+    let sockets = Sockets::bind(&self::config(&serve, password.clone()))?;
+    let series_sockets = ts::listen_beside(&serve)?;
     let config = serve
         .new
         .config(&serve.pool)
@@ -33,48 +42,53 @@ pub(crate) fn run(serve: Serve) -> Outcome {
         let size = devices.unwrap_or_default() + &size;
         eprintln!("coreplane: creating {} ({size})", config.path().display());
     }
-    // From here on a signal ends the server in good order.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let store = config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))?;
     pool::warn(&store);
     pool::refuse_device(&store, config.path())?;
-    let series = match ts::beside(&serve, password.clone()) {
+    let series = match ts::beside(&serve, password.clone(), series_sockets) {
         Ok(series) => series,
         Err(failure) => {
             store.close()?;
             return Err(failure);
         }
     };
-    let served = listen_and_serve(&serve, password, &store, &mut signals, series.as_ref());
+    let serving = Serving { serve: &serve, password, store: &store, series: series.as_ref() };
+    let served = serving.run(sockets, &mut signals);
     drop(series);
     let closed = store.close();
-    served?;
+    let summary = served?;
     closed?;
+    farewell(&summary, config.path());
     Ok(0)
 }
 
-fn listen_and_serve(
-    serve: &Serve,
+/// What is served, and how.
+struct Serving<'s> {
+    serve: &'s Serve,
     password: Option<String>,
-    store: &Store,
-    signals: &mut Signals,
-    series: Option<&ts::Served>,
-) -> Result<(), Failure> {
-    let config = Config {
-        medium: store.medium().name.clone(),
-        power_cut_loses: store.power_cut_loses(),
-        power_safe: store.medium().power_safe,
-        administration: store.matrix().map(administered),
-        time_series: series.and_then(ts::Served::told),
-        ..config(serve, password)
-    };
-    let server = Server::bind(config, store.engine().clone())?;
-    let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
-    let (medium, loses) = (&store.medium().name, store.power_cut_loses());
-    let note = if is_degraded { "(degraded)" } else { "" };
-    let series = series.map(ts::Served::said).unwrap_or_default();
-    let place = Place { medium, loses: &loses, note, series: &series };
-    serve_until_signal(serve, server, signals, &place, &|| ())
+    store: &'s Store,
+    series: Option<&'s ts::Served>,
+}
+
+impl Serving<'_> {
+    fn run(self, sockets: Sockets, signals: &mut Signals) -> Result<Summary, Failure> {
+        let Self { serve, password, store, series } = self;
+        let config = Config {
+            medium: store.medium().name.clone(),
+            power_cut_loses: store.power_cut_loses(),
+            power_safe: store.medium().power_safe,
+            administration: store.matrix().map(administered),
+            time_series: series.and_then(ts::Served::told),
+            ..config(serve, password)
+        };
+        let server = Server::on(sockets, config, store.engine().clone(), None)?;
+        let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
+        let (medium, loses) = (&store.medium().name, store.power_cut_loses());
+        let note = if is_degraded { "(degraded)" } else { "" };
+        let series = series.map(ts::Served::said).unwrap_or_default();
+        let place = Place { medium, loses: &loses, note, series: &series };
+        serve_until_signal(serve, server, signals, &place, &|| ())
+    }
 }
 
 /// What a server is told, whatever it serves.
@@ -112,10 +126,10 @@ pub(super) fn serve_until_signal(
     signals: &mut Signals,
     place: &Place<'_>,
     leave: &(dyn Fn() + Sync),
-) -> Result<(), Failure> {
+) -> Result<Summary, Failure> {
     let line = start_up_line(serve, place, &server);
     let signals_end = signals.handle();
-    let handle = server.handle();
+    let (handle, done) = (server.handle(), server.handle());
     std::thread::scope(|scope| {
         let watcher = std::thread::Builder::new().name("coreplane-signals".to_owned());
         watcher.spawn_scoped(scope, || {
@@ -132,6 +146,25 @@ pub(super) fn serve_until_signal(
         signals_end.close();
         served.map_err(Failure::from)
     })
+    .map(|()| done.summary())
+}
+
+/// The last line: what was done, how long it took, and that the pool is as it has to be.
+pub(super) fn farewell(summary: &Summary, pool: &Path) {
+    let Summary { commands, connections, uptime } = *summary;
+    let uptime = FormattedDuration(uptime);
+    say(&format!(
+        "{commands} commands of {connections} connections in {uptime}; pool {} is closed",
+        pool.display()
+    ));
+}
+
+/// Says how a server has ended. Whoever started it may not listen any more.
+pub(super) fn say(how: &str) {
+    let mut out = io::stdout().lock();
+    let _shown = writeln!(out, "coreplane {}: ended: {how}", env!("CARGO_PKG_VERSION"))
+        .and_then(|()| out.flush())
+        .is_ok();
 }
 
 /// The matrix as a server looks after it. What was cut off goes on.

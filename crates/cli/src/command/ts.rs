@@ -16,12 +16,15 @@ use coreplane_http::{Figures, Server};
 use coreplane_pmem::PoolError;
 use coreplane_server::TimeSeries;
 use coreplane_tsdb::{Error, Options, Store};
+use indicatif::FormattedDuration;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes of the body of a write that is done in the thread of its connection, where a fence is an instruction.
 const INLINE_MAX: usize = 64 << 10;
@@ -81,6 +84,8 @@ struct Service<'s> {
     is_protected: bool,
     /// Hundredths of a core that the scrub takes at most; 0 for none.
     scrub_percent: u8,
+    /// Where it listens, if it does already.
+    listeners: Option<Vec<TcpListener>>,
 }
 
 /// A server of time series, which ends in good order when it is dropped.
@@ -128,12 +133,19 @@ impl Drop for Served {
     }
 }
 
+fn refused(error: coreplane_http::Error) -> Failure {
+    Failure::new(REFUSED, error.to_string())
+}
+
 impl Service<'_> {
     fn start(self) -> Result<Served, Failure> {
-        let Self { path, options, port, http, password, is_protected, scrub_percent } = self;
-        let refused = |error: coreplane_http::Error| Failure::new(REFUSED, error.to_string());
+        let Self { path, options, port, http, password, .. } = self;
+        let (is_protected, scrub_percent) = (self.is_protected, self.scrub_percent);
         // A store is not made for a server that cannot be.
-        let listeners = coreplane_http::listen(&http.http_bind, port).map_err(refused)?;
+        let listeners = match self.listeners {
+            Some(listeners) => listeners,
+            None => coreplane_http::listen(&http.http_bind, port).map_err(refused)?,
+        };
         if !is_there(&path) {
             let (size, sets) = (terms::human(options.size), options.sets);
             eprintln!("coreplane: creating {} ({sets} queue sets of {size})", path.display());
@@ -170,8 +182,18 @@ impl Service<'_> {
     }
 }
 
+/// Listens for the clients of time series beside a pool of records, if that is asked for.
+pub(crate) fn listen_beside(serve: &Serve) -> Result<Option<Vec<TcpListener>>, Failure> {
+    let Some(port) = serve.series.http_port else { return Ok(None) };
+    coreplane_http::listen(&serve.series.http.http_bind, port).map(Some).map_err(refused)
+}
+
 /// Serves time series beside a pool of records, if that is asked for.
-pub(crate) fn beside(serve: &Serve, password: Option<String>) -> Result<Option<Served>, Failure> {
+pub(crate) fn beside(
+    serve: &Serve,
+    password: Option<String>,
+    listeners: Option<Vec<TcpListener>>,
+) -> Result<Option<Served>, Failure> {
     let series = &serve.series;
     let Some(port) = series.http_port else { return Ok(None) };
     let path = series.ts_pool.clone().unwrap_or_else(|| {
@@ -190,7 +212,8 @@ pub(crate) fn beside(serve: &Serve, password: Option<String>) -> Result<Option<S
     };
     let is_protected = !serve.no_protected_mode;
     let (http, scrub_percent) = (&series.http, series.ts_scrub_percent);
-    let service = Service { path, options, port, http, password, is_protected, scrub_percent };
+    let service =
+        Service { path, options, port, http, password, is_protected, scrub_percent, listeners };
     service.start().map(Some)
 }
 
@@ -215,7 +238,9 @@ fn serve(serve: &TsServe) -> Outcome {
         password,
         is_protected: !serve.no_protected_mode,
         scrub_percent: serve.scrub_percent,
+        listeners: None,
     };
+    let begun = Instant::now();
     let served = service.start()?;
     let medium = served.store.medium();
     let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
@@ -233,6 +258,8 @@ fn serve(serve: &TsServe) -> Outcome {
     drop(out);
     let _signal = signals.forever().next();
     drop(served);
+    let (uptime, path) = (FormattedDuration(begun.elapsed()), serve.pool.pool.display());
+    super::serve::say(&format!("up {uptime}; time series {path} are closed"));
     Ok(0)
 }
 

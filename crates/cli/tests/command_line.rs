@@ -1,0 +1,204 @@
+//! What the command refuses, and what it says of it: pools of others, places that are not there, ports that are taken,
+//! calls that do nothing.
+
+mod pool;
+mod session;
+
+use pool::Place;
+use session::{Client, Outcome, Reply, expect, text};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_coreplane");
+
+#[test]
+fn bench_leaves_records_of_others_alone() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let bench = ["bench", "--workload", "load", "--records", "200", "--json"];
+    for engine in ["scmkv", "bptree", "list"] {
+        let pool = place.created(engine, &["--size", "64MiB", "--engine", engine])?;
+        // One that is empty is taken, and so is one that it has filled, with keys of any length.
+        pool.expect(0, &bench)?;
+        pool.expect(0, &[&bench[..], &["--key-size", "24"]].concat())?;
+        pool.expect(0, &["put", "greeting", "hello"])?;
+        pool.says(3, &["such as \"greeting\""], &bench)?;
+        pool.says(3, &["greeting"], &["bench", "--workload", "c", "--records", "1000"])?;
+        let more = ["bench", "--workload", "load", "--records", "1000", "--json"];
+        pool.says(3, &["--beside-others"], &more)?;
+        let before = pool.expect(0, &["info", "--json"])?;
+        assert!(before.contains("\"records\":401"), "nothing was written: {before}");
+        pool.expect(0, &[&bench[..], &["--beside-others"]].concat())?;
+        assert_eq!(pool.expect(0, &["get", "greeting"])?, "hello\n");
+        // `open` writes a record too.
+        let other =
+            place.created(&format!("{engine}-other"), &["--size", "64MiB", "--engine", engine])?;
+        other.expect(0, &["put", "greeting", "hello"])?;
+        other.says(3, &["greeting"], &["bench", "--workload", "open", "--records", "10"])?;
+        assert_eq!(other.expect(0, &["scan", "--keys-only"])?, "greeting\n");
+    }
+    Ok(())
+}
+
+#[test]
+fn keys_that_are_no_text_are_given_in_hexadecimal() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--size", "64MiB", "--engine", "bptree"])?;
+    for (key, value) in [("00ff", "low"), ("80", "middle"), ("ff00", "high")] {
+        pool.expect(0, &["put", "--key-hex", key, value])?;
+    }
+    assert_eq!(pool.expect(0, &["get", "--key-hex", "FF00"])?, "high\n");
+    assert_eq!(pool.expect(0, &["scan", "--key-hex"])?, "00ff\tlow\n80\tmiddle\nff00\thigh\n");
+    let bounds = ["scan", "--key-hex", "--start", "01", "--end", "ff", "--keys-only"];
+    assert_eq!(pool.expect(0, &bounds)?, "80\n");
+    assert_eq!(pool.expect(0, &["scan", "--key-hex", "--prefix", "ff", "--keys-only"])?, "ff00\n");
+    let json = ["scan", "--key-hex", "--prefix", "ff", "--json"];
+    assert_eq!(pool.expect(0, &json)?, "{\"key_hex\":\"ff00\",\"value\":\"high\"}\n");
+    // The same keys, by a server.
+    let served = pool.serve(&[])?;
+    let asked = [&bounds[..], &["--server", &served.address]].concat();
+    assert_eq!(expect(0, &asked)?, "80\n");
+    served.terminate()?;
+    assert_eq!(pool.expect(0, &["del", "--key-hex", "80", "aa"])?, "1 deleted\n");
+    pool.expect(1, &["get", "--key-hex", "80"])?;
+    for wrong in ["8", "8g", "0x80"] {
+        pool.says(64, &["is not hexadecimal"], &["get", "--key-hex", wrong])?;
+    }
+    // Without the option the same digits are text.
+    pool.expect(1, &["get", "00ff"])?;
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_is_missing_is_named_and_not_made() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let missing = place.argument("missing")?;
+    for (name, more) in [("missing/pool", &[][..]), ("missing/matrix", &["--matrix", "2x2"])] {
+        let pool = place.pool(name)?;
+        for command in
+            [&["create", "--size", "64MiB"][..], &["serve", "--port", "0", "--size", "64MiB"]]
+        {
+            pool.says(2, &[&format!("the directory {missing}")], &[command, more].concat())?;
+        }
+    }
+    let bench = ["bench", "--workload", "load", "--records", "10"];
+    place.pool("missing/pool")?.says(2, &[&format!("the directory {missing}")], &bench)?;
+    assert!(!place.path("missing").exists());
+    // The directory of a matrix is its own, and is made; so is the user's data directory.
+    place.created("matrix", &["--size", "32MiB", "--matrix", "1x2"])?;
+    let home = place.argument("home")?;
+    let output = Command::new(BINARY)
+        .args(["create", "--size", "32MiB"])
+        .env("XDG_DATA_HOME", &home)
+        .output()?;
+    assert!(output.status.success(), "{output:?}");
+    assert!(place.path("home/coreplane/default.pool").exists());
+    Ok(())
+}
+
+/// Nothing is made for a server that cannot be.
+#[test]
+fn a_port_that_is_taken_is_told_before_a_pool_is_made() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+    let address = taken.local_addr()?.to_string();
+    let port = taken.local_addr()?.port().to_string();
+    let pool = place.pool("pool")?;
+    let size = ["--size", "64MiB"];
+    let serve = |words: &[&str]| {
+        [&["serve"], words, &size].concat().iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()
+    };
+    let peers = format!("1={address}");
+    let commands = [
+        serve(&["--port", &port]),
+        serve(&["--port", "0", "--metrics", &address]),
+        serve(&["--port", "0", "--http-port", &port]),
+        serve(&["--port", &free, "--cluster-id", "1", "--cluster-peers", &peers]),
+        serve(&["--port", &port, "--cluster-id", "1", "--cluster-peers", "1=127.0.0.1:0"]),
+    ];
+    for command in commands {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let (code, said) = pool.ask(&words, b"")?;
+        assert!((code == 5 || code == 3) && said.contains("in use"), "{words:?}: {code} {said}");
+        assert!(!pool.is_there()?, "{words:?}");
+    }
+    let disk = place.argument("disk")?;
+    let nbd = ["nbd", "serve", "--pool", &disk, "--size", "64MiB", "--port", &port];
+    expect(3, &nbd)?;
+    assert!(!place.path("disk").exists());
+    // The socket of a server that cannot be is removed.
+    let socket = place.argument("socket")?;
+    pool.put_bytes(b"no pool")?;
+    pool.expect(2, &["serve", "--port", "0", "--unixsocket", &socket])?;
+    assert!(!place.path("socket").exists());
+    Ok(())
+}
+
+/// All that a server says on its standard output, once it has ended by SIGTERM.
+fn said_until_the_end(
+    arguments: &[&str],
+    work: impl FnOnce(&str) -> Outcome<()>,
+) -> Outcome<Vec<String>> {
+    let mut child = Command::new(BINARY).args(arguments).stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+    let first = lines.next().ok_or("it says nothing")??;
+    work(&first)?;
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status()?.success());
+    let mut said = vec![first];
+    for line in lines {
+        said.push(line?);
+    }
+    assert!(child.wait()?.success());
+    Ok(said)
+}
+
+#[test]
+fn a_server_says_what_it_has_done_when_it_ends() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.argument("pool")?;
+    let serve = ["serve", "--port", "0", "--size", "64MiB", "--pool", &pool];
+    let said = said_until_the_end(&serve, |line| {
+        let address = line.rsplit(' ').next().ok_or("no address")?;
+        let mut client = Client::connect(address)?;
+        for number in 0..7 {
+            let key = format!("key:{number}");
+            assert_eq!(client.call(&[b"SET", key.as_bytes(), b"value"])?, Reply::ok());
+        }
+        Client::connect(address)?.call(&[b"PING"]).map(drop)
+    })?;
+    assert_eq!(said.len(), 2, "{said:?}");
+    for word in ["ended: 8 commands of 2 connections in 00:00:", &format!("pool {pool} is closed")]
+    {
+        assert!(said[1].contains(word), "{word}: {said:?}");
+    }
+    let series = text(&place.path("series"))?.to_owned();
+    let serve = ["ts", "serve", "--http-port", "0", "--size", "64MiB", "--pool", &series];
+    let said = said_until_the_end(&serve, |_| Ok(()))?;
+    assert!(said.last().is_some_and(|line| line.contains("ended: up 00:00:")), "{said:?}");
+    let (disk, socket) = (place.argument("disk")?, place.argument("socket")?);
+    let serve = ["nbd", "serve", "--size", "64MiB", "--pool", &disk, "--unixsocket", &socket];
+    let said = said_until_the_end(&serve, |_| Ok(()))?;
+    assert!(said.last().is_some_and(|line| line.ends_with("is closed")), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn what_does_nothing_says_so() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    for (name, more) in [("pool", &[][..]), ("matrix", &["--matrix", "1x2"])] {
+        let pool = place.created(name, &[&["--size", "64MiB"], more].concat())?;
+        for size in ["32MiB", "64MiB"] {
+            pool.says(0, &["nothing was done"], &["grow", "--size", size])?;
+        }
+        let (code, said) = pool.ask(&["grow", "--size", "96MiB"], b"")?;
+        assert!(code == 0 && !said.contains("nothing was done"), "{said}");
+    }
+    let pool = place.pool("pool")?;
+    for ttl in ["0", "0ms"] {
+        pool.says(64, &["would be gone at once"], &["put", "key", "value", "--ttl", ttl])?;
+    }
+    pool.expect(1, &["get", "key"])?;
+    Ok(())
+}
