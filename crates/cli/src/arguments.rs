@@ -24,6 +24,14 @@ use coreplane_bench::{Jitter, MapWork, Plan, Refill, Sweep};
 use std::path::PathBuf;
 use std::time::Duration;
 
+// What options of a help are grouped by.
+const MATRIX: &str = "Matrix";
+pub(crate) const NEW_POOL: &str = "Pool that is created";
+const SOCKETS: &str = "Sockets";
+const CLIENTS: &str = "Clients";
+const SERVED: &str = "Store that is served";
+const ONE_WORKLOAD: &str = "Single workloads";
+
 /// Key-value stores on persistent memory: serve them to Redis clients, look into them, measure
 /// them.
 ///
@@ -39,7 +47,8 @@ use std::time::Duration;
 ///   coreplane bench --pool /dev/shm/bench.pool --workload a
 ///   coreplane ts serve --pool /dev/shm/my.ts       then: influx -execute 'CREATE DATABASE d'
 ///
-/// A pool is open once at a time: while a server runs, talk to the server.
+/// A pool is open once at a time. While a server has it, its clients have the records, and info, stats,
+/// verify, dump, scan, grow and matrix ask the server if they are told --server HOST:PORT.
 #[derive(Debug, Parser)]
 #[command(name = "coreplane", version, verbatim_doc_comment, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {
@@ -65,7 +74,7 @@ pub(crate) enum Command {
     /// Create a pool.
     Create(Create),
     /// Say what a pool is, what it rests on, and what a power cut would lose.
-    Info(Pool),
+    Info(Tended),
     /// Write the value of a key to the standard output.
     Get(Get),
     /// Write a record.
@@ -83,16 +92,20 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Check everything in a pool: exit code 0 sound, 1 damaged, 2 unusable.
     ///
+    /// Each damage is told once, with the keys that it is of, as far as they can be named. A single pool need not be
+    /// writable for it, and no byte of it changes; a matrix heals what it can from a peer as it is opened, unless it may
+    /// not be written. With --server a store that is served is read, and its clients go on meanwhile.
+    ///
     /// With --repair, of pools of scmkv, what is damaged is repaired: exit code 0 if nothing was, 1 if something was
     /// damaged and is repaired now, 2 if it cannot be. What was lost is told before anything is
     /// changed: page, offset, bytes, and the keys as far as they can be named. A lost key is
     /// absent afterwards; where keys cannot be named, those that were last written there are
     /// absent, or hold what they held before. To keep what there is for others to look at, copy
-    /// the file first. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not
+    /// the file first. A file that was cut short is given its length again; what was cut off is lost. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not
     /// to be trusted any more is taken out by `matrix retire`, and `matrix replace --fresh` makes another. A pool of bptree is not repaired, what is sound in it can be read.
     Verify(Verify),
     /// Show the counters of a pool.
-    Stats(Pool),
+    Stats(Tended),
     /// Make a pool larger, or each device of a matrix; one that is as large already is left as it is.
     Grow(Grow),
     /// Look after a matrix.
@@ -126,10 +139,10 @@ pub(crate) enum Command {
 pub(crate) struct Behind {
     /// Ask the server that has the store open, at this address or at the path of its Unix socket (which
     /// has a slash), in place of opening the store.
-    #[arg(long, value_name = "HOST:PORT|PATH")]
+    #[arg(long, value_name = "HOST:PORT|PATH", help_heading = SERVED)]
     pub(crate) server: Option<String>,
     /// The file that holds the password of that server.
-    #[arg(long, value_name = "PATH", requires = "server")]
+    #[arg(long, value_name = "PATH", requires = "server", help_heading = SERVED)]
     pub(crate) password_file: Option<PathBuf>,
 }
 
@@ -151,11 +164,11 @@ pub(crate) struct Pool {
     pub(crate) media: MediaChoice,
     /// Open a matrix although devices are missing that may be the only ones to have what was
     /// acknowledged: that is lost then.
-    #[arg(long)]
+    #[arg(long, help_heading = MATRIX)]
     pub(crate) accept_loss: bool,
     /// Seconds that a device of a matrix may take for one call that is made in its own thread, before it
     /// is left out as if it had failed; 0: for ever.
-    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = MATRIX)]
     pub(crate) answers_within: u64,
     /// Answer in JSON.
     #[arg(long)]
@@ -167,34 +180,34 @@ pub(crate) struct Pool {
 pub(crate) struct NewPool {
     /// Bytes of a pool that is created, for example 4GiB. All of it is allocated then, so that
     /// nothing can run out later.
-    #[arg(long, default_value = "1GiB", value_parser = terms::size)]
+    #[arg(long, default_value = "1GiB", value_parser = terms::size, help_heading = NEW_POOL)]
     pub(crate) size: u64,
     /// Create a matrix, in a directory: 2x2 is two groups of two devices, a pool of --size bytes
     /// each. Keys are spread over the groups; devices of a group have the same. A link in the directory,
     /// g0d1 say, that leads to nothing yet puts that device where it leads, on another disk.
-    #[arg(long, value_name = "GROUPSxDEVICES")]
+    #[arg(long, value_name = "GROUPSxDEVICES", help_heading = MATRIX)]
     pub(crate) matrix: Option<MatrixShape>,
     /// How many copies a write to a matrix that is created waits for: first, majority, all. One that exists
     /// must have been made so [default: all].
-    #[arg(long)]
+    #[arg(long, help_heading = MATRIX)]
     pub(crate) ack: Option<Ack>,
     /// Which of the paper's prototypes a matrix is that is created: mkvs (a read that one device is
     /// late with goes to another too), mkvs-gekv (one device of a group serves its reads), mkvs-ekv
     /// (one device, and no filter, whatever --matrix says). One that exists must have been made so
     /// [default: mkvs].
-    #[arg(long)]
+    #[arg(long, help_heading = MATRIX)]
     pub(crate) prototype: Option<Prototype>,
     /// The engine of a pool that is created: scmkv (a hash, for point reads and writes), bptree
     /// (a B+-tree, which scans in the order of keys), list or cow-tree (NVM-Raft's: ordered, with snapshots). One
     /// that exists must have been made so
     /// [default: scmkv; in a matrix bptree].
-    #[arg(long)]
+    #[arg(long, help_heading = NEW_POOL)]
     pub(crate) engine: Option<EngineChoice>,
     #[command(flatten)]
     pub(crate) geometry: Geometry,
     /// Where the index of a pool of scmkv that is created lies, for good: in the pool (pmem: opens at once,
     /// however large) or in DRAM (dram: fewer lines written a put); auto chooses.
-    #[arg(long, default_value = "auto", value_parser = terms::placement)]
+    #[arg(long, default_value = "auto", value_parser = terms::placement, help_heading = NEW_POOL)]
     pub(crate) index: Placement,
 }
 
@@ -203,10 +216,10 @@ pub(crate) struct NewPool {
 pub(crate) struct Paths {
     /// Which way reads take to a device of a matrix: inline (the caller's thread), rings (the device's
     /// own thread), auto (inline until its reads meet stalls).
-    #[arg(long, default_value = "auto", value_name = "PATH")]
+    #[arg(long, default_value = "auto", value_name = "PATH", help_heading = MATRIX)]
     pub(crate) reads: ReadPath,
     /// Which way writes take to a device of a matrix: inline or rings.
-    #[arg(long, default_value = "inline", value_name = "PATH")]
+    #[arg(long, default_value = "inline", value_name = "PATH", help_heading = MATRIX)]
     pub(crate) writes: WritePath,
 }
 
@@ -214,8 +227,10 @@ pub(crate) struct Paths {
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// Give up what is damaged, so that the rest can be used: of a pool of scmkv.
-    #[arg(long)]
+    #[command(flatten)]
+    pub(crate) behind: Behind,
+    /// Give up what is damaged, so that the rest can be used: of a pool of scmkv that nobody has open.
+    #[arg(long, conflicts_with = "server")]
     pub(crate) repair: bool,
 }
 
@@ -228,16 +243,16 @@ pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) paths: Paths,
     /// Addresses to listen on.
-    #[arg(long, default_value = "127.0.0.1", value_delimiter = ',')]
+    #[arg(long, default_value = "127.0.0.1", value_delimiter = ',', help_heading = SOCKETS)]
     pub(crate) bind: Vec<String>,
     /// The TCP port; 0 for any free one.
-    #[arg(long, default_value_t = 6379)]
+    #[arg(long, default_value_t = 6379, help_heading = SOCKETS)]
     pub(crate) port: u16,
     /// The path of a Unix socket to listen on as well.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = SOCKETS)]
     pub(crate) unixsocket: Option<PathBuf>,
     /// The mode of the Unix socket's file, in octal.
-    #[arg(long, value_name = "MODE", value_parser = terms::octal)]
+    #[arg(long, value_name = "MODE", value_parser = terms::octal, help_heading = SOCKETS)]
     pub(crate) unixsocketperm: Option<u32>,
     /// When a write is answered: strict and group: once it is durable; relaxed: at once, durable
     /// within 10 ms.
@@ -251,23 +266,23 @@ pub(crate) struct Serve {
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
     /// Connections at a time.
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, help_heading = CLIENTS)]
     pub(crate) maxclients: u32,
     /// Drop a client that was idle for so long [default: never].
-    #[arg(long, value_parser = terms::duration)]
+    #[arg(long, value_parser = terms::duration, help_heading = CLIENTS)]
     pub(crate) timeout: Option<Duration>,
     /// The file that holds the password which clients must give [default: no password].
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = CLIENTS)]
     pub(crate) requirepass_file: Option<PathBuf>,
     /// Serve clients from other machines although there is no password.
-    #[arg(long)]
+    #[arg(long, help_heading = CLIENTS)]
     pub(crate) no_protected_mode: bool,
     /// `address:port` of a Prometheus endpoint.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", help_heading = SOCKETS)]
     pub(crate) metrics: Option<String>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Node of a cluster")]
     pub(crate) cluster: ClusterNode,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Time series beside the records")]
     pub(crate) series: SeriesBeside,
 }
 
@@ -378,6 +393,8 @@ pub(crate) struct Load {
 pub(crate) struct Dump {
     #[command(flatten)]
     pub(crate) pool: Pool,
+    #[command(flatten)]
+    pub(crate) behind: Behind,
     /// Where to write [default: the standard output].
     pub(crate) output: Option<PathBuf>,
 }
@@ -386,6 +403,8 @@ pub(crate) struct Dump {
 pub(crate) struct Grow {
     #[command(flatten)]
     pub(crate) pool: Pool,
+    #[command(flatten)]
+    pub(crate) behind: Behind,
     /// Bytes that the pool, or each device of the matrix, shall have at least: nothing is ever made smaller.
     #[arg(long, value_parser = terms::size)]
     pub(crate) size: u64,
@@ -429,19 +448,6 @@ pub(crate) struct Bench {
     /// operations, whatever the other options say.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
-    #[command(flatten)]
-    pub(crate) plan: Plan,
-    #[command(flatten)]
-    pub(crate) jitter: Jitter,
-    #[command(flatten)]
-    pub(crate) refill: Refill,
-    #[command(flatten)]
-    pub(crate) sweep: Sweep,
-    #[command(flatten)]
-    pub(crate) map_work: MapWork,
-    /// open: milliseconds of overwrites after the first write, of which the longest is told.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) then_ms: u64,
     /// strict, group, relaxed (on files; elsewhere it is strict).
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
@@ -451,15 +457,28 @@ pub(crate) struct Bench {
     /// Measure in a pool although it has records that bench has not written: they stay.
     #[arg(long)]
     pub(crate) beside_others: bool,
+    #[command(flatten, next_help_heading = "Workload")]
+    pub(crate) plan: Plan,
+    #[command(flatten, next_help_heading = ONE_WORKLOAD)]
+    pub(crate) jitter: Jitter,
+    #[command(flatten, next_help_heading = ONE_WORKLOAD)]
+    pub(crate) refill: Refill,
+    #[command(flatten, next_help_heading = ONE_WORKLOAD)]
+    pub(crate) sweep: Sweep,
+    #[command(flatten, next_help_heading = ONE_WORKLOAD)]
+    pub(crate) map_work: MapWork,
+    /// open: milliseconds of overwrites after the first write, of which the longest is told.
+    #[arg(long, default_value_t = 0, help_heading = ONE_WORKLOAD)]
+    pub(crate) then_ms: u64,
     /// scmkv, bptree, list or cow-tree [default: what is in the pool, else scmkv].
-    #[arg(long)]
+    #[arg(long, help_heading = NEW_POOL)]
     pub(crate) engine: Option<EngineChoice>,
     #[command(flatten)]
     pub(crate) geometry: Geometry,
     /// Where the index of a pool that is created lies: auto, pmem, dram (floor: auto is both).
-    #[arg(long, default_value = "auto", value_parser = terms::placement)]
+    #[arg(long, default_value = "auto", value_parser = terms::placement, help_heading = NEW_POOL)]
     pub(crate) index: Placement,
     /// Bytes of a pool that is created [default: enough for the records and the workload].
-    #[arg(long, value_parser = terms::size)]
+    #[arg(long, value_parser = terms::size, help_heading = NEW_POOL)]
     pub(crate) size: Option<u64>,
 }

@@ -1,7 +1,7 @@
 //! Asking a server that runs, one command at a time.
 
 use crate::arguments::Behind;
-use crate::failure::{FAILED, Failure, NO_SPACE, REFUSED, UNUSABLE, USAGE};
+use crate::failure::{Cause, FAILED, Failure, NO_SPACE, REFUSED, UNUSABLE, USAGE};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -32,6 +32,22 @@ impl Answer {
             Self::Bytes(bytes) => Some(bytes),
             _ => None,
         }
+    }
+}
+
+/// What a server says when it refuses something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The first word, which programs tell errors by.
+    pub(crate) code: String,
+    /// The rest, which persons read.
+    pub(crate) text: String,
+}
+
+impl Refusal {
+    fn of(line: &str) -> Self {
+        let (code, text) = line.split_once(' ').unwrap_or((line, ""));
+        Self { code: code.to_owned(), text: text.to_owned() }
     }
 }
 
@@ -107,7 +123,8 @@ impl Asked {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(refused)) => {
                 let message = format!("{}: {refused}", self.place);
-                Err(Failure::new(code_of(&refused), message))
+                let refusal = Refusal::of(&refused);
+                Err(Failure::new(code_of(&refusal), message).because(Cause::Refused(refusal)))
             }
             Err(error) => Err(self.failed(&error)),
         }
@@ -170,9 +187,9 @@ fn encode<'w>(words: impl Iterator<Item = &'w [u8]>, count: usize, wire: &mut Ve
 }
 
 /// The exit code for an error of a server, by the code that it begins with.
-fn code_of(error: &str) -> u8 {
-    match error.split(' ').next().unwrap_or_default() {
-        "NOMATRIX" => USAGE,
+fn code_of(refusal: &Refusal) -> u8 {
+    match &*refusal.code {
+        "NOMATRIX" | "NOSTORE" => USAGE,
         "UNUSABLE" => UNUSABLE,
         "OOM" => NO_SPACE,
         "MISCONF" => FAILED,

@@ -11,7 +11,8 @@
 //! | 64 | wrong usage of the command |
 //! | 70 | a page of the pool could not be read (SIGBUS) |
 
-use coreplane_engine::{Error, Remedy};
+use crate::ask::Refusal;
+use coreplane_engine::{Error, Remedy, Vacancy};
 
 /// The answer was no: [`Outcome`] is a code, this one no failure.
 pub(crate) const NO: u8 = 1;
@@ -21,6 +22,10 @@ pub(crate) const NO_SPACE: u8 = 4;
 pub(crate) const FAILED: u8 = 5;
 pub(crate) const USAGE: u8 = 64;
 
+/// Of a pool that a server has open.
+const ASK_THE_SERVER: &str = "; a server that has it is asked by its clients, and by `--server`: of info, stats, \
+                              verify, dump, scan, grow and matrix";
+
 /// The exit code of what was done, or why it was not.
 pub(crate) type Outcome = Result<u8, Failure>;
 
@@ -29,12 +34,25 @@ pub(crate) type Outcome = Result<u8, Failure>;
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) message: String,
-    broken_pipe: bool,
+    pub(crate) cause: Cause,
+}
+
+/// What a failure is, as far as somebody acts on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Whoever read our output has had enough.
+    BrokenPipe,
+    /// A server has refused it.
+    Refused(Refusal),
+    /// Something is where a device was to be filled.
+    Occupied(Vacancy),
+    /// Anything else.
+    Other,
 }
 
 impl Failure {
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), broken_pipe: false }
+        Self { code, message: message.into(), cause: Cause::Other }
     }
 
     /// The same, with what can be done about it.
@@ -44,23 +62,42 @@ impl Failure {
         self
     }
 
-    /// Whoever read our output has had enough.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        self.broken_pipe
+    /// The same, because of `cause`.
+    pub(crate) fn because(self, cause: Cause) -> Self {
+        Self { cause, ..self }
     }
 
     /// A failure to open or create a pool: it cannot be used, unless there is only no space.
     pub(crate) fn of_pool(error: &Error, path: &std::path::Path) -> Self {
         let code = if error.remedy() == Remedy::FreeSpace { NO_SPACE } else { UNUSABLE };
         let mut message = error.to_string();
-        let is_damage = matches!(error, Error::Corrupt { .. } | Error::ChecksumMismatch { .. });
-        if is_damage && !message.contains("--repair") {
-            message += "; ";
-            message += way_out(path);
+        match error {
+            Error::Corrupt { .. } | Error::ChecksumMismatch { .. } => {
+                message += "; ";
+                message += way_out(path);
+            }
+            Error::Truncated { .. } => {
+                message += "; ";
+                message += way_out_of_truncation(path);
+            }
+            Error::Locked(_) => message += ASK_THE_SERVER,
+            _ => {}
         }
-        if message.contains(" is locked: ") {
-            message += "; a server that has it is asked by its clients, and by `--server` of `matrix` and `scan`";
+        Self::at(path, code, message)
+    }
+
+    /// A failure to repair a pool: it is not advised to be repaired.
+    pub(crate) fn of_repair(error: &Error, path: &std::path::Path) -> Self {
+        match error {
+            Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Truncated { .. } => {
+                Self::at(path, UNUSABLE, format!("{error}; {RESTORE}"))
+            }
+            _ => Self::of_pool(error, path),
         }
+    }
+
+    /// With the place that it is about, which it may name already.
+    fn at(path: &std::path::Path, code: u8, message: String) -> Self {
         let place = path.display().to_string();
         if message.contains(&place) {
             return Self::new(code, message);
@@ -69,43 +106,63 @@ impl Failure {
     }
 }
 
+/// Where nothing can be repaired.
+const RESTORE: &str =
+    "it cannot be repaired: restore it from a copy, or load a dump into a new pool";
+
 /// What can be done about damage of what is at `path`.
 pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
     if path.is_dir() {
-        return "`coreplane matrix scrub` writes what is damaged anew from a peer; `coreplane matrix retire` takes a \
-                device out, and `coreplane matrix replace --fresh` makes another in its place";
+        return way_out_of("mkvs");
     }
+    coreplane::admin::engine_at(path).map_or(RESTORE, |engine| way_out_of(engine.name()))
+}
+
+/// What can be done about a pool that was cut short: nothing of it can be opened as it is.
+fn way_out_of_truncation(path: &std::path::Path) -> &'static str {
     match coreplane::admin::engine_at(path) {
-        Some(coreplane::EngineChoice::Bptree) => {
-            "a pool of bptree is not repaired; what is sound in it can be read"
+        Some(coreplane::EngineChoice::Scmkv) => {
+            "`coreplane verify --repair` gives up what was cut off, says what is lost, and gives back the rest"
         }
-        Some(coreplane::EngineChoice::Map(_)) => {
-            "a pool of a map is not repaired; what is sound in it can be read"
+        _ => RESTORE,
+    }
+}
+
+/// What can be done about damage of a store with this engine.
+pub(crate) fn way_out_of(engine: &str) -> &'static str {
+    match engine {
+        "mkvs" => {
+            "`coreplane matrix scrub` writes what is damaged anew from a peer; `coreplane matrix retire` takes a \
+             device out, and `coreplane matrix replace --fresh` makes another in its place"
         }
+        "bptree" => "a pool of bptree is not repaired; what is sound in it can be read",
+        "list" | "cow-tree" => "a pool of a map is not repaired; what is sound in it can be read",
         _ => "`coreplane verify --repair` gives up what is damaged, and says what is lost",
     }
 }
 
 /// The exit code that says what to do.
 pub(crate) fn code_of(remedy: Remedy) -> u8 {
-    match remedy {
-        Remedy::FixInput => REFUSED,
-        Remedy::FreeSpace => NO_SPACE,
-        Remedy::Repair => UNUSABLE,
-        Remedy::Retry | Remedy::GiveUp => FAILED,
-    }
+    coreplane_server::administration::exit_code(remedy)
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(code_of(error.remedy()), error.to_string())
+        let failure = Self::new(code_of(error.remedy()), error.to_string());
+        match error {
+            Error::Occupied { vacancy, .. } => failure.because(Cause::Occupied(vacancy)),
+            _ => failure,
+        }
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        let broken_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
-        Self { broken_pipe, ..Self::new(FAILED, error.to_string()) }
+        let failure = Self::new(FAILED, error.to_string());
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => failure.because(Cause::BrokenPipe),
+            _ => failure,
+        }
     }
 }
 

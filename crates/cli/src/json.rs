@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use coreplane::{Entry, UnixMillis};
+pub(crate) use coreplane_server::administration::put_bytes;
 use serde_json::{Map, Value};
 use std::io::Write;
 
@@ -36,14 +37,6 @@ fn put_record(object: &mut Map<String, Value>, entry: &Entry<'_>, keys_only: boo
     if let Some(UnixMillis(at)) = entry.record.and_then(|record| record.expires_at) {
         object.insert("expires_at_ms".to_owned(), at.into());
     }
-}
-
-/// Adds bytes under `name`, or as hexadecimal under `name_hex`.
-pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => object.insert(name.to_owned(), text.into()),
-        Err(_) => object.insert(format!("{name}_hex"), hex(bytes).into()),
-    };
 }
 
 /// The record of a line.

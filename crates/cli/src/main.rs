@@ -9,7 +9,6 @@
 //! Results go to the standard output, for programs as JSON if asked for; everything that is said
 //! to a person meanwhile goes to the standard error.
 
-mod administration;
 mod arguments;
 mod ask;
 mod command;
@@ -19,12 +18,13 @@ mod json;
 mod notation;
 mod pool;
 mod progress;
+mod remote;
 mod scrub;
 mod terms;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
-use failure::Outcome;
+use failure::{Cause, Failure, Outcome};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     };
     match run(arguments.command) {
         Ok(code) => ExitCode::from(code),
-        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(Failure { cause: Cause::BrokenPipe, .. }) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("coreplane: {}", failure.message);
             ExitCode::from(failure.code)

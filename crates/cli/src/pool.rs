@@ -38,11 +38,17 @@ impl Pool {
             .answers_within((!within.is_zero()).then_some(within))
     }
 
-    /// Opens a matrix as it is, to be looked at: nothing of it changes, though a device be missing. A
-    /// single pool as [`Self::open`] does.
+    /// Opens it as it is, to be looked at: nothing of it changes, though it have to be recovered first, or a device be
+    /// missing, and no permission to write is needed. What would be written goes to memory.
     pub(crate) fn look(&self) -> Result<Store, Failure> {
-        let config = self.config().background(false).check_reads(true);
-        open(&config.copy(self.path().is_dir()))
+        open(&self.config().background(false).check_reads(true).copy(true))
+    }
+
+    /// Opens it to be read whole. A matrix is opened as one that is used, which heals what is damaged on the way, unless
+    /// not all of its devices may be written: a copy of it would be told to be sound that is healed in memory alone.
+    pub(crate) fn open_to_verify(&self) -> Result<Store, Failure> {
+        let path = self.path();
+        if path.is_dir() && has_writable_devices(&path) { self.open() } else { self.look() }
     }
 
     /// Opens it for a few calls from one thread, which show nothing that is not sound.
@@ -56,6 +62,17 @@ impl Pool {
         refuse_device(&store, &self.path())?;
         Ok(store)
     }
+}
+
+/// True if all devices of the matrix in a directory may be written.
+fn has_writable_devices(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_device = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.parse::<Position>().is_ok()) && path.is_file()
+    };
+    let mut devices = entries.map(|entry| entry.path()).filter(is_device);
+    devices.all(|path| std::fs::File::options().write(true).open(path).is_ok())
 }
 
 /// What is written to a device of a matrix by itself its peers do not have.

@@ -31,6 +31,15 @@ impl Bar {
         self.bar.inc(units);
     }
 
+    /// Somebody else says how far it is.
+    pub(crate) fn tell(&self, stage: &str, done: u64, total: u64) {
+        self.bar.set_message(stage.to_owned());
+        if total > 0 {
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(done);
+    }
+
     /// The engine says how far it is.
     pub(crate) fn show(&self, progress: Progress) {
         self.bar.set_message(progress.stage);

@@ -202,3 +202,41 @@ fn what_does_nothing_says_so() -> Outcome<()> {
     pool.expect(1, &["get", "key"])?;
     Ok(())
 }
+
+/// The options under a heading of a help.
+fn options_under(help: &str, heading: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != format!("{heading}:")).skip(1);
+    let group = lines.take_while(|line| line.is_empty() || line.starts_with(' '));
+    let long = group
+        .filter_map(|line| line.split("--").nth(1).filter(|_| line.trim_start().starts_with('-')));
+    long.filter_map(|text| text.split([' ', '[', '<']).next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_options_of_a_help_are_grouped() -> Outcome<()> {
+    let serve = expect(0, &["serve", "--help"])?;
+    let matrix = ["accept-loss", "answers-within", "matrix", "ack", "prototype", "reads", "writes"];
+    assert_eq!(options_under(&serve, "Matrix"), matrix);
+    assert_eq!(
+        options_under(&serve, "Sockets"),
+        ["bind", "port", "unixsocket", "unixsocketperm", "metrics"]
+    );
+    let pool = ["size", "engine", "page-size", "fan-out", "index"];
+    assert_eq!(options_under(&serve, "Pool that is created"), pool);
+    assert!(options_under(&serve, "Node of a cluster").contains(&"cluster-id".to_owned()));
+    assert!(
+        options_under(&serve, "Time series beside the records").contains(&"http-port".to_owned())
+    );
+    let usual = options_under(&serve, "Options");
+    assert!(usual.contains(&"pool".to_owned()) && usual.len() < 10, "{usual:?}");
+    for command in ["info", "stats", "verify", "dump", "grow", "scan"] {
+        let help = expect(0, &[command, "--help"])?;
+        assert_eq!(options_under(&help, "Matrix"), matrix[..2], "{command}");
+        assert_eq!(
+            options_under(&help, "Store that is served"),
+            ["server", "password-file"],
+            "{command}"
+        );
+    }
+    Ok(())
+}

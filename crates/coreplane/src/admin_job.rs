@@ -6,7 +6,7 @@ use crate::geometry::{pool_fan_out, pool_page_size};
 use crate::lost_ranges::LostRanges;
 use crate::matrix::{Directory, MatrixShape, places};
 use crate::store::pool_engine;
-use coreplane_engine::{Backing, Engine, Error, Progress, Remedy, Result, Stats};
+use coreplane_engine::{Backing, Engine, Error, Progress, Remedy, Result, Stats, Vacancy};
 use coreplane_mkvs::{
     Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, Matrix, MemberState, Position,
     Prototype, Scrubbed,
@@ -73,11 +73,17 @@ pub struct Failed {
     pub message: String,
     /// What can be done about it.
     pub remedy: Remedy,
+    /// What makes way, if it is that something is where a device was to be filled.
+    pub vacancy: Option<Vacancy>,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        Self { message: error.to_string(), remedy: error.remedy() }
+        let vacancy = match &error {
+            Error::Occupied { vacancy, .. } => Some(*vacancy),
+            _ => None,
+        };
+        Self { message: error.to_string(), remedy: error.remedy(), vacancy }
     }
 }
 

@@ -277,25 +277,13 @@ impl Store {
         Ok((self.engine.len()?, self.engine.stats()))
     }
 
-    /// Grows the pool to `size` bytes while it is in use; nothing to do if it is that large.
+    /// Grows the pool to `size` bytes while it is in use, of a matrix each device that is there; nothing to do if it is
+    /// that large.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Io`]; [`Error::Unsupported`] of an engine without a pool.
     pub fn grow(&self, size: u64) -> Result<()> {
-        match &self.pooled {
-            Some(Pooled::Scmkv(engine)) => engine.grow(size),
-            Some(Pooled::Bptree(engine)) => engine.grow(size),
-            Some(Pooled::Map(engine)) => engine.grow(size),
-            None => {
-                let operation = match &self.matrix {
-                    Some(_) => {
-                        "growing while it is open: its devices can be grown when it is closed"
-                    }
-                    None => "growing a pool",
-                };
-                Err(Error::Unsupported { engine: self.engine.name(), operation })
-            }
-        }
+        self.engine.grow(size)
     }
 
     /// True if it is a single device of a matrix, which is not to be written to by itself: its peers would not

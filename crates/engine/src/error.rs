@@ -18,6 +18,15 @@ pub enum Remedy {
     GiveUp,
 }
 
+/// What makes way for a device at a place of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vacancy {
+    /// A fresh device can take the place of what is there.
+    Fresh,
+    /// The device there is current: it is to be retired first.
+    Retire,
+}
+
 /// Why an engine could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -88,6 +97,25 @@ pub enum Error {
     /// There is no pool: something else, or what is left of one whose creation was cut off.
     #[error("unusable pool: {0}")]
     NotAPool(String),
+    /// Somebody has the pool open: another process, or this one.
+    #[error("unusable pool: {0}")]
+    Locked(String),
+    /// The file is shorter than the pool that it is to hold.
+    #[error("truncated pool: {expected} bytes expected, the file has {found}")]
+    Truncated {
+        /// Bytes that the pool has.
+        expected: u64,
+        /// Bytes that the file has.
+        found: u64,
+    },
+    /// A device of a matrix cannot be filled at its place as it is.
+    #[error("unusable pool: {what}")]
+    Occupied {
+        /// Why.
+        what: String,
+        /// What makes way for it.
+        vacancy: Vacancy,
+    },
     /// A sync of the medium failed; what was not yet durable may be lost, and writes have stopped
     /// for good.
     #[error("sync of the medium failed: {0}; writes have stopped, open the pool again")]
@@ -173,11 +201,15 @@ impl Error {
             | Self::NotOrdered { .. }
             | Self::ReadOnly => Remedy::FixInput,
             Self::NoSpace { .. } => Remedy::FreeSpace,
-            Self::Installing | Self::NotLeader { .. } | Self::Indeterminate | Self::Busy => {
-                Remedy::Retry
-            }
+            Self::Locked(_)
+            | Self::Installing
+            | Self::NotLeader { .. }
+            | Self::Indeterminate
+            | Self::Busy => Remedy::Retry,
             Self::ChecksumMismatch { .. }
             | Self::Corrupt { .. }
+            | Self::Truncated { .. }
+            | Self::Occupied { .. }
             | Self::Unusable(_)
             | Self::NotAPool(_) => Remedy::Repair,
             Self::SyncFailed(_) | Self::Closed => Remedy::GiveUp,

@@ -55,7 +55,7 @@ mod tickets;
 pub use batch::{Batch, Change, ChangeRef};
 pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
-pub use error::{Error, Remedy, Result};
+pub use error::{Error, Remedy, Result, Vacancy};
 pub use ordered::{Ordered, end_of_prefix};
 pub use outcome::{Beside, Brief, Outcome, Written};
 pub use pool_file::Backing;

@@ -82,6 +82,17 @@ pub trait Repairable: Engine {
         Ok(())
     }
 
+    /// Makes the pool at least `size` bytes large while it is in use, of a matrix each of its devices. Nothing is done if
+    /// it is that large. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace); [`Error::Unsupported`](crate::Error::Unsupported) of an engine without
+    /// a pool. Of a matrix, some devices may have grown then; the same call goes on.
+    fn grow(&self, size: u64) -> Result<()> {
+        let _nowhere = size;
+        Err(crate::Error::Unsupported { engine: self.name(), operation: "growing a pool" })
+    }
+
     /// Its file as it is now: whoever asks reads nothing of the store.
     fn backing(&self) -> Backing {
         Backing::Whole

@@ -122,6 +122,22 @@ pub struct Damage {
     pub offset: u64,
     /// What is wrong.
     pub what: String,
+    /// The keys whose records it is about, as far as they can be named.
+    pub keys: Vec<Vec<u8>>,
+}
+
+impl Damage {
+    /// Damage at an offset in the pool, 0 if it has no place, of no key that can be named.
+    pub fn new(offset: u64, what: impl Into<String>) -> Self {
+        Self { offset, what: what.into(), keys: Vec::new() }
+    }
+
+    /// The same, of the record of `key`.
+    #[must_use]
+    pub fn of(mut self, key: &[u8]) -> Self {
+        self.keys.push(key.to_vec());
+        self
+    }
 }
 
 /// Keys of which records were lost.
@@ -170,6 +186,30 @@ impl ScrubReport {
 }
 
 impl VerifyReport {
+    /// Has each damage once, in the order of the places. What was found at one place several times, as a part of its page
+    /// and as the record of a key say, is one damage: it is called what it was called first, and has all the keys.
+    #[must_use]
+    pub fn merged(mut self) -> Self {
+        self.damages.sort_by(|a, b| {
+            let words = if a.offset == 0 { a.what.cmp(&b.what) } else { std::cmp::Ordering::Equal };
+            a.offset.cmp(&b.offset).then(words)
+        });
+        let mut merged: Vec<Damage> = Vec::with_capacity(self.damages.len());
+        for damage in self.damages {
+            let is_same = |last: &Damage| {
+                last.offset == damage.offset && (damage.offset > 0 || last.what == damage.what)
+            };
+            let Some(last) = merged.last_mut().filter(|last| is_same(last)) else {
+                merged.push(damage);
+                continue;
+            };
+            last.keys.extend(damage.keys);
+            last.keys.sort_unstable();
+            last.keys.dedup();
+        }
+        Self { damages: merged, ..self }
+    }
+
     /// True if nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.damages.is_empty()
@@ -179,6 +219,31 @@ impl VerifyReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damage_that_was_found_twice_is_one() {
+        let damages = vec![
+            Damage::new(64, "the page").of(b"b"),
+            Damage::new(0, "the header"),
+            Damage::new(32, "another"),
+            Damage::new(64, "the record").of(b"a"),
+            Damage::new(64, "the record").of(b"b"),
+            Damage::new(0, "members differ"),
+            Damage::new(0, "the header"),
+        ];
+        let report = VerifyReport { damages, records: 7, bytes: 9 }.merged();
+        let told: Vec<_> =
+            report.damages.iter().map(|it| (it.offset, &*it.what, it.keys.len())).collect();
+        let expected = [
+            (0, "the header", 0),
+            (0, "members differ", 0),
+            (32, "another", 0),
+            (64, "the page", 2),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(report.damages[3].keys, [b"a".to_vec(), b"b".to_vec()]);
+        assert_eq!((report.records, report.bytes), (7, 9));
+    }
 
     #[test]
     fn shares_of_a_latency_are_upper_bounds() {

@@ -33,6 +33,22 @@ pub(crate) struct Rest {
     pub(crate) voids: Vec<u32>,
 }
 
+/// Some of a map that is verified while those who write wait: all of it at once they would wait for too long.
+pub(crate) struct Slice<'d> {
+    /// The last key that was looked at; none at the beginning.
+    pub(crate) after: Option<Vec<u8>>,
+    /// Keys that are still looked at, about; one at least.
+    pub(crate) left: usize,
+    /// There is no more.
+    pub(crate) is_last: bool,
+    /// Records that were looked at.
+    pub(crate) records: u64,
+    /// And bytes.
+    pub(crate) bytes: u64,
+    /// Is told of damage, and of the key that it is of.
+    pub(crate) damaged: &'d mut dyn FnMut(Error, Option<&[u8]>),
+}
+
 /// A sorted map of (key, version) → record.
 pub(crate) trait Map: Send + Sync {
     /// Where its records are.
@@ -227,11 +243,8 @@ pub(crate) trait Map: Send + Sync {
         false
     }
 
-    /// Looks at all that is there; each damage goes to `damaged`.
-    ///
-    /// # Errors
-    /// Only if it could not go on.
-    fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)>;
+    /// Looks at some of what is there; where to go on is in `slice`.
+    fn verify(&self, guard: &Guard, slice: &mut Slice<'_>);
 
     /// For tests: bytes of what is there, tombstones aside, after all that is counted was counted again; what is
     /// wrong if that is not the same.

@@ -186,25 +186,29 @@ impl Pool {
     }
 
     /// Opens a copy of the pool at `path`, which is made page by page as it is stored to: nothing that
-    /// is done to it reaches the file. Nobody else has the pool open meanwhile. It cannot grow.
+    /// is done to it reaches the file, for which no permission to write is needed. Others may have copies meanwhile, but
+    /// nobody has the pool. It cannot grow.
     ///
     /// # Errors
     /// As [`Pool::open`].
     pub fn open_copy(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
         barrier::prepare();
-        let file = lock::open(path)?;
+        let file = lock::open_to_read(path)?;
         let (header, root) = header::read_file(&file, path)?;
         let found = allocate::file_len(&file, path)?;
         if found < root.size {
             return Err(PoolError::Truncated { expected: root.size, found });
         }
         let chosen = choose::medium(&file, path, &options.media)?;
-        let space = Space::copy(&file, root.size, header.page_size)
+        let file = Arc::new(file);
+        let space = Space::copy(Arc::clone(&file), root.size, header.page_size)
             .io(format!("map {}", path.display()))?;
         space.set_name(path);
         let mut pool = Self::adopt(Arc::new(space), &chosen)?;
+        // A page that is faulted in to be stored to is copied: there is memory for those that are stored to.
+        pool.faulting_in = OnceLock::from(None);
         // It keeps the lock.
-        pool.file = Some(Opened { path: path.to_owned(), file: Arc::new(file) });
+        pool.file = Some(Opened { path: path.to_owned(), file });
         Ok(pool)
     }
 
@@ -286,14 +290,26 @@ impl Pool {
         header::static_of_file(&file, path)
     }
 
-    /// Restores what [`Pool::open`] refuses but the header holds twice: a damaged copy of the
-    /// root beside a sound one. Returns what it repaired, in words; nothing if nothing is wrong.
+    /// Restores what [`Pool::open`] refuses: a damaged copy of the root beside a sound one; a file that was cut short,
+    /// of which what is missing reads as zeroes then, as if the medium had lost it. Returns what it repaired, in words;
+    /// nothing if nothing is wrong.
     ///
     /// # Errors
-    /// As [`Pool::open`], for damage of which there is no sound copy.
+    /// As [`Pool::open`], for damage of which there is no sound copy; [`PoolError::NoSpace`].
     pub fn repair(path: &Path) -> Result<Vec<String>, PoolError> {
         let file = lock::open(path)?;
-        header::repair_file(&file, path)
+        let mut restored = header::repair_file(&file, path)?;
+        let (_, root) = header::read_file(&file, path)?;
+        let found = allocate::file_len(&file, path)?;
+        if found < root.size {
+            allocate::blocks(&file, path, found, root.size)?;
+            allocate::sync(&file, path)?;
+            restored.push(format!(
+                "the file was cut short: {found} of {} bytes are left, and what was behind them is lost",
+                root.size
+            ));
+        }
+        Ok(restored)
     }
 
     /// Checks the header again, as it is on the medium now.

@@ -43,9 +43,8 @@ pub fn pool_error(error: PoolError) -> Error {
             Error::Corrupt { offset, what: error.to_string() }
         }
         PoolError::Damaged { offset, .. } => Error::Corrupt { offset, what: error.to_string() },
-        PoolError::Truncated { found, .. } => {
-            Error::Corrupt { offset: found, what: error.to_string() }
-        }
+        PoolError::Truncated { expected, found } => Error::Truncated { expected, found },
+        PoolError::Locked { .. } => Error::Locked(error.to_string()),
         PoolError::NotAPool(_) => Error::NotAPool(error.to_string()),
         other => Error::Unusable(other.to_string()),
     }

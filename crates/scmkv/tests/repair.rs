@@ -290,8 +290,7 @@ fn nothing_older_comes_back() {
             // After a close a checkpoint spares the reading of the log.
             if placement == Placement::Dram && !is_closed {
                 let error = Scmkv::open(&path, MediaChoice::Auto, options()).expect_err("damage");
-                let error = error.to_string();
-                assert!(error.contains("log page") && error.contains("--repair"), "{error}");
+                assert!(error.to_string().contains("log page"), "{error}");
             }
             let findings = repair(&path).expect("repair");
             let (named, _) = said(&findings);

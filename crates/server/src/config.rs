@@ -1,6 +1,6 @@
 //! What the server is told when it starts.
 
-use crate::administration::Administration;
+use crate::administration::Administered;
 use crate::cluster::ClusterInfo;
 use crate::time_series::TimeSeries;
 use coreplane_engine::Durability;
@@ -61,8 +61,8 @@ pub struct Config {
     pub power_safe: bool,
     /// `address:port` of a Prometheus endpoint (`GET /metrics`); none: none.
     pub metrics: Option<String>,
-    /// Who looks after the devices of a matrix, for `MATRIX` and `INFO Matrix`; none: there is none.
-    pub administration: Option<Arc<dyn Administration>>,
+    /// The store that the engine is of, for `STORE`, `MATRIX` and `INFO Matrix`; none: nobody looks after it.
+    pub store: Option<Arc<Administered>>,
     /// The cluster that the server is a node of; none: it is none.
     pub cluster: Option<Arc<dyn ClusterInfo>>,
     /// The store of time series beside the records, for `INFO Timeseries`; none: there is none.
@@ -91,7 +91,7 @@ impl Default for Config {
             power_cut_loses: "unknown".to_owned(),
             power_safe: false,
             metrics: None,
-            administration: None,
+            store: None,
             cluster: None,
             time_series: None,
         }

@@ -29,6 +29,9 @@
 //!   [WITHVALUES] [WITHEXPIRIES]`, bounds as for `ZRANGEBYLEX`. What is there all the while is shown,
 //!   each key once.
 //!
+//! - **Administration.** `STORE` tells what the store is, verifies, grows and shows it, and `MATRIX` looks after its
+//!   devices, if the server was given the store ([`administration`]). Nobody waits for what takes long.
+//!
 //! - **Retries.** `ONCE client number command …` runs a command that writes, once, however often it is sent with that number:
 //!   its answer is remembered with what it has changed.
 //!
@@ -36,7 +39,7 @@
 //! recorded (`OBJECT IDLETIME` is 0); `WAIT` and `WAITAOF` do not wait for replicas, of which
 //! there are none.
 
-mod administration;
+pub mod administration;
 mod clients;
 mod cluster;
 mod command;
@@ -68,7 +71,6 @@ mod upstream;
 mod watch;
 mod withheld;
 
-pub use administration::Administration;
 pub use cluster::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};

@@ -105,6 +105,11 @@ OWN = {
                ("withvalues", "pure-token", "WITHVALUES", OPTIONAL),
                ("withexpiries", "pure-token", "WITHEXPIRIES", OPTIONAL)]),
 }
+OWN["store"] = (
+    -2, ["admin", "noscript", "no_multi"], ["@admin", "@slow", "@dangerous"],
+    "Looks after the store that is served: what it is, its counters, its records, a verification, its growth.",
+    "0.2.0", "server", "RECORDS: O(N) with N being the number of records shown; the others are O(1) or only begin their work.",
+    [("subcommand", "string"), ("argument", "string", None, ["optional", "multiple"])])
 BY_HAND = {**YOUNGER, **OWN}
 
 names = sys.stdin.read().split()

@@ -78,12 +78,12 @@ impl Tree {
         rewritten?;
         let of_key = |view: &View<'_>| {
             let what = format!("the record of \"{}\" is damaged", view.key().escape_ascii());
-            Damage { offset: view.offset, what }
+            Damage::new(view.offset, what)
         };
         let mut damages: Vec<Damage> = salvage.named.iter().map(of_key).collect();
         if salvage.lost > 0 {
             let what = format!("{} records that cannot be told", salvage.lost);
-            damages.push(Damage { offset: self.space.start_of(page), what });
+            damages.push(Damage::new(self.space.start_of(page), what));
         }
         Ok(damages)
     }

@@ -19,15 +19,19 @@ impl Store {
     /// # Errors
     /// If the medium fails.
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.verify_all(progress).map(VerifyReport::merged)
+    }
+
+    fn verify_all(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         let mut from: Box<[u8]> = Box::default();
         loop {
             let guard = epoch::pin();
             let (leaf, page) = match self.leaf_and_page_of(&guard, &from) {
                 Err(error @ (Error::Corrupt { .. } | Error::ChecksumMismatch { .. })) => {
-                    let Damage { offset, what } = damage_of(&error);
-                    let what = format!("a leaf that cannot be read: {what}");
-                    report.damages.push(Damage { offset, what });
+                    let mut damage = damage_of(&error);
+                    damage.what = format!("a leaf that cannot be read: {}", damage.what);
+                    report.damages.push(damage);
                     // The tree knows where the next leaf begins.
                     let Some(next) = self.inner.bound_of(&from) else { return Ok(report) };
                     from = next;
@@ -59,19 +63,22 @@ impl Store {
     ) -> Option<VerifyReport> {
         let Leaf { head, records, in_doubt, doubtful, hurt } = leaf;
         let mut report = VerifyReport::default();
-        report.damages.extend(hurt.iter().map(|it| damage_of(&it.error)));
+        report.damages.extend(hurt.iter().map(|it| {
+            let known = it.known.as_deref().filter(|_| it.is_whole);
+            known.map_or_else(|| damage_of(&it.error), |key| damage_of(&it.error).of(key))
+        }));
         if *head.least > *from {
             let what = format!("keys from {from:?} to {:?} are missing", head.least);
-            report.damages.push(Damage { offset: 0, what });
+            report.damages.push(Damage::new(0, what));
         }
         if let Some(Error::Corrupt { offset, what }) = in_doubt {
             let offset = *offset;
-            report.damages.push(Damage { offset, what: what.clone() });
-            report.damages.extend(doubtful.iter().map(|key| {
-                let key = key.escape_ascii();
-                let what = format!("what there is of \"{key}\" may not be the newest");
-                Damage { offset, what }
-            }));
+            let what = match doubtful.is_empty() {
+                true => what.clone(),
+                false => format!("{what}; what there is of some keys may not be the newest"),
+            };
+            let damage = Damage::new(offset, what);
+            report.damages.push(doubtful.iter().fold(damage, |damage, key| damage.of(key)));
         }
         for (key, whole) in records {
             let view = &whole.view;
@@ -81,10 +88,11 @@ impl Store {
             if report.damages.len() > before && !self.has_record(page, head.birth, view)? {
                 report.damages.truncate(before);
             }
+            report.damages.iter_mut().skip(before).for_each(|it| it.keys.push(key.to_vec()));
             let bound = head.bound.as_deref();
             if **key < *head.least || bound.is_some_and(|bound| **key >= *bound) {
                 let what = "a key that is not of its leaf".to_owned();
-                report.damages.push(Damage { offset: view.offset, what });
+                report.damages.push(Damage::new(view.offset, what).of(key));
             }
         }
         if report.damages.is_empty() {
@@ -169,12 +177,12 @@ impl Store {
         let checked = view.check(record::seed(self.seed, generation(birth), view.offset));
         if let Err(Error::ChecksumMismatch { stored, computed, .. }) = checked {
             let what = format!("a record's checksum is {stored:#010x}, not {computed:#010x}");
-            report.damages.push(Damage { offset: view.offset, what });
+            report.damages.push(Damage::new(view.offset, what));
             return;
         }
         if let Err(error) = self.parts(guard, view.key(), true) {
             let what = format!("a long key: {error}");
-            report.damages.push(Damage { offset: view.offset, what });
+            report.damages.push(Damage::new(view.offset, what));
         }
         if view.header.kind == Kind::Put {
             report.records += 1;
@@ -183,7 +191,7 @@ impl Store {
                 && let Err(error) = self.overflow_of(guard, view, true)
             {
                 let what = format!("a large value: {error}");
-                report.damages.push(Damage { offset: view.offset, what });
+                report.damages.push(Damage::new(view.offset, what));
             }
         }
     }
@@ -194,5 +202,5 @@ pub(crate) fn damage_of(error: &Error) -> Damage {
         Error::Corrupt { offset, .. } | Error::ChecksumMismatch { offset, .. } => *offset,
         _ => 0,
     };
-    Damage { offset, what: error.to_string() }
+    Damage::new(offset, error.to_string())
 }

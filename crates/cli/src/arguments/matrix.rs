@@ -34,7 +34,7 @@ pub(crate) struct Looked {
     pub(crate) device: Option<Position>,
 }
 
-/// A matrix, in a directory or behind a server.
+/// A store, at its place or behind a server.
 #[derive(Debug, Args)]
 pub(crate) struct Tended {
     #[command(flatten)]

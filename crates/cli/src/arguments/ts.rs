@@ -119,14 +119,14 @@ pub(crate) struct TsServe {
     /// The TCP port of HTTP; 0 for any free one.
     #[arg(long, default_value_t = 8086)]
     pub(crate) http_port: u16,
-    #[command(flatten)]
-    pub(crate) http: Http,
     /// The file that holds the password which clients must give [default: no password].
     #[arg(long, value_name = "PATH")]
     pub(crate) requirepass_file: Option<PathBuf>,
     /// Serve clients from other machines although there is no password.
     #[arg(long)]
     pub(crate) no_protected_mode: bool,
+    #[command(flatten, next_help_heading = "HTTP")]
+    pub(crate) http: Http,
 }
 
 /// Time series beside a pool that is served to Redis clients, with the same password.

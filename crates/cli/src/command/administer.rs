@@ -1,11 +1,13 @@
 //! Pools as a whole: create, info, stats, grow.
 
-use crate::administration;
-use crate::arguments::{Create, Grow, Pool};
+use crate::arguments::{Create, Grow, Tended};
+use crate::ask::Asked;
 use crate::failure::{Failure, Outcome};
 use crate::json;
+use crate::remote;
 use crate::terms;
 use coreplane::Store;
+use coreplane_server::administration::{store_facts, store_stats};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
@@ -20,83 +22,43 @@ pub(crate) fn create(create: Create) -> Outcome {
     tell(&facts, pool.json)
 }
 
-pub(crate) fn info(pool: &Pool) -> Outcome {
-    let store = pool.look()?;
-    let facts = facts(&pool.path(), &store)?;
-    store.close()?;
-    tell(&facts, pool.json)
+pub(crate) fn info(tended: &Tended) -> Outcome {
+    let facts = match Asked::connect(&tended.behind)? {
+        Some(mut server) => remote::told(&mut server, &["STORE", "INFO"])?,
+        None => {
+            let store = tended.pool.look()?;
+            let facts = facts(&tended.pool.path(), &store);
+            store.close()?;
+            facts?
+        }
+    };
+    tell(&facts, tended.pool.json)
 }
 
 /// What a pool is, as an object.
 fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
     let (records, stats) = store.counted()?;
-    let limits = store.engine().limits();
-    let medium = store.medium();
-    let mut facts = json!({
-        "pool": path.display().to_string(),
-        "engine": store.engine().name(),
-        "index": store.index(),
-        "medium": medium.name,
-        "persists_by": medium.persists_by,
-        "power_safe": medium.power_safe,
-        "power_cut_loses": store.power_cut_loses(),
-        "records": records,
-        "pool_bytes": stats.pool_bytes,
-        "live_bytes": stats.live_bytes,
-        "free_bytes": stats.free_bytes,
-        "dram_bytes": stats.dram_bytes,
-        "key_len_max": limits.key_len_max,
-        "value_len_max": limits.value_len_max,
-    });
-    if let (Some(facts), Some(bytes)) =
-        (facts.as_object_mut(), coreplane::admin::page_size_at(path))
-    {
-        facts.insert("page_bytes".to_owned(), bytes.into());
-    }
-    if let (Some(facts), Some(entries)) =
-        (facts.as_object_mut(), coreplane::admin::fan_out_at(path))
-    {
-        facts.insert("fan_out".to_owned(), entries.into());
-    }
-    if let (Some(facts), Some(matrix)) = (facts.as_object_mut(), store.matrix()) {
-        facts.extend(administration::facts(matrix));
-        facts.insert("degraded".to_owned(), matrix.is_degraded().into());
-    }
-    Ok(facts)
+    Ok(store_facts(path, store, records, &stats))
 }
 
-pub(crate) fn stats(pool: &Pool) -> Outcome {
-    let store = pool.open()?;
-    let (records, stats) = store.counted()?;
-    let mut object = json!({
-        "records": records,
-        "live_bytes": stats.live_bytes,
-        "pool_bytes": stats.pool_bytes,
-        "free_bytes": stats.free_bytes,
-        "dram_bytes": stats.dram_bytes,
-        "hits": stats.hits,
-        "misses": stats.misses,
-        "puts": stats.puts,
-        "deletes": stats.deletes,
-        "batches": stats.batches,
-        "expired": stats.expired,
-        "user_bytes_written": stats.user_bytes_written,
-        "log_bytes_written": stats.log_bytes_written,
-        "cleaner_bytes_copied": stats.cleaner_bytes_copied,
-        "cleaner_pages_freed": stats.cleaner_pages_freed,
-        "flushes": stats.flushes,
-        "fences": stats.fences,
-    });
-    if let Some(object) = object.as_object_mut() {
-        for (name, value) in stats.more {
-            object.insert(name.to_owned(), value.into());
+pub(crate) fn stats(tended: &Tended) -> Outcome {
+    let stats = match Asked::connect(&tended.behind)? {
+        Some(mut server) => remote::told(&mut server, &["STORE", "STATS"])?,
+        None => {
+            let store = tended.pool.look()?;
+            let (records, stats) = store.counted()?;
+            store.close()?;
+            store_stats(records, stats)
         }
-    }
-    store.close()?;
-    tell(&object, pool.json)
+    };
+    tell(&stats, tended.pool.json)
 }
 
 pub(crate) fn grow(grow: &Grow) -> Outcome {
+    if let Some(server) = Asked::connect(&grow.behind)? {
+        let words = ["STORE".to_owned(), "GROW".to_owned(), grow.size.to_string()];
+        return tell_grown(grow, &remote::work(server, &words)?);
+    }
     if grow.pool.path().is_dir() {
         return grow_matrix(grow);
     }
@@ -106,23 +68,24 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
     let after = store.engine().stats().pool_bytes;
     store.close()?;
     grown?;
-    tell_grown(grow, before, after)
+    tell_grown(grow, &growth(grow, before, after))
+}
+
+/// From how many bytes to how many it has grown.
+fn growth(grow: &Grow, before: u64, after: u64) -> Value {
+    let pool = grow.pool.path().display().to_string();
+    json!({"pool": pool, "bytes_before": before, "pool_bytes": after})
 }
 
 /// What has become of it; that nothing has is said to whoever looks.
-fn tell_grown(grow: &Grow, before: u64, after: u64) -> Outcome {
-    if before == after {
-        let size = terms::human(after);
+fn tell_grown(grow: &Grow, growth: &Value) -> Outcome {
+    if growth["bytes_before"] == growth["pool_bytes"] {
+        let size = terms::human(growth["pool_bytes"].as_u64().unwrap_or(0));
         eprintln!(
             "coreplane: it has {size} already: nothing was done, and nothing is ever made smaller"
         );
     }
-    let facts = json!({
-        "pool": grow.pool.path().display().to_string(),
-        "bytes_before": before,
-        "pool_bytes": after,
-    });
-    tell(&facts, grow.pool.json)
+    tell(growth, grow.pool.json)
 }
 
 /// Each device of it.
@@ -136,7 +99,7 @@ fn grow_matrix(grow: &Grow) -> Outcome {
     let before = bytes()?;
     let config = grow.pool.config().background(false);
     config.grow_devices(grow.size).map_err(|error| Failure::of_pool(&error, config.path()))?;
-    tell_grown(grow, before, bytes()?)
+    tell_grown(grow, &growth(grow, before, bytes()?))
 }
 
 /// Shows an object: as it is, or a line for each of its members.

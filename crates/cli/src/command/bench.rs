@@ -1,6 +1,5 @@
 //! Measuring.
 
-use crate::administration;
 use crate::arguments::Bench;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
@@ -12,6 +11,7 @@ use coreplane_bench::{
     EngineTarget, Error, FilterReport, Floor, FloorIndex, OverwriteReport, Plan, Report, Step,
     Target, Workload, overwrite_for, run as drive, run_filter,
 };
+use coreplane_server::administration::matrix_facts;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -157,7 +157,7 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
         context["fan_out"] = entries.into();
     }
     if let Some(matrix) = store.matrix() {
-        context["matrix"] = Value::Object(administration::facts(matrix));
+        context["matrix"] = Value::Object(matrix_facts(matrix));
     }
     for (step, plan) in Step::plans(steps, plan) {
         let is_load = matches!(step.workload, Workload::Fill | Workload::Load);

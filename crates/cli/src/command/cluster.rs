@@ -1,9 +1,9 @@
 //! A node of a cluster, served; and what is done with a cluster by way of its servers.
 
 use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, ReplicaMapKind, Serve};
-use crate::ask::{Answer, Asked};
+use crate::ask::{Answer, Asked, Refusal};
 use crate::command::serve::{Place, farewell, serve_until_signal};
-use crate::failure::{FAILED, Failure, Outcome, REFUSED, USAGE};
+use crate::failure::{Cause, FAILED, Failure, Outcome, REFUSED, USAGE};
 use crate::terms;
 use coreplane::Durability;
 use coreplane_cluster::{PeerSocket, Service, Settings};
@@ -223,7 +223,7 @@ pub(super) fn ask_leader(behind: &Behind, words: &[&str]) -> Result<(Asked, Answ
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         match asked.ask(&words) {
             Ok(answer) => return Ok((asked, answer)),
-            Err(failure) => match moved(&failure.message) {
+            Err(failure) => match moved(&failure.cause) {
                 Some(place) => behind.server = Some(place),
                 None => return Err(failure),
             },
@@ -232,10 +232,15 @@ pub(super) fn ask_leader(behind: &Behind, words: &[&str]) -> Result<(Asked, Answ
     Err(Failure::new(REFUSED, "one server sends us to the next; ask again when one leads"))
 }
 
-/// Where an answer sends us.
-fn moved(message: &str) -> Option<String> {
-    let (_, rest) = message.split_once("MOVED 0 ")?;
-    rest.split_whitespace().next().map(str::to_owned)
+/// Where an answer sends us: it names a slot, and the address of who has it.
+fn moved(cause: &Cause) -> Option<String> {
+    let Cause::Refused(Refusal { code, text }) = cause else { return None };
+    (code == "MOVED").then(|| text.split(' ').nth(1).map(str::to_owned)).flatten()
+}
+
+/// True if the same may be done a little later.
+fn is_to_be_tried_again(cause: &Cause) -> bool {
+    matches!(cause, Cause::Refused(Refusal { code, .. }) if code == "TRYAGAIN")
 }
 
 pub(crate) fn run(cluster: &Cluster) -> Outcome {
@@ -272,7 +277,7 @@ fn begin(change: &ClusterChange, what: &str, is_done: impl Fn(&str) -> bool) -> 
         // A leader that is to be removed gives the leadership away first, and another change may be under way.
         match ask_leader(&change.behind, &["CLUSTER", what, &node]) {
             Ok(_) => {}
-            Err(failure) if failure.message.contains("TRYAGAIN") => {}
+            Err(failure) if is_to_be_tried_again(&failure.cause) => {}
             Err(failure) => return Err(failure),
         }
         std::thread::sleep(ASKED_EVERY);
@@ -294,7 +299,16 @@ mod tests {
 
     #[test]
     fn an_answer_tells_where_the_leader_is() {
-        assert_eq!(moved("a:1: MOVED 0 10.0.0.1:7001"), Some("10.0.0.1:7001".to_owned()));
-        assert_eq!(moved("a:1: TRYAGAIN nobody leads"), None);
+        let refused = |code: &str, text: &str| {
+            Cause::Refused(Refusal { code: code.to_owned(), text: text.to_owned() })
+        };
+        let sent = refused("MOVED", "0 10.0.0.1:7001");
+        assert_eq!(moved(&sent), Some("10.0.0.1:7001".to_owned()));
+        let later = refused("TRYAGAIN", "nobody leads");
+        assert_eq!(moved(&later), None);
+        assert!(is_to_be_tried_again(&later) && !is_to_be_tried_again(&sent));
+        // The words of an error are nobody's code.
+        let said = refused("ERR", "TRYAGAIN MOVED 0 10.0.0.1:7001");
+        assert!(moved(&said).is_none() && !is_to_be_tried_again(&said));
     }
 }

@@ -1,21 +1,19 @@
 //! Matrices: in a directory, or behind the server that has them open.
 
-use crate::administration;
 use crate::arguments::{AddGroup, Looked, Matrix, Replace, Retire, Tended};
 use crate::ask::Asked;
-use crate::failure::{FAILED, Failure, NO, Outcome, UNUSABLE, USAGE};
+use crate::failure::{Cause, Failure, NO, Outcome, UNUSABLE, USAGE};
 use crate::json;
 use crate::progress::Bar;
+use crate::remote;
 use crate::terms;
 use coreplane::Store;
 use coreplane::admin::{CopyOptions, MatrixStore, Work};
+use coreplane_engine::Vacancy;
+use coreplane_server::administration::{matrix_status, outcome_of};
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How often a server is asked how far it is.
-const ASKED_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(matrix: &Matrix) -> Outcome {
     match matrix {
@@ -25,11 +23,11 @@ pub(crate) fn run(matrix: &Matrix) -> Outcome {
             let mut words = vec!["REPLACE".to_owned(), device.to_string()];
             words.extend(fresh.then(|| "FRESH".to_owned()));
             let done = work(tended, words, *limit, |_| Work::Replace(*device, options));
-            done.map_err(|failure| match &failure.message {
-                it if it.contains("a fresh device can take") => {
+            done.map_err(|failure| match failure.cause {
+                Cause::Occupied(Vacancy::Fresh) => {
                     failure.with_hint("`--fresh` removes what is there and makes one")
                 }
-                it if it.contains("is to be retired first") => {
+                Cause::Occupied(Vacancy::Retire) => {
                     failure.with_hint("`coreplane matrix retire` takes it out")
                 }
                 _ => failure,
@@ -62,8 +60,7 @@ fn matrix_of<'s>(store: &'s Store, tended: &Tended) -> Result<&'s Arc<MatrixStor
 fn status(looked: &Looked) -> Outcome {
     let tended = &looked.tended;
     let mut status = if let Some(mut server) = Asked::connect(&tended.behind)? {
-        let text = server.text(&["MATRIX", "STATUS"])?;
-        serde_json::from_str(&text).map_err(|error| server.failed(&error))?
+        remote::told(&mut server, &["MATRIX", "STATUS"])?
     } else {
         let store = tended.pool.look()?;
         // Nobody has counted them in the background.
@@ -71,7 +68,7 @@ fn status(looked: &Looked) -> Outcome {
         let status = matrix_of(&store, tended).map(|matrix| {
             // Here nobody else is held up.
             while !matrix.status().is_looked_at {}
-            administration::status(matrix)
+            matrix_status(matrix)
         });
         store.close()?;
         let mut status = status?;
@@ -204,14 +201,14 @@ fn work(
         Some(server) => {
             words.extend(limit.iter().flat_map(|limit| ["LIMIT".to_owned(), limit.to_string()]));
             words.insert(0, "MATRIX".to_owned());
-            by_server(server, &words)?
+            remote::work(server, &words)?
         }
         None => {
             let store = tended.pool.open()?;
             let matrix = matrix_of(&store, tended)?;
             let done = matrix.run(work(matrix), &|progress| bar.show(progress));
             store.close()?;
-            administration::done(&done?)
+            outcome_of(&done?)
         }
     };
     drop(bar);
@@ -231,27 +228,4 @@ fn work(
 
 fn is_empty(list: Option<&Value>) -> bool {
     list.and_then(Value::as_array).is_none_or(Vec::is_empty)
-}
-
-/// Has a server begin it, and waits until it is done.
-fn by_server(mut server: Asked, words: &[String]) -> Result<Value, Failure> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    server.text(&words)?;
-    loop {
-        let text = server.text(&["MATRIX", "STATUS"])?;
-        let status: Value = serde_json::from_str(&text).map_err(|error| server.failed(&error))?;
-        let work = &status["work"];
-        if let Some(error) = work["error"].as_str() {
-            let code = work["code"].as_u64().and_then(|code| u8::try_from(code).ok());
-            let failed = server.failed(&error);
-            return Err(Failure::new(code.unwrap_or(FAILED), failed.message));
-        }
-        if work["going_on"] == false {
-            return Ok(work["outcome"].clone());
-        }
-        if work.is_null() {
-            return Err(server.failed(&"it was started anew meanwhile: begin again"));
-        }
-        std::thread::sleep(ASKED_EVERY);
-    }
 }

@@ -18,7 +18,7 @@ pub(crate) fn run(scan: &Scan) -> Outcome {
     let done = if let Some(server) = Asked::connect(&scan.behind)? {
         by_server(scan, &within, server, &mut out)
     } else {
-        let store = scan.pool.open()?;
+        let store = scan.pool.look()?;
         let engine = &**store.engine();
         let done = match engine.ordered() {
             Some(ordered) => in_order(scan, &within, ordered, &mut out),

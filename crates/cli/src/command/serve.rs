@@ -1,14 +1,14 @@
 //! A pool behind the Redis protocol.
 
-use crate::administration::Administered;
 use crate::arguments::Serve;
 use crate::command::ts;
 use crate::failure::{Failure, Outcome};
 use crate::pool;
 use crate::terms;
 use coreplane::Store;
-use coreplane::admin::{CopyOptions, MatrixStore, Work};
-use coreplane_server::{Administration, Config, Server, Sockets, Summary};
+use coreplane::admin::{CopyOptions, Work};
+use coreplane_server::administration::Administered;
+use coreplane_server::{Config, Server, Sockets, Summary};
 use indicatif::FormattedDuration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -43,6 +43,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
         eprintln!("coreplane: creating {} ({size})", config.path().display());
     }
     let store = config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))?;
+    let store = Arc::new(store);
     pool::warn(&store);
     pool::refuse_device(&store, config.path())?;
     let series = match ts::beside(&serve, password.clone(), series_sockets) {
@@ -66,7 +67,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
 struct Serving<'s> {
     serve: &'s Serve,
     password: Option<String>,
-    store: &'s Store,
+    store: &'s Arc<Store>,
     series: Option<&'s ts::Served>,
 }
 
@@ -77,7 +78,7 @@ impl Serving<'_> {
             medium: store.medium().name.clone(),
             power_cut_loses: store.power_cut_loses(),
             power_safe: store.medium().power_safe,
-            administration: store.matrix().map(administered),
+            store: Some(administered(store, &serve.pool.path())),
             time_series: series.and_then(ts::Served::told),
             ..config(serve, password)
         };
@@ -167,13 +168,13 @@ pub(super) fn say(how: &str) {
         .is_ok();
 }
 
-/// The matrix as a server looks after it. What was cut off goes on.
-fn administered(matrix: &Arc<MatrixStore>) -> Arc<dyn Administration> {
-    if matrix.is_moving() {
+/// The store as a server looks after it. What was cut off goes on.
+fn administered(store: &Arc<Store>, path: &Path) -> Arc<Administered> {
+    if let Some(matrix) = store.matrix().filter(|matrix| matrix.is_moving()) {
         // If it cannot go on now, whoever asks for the status is told.
         let _begun = matrix.begin(Work::FinishMoves(CopyOptions::default())).is_ok();
     }
-    Arc::new(Administered(Arc::clone(matrix)))
+    Administered::new(Arc::clone(store), path)
 }
 
 /// Medium, durability, what a power cut loses, where, and "ready".

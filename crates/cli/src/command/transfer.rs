@@ -1,17 +1,21 @@
 //! All records at once: load, dump.
 
 use crate::arguments::{Dump, Load};
+use crate::ask::{Answer, Asked};
 use crate::command::records::each_record;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
 use crate::pool;
 use crate::progress::Bar;
-use coreplane::WriteOptions;
-use coreplane_engine::StorageEngine;
+use coreplane::{Entry, Record, UnixMillis, Value, WriteOptions};
+use coreplane_engine::{StorageEngine, Ticket};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
+
+/// Records that a server is asked for at a time.
+const AT_A_TIME: &[u8] = b"256";
 
 fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
     move |error| Failure::new(failure::FAILED, format!("{}: {error}", path.display()))
@@ -67,13 +71,54 @@ fn load_lines(
     Ok(loaded)
 }
 
-pub(crate) fn dump(dump: &Dump) -> Outcome {
-    let store = dump.pool.open()?;
+/// Where a dump goes.
+fn output_of(dump: &Dump) -> Result<BufWriter<Box<dyn Write>>, Failure> {
     let output: Box<dyn Write> = match &dump.output {
         Some(path) => Box::new(File::create(path).map_err(at(path))?),
         None => Box::new(io::stdout().lock()),
     };
-    let mut out = BufWriter::with_capacity(1 << 20, output);
+    Ok(BufWriter::with_capacity(1 << 20, output))
+}
+
+/// Has the server show some records after the others.
+fn dump_by_server(dump: &Dump, mut server: Asked) -> Outcome {
+    let mut out = output_of(dump)?;
+    let bar = Bar::new("dump", 0, false);
+    let mut cursor = b"0".to_vec();
+    loop {
+        let words = [&b"STORE"[..], b"RECORDS", &cursor, b"COUNT", AT_A_TIME];
+        let answer = server.ask(&words)?;
+        let strange = || server.failed(&"it answers STORE RECORDS in another way");
+        let Answer::List(parts) = answer else { return Err(strange()) };
+        let [Answer::Bytes(next), Answer::List(records)] = &parts[..] else {
+            return Err(strange());
+        };
+        for record in records.chunks(3) {
+            let [Answer::Bytes(key), Answer::Bytes(value), Answer::Number(at)] = record else {
+                return Err(strange());
+            };
+            let expires_at = u64::try_from(*at).ok().map(UnixMillis);
+            let value = Value::Whole(value);
+            let record = Record { value, sequence: 0, expires_at, ticket: Ticket::DURABLE };
+            let entry = Entry { key, record: Some(record), sequence: 0 };
+            json::write_line(&mut out, &json::entry(&entry, false))?;
+            bar.advance(1);
+        }
+        if next == b"0" {
+            break;
+        }
+        cursor.clone_from(next);
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+pub(crate) fn dump(dump: &Dump) -> Outcome {
+    if let Some(server) = Asked::connect(&dump.behind)? {
+        return dump_by_server(dump, server);
+    }
+    let store = dump.pool.look()?;
+    let mut out = output_of(dump)?;
     let bar = Bar::new("dump", store.engine().len()?, false);
     // What is left of a matrix: the rest of a device is of no use elsewhere.
     let is_device = store.is_device();

@@ -1,29 +1,35 @@
 //! Whether a pool is sound, and what to do if it is not.
 
 use crate::arguments::{Pool, Verify};
+use crate::ask::Asked;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
 use crate::pool::expect_pool;
 use crate::progress::Bar;
+use crate::remote;
 use crate::terms;
 use coreplane::Store;
 use coreplane::admin::{Fate, Finding, VerifyReport};
+use coreplane_server::administration::verdict;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
 pub(crate) fn run(verify: &Verify) -> Outcome {
-    if verify.repair { repair(&verify.pool) } else { check(&verify.pool) }
+    let pool = &verify.pool;
+    if verify.repair {
+        return repair(pool);
+    }
+    let Some(mut server) = Asked::connect(&verify.behind)? else { return check(pool) };
+    let engine = remote::told(&mut server, &["STORE", "STATUS"])?["engine"].clone();
+    let verdict = remote::work(server, &["STORE".to_owned(), "VERIFY".to_owned()])?;
+    show(&verdict, pool.json, failure::way_out_of(engine.as_str().unwrap_or_default()))
 }
 
 fn check(pool: &Pool) -> Outcome {
-    let store = pool.open()?;
+    let store = pool.open_to_verify()?;
     let report = read_all(&store, pool)?;
-    // A damaged pool is left as it is.
-    if report.is_sound() {
-        store.close()?;
-    }
-    show(&report, pool)?;
-    Ok(if report.is_sound() { 0 } else { failure::NO })
+    store.close()?;
+    show(&verdict(&report), pool.json, failure::way_out(&pool.path()))
 }
 
 fn repair(pool: &Pool) -> Outcome {
@@ -36,7 +42,7 @@ fn repair(pool: &Pool) -> Outcome {
     };
     let repaired = config.repair(tell);
     told?;
-    let (store, repair) = repaired.map_err(|error| Failure::of_pool(&error, config.path()))?;
+    let (store, repair) = repaired.map_err(|error| Failure::of_repair(&error, config.path()))?;
     let report = read_all(&store, pool)?;
     if report.is_sound() {
         store.close()?;
@@ -50,7 +56,7 @@ fn repair(pool: &Pool) -> Outcome {
             "repaired: damage in {places} places, {lost} keys named that are lost"
         )?;
     }
-    show(&report, pool)?;
+    show(&verdict(&report), pool.json, failure::way_out(&pool.path()))?;
     let was_sound = repair.findings.is_empty() && report.is_sound();
     Ok(if was_sound { 0 } else { failure::NO })
 }
@@ -88,31 +94,41 @@ fn tell_of(finding: &Finding, as_json: bool) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-fn show(report: &VerifyReport, pool: &Pool) -> Result<(), Failure> {
+/// Shows a verdict, and says what to do; the exit code that it has.
+fn show(verdict: &Value, as_json: bool, way_out: &str) -> Outcome {
     let mut out = io::stdout().lock();
-    if pool.json {
-        let damages: Vec<_> = report
-            .damages
-            .iter()
-            .map(|damage| json!({"offset": damage.offset, "what": damage.what}))
-            .collect();
-        let verdict = json!({
-            "sound": report.is_sound(),
-            "records": report.records,
-            "bytes": report.bytes,
-            "damages": damages,
-        });
-        json::write_line(&mut out, &verdict)?;
-        return Ok(());
+    let is_sound = verdict["sound"] == true;
+    let code = if is_sound { 0 } else { failure::NO };
+    if as_json {
+        json::write_line(&mut out, verdict)?;
+        return Ok(code);
     }
-    for damage in &report.damages {
-        writeln!(out, "damaged at offset {:#x}: {}", damage.offset, damage.what)?;
+    for damage in verdict["damages"].as_array().into_iter().flatten() {
+        let (offset, what) = (damage["offset"].as_u64(), damage["what"].as_str());
+        writeln!(
+            out,
+            "damaged at offset {:#x}: {}",
+            offset.unwrap_or(0),
+            what.unwrap_or_default()
+        )?;
+        for key in keys_of(damage) {
+            writeln!(out, "    {key}")?;
+        }
     }
-    let verdict = if report.is_sound() { "sound" } else { "DAMAGED" };
-    let bytes = terms::human(report.bytes);
-    writeln!(out, "{verdict}: {} records, {bytes} checked", report.records)?;
-    if !report.is_sound() {
-        writeln!(out, "{}", failure::way_out(&pool.path()))?;
+    let (word, records) = (if is_sound { "sound" } else { "DAMAGED" }, &verdict["records"]);
+    let bytes = terms::human(verdict["bytes"].as_u64().unwrap_or(0));
+    writeln!(out, "{word}: {records} records, {bytes} checked")?;
+    if !is_sound {
+        writeln!(out, "{way_out}")?;
     }
-    Ok(())
+    Ok(code)
+}
+
+/// The keys that a damage is of, for a person.
+fn keys_of(damage: &Value) -> Vec<String> {
+    let key = |key: &Value| {
+        let text = key["key"].as_str().map(|key| key.escape_default().to_string());
+        text.or_else(|| key["key_hex"].as_str().map(|digits| format!("{digits} (hexadecimal)")))
+    };
+    damage["keys"].as_array().into_iter().flatten().filter_map(key).collect()
 }

@@ -407,7 +407,7 @@ impl Repairable for ModelEngine {
         progress(Progress { stage: "checking records", done: 0, total });
         let damages = state.faults();
         progress(Progress { stage: "checking records", done: total, total });
-        let damages = damages.into_iter().map(|what| Damage { offset: 0, what }).collect();
+        let damages = damages.into_iter().map(|what| Damage::new(0, what)).collect();
         Ok(VerifyReport { records: state.stats.records, bytes: state.stats.live_bytes, damages })
     }
 }

@@ -160,7 +160,10 @@ pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Bytes of a device are not what was written: a peer has them.
 pub(crate) fn is_damage(error: &Error) -> bool {
-    matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. })
+    matches!(
+        error,
+        Error::ChecksumMismatch { .. } | Error::Corrupt { .. } | Error::Truncated { .. }
+    )
 }
 
 /// The medium itself answers with errors, or is not there any more.

@@ -355,6 +355,10 @@ impl<A: Interceptor, S: Seat> Repairable for Intercepted<A, S> {
         self.engine.with(|engine| engine.check_medium())?
     }
 
+    fn grow(&self, size: u64) -> Result<()> {
+        self.call(Call::Care, |engine| engine.grow(size))
+    }
+
     fn backing(&self) -> Backing {
         self.told(|engine| engine.backing(), Backing::Whole)
     }

@@ -12,7 +12,7 @@ use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Record, Result, StorageEngine, UnixMillis, Visibility};
+use coreplane_engine::{Damage, Record, Result, StorageEngine, UnixMillis, Visibility};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ fn bucket_of(hash: u64, count: usize) -> usize {
 ///
 /// # Errors
 /// As the devices.
-pub(crate) fn difference(keyspace: &Keyspace, group: &Group) -> Result<Option<String>> {
+pub(crate) fn difference(keyspace: &Keyspace, group: &Group) -> Result<Option<Damage>> {
     let members: Vec<Arc<Device>> = group.of(group.members()).map(Arc::clone).collect();
     if members.len() < 2 {
         return Ok(None);
@@ -181,9 +181,10 @@ pub(crate) fn difference(keyspace: &Keyspace, group: &Group) -> Result<Option<St
     }
     Ok(first.map(|(key, how)| {
         let shown = key[..key.len().min(SHOWN)].escape_ascii();
-        format!(
+        let what = format!(
             "members of group {} differ in {count} keys, as in \"{shown}\": {how}",
             group.number
-        )
+        );
+        Damage::new(0, what).of(&key)
     }))
 }

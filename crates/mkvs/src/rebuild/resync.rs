@@ -32,7 +32,7 @@ use crate::rebuild::filter_snapshot;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Error, KeyRange, Outcome, Progress, Result, Visibility};
+use coreplane_engine::{Error, KeyRange, Outcome, Progress, Result, Vacancy, Visibility};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -112,6 +112,11 @@ impl Rebuild {
     }
 }
 
+/// What is there cannot be filled.
+fn fresh_only(what: String) -> Error {
+    Error::Occupied { what, vacancy: Vacancy::Fresh }
+}
+
 fn no_such(place: Position) -> Error {
     Error::Unusable(format!("there is no place {place} in this matrix"))
 }
@@ -175,12 +180,13 @@ impl Rebuild {
             return Ok(());
         }
         if rack.present()?.contains(&place) {
-            return Err(Error::Unusable(format!(
-                "{place} is a current device: one that fails is to be retired first"
-            )));
+            return Err(Error::Occupied {
+                what: format!("{place} is a current device: one that fails is to be retired first"),
+                vacancy: Vacancy::Retire,
+            });
         }
         if !options.is_fresh {
-            return Err(Error::Unusable(format!(
+            return Err(fresh_only(format!(
                 "{place} is a current device, and was removed from its place: a fresh device can take it"
             )));
         }
@@ -203,7 +209,7 @@ impl Rebuild {
                 device.stop();
                 if device.is_given_up() {
                     let why = device.why().unwrap_or_default();
-                    return Err(Error::Unusable(format!(
+                    return Err(fresh_only(format!(
                         "{place} is still in a call that does not return ({why}): it can be looked at \
                          when the matrix is opened again, or a fresh device can take its place"
                     )));
@@ -212,7 +218,7 @@ impl Rebuild {
                     if !rack.present()?.contains(&place) {
                         return Ok(None);
                     }
-                    return Err(Error::Unusable(format!(
+                    return Err(fresh_only(format!(
                         "{error}; what is at {place} now can be looked at when the matrix is opened \
                          again, or a fresh device can take its place"
                     )));
@@ -224,7 +230,7 @@ impl Rebuild {
                 // It was about to be made.
                 Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
                 Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {
-                    return Err(Error::Unusable(format!(
+                    return Err(fresh_only(format!(
                         "what is at {place} cannot be used ({error}): a fresh device can take its place"
                     )));
                 }

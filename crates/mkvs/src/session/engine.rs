@@ -165,6 +165,10 @@ impl Repairable for Matrix {
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.verify_members(progress)
     }
+
+    fn grow(&self, size: u64) -> Result<()> {
+        self.grow_devices(size)
+    }
 }
 
 impl Matrix {
@@ -202,9 +206,7 @@ impl Matrix {
                     .map(|damage| Damage { what: format!("{name}: {}", damage.what), ..damage });
                 report.damages.extend(named);
             }
-            if let Some(what) = difference(&self.keyspace, group)? {
-                report.damages.push(Damage { offset: 0, what });
-            }
+            report.damages.extend(difference(&self.keyspace, group)?);
         }
         Ok(report)
     }

@@ -36,6 +36,16 @@ impl Matrix {
         Ok(())
     }
 
+    /// Grows each device that is there, one after the other; the first failure ends it.
+    pub(super) fn grow_devices(&self, size: u64) -> Result<()> {
+        for group in self.keyspace.groups.iter() {
+            for device in group.devices().filter(|device| !device.has_gone()) {
+                device.engine.grow(size)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The files of the devices as they are now. Nothing is read of them.
     pub fn backings(&self) -> Vec<(Position, Backing)> {
         let groups = self.keyspace.groups.iter();

@@ -232,6 +232,10 @@ impl Repairable for MapEngine {
         volume.space.check_lost().map_err(|at| lost(&volume.pool, at))
     }
 
+    fn grow(&self, size: u64) -> Result<()> {
+        self.store.grow(size)
+    }
+
     fn backing(&self) -> Backing {
         backing_of(&self.store.volume.pool)
     }

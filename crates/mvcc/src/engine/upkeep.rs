@@ -4,7 +4,7 @@ use super::patience::Patience;
 use super::read::Seen;
 use super::walk::Place;
 use super::{Count, Store};
-use crate::map::{Group, Purpose, Space};
+use crate::map::{Group, Purpose, Slice, Space};
 use coreplane_engine::{
     Damage, Error, Horizon, Progress, Result, Stats, Ticket, UnixMillis, VerifyReport, WriteOptions,
 };
@@ -214,27 +214,42 @@ impl Store {
         stats
     }
 
-    /// Reads everything and holds it against its checksums.
+    /// Reads everything and holds it against its checksums, some of it at a time: those who write come in between.
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.sync()?;
-        let map = self.exposed()?;
-        let guard = epoch::pin();
-        let stage = "checking records";
-        progress(Progress { stage, done: 0, total: map.len() });
         let mut damages = Vec::new();
         if let Err(error) = self.volume.pool.check() {
             damages.push(damage_of(&pool_error(error)));
         }
-        let (records, bytes) = map.verify(&guard, &mut |error| damages.push(damage_of(&error)))?;
-        progress(Progress { stage, done: map.len(), total: map.len() });
-        Ok(VerifyReport { records, bytes, damages })
+        let (mut after, mut records, mut bytes) = (None, 0, 0);
+        loop {
+            let map = self.exposed()?;
+            let guard = epoch::pin();
+            let (stage, total) = ("checking records", map.len());
+            progress(Progress { stage, done: records.min(total), total });
+            let damaged = &mut |error: Error, key: Option<&[u8]>| {
+                let damage = damage_of(&error);
+                damages.push(key.map_or(damage.clone(), |key| damage.of(key)));
+            };
+            let mut slice = Slice { after, left: SLICE, is_last: false, records, bytes, damaged };
+            map.verify(&guard, &mut slice);
+            let is_last = slice.is_last;
+            (after, records, bytes) = (slice.after.take(), slice.records, slice.bytes);
+            if is_last {
+                progress(Progress { stage, done: total, total });
+                return Ok(VerifyReport { records, bytes, damages }.merged());
+            }
+        }
     }
 }
+
+/// Keys that are verified while those who write wait.
+const SLICE: usize = 1024;
 
 fn damage_of(error: &Error) -> Damage {
     let offset = match error {
         Error::ChecksumMismatch { offset, .. } | Error::Corrupt { offset, .. } => *offset,
         _ => 0,
     };
-    Damage { offset, what: error.to_string() }
+    Damage::new(offset, error.to_string())
 }

@@ -33,6 +33,7 @@
 
 use super::List;
 use crate::key::Key;
+use crate::map::Slice;
 use crate::volume::Volume;
 use crate::volume::page::Found;
 use crate::volume::stream::{Position, end_mark};
@@ -195,6 +196,35 @@ fn bit_of(difference: u32, bits: usize) -> Option<usize> {
 }
 
 impl List {
+    /// Holds a record that is known to be there against its checksums, of a key or of the log alone.
+    pub(super) fn verify_record(
+        &self,
+        guard: &Guard,
+        offset: u64,
+        key: Option<&Key>,
+        slice: &mut Slice<'_>,
+    ) {
+        let volume = &self.stream.volume;
+        let checked = volume.view(guard, offset).and_then(|view| {
+            volume.check(&view)?;
+            if view.header.kind == Kind::Lost {
+                self.be_sure(guard, Some(offset))?;
+            }
+            if view.header.large {
+                volume.chain(guard, view.value(), true)?;
+            }
+            Ok(view)
+        });
+        match checked {
+            Ok(view) if key.is_some() => {
+                slice.records += u64::from(view.header.kind == Kind::Put);
+                slice.bytes += u64::from(view.len());
+            }
+            Ok(_) => {}
+            Err(error) => (slice.damaged)(error, key.map(Key::bytes)),
+        }
+    }
+
     /// Fails if what is known of a key may not be the newest: where its newest record is, if there is any.
     pub(super) fn be_sure(&self, guard: &Guard, found: Option<u64>) -> Result<()> {
         if mutant!("mvcc.damage.stale") {

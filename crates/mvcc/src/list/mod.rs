@@ -26,12 +26,12 @@ mod rewrite;
 mod tombstone;
 
 use crate::key::Key;
-use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Space, Visit, Way};
+use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Slice, Space, Visit, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
 use clean::Victim;
-use coreplane_engine::{Error, Result};
+use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
@@ -364,34 +364,24 @@ impl Map for List {
         self.clean_in_time()
     }
 
-    fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)> {
-        let (volume, mut records, mut bytes) = (&self.stream.volume, 0, 0);
-        let indexed = self.index.values().flat_map(|versions| versions.all().iter().copied());
-        let of_log = self.of_log().map(|offset| (offset, false));
-        for (offset, is_indexed) in indexed.map(|offset| (offset, true)).chain(of_log) {
-            let checked = volume.view(guard, offset).and_then(|view| {
-                volume.check(&view)?;
-                if view.header.kind == Kind::Lost {
-                    self.be_sure(guard, Some(offset))?;
-                }
-                if view.header.large {
-                    volume.chain(guard, view.value(), true)?;
-                }
-                Ok(view)
-            });
-            match checked {
-                Ok(view) if is_indexed => {
-                    records += u64::from(view.header.kind == Kind::Put);
-                    bytes += u64::from(view.len());
-                }
-                Ok(_) => {}
-                Err(error) => damaged(error),
+    fn verify(&self, guard: &Guard, slice: &mut Slice<'_>) {
+        let after = slice.after.take();
+        let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut last: Option<&Key> = None;
+        for (key, versions) in self.index.range::<[u8], _>((from, Bound::Unbounded)) {
+            if slice.left == 0 {
+                slice.after = last.map(|key| key.to_vec());
+                return;
             }
+            slice.left -= 1;
+            versions.all().iter().for_each(|at| self.verify_record(guard, *at, Some(key), slice));
+            last = Some(key);
         }
+        self.of_log().for_each(|offset| self.verify_record(guard, offset, None, slice));
         if let Err(error) = self.be_complete() {
-            damaged(error);
+            (slice.damaged)(error, None);
         }
-        Ok((records, bytes))
+        slice.is_last = true;
     }
 
     fn len(&self) -> u64 {

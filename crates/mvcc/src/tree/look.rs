@@ -2,12 +2,13 @@
 
 use super::fresh::{LinkRef, Node};
 use super::node::Sealed;
-use crate::map::Way;
+use crate::map::{Slice, Way};
 use crate::volume::Volume;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{LINE, PageBytes};
 use coreplane_record::Kind;
+use std::ops::ControlFlow;
 
 /// A node.
 #[derive(Debug, Clone, Copy)]
@@ -262,37 +263,67 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Checks all that a node leads to, and counts records of keys and bytes.
+    /// Looks at all below a node whose keys are above `from`; it breaks off where the slice ends.
     pub(super) fn verify(
         &self,
-        root: LinkRef<'a>,
-        sums: &mut (u64, u64),
-        damaged: &mut dyn FnMut(Error),
-    ) {
-        let checked = self.node(root).and_then(|node| {
+        link: LinkRef<'a>,
+        from: Option<&[u8]>,
+        slice: &mut Slice<'_>,
+    ) -> ControlFlow<()> {
+        let checked = self.node(link).and_then(|node| {
             if let NodeRef::Sealed(node) = &node {
                 self.volume.check(&self.volume.view(self.guard, node.offset)?)?;
-                sums.1 += u64::from(node.record_len());
+                // One on the way to where it goes on was counted before.
+                slice.bytes += from.map_or(u64::from(node.record_len()), |_| 0);
             }
             Ok(node)
         });
         let node = match checked {
             Ok(node) => node,
-            Err(error) => return damaged(error),
+            Err(error) => {
+                (slice.damaged)(error, None);
+                return ControlFlow::Continue(());
+            }
         };
-        for at in 0..node.len() {
-            if node.level() > 0 {
-                match self.below(&node, at) {
-                    Ok((below, _)) => self.verify(below, sums, damaged),
-                    Err(error) => damaged(error),
-                }
-            } else if let Err(error) = self.verify_record(node.key(at), node.record(at), sums) {
-                damaged(error);
+        if node.level() == 0 {
+            return self.verify_leaf(&node, from, slice);
+        }
+        let first = from.map_or(0, |from| node.child_for(from));
+        for at in first..node.len() {
+            match self.below(&node, at) {
+                Ok((below, _)) => self.verify(below, from.filter(|_| at == first), slice)?,
+                Err(error) => (slice.damaged)(error, None),
             }
         }
+        ControlFlow::Continue(())
     }
 
-    fn verify_record(&self, key: &[u8], offset: u64, sums: &mut (u64, u64)) -> Result<()> {
+    fn verify_leaf(
+        &self,
+        node: &NodeRef<'a>,
+        from: Option<&[u8]>,
+        slice: &mut Slice<'_>,
+    ) -> ControlFlow<()> {
+        let mut last = None;
+        for at in 0..node.len() {
+            let key = node.key(at);
+            if from.is_some_and(|from| key <= from) {
+                continue;
+            }
+            if let Err(error) = self.verify_record(key, node.record(at), slice) {
+                (slice.damaged)(error, Some(key));
+            }
+            slice.left = slice.left.saturating_sub(1);
+            last = Some(key);
+        }
+        if slice.left > 0 || last.is_none() {
+            return ControlFlow::Continue(());
+        }
+        slice.after = last.map(<[u8]>::to_vec);
+        ControlFlow::Break(())
+    }
+
+    fn verify_record(&self, key: &[u8], offset: u64, slice: &mut Slice<'_>) -> Result<()> {
         let view = self.volume.view(self.guard, offset)?;
         self.volume.check(&view)?;
         if view.key() != key {
@@ -302,8 +333,8 @@ impl<'a> Look<'a> {
         if view.header.large {
             self.volume.chain(self.guard, view.value(), true)?;
         }
-        sums.0 += u64::from(view.header.kind == Kind::Put);
-        sums.1 += u64::from(view.len());
+        slice.records += u64::from(view.header.kind == Kind::Put);
+        slice.bytes += u64::from(view.len());
         Ok(())
     }
 }

@@ -69,12 +69,12 @@ mod seal;
 mod tests;
 
 use crate::key::Key;
-use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Rest, Space, Visit, Way};
+use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Rest, Slice, Space, Visit, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
 use change::Change;
-use coreplane_engine::{Error, Result};
+use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{HEADER, Kind, View};
@@ -457,14 +457,13 @@ impl Map for Tree {
         self.count_nodes(count::STEP)
     }
 
-    fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)> {
-        let look = self.look(&self.stream.volume, guard);
-        let mut sums = (0, 0);
-        if let Some(root) = self.root() {
-            look.verify(root, &mut sums, damaged);
+    fn verify(&self, guard: &Guard, slice: &mut Slice<'_>) {
+        let (look, after) = (self.look(&self.stream.volume, guard), slice.after.take());
+        let root = self.root();
+        if root.is_none_or(|root| look.verify(root, after.as_deref(), slice).is_continue()) {
+            self.verify_pending(guard, &mut |error| (slice.damaged)(error, None));
+            slice.is_last = true;
         }
-        self.verify_pending(guard, damaged);
-        Ok(sums)
     }
 
     fn len(&self) -> u64 {

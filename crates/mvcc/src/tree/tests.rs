@@ -1,7 +1,7 @@
 //! The tree against an ordered map, with pins, a cleaner at work, and openings.
 
 use super::Tree;
-use crate::map::{Group, Linked, Map, Opening, Purpose, Space as Found, Way};
+use crate::map::{Group, Linked, Map, Opening, Purpose, Slice, Space as Found, Way};
 use crate::volume::Volume;
 use crate::volume::geometry::Use;
 use crate::volume::root::{Root, STEP};
@@ -172,6 +172,18 @@ impl Bench {
         assert_eq!(self.shown(Way::Down(None), at).len(), all.len());
     }
 
+    /// Records and bytes, looked at so many at a time.
+    fn verified(&self, guard: &epoch::Guard, left: usize) -> (u64, u64) {
+        let damaged = &mut |error: coreplane_engine::Error, _: Option<&[u8]>| panic!("{error}");
+        let (after, is_last, records, bytes) = (None, false, 0, 0);
+        let mut slice = Slice { after, left, is_last, records, bytes, damaged };
+        while !slice.is_last {
+            slice.left = left;
+            self.tree.verify(guard, &mut slice);
+        }
+        (slice.records, slice.bytes)
+    }
+
     fn check(&mut self, keys: u64) {
         self.commit();
         let from = self.key(keys);
@@ -181,8 +193,10 @@ impl Bench {
         }
         assert_eq!(self.tree.len(), self.model.len() as u64);
         let guard = epoch::pin();
-        let verified = self.tree.verify(&guard, &mut |error| panic!("{error}")).unwrap();
-        assert_eq!(verified.0, self.tree.len());
+        let len = self.tree.len();
+        // In one go, and in slices: each record is looked at once.
+        let [(records, bytes), parts] = [usize::MAX, 3].map(|left| self.verified(&guard, left));
+        assert_eq!((records, parts), (len, (records, bytes)));
         // What an opening has found is counted now and then.
         if self.draw(2) == 0 {
             while self.tree.count_some() {}

@@ -28,7 +28,8 @@ pub(crate) fn try_map_sync(file: &File) -> io::Result<()> {
         let at = rustix::mm::mmap(
             std::ptr::null_mut(),
             LEN,
-            ProtFlags::READ | ProtFlags::WRITE,
+            // A file that may only be read is on the same medium.
+            ProtFlags::READ,
             MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             file,
             0,

@@ -1,4 +1,4 @@
-//! One opener at a time.
+//! One opener at a time, unless all of them only read.
 //!
 //! `flock` belongs to the open file description: a second open of the file conflicts, in another
 //! process or in this one, and the lock ends when the last handle to the description is closed,
@@ -14,6 +14,18 @@ use std::path::Path;
 pub(super) fn exclusively(file: &File, path: &Path) -> Result<(), PoolError> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(PoolError::Locked { path: path.to_owned() }),
+        Err(error) => Err(error).io(format!("lock {}", path.display())),
+    }
+}
+
+/// Opens a file to read it and locks it, together with others who read it: nobody has it to write meanwhile. Needs no
+/// permission to write.
+pub(super) fn open_to_read(path: &Path) -> Result<File, PoolError> {
+    check_file(path)?;
+    let file = File::open(path).io(format!("open {}", path.display()))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(PoolError::Locked { path: path.to_owned() }),
         Err(error) => Err(error).io(format!("lock {}", path.display())),
     }

@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -251,9 +251,11 @@ impl Space {
     ///
     /// # Errors
     /// If it cannot be mapped so.
-    pub(crate) fn copy(file: &File, len: u64, page_size: u32) -> io::Result<Self> {
+    pub(crate) fn copy(file: Arc<File>, len: u64, page_size: u32) -> io::Result<Self> {
         let options = SpaceOptions { page_size, reserve: len, own_epochs: false };
-        Self::new(Mapping::copy(file, len)?, &options, Behaviour::Dram, None)
+        let mapping = Mapping::copy(&file, len)?;
+        // What is not stored to is the file's: it is probed.
+        Self::new(mapping, &options, Behaviour::Dram, Some(file))
     }
 }
 

@@ -25,7 +25,8 @@ impl Space {
         if end > self.len() {
             return Err(PoisonedAt { offset: start.max(self.len()) });
         }
-        if matches!(self.behaviour, Behaviour::Dax { .. }) {
+        // A copy may be one of a file on DAX.
+        if matches!(self.behaviour, Behaviour::Dax { .. } | Behaviour::Dram) {
             self.probe_file(start, end)?;
         }
         self.probe_mapping(start, end)

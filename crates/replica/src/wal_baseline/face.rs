@@ -153,7 +153,7 @@ impl ReplicaMap for WalBaseline {
         match recover::check(self.storage.as_ref(), (inner.log.number, inner.log.len())) {
             Ok(bytes) => report.bytes = bytes,
             Err(Error::Corrupt { offset, what }) => {
-                report.damages.push(Damage { offset, what });
+                report.damages.push(Damage::new(offset, what));
             }
             Err(error) => return Err(error),
         }

@@ -479,6 +479,10 @@ impl Repairable for Scmkv {
         self.store.space.check_lost().map_err(|at| lost(&self.store.pool, at))
     }
 
+    fn grow(&self, size: u64) -> Result<()> {
+        self.store.grow(size)
+    }
+
     fn backing(&self) -> Backing {
         backing_of(&self.store.pool)
     }

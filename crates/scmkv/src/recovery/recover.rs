@@ -310,7 +310,7 @@ impl<'s> Recovery<'s> {
     }
 }
 
-/// The error with the page that it is about, and what to do.
+/// The error with the page that it is about.
 fn in_page(page: u32, error: Error) -> Error {
     let (offset, what) = match error {
         Error::Corrupt { offset, what } => (offset, what),
@@ -321,7 +321,5 @@ fn in_page(page: u32, error: Error) -> Error {
         }
         other => return other,
     };
-    let what =
-        format!("log page {page}: {what}; `coreplane verify --repair` makes the rest usable");
-    Error::Corrupt { offset, what }
+    Error::Corrupt { offset, what: format!("log page {page}: {what}") }
 }

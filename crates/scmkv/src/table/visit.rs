@@ -20,16 +20,21 @@ pub(crate) struct Seen<'v> {
 impl Table {
     /// True if the medium has lost something of the page.
     pub(crate) fn is_lost(&self, page: u32, report: &mut VerifyReport) -> bool {
+        self.lost_at(page, report).is_some()
+    }
+
+    /// Where the medium has lost something of the page; none if it has not.
+    pub(crate) fn lost_at(&self, page: u32, report: &mut VerifyReport) -> Option<u64> {
         let is_free = self.pages.cell(page).kind() == Some(PageKind::Free);
         let lost = (!is_free).then(|| self.space.probe(page).err()).flatten();
         if let Some(lost) = &lost {
-            report.damages.push(Damage { offset: lost.offset, what: lost.to_string() });
+            report.damages.push(Damage::new(lost.offset, lost.to_string()));
         }
-        lost.is_some()
+        lost.map(|lost| lost.offset)
     }
 
     pub(crate) fn verify_page(&self, page: u32, report: &mut VerifyReport) {
-        let damage = |error: &Error, at: u64| Damage { offset: at, what: error.to_string() };
+        let damage = |error: &Error, at: u64| Damage::new(at, error.to_string());
         let start = self.space.start_of(page);
         let guard = epoch::pin();
         let element = match self.pages.element(page) {
@@ -42,7 +47,7 @@ impl Table {
         let Some((published, _)) = self.space.watermarks(page) else { return };
         if published == 0 && element.is_lost() {
             let what = format!("log page {page}: {}", crate::table::page::NONE_CAN_BE_READ);
-            return report.damages.push(Damage { offset: start, what });
+            return report.damages.push(Damage::new(start, what));
         }
         let length = match element.length {
             Some(length) => length,
@@ -53,7 +58,7 @@ impl Table {
             let Some(view) = self.view(&guard, at) else {
                 if self.space.watermarks(page).is_some() {
                     let what = "no record where the log should have one".to_owned();
-                    report.damages.push(Damage { offset: at, what });
+                    report.damages.push(Damage::new(at, what));
                 }
                 return;
             };

@@ -223,7 +223,7 @@ impl Store {
                 .and_then(|bytes| Sheet::read(&self.geometry, bytes, seed));
             if sheet.is_none_or(|sheet| sheet.number != current.number) {
                 let what = format!("page {page} of the checkpoint does not match its check");
-                report.damages.push(Damage { offset: start, what });
+                report.damages.push(Damage::new(start, what));
             }
             report.bytes += u64::from(len);
         }

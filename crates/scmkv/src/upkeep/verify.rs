@@ -13,18 +13,22 @@ use crate::table::visit::Seen;
 use coreplane_engine::{Damage, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+
+/// Pages of which the medium has lost something, and where.
+type Lost = BTreeMap<u32, u64>;
 
 impl Store {
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         if let Err(error) = self.pool.check() {
-            report.damages.push(Damage { offset: 0, what: error.to_string() });
+            report.damages.push(Damage::new(0, error.to_string()));
         }
         let pages = self.pages.len();
-        let lost: BTreeSet<u32> =
-            (0..pages).filter(|page| self.is_lost(*page, &mut report)).collect();
-        let has_lost = |kind| lost.iter().any(|page| self.pages.cell(*page).kind() == Some(kind));
+        let lost: Lost = (0..pages)
+            .filter_map(|page| self.lost_at(page, &mut report).map(|offset| (page, offset)))
+            .collect();
+        let has_lost = |kind| lost.keys().any(|page| self.pages.cell(*page).kind() == Some(kind));
         // The table says what the other pages are.
         let pages = if has_lost(PageKind::Table) { 0 } else { pages };
         for page in 0..pages {
@@ -33,7 +37,7 @@ impl Store {
                 done: u64::from(page),
                 total: u64::from(pages),
             });
-            if !lost.contains(&page) {
+            if !lost.contains_key(&page) {
                 self.verify_page(page, &mut report);
             }
         }
@@ -47,12 +51,12 @@ impl Store {
         if report.is_sound() && self.index.in_pool() {
             self.verify_indexed(&mut report)?;
         }
-        Ok(report)
+        Ok(report.merged())
     }
 
     fn verify_index(
         &self,
-        lost: &BTreeSet<u32>,
+        lost: &Lost,
         report: &mut VerifyReport,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<()> {
@@ -93,32 +97,31 @@ impl Store {
             if !self.is_indexed(&guard, &view)? {
                 let what =
                     "the index does not find the record, nor a later one of its key".to_owned();
-                report.damages.push(Damage { offset, what });
+                report.damages.push(Damage::new(offset, what).of(view.key()));
             }
         }
         Ok(())
     }
 
     /// Under the lock of its group a slot must point at a sound record whose key finds it.
-    fn verify_slot(
-        &self,
-        guard: &Guard,
-        found: SlotRef,
-        lost: &BTreeSet<u32>,
-        report: &mut VerifyReport,
-    ) {
+    fn verify_slot(&self, guard: &Guard, found: SlotRef, lost: &Lost, report: &mut VerifyReport) {
         let SlotRef { at, slot } = found;
-        let mut damaged = |offset: u64, what: String| report.damages.push(Damage { offset, what });
-        let is_lost = |offset: u64| lost.contains(&self.space.page_of(offset));
-        if is_lost(slot.offset()) {
-            return damaged(slot.offset(), "a record in a page with lost bytes".to_owned());
+        let mut damaged = |damage: Damage| report.damages.push(damage);
+        let is_lost = |offset: u64| lost.contains_key(&self.space.page_of(offset));
+        if let Some(place) = lost.get(&self.space.page_of(slot.offset())) {
+            // It is the damage of the page.
+            return damaged(Damage::new(*place, "a record in a page with lost bytes"));
         }
         let Some(view) = self.view(guard, slot.offset()) else {
-            return damaged(at, format!("slot points at no record: {:#x}", slot.offset()));
+            let what = format!("slot points at no record: {:#x}", slot.offset());
+            return damaged(Damage::new(at, what));
         };
         let generation = self.pages.cell(self.space.page_of(slot.offset())).generation();
         if let Err(error) = view.check(self.seed(generation, slot.offset())) {
-            return damaged(slot.offset(), error.to_string());
+            let damage = Damage::new(slot.offset(), error.to_string());
+            // A key that leads to the slot is the slot's, whatever else of the record is damaged.
+            let is_its = self.reaches(&view, slot.0);
+            return damaged(if is_its { damage.of(view.key()) } else { damage });
         }
         let expected = if slot.is_tombstone() { Kind::Delete } else { Kind::Put };
         if view.header.kind != expected
@@ -126,13 +129,12 @@ impl Store {
             || !self.reaches(&view, slot.0)
         {
             let what = format!(
-                "slot {:#x} does not fit its record at {:#x}: {:?} of {:?}",
+                "slot {:#x} does not fit its record at {:#x}: {:?}",
                 slot.0,
                 slot.offset(),
-                view.header.kind,
-                view.key()
+                view.header.kind
             );
-            return damaged(at, what);
+            return damaged(Damage::new(at, what).of(view.key()));
         }
         if view.header.large {
             for offset in overflow_offsets(&view) {
@@ -144,10 +146,8 @@ impl Store {
                         && overflow.check(self.seed(generation, offset)).is_ok()
                 });
                 if !sound {
-                    damaged(
-                        offset,
-                        format!("no overflow record for the value at {:#x}", view.offset),
-                    );
+                    let what = format!("no overflow record for the value at {:#x}", view.offset);
+                    damaged(Damage::new(offset, what).of(view.key()));
                 }
             }
         }

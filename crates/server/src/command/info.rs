@@ -293,7 +293,7 @@ fn device_figures(device: &DeviceStats) -> Vec<String> {
 }
 
 fn matrix(host: &Facts<'_>, text: &mut String) {
-    let figures = host.config.administration.as_ref().map(|it| it.figures());
+    let figures = host.config.store.as_ref().and_then(|it| it.matrix_figures());
     line(text, "matrix_enabled", u8::from(figures.is_some()));
     for (name, value) in figures.into_iter().flatten() {
         line(text, &format!("matrix_{name}"), value);

@@ -1,18 +1,20 @@
 //! `MATRIX`, which Redis does not have: looking after the devices behind the engine.
 
 use super::{Answer, Call};
+use crate::administration::MatrixRequest;
 
 /// `MATRIX STATUS`, `MATRIX REPLACE device [FRESH] [LIMIT bytes]`, `MATRIX RETIRE device`, `MATRIX ADDGROUP [LIMIT bytes]`,
-/// `MATRIX SCRUB [DEVICE device]`: what it is, or that it has begun. What the words mean whoever looks after the
-/// devices knows.
+/// `MATRIX SCRUB [DEVICE device]`: what it is, or that it has begun.
 pub(super) fn matrix(call: &mut Call<'_, '_>) -> Answer {
-    let Some(administration) = &call.host.config.administration else {
+    let store = call.host.config.store.as_ref().filter(|store| store.matrix().is_some());
+    let Some(store) = store else {
         return Err("NOMATRIX the store is no matrix".into());
     };
     let words: Vec<String> =
         call.words.from(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let text = administration.run(&words)?;
+    let run = MatrixRequest::parse(&words).and_then(|request| store.run_on_matrix(request));
+    let text = run.map_err(|refused| refused.to_string())?;
     call.reply.bulk(text.as_bytes());
     Ok(())
 }

@@ -29,6 +29,7 @@ mod scan;
 mod server;
 mod set;
 mod specification;
+mod store;
 mod string;
 mod table;
 mod transaction;

@@ -3,7 +3,7 @@
 use super::{
     Answer, Call, client, client_kill, cluster, commands, config, connection, counter, deletion,
     durability, expire, info, key, keyspace, many, matrix, object, once, range, scan, server, set,
-    string, transaction,
+    store, string, transaction,
 };
 
 /// Where the keys of a command are: first, last (negative: from the end) and step; 0: nowhere.
@@ -140,7 +140,7 @@ const OBJECT: &[Command] = &[
     row("object|refcount", 3, 0, OBJECT_KEY, object::reference_count),
 ];
 
-const ROWS: [Command; 79] = [
+const ROWS: [Command; 80] = [
     row("append", 3, WRITE, ONE, string::append),
     row("auth", -2, NO_AUTH, NONE, connection::auth),
     row("bgrewriteaof", 1, 0, NONE, durability::rewrite_log),
@@ -209,6 +209,7 @@ const ROWS: [Command; 79] = [
     row("setnx", 3, WRITE, ONE, set::set_if_absent),
     row("setrange", 4, WRITE, ONE, string::set_range),
     row("shutdown", -1, NO_MULTI, NONE, server::shutdown),
+    row("store", -2, NO_MULTI, NONE, store::store),
     row("strlen", 2, 0, ONE, string::length),
     row("substr", 4, 0, ONE, string::get_range),
     row("time", 1, 0, NONE, server::time),

@@ -18,7 +18,7 @@ pub(super) fn families(text: &mut String, host: &Host, stats: &Stats) {
         let of_matrix = own.clone().filter(|(_, name, _)| name.starts_with("matrix_") == of);
         write(text, if of { "" } else { "engine_" }, of_matrix.collect());
     }
-    let figures = host.config.administration.as_ref().map(|it| it.figures()).unwrap_or_default();
+    let figures = host.config.store.as_ref().and_then(|it| it.matrix_figures()).unwrap_or_default();
     let figures = figures.iter().filter_map(|(name, value)| Some((name, value.parse().ok()?)));
     let named: Vec<(String, u64)> =
         figures.map(|(name, value)| (format!("matrix_{name}"), value)).collect();

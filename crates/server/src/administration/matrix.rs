@@ -1,108 +1,40 @@
-//! A matrix behind a server: what clients can have done for it.
+//! What is told of a matrix, and of the work that is done for it.
 
-use crate::failure::code_of;
-use crate::json;
+use super::report::{exit_code, key_of, remedy_name, vacancy_name};
+use coreplane::Ack;
 use coreplane::admin::{
-    CopyOptions, DamageSummary, Doing, Done, KeyRange, Loss, MatrixFacts, MatrixStore, MemberState,
-    Position, Progress, Scrubbed, Work,
+    DamageSummary, Doing, Done, Failed, KeyRange, Loss, MatrixFacts, MatrixStore, MemberState,
+    Position, Progress, Scrubbed,
 };
-use coreplane::{Ack, Remedy};
-use coreplane_server::Administration;
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
 
-/// A matrix that a server serves.
-#[derive(Debug)]
-pub(crate) struct Administered(pub(crate) Arc<MatrixStore>);
-
-impl Administration for Administered {
-    fn run(&self, words: &[&str]) -> Result<String, String> {
-        let work = match words {
-            [word] if word.eq_ignore_ascii_case("status") => {
-                return Ok(status(&self.0).to_string());
-            }
-            [word] if word.eq_ignore_ascii_case("scrub") => Work::Scrub(None),
-            [word, device, place]
-                if word.eq_ignore_ascii_case("scrub") && device.eq_ignore_ascii_case("device") =>
-            {
-                Work::Scrub(Some(place.parse().map_err(refused)?))
-            }
-            [word, place] if word.eq_ignore_ascii_case("retire") => {
-                Work::Retire(place.parse().map_err(refused)?)
-            }
-            [word, rest @ ..] if word.eq_ignore_ascii_case("addgroup") => {
-                let options = fill_options(rest).map_err(refused)?;
-                if self.0.is_moving() {
-                    Work::FinishMoves(options)
-                } else {
-                    Work::AddGroup(options)
-                }
-            }
-            [word, place, rest @ ..] if word.eq_ignore_ascii_case("replace") => {
-                let place: Position = place.parse().map_err(refused)?;
-                Work::Replace(place, fill_options(rest).map_err(refused)?)
-            }
-            _ => {
-                return Err("ERR try MATRIX STATUS, MATRIX REPLACE device [FRESH] [LIMIT bytes], \
-                            MATRIX RETIRE device, MATRIX ADDGROUP [LIMIT bytes] or MATRIX SCRUB [DEVICE device]"
-                    .to_owned());
-            }
-        };
-        self.0.begin(work).map_err(|error| match error.remedy() {
-            Remedy::Repair => format!("UNUSABLE {error}"),
-            _ => format!("ERR {error}"),
-        })?;
-        Ok("begun".to_owned())
+/// How the devices are, for `INFO`: names and values.
+pub(super) fn figures(matrix: &MatrixStore) -> Vec<(String, String)> {
+    let (slots, slots_moving) = matrix.slots();
+    let mut figures = vec![
+        ("groups".to_owned(), slots.len().to_string()),
+        ("degraded".to_owned(), u8::from(matrix.is_degraded()).to_string()),
+        ("slots_moving".to_owned(), slots_moving.to_string()),
+    ];
+    for (name, value) in matrix_facts(matrix) {
+        figures.push((name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
     }
-
-    fn figures(&self) -> Vec<(String, String)> {
-        let (slots, slots_moving) = self.0.slots();
-        let mut figures = vec![
-            ("groups".to_owned(), slots.len().to_string()),
-            ("degraded".to_owned(), u8::from(self.0.is_degraded()).to_string()),
-            ("slots_moving".to_owned(), slots_moving.to_string()),
-        ];
-        for (name, value) in facts(&self.0) {
-            figures.push((name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
-        }
-        for (position, state) in self.0.member_states() {
-            figures.push((format!("{position}_state"), state_name(state).to_owned()));
-        }
-        if let Some(doing) = &self.0.doing() {
-            figures.push(("work".to_owned(), doing.work.to_owned()));
-            figures.push(("work_going_on".to_owned(), u8::from(doing.done.is_none()).to_string()));
-            if let Some(Progress { done, total, .. }) = doing.progress {
-                figures.push(("work_done".to_owned(), done.to_string()));
-                figures.push(("work_total".to_owned(), total.to_string()));
-            }
-        }
-        figures
+    for (position, state) in matrix.member_states() {
+        figures.push((format!("{position}_state"), state_name(state).to_owned()));
     }
-}
-
-/// What a client said wrongly.
-fn refused(what: String) -> String {
-    format!("ERR {what}")
-}
-
-fn fill_options(words: &[&str]) -> Result<CopyOptions, String> {
-    let mut options = CopyOptions::default();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        if word.eq_ignore_ascii_case("fresh") {
-            options.is_fresh = true;
-        } else if word.eq_ignore_ascii_case("limit") {
-            let limit = words.next().and_then(|word| word.parse().ok()).filter(|limit| *limit > 0);
-            options.bytes_per_second_max = Some(limit.ok_or("LIMIT wants bytes in a second")?);
-        } else {
-            return Err(format!("`{word}` is none of FRESH, LIMIT"));
+    if let Some(doing) = &matrix.doing() {
+        figures.push(("work".to_owned(), doing.work.to_owned()));
+        figures.push(("work_going_on".to_owned(), u8::from(doing.done.is_none()).to_string()));
+        if let Some(Progress { done, total, .. }) = doing.progress {
+            figures.push(("work_done".to_owned(), done.to_string()));
+            figures.push(("work_total".to_owned(), total.to_string()));
         }
     }
-    Ok(options)
+    figures
 }
 
 /// What a device is to its group, in a word.
-pub(crate) fn state_name(state: MemberState) -> &'static str {
+fn state_name(state: MemberState) -> &'static str {
     match state {
         MemberState::Current => "current",
         MemberState::Absent => "absent",
@@ -120,7 +52,7 @@ fn ack_name(ack: Ack) -> &'static str {
 }
 
 /// What a matrix is, as JSON.
-pub(crate) fn facts(matrix: &MatrixStore) -> Map<String, Value> {
+pub fn matrix_facts(matrix: &MatrixStore) -> Map<String, Value> {
     let MatrixFacts { shape, ack, prototype, epoch, engines } = matrix.facts();
     let mut names: Vec<&str> = engines.iter().map(|(_, engine)| *engine).collect();
     names.sort_unstable();
@@ -149,7 +81,7 @@ const OF_DEVICES: [&str; 7] = [
 ];
 
 /// What a matrix is and how it is, as JSON.
-pub(crate) fn status(matrix: &MatrixStore) -> Value {
+pub fn matrix_status(matrix: &MatrixStore) -> Value {
     let (status, engines, stats) = (matrix.status(), matrix.facts().engines, matrix.stats());
     let device = |(position, state): &(Position, MemberState)| {
         let name = position.to_string();
@@ -194,7 +126,7 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
         "dram_bytes": stats.dram_bytes,
     });
     if let Some(object) = object.as_object_mut() {
-        object.extend(facts(matrix));
+        object.extend(matrix_facts(matrix));
     }
     object
 }
@@ -218,17 +150,30 @@ fn loss(loss: &Loss) -> Value {
 }
 
 fn doing(doing: &Doing) -> Value {
-    let mut object = json!({"work": doing.work, "going_on": doing.done.is_none()});
-    if let Some(progress) = &doing.progress {
+    let done = doing.done.as_ref().map(|done| done.as_ref().map(outcome_of));
+    let done = done.as_ref().map(|done| done.as_ref().map_err(|failed| *failed));
+    told_of_work(doing.work, doing.progress.as_ref(), done)
+}
+
+/// What is told of work: how far it is, and what came of it.
+pub(super) fn told_of_work(
+    name: &str,
+    progress: Option<&Progress>,
+    done: Option<Result<&Value, &Failed>>,
+) -> Value {
+    let mut object = json!({"work": name, "going_on": done.is_none()});
+    if let Some(progress) = progress {
         object["stage"] = progress.stage.into();
         object["done"] = progress.done.into();
         object["total"] = progress.total.into();
     }
-    match &doing.done {
-        Some(Ok(outcome)) => object["outcome"] = done(outcome),
+    match done {
+        Some(Ok(outcome)) => object["outcome"] = outcome.clone(),
         Some(Err(failed)) => {
             object["error"] = failed.message.as_str().into();
-            object["code"] = code_of(failed.remedy).into();
+            object["code"] = exit_code(failed.remedy).into();
+            object["remedy"] = remedy_name(failed.remedy).into();
+            object["vacancy"] = failed.vacancy.map(vacancy_name).into();
         }
         None => {}
     }
@@ -246,8 +191,8 @@ fn indeterminate(scrubbed: &Scrubbed) -> Vec<String> {
     keys.chain(scrubbed.lost_ranges.iter().map(range)).collect()
 }
 
-/// As JSON.
-pub(crate) fn done(done: &Done) -> Value {
+/// What came of work, as JSON.
+pub fn outcome_of(done: &Done) -> Value {
     match done {
         Done::Copied(filled) => {
             let seconds = filled.elapsed.as_secs_f64();
@@ -279,13 +224,6 @@ pub(crate) fn done(done: &Done) -> Value {
     }
 }
 
-/// A key as an object: under `key`, or `key_hex` if it is no UTF-8.
-fn key_of(key: &[u8]) -> Value {
-    let mut object = Map::new();
-    json::put_bytes(&mut object, "key", key);
-    Value::Object(object)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,7 +238,7 @@ mod tests {
             settled: vec![place(0)],
             ..Scrubbed::default()
         };
-        let told = done(&Done::Scrubbed(scrubbed));
+        let told = outcome_of(&Done::Scrubbed(scrubbed));
         assert_eq!(told["lost"], json!([{"key": "a"}, {"key_hex": "ff00"}]));
         assert_eq!((&told["settled"], &told["repaired"]), (&json!(["g0d0"]), &json!(["g0d1"])));
     }

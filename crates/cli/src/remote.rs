@@ -1,0 +1,61 @@
+//! What a server has done for a store that it serves: asked for, and waited for.
+
+use crate::ask::{Asked, Refusal};
+use crate::failure::{Cause, FAILED, Failure};
+use crate::progress::Bar;
+use coreplane_engine::Vacancy;
+use coreplane_server::administration::vacancy_name;
+use serde_json::Value;
+use std::time::Duration;
+
+/// How often a server is asked how far it is.
+const ASKED_EVERY: Duration = Duration::from_millis(100);
+
+/// An answer in JSON. A server that has still to count its records for it is asked again.
+pub(crate) fn told(server: &mut Asked, words: &[&str]) -> Result<Value, Failure> {
+    let text = loop {
+        match server.text(words) {
+            Err(Failure { cause: Cause::Refused(Refusal { code, .. }), .. })
+                if code == "TRYAGAIN" => {}
+            told => break told?,
+        }
+    };
+    serde_json::from_str(&text).map_err(|error| server.failed(&error))
+}
+
+/// Has a server begin work, for which `words` ask, and waits until it is done; what came of it.
+pub(crate) fn work(mut server: Asked, words: &[String]) -> Result<Value, Failure> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let command = words.first().copied().unwrap_or_default();
+    server.text(&words)?;
+    let bar = Bar::new("", 0, false);
+    loop {
+        let status = told(&mut server, &[command, "STATUS"])?;
+        let work = &status["work"];
+        if work["error"].is_string() {
+            return Err(failure_of(&server, work));
+        }
+        if work["going_on"] == false {
+            return Ok(work["outcome"].clone());
+        }
+        if work.is_null() {
+            return Err(server.failed(&"it was started anew meanwhile: begin again"));
+        }
+        if let (Some(stage), Some(done)) = (work["stage"].as_str(), work["done"].as_u64()) {
+            bar.tell(stage, done, work["total"].as_u64().unwrap_or(0));
+        }
+        std::thread::sleep(ASKED_EVERY);
+    }
+}
+
+/// Why work has failed, with the exit code that the same has without a server.
+fn failure_of(server: &Asked, work: &Value) -> Failure {
+    let code = work["code"].as_u64().and_then(|code| u8::try_from(code).ok());
+    let failed = server.failed(&work["error"].as_str().unwrap_or_default());
+    let failure = Failure::new(code.unwrap_or(FAILED), failed.message);
+    let known = [Vacancy::Fresh, Vacancy::Retire];
+    match known.into_iter().find(|it| work["vacancy"] == vacancy_name(*it)) {
+        Some(vacancy) => failure.because(Cause::Occupied(vacancy)),
+        None => failure,
+    }
+}

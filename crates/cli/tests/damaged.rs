@@ -1,0 +1,42 @@
+//! What a verification says of damage: each once, with the keys that it is of.
+
+mod pool;
+mod session;
+
+use pool::Place;
+use serde_json::{Value, json};
+use session::Outcome;
+
+#[test]
+fn a_damage_is_told_once_and_names_its_key() -> Outcome<()> {
+    for (engine, more) in
+        [("scmkv", &["--index", "pmem"][..]), ("bptree", &[]), ("list", &[]), ("cow-tree", &[])]
+    {
+        let place = Place::in_memory()?;
+        let created = [&["--size", "64MiB", "--engine", engine], more].concat();
+        let pool = place.created("pool", &created)?;
+        let marker = "a value that is looked for in the file";
+        for (key, value) in [("before", "x"), ("greeting", marker), ("later", "y")] {
+            pool.expect(0, &["put", key, value])?;
+        }
+        pool.is_sound()?;
+        let mut bytes = pool.bytes()?;
+        let places: Vec<usize> = (0..bytes.len() - marker.len())
+            .filter(|at| bytes[*at] == b'a' && bytes[*at..].starts_with(marker.as_bytes()))
+            .collect();
+        for at in places {
+            bytes[at + 3] ^= 0x10;
+        }
+        pool.put_bytes(&bytes)?;
+        let verdict: Value = serde_json::from_str(&pool.expect(1, &["verify", "--json"])?)?;
+        let damages = verdict["damages"].as_array().ok_or("no damages")?;
+        let offsets: Vec<_> = damages.iter().map(|damage| damage["offset"].as_u64()).collect();
+        assert_eq!(damages.len(), 1, "{engine} {more:?}: {offsets:?} {verdict}");
+        assert_eq!(damages[0]["keys"], json!([{"key": "greeting"}]), "{engine} {more:?}");
+        let said = pool.expect(1, &["verify"])?;
+        assert_eq!(said.matches("damaged at offset").count(), 1, "{said}");
+        assert!(said.contains("\n    greeting\n"), "{said}");
+        assert!(pool.bytes()? == bytes, "a damaged pool is left as it is");
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! A store that is served: info, stats, verify, dump and grow say the same of it, and do the same to it, as of one that
+//! nobody has open, and no other client waits for them.
+
+mod pool;
+mod session;
+
+use pool::{Place, Pool};
+use serde_json::Value;
+use session::{Client, Outcome, Reply, Served, expect};
+
+/// Every engine, and a matrix.
+const STORES: [&[&str]; 5] = [
+    &["--engine", "scmkv"],
+    &["--engine", "bptree"],
+    &["--engine", "list"],
+    &["--engine", "cow-tree"],
+    &["--matrix", "2x2"],
+];
+
+/// Records of all kinds: text and not, large, with an expiry.
+fn records() -> String {
+    let mut lines: String = (0..2000)
+        .map(|number| format!("{{\"key\":\"k{number}\",\"value\":\"v{number}\"}}\n"))
+        .collect();
+    lines += "{\"key_hex\":\"ff00\",\"value_hex\":\"80\",\"expires_at_ms\":9999999999999}\n";
+    lines + &format!("{{\"key\":\"large\",\"value\":\"{}\"}}\n", "x".repeat(3 << 20))
+}
+
+fn filled(place: &Place, name: &str, store: &[&str]) -> Outcome<Pool> {
+    let pool = place.created(name, &[&["--size", "64MiB"], store].concat())?;
+    pool.expect_with(0, &["load"], records().as_bytes())?;
+    Ok(pool)
+}
+
+fn json(text: &str) -> Outcome<Value> {
+    Ok(serde_json::from_str(text)?)
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn names(object: &Value) -> Vec<String> {
+    object.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
+}
+
+/// Asks the server.
+fn ask(server: &str, code: i32, command: &[&str]) -> Outcome<String> {
+    expect(code, &[command, &["--server", server]].concat())
+}
+
+#[test]
+fn what_is_told_of_a_served_store_is_what_is_told_of_its_pool() -> Outcome<()> {
+    for (number, store) in STORES.iter().enumerate() {
+        let place = Place::in_memory()?;
+        let pool = filled(&place, "pool", store)?;
+        let commands: [&[&str]; 4] =
+            [&["info", "--json"], &["stats", "--json"], &["verify", "--json"], &["dump"]];
+        let before: Vec<String> =
+            commands.iter().map(|command| pool.expect(0, command)).collect::<Outcome<_>>()?;
+        // By TCP, and by a Unix socket.
+        let socket = place.argument("socket")?;
+        let served = pool.serve(&["--unixsocket", &socket])?;
+        let server = if number % 2 == 0 { &served.address } else { &socket };
+        let told: Vec<String> =
+            commands.iter().map(|command| ask(server, 0, command)).collect::<Outcome<_>>()?;
+        for name in
+            ["pool", "engine", "index", "medium", "records", "pool_bytes", "power_cut_loses"]
+        {
+            assert_eq!(json(&told[0])?[name], json(&before[0])?[name], "{store:?} {name}");
+        }
+        assert_eq!(names(&json(&told[0])?), names(&json(&before[0])?), "{store:?}");
+        assert_eq!(names(&json(&told[1])?), names(&json(&before[1])?), "{store:?}");
+        assert_eq!(json(&told[1])?["records"], 2002, "{store:?}");
+        assert_eq!(json(&told[2])?["records"], json(&before[2])?["records"], "{store:?}");
+        assert_eq!(json(&told[2])?["sound"], true, "{store:?}");
+        assert!(
+            sorted(&told[3]) == sorted(&before[3]) && told[3].lines().count() == 2002,
+            "{store:?}"
+        );
+        assert!(ask(server, 0, &["verify"])?.starts_with("sound: 2002 records, "), "{store:?}");
+        assert!(
+            ask(server, 0, &["info"])?.contains("\nrecords                2002\n"),
+            "{store:?}"
+        );
+        served.terminate()?;
+        pool.is_sound()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn damage_of_a_served_store_is_told_as_that_of_its_pool() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--size", "64MiB"])?;
+    let marker = "a value that is looked for in the file";
+    pool.expect(0, &["put", "key", marker])?;
+    pool.expect(0, &["put", "other", "sound"])?;
+    let mut bytes = pool.bytes()?;
+    let found = bytes.windows(marker.len()).position(|bytes| bytes == marker.as_bytes());
+    bytes[found.ok_or("the value is not in the file")?] ^= 2;
+    pool.put_bytes(&bytes)?;
+    let alone = pool.expect(1, &["verify", "--json"])?;
+    let served = pool.serve(&[])?;
+    assert_eq!(json(&ask(&served.address, 1, &["verify", "--json"])?)?, json(&alone)?);
+    let said = ask(&served.address, 1, &["verify"])?;
+    assert!(said.contains("DAMAGED") && said.contains("verify --repair"), "{said}");
+    // What is repaired is a pool that nobody has open.
+    ask(&served.address, 64, &["verify", "--repair"])?;
+    // Who comes to the pool all the same is told how to ask.
+    pool.says(2, &["`--server`"], &["info"])?;
+    served.terminate()
+}
+
+/// Writes that are answered while a verification goes on, which is told how far it is.
+fn written_meanwhile(served: &Served, rounds: usize) -> Outcome<u64> {
+    let mut client = served.connect()?;
+    let status = |client: &mut Client| -> Outcome<Value> {
+        let reply = client.call(&[b"STORE", b"STATUS"])?;
+        json(&reply.text().ok_or("no text")?)
+    };
+    let mut written = 0;
+    for _ in 0..rounds {
+        assert_eq!(client.call(&[b"STORE", b"VERIFY"])?, Reply::bulk(*b"begun"));
+        loop {
+            assert_eq!(client.call(&[b"SET", b"beside", b"value"])?, Reply::ok());
+            let work = &status(&mut client)?["work"];
+            assert_eq!(work["work"], "verify");
+            if work["going_on"] == false {
+                assert_eq!(work["outcome"]["sound"], true, "{work}");
+                break;
+            }
+            // It went on when the write was answered.
+            written += u64::from(work["done"].as_u64() > Some(0));
+        }
+    }
+    Ok(written)
+}
+
+#[test]
+fn nobody_waits_for_a_verification() -> Outcome<()> {
+    for store in STORES {
+        let place = Place::in_memory()?;
+        let pool = place.created("pool", &[&["--size", "256MiB"], store].concat())?;
+        let bench = ["bench", "--workload", "load", "--records", "200000", "--json"];
+        pool.expect(0, &bench)?;
+        let served = pool.serve(&[])?;
+        let written = written_meanwhile(&served, 3)?;
+        assert!(written > 3, "{store:?}: {written} writes while three verifications went on");
+        served.terminate()?;
+        pool.is_sound()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_served_store_grows() -> Outcome<()> {
+    for store in STORES {
+        let place = Place::in_memory()?;
+        let pool = place.created("pool", &[&["--size", "32MiB"], store].concat())?;
+        let served = pool.serve(&[])?;
+        let before = json(&ask(&served.address, 0, &["info", "--json"])?)?["pool_bytes"].clone();
+        let grown = json(&ask(&served.address, 0, &["grow", "--size", "128MiB", "--json"])?)?;
+        assert_eq!(grown["bytes_before"], before, "{store:?}");
+        let bytes = grown["pool_bytes"].as_u64().ok_or("no bytes")?;
+        assert!(bytes >= 4 * before.as_u64().ok_or("no bytes")?, "{store:?}: {grown}");
+        // More than there was room for.
+        let mut client = served.connect()?;
+        let value = vec![7; 1 << 20];
+        for number in 0..40 {
+            let key = format!("key:{number}");
+            assert_eq!(client.call(&[b"SET", key.as_bytes(), &value])?, Reply::ok(), "{store:?}");
+        }
+        let again =
+            session::coreplane(&["grow", "--size", "100MiB", "--server", &served.address], b"")?;
+        let said = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(again.status.success() && said.contains("nothing was done"), "{store:?}: {said}");
+        // The system has no space for it, or the open pool no room.
+        let huge = ["grow", "--size", "2TiB", "--server", &served.address];
+        let code = session::coreplane(&huge, b"")?.status.code();
+        assert!(matches!(code, Some(2 | 4)), "{store:?}: {code:?}");
+        served.terminate()?;
+        let after = json(&pool.expect(0, &["info", "--json"])?)?;
+        assert_eq!(
+            (&after["pool_bytes"], &after["records"]),
+            (&bytes.into(), &40.into()),
+            "{store:?}"
+        );
+        pool.is_sound()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_without_a_store_of_its_own_says_so() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--size", "64MiB"])?;
+    let served = pool.serve(&[])?;
+    let mut client = served.connect()?;
+    for wrong in [&[&b"STORE"[..], b"NONSENSE"][..], &[b"STORE", b"GROW", b"much"]] {
+        assert!(matches!(client.call(wrong)?, Reply::Failed(_)));
+    }
+    served.terminate()?;
+    // A node of a cluster.
+    let free = |()| -> Outcome<String> {
+        Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string())
+    };
+    let (port, peer) = (free(())?, free(())?);
+    let node = place.argument("node")?;
+    let peers = format!("1=127.0.0.1:{peer}");
+    let serve = ["serve", "--port", &port, "--cluster-id", "1", "--cluster-peers", &peers];
+    let served = Served::start_as(
+        &serve,
+        std::process::Stdio::null(),
+        &["--pool", &node, "--size", "64MiB"],
+    )?;
+    for command in [&["info"][..], &["stats"], &["verify"], &["grow", "--size", "1GiB"]] {
+        ask(&served.address, 64, command)?;
+    }
+    served.terminate()
+}

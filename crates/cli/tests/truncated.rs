@@ -1,0 +1,108 @@
+//! A pool whose file was cut short: what is said of it works, and what is whole comes back.
+
+mod pool;
+mod session;
+
+use pool::{Place, Pool};
+use serde_json::Value;
+use session::Outcome;
+
+/// Bytes of the pool, and those that are left of it.
+const LEFT: usize = 24 << 20;
+
+fn key(number: usize) -> String {
+    format!("key:{number}")
+}
+
+fn value(number: usize) -> String {
+    format!("{number:04}").repeat(2500)
+}
+
+/// A pool of 64 MiB with 3000 records of 10 kB, that was closed or not.
+fn filled(place: &Place, more: &[&str], is_closed: bool) -> Outcome<Pool> {
+    let pool = place.created("pool", &[&["--size", "64MiB"], more].concat())?;
+    let served = pool.serve(&[])?;
+    let mut client = served.connect()?;
+    for number in 0..3000 {
+        client.call(&[b"SET", key(number).as_bytes(), value(number).as_bytes()])?;
+    }
+    if is_closed {
+        served.terminate()?
+    } else {
+        served.kill()?
+    }
+    Ok(pool)
+}
+
+#[test]
+fn what_is_whole_comes_back() -> Outcome<()> {
+    for index in ["pmem", "dram"] {
+        for is_closed in [true, false] {
+            let place = Place::in_memory()?;
+            let pool = filled(&place, &["--index", index], is_closed)?;
+            let bytes = pool.bytes()?;
+            pool.put_bytes(&bytes[..LEFT])?;
+            // Whoever comes to it is told what works, and nothing is changed.
+            for command in [&["verify"][..], &["get", "key:1"], &["put", "a", "b"]] {
+                pool.says(2, &["verify --repair"], command)?;
+            }
+            assert!(pool.bytes()? == bytes[..LEFT], "it was changed");
+            let (code, said) = pool.ask(&["verify", "--repair"], b"")?;
+            assert_eq!(code, 1, "{index} {is_closed}: {said}");
+            assert!(said.contains("the file was cut short: 25165824 of 67108864 bytes"), "{said}");
+            pool.is_sound()?;
+            let mut whole = 0;
+            for line in pool.expect(0, &["dump"])?.lines() {
+                let record: Value = serde_json::from_str(line)?;
+                let name = record["key"].as_str().ok_or("no key")?;
+                let number = name.strip_prefix("key:").ok_or("a key of nobody")?.parse()?;
+                assert_eq!(record["value"].as_str(), Some(&*value(number)), "{name}");
+                whole += 1;
+            }
+            // 24 of 64 MiB are left, and most of them had records.
+            assert!((1500..3000).contains(&whole), "{index} {is_closed}: {whole} records");
+            pool.expect(0, &["put", "new", "value"])?;
+            assert!(pool.expect(0, &["verify", "--repair"])?.starts_with("sound: "));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nobody_is_sent_in_a_circle() -> Outcome<()> {
+    for engine in ["bptree", "list", "cow-tree"] {
+        let place = Place::in_memory()?;
+        let pool = filled(&place, &["--engine", engine], true)?;
+        let bytes = pool.bytes()?;
+        pool.put_bytes(&bytes[..LEFT])?;
+        for command in [&["verify"][..], &["verify", "--repair"]] {
+            let (code, said) = pool.ask(command, b"")?;
+            let has_way =
+                said.contains("restore it from a copy") || said.contains("does not support");
+            assert!(code == 2 && has_way && !said.contains("--repair"), "{engine}: {said}");
+        }
+        assert!(pool.bytes()? == bytes[..LEFT], "it was changed");
+    }
+    // What cannot be repaired is not advised to be, whatever is damaged.
+    let place = Place::in_memory()?;
+    let pool = filled(&place, &[], true)?;
+    let bytes = pool.bytes()?;
+    let damaged = |range: std::ops::Range<usize>| -> Outcome<()> {
+        let mut bytes = bytes.clone();
+        bytes[range].fill(0x99);
+        pool.put_bytes(&bytes)?;
+        for command in [&["verify"][..], &["verify", "--repair"]] {
+            pool.says(2, &["restore it from a copy"], command)?;
+            let (_, said) = pool.ask(command, b"")?;
+            assert!(!said.contains("--repair"), "{said}");
+        }
+        Ok(())
+    };
+    damaged(20..24)?;
+    // Both copies of the root: a repair is tried first.
+    let mut cut = bytes.clone();
+    cut[512..1536].fill(0x99);
+    pool.put_bytes(&cut)?;
+    pool.says(2, &["restore it from a copy"], &["verify", "--repair"])?;
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Looking after a store while it is served: the commands `MATRIX` and `STORE`.
+//!
+//! ```text
+//!   words ──► grammar: a request ──► Administered: the store, and the work that goes on in a thread
+//!                                        │
+//!                              report, matrix: what is told, as JSON
+//! ```
+//!
+//! Whoever embeds a server hands it the store ([`Config::store`](crate::Config::store)) and has both commands with all
+//! their words. What takes long (a verification, growth, the refill of a device) is begun, and goes on in a thread of its
+//! own: no event loop waits for it, and `STORE STATUS` and `MATRIX STATUS` say how far it is.
+//!
+//! What is told of a store that is served and of one that is opened by a command is made by the same functions, so that it
+//! is the same.
+
+mod grammar;
+mod matrix;
+mod report;
+mod upkeep;
+
+pub use grammar::{MatrixRequest, StoreRequest};
+pub use matrix::{matrix_facts, matrix_status, outcome_of};
+pub use report::{
+    exit_code, put_bytes, remedy_name, store_facts, store_stats, vacancy_name, verdict,
+};
+pub use upkeep::Administered;
+
+/// Why a request is refused, as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The code, which programs tell errors by.
+    pub code: &'static str,
+    /// The rest, for persons.
+    pub text: String,
+}
+
+impl Refused {
+    /// The words of the request are wrong.
+    pub(crate) fn words(text: impl Into<String>) -> Self {
+        Self { code: "ERR", text: text.into() }
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.code, self.text)
+    }
+}
+
+impl From<coreplane::Error> for Refused {
+    fn from(error: coreplane::Error) -> Self {
+        let code = match error.remedy() {
+            coreplane::Remedy::Repair => "UNUSABLE",
+            coreplane::Remedy::FreeSpace => "OOM",
+            _ => "ERR",
+        };
+        Self { code, text: error.to_string() }
+    }
+}
