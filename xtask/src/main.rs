@@ -4,6 +4,7 @@
 mod check;
 mod clients;
 mod examples;
+mod first_steps;
 mod fuzz;
 mod install;
 mod measure;
@@ -31,6 +32,7 @@ cargo xtask COMMAND
                                         installs what it needs, says what it left out.
                                         --quick: the workspace's tests alone
   check                                 fmt, clippy, doc, deny, typos, tidy
+  first-steps [--bless]                 the commands of docs/first-steps.md, held against what the page says
   tidy [--bless | --rooms [CRATE…]]     the rules that no compiler checks (CONTRIBUTING.md);
                                         --bless updates their lists where the rules allow it;
                                         --rooms prints how large the crates with rooms are, and
@@ -73,6 +75,11 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
             let mut tally = Tally::new();
             check::run(&root, &mut tally);
             tally.close()
+        }
+        "first-steps" => {
+            let left_out = first_steps::run(&root, rest)?;
+            left_out.iter().for_each(|(section, why)| println!("left out: {section}: {why}"));
+            Ok(())
         }
         "tidy" => tidy::run(&root, rest),
         "sanitize" => {

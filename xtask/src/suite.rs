@@ -9,7 +9,7 @@ use crate::clients::{Clients, Toolchains, clients};
 use crate::mutants::{self, Extent};
 use crate::sanitize::{self, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, examples, nightly, vm};
+use crate::{Outcome, cargo, check, examples, first_steps as page, nightly, vm};
 
 /// `cargo xtask test [--quick]`; `--quick` runs the workspace's tests alone.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -29,6 +29,7 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
         return tally.close();
     }
     integration_tests(root, &clients, &mut tally)?;
+    first_steps(root, &mut tally);
     tally.leave_out("the peers' tests", "they build foreign engines: nightly");
     if quick {
         tally.leave_out("check, mutants, sanitizers and the VM", "--quick");
@@ -61,6 +62,18 @@ fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outco
     let mut command = tests(root, clients);
     tally.cargo_test("examples in the documentation", command.arg("--doc"))?;
     examples::run(root, tally)
+}
+
+/// The commands of the page for newcomers.
+fn first_steps(root: &Path, tally: &mut Tally) {
+    tally.stage("first steps");
+    match page::run(root, &[]) {
+        Ok(left_out) => {
+            left_out.iter().for_each(|(section, why)| tally.leave_out(section, why));
+            tally.count("first steps", Ok::<(), String>(()));
+        }
+        Err(error) => tally.count("first steps", Err(error)),
+    }
 }
 
 /// Tests of every crate but the peers'.

@@ -1,0 +1,160 @@
+//! `cargo xtask first-steps`: the commands of `docs/first-steps.md`, typed as a newcomer would, and their answers held against
+//! the page.
+//!
+//! A command that fails, or whose answer is not what the page says, is a failure; `--bless` writes the answers into the page
+//! instead, and what may differ from run to run is then to be replaced by `…` by hand. Ports and the directory are the run's
+//! own, and are said as the page has them. A section whose clients are not installed is left out.
+
+mod page;
+mod shell;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::install::have;
+use crate::mutants::{FEATURE, PACKAGES};
+use crate::{Outcome, cargo};
+use page::{Section, Step, is_answer, sections, with_answers};
+use shell::Shell;
+
+const PAGE: &str = "docs/first-steps.md";
+/// Where the page has its pools.
+const PLACE: &str = "/dev/shm/first-steps";
+/// What may be missing on a machine.
+const CLIENTS: [&str; 4] = ["redis-cli", "nbdinfo", "nbdcopy", "curl"];
+/// What a port follows in the page, whose ports have four digits.
+const BEFORE_PORTS: [&str; 3] = ["port ", "-p ", "127.0.0.1:"];
+
+/// Builds like those of the tests (`profile.test` of the workspace), so that nothing is built a second time.
+const LIKE_TESTS: (&str, &str) = ("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
+
+/// `cargo xtask first-steps [--bless]`: the sections that were left out, and why.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, String)>> {
+    let is_blessed = match arguments {
+        [] => false,
+        [only] if only == "--bless" => true,
+        _ => return Err("first-steps takes no argument but --bless".into()),
+    };
+    build(root)?;
+    let text = std::fs::read_to_string(root.join(PAGE))?;
+    let (mut left_out, mut faults, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    let place = Place::new()?;
+    for section in sections(&text)? {
+        if let Some(client) = missing(&section) {
+            left_out.push((section.title, format!("there is no {client} here")));
+            continue;
+        }
+        println!("{}", section.title);
+        let mut shell = Shell::start(root, &root.join("target/debug"), LIKE_TESTS)?;
+        for step in section.steps {
+            let (answer, code) = place.run(&mut shell, &step.command)?;
+            if code != 0 || !is_answer(&step.answer, &answer) {
+                faults.push(fault(&step, &answer, code));
+            }
+            if code != 0 {
+                // What follows needs it.
+                break;
+            }
+            if !is_answer(&step.answer, &answer) {
+                answers.push((step.lines, answer));
+            }
+        }
+    }
+    if is_blessed && !answers.is_empty() {
+        std::fs::write(root.join(PAGE), with_answers(&text, &answers))?;
+    }
+    if faults.is_empty() { Ok(left_out) } else { Err(faults.join("\n").into()) }
+}
+
+/// The command, and the programs that the page runs by cargo: as the tests' builds have left them, if those were there.
+fn build(root: &Path) -> Outcome<()> {
+    let mut build = Command::new(cargo());
+    build.arg("build").args(PACKAGES).args(["--bin", "coreplane", "--features", FEATURE]);
+    build.env(LIKE_TESTS.0, LIKE_TESTS.1);
+    if build.current_dir(root).status()?.success() {
+        Ok(())
+    } else {
+        Err("it does not build".into())
+    }
+}
+
+/// A client that this section needs, and that is not here.
+fn missing(section: &Section) -> Option<&'static str> {
+    let needs = |client: &str| {
+        section.steps.iter().any(|step| step.command.split_whitespace().any(|word| word == client))
+    };
+    CLIENTS.into_iter().find(|client| needs(client) && !have(client))
+}
+
+fn fault(step: &Step, answer: &[String], code: i32) -> String {
+    let [expected, said] = [&step.answer[..], answer].map(|lines| lines.join("\n    "));
+    format!(
+        "$ {}\n  exit code {code}\n  expected:\n    {expected}\n  said:\n    {said}",
+        step.command
+    )
+}
+
+/// The directory and the ports of a run.
+struct Place {
+    directory: PathBuf,
+    /// Stands before each port.
+    digit: char,
+}
+
+impl Place {
+    fn new() -> Outcome<Self> {
+        let directory = PathBuf::from(format!("{PLACE}-{}", std::process::id()));
+        std::fs::create_dir(&directory)?;
+        let text = std::fs::read_to_string(crate::root().join(PAGE))?;
+        let ports = ports(&text);
+        // Below those that connections are given by chance.
+        let is_free = |digit: &char| {
+            let mut all = ports.iter().map(|port| format!("127.0.0.1:{digit}{port}"));
+            all.all(|address| TcpListener::bind(address).is_ok())
+        };
+        let digit = ['1', '2'].into_iter().find(is_free);
+        Ok(Self { directory, digit: digit.ok_or("the ports are taken")? })
+    }
+
+    /// Runs a command of the page; its answer as the page would have it.
+    fn run(&self, shell: &mut Shell, command: &str) -> Outcome<(Vec<String>, i32)> {
+        let directory = self.directory.display().to_string();
+        let mut own = command.replace(PLACE, &directory);
+        for before in BEFORE_PORTS {
+            own = own.replace(before, &format!("{before}{}", self.digit));
+        }
+        let (answer, code) = shell.run(&own).map_err(|error| format!("$ {command}: {error}"))?;
+        let as_in_page = |line: String| {
+            let line = line.replace(&directory, PLACE);
+            line.replace(&format!("127.0.0.1:{}", self.digit), "127.0.0.1:")
+        };
+        Ok((answer.into_iter().map(as_in_page).collect(), code))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The ports that a page names.
+fn ports(page: &str) -> Vec<&str> {
+    let behind = |before| page.split(before).skip(1).filter_map(|rest| rest.get(..4));
+    let is_port = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+    BEFORE_PORTS.into_iter().flat_map(behind).filter(is_port).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_found_and_programs_missed() {
+        let page = "## A\n```console\n$ x --port 7000 | y -p 7001\nready on 127.0.0.1:7002\n$ y -p $it\n```\n";
+        assert_eq!(ports(page), ["7000", "7001", "7002"]);
+        let page = "## A\n```console\n$ echo redis-client\n```\n";
+        assert_eq!(missing(&sections(page).unwrap()[0]), None);
+    }
+}
