@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::install::{have, quiet};
 use crate::tally::Tally;
 use crate::{Outcome, cargo, tidy};
+use coreplane_vm::programs::{have, quiet};
 
 /// Runs every check; one that fails does not hide the next.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Outcome;
-use crate::install::{apt_install, have, quiet};
 use crate::tally::Tally;
+use coreplane_vm::programs::{apt_install, have, quiet};
 
 /// Telegraf, of which only what the tests use is built; the version that they were written against.
 const TELEGRAF: &str = "github.com/influxdata/telegraf/cmd/telegraf@v1.37.2";

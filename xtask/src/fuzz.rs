@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::install::quiet;
 use crate::tally::Tally;
 use crate::{Outcome, cargo};
+use coreplane_vm::programs::quiet;
 
 /// Runs every target for `time`.
 pub(crate) fn run(root: &Path, time: Duration, tally: &mut Tally) -> Outcome<()> {

@@ -6,7 +6,6 @@ mod clients;
 mod examples;
 mod first_steps;
 mod fuzz;
-mod install;
 mod measure;
 mod mutants;
 mod nightly;
@@ -14,11 +13,11 @@ mod sanitize;
 mod suite;
 mod tally;
 mod tidy;
-mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use coreplane_vm::programs::cargo;
 use tally::Tally;
 
 /// An answer or a reason, for people.
@@ -90,7 +89,7 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
         }
         "measure" => measure::run(&root, rest),
         "mutants" => mutants::command(&root, rest),
-        "vm" => vm::run(&root, rest).map(|verdict| println!("{verdict}")),
+        "vm" => coreplane_vm::run(&root, rest).map(|verdict| println!("{verdict}")),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())
@@ -102,9 +101,4 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
 /// The workspace's directory.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_owned)
-}
-
-/// The cargo that runs this command, or the one on the path.
-fn cargo() -> std::ffi::OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask measure`: installs what is measured beside, builds the measurements, which are a program of `bench`,
 //! and runs one.
 
-use crate::install::{apt_install, have};
 use crate::{Outcome, cargo};
+use coreplane_vm::programs::{apt_install, have};
 use std::path::Path;
 use std::process::Command;
 

@@ -9,10 +9,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::clients::{Toolchains, clients};
-use crate::install::{apt_install, have, quiet};
 use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
 use crate::{Outcome, cargo, check, fuzz, mutants, suite};
+use coreplane_vm::programs::{apt_install, have, quiet};
 
 /// Tests look here for how much they may do: unset for what fits into a coffee break, `full` for
 /// all seeds, rounds and crash images.

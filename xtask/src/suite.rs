@@ -5,11 +5,13 @@
 use std::path::Path;
 use std::process::Command;
 
+use coreplane_vm::Verdict;
+
 use crate::clients::{Clients, Toolchains, clients};
 use crate::mutants::{self, Extent};
 use crate::sanitize::{self, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, examples, first_steps as page, nightly, vm};
+use crate::{Outcome, cargo, check, examples, first_steps as page, nightly};
 
 /// `cargo xtask test [--quick]`; `--quick` runs the workspace's tests alone.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -104,9 +106,9 @@ pub(crate) fn workspace(
 /// The virtual machine.
 pub(crate) fn machine(root: &Path, tally: &mut Tally) {
     tally.stage("the DAX path in a virtual machine");
-    match vm::run(root, &[]) {
-        Ok(vm::Verdict::Passed) => tally.count("vm", Ok::<(), String>(())),
-        Ok(vm::Verdict::Skipped(why)) => tally.leave_out("vm", why),
+    match coreplane_vm::run(root, &[]) {
+        Ok(Verdict::Passed) => tally.count("vm", Ok::<(), String>(())),
+        Ok(Verdict::Skipped(why)) => tally.leave_out("vm", why),
         Err(error) => tally.count("vm", Err(error)),
     }
 }

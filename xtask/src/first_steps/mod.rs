@@ -12,7 +12,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::install::have;
+use coreplane_vm::programs::have;
+
 use crate::mutants::{FEATURE, PACKAGES};
 use crate::{Outcome, cargo};
 use page::{Section, Step, is_answer, sections, with_answers};

@@ -1,11 +1,18 @@
 //! Programs from outside: is one there, can the distribution give it, did it do its work?
 
+use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use crate::Outcome;
 
+/// The cargo that runs this command, or the one on the path.
+#[must_use]
+pub fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 /// True if `program` is found on the path (or in the places of system programs).
-pub(crate) fn have(program: &str) -> bool {
+pub fn have(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])
@@ -13,7 +20,11 @@ pub(crate) fn have(program: &str) -> bool {
 }
 
 /// Runs `command`, whose output is shown only if it fails.
-pub(crate) fn quiet(command: &mut Command) -> Outcome<()> {
+///
+/// # Errors
+///
+/// Says that the command cannot be started, or has failed, with what it said.
+pub fn quiet(command: &mut Command) -> Outcome<()> {
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -32,7 +43,11 @@ pub(crate) fn quiet(command: &mut Command) -> Outcome<()> {
 }
 
 /// Installs Debian packages; nothing to do if `packages` is empty.
-pub(crate) fn apt_install(packages: &[&str]) -> Outcome<()> {
+///
+/// # Errors
+///
+/// Says why apt could not install them.
+pub fn apt_install(packages: &[&str]) -> Outcome<()> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -47,7 +62,11 @@ pub(crate) fn apt_install(packages: &[&str]) -> Outcome<()> {
 }
 
 /// Updates the package lists.
-pub(crate) fn apt_update() -> Outcome<()> {
+///
+/// # Errors
+///
+/// Says why apt could not.
+pub fn apt_update() -> Outcome<()> {
     quiet(apt()?.args(["update", "-qq"]))
 }
 

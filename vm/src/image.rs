@@ -4,19 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::archive::Archive;
-use super::packages::Kernel;
 use crate::Outcome;
-use crate::install::quiet;
+use crate::archive::Archive;
+use crate::packages::Kernel;
+use crate::programs::{cargo, quiet};
 
 /// The NVDIMM's size.
-pub(super) const NVDIMM_MIB: u64 = 256;
+pub(crate) const NVDIMM_MIB: u64 = 256;
 /// What the fsdax information block takes at its start.
 const INFORMATION_MIB: u64 = 2;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Builds the guest's programs statically and packs them with the drivers.
-pub(super) fn build(root: &Path, place: &Path, kernel: &Kernel) -> Outcome<PathBuf> {
+pub(crate) fn build(root: &Path, place: &Path, kernel: &Kernel) -> Outcome<PathBuf> {
     build_programs(root)?;
     let built = root.join("target").join(TARGET).join("guest");
     let mut archive = Archive::new();
@@ -47,7 +47,7 @@ pub(super) fn build(root: &Path, place: &Path, kernel: &Kernel) -> Outcome<PathB
 fn build_programs(root: &Path) -> Outcome<()> {
     let build = |arguments: &[&str]| -> Outcome<()> {
         quiet(
-            Command::new(crate::cargo())
+            Command::new(cargo())
                 .args(["build", "--quiet", "--profile", "guest", "--target", TARGET])
                 .args(arguments)
                 .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
@@ -56,12 +56,12 @@ fn build_programs(root: &Path) -> Outcome<()> {
         )
     };
     build(&["-p", "coreplane-cli", "--bin", "coreplane"])?;
-    build(&["-p", "xtask", "--bin", "vm-guest"])?;
+    build(&["-p", "coreplane-vm", "--bin", "vm-guest"])?;
     build(&["-p", "coreplane-pmem", "--example", "dax_probe"])
 }
 
 /// Makes an NVDIMM with an empty ext4 where the guest's DAX device will begin.
-pub(super) fn format_nvdimm(place: &Path) -> Outcome<PathBuf> {
+pub(crate) fn format_nvdimm(place: &Path) -> Outcome<PathBuf> {
     let path = place.join("nvdimm");
     let file = fs::File::create(&path)?;
     file.set_len(NVDIMM_MIB << 20)?;

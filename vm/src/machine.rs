@@ -7,22 +7,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::image::NVDIMM_MIB;
 use crate::Outcome;
+use crate::image::NVDIMM_MIB;
 
 /// What a boot needs.
-pub(super) struct Boot<'a> {
-    pub(super) kernel: &'a Path,
-    pub(super) initrd: &'a Path,
-    pub(super) nvdimm: &'a Path,
+pub(crate) struct Boot<'a> {
+    pub(crate) kernel: &'a Path,
+    pub(crate) initrd: &'a Path,
+    pub(crate) nvdimm: &'a Path,
     /// `mem-ctrl` or `cpu`: how far the emulated platform's power-fail protection reaches.
-    pub(super) persistence: &'a str,
+    pub(crate) persistence: &'a str,
     /// Words for the guest, each `coreplane.NAME=VALUE`.
-    pub(super) options: &'a str,
+    pub(crate) options: &'a str,
 }
 
 /// A running machine; dropping it kills it.
-pub(super) struct Machine {
+pub(crate) struct Machine {
     qemu: Child,
     serial: Receiver<String>,
     /// The guest's lines so far, without their `@@ `.
@@ -43,7 +43,7 @@ const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=o
     cryptomgr.notests no_timer_check tsc=reliable random.trust_cpu=on";
 
 impl Machine {
-    pub(super) fn boot(boot: &Boot<'_>) -> Outcome<Self> {
+    pub(crate) fn boot(boot: &Boot<'_>) -> Outcome<Self> {
         let mut qemu = Command::new("qemu-system-x86_64")
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .args(["-no-reboot", "-nic", "none", "-serial", "stdio"])
@@ -86,12 +86,12 @@ impl Machine {
     }
 
     /// The guest's lines so far.
-    pub(super) fn seen(&self) -> &[String] {
+    pub(crate) fn seen(&self) -> &[String] {
         &self.seen
     }
 
     /// Waits until the guest says that it is done, and returns all that it said.
-    pub(super) fn lines_until_end(&mut self, patience: Duration) -> Outcome<Vec<String>> {
+    pub(crate) fn lines_until_end(&mut self, patience: Duration) -> Outcome<Vec<String>> {
         let deadline = Instant::now() + patience;
         while let Some(line) = self.next(deadline)? {
             if line == "done" {
@@ -104,7 +104,7 @@ impl Machine {
 
     /// Lets the guest write until `enough` operations in all are acknowledged and every connection
     /// has some, or `driving` is over; the answer is each connection's last acknowledged one.
-    pub(super) fn drive(
+    pub(crate) fn drive(
         &mut self,
         enough: u64,
         driving: Duration,
@@ -131,7 +131,7 @@ impl Machine {
     }
 
     /// Kills the machine as a power cut would, and hears what it had said until then.
-    pub(super) fn kill(&mut self) -> Outcome<()> {
+    pub(crate) fn kill(&mut self) -> Outcome<()> {
         self.qemu.kill()?;
         self.qemu.wait()?;
         Ok(())

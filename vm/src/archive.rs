@@ -1,7 +1,7 @@
 //! An initial file system in cpio's `newc` form, as the kernel unpacks it.
 
 /// A cpio archive under construction.
-pub(super) struct Archive {
+pub(crate) struct Archive {
     bytes: Vec<u8>,
     entries: u32,
 }
@@ -12,27 +12,27 @@ const CHARACTER_DEVICE: u32 = 0o020_600;
 
 impl Archive {
     /// An archive without files.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: Vec::new(), entries: 0 }
     }
 
     /// Adds a directory; its parent must be there already.
-    pub(super) fn directory(&mut self, path: &str) {
+    pub(crate) fn directory(&mut self, path: &str) {
         self.entry(path, DIRECTORY, (0, 0), &[]);
     }
 
     /// Adds a file that may be run.
-    pub(super) fn file(&mut self, path: &str, content: &[u8]) {
+    pub(crate) fn file(&mut self, path: &str, content: &[u8]) {
         self.entry(path, PROGRAM, (0, 0), content);
     }
 
     /// Adds a character device.
-    pub(super) fn device(&mut self, path: &str, major: u32, minor: u32) {
+    pub(crate) fn device(&mut self, path: &str, major: u32, minor: u32) {
         self.entry(path, CHARACTER_DEVICE, (major, minor), &[]);
     }
 
     /// The archive's bytes, with its trailer.
-    pub(super) fn finish(mut self) -> Vec<u8> {
+    pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
     }

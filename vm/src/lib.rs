@@ -1,4 +1,4 @@
-//! `cargo xtask vm`: Coreplane on a DAX file system, with its power cut.
+//! Coreplane on a DAX file system, with its power cut.
 //!
 //! The machine is emulated (QEMU's TCG, so that no KVM is needed) and its NVDIMM is a file of the
 //! host, which outlives the machine as a real module outlives a power cut. The first boot makes
@@ -9,18 +9,24 @@
 //! What this shows: MAP_SYNC is detected, the persistence domain is read, the pool and its
 //! recovery work on the real path. What it cannot show: a missing flush, since the host's page
 //! cache keeps every store; that is the crash simulator's work.
+//!
+//! `cargo xtask vm` runs it. [`programs`] is how it, and xtask, come by what a machine does not have.
+#![allow(clippy::print_stdout, reason = "it tells people what it does")]
 
 mod archive;
 mod image;
 mod machine;
 mod packages;
+pub mod programs;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
 use machine::{Boot, Machine};
+
+/// An answer or a reason, for people.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Acknowledged operations after which the plug may be pulled.
 const ENOUGH: u64 = 20_000;
@@ -30,7 +36,8 @@ const DRIVING: Duration = Duration::from_secs(25);
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// How the run ended.
-pub(crate) enum Verdict {
+#[derive(Debug)]
+pub enum Verdict {
     /// Everything that was acknowledged is there.
     Passed,
     /// The machine could not be had, and why.
@@ -49,8 +56,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// `cargo xtask vm [--probe]`. With `--probe` only the detection, without a server.
-pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<Verdict> {
+/// Builds the programs of the workspace at `root`, boots them, pulls the plug and looks. With `--probe` only the detection,
+/// without a server.
+///
+/// # Errors
+///
+/// Another argument, whatever cannot be built or booted, and all that the machine should have said and has not.
+pub fn run(root: &Path, arguments: &[String]) -> Outcome<Verdict> {
     if let Some(unknown) = arguments.iter().find(|argument| *argument != "--probe") {
         return Err(format!("vm: unknown argument {unknown}").into());
     }

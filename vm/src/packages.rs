@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::Outcome;
-use crate::install::{apt_install, have, quiet};
+use crate::programs::{apt_install, apt_update, have, quiet};
 
 /// A kernel and the drivers of persistent memory that go with it.
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// The kernel's image.
-    pub(super) image: PathBuf,
+    pub(crate) image: PathBuf,
     /// Module files, in the order in which they must be loaded.
-    pub(super) modules: Vec<PathBuf>,
+    pub(crate) modules: Vec<PathBuf>,
 }
 
 /// Modules in the order of their dependencies, below `kernel/drivers`.
@@ -28,7 +28,7 @@ const PAYLOADS: [(&[u8], &[&str]); 3] = [
 ];
 
 /// Gets all that is needed; the inner error says why it cannot be had.
-pub(super) fn prepare(place: &Path) -> Outcome<Result<Kernel, String>> {
+pub(crate) fn prepare(place: &Path) -> Outcome<Result<Kernel, String>> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(Err("it needs an x86-64 Linux host".to_owned()));
     }
@@ -121,7 +121,7 @@ fn kernel_package() -> Outcome<String> {
     if let Some(name) = ask()? {
         return Ok(name);
     }
-    crate::install::apt_update()?;
+    apt_update()?;
     ask()?.ok_or_else(|| "no package linux-image-cloud-amd64".into())
 }
 
