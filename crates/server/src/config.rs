@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much of a client's output may wait before the client is dropped.
+/// How much of a client's output may wait before the client is dropped. An answer counts while it is being made,
+/// whatever the client has taken of it by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutputLimit {
     /// Dropped at once above so many bytes; 0: never.
@@ -48,7 +49,7 @@ pub struct Config {
     pub query_buffer_max: u64,
     /// Above so many bytes of waiting output a client is not read from, until half is sent.
     pub output_pause_bytes: u64,
-    /// How much output may wait before a client is dropped.
+    /// How much output may wait before a client is dropped; by default there is no limit, as in Redis.
     pub output_limit: OutputLimit,
     /// The durability that the store was opened with, for [`Durability::Relaxed`] answers do not
     /// wait.

@@ -1,5 +1,6 @@
 //! One client: its socket, what it has sent and not yet finished, and its waiting answers.
 
+use crate::continuation::{Continuation, Pieces};
 use crate::feed::Feed;
 use crate::output::Output;
 use crate::resp::frame::Parser;
@@ -228,6 +229,21 @@ impl Connection {
         let info = &self.session.info;
         let active = now.saturating_duration_since(info.since).as_millis();
         info.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Waiting bytes of output from which on nothing more is run for it, if that are so many for others: of a long answer
+    /// fewer, since it goes on when they have left.
+    pub(crate) fn output_pause(&self, pause: u64) -> u64 {
+        match self.session.continuation {
+            Some(_) => pause.min(Pieces::OUTPUT_MAX as u64),
+            None => pause,
+        }
+    }
+
+    /// Bytes of answers that have not left, with that which is being made.
+    pub(crate) fn answer_bytes(&self) -> usize {
+        let made = self.session.continuation.as_ref().map_or(0, Continuation::bytes);
+        self.output.len().saturating_add(made)
     }
 
     /// How it stands with the leader.

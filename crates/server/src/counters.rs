@@ -103,6 +103,8 @@ pub(crate) struct LoopCounters {
     pub output_limit_drops: Counter,
     /// Commands run.
     pub commands: Counter,
+    /// Slices of commands that went on in a later turn.
+    pub slices: Counter,
     /// Commands answered with an error.
     pub errors: Counter,
     /// Bytes read.
@@ -139,6 +141,7 @@ impl LoopCounters {
             &self.rejected,
             &self.output_limit_drops,
             &self.commands,
+            &self.slices,
             &self.errors,
             &self.bytes_in,
             &self.bytes_out,

@@ -15,23 +15,22 @@
 //! becomes durable the answers are released in order. So a sync never stops the loop, and the
 //! writes of everybody who came meanwhile share the next one.
 //!
-//! Nobody can starve the others: a connection is read once in a turn, and when its unsent output
-//! is large it is not read at all until half has gone.
+//! Nobody can starve the others: a connection is read once in a turn, long commands of all connections share one slice of
+//! it ([`slice`](crate::slice)), and a connection whose unsent output is large is not read at all until half has gone.
 
 use crate::Standing;
-use crate::command::{self, Turn};
-use crate::connection::{Connection, Input};
+use crate::connection::Connection;
 use crate::host::{Host, Message, Port};
 use crate::listener::Listeners;
-use crate::resp::frame::{Bounds, ProtocolError, Step, peek_key};
 use crate::resp::reply::{Proto, Reply};
 use crate::service::{PolledService, is_of_service};
-use crate::upstream::{FIRST_UPSTREAM, pass_on, standing_of};
+use crate::slice::Slice;
+use crate::upstream::{FIRST_UPSTREAM, standing_of};
 use crate::withheld::Withheld;
 use coreplane_engine::{Horizon, UnixMillis};
 use mio::{Events, Poll, Token};
 use slab::Slab;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -47,7 +46,7 @@ pub(crate) fn listener_token(index: usize) -> Token {
     Token(FIRST_LISTENER + index)
 }
 
-const SCRATCH_LEN: usize = 64 << 10;
+pub(crate) const SCRATCH_LEN: usize = 64 << 10;
 
 /// What a loop spends at most on looking for the next request before it sleeps.
 const LINGER: Duration = Duration::from_micros(30);
@@ -60,7 +59,7 @@ pub(crate) struct EventLoop {
     pub(crate) poll: Poll,
     pub(crate) connections: Slab<Connection>,
     listeners: Option<Listeners>,
-    scratch: Vec<u8>,
+    pub(crate) scratch: Vec<u8>,
     /// What the answers of this turn rest on.
     pub(crate) horizon: Horizon,
     pub(crate) withheld: Withheld,
@@ -69,7 +68,11 @@ pub(crate) struct EventLoop {
     /// Connections that have more to do than they could in the last turn.
     pub(crate) again: Vec<usize>,
     pub(crate) now: Instant,
-    now_unix: UnixMillis,
+    pub(crate) now_unix: UnixMillis,
+    /// For long commands, in this turn.
+    pub(crate) slice: Slice,
+    /// Where the round of those that go on begins.
+    round: usize,
     last_tick: Instant,
     /// The last wait was short.
     comes_soon: bool,
@@ -81,7 +84,7 @@ pub(crate) struct EventLoop {
     /// Connections whose commands have not reached a leader yet.
     pub(crate) unreached: Vec<usize>,
     /// All that is to be done again waits for something else.
-    is_waiting: bool,
+    pub(crate) is_waiting: bool,
     /// Connections that watch changes.
     pub(crate) feeds: Vec<usize>,
 }
@@ -110,6 +113,8 @@ impl EventLoop {
             again: Vec::new(),
             now: Instant::now(),
             now_unix,
+            slice: Slice::default(),
+            round: 0,
             last_tick: Instant::now(),
             comes_soon: false,
             settles,
@@ -138,7 +143,12 @@ impl EventLoop {
         }
         self.check_upstreams();
         self.is_waiting = true;
-        let again = std::mem::take(&mut self.again);
+        self.slice = Slice::default();
+        let mut again = std::mem::take(&mut self.again);
+        // Whoever is first may have all of the slice.
+        self.round = self.round.wrapping_add(1);
+        let first = self.round.checked_rem(again.len()).unwrap_or(0);
+        again.rotate_left(first);
         for key in again {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.is_queued = false;
@@ -207,6 +217,11 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
+        // It may send no more, but take the answer to what it has sent; unless it takes nothing, either.
+        let is_gone = event.is_error() || event.is_write_closed();
+        if is_gone && connection.session.continuation.is_some() {
+            return self.drop_connection(key);
+        }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.is_readable = true;
             if event.is_read_closed() {
@@ -248,164 +263,6 @@ impl EventLoop {
         }
     }
 
-    /// Runs what has arrived, after reading once.
-    pub(crate) fn serve(&mut self, key: usize) {
-        let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
-        let Some(connection) = self.connections.get_mut(key) else {
-            return;
-        };
-        let is_paused = connection.output.len() as u64 >= pause;
-        if connection.is_closing() || is_paused {
-            return;
-        }
-        self.touch(key);
-        if self.connections[key].is_stalled {
-            self.run_kept(key);
-        } else {
-            match self.read(key) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.connections[key].is_readable = false;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return self.drop_connection(key),
-            }
-        }
-        self.note_feed(key);
-        let Some(connection) = self.connections.get_mut(key) else {
-            return;
-        };
-        let has_more = connection.is_readable || connection.is_stalled;
-        let is_paused = connection.output.len() as u64 >= pause;
-        if has_more && !connection.is_closing() && !is_paused && !connection.is_queued {
-            connection.is_queued = true;
-            self.again.push(key);
-        }
-    }
-
-    /// Reads once and runs the commands that are complete.
-    fn read(&mut self, key: usize) -> io::Result<()> {
-        let connection = &mut self.connections[key];
-        let (len, is_full);
-        if connection.input.is_empty() {
-            let mut scratch = std::mem::take(&mut self.scratch);
-            let result = connection.stream.read(&mut scratch);
-            if let Ok(len) = result {
-                let consumed = self.execute(key, &scratch[..len]);
-                let connection = &mut self.connections[key];
-                connection.input.keep(&scratch[consumed..len]);
-            }
-            self.scratch = scratch;
-            len = result?;
-            is_full = len == SCRATCH_LEN;
-        } else {
-            let needed = connection.parser.needed();
-            (len, is_full) = connection.input.fill(&mut connection.stream, needed)?;
-            self.run_kept(key);
-        }
-        self.is_waiting &= len == 0;
-        let counters = &self.host.ports[self.member].counters;
-        counters.bytes_in.add(len as u64);
-        let connection = &mut self.connections[key];
-        if len == 0 {
-            connection.is_ended = true;
-        }
-        // A short read means that the socket is empty; a new event comes with new bytes. Only
-        // the end of the stream may have been announced already.
-        connection.is_readable = (is_full || connection.is_half_closed) && len > 0;
-        let kept = connection.input.bytes().len();
-        connection.session.info.input.store(kept, Ordering::Relaxed);
-        let is_too_long = kept as u64 > self.host.settings.query_buffer_max.load(Ordering::Relaxed);
-        if is_too_long && !connection.is_stalled {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        Ok(())
-    }
-
-    /// Runs the complete commands of the connection's input.
-    fn run_kept(&mut self, key: usize) {
-        let mut input: Input = std::mem::take(&mut self.connections[key].input);
-        let consumed = self.execute(key, input.bytes());
-        input.consume(consumed);
-        self.connections[key].input = input;
-    }
-
-    /// Runs the complete commands at the beginning of `data`; how many bytes they were.
-    fn execute(&mut self, key: usize, data: &[u8]) -> usize {
-        let host = &*self.host;
-        let Some(connection) = self.connections.get_mut(key) else {
-            return 0;
-        };
-        let pause = host.settings.output_pause_bytes.load(Ordering::Relaxed);
-        let bulk_len_max = host.settings.bulk_len_max.load(Ordering::Relaxed);
-        let mut turn = Turn {
-            host,
-            member: self.member,
-            counters: &host.ports[self.member].counters,
-            now: self.now_unix,
-            horizon: &mut self.horizon,
-        };
-        connection.is_stalled = false;
-        connection.session.upstream = connection.upstream_state();
-        if connection.upstream.as_ref().is_some_and(|upstream| upstream.is_full()) {
-            connection.is_stalled = true;
-            return 0;
-        }
-        host.isolation.enter(self.member);
-        let mut consumed = 0;
-        loop {
-            let session = &mut connection.session;
-            let bounds = Bounds {
-                bulk_len_max: i64::try_from(bulk_len_max).unwrap_or(i64::MAX),
-                authenticated: session.is_authenticated,
-            };
-            let rest = &data[consumed..];
-            match connection.parser.step(rest, bounds) {
-                Ok(Step::Command(len)) => {
-                    // While this one runs, what the next looks at first is on its way.
-                    if let Some(key) = rest.get(len..).and_then(peek_key) {
-                        host.engine.prefetch(key);
-                    }
-                    let words = connection.parser.words(rest);
-                    let out = connection.output.buffer();
-                    connection.rests |= command::run(&mut turn, session, words, out);
-                    if session.is_postponed {
-                        connection.is_stalled = true;
-                        break;
-                    }
-                    pass_on(host, connection, rest, len);
-                    self.is_waiting = false;
-                    let session = &mut connection.session;
-                    consumed += len;
-                    if session.is_closing || session.is_dropped {
-                        consumed = data.len();
-                        break;
-                    }
-                    let is_full = connection.upstream.as_ref().is_some_and(|it| it.is_full());
-                    if connection.output.len() as u64 >= pause || is_full {
-                        connection.is_stalled = consumed < data.len();
-                        break;
-                    }
-                }
-                Ok(Step::Nothing(len)) => consumed += len,
-                Ok(Step::Incomplete) => break,
-                // Not before what was sent before is answered.
-                Err(_) if connection.session.upstream.is_awaited => {
-                    connection.is_stalled = true;
-                    break;
-                }
-                Err(complaint) => {
-                    refuse(connection, &complaint);
-                    consumed = data.len();
-                    break;
-                }
-            }
-        }
-        host.isolation.leave(self.member);
-        connection.note_activity(self.now);
-        consumed
-    }
-
     /// Sends what may go.
     pub(crate) fn flush(&mut self, key: usize) {
         let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
@@ -415,6 +272,7 @@ impl EventLoop {
         if connection.session.is_dropped {
             return self.drop_connection(key);
         }
+        let pause = connection.output_pause(pause);
         let was_paused = connection.output.len() as u64 >= pause;
         let mut sent = 0;
         let mut is_blocked = false;
@@ -442,7 +300,7 @@ impl EventLoop {
             }
         }
         let left = connection.output.len();
-        connection.session.info.output.store(left, Ordering::Relaxed);
+        connection.session.info.output.store(connection.answer_bytes(), Ordering::Relaxed);
         if connection.is_closing() && left == 0 {
             return self.drop_connection(key);
         }
@@ -486,12 +344,6 @@ impl EventLoop {
             self.drop_connection(key);
         }
     }
-}
-
-/// Answers with a protocol error, after which the connection ends.
-fn refuse(connection: &mut Connection, complaint: &ProtocolError) {
-    write_error(connection, &format!("ERR Protocol error: {}", complaint.0));
-    connection.session.is_closing = true;
 }
 
 pub(crate) fn write_error(connection: &mut Connection, text: &str) {

@@ -6,7 +6,7 @@
 //!                              …          ┘
 //! ```
 //!
-//! Every core runs one event loop (`event_loop`); a connection stays with its loop. Commands are
+//! Every core runs one event loop (`event_loop`); a connection stays with its loop (`intake`). Commands are
 //! parsed where they lie in the read buffer (`resp`), found in one table and run inline
 //! (`command`), their answers written straight into the connection's output (`output`).
 //!
@@ -17,7 +17,10 @@
 //!   At `relaxed` answers leave at once; the window is the store's.
 //! - **Order.** The answers of a connection leave in the order of its commands.
 //! - **Isolation.** Every command is atomic for all others, on whichever loop they run
-//!   (`isolation`); `EXEC` too, also against a crash (`store`).
+//!   (`isolation`); `EXEC` too, also against a crash (`store`). But a `KEYS`, `SCAN` or `RANGE` that takes longer than a
+//!   slice shows what is there all the while, and of what comes and goes meanwhile some.
+//! - **Long commands.** Those that look at very many records run in slices of at most about a millisecond, between which
+//!   the loop serves others (`slice`, `continuation`), unless that would show what is half done.
 //! - **Failure.** When the medium fails to make something durable, the clients concerned get an
 //!   error instead of the answers that were held, and their connections end.
 //!
@@ -45,12 +48,14 @@ mod cluster;
 mod command;
 mod config;
 mod connection;
+mod continuation;
 mod counters;
 mod event_loop;
 mod feed;
 mod figures;
 mod glob;
 mod host;
+mod intake;
 mod isolation;
 mod lifetime;
 mod listener;
@@ -63,6 +68,7 @@ mod server;
 mod service;
 mod session;
 mod settings;
+mod slice;
 mod sockets;
 mod store;
 mod summary;

@@ -71,13 +71,13 @@ impl EventLoop {
         self.host.clients.give_place();
     }
 
-    /// Drops the client if too much output waits for it.
+    /// Drops the client if too much output waits for it, or is being made.
     pub(crate) fn check_output_limit(&mut self, key: usize) {
         let limit = *self.host.settings.output_limit.lock();
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let waiting = connection.output.len() as u64;
+        let waiting = connection.answer_bytes() as u64;
         let is_over = |bytes: u64| bytes > 0 && waiting > bytes;
         let mut is_to_go = is_over(limit.hard_bytes);
         if is_over(limit.soft_bytes) {

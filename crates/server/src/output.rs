@@ -37,6 +37,16 @@ impl Output {
         self.bytes.len() - self.sent
     }
 
+    /// Bytes at the beginning of the buffer that were sent.
+    pub(crate) fn sent_len(&self) -> usize {
+        self.sent
+    }
+
+    /// The length of the buffer.
+    pub(crate) fn end(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// True if some are held.
     pub(crate) fn is_held(&self) -> bool {
         !self.held.is_empty()

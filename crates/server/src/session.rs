@@ -1,10 +1,10 @@
 //! What a connection has agreed upon with its client.
 
 use crate::clients::ClientInfo;
+use crate::continuation::Continuation;
 use crate::feed::Feed;
 use crate::resp::frame::{Span, Words};
 use crate::resp::reply::Proto;
-use coreplane_engine::Clear;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,18 +98,6 @@ pub(crate) enum Answers {
     Skip,
 }
 
-/// How far the deletion of many keys has come.
-#[derive(Debug, Default)]
-pub(crate) struct Deletion {
-    /// Which words are the keys, each key once.
-    pub order: Vec<u32>,
-    /// How many of them are done, and how many keys were there.
-    pub next: usize,
-    pub deleted: usize,
-    /// The leadership in which it began.
-    pub leadership: u64,
-}
-
 /// How a connection stands with the leader that runs its commands.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct UpstreamState {
@@ -138,10 +126,14 @@ pub(crate) struct Session {
     pub is_postponed: bool,
     /// Since when it is.
     pub postponed_since: Option<Instant>,
-    /// How far it has come, of one that removes every record.
-    pub clear: Clear,
-    /// How far it has come, of one that deletes many keys.
-    pub deletion: Option<Deletion>,
+    /// How far the command has come that was begun and is not finished.
+    pub continuation: Option<Continuation>,
+    /// The last slice of it has come further: it waits for nothing but its next one.
+    pub has_progressed: bool,
+    /// Its last `MGET` was of very much.
+    pub reads_much: bool,
+    /// Its answers are more than may wait: they are no longer kept, and the connection ends.
+    pub exceeds_output_limit: bool,
     /// The command that came last, by its name, is the leader's to run.
     pub forwards: Option<(&'static str, SocketAddr)>,
     /// It is a node of the cluster, which passes a client's commands on.
@@ -173,8 +165,10 @@ impl Session {
             is_dropped: false,
             is_postponed: false,
             postponed_since: None,
-            clear: Clear::default(),
-            deletion: None,
+            continuation: None,
+            has_progressed: false,
+            reads_much: false,
+            exceeds_output_limit: false,
             forwards: None,
             is_forwarded: false,
             is_read_only: false,
@@ -184,6 +178,11 @@ impl Session {
             begins_anew: false,
             info,
         }
+    }
+
+    /// True if the command that is run gets no answer.
+    pub(crate) fn is_muted(&self) -> bool {
+        matches!(self.answers, Answers::Off | Answers::Skip)
     }
 
     /// Changes the version of the protocol.

@@ -303,7 +303,8 @@ impl<'a> Store<'a> {
         is_written
     }
 
-    /// Iterates as [`Engine::iterate`] does.
+    /// Iterates as [`Engine::iterate`] does. What was not met was perhaps deleted a moment ago: the answer rests on
+    /// [`Store::rest_on_all`], too.
     pub(crate) fn iterate(
         &mut self,
         cursor: u64,
@@ -333,13 +334,12 @@ impl<'a> Store<'a> {
         for ticket in tickets.tickets() {
             self.rest_on(*ticket);
         }
-        // What was not met was perhaps deleted a moment ago.
-        self.rest_on(self.engine.visible_ticket());
         Ok(next)
     }
 
     /// Goes through the records from a key to another in the order of keys, as
-    /// [`Ordered::scan`](coreplane_engine::Ordered::scan) does; not within a transaction.
+    /// [`Ordered::scan`](coreplane_engine::Ordered::scan) does; not within a transaction. As for [`Store::iterate`], the
+    /// answer rests on [`Store::rest_on_all`].
     pub(crate) fn range(
         &mut self,
         (start, end): (&[u8], Option<&[u8]>),
@@ -359,8 +359,6 @@ impl<'a> Store<'a> {
         for ticket in tickets.tickets() {
             self.rest_on(*ticket);
         }
-        // What was not met was perhaps deleted a moment ago.
-        self.rest_on(self.engine.visible_ticket());
         Ok(())
     }
 
@@ -408,7 +406,17 @@ impl<'a> Store<'a> {
         Ok(batch.len())
     }
 
-    /// The answer rests on all that was written before.
+    /// The engine's leaderships.
+    pub(crate) fn leaderships(&self) -> u64 {
+        self.engine.leaderships()
+    }
+
+    /// The time that expiries are held against.
+    pub(crate) fn engine_now(&self) -> UnixMillis {
+        self.engine.now()
+    }
+
+    /// The answer rests on all that was written before, and so on all that was read before.
     pub(crate) fn rest_on_all(&mut self) {
         self.rest_on(self.engine.visible_ticket());
     }
@@ -419,7 +427,10 @@ impl<'a> Store<'a> {
             overlay.clear();
             return Ok(true);
         }
-        let Some(ticket) = self.engine.clear_step(clear)? else { return Ok(false) };
+        let step = self.engine.clear_step(clear);
+        // Whatever came of it.
+        self.watched.cleared();
+        let Some(ticket) = step? else { return Ok(false) };
         self.rest_on(ticket);
         Ok(true)
     }

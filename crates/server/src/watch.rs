@@ -5,16 +5,23 @@
 //! watched, created, and deleted again before `EXEC`. So an absent key that is being watched is
 //! entered here, and every write asks first whether anything is entered at all: one load of a
 //! counter that hardly ever changes.
+//!
+//! A read of many keys in slices asks for more, for a short time: which keys are written meanwhile. [`Marks`] tell it, not of
+//! keys but of buckets of keys, so that a mark takes one bit and nobody has to enter a hundred thousand keys.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// The absent keys that somebody watches.
 #[derive(Debug, Default)]
 pub(crate) struct WatchedAbsences {
+    /// Of keys that were entered, and of marks that may be wanted still.
     count: AtomicUsize,
     keys: Mutex<HashMap<Vec<u8>, Watched>>,
+    marks: Mutex<Vec<Weak<Marks>>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +63,111 @@ impl WatchedAbsences {
         if let Some(watched) = self.keys.lock().get_mut(key) {
             watched.writes += 1;
         }
+        self.mark(&|marks| marks.mark(key));
+    }
+
+    /// Everything has been removed, or is being removed.
+    pub(crate) fn cleared(&self) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.mark(&|marks| marks.state.lock().is_all = true);
+        }
+    }
+
+    fn mark(&self, mark: &dyn Fn(&Marks)) {
+        self.marks.lock().retain(|wanted| match wanted.upgrade() {
+            Some(marks) => {
+                mark(&marks);
+                true
+            }
+            // Whoever wanted them has gone.
+            None => {
+                self.count.fetch_sub(1, Ordering::SeqCst);
+                false
+            }
+        });
+    }
+
+    /// Marks what is written from now on, in so many buckets at least, as long as the answer lives.
+    pub(crate) fn mark_writes(&self, buckets: usize) -> Arc<Marks> {
+        let marks = Arc::new(Marks::new(buckets));
+        let mut wanted = self.marks.lock();
+        self.count.fetch_add(1, Ordering::SeqCst);
+        wanted.push(Arc::downgrade(&marks));
+        marks
+    }
+}
+
+/// Which buckets of keys have been written.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    hasher: RandomState,
+    /// A power of two.
+    buckets: usize,
+    state: Mutex<MarkState>,
+}
+
+#[derive(Debug)]
+struct MarkState {
+    /// By bucket, in words of 64.
+    bits: Vec<u64>,
+    /// Those whose bits are set.
+    list: Vec<u32>,
+    is_all: bool,
+}
+
+/// What was marked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Marked {
+    Buckets(Vec<u32>),
+    All,
+}
+
+impl Marks {
+    const BUCKETS_MAX: usize = 1 << 30;
+
+    fn new(buckets: usize) -> Self {
+        let buckets = buckets.clamp(1, Self::BUCKETS_MAX).next_power_of_two();
+        let bits = vec![0; buckets.div_ceil(u64::BITS as usize)];
+        let state = Mutex::new(MarkState { bits, list: Vec::new(), is_all: false });
+        Self { hasher: RandomState::new(), buckets, state }
+    }
+
+    /// How many buckets there are.
+    pub(crate) fn buckets(&self) -> usize {
+        self.buckets
+    }
+
+    /// The bucket that `key` is in.
+    pub(crate) fn bucket_of(&self, key: &[u8]) -> usize {
+        self.hasher.hash_one(key) as usize & (self.buckets - 1)
+    }
+
+    fn mark(&self, key: &[u8]) {
+        let bucket = self.bucket_of(key);
+        let mut state = self.state.lock();
+        let MarkState { bits, list, .. } = &mut *state;
+        let bit = 1 << (bucket % u64::BITS as usize);
+        if let Some(word) = bits.get_mut(bucket / u64::BITS as usize)
+            && *word & bit == 0
+        {
+            *word |= bit;
+            list.extend(u32::try_from(bucket));
+        }
+    }
+
+    /// What was marked since the last time.
+    pub(crate) fn take(&self) -> Marked {
+        let mut state = self.state.lock();
+        let list = std::mem::take(&mut state.list);
+        for bucket in &list {
+            if let Some(word) = state.bits.get_mut(*bucket as usize / u64::BITS as usize) {
+                *word = 0;
+            }
+        }
+        match std::mem::take(&mut state.is_all) {
+            true => Marked::All,
+            false => Marked::Buckets(list),
+        }
     }
 }
 
@@ -74,6 +186,27 @@ mod tests {
         absences.written(b"k");
         assert_ne!(absences.leave(b"k"), before);
         assert!(absences.keys.lock().is_empty());
+        assert_eq!(absences.count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_written_is_marked_once_and_as_long_as_somebody_wants_to_know() {
+        let absences = WatchedAbsences::default();
+        let marks = absences.mark_writes(1000);
+        assert_eq!((marks.buckets(), marks.take()), (1024, Marked::Buckets(Vec::new())));
+        for _ in 0..2 {
+            absences.written(b"a");
+            absences.written(b"a");
+            let bucket = u32::try_from(marks.bucket_of(b"a")).unwrap();
+            assert_eq!(marks.take(), Marked::Buckets(vec![bucket]));
+        }
+        absences.written(b"a");
+        absences.cleared();
+        assert_eq!(marks.take(), Marked::All);
+        assert_eq!(marks.take(), Marked::Buckets(Vec::new()));
+        drop(marks);
+        absences.written(b"a");
+        assert!(absences.marks.lock().is_empty());
         assert_eq!(absences.count.load(Ordering::Relaxed), 0);
     }
 }

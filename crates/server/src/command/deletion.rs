@@ -7,8 +7,8 @@
 //! is committed. All steps belong to one leadership, or the answer is `INDETERMINATE`.
 
 use super::{Answer, Call, Failure, engine_error_text};
+use crate::continuation::{Continuation, Deletion};
 use crate::resp::frame::Words;
-use crate::session::Deletion;
 use coreplane_engine::{Batch, Error, Limits};
 
 /// Keys of a step, and their bytes, at most: what delays a heartbeat by no more than a large value does.
@@ -23,9 +23,10 @@ pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
         call.reply.truth(was_there);
         return Ok(());
     }
-    if call.session.deletion.is_some() {
-        return go_on(call);
+    if let Some(Continuation::Deletion(deletion)) = call.session.continuation.take() {
+        return go_on(call, deletion);
     }
+    call.slice.charge();
     let limits = call.host.engine.limits();
     let step = step_of(&limits);
     let keys: Vec<&[u8]> = call.words.from(1).collect();
@@ -41,12 +42,8 @@ pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
             }
         }
     }
-    call.session.deletion = Some(Deletion {
-        order: each_once(call.words),
-        leadership: call.host.engine.leaderships(),
-        ..Deletion::default()
-    });
-    go_on(call)
+    let (order, leadership) = (each_once(call.words), call.host.engine.leaderships());
+    go_on(call, Deletion { order, leadership, ..Deletion::default() })
 }
 
 /// Keys of a step, and their bytes, at most.
@@ -84,10 +81,26 @@ fn delete_at_once(
     Ok(found.len())
 }
 
-/// Makes the next step; postponed with [`Error::Busy`] unless it was the last.
-fn go_on(call: &mut Call<'_, '_>) -> Answer {
-    let Call { session, store, host, words, .. } = call;
-    let Some(deletion) = &mut session.deletion else { return Err(Error::Busy.into()) };
+/// Makes the next steps.
+fn go_on(call: &mut Call<'_, '_>, mut deletion: Deletion) -> Answer {
+    while deletion.next < deletion.order.len() {
+        if !call.slice.has_time() {
+            return call.suspend(Continuation::Deletion(deletion));
+        }
+        let step = make_step(call, &mut deletion);
+        if step.is_err() {
+            // It waits for the engine, or says how far it came.
+            call.session.continuation = Some(Continuation::Deletion(deletion));
+            return step;
+        }
+    }
+    call.store.rest_on_all();
+    call.reply.count(deletion.deleted);
+    Ok(())
+}
+
+fn make_step(call: &mut Call<'_, '_>, deletion: &mut Deletion) -> Answer {
+    let Call { store, host, words, .. } = call;
     if deletion.leadership != host.engine.leaderships() {
         return Err(Error::Indeterminate.into());
     }
@@ -96,21 +109,13 @@ fn go_on(call: &mut Call<'_, '_>) -> Answer {
     let keys: Vec<&[u8]> = left.iter().take(most.0).map(|at| words.at(*at as usize)).collect();
     let mut count = fitting(&keys, most.0, most.1);
     let deleted = loop {
-        match store.delete_step(&keys[..count]) {
+        match store.delete_step(keys.get(..count).unwrap_or_default()) {
             Err(Error::NoSpace { .. }) if count > 1 => count = (count / 8).max(1),
             deleted => break deleted?,
         }
     };
     deletion.deleted += deleted;
     deletion.next += count;
-    if deletion.next < deletion.order.len() {
-        // It has come further, and goes on in the next turn.
-        session.postponed_since = None;
-        return Err(Error::Busy.into());
-    }
-    store.rest_on_all();
-    let deleted = deletion.deleted;
-    call.reply.count(deleted);
     Ok(())
 }
 

@@ -7,13 +7,15 @@ use super::table::{
 };
 use super::{Answer, Call, Failure, quoted, unknown_subcommand, wrong_arity};
 use crate::ClusterInfo;
+use crate::continuation::Continuation;
 use crate::counters::LoopCounters;
 use crate::host::Host;
 use crate::resp::frame::Words;
 use crate::resp::reply::Reply;
 use crate::session::{Answers, Session};
+use crate::slice::Slice;
 use crate::store::Store;
-use coreplane_engine::{Clear, Error, Horizon, UnixMillis};
+use coreplane_engine::{Error, Horizon, UnixMillis};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -29,11 +31,16 @@ pub(crate) struct Turn<'a> {
     pub now: UnixMillis,
     /// What the answers of the turn rest on.
     pub horizon: &'a mut Horizon,
+    /// The time that long commands have.
+    pub slice: &'a mut Slice,
+    /// An output of more bytes is over the limit.
+    pub output_max: usize,
 }
 
 /// Runs the command of these words; the answer is appended to `out`. True if it rests on
 /// something that is not durable yet. One that needs the number of records is postponed until they
-/// are counted, unless it is part of a transaction: what others ask for goes on meanwhile.
+/// are counted, unless it is part of a transaction: what others ask for goes on meanwhile. So is one
+/// whose slice is over ([`slice`](crate::slice)), and then a part of its answer may be in `out`.
 pub(crate) fn run(
     turn: &mut Turn<'_>,
     session: &mut Session,
@@ -42,10 +49,11 @@ pub(crate) fn run(
 ) -> bool {
     let start = out.len();
     let Some(place) = place_here(turn.host, session, words) else { return false };
-    turn.counters.commands.add(1);
+    // A command that goes on was counted when it began.
+    let is_new = session.continuation.is_none();
+    turn.counters.commands.add(u64::from(is_new));
     let was_queued = session.queue.is_some();
-    let cluster = turn.host.config.cluster.as_deref();
-    let follower = cluster.filter(|_| std::mem::take(&mut session.shows_follower));
+    let follower = follower_of(turn.host, session);
     let mut store = Store::new(
         follower.and_then(ClusterInfo::follower_reads).unwrap_or(&*turn.host.engine),
         &turn.host.watched,
@@ -55,7 +63,7 @@ pub(crate) fn run(
     );
     let answer = match place {
         Ok((index, command)) => {
-            turn.counters.calls[index].add(1);
+            turn.counters.calls[index].add(u64::from(is_new));
             let number = number(index, command);
             session.info.command.store(number, Ordering::Relaxed);
             if session.queue.is_some() && !command.has(AT_ONCE) {
@@ -70,6 +78,9 @@ pub(crate) fn run(
                     store: &mut store,
                     host: turn.host,
                     member: turn.member,
+                    slice: turn.slice,
+                    may_slice: follower.is_none(),
+                    output_max: turn.output_max,
                 };
                 call_alone_if_needed(&mut call, command)
             }
@@ -81,22 +92,20 @@ pub(crate) fn run(
             Err(failure)
         }
     };
-    if let Err(Failure::Engine(Error::Busy)) = &answer
-        && !store.has_written
-        && !was_queued
-        && is_patient(session)
-    {
-        // Nothing was done, or what was begun goes on when it is asked for again.
-        out.truncate(start);
-        session.is_postponed = true;
-        return false;
+    let may_wait = !store.has_written && !was_queued;
+    if is_postponed(turn.counters, session, &answer, may_wait) {
+        let begun = session.continuation.as_ref();
+        let has_begun = begun.is_some_and(Continuation::has_begun_to_answer);
+        if !has_begun {
+            out.truncate(start);
+        }
+        // What was read before rests on what the last slice will rest on.
+        return store.rests && has_begun;
     }
     session.postponed_since = None;
-    if session.clear.until.is_some() {
-        session.clear = Clear::default();
-    }
+    let continuation = session.continuation.take();
     if let Err(mut failure) = answer {
-        if let Some(deletion) = session.deletion.take() {
+        if let Some(Continuation::Deletion(deletion)) = continuation {
             failure = cut_short(&deletion, failure);
         }
         turn.counters.errors.add(1);
@@ -105,7 +114,6 @@ pub(crate) fn run(
         }
         fail(&failure, start, out);
     }
-    session.deletion = None;
     let rests = store.rests;
     mute(session, start, out);
     rests
@@ -118,12 +126,23 @@ fn place_here(
     words: Words<'_>,
 ) -> Option<Result<(usize, &'static Command), Failure>> {
     let place = resolve(words, session);
-    if session.deletion.as_ref().is_some_and(|it| it.leadership != host.engine.leaderships())
-        && session.deletion.take().is_some_and(|it| it.deleted > 0)
-    {
-        // What was begun in one leadership is not begun anew in another, which would count again.
-        session.is_postponed = false;
-        return Some(Err(Error::Indeterminate.into()));
+    session.has_progressed = false;
+    match &session.continuation {
+        Some(Continuation::Deletion(it)) if it.leadership != host.engine.leaderships() => {
+            let has_deleted = it.deleted > 0;
+            session.continuation = None;
+            if has_deleted {
+                // What was begun in one leadership is not begun anew in another, which would count again.
+                session.is_postponed = false;
+                return Some(Err(Error::Indeterminate.into()));
+            }
+        }
+        // Whoever leads by now, the client has a part of the answer.
+        Some(begun) if begun.has_begun_to_answer() => {
+            session.is_postponed = false;
+            return Some(place);
+        }
+        _ => {}
     }
     session.is_postponed = session.queue.is_none()
         && place.as_ref().is_ok_and(|(_, command)| command.has(COUNTED))
@@ -156,10 +175,45 @@ fn place_here(
             None
         }
         Route::Forward(leader) => {
+            // It begins anew there.
+            session.continuation = None;
             session.forwards = Some((command.name, leader));
             None
         }
     }
+}
+
+/// The node, if the command is to show what it has as a follower.
+fn follower_of<'a>(host: &'a Host, session: &mut Session) -> Option<&'a dyn ClusterInfo> {
+    let cluster = host.config.cluster.as_deref();
+    let follower = cluster.filter(|_| std::mem::take(&mut session.shows_follower));
+    if follower.is_some() {
+        // What it has read as the leader is not what it shows as a follower.
+        session.continuation = None;
+    }
+    follower
+}
+
+/// True if the command is run again in a later turn: it is not finished, or the engine has too much to do, in which case
+/// nothing was done, or what was begun goes on.
+fn is_postponed(
+    counters: &LoopCounters,
+    session: &mut Session,
+    answer: &Answer,
+    may_wait: bool,
+) -> bool {
+    let is_postponed = match answer {
+        Err(Failure::Unfinished) => {
+            counters.slices.add(1);
+            session.has_progressed = true;
+            session.postponed_since = None;
+            true
+        }
+        Err(Failure::Engine(Error::Busy)) => may_wait && is_patient(session),
+        _ => false,
+    };
+    session.is_postponed = is_postponed;
+    is_postponed
 }
 
 /// True if a command of which the engine has too much waits for a later turn.
@@ -197,6 +251,10 @@ fn queue(session: &mut Session, index: usize, words: Words<'_>, out: &mut Vec<u8
 }
 
 fn call_alone_if_needed(call: &mut Call<'_, '_>, command: &Command) -> Answer {
+    if let Some(Continuation::Answer(pieces)) = &mut call.session.continuation {
+        let pieces = std::mem::take(pieces);
+        return call.answer_in_pieces(pieces);
+    }
     let many = command.has(ALONE_IF_MANY) && call.words.len() > 2;
     if command.has(ALONE) || many {
         let isolation = &call.host.isolation;

@@ -170,6 +170,7 @@ fn statistics(host: &Facts<'_>, text: &mut String) {
     let sum = |of: fn(&LoopCounters) -> &Counter| host.sum(|counters| of(counters).get());
     line(text, "total_connections_received", sum(|counters| &counters.connections));
     line(text, "total_commands_processed", sum(|counters| &counters.commands));
+    line(text, "command_slices", sum(|counters| &counters.slices));
     line(text, "instantaneous_ops_per_sec", get(&host.rate.per_second));
     line(text, "total_net_input_bytes", sum(|counters| &counters.bytes_in));
     line(text, "total_net_output_bytes", sum(|counters| &counters.bytes_out));

@@ -1,14 +1,17 @@
 //! Keys, whatever they hold: there or not, deleted, renamed, copied.
 
 use super::connection::check_database;
-use super::{Answer, Call, Failure, NO_SUCH_KEY, SYNTAX, is};
+use super::{Answer, Call, Failure, NO_SUCH_KEY, SYNTAX, is, many};
+use crate::continuation::Kind;
 use coreplane_engine::Batch;
 
-/// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key named twice counts twice
+/// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key named twice counts twice; of very many keys in slices
 pub(super) fn exists(call: &mut Call<'_, '_>) -> Answer {
     let mut count = 0;
     if call.words.len() == 2 {
         count = usize::from(call.store.contains(call.word(1))?);
+    } else if many::goes_in_slices(call, many::AT_ONCE_KEYS) {
+        return many::read_in_slices(call, Kind::Count);
     } else {
         let keys: Vec<&[u8]> = call.words.from(1).collect();
         call.store.read_many(&keys, &mut |_, record| count += usize::from(record.is_some()))?;

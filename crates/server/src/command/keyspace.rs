@@ -1,7 +1,8 @@
 //! All records at once.
 
 use super::{Answer, Call, SYNTAX, is};
-use coreplane_engine::Error;
+use crate::continuation::Continuation;
+use coreplane_engine::Clear;
 
 /// `DBSIZE`
 pub(super) fn count(call: &mut Call<'_, '_>) -> Answer {
@@ -21,11 +22,24 @@ pub(super) fn flush(call: &mut Call<'_, '_>) -> Answer {
     if !is_known {
         return Err(SYNTAX.into());
     }
-    if !call.store.clear_step(&mut call.session.clear)? {
-        // It has come further, and goes on in the next turn.
-        call.session.postponed_since = None;
-        return Err(Error::Busy.into());
+    let mut clear = match call.session.continuation.take() {
+        Some(Continuation::Clear(clear)) => clear,
+        _ => Clear::default(),
+    };
+    if call.is_out_of_time() {
+        return call.suspend(Continuation::Clear(clear));
     }
-    call.reply.ok();
-    Ok(())
+    let step = call.store.clear_step(&mut clear);
+    match step {
+        Ok(true) => {
+            call.reply.ok();
+            Ok(())
+        }
+        Ok(false) => call.suspend(Continuation::Clear(clear)),
+        Err(error) => {
+            // If the engine has too much to do it goes on later.
+            call.session.continuation = Some(Continuation::Clear(clear));
+            Err(error.into())
+        }
+    }
 }

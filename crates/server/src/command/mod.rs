@@ -39,11 +39,13 @@ pub(crate) use dispatch::{Turn, run};
 pub(crate) use table::COMMANDS;
 pub(crate) use transaction::forget_watches;
 
+use crate::continuation::{Continuation, Pieces};
 use crate::host::Host;
 use crate::resp::frame::Words;
 use crate::resp::number::parse_i64;
 use crate::resp::reply::Reply;
 use crate::session::Session;
+use crate::slice::Slice;
 use crate::store::Store;
 use coreplane_engine::Error;
 use std::borrow::Cow;
@@ -57,6 +59,8 @@ pub(crate) enum Failure {
     Echoed(Vec<u8>),
     /// In those of the engine.
     Engine(Error),
+    /// It is not, yet: its slice is over, and what it needs to go on is in the session.
+    Unfinished,
 }
 
 impl From<Error> for Failure {
@@ -84,6 +88,7 @@ impl Failure {
             Self::Refused(text) => Cow::Borrowed(text.as_bytes()),
             Self::Echoed(text) => Cow::Borrowed(text),
             Self::Engine(error) => Cow::Owned(engine_error_text(error).into_bytes()),
+            Self::Unfinished => Cow::Owned(engine_error_text(&Error::Busy).into_bytes()),
         }
     }
 }
@@ -124,6 +129,12 @@ pub(crate) struct Call<'a, 's> {
     pub host: &'a Host,
     /// The event loop that runs it.
     pub member: usize,
+    /// The time that long commands have in this turn.
+    pub slice: &'a mut Slice,
+    /// It may be finished in a later turn; not within a transaction, nor where a follower shows what it has.
+    pub may_slice: bool,
+    /// An output of more bytes is over the limit.
+    pub output_max: usize,
 }
 
 impl<'a> Call<'a, '_> {
@@ -137,8 +148,45 @@ impl<'a> Call<'a, '_> {
             store: self.store,
             host: self.host,
             member: self.member,
+            slice: self.slice,
+            may_slice: false,
+            output_max: self.output_max,
         };
         (command.run)(&mut inner)
+    }
+
+    /// True if the command is to go on in a later turn, before its next step.
+    fn is_out_of_time(&mut self) -> bool {
+        self.may_slice && !self.slice.has_time()
+    }
+
+    /// The command goes on from here in a later turn.
+    fn suspend(&mut self, continuation: Continuation) -> Answer {
+        self.session.continuation = Some(continuation);
+        Err(Failure::Unfinished)
+    }
+
+    /// True if the output is over the limit with so many bytes more, of an answer that is made at once: it need not be
+    /// made any longer, since nobody will get it.
+    fn is_over_output_limit(&mut self, more: usize) -> bool {
+        let is_over = self.reply.out.len().saturating_add(more) > self.output_max;
+        self.session.exceeds_output_limit |= is_over;
+        is_over
+    }
+
+    /// Answers with what may be very much.
+    fn answer_in_pieces(&mut self, mut pieces: Pieces) -> Answer {
+        if self.session.is_muted() || self.is_over_output_limit(pieces.len()) {
+            return Ok(());
+        }
+        if !self.may_slice {
+            pieces.move_all_to(self.reply.out);
+            return Ok(());
+        }
+        match pieces.move_to(self.reply.out, self.slice) {
+            true => Ok(()),
+            false => self.suspend(Continuation::Answer(pieces)),
+        }
     }
 
     /// The word at `index`; the arity was checked.

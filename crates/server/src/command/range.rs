@@ -1,22 +1,11 @@
 //! `RANGE`, which Redis does not have: records in the order of their keys.
 
 use super::{Answer, Call, Failure, SYNTAX, is};
+use crate::continuation::{Continuation, RangePage, Shown};
 use crate::resp::number::parse_i64;
-use crate::resp::reply::{Proto, Reply};
-use coreplane_engine::{Entry, UnixMillis};
 
-/// Records in one answer, at most: what an event loop can show without keeping the others waiting.
+/// Records in one answer, at most.
 const RECORDS_MAX: usize = 1024;
-
-/// An answer that has got so long is not made longer.
-const BYTES_MAX: usize = 1 << 20;
-
-/// What is shown of a record beside its key.
-#[derive(Debug, Clone, Copy, Default)]
-struct Shown {
-    values: bool,
-    expiries: bool,
-}
 
 /// What is asked for.
 struct Range<'a> {
@@ -37,13 +26,21 @@ struct Range<'a> {
 /// before the limit where it gets too long.
 pub(super) fn range(call: &mut Call<'_, '_>) -> Answer {
     let range = Range::parse(call)?;
-    let mut answer = Shower::new(&range, call.reply.proto);
+    let mut page = match call.session.continuation.take() {
+        Some(Continuation::Range(page)) => page,
+        _ => Box::new(RangePage::new(range.limit, range.reverse, range.shown, call.reply.proto)),
+    };
     if let Some((start, end)) = range.bounds() {
-        let most = range.limit.saturating_add(1);
-        let (end, reverse) = (end.as_deref(), range.reverse);
-        call.store.range((&start, end), reverse, most, &mut |entry| answer.show(&entry))?;
+        loop {
+            if call.is_out_of_time() {
+                return call.suspend(Continuation::Range(page));
+            }
+            if page.step(call.store, (&start, end.as_deref()))? {
+                break;
+            }
+        }
     }
-    answer.write(&mut call.reply);
+    page.write(&mut call.reply);
     Ok(())
 }
 
@@ -116,58 +113,4 @@ fn upper(word: &[u8]) -> Option<Option<Vec<u8>>> {
         [b'(', key @ ..] => Some(key.to_vec()),
         _ => return None,
     })
-}
-
-/// An answer in the making.
-struct Shower {
-    limit: usize,
-    shown: Shown,
-    proto: Proto,
-    /// What has been shown, as it is sent.
-    body: Vec<u8>,
-    records: usize,
-    last: Vec<u8>,
-    has_more: bool,
-}
-
-impl Shower {
-    fn new(range: &Range<'_>, proto: Proto) -> Self {
-        let Range { limit, shown, .. } = *range;
-        let (body, last) = (Vec::new(), Vec::new());
-        Self { limit, shown, proto, body, records: 0, last, has_more: false }
-    }
-
-    /// Shows one more; false if that would be too much.
-    fn show(&mut self, entry: &Entry<'_>) -> bool {
-        let Some(record) = &entry.record else { return true };
-        self.has_more = self.records == self.limit || self.body.len() >= BYTES_MAX;
-        if self.has_more {
-            return false;
-        }
-        let mut reply = Reply { out: &mut self.body, proto: self.proto };
-        reply.bulk(entry.key);
-        if self.shown.values {
-            reply.value(&record.value);
-        }
-        if self.shown.expiries {
-            let at = record.expires_at.map(|UnixMillis(at)| i64::try_from(at).unwrap_or(i64::MAX));
-            reply.int(at.unwrap_or(-1));
-        }
-        self.records += 1;
-        self.last.clear();
-        self.last.extend_from_slice(entry.key);
-        true
-    }
-
-    fn write(&self, reply: &mut Reply<'_>) {
-        let each = 1 + usize::from(self.shown.values) + usize::from(self.shown.expiries);
-        reply.array(2);
-        if self.has_more {
-            reply.bulk(&[b"(", self.last.as_slice()].concat());
-        } else {
-            reply.null();
-        }
-        reply.array(self.records * each);
-        reply.out.extend_from_slice(&self.body);
-    }
 }

@@ -1,33 +1,53 @@
 //! Walking over the keys.
 
 use super::{Answer, Call, Failure, SYNTAX, is};
-use crate::glob;
+use crate::continuation::{Continuation, Listing, Wanted};
 use crate::resp::number::{parse_cursor, parse_i64};
 use crate::resp::reply::Reply;
-use coreplane_engine::Entry;
 use std::hash::{BuildHasher, RandomState};
 
-/// Records looked at in one call of the engine.
-const STEP: usize = 1024;
-
-/// `KEYS pattern`, alone among the event loops
+/// `KEYS pattern`, in slices. As long as it takes no more than one it is alone among the event loops; of a longer one
+/// others may see what they write meanwhile, as with `SCAN`
 pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
-    let pattern = call.word(1);
-    let mut found = Found::new(Some(pattern), true);
-    let mut cursor = 0;
-    loop {
-        cursor = call.store.iterate(cursor, STEP, &mut |entry| found.see(&entry))?;
-        if cursor == 0 {
-            break;
-        }
+    let wanted = Wanted::new(Some(call.word(1)), true);
+    let listing = match call.session.continuation.take() {
+        Some(Continuation::Listing(listing)) => listing,
+        _ => Box::new(Listing::of_all()),
+    };
+    if call.is_out_of_time() {
+        return call.suspend(Continuation::Listing(listing));
     }
-    // An iteration may show a record twice, an answer may not.
-    found.remove_repeated();
-    found.answer(&mut call.reply);
-    Ok(())
+    let is_first = call.may_slice && !listing.has_begun();
+    let alone = is_first.then(|| call.host.isolation.alone(call.member));
+    let listed = list(call, listing, wanted);
+    drop(alone);
+    match listed? {
+        Some(listing) => call.answer_in_pieces(listing.into_answer(Vec::new())),
+        None => Ok(()),
+    }
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
+/// Looks at records until the listing is complete; none if nobody will get it.
+fn list(
+    call: &mut Call<'_, '_>,
+    mut listing: Box<Listing>,
+    wanted: Wanted<'_>,
+) -> Result<Option<Box<Listing>>, Failure> {
+    loop {
+        if call.is_out_of_time() {
+            call.suspend(Continuation::Listing(listing))?;
+            return Ok(None);
+        }
+        if listing.step(call.store, wanted)? {
+            return Ok(Some(listing));
+        }
+        if call.is_over_output_limit(listing.bytes()) {
+            return Ok(None);
+        }
+    }
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`, in slices if it looks at many records
 pub(super) fn scan(call: &mut Call<'_, '_>) -> Answer {
     let cursor = parse_cursor(call.word(1)).ok_or("ERR invalid cursor")?;
     let (mut pattern, mut count, mut is_kind) = (None, 10, true);
@@ -45,12 +65,16 @@ pub(super) fn scan(call: &mut Call<'_, '_>) -> Answer {
             return Err(SYNTAX.into());
         }
     }
-    let mut found = Found::new(pattern, is_kind);
-    let next = call.store.iterate(cursor, count, &mut |entry| found.see(&entry))?;
-    call.reply.array(2);
-    call.reply.bulk(itoa::Buffer::new().format(next).as_bytes());
-    found.answer(&mut call.reply);
-    Ok(())
+    let listing = match call.session.continuation.take() {
+        Some(Continuation::Listing(listing)) => listing,
+        _ => Box::new(Listing::from(cursor, count)),
+    };
+    let Some(listing) = list(call, listing, Wanted::new(pattern, is_kind))? else { return Ok(()) };
+    let mut head = Vec::new();
+    let mut reply = Reply { out: &mut head, proto: call.reply.proto };
+    reply.array(2);
+    reply.bulk(itoa::Buffer::new().format(listing.cursor()).as_bytes());
+    call.answer_in_pieces(listing.into_answer(head))
 }
 
 fn scan_count(value: &[u8]) -> Result<usize, Failure> {
@@ -59,38 +83,6 @@ fn scan_count(value: &[u8]) -> Result<usize, Failure> {
         return Err(SYNTAX.into());
     }
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
-}
-
-/// Keys that match.
-struct Found<'a> {
-    pattern: Option<&'a [u8]>,
-    is_kind: bool,
-    keys: Vec<Vec<u8>>,
-}
-
-impl<'a> Found<'a> {
-    fn new(pattern: Option<&'a [u8]>, is_kind: bool) -> Self {
-        Self { pattern: pattern.filter(|pattern| *pattern != b"*"), is_kind, keys: Vec::new() }
-    }
-
-    fn see(&mut self, entry: &Entry<'_>) {
-        let matches = |pattern| glob::matches(pattern, entry.key, false);
-        if self.is_kind && self.pattern.is_none_or(matches) {
-            self.keys.push(entry.key.to_vec());
-        }
-    }
-
-    fn remove_repeated(&mut self) {
-        self.keys.sort_unstable();
-        self.keys.dedup();
-    }
-
-    fn answer(&self, reply: &mut Reply<'_>) {
-        reply.array(self.keys.len());
-        for key in &self.keys {
-            reply.bulk(key);
-        }
-    }
 }
 
 /// `RANDOMKEY`
@@ -116,6 +108,7 @@ pub(super) fn random_key(call: &mut Call<'_, '_>) -> Answer {
             break;
         }
     }
+    call.store.rest_on_all();
     let choice = random.rotate_left(32).checked_rem(keys.len() as u64);
     match choice.and_then(|index| keys.get(usize::try_from(index).ok()?)) {
         Some(key) => call.reply.bulk(key),

@@ -175,7 +175,7 @@ const ROWS: [Command; 80] = [
     row("incrby", 3, WRITE, ONE, counter::increment_by),
     row("incrbyfloat", 3, WRITE, ONE, counter::increment_by_float),
     row("info", -1, 0, NONE, info::info),
-    row("keys", 2, ALONE | RECORDS, NONE, scan::keys),
+    row("keys", 2, RECORDS, NONE, scan::keys),
     row("lastsave", 1, 0, NONE, durability::last_save),
     row("matrix", -2, NO_MULTI, NONE, matrix::matrix),
     row("mget", -2, 0, ALL, many::get),

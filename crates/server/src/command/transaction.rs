@@ -119,6 +119,8 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
         call.reply.null_array();
         return Ok(());
     }
+    // Nothing comes between its commands: it is one step, however long, and what follows it waits for another turn.
+    call.slice.charge();
     let start = call.reply.out.len();
     call.reply.array(queue.len());
     for (index, words) in queue.commands() {
@@ -149,5 +151,9 @@ fn run_queued(call: &mut Call<'_, '_>, index: usize, words: crate::resp::frame::
     let start = call.reply.out.len();
     if let Err(failure) = call.run(command, words) {
         fail(&failure, start, call.reply.out);
+    }
+    if call.is_over_output_limit(0) {
+        // Its changes are made all the same, as those of any command whose answer nobody takes.
+        call.reply.out.truncate(start);
     }
 }

@@ -107,12 +107,17 @@ pub(crate) struct Parser {
     /// The words of an inline command, unquoted.
     inline: Vec<u8>,
     is_inline: bool,
+    /// The command that was found last is to be found again.
+    is_kept: bool,
 }
 
 impl Parser {
     /// Looks for one command at the beginning of `data`, which starts at the command's first byte
     /// and holds at least as much as at the last call.
     pub(crate) fn step(&mut self, data: &[u8], bounds: Bounds) -> Result<Step, ProtocolError> {
+        if std::mem::take(&mut self.is_kept) {
+            return Ok(Step::Command(self.position));
+        }
         if self.missing == 0 {
             self.position = 0;
             self.spans.clear();
@@ -154,6 +159,12 @@ impl Parser {
         Words::new(bytes, &self.spans)
     }
 
+    /// The command that was found last has not been run to its end: the next step finds it again, without a look at the
+    /// bytes, which are the same.
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
     /// How many bytes from the command's first on are needed at least, as far as it is known.
     pub(crate) fn needed(&self) -> usize {
         self.bulk_len.map_or(0, |len| self.position + len + 2)
@@ -162,6 +173,9 @@ impl Parser {
     /// Gives back the memory that an uncommonly long command took.
     pub(crate) fn shrink(&mut self) {
         const WORDS_KEPT: usize = 64;
+        if self.is_kept {
+            return;
+        }
         if self.missing == 0 && self.spans.capacity() > WORDS_KEPT {
             self.spans = Vec::new();
         }
@@ -234,7 +248,8 @@ impl Parser {
         if self.spans.is_empty() {
             return Ok(Step::Nothing(end + 1));
         }
-        Ok(Step::Command(end + 1))
+        self.position = end + 1;
+        Ok(Step::Command(self.position))
     }
 }
 
@@ -323,6 +338,24 @@ mod tests {
         }
         assert_eq!(parser.step(data, BOUNDS), Ok(Step::Command(data.len())));
         assert_eq!(parser.words(data).at(2), b"a\r\nb\r\n$5\r\n*2");
+    }
+
+    #[test]
+    fn a_command_that_is_kept_is_found_again() {
+        for data in [&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n"[..], b"GET 'k'\r\nPING\r\n"] {
+            let mut parser = Parser::default();
+            let Ok(Step::Command(len)) = parser.step(data, BOUNDS) else { panic!("{data:?}") };
+            for _ in 0..2 {
+                parser.keep();
+                parser.shrink();
+                assert_eq!(parser.step(data, BOUNDS), Ok(Step::Command(len)));
+                assert_eq!(parser.words(data).at(1), b"k");
+            }
+            let Ok(Step::Command(_)) = parser.step(&data[len..], BOUNDS) else {
+                panic!("{data:?}")
+            };
+            assert_eq!(parser.words(&data[len..]).at(0), b"PING");
+        }
     }
 
     #[test]

@@ -1,0 +1,168 @@
+//! A listing of keys, step by step.
+//!
+//! A key that is there from the first step to the last is listed; one that comes or goes meanwhile may be or not: the
+//! promise of the engine's cursors ([`Engine::iterate`](coreplane_engine::Engine::iterate)). Cursors may show a key
+//! twice, `KEYS` may not: it remembers a digest of each key that it has listed. A digest has 128 bits of two keyed hashes
+//! that nobody outside knows, so that no two keys have the same in practice. They are in many small sets, since a set
+//! that grows is moved as a whole, which for one large set would take longer than a slice.
+
+use super::Pieces;
+use crate::glob;
+use crate::resp::reply::{Proto, Reply};
+use crate::store::Store;
+use coreplane_engine::{Entry, Result};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+/// Records looked at in a step.
+const STEP: usize = 128;
+
+/// Which keys are listed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// None: all.
+    pattern: Option<&'a [u8]>,
+    /// Records are of the kind that is asked for.
+    is_kind: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// Keys that match; none at all unless records, which are strings, are of the kind that is asked for.
+    pub(crate) fn new(pattern: Option<&'a [u8]>, is_kind: bool) -> Self {
+        Self { pattern: pattern.filter(|pattern| *pattern != b"*"), is_kind }
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.is_kind && self.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
+    }
+}
+
+/// A listing in the making.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    has_begun: bool,
+    cursor: u64,
+    /// Records that are still to be looked at; none: all that there are.
+    left: Option<usize>,
+    listed: Option<Digests>,
+    count: usize,
+    keys: Pieces,
+}
+
+impl Listing {
+    /// Of all keys, each once.
+    pub(crate) fn of_all() -> Self {
+        let (count, keys) = (0, Pieces::default());
+        let listed = Some(Digests::default());
+        Self { has_begun: false, cursor: 0, left: None, listed, count, keys }
+    }
+
+    /// From a cursor on, until so many records were looked at.
+    pub(crate) fn from(cursor: u64, records: usize) -> Self {
+        let (count, keys) = (0, Pieces::default());
+        let left = Some(records);
+        Self { has_begun: false, cursor, left, listed: None, count, keys }
+    }
+
+    /// True if it has looked at records.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Bytes of the answer so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Looks at some more records; true if it is complete.
+    ///
+    /// # Errors
+    /// As [`Engine::iterate`](coreplane_engine::Engine::iterate).
+    pub(crate) fn step(&mut self, store: &mut Store<'_>, wanted: Wanted<'_>) -> Result<bool> {
+        let Self { left, listed, count, keys, .. } = self;
+        self.has_begun = true;
+        let mut met = 0;
+        let most = left.map_or(STEP, |left| left.min(STEP));
+        self.cursor = store.iterate(self.cursor, most, &mut |entry: Entry<'_>| {
+            met += 1;
+            let is_listed =
+                wanted.has(entry.key) && listed.as_mut().is_none_or(|listed| listed.add(entry.key));
+            if is_listed {
+                *count += 1;
+                // Strings are written alike in both versions.
+                keys.append(|out| Reply { out, proto: Proto::Two }.bulk(entry.key));
+            }
+        })?;
+        if let Some(left) = left {
+            *left = left.saturating_sub(met);
+        }
+        let is_complete = self.cursor == 0 || self.left == Some(0);
+        if is_complete {
+            store.rest_on_all();
+        }
+        Ok(is_complete)
+    }
+
+    /// Where a later listing goes on; 0 at the end.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// The keys as an answer, behind `head`.
+    pub(crate) fn into_answer(self, mut head: Vec<u8>) -> Pieces {
+        Reply { out: &mut head, proto: Proto::Two }.array(self.count);
+        let mut keys = self.keys;
+        keys.put_before(head);
+        keys
+    }
+}
+
+/// Digests of keys.
+#[derive(Debug)]
+struct Digests {
+    hashers: (RandomState, RandomState),
+    sets: Vec<HashSet<u128>>,
+}
+
+impl Default for Digests {
+    fn default() -> Self {
+        let sets = (0..Self::SETS).map(|_| HashSet::default()).collect();
+        Self { hashers: Default::default(), sets }
+    }
+}
+
+impl Digests {
+    /// With a hundred million keys a set is moved within a millisecond.
+    const SETS: usize = 1 << 10;
+
+    /// False if `key` was added before.
+    fn add(&mut self, key: &[u8]) -> bool {
+        let (low, high) = (self.hashers.0.hash_one(key), self.hashers.1.hash_one(key));
+        let set = low as usize % Self::SETS;
+        let digest = u128::from(high) << u64::BITS | u128::from(low);
+        self.sets.get_mut(set).is_none_or(|set| set.insert(digest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_added_once() {
+        let mut digests = Digests::default();
+        let key = |number: u32| number.to_le_bytes();
+        assert!((0..10_000).all(|number| digests.add(&key(number))));
+        assert!((0..10_000).all(|number| !digests.add(&key(number))));
+        assert!(digests.add(b"") && !digests.add(b""));
+    }
+
+    #[test]
+    fn what_is_wanted_is_of_the_kind_and_matches() {
+        assert!(Wanted::new(Some(b"*"), true).has(b"any"));
+        assert!(Wanted::new(None, true).has(b"any"));
+        assert!(Wanted::new(Some(b"a*"), true).has(b"any"));
+        assert!(!Wanted::new(Some(b"b*"), true).has(b"any"));
+        assert!(!Wanted::new(None, false).has(b"any"));
+    }
+}

@@ -1,0 +1,324 @@
+//! A read of very many keys in slices, whose answer is of one moment all the same.
+//!
+//! ```text
+//!   slice 1..n   read the keys, some hundred at a step         others write; what they write is marked
+//!   slice ..     read again what was written meanwhile         others write; marked, too
+//!   the last     alone among the event loops: read what is marked now, a few keys at most
+//! ```
+//!
+//! A key that was not written since it was read is in the last slice what it was then; all others are read in the last
+//! slice. So the answer is what one step would have shown at that moment. Each round of the second kind is shorter than
+//! the one before, since it takes as long as the keys are many that were written in that one. Where writers are quicker
+//! than this reader, which [`ATTEMPTS_MAX`] rounds show, the last slice reads as much as there is to read: atomicity
+//! comes before the others' patience.
+//!
+//! Marks are of buckets of keys ([`Marks`]), twice as many buckets as keys. A bucket's keys are a list.
+
+use super::Pieces;
+use crate::host::Host;
+use crate::resp::frame::Words;
+use crate::resp::reply::{Proto, Reply};
+use crate::slice::Slice;
+use crate::store::Store;
+use crate::watch::{Marked, Marks};
+use coreplane_engine::{Record, Result};
+use std::sync::Arc;
+
+/// Keys of a step at most and at first, and bytes of values above which the rest of them are left for the next.
+const STEP_KEYS: usize = 128;
+const FIRST_STEP_KEYS: usize = 16;
+const STEP_BYTES: usize = 512 << 10;
+
+/// Keys that are read in the last slice.
+const LAST_KEYS: usize = 256;
+
+/// So many rounds are made before the last slice takes as long as it needs.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// What is asked of the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Their values.
+    Values(Proto),
+    /// How many are there; one that is named twice counts twice.
+    Count,
+}
+
+/// A read in the making.
+#[derive(Debug)]
+pub(crate) struct ManyKeys {
+    kind: Kind,
+    /// What is written meanwhile.
+    marks: Arc<Marks>,
+    leadership: u64,
+    /// By bucket: its last key's number plus one. By key: the same of the one before it in its bucket.
+    last_of: Vec<u32>,
+    before: Vec<u32>,
+    found: Vec<Found>,
+    values: Values,
+    /// Keys of the next step: fewer where values are large, all of which an engine may look at.
+    step: usize,
+    /// Keys that are to be read still, since their step was full, and those to be read again.
+    left_out: Vec<u32>,
+    written: Vec<u32>,
+    earliest_expiry: u64,
+    attempts: u32,
+    is_complete: bool,
+    /// How many keys are in the output; none: nothing is.
+    answered: Option<usize>,
+}
+
+/// What is known of a key.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    /// Where its value is: piece, first byte and length.
+    place: (u32, u32, u32),
+    is_there: bool,
+    /// When it expires; [`NEVER`].
+    expires_at: u64,
+}
+
+const NEVER: u64 = u64::MAX;
+const ABSENT: Found = Found { place: (0, 0, 0), is_there: false, expires_at: NEVER };
+
+impl ManyKeys {
+    /// Of so many keys, none of which is read yet. All writes that begin later are marked.
+    pub(crate) fn begin(kind: Kind, keys: usize, host: &Host, member: usize) -> Self {
+        // Nobody is between a write and its mark, or between the question whether to mark and the write.
+        let alone = host.isolation.alone(member);
+        let marks = host.watched.mark_writes(keys.saturating_mul(2));
+        drop(alone);
+        Self {
+            kind,
+            leadership: host.engine.leaderships(),
+            last_of: vec![0; marks.buckets()],
+            marks,
+            before: Vec::new(),
+            found: Vec::new(),
+            values: Values::default(),
+            step: FIRST_STEP_KEYS,
+            left_out: Vec::new(),
+            written: Vec::new(),
+            earliest_expiry: NEVER,
+            attempts: 0,
+            is_complete: false,
+            answered: None,
+        }
+    }
+
+    /// Bytes of the answer so far, with those of values that were read again.
+    pub(crate) fn bytes(&self) -> usize {
+        self.values.len
+    }
+
+    /// True if that is so much that it would not have been read at once.
+    pub(crate) fn is_much(&self) -> bool {
+        self.values.len >= Pieces::OUTPUT_MAX
+    }
+
+    /// True if all is read.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Reads on, of the keys that the words from the second on are; true if all is read.
+    ///
+    /// # Errors
+    /// As [`Engine::multi_get`](coreplane_engine::Engine::multi_get).
+    pub(crate) fn read_on(
+        &mut self,
+        (store, words): (&mut Store<'_>, Words<'_>),
+        (host, member): (&Host, usize),
+        slice: &mut Slice,
+    ) -> Result<bool> {
+        while !self.is_complete {
+            if !slice.has_time() {
+                return Ok(false);
+            }
+            let keys = self.next_keys(words);
+            if !keys.is_empty() {
+                self.read(store, words, &keys)?;
+                continue;
+            }
+            let alone = host.isolation.alone(member);
+            self.is_complete = self.read_last(store, words)?;
+            drop(alone);
+        }
+        Ok(true)
+    }
+
+    /// Keys for a step; none if all were read that are not for the last slice.
+    fn next_keys(&mut self, words: Words<'_>) -> Vec<u32> {
+        let known = self.found.len();
+        let end = words.len().saturating_sub(1).min(known + self.step);
+        if known < end {
+            // Before they are read.
+            (known..end).for_each(|key| self.enter(words.at(key + 1)));
+            return (known..end).filter_map(|key| u32::try_from(key).ok()).collect();
+        }
+        if !self.left_out.is_empty() {
+            return some_of(&mut self.left_out, self.step);
+        }
+        if self.written.len() > LAST_KEYS {
+            return some_of(&mut self.written, self.step);
+        }
+        Vec::new()
+    }
+
+    /// Puts the next key in its bucket.
+    fn enter(&mut self, key: &[u8]) {
+        let number = u32::try_from(self.found.len() + 1).unwrap_or(u32::MAX);
+        let before = self.last_of.get_mut(self.marks.bucket_of(key));
+        self.before.push(before.map_or(0, |last| std::mem::replace(last, number)));
+        self.found.push(ABSENT);
+    }
+
+    /// Reads these keys, but leaves out those for whose values there is no room in a step.
+    fn read(&mut self, store: &mut Store<'_>, words: Words<'_>, keys: &[u32]) -> Result<()> {
+        let named: Vec<&[u8]> = keys.iter().map(|key| words.at(*key as usize + 1)).collect();
+        let Self { kind, found, values, left_out, earliest_expiry, .. } = self;
+        let (mut bytes, left_before) = (0, left_out.len());
+        store.read_many(&named, &mut |index, record| {
+            let Some(key) = keys.get(index) else { return };
+            let Some(found) = found.get_mut(*key as usize) else { return };
+            let Some(record) = record else {
+                *found = ABSENT;
+                return;
+            };
+            if bytes >= STEP_BYTES {
+                left_out.push(*key);
+                return;
+            }
+            let expires_at = record.expires_at.map_or(NEVER, |at| at.0);
+            *earliest_expiry = expires_at.min(*earliest_expiry);
+            let mut place = (0, 0, 0);
+            if let Kind::Values(proto) = *kind {
+                bytes += record.value.len();
+                place = values.add(&record, proto);
+            }
+            *found = Found { place, is_there: true, expires_at };
+        })?;
+        let left = self.left_out.len() - left_before;
+        self.step = match left {
+            0 => STEP_KEYS.min(2 * self.step),
+            _ => keys.len().saturating_sub(left).max(1),
+        };
+        Ok(())
+    }
+
+    /// Reads what was written since it was read, if that is not too much; true if all is of this moment then. The event
+    /// loop is alone.
+    fn read_last(&mut self, store: &mut Store<'_>, words: Words<'_>) -> Result<bool> {
+        self.take_marked(store.leaderships());
+        let takes_its_time = self.attempts >= ATTEMPTS_MAX;
+        self.attempts += 1;
+        if self.written.len() > LAST_KEYS && !takes_its_time {
+            return Ok(false);
+        }
+        loop {
+            let keys = some_of(&mut self.written, self.step);
+            if keys.is_empty() {
+                break;
+            }
+            self.read(store, words, &keys)?;
+            while takes_its_time && !self.left_out.is_empty() {
+                let keys = some_of(&mut self.left_out, self.step);
+                self.read(store, words, &keys)?;
+            }
+        }
+        if !self.left_out.is_empty() || self.leadership != store.leaderships() {
+            return Ok(false);
+        }
+        let now = store.engine_now();
+        if self.earliest_expiry <= now.0 {
+            let expired = self.found.iter_mut().filter(|found| found.expires_at <= now.0);
+            expired.for_each(|found| *found = ABSENT);
+        }
+        store.rest_on_all();
+        Ok(true)
+    }
+
+    /// Finds out which keys are to be read again.
+    fn take_marked(&mut self, leadership: u64) {
+        match self.marks.take() {
+            Marked::Buckets(buckets) if leadership == self.leadership => {
+                for bucket in buckets {
+                    let mut next = self.last_of.get(bucket as usize).copied().unwrap_or(0);
+                    while let Some(key) = next.checked_sub(1) {
+                        self.written.push(key);
+                        next = self.before.get(key as usize).copied().unwrap_or(0);
+                    }
+                }
+            }
+            // Another node has written, or everything was removed.
+            Marked::Buckets(_) | Marked::All => {
+                self.leadership = leadership;
+                self.written = (0..).take(self.found.len()).collect();
+            }
+        }
+    }
+
+    /// Moves as much of the answer to `reply` as a slice may; true if that was all.
+    pub(crate) fn answer(&mut self, reply: &mut Reply<'_>, slice: &mut Slice) -> bool {
+        if self.kind == Kind::Count {
+            reply.count(self.found.iter().filter(|found| found.is_there).count());
+            return true;
+        }
+        let start = reply.out.len();
+        if self.answered.is_none() {
+            reply.array(self.found.len());
+        }
+        let answered = self.answered.get_or_insert(0);
+        let mut left = self.found.get(*answered..).unwrap_or_default().iter();
+        while left.len() > 0 {
+            if reply.out.len() - start >= Pieces::OUTPUT_MAX || !slice.has_time() {
+                return false;
+            }
+            let before = reply.out.len();
+            for found in left.by_ref().take(STEP_KEYS) {
+                match found.is_there {
+                    true => reply.out.extend_from_slice(self.values.at(found.place)),
+                    false => reply.null(),
+                }
+                *answered += 1;
+                if reply.out.len() - before > STEP_BYTES {
+                    break;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Takes so many out.
+fn some_of(keys: &mut Vec<u32>, count: usize) -> Vec<u32> {
+    keys.split_off(keys.len().saturating_sub(count))
+}
+
+/// Values as they are sent.
+#[derive(Debug, Default)]
+struct Values {
+    pieces: Vec<Vec<u8>>,
+    len: usize,
+}
+
+impl Values {
+    /// Adds the value of `record`; where it is.
+    fn add(&mut self, record: &Record<'_>, proto: Proto) -> (u32, u32, u32) {
+        if self.pieces.last().is_none_or(|last| last.len() >= Pieces::PIECE) {
+            self.pieces.push(Vec::new());
+        }
+        let piece = u32::try_from(self.pieces.len() - 1).unwrap_or(u32::MAX);
+        let Some(last) = self.pieces.last_mut() else { return (0, 0, 0) };
+        let start = last.len();
+        Reply { out: last, proto }.value(&record.value);
+        let len = last.len() - start;
+        self.len += len;
+        (piece, u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(len).unwrap_or(u32::MAX))
+    }
+
+    fn at(&self, (piece, start, len): (u32, u32, u32)) -> &[u8] {
+        let piece = self.pieces.get(piece as usize).map_or(&[][..], Vec::as_slice);
+        piece.get(start as usize..start as usize + len as usize).unwrap_or_default()
+    }
+}

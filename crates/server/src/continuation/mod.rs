@@ -1,0 +1,78 @@
+//! What a command that is not finished needs to go on.
+//!
+//! A connection has at most one: its later commands wait behind it, so that answers keep their order. It goes with the
+//! connection, however that ends. It holds no guard of an engine and no lock, and names keys by their numbers among
+//! the command's words, which stay in the connection's input until the command is finished.
+//!
+//! | of | slices | between them |
+//! |---|---|---|
+//! | `KEYS`, `SCAN` | [`Listing`] | others write; what is there all the while is listed |
+//! | `RANGE` | [`RangePage`] | the same, in the order of keys |
+//! | `MGET`, `EXISTS`, `TOUCH` of many keys | [`ManyKeys`] | others write; the answer is of one moment all the same |
+//! | `DEL`, `UNLINK`, `FLUSHALL` in a cluster | [`Deletion`], [`Clear`] | others see what is deleted so far |
+//!
+//! An answer in the making is in [`Pieces`], since its first bytes say how many elements it has. When it is complete
+//! it goes to the connection's output piece by piece, and no faster than the client takes it.
+
+mod listing;
+mod many_keys;
+mod pieces;
+mod range_page;
+
+pub(crate) use listing::{Listing, Wanted};
+pub(crate) use many_keys::{Kind, ManyKeys};
+pub(crate) use pieces::Pieces;
+pub(crate) use range_page::{RangePage, Shown};
+
+use coreplane_engine::Clear;
+
+/// What a command that is not finished needs to go on.
+#[derive(Debug)]
+pub(crate) enum Continuation {
+    /// Keys are listed.
+    Listing(Box<Listing>),
+    /// Records of a range are listed.
+    Range(Box<RangePage>),
+    /// Many keys are read.
+    ManyKeys(Box<ManyKeys>),
+    /// Many keys are deleted.
+    Deletion(Deletion),
+    /// Every record is removed.
+    Clear(Clear),
+    /// The answer is complete, and on its way to the output.
+    Answer(Pieces),
+}
+
+impl Continuation {
+    /// Bytes of the answer that are not in the connection's output yet.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Listing(listing) => listing.bytes(),
+            Self::Range(page) => page.bytes(),
+            Self::ManyKeys(many) => many.bytes(),
+            Self::Answer(pieces) => pieces.len(),
+            Self::Deletion(_) | Self::Clear(_) => 0,
+        }
+    }
+
+    /// True if a part of the answer may be in the output: the command can only go on, here and now.
+    pub(crate) fn has_begun_to_answer(&self) -> bool {
+        match self {
+            Self::Answer(_) => true,
+            Self::ManyKeys(many) => many.is_complete(),
+            Self::Listing(_) | Self::Range(_) | Self::Deletion(_) | Self::Clear(_) => false,
+        }
+    }
+}
+
+/// How far the deletion of many keys has come.
+#[derive(Debug, Default)]
+pub(crate) struct Deletion {
+    /// Which words are the keys, each key once.
+    pub order: Vec<u32>,
+    /// How many of them are done, and how many keys were there.
+    pub next: usize,
+    pub deleted: usize,
+    /// The leadership in which it began.
+    pub leadership: u64,
+}

@@ -1,0 +1,114 @@
+//! A page of `RANGE`: the records of a range in the order of their keys, step by step, up to a number of them or of bytes.
+
+use crate::resp::reply::{Proto, Reply};
+use crate::store::Store;
+use coreplane_engine::{Entry, Result, UnixMillis};
+
+/// Records looked at in a step.
+const STEP: usize = 256;
+
+/// A page that has got so long is not made longer.
+const BYTES_MAX: usize = 1 << 20;
+
+/// What is shown of a record beside its key.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shown {
+    pub values: bool,
+    pub expiries: bool,
+}
+
+/// A page in the making.
+#[derive(Debug)]
+pub(crate) struct RangePage {
+    limit: usize,
+    reverse: bool,
+    shown: Shown,
+    proto: Proto,
+    /// What has been shown, as it is sent.
+    body: Vec<u8>,
+    records: usize,
+    last: Vec<u8>,
+    has_more: bool,
+}
+
+impl RangePage {
+    /// An empty one, of so many records at most.
+    pub(crate) fn new(limit: usize, reverse: bool, shown: Shown, proto: Proto) -> Self {
+        let (body, last) = (Vec::new(), Vec::new());
+        Self { limit, reverse, shown, proto, body, records: 0, last, has_more: false }
+    }
+
+    /// Bytes of the answer so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// Looks at some more records of the range from `start` up to `end`; true if the page is complete.
+    ///
+    /// # Errors
+    /// As [`Ordered::scan`](coreplane_engine::Ordered::scan).
+    pub(crate) fn step(
+        &mut self,
+        store: &mut Store<'_>,
+        (start, end): (&[u8], Option<&[u8]>),
+    ) -> Result<bool> {
+        let above = [self.last.as_slice(), &[0]].concat();
+        let left = match (self.records, self.reverse) {
+            (0, _) => (start, end),
+            (_, false) => (above.as_slice(), end),
+            (_, true) => (start, Some(self.last.as_slice())),
+        };
+        if left.1.is_some_and(|end| left.0 >= end) {
+            store.rest_on_all();
+            return Ok(true);
+        }
+        let left = (left.0.to_vec(), left.1.map(<[u8]>::to_vec));
+        // One more than is shown, to know whether there is one.
+        let most = STEP.min((self.limit - self.records).saturating_add(1));
+        let mut met = 0;
+        store.range((&left.0, left.1.as_deref()), self.reverse, most, &mut |entry| {
+            met += 1;
+            self.show(&entry)
+        })?;
+        let is_complete = self.has_more || met < most;
+        if is_complete {
+            store.rest_on_all();
+        }
+        Ok(is_complete)
+    }
+
+    /// Shows one more; false if that would be too much.
+    fn show(&mut self, entry: &Entry<'_>) -> bool {
+        let Some(record) = &entry.record else { return true };
+        self.has_more = self.records == self.limit || self.body.len() >= BYTES_MAX;
+        if self.has_more {
+            return false;
+        }
+        let mut reply = Reply { out: &mut self.body, proto: self.proto };
+        reply.bulk(entry.key);
+        if self.shown.values {
+            reply.value(&record.value);
+        }
+        if self.shown.expiries {
+            let at = record.expires_at.map(|UnixMillis(at)| i64::try_from(at).unwrap_or(i64::MAX));
+            reply.int(at.unwrap_or(-1));
+        }
+        self.records += 1;
+        self.last.clear();
+        self.last.extend_from_slice(entry.key);
+        true
+    }
+
+    /// Answers with the bound to go on with, or null, and what is shown.
+    pub(crate) fn write(&self, reply: &mut Reply<'_>) {
+        let each = 1 + usize::from(self.shown.values) + usize::from(self.shown.expiries);
+        reply.array(2);
+        if self.has_more {
+            reply.bulk(&[b"(", self.last.as_slice()].concat());
+        } else {
+            reply.null();
+        }
+        reply.array(self.records * each);
+        reply.out.extend_from_slice(&self.body);
+    }
+}

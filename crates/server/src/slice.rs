@@ -1,0 +1,76 @@
+//! The time that long commands have in a turn of an event loop.
+//!
+//! A command that looks at very many records would keep all other connections of its event loop waiting. So it
+//! runs in slices: it makes steps (some hundred keys each), looks at the clock between them, and when the slice
+//! is over it says [`Failure::Unfinished`](crate::command::Failure::Unfinished) and is run again in a later turn.
+//! What it has found so far is in its connection's [`Continuation`](crate::continuation::Continuation).
+//!
+//! ```text
+//!   turn 1                        turn 2                        turn 3
+//! ├─ GET GET KEYS ▒▒▒▒▒ ─┤├─ GET ▒▒▒▒▒ SET GET ─┤├─ ▒▒▒▒▒ GET ─ …
+//!                 slice              slice             slice
+//! ```
+//!
+//! There is one slice in a turn for all connections of the loop, so that many long commands hold up the others no
+//! longer than one does; which of them it belongs to goes round. A step is never cut, so a turn holds [`LENGTH`]
+//! and one step of long commands: about a millisecond at most.
+
+use std::time::{Duration, Instant};
+
+/// Time in a turn for long commands, until the last of their steps is begun.
+const LENGTH: Duration = Duration::from_micros(600);
+
+/// The slice of a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Slice {
+    /// None before the first step.
+    end: Option<Instant>,
+    /// The command that is run, or one before it of the same connection, has taken time of it.
+    is_used: bool,
+}
+
+impl Slice {
+    /// True if there is time for one more step. The first one to ask has time.
+    pub(crate) fn has_time(&mut self) -> bool {
+        let now = Instant::now();
+        let end = *self.end.get_or_insert(now + LENGTH);
+        let has_time = now < end;
+        self.is_used |= has_time;
+        has_time
+    }
+
+    /// A command begins that may be long and cannot be cut: what follows it on its connection has the time that is
+    /// left.
+    pub(crate) fn charge(&mut self) {
+        self.end.get_or_insert_with(|| Instant::now() + LENGTH);
+        self.is_used = true;
+    }
+
+    /// The commands of another connection are run from now on.
+    pub(crate) fn turn_to_next(&mut self) {
+        self.is_used = false;
+    }
+
+    /// True if the connection has used the slice up: its next commands are for a later turn. Commands that are not
+    /// long pay nothing for this.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.is_used && self.end.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_step_has_time_and_one_behind_the_end_has_none() {
+        let mut slice = Slice::default();
+        assert!(slice.has_time());
+        slice.end = Some(Instant::now());
+        assert!(!slice.has_time());
+        assert!(slice.is_used_up());
+        // Who has taken no time of it is not held up.
+        slice.turn_to_next();
+        assert!(!slice.is_used_up() && !slice.has_time() && !slice.is_used_up());
+    }
+}

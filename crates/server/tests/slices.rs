@@ -1,0 +1,438 @@
+//! Long commands let others in, and their answers are what they were before.
+
+mod wire;
+
+use coreplane_conformance::model::{ManualClock, ModelEngine};
+use coreplane_engine::{Engine, UnixMillis, WriteOptions};
+use coreplane_server::{Config, OutputLimit};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wire::{Running, Wire, command, config, shown};
+
+const KEYS: usize = 300_000;
+
+fn key(number: usize) -> String {
+    format!("key:{number:08}")
+}
+
+/// A server over a store of so many keys with values of so many bytes.
+fn start(config: Config, keys: usize, value_len: usize) -> Running {
+    filled(config, ModelEngine::new(), keys, value_len)
+}
+
+fn filled(config: Config, engine: ModelEngine, keys: usize, value_len: usize) -> Running {
+    let value = vec![b'v'; value_len];
+    for number in 0..keys {
+        let put = engine.put(key(number).as_bytes(), &value, &WriteOptions::default());
+        assert!(put.expect("room").written().is_some());
+    }
+    Running::start(config, Arc::new(engine))
+}
+
+fn one_loop() -> Config {
+    Config { threads: 1, ..config() }
+}
+
+/// A number of `INFO`.
+fn info(wire: &mut Wire, name: &str) -> u64 {
+    let text = wire.say("INFO");
+    let start = text.find(&format!("{name}:")).expect(name) + name.len() + 1;
+    text[start..].split("\\r").next().unwrap().parse().expect(name)
+}
+
+fn slices(wire: &mut Wire) -> u64 {
+    info(wire, "command_slices")
+}
+
+/// Waits until a long command has been begun.
+fn until_begun(wire: &mut Wire) {
+    while slices(wire) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// The bulk strings of an array; empty for null.
+fn strings(reply: &[u8]) -> Vec<Vec<u8>> {
+    let (mut found, mut rest) = (Vec::new(), reply);
+    let line = |rest: &mut &[u8]| {
+        let len = rest.windows(2).position(|two| two == b"\r\n").expect("a line");
+        let (line, behind) = rest.split_at(len);
+        *rest = &behind[2..];
+        String::from_utf8(line.to_vec()).expect("text")
+    };
+    let count: usize = line(&mut rest)[1..].parse().expect("a count");
+    for _ in 0..count {
+        let len: i64 = line(&mut rest)[1..].parse().expect("a length");
+        let len = usize::try_from(len).map_or(0, |len| len + 2);
+        found.push(rest[..len.saturating_sub(2)].to_vec());
+        rest = &rest[len..];
+    }
+    assert!(rest.is_empty());
+    found
+}
+
+/// A command whose words are a name and keys.
+fn of_keys(name: &str, keys: impl Iterator<Item = usize>) -> Vec<u8> {
+    let keys: Vec<String> = keys.map(key).collect();
+    let words: Vec<&[u8]> =
+        std::iter::once(name).chain(keys.iter().map(String::as_str)).map(str::as_bytes).collect();
+    command(&words)
+}
+
+#[test]
+fn others_are_answered_between_the_slices_of_keys() {
+    let server = start(one_loop(), KEYS, 1);
+    let mut other = server.connect();
+    let listers: Vec<_> = (0..2)
+        .map(|_| {
+            let mut wire = server.connect();
+            std::thread::spawn(move || wire.ask(&[b"KEYS", b"*"]))
+        })
+        .collect();
+    let mut met = BTreeSet::new();
+    let is_over =
+        |listers: &Vec<std::thread::JoinHandle<_>>| listers.iter().all(|it| it.is_finished());
+    while !is_over(&listers) {
+        assert_eq!(other.say("GET key:00000007"), "$1\\r\\nv\\r\\n");
+        met.insert(slices(&mut other));
+    }
+    for lister in listers {
+        let keys: BTreeSet<_> = strings(&lister.join().expect("a reply")).into_iter().collect();
+        assert_eq!(keys.len(), KEYS);
+        assert_eq!(keys.first().unwrap(), key(0).as_bytes());
+    }
+    // Each number but the first and the last was met between two slices.
+    met.remove(&0);
+    met.remove(&slices(&mut other));
+    assert!(met.len() >= 10, "{met:?}");
+}
+
+#[test]
+fn what_follows_a_long_command_waits_for_its_answer() {
+    let server = start(one_loop(), KEYS, 1);
+    let mut wire = server.connect();
+    let mut pipeline = b"SET k 1\r\nKEYS key:000*\r\nECHO a\r\n".to_vec();
+    pipeline.extend(of_keys("MGET", 0..20_000));
+    pipeline.extend(b"*2\r\n$4\r\nECHO\r\n$1\r\nb\r\n");
+    pipeline.extend(of_keys("EXISTS", (0..20_000).chain(KEYS..KEYS + 7).chain(0..3)));
+    pipeline.extend(b"DEL key:00000000\r\nSCAN 0 COUNT 1000000\r\nKEYS absent*\r\nGET k\r\n");
+    wire.send(&pipeline);
+    assert_eq!(shown(&wire.reply()), "+OK\\r\\n");
+    assert_eq!(strings(&wire.reply()).len(), 100_000);
+    assert_eq!(shown(&wire.reply()), "$1\\r\\na\\r\\n");
+    let values = strings(&wire.reply());
+    assert!(values.len() == 20_000 && values.iter().all(|value| value == b"v"));
+    assert_eq!(shown(&wire.reply()), "$1\\r\\nb\\r\\n");
+    assert_eq!(shown(&wire.reply()), ":20003\\r\\n");
+    assert_eq!(shown(&wire.reply()), ":1\\r\\n");
+    let scanned = wire.reply();
+    let rest = scanned.strip_prefix(b"*2\r\n$1\r\n0\r\n").expect("all at once");
+    assert_eq!(strings(rest).len(), KEYS);
+    assert_eq!(shown(&wire.reply()), "*0\\r\\n");
+    assert_eq!(shown(&wire.reply()), "$1\\r\\n1\\r\\n");
+    assert!(slices(&mut wire) > 5);
+    // It was one command, in however many slices.
+    let statistics = wire.say("INFO commandstats");
+    assert!(statistics.contains("cmdstat_keys:calls=2,"), "{statistics}");
+    assert!(statistics.contains("cmdstat_mget:calls=1,"), "{statistics}");
+}
+
+#[test]
+fn a_transaction_is_one_step() {
+    let server = start(one_loop(), 50_000, 1);
+    let mut wire = server.connect();
+    let mut pipeline = b"MULTI\r\nKEYS *\r\nSET key:00000000 w\r\n".to_vec();
+    pipeline.extend(of_keys("MGET", 0..20_000));
+    pipeline.extend(b"EXEC\r\nPING\r\n");
+    wire.send(&pipeline);
+    for expected in ["+OK", "+QUEUED", "+QUEUED", "+QUEUED"] {
+        assert_eq!(shown(&wire.reply()), format!("{expected}\\r\\n"));
+    }
+    let reply = wire.reply();
+    assert!(reply.starts_with(b"*3\r\n*50000\r\n"));
+    let values = reply.windows(8).position(|eight| eight == b"*20000\r\n").expect("the values");
+    let values = strings(&reply[values..]);
+    assert!(values[0] == b"w" && values[1..].iter().all(|value| value == b"v"));
+    assert_eq!(shown(&wire.reply()), "+PONG\\r\\n");
+    assert_eq!(slices(&mut wire), 0);
+}
+
+#[test]
+fn a_client_that_goes_takes_its_long_command_with_it() {
+    let server = start(one_loop(), KEYS, 1);
+    let mut other = server.connect();
+    for request in [b"KEYS *\r\n".to_vec(), of_keys("MGET", 0..KEYS)] {
+        let mut lister = server.connect();
+        lister.send(&request);
+        let before = slices(&mut other);
+        while slices(&mut other) < before + 2 {}
+        drop(lister);
+        while info(&mut other, "connected_clients") > 1 {}
+        let left = slices(&mut other);
+        assert_eq!(other.say("SET a b"), "+OK\\r\\n");
+        assert_eq!(slices(&mut other), left, "somebody goes on");
+    }
+}
+
+#[test]
+fn a_server_ends_in_the_middle_of_a_long_command() {
+    let server = start(one_loop(), KEYS, 1);
+    let mut lister = server.connect();
+    lister.send(b"KEYS *\r\n");
+    let mut other = server.connect();
+    until_begun(&mut other);
+    other.send(b"SHUTDOWN NOSAVE\r\n");
+    assert!(other.is_closed());
+    let _part_of_the_answer = lister.rest();
+    server.wait().expect("a good end");
+}
+
+#[test]
+fn a_client_that_wants_no_answers_gets_none() {
+    let server = start(one_loop(), KEYS, 1);
+    let mut wire = server.connect();
+    let mut pipeline = b"CLIENT REPLY OFF\r\nKEYS *\r\n".to_vec();
+    pipeline.extend(of_keys("MGET", 0..20_000));
+    pipeline.extend(b"CLIENT REPLY ON\r\nCLIENT REPLY SKIP\r\nKEYS *\r\nPING\r\n");
+    wire.send(&pipeline);
+    assert_eq!(shown(&wire.reply()), "+OK\\r\\n");
+    assert_eq!(shown(&wire.reply()), "+PONG\\r\\n");
+}
+
+#[test]
+fn what_is_there_all_the_while_is_listed_once() {
+    let server = start(config(), 100_000, 1);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (server, is_over) = (&server, &is_over);
+            scope.spawn(move || {
+                let mut wire = server.connect();
+                for round in (0..100).cycle() {
+                    wire.say(&format!("SET other:{writer}:{round} v"));
+                    wire.say(&format!("DEL other:{writer}:{}", (round + 50) % 100));
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let mut wire = server.connect();
+        for _ in 0..5 {
+            let listed = strings(&wire.ask(&[b"KEYS", b"*"]));
+            let keys: BTreeSet<_> = listed.iter().collect();
+            assert_eq!(keys.len(), listed.len(), "a key twice");
+            assert_eq!(keys.iter().filter(|key| key.starts_with(b"key:")).count(), 100_000);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(slices(&mut wire) > 5);
+    });
+}
+
+#[test]
+fn flushall_beside_keys() {
+    let server = start(one_loop(), KEYS, 1);
+    let mut lister = server.connect();
+    lister.send(b"KEYS *\r\nDBSIZE\r\n");
+    let mut other = server.connect();
+    until_begun(&mut other);
+    assert_eq!(other.say("FLUSHALL"), "+OK\\r\\n");
+    assert_eq!(other.say("DBSIZE"), ":0\\r\\n");
+    let listed = strings(&lister.reply());
+    let keys: BTreeSet<_> = listed.iter().collect();
+    assert!(keys.len() == listed.len() && listed.len() < KEYS, "{}", listed.len());
+    assert_eq!(shown(&lister.reply()), ":0\\r\\n");
+    // A read of many keys shows all of them, or none.
+    lister.send(&of_keys("EXISTS", 0..20_000));
+    assert_eq!(shown(&lister.reply()), ":0\\r\\n");
+}
+
+/// One writer sets the first key, then the last one, to the next number. At any moment the first is the last, or one
+/// more.
+#[test]
+fn many_keys_are_read_as_of_one_moment() {
+    const READ: usize = 20_000;
+    const SEVERAL: usize = 1_000;
+    let server = start(config(), READ, 1);
+    let mut wire = server.connect();
+    let first = |number: u32| format!("SET {} {number}", key(0));
+    let last = |number: u32| format!("SET {} {number}", key(READ - 1));
+    wire.say(&first(0));
+    wire.say(&last(0));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (server, is_over) = (&server, &is_over);
+        scope.spawn(move || {
+            let mut wire = server.connect();
+            for number in 1.. {
+                assert_eq!(wire.say(&first(number)), "+OK\\r\\n");
+                assert_eq!(wire.say(&last(number)), "+OK\\r\\n");
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        scope.spawn(move || {
+            let mut wire = server.connect();
+            // Keys between them go, and come back.
+            while !is_over.load(Ordering::Relaxed) {
+                wire.send(b"MULTI\r\nDEL key:00000100\r\nSET moved v\r\nEXEC\r\n");
+                wire.send(b"MULTI\r\nRENAME moved key:00000100\r\nEXEC\r\n");
+                (0..7).for_each(|_| drop(wire.reply()));
+            }
+        });
+        scope.spawn(move || {
+            let mut wire = server.connect();
+            // More than the last slice reads, all or none of them.
+            for number in 0_u32.. {
+                let number = number.to_string();
+                let keys: Vec<String> = (SEVERAL..2 * SEVERAL).map(key).collect();
+                let pairs = keys.iter().flat_map(|key| [key.as_bytes(), number.as_bytes()]);
+                let words: Vec<&[u8]> = std::iter::once(&b"MSET"[..]).chain(pairs).collect();
+                assert_eq!(wire.ask(&words), b"+OK\r\n");
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let mut other = server.connect();
+        let mut numbers = BTreeSet::new();
+        for _ in 0..40 {
+            other.send(&of_keys("MGET", 0..READ));
+            let values = strings(&other.reply());
+            let number = |at: usize| -> i64 {
+                String::from_utf8_lossy(&values[at]).parse().expect("a number")
+            };
+            let ahead = number(0) - number(READ - 1);
+            assert!(ahead == 0 || ahead == 1, "{ahead}");
+            let several: BTreeSet<_> = values[SEVERAL..2 * SEVERAL].iter().collect();
+            assert_eq!(several.len(), 1, "half an MSET");
+            numbers.insert(number(0));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(slices(&mut other) > 40 && numbers.len() > 10);
+    });
+}
+
+#[test]
+fn keys_that_expire_while_others_are_read_are_absent() {
+    let clock = ManualClock::starting_at(UnixMillis(1_000));
+    let server = filled(one_loop(), ModelEngine::with_clock(clock.as_clock()), KEYS, 1);
+    let mut reader = server.connect();
+    for number in 0..100 {
+        assert_eq!(reader.say(&format!("PEXPIREAT {} 5000", key(number))), ":1\\r\\n");
+    }
+    reader.send(&of_keys("MGET", 0..KEYS));
+    // The first ones are read, the last ones not yet.
+    until_begun(&mut server.connect());
+    clock.advance(4_000);
+    let values = strings(&reader.reply());
+    assert!(values[..100].iter().all(Vec::is_empty), "shown although they have expired");
+    assert!(values.len() == KEYS && values[100..].iter().all(|value| value == b"v"));
+}
+
+fn limited(hard_bytes: u64) -> Config {
+    Config { output_limit: OutputLimit { hard_bytes, ..OutputLimit::default() }, ..one_loop() }
+}
+
+#[test]
+fn an_answer_over_the_limit_ends_the_connection_while_it_is_made() {
+    let server = start(limited(1 << 20), KEYS, 1);
+    let mut other = server.connect();
+    let drops = "client_output_buffer_limit_disconnections";
+    for (round, request) in
+        [b"KEYS *\r\n".to_vec(), b"SCAN 0 COUNT 1000000\r\n".to_vec()].iter().enumerate()
+    {
+        let mut greedy = server.connect();
+        greedy.send(request);
+        // Not a byte of it.
+        assert!(greedy.is_closed());
+        assert_eq!(info(&mut other, drops), round as u64 + 1);
+    }
+    // Others are within it, though theirs are many.
+    for _ in 0..3 {
+        assert_eq!(strings(&other.ask(&[b"KEYS", b"key:0000*"])).len(), 10_000);
+    }
+    assert_eq!(info(&mut other, drops), 2);
+}
+
+#[test]
+fn values_over_the_limit_end_the_connection_and_changes_are_made() {
+    let server = start(limited(1 << 20), 3_000, 1_000);
+    let mut other = server.connect();
+    let drops = "client_output_buffer_limit_disconnections";
+    let mut transaction = b"MULTI\r\nSET a 1\r\n".to_vec();
+    transaction.extend(of_keys("MGET", 0..400));
+    (0..10).for_each(|_| transaction.extend(of_keys("MGET", 0..400)));
+    transaction.extend(b"SET b 2\r\nEXEC\r\n");
+    for (round, request) in
+        [of_keys("MGET", 0..3_000), transaction, of_keys("MGET", 0..500).repeat(4)]
+            .iter()
+            .enumerate()
+    {
+        let mut greedy = server.connect();
+        greedy.send(request);
+        let got = greedy.rest();
+        assert!(got.len() <= 1 << 20, "{}", got.len());
+        if round < 2 {
+            assert_eq!(info(&mut other, drops), round as u64 + 1);
+        }
+    }
+    assert_eq!(other.say("MGET a b"), "*2\\r\\n$1\\r\\n1\\r\\n$1\\r\\n2\\r\\n");
+}
+
+/// What a slow client does not take is made no further: of its many answers only some wait.
+#[test]
+fn a_long_answer_waits_for_a_client_that_does_not_take_it() {
+    let server = start(one_loop(), 5_000, 10_000);
+    let mut other = server.connect();
+    let mut slow = server.connect();
+    // Two answers of fifty megabytes, more than all buffers on the way.
+    let mut pipeline = of_keys("MGET", 0..5_000);
+    pipeline.extend(of_keys("MGET", 0..5_000));
+    slow.send(&pipeline);
+    // All of the first is made, and no more is made for as long as nobody reads.
+    let mut last = (0, 0);
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let now = (slices(&mut other), info(&mut other, "client_recent_max_output_buffer"));
+        if now == last && now.0 > 0 {
+            break;
+        }
+        last = now;
+    }
+    assert!(last.1 < 52 << 20, "{last:?}");
+    let statistics = other.say("INFO commandstats");
+    assert!(statistics.contains("cmdstat_mget:calls=1,"), "{statistics}");
+    for _ in 0..2 {
+        assert_eq!(strings(&slow.reply()).len(), 5_000);
+    }
+    assert_eq!(slow.say("PING"), "+PONG\\r\\n");
+}
+
+/// Whatever the sizes are of what lies beside each other.
+#[test]
+fn large_values_are_read_among_small_ones() {
+    let server = start(one_loop(), 300, 10);
+    let mut wire = server.connect();
+    for number in (0..300).step_by(7) {
+        let value = vec![b'l'; 200_000 + number];
+        assert_eq!(wire.ask(&[b"SET", key(number).as_bytes(), &value]), b"+OK\r\n");
+    }
+    for _ in 0..3 {
+        wire.send(&of_keys("MGET", (0..300).chain(0..10).chain(300..303)));
+        let values = strings(&wire.reply());
+        let lens: Vec<usize> = values.iter().map(Vec::len).collect();
+        let len = |number: usize| match number {
+            300.. => 0,
+            number if number.is_multiple_of(7) => 200_000 + number,
+            _ => 10,
+        };
+        let expected: Vec<usize> = (0..300).chain(0..10).chain(300..303).map(len).collect();
+        assert_eq!(lens, expected);
+    }
+    assert!(slices(&mut wire) > 0);
+    wire.send(&of_keys("MGET", 1..4));
+    assert_eq!(strings(&wire.reply()), vec![b"vvvvvvvvvv".to_vec(); 3]);
+}
