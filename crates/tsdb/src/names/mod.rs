@@ -163,8 +163,11 @@ impl Names {
 
     fn apply(&self, changes: Vec<Change>, count: usize) -> Result<()> {
         let mut catalogue = spin::write(&self.catalogue);
-        let applied = changes.into_iter().take(count).map(|change| catalogue.apply(change));
-        applied.fold(Ok(()), |before, it| before.and(it))
+        let mut outcome = Ok(());
+        for change in changes.into_iter().take(count) {
+            outcome = outcome.and(catalogue.apply(change));
+        }
+        outcome
     }
 
     fn write_anew(&self, log: &mut Log, pages: &Pages) -> Result<()> {
