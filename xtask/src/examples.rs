@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::install::quiet;
 use crate::tally::Tally;
 use crate::{Outcome, cargo};
+use coreplane_vm::programs::quiet;
 
 /// Where they are.
 const DIRECTORY: &str = "crates/coreplane/examples";
