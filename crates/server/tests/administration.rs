@@ -2,7 +2,7 @@
 
 mod wire;
 
-use coreplane::{Engine, MatrixShape, StoreConfig, WriteOptions};
+use coreplane::{MatrixShape, StoreConfig, WriteOptions};
 use coreplane_conformance::model::ModelEngine;
 use coreplane_server::Config;
 use coreplane_server::administration::Administered;
