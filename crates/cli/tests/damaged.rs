@@ -32,10 +32,14 @@ fn a_damage_is_told_once_and_names_its_key() -> Outcome<()> {
         let damages = verdict["damages"].as_array().ok_or("no damages")?;
         let offsets: Vec<_> = damages.iter().map(|damage| damage["offset"].as_u64()).collect();
         assert_eq!(damages.len(), 1, "{engine} {more:?}: {offsets:?} {verdict}");
-        assert_eq!(damages[0]["keys"], json!([{"key": "greeting"}]), "{engine} {more:?}");
+        // After an opening bptree does not know of which key the record was: those are named that it may have been of.
+        let is_known = engine != "bptree";
+        let key = if is_known { "greeting" } else { "before" };
+        assert_eq!(damages[0]["keys"], json!([{"key": key}]), "{engine} {more:?}");
         let said = pool.expect(1, &["verify"])?;
         assert_eq!(said.matches("damaged at offset").count(), 1, "{said}");
-        assert!(said.contains("\n    greeting\n"), "{said}");
+        assert!(said.contains(&format!("\n    {key}\n")), "{said}");
+        assert!(is_known || said.contains("some keys may not be the newest"), "{said}");
         assert!(pool.bytes()? == bytes, "a damaged pool is left as it is");
     }
     Ok(())

@@ -235,8 +235,8 @@ mod tests {
         let told: Vec<_> =
             report.damages.iter().map(|it| (it.offset, &*it.what, it.keys.len())).collect();
         let expected = [
-            (0, "the header", 0),
             (0, "members differ", 0),
+            (0, "the header", 0),
             (32, "another", 0),
             (64, "the page", 2),
         ];
