@@ -19,6 +19,9 @@ pub enum Error {
     /// The pools have no room: drop what is old, or grow them.
     #[error("the store is full: {0}")]
     Full(String),
+    /// Who reads was to end before it had read all: it has taken too long, or nobody waits for it any more.
+    #[error("{0}")]
+    Ended(&'static str),
     /// What is in a pool is damaged.
     #[error("damaged: {0}")]
     Damage(String),

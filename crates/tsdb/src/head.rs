@@ -4,9 +4,11 @@
 //! Out-of-order ones are sorted by those who read. What was published is never changed: the last of a time wins.
 
 use crate::catalogue::{FieldId, SeriesId};
+use crate::error::Result;
 use crate::merge::ascending;
+use crate::pace::Pace;
 use crate::rows::{RowValue, Rows, ShardId};
-use crate::value::{Block, Column};
+use crate::value::{Block, Column, Value};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::ops::RangeInclusive;
@@ -73,6 +75,24 @@ impl Points {
         is_pushed
     }
 
+    /// How many points are looked at to read those in the range.
+    fn cost(&self, range: &RangeInclusive<i64>) -> usize {
+        if self.is_ascending { self.block.places(range).len() } else { self.block.len() }
+    }
+
+    /// The last point that is not behind this time.
+    fn last(&self, end: i64) -> Option<(i64, Value)> {
+        let times = &self.block.times;
+        let at = if self.is_ascending {
+            times.partition_point(|time| *time <= end).checked_sub(1)?
+        } else {
+            // Of equal times it is the last one.
+            let there = times.iter().enumerate().filter(|(_, time)| **time <= end);
+            there.max_by_key(|(_, time)| **time)?.0
+        };
+        Some((*times.get(at)?, self.block.values.get(at)?))
+    }
+
     fn read(&self, range: &RangeInclusive<i64>) -> Block {
         let mut found = Block::new(self.block.values.field_type());
         if self.is_ascending {
@@ -118,17 +138,31 @@ impl Head {
         self.entries.iter().any(|entry| entry.shard == shard)
     }
 
-    /// The points of a field of a series in a shard, ascending.
-    pub(crate) fn read(
-        &self,
-        (shard, series, field): (ShardId, SeriesId, FieldId),
-        range: &RangeInclusive<i64>,
-    ) -> Option<Block> {
+    fn points(&self, (shard, series, field): (ShardId, SeriesId, FieldId)) -> Option<&Points> {
         let entry = self.entries.get(*self.places.get(&(shard, series))? as usize)?;
         let at = entry.fields.binary_search_by_key(&field, |points| points.field).ok()?;
-        let points = entry.fields.get(at)?;
+        entry.fields.get(at)
+    }
+
+    /// The points of a field of a series in a shard, ascending.
+    ///
+    /// # Errors
+    /// [`Error::Ended`](crate::Error::Ended), before it has read any.
+    pub(crate) fn read(
+        &self,
+        of: (ShardId, SeriesId, FieldId),
+        range: &RangeInclusive<i64>,
+        pace: &mut Pace<'_>,
+    ) -> Result<Option<Block>> {
+        let Some(points) = self.points(of) else { return Ok(None) };
+        pace.spend(points.cost(range))?;
         let found = points.read(range);
-        (!found.is_empty()).then_some(found)
+        Ok((!found.is_empty()).then_some(found))
+    }
+
+    /// The last point of a field of a series in a shard that is not behind this time.
+    pub(crate) fn last(&self, of: (ShardId, SeriesId, FieldId), end: i64) -> Option<(i64, Value)> {
+        self.points(of)?.last(end)
     }
 
     /// Shows all that it has, ascending by shard, series and field.
@@ -137,8 +171,8 @@ impl Head {
     /// That of `visit`.
     pub(crate) fn each<E>(
         &self,
-        mut visit: impl FnMut((ShardId, SeriesId, FieldId), Block) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut visit: impl FnMut((ShardId, SeriesId, FieldId), Block) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let columns = self
             .entries
             .iter()

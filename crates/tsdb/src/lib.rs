@@ -40,6 +40,7 @@
 //! | room | what it is |
 //! |---|---|
 //! | `error` | what can go wrong |
+//! | `pace` | whether who reads has to end |
 //! | `value` | values, columns, blocks of points |
 //! | `point` | points as they come in, and the names of series |
 //! | `line` | line protocol: read and written |
@@ -69,6 +70,7 @@ mod log;
 mod manifest;
 mod merge;
 mod names;
+mod pace;
 mod pages;
 mod point;
 mod read;

@@ -25,6 +25,11 @@ fn look(store: &Store, done: &[AtomicI64]) {
             }
         }
         assert!(next >= floors[writer], "{next} of {} of {writer}", floors[writer]);
+        // All that was there is before the last one, which may have come meanwhile.
+        let last = reader.last(&series, &field, everything.clone()).expect("a last point");
+        let time = last.as_ref().map_or(-1, |it| it.0);
+        assert!(time >= next - 1, "{last:?} of {writer} behind {next} others");
+        assert!(last.is_none_or(|(time, value)| value == Value::Integer(time)));
         let sums = reader.summaries(&series, &field, everything, None).expect("sums");
         let Some((_, sum)) = sums.first() else { continue };
         let count = sum.count as i64;

@@ -5,13 +5,16 @@
 //!
 //! A budget belongs to the thread of its query. Other threads that read for it ask [`end_of`], and what they have made is held
 //! here when they are done. Since it is made ahead of its time it is given up ([`Spare`]) before a query ends for want of memory:
-//! so a query ends at the same place, however many threads read for it.
+//! so a query ends at the same place, however many threads read for it. What reads the points of a series looks at the limits
+//! itself ([`Ends`]), every few thousand of them.
 
 use super::Limits;
+use crate::error::{Error, Result as Read};
+use crate::pace::Ends;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A value, or the error of the statement.
 pub(super) type Fallible<T> = Result<T, String>;
@@ -25,15 +28,27 @@ pub(super) trait Spare: std::fmt::Debug {
     fn give_up(&self) -> usize;
 }
 
-/// Whether a query has to end now: its client has gone, or it is late.
-pub(super) fn end_of(limits: &Limits) -> Fallible<()> {
+/// Nanoseconds that a point takes which is read in one go with many others, about.
+const POINT_NS: u64 = 10;
+
+/// Why a query has to end within a time: its client has gone, or it is late then.
+fn why_ended(limits: &Limits, within: Duration) -> Option<&'static str> {
     if limits.cancel.as_ref().is_some_and(|it| it.load(Ordering::Relaxed)) {
-        return Err("query interrupted".to_owned());
+        return Some("query interrupted");
     }
-    if Instant::now() >= limits.deadline {
-        return Err("query-timeout limit exceeded".to_owned());
+    (Instant::now() + within >= limits.deadline).then_some("query-timeout limit exceeded")
+}
+
+/// Whether a query has to end now.
+pub(super) fn end_of(limits: &Limits) -> Fallible<()> {
+    why_ended(limits, Duration::ZERO).map_or(Ok(()), |why| Err(why.to_owned()))
+}
+
+impl Ends for Limits {
+    fn look(&self, points: usize) -> Read<()> {
+        let within = Duration::from_nanos(POINT_NS.saturating_mul(points as u64));
+        why_ended(self, within).map_or(Ok(()), |why| Err(Error::Ended(why)))
     }
-    Ok(())
 }
 
 /// What is left of the limits of a query.
@@ -194,6 +209,16 @@ mod tests {
         assert!(budget.hold(40).is_ok() && ahead.0.get() == 60);
         assert!(budget.hold(60).is_ok() && ahead.0.get() == 0);
         assert!(budget.hold(1).is_err_and(|it| it.contains("101/100")));
+    }
+
+    #[test]
+    fn what_is_read_in_one_go_is_not_begun_without_the_time_for_it() {
+        let mut limits = limits(Instant::now() + Duration::from_secs(1000));
+        assert!(limits.look(1_000_000).is_ok());
+        let too_many = usize::try_from(1_000_000_000_000 / POINT_NS).unwrap();
+        assert!(limits.look(too_many).is_err_and(|it| it.to_string().contains("timeout")));
+        limits.cancel = Some(Arc::new(AtomicBool::new(true)));
+        assert!(limits.look(1).is_err_and(|it| it.to_string() == "query interrupted"));
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
             return Ok(None);
         }
         let blocks = reader.points(series, field, range.start..=range.end, is_descending);
+        let blocks = blocks.ended_by(context.budget.limits());
         Ok(Some(Self {
             context,
             blocks,
@@ -66,7 +67,8 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
     /// The time of the next point.
     pub(super) fn peek(&mut self) -> Fallible<Option<i64>> {
         while self.taken >= self.block.times.len() {
-            self.context.budget.tick()?;
+            // A block takes longer than a look at the clock.
+            self.context.budget.check()?;
             let Some(block) = self.blocks.next() else { return Ok(None) };
             self.context.budget.release(self.held);
             self.held = 0;
@@ -128,7 +130,7 @@ impl Drop for FieldCursor<'_, '_> {
 
 /// What stands beside: a field, or what is the same for all points.
 enum Aside<'a, 's> {
-    Field(FieldCursor<'a, 's>),
+    Field(Box<FieldCursor<'a, 's>>),
     Same(Option<Value>),
 }
 
@@ -145,7 +147,7 @@ impl<'a, 's: 'a> Aside<'a, 's> {
             Cast::Type(_) => {
                 let field =
                     FieldCursor::open(context, of, series, (name, kind), range, is_descending)?;
-                Ok(field.map_or(Self::Same(None), Self::Field))
+                Ok(field.map_or(Self::Same(None), |field| Self::Field(Box::new(field))))
             }
             Cast::Tag | Cast::None => Ok(Self::Same(tag(series, name))),
             Cast::Field => Ok(Self::Same(None)),

@@ -28,6 +28,7 @@
 //! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
 //! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions by parts of a bucket, of all its points, from point to point; values of expressions |
 //! | `series`, `threads` | tallies of a series; those of many series, read by several threads |
+//! | `latest` | the latest row of a series, where no other is asked for |
 //! | `pipeline`, `select` | a group's way to its table |
 //! | `show`, `change`, `creation` | SHOW, statements that change something, those that make a database as it is |
 //! | `budget` | what a query may still cost |
@@ -47,6 +48,7 @@ mod group;
 mod inputs;
 mod interval;
 mod keyword;
+mod latest;
 mod merge;
 mod parse;
 mod pipeline;

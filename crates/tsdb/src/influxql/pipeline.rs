@@ -16,6 +16,7 @@ use super::cursor::Wanted;
 use super::fill::Filled;
 use super::function::{Call, Function, Simple, Step, Whole};
 use super::group::{Group, Member};
+use super::latest::{is_latest, latest};
 use super::merge::merged;
 use super::plan::{Plan, Range};
 use super::series::{Direct, Fields, HELD, Reading, Tallies, direct, fields_of};
@@ -182,9 +183,14 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
         let plan = self.plan;
         let beside = &plan.columns.references;
         let wanted = Wanted { driver, beside, range, is_descending: plan.is_descending };
+        let is_latest = driver.is_none() && is_latest(plan);
         let mut streams = Vec::new();
         for (at, member) in self.group.members.iter().enumerate() {
-            streams.extend(member.points(self.context, at, plan, wanted)?);
+            let latest = if is_latest { latest(self.context, member, at, plan)? } else { None };
+            match latest {
+                Some(latest) => streams.push(Box::new(latest) as Stream<'a>),
+                None => streams.extend(member.points(self.context, at, plan, wanted)?),
+            }
             self.context.budget.hold(256)?;
         }
         Ok(merged(streams, plan.is_descending))
@@ -269,8 +275,13 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
         let Some(reader) = self.context.inputs.reader(direct.of.reader) else {
             return Ok(Vec::new());
         };
-        let (scope, pins, interval) = (reader.scope(), reader.pins(), self.plan.interval);
-        let reading = Reading { scope, pins, range, interval };
+        let (scope, pins, limits) = (reader.scope(), reader.pins(), self.context.budget.limits());
+        let (interval, is_last) = (self.plan.interval, self.plan.is_last());
+        if !is_last {
+            // A series may have many points, though less than are read between two looks.
+            self.context.budget.check()?;
+        }
+        let reading = Reading { scope, pins, range, interval, is_last, limits };
         direct.tallies(reading, number, &|buckets| self.most(buckets))
     }
 

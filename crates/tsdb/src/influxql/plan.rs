@@ -8,7 +8,7 @@ use super::ast::{Cast, Expr, Fill, Select, Window};
 use super::budget::Fallible;
 use super::columns::{self, Columns};
 use super::condition::{Said, resolved, split};
-use super::function::Call;
+use super::function::{Call, Function, Simple};
 use super::inputs::{Input, Inputs};
 use super::interval::Interval;
 use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment};
@@ -180,6 +180,12 @@ impl Plan {
             [call] => call.is_selector(),
             _ => false,
         }
+    }
+
+    /// True if nothing but the last points of a series are wanted.
+    pub(super) fn is_last(&self) -> bool {
+        let is_last = |it: &Call| matches!(it.function, Function::Simple(Simple::Last));
+        self.interval.is_none() && self.calls().iter().all(is_last)
     }
 
     /// The time that a bucket without beginning has.

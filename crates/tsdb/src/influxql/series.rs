@@ -3,6 +3,7 @@
 //! All fields of a call are read at once: their chunks mostly have the same times. Whichever thread reads, it reads by what it
 //! has pinned itself.
 
+use super::Limits;
 use super::ast::Cast;
 use super::budget::Fallible;
 use super::function::Function;
@@ -10,11 +11,12 @@ use super::group::Member;
 use super::inputs::Stored;
 use super::interval::Interval;
 use super::plan::{Plan, Range};
-use super::tally::Tally;
+use super::tally::{Tally, Winner};
 use super::time::TIME_MIN;
 use crate::catalogue::{FieldId, Series};
 use crate::read::{Scope, Summaries};
 use coreplane_pmem::SpaceGuard;
+use smallvec::SmallVec;
 
 /// The tallies of a field: each bucket that has any, ascending.
 pub(super) type Tallies = Vec<(i64, Tally)>;
@@ -53,6 +55,10 @@ pub(super) struct Reading<'r, 's> {
     pub(super) range: Range,
     /// The buckets.
     pub(super) interval: Option<Interval>,
+    /// Nothing but the last point of each field is wanted, and there are no buckets.
+    pub(super) is_last: bool,
+    /// When it has to end.
+    pub(super) limits: &'r Limits,
 }
 
 /// A series whose points are all wanted, and the numbers of fields; those that the measurement does not have are none.
@@ -86,11 +92,14 @@ impl Direct<'_> {
         member: u32,
         most: &dyn Fn(usize) -> Fallible<()>,
     ) -> Fallible<Vec<Tallies>> {
-        let Reading { scope, pins, mut range, interval } = reading;
+        let Reading { scope, pins, mut range, interval, is_last, limits } = reading;
+        if is_last {
+            return self.lasts(reading, member);
+        }
         let there: Vec<FieldId> = self.fields.iter().copied().flatten().collect();
         let read = |range: Range, buckets| {
             let range = range.start..=range.end;
-            let found = scope.summaries(pins, self.series, &there, &range, buckets);
+            let found = scope.summaries((pins, Some(limits)), self.series, &there, &range, buckets);
             found.map_err(|it| it.to_string())
         };
         if let Some(interval) = interval {
@@ -118,6 +127,20 @@ impl Direct<'_> {
         let tallies = |field: &Option<FieldId>| {
             let found = field.and_then(|_| found.next()).unwrap_or_default();
             found.into_iter().map(|(start, it)| (start, Tally::from(it, member))).collect()
+        };
+        Ok(self.fields.iter().map(tallies).collect())
+    }
+
+    /// The same, of the last points alone.
+    fn lasts(&self, reading: Reading<'_, '_>, member: u32) -> Fallible<Vec<Tallies>> {
+        let Reading { scope, pins, range, .. } = reading;
+        let there: SmallVec<[FieldId; 16]> = self.fields.iter().copied().flatten().collect();
+        let found = scope.lasts(pins, self.series, &there, &(range.start..=range.end));
+        let mut found = found.map_err(|it| it.to_string())?.into_iter();
+        let tallies = |field: &Option<FieldId>| {
+            let last = field.and_then(|_| found.next()).flatten();
+            let tally = |(time, value)| Tally::of(Winner { time, value, member, row: 0 });
+            last.map(|it| (range.start, tally(it))).into_iter().collect()
         };
         Ok(self.fields.iter().map(tallies).collect())
     }

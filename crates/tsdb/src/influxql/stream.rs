@@ -44,10 +44,8 @@ pub(super) struct Context<'a, 's> {
 }
 
 /// Points that are there already.
-#[cfg(test)]
 pub(super) struct Ready(pub(super) std::vec::IntoIter<Point>);
 
-#[cfg(test)]
 impl Points for Ready {
     fn next(&mut self) -> Fallible<Option<Point>> {
         Ok(self.0.next())

@@ -14,7 +14,7 @@
 //!   itself, and finds the error itself.
 //! - What is made ahead is a part of what the budget has left, is held there, and is given up before the query ends for want of
 //!   memory.
-//! - Every thread looks before each series whether the query has to end. A panic of one ends the query.
+//! - Every thread looks before each series, and within long ones, whether the query has to end. A panic of one ends the query.
 //!
 //! Threads live for a batch: to make one costs about as much as to read ten series.
 
@@ -91,6 +91,7 @@ struct Members<'b, 's> {
     fields: &'b Fields<'b>,
     range: Range,
     interval: Option<Interval>,
+    is_last: bool,
 }
 
 /// Members that are read by several threads.
@@ -129,7 +130,8 @@ impl<'s> Batch<'_, 's> {
             let bytes = count.saturating_mul(HELD).saturating_mul(of.fields.len());
             if bytes > self.bytes_max { Err(String::new()) } else { Ok(()) }
         };
-        let reading = Reading { scope, pins, range: of.range, interval: of.interval };
+        let Members { limits, range, interval, is_last, .. } = *of;
+        let reading = Reading { scope, pins, range, interval, is_last, limits };
         let tallies = direct.tallies(reading, number, &most).ok()?;
         let made = Made { tallies, buckets: buckets.get() };
         let bytes = made.bytes();
@@ -169,6 +171,7 @@ pub(super) struct ReadAhead<'a, 's> {
     fields: Vec<(&'a str, Cast)>,
     range: Range,
     interval: Option<Interval>,
+    is_last: bool,
     threads: usize,
     queue: Rc<Queue>,
     /// The number of the member at which a batch ended.
@@ -201,8 +204,19 @@ impl<'a, 's: 'a> ReadAhead<'a, 's> {
         let spare: Rc<dyn Spare> = Rc::<Queue>::clone(&queue);
         context.budget.spare(Some(spare));
         let (scopes, interval) = (context.inputs.scopes(), plan.interval);
-        let refused = Cell::new(None);
-        Some(Self { context, scopes, members, fields, range, interval, threads, queue, refused })
+        let (is_last, refused) = (plan.is_last(), Cell::new(None));
+        Some(Self {
+            context,
+            scopes,
+            members,
+            fields,
+            range,
+            interval,
+            is_last,
+            threads,
+            queue,
+            refused,
+        })
     }
 
     /// The tallies of a member of all groups, by its number, for calls of a range. None if they are to be made where they
@@ -241,13 +255,13 @@ impl<'a, 's: 'a> ReadAhead<'a, 's> {
 
     /// Reads a batch: these members, the first of which has this number.
     fn fill(&self, first: usize, all: &[(&'a Member<'a>, u32)]) -> Fallible<()> {
-        let Self { context, range, interval, .. } = *self;
+        let Self { context, range, interval, is_last, .. } = *self;
         let budget = context.budget;
         budget.release(self.queue.bytes.take());
         self.queue.made.borrow_mut().clear();
         let (limits, scopes, fields) = (budget.limits(), &*self.scopes, &*self.fields);
         let batch = Batch {
-            of: Members { limits, scopes, all, fields, range, interval },
+            of: Members { limits, scopes, all, fields, range, interval, is_last },
             bytes_max: BATCH_BYTES.min(budget.bytes_left() / PARTS),
             bytes: AtomicUsize::new(0),
             next: AtomicUsize::new(0),

@@ -1,18 +1,21 @@
 //! What a query reads.
 
+mod last;
 mod scope;
 mod source;
 
 use crate::catalogue::{Field, Series, TagFilter};
 use crate::error::Result;
 use crate::names::Names;
+use crate::pace::{Ends, Pace};
 use crate::rows::ShardId;
+use crate::segment::Nears;
 use crate::set::{Set, View};
 use crate::summary::{Buckets, Summary};
-use crate::value::Block;
+use crate::value::{Block, Value};
 use coreplane_pmem::SpaceGuard;
 pub(crate) use scope::{Pins, Scope, Summaries, Window};
-use source::{Nears, Stretch, Stretches};
+use source::{Stretch, Stretches};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -129,6 +132,7 @@ impl<'s> Reader<'s> {
             range,
             is_descending,
             stretches: Stretches::default(),
+            pace: Pace::new(None),
         }
     }
 
@@ -145,8 +149,23 @@ impl<'s> Reader<'s> {
         range: RangeInclusive<i64>,
         buckets: Option<Buckets>,
     ) -> Result<Vec<(i64, Summary)>> {
-        let all = self.scope.summaries(&self.pins, series, &[field.id], &range, buckets)?;
+        let all = self.scope.summaries((&self.pins, None), series, &[field.id], &range, buckets)?;
         Ok(all.into_iter().next().unwrap_or_default())
+    }
+
+    /// The last point of a field of a series whose time is in the range (nanoseconds); none if there is no point there. Of
+    /// sealed points it is read once, and then known.
+    ///
+    /// # Errors
+    /// [`Error::Damage`](crate::Error::Damage).
+    pub fn last(
+        &self,
+        series: &Series,
+        field: &Field,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<(i64, Value)>> {
+        let all = self.scope.lasts(&self.pins, series, &[field.id], &range)?;
+        Ok(all.into_iter().next().flatten())
     }
 }
 
@@ -162,9 +181,16 @@ pub struct Points<'r, 's> {
     is_descending: bool,
     /// Those of a shard; the next one is the last.
     stretches: Stretches<'r>,
+    pace: Pace<'r>,
 }
 
-impl Points<'_, '_> {
+impl<'r> Points<'r, '_> {
+    /// The same, which end when they have to.
+    pub(crate) fn ended_by(mut self, ends: &'r dyn Ends) -> Self {
+        self.pace = Pace::new(Some(ends));
+        self
+    }
+
     fn next_stretch(&mut self) -> Result<Option<Stretch>> {
         let Some(Part { set, view, guard }) = self.part else { return Ok(None) };
         loop {
@@ -173,8 +199,8 @@ impl Points<'_, '_> {
             }
             let Some(shard) = self.shards.pop() else { return Ok(None) };
             let key = (shard, self.series, self.field);
-            self.stretches =
-                Stretches::of((view, &set.pages, guard), key, &self.range, &mut Nears::default())?;
+            let along = (&mut Nears::default(), &mut self.pace);
+            self.stretches = Stretches::of((view, &set.pages, guard), key, &self.range, along)?;
             if !self.is_descending {
                 self.stretches.all.reverse();
             }
@@ -184,7 +210,8 @@ impl Points<'_, '_> {
     fn next_block(&mut self) -> Result<Option<Block>> {
         let Some(Part { set, guard, .. }) = self.part else { return Ok(None) };
         while let Some(stretch) = self.next_stretch()? {
-            let block = self.stretches.read((&set.pages, guard), stretch, &self.range)?;
+            let place = (&*set.pages, &**guard);
+            let block = self.stretches.read(place, stretch, &self.range, &mut self.pace)?;
             if block.is_some() {
                 return Ok(block);
             }

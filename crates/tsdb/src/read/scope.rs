@@ -3,12 +3,14 @@
 //! A [`Scope`] can be shared, and the pins that keep its pages cannot: each thread has its own ([`Scope::pin`]). The pages stay
 //! because the [`Reader`](super::Reader) that has the scope was pinned before the views were taken, and outlives the threads.
 
-use super::source::{Nears, Stretches};
+use super::source::Stretches;
 use crate::catalogue::{FieldId, Series};
 use crate::codec::Times;
 use crate::error::Result;
 use crate::names::Names;
+use crate::pace::{Ends, Pace};
 use crate::rows::ShardId;
+use crate::segment::Nears;
 use crate::set::{Set, View};
 use crate::summary::{Buckets, Summary, Sums};
 use coreplane_pmem::SpaceGuard;
@@ -41,7 +43,10 @@ impl<'s> Scope<'s> {
     }
 
     /// The shards that have time of the range.
-    pub(super) fn shards_of(&self, range: &RangeInclusive<i64>) -> impl Iterator<Item = ShardId> {
+    pub(super) fn shards_of(
+        &self,
+        range: &RangeInclusive<i64>,
+    ) -> impl DoubleEndedIterator<Item = ShardId> {
         let (start, end) = (*range.start(), *range.end());
         let is_in = move |(_, from, to): &&Window| *from <= end && *to > start;
         self.shards.iter().filter(is_in).map(|it| it.0)
@@ -51,10 +56,10 @@ impl<'s> Scope<'s> {
     /// that ascend are found sooner. Chunks of several fields that have the same times have them decoded once.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage).
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
     pub(crate) fn summaries(
         &self,
-        pins: &[SpaceGuard<'_>],
+        (pins, ends): (&[SpaceGuard<'_>], Option<&dyn Ends>),
         series: &Series,
         fields: &[FieldId],
         range: &RangeInclusive<i64>,
@@ -64,6 +69,7 @@ impl<'s> Scope<'s> {
             fields.iter().map(|_| Sums::new(buckets, *range.start())).collect();
         let at = series.set as usize;
         if let (Some((set, view)), Some(guard)) = (self.sets.get(at), pins.get(at)) {
+            let mut pace = Pace::new(ends);
             let mut stretches: Vec<Stretches<'_>> = Vec::with_capacity(fields.len());
             for shard in self.shards_of(range) {
                 stretches.clear();
@@ -74,7 +80,7 @@ impl<'s> Scope<'s> {
                         (view, &set.pages, guard),
                         key,
                         range,
-                        &mut nears,
+                        (&mut nears, &mut pace),
                     )?);
                 }
                 let longest = stretches.iter().map(|it| it.all.len()).max().unwrap_or(0);
@@ -82,7 +88,7 @@ impl<'s> Scope<'s> {
                 // Side by side, since the chunks of a time mostly have the same times.
                 for at in 0..longest {
                     for (of, sums) in stretches.iter_mut().zip(&mut sums) {
-                        of.sum_up((&set.pages, guard), at, range, (&mut times, sums))?;
+                        of.sum_up((&set.pages, guard), at, range, (&mut times, sums, &mut pace))?;
                     }
                 }
             }

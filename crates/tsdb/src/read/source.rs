@@ -14,9 +14,10 @@ use crate::catalogue::{FieldId, SeriesId};
 use crate::codec::Times;
 use crate::error::Result;
 use crate::merge::merged;
+use crate::pace::Pace;
 use crate::pages::Pages;
 use crate::rows::ShardId;
-use crate::segment::{Entry, Segment};
+use crate::segment::{Entry, Nears, Segment};
 use crate::set::View;
 use crate::summary::Sums;
 use crate::value::{Block, places};
@@ -26,6 +27,9 @@ use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// As many points as an entry takes as long as, about.
+const ENTRY_COST: usize = 16;
+
 /// Points that are read together.
 #[derive(Debug, Default)]
 pub(super) struct Stretch {
@@ -33,22 +37,6 @@ pub(super) struct Stretch {
     chunks: SmallVec<[(usize, Entry); 1]>,
     /// What heads have.
     head: Option<Block>,
-}
-
-/// Where the entries of a field ended in each segment of a shard: those of the next field are near.
-#[derive(Debug, Default)]
-pub(super) struct Nears {
-    places: SmallVec<[u32; 8]>,
-    none: u32,
-}
-
-impl Nears {
-    fn of(&mut self, segment: usize) -> &mut u32 {
-        if segment >= self.places.len() {
-            self.places.resize(segment + 1, 0);
-        }
-        self.places.get_mut(segment).unwrap_or(&mut self.none)
-    }
 }
 
 /// The stretches of a field of a series in a shard, ascending.
@@ -62,25 +50,30 @@ impl<'v> Stretches<'v> {
     /// Those that have points in a range of time.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage).
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
     pub(super) fn of(
         (view, pages, guard): (&'v View, &Pages, &Guard),
         (shard, series, field): (ShardId, SeriesId, FieldId),
         range: &RangeInclusive<i64>,
-        nears: &mut Nears,
+        (nears, pace): (&mut Nears, &mut Pace<'_>),
     ) -> Result<Self> {
         let segments = view.segments.get(&shard).map_or(&[][..], Vec::as_slice);
         let mut chunks: Vec<(usize, Entry)> = Vec::new();
         for (number, segment) in segments.iter().enumerate() {
-            let found = &mut |entry| chunks.push((number, entry));
             let near = nears.of(number);
+            let before = chunks.len();
+            let found = &mut |entry| chunks.push((number, entry));
             segment.entries((pages, guard), (series, field), range, near, found)?;
+            pace.spend((chunks.len() - before) * ENTRY_COST)?;
         }
         // What was frozen came before what is active.
         let frozen = view.frozen.iter().map(|(head, _)| head);
         let heads = frozen.chain([&view.active]);
-        let head = heads.filter_map(|head| spin::read(head).read((shard, series, field), range));
-        let head = merged(head.collect::<Vec<Block>>());
+        let mut blocks: SmallVec<[Block; 2]> = SmallVec::new();
+        for head in heads {
+            blocks.extend(spin::read(head).read((shard, series, field), range, pace)?);
+        }
+        let head = merged(blocks);
         chunks.sort_by_key(|(number, entry)| (entry.from, *number));
         Ok(Self { segments, all: stretches_of(&chunks, head) })
     }
@@ -88,15 +81,17 @@ impl<'v> Stretches<'v> {
     /// The points of a stretch, those in the range alone. None if it has none.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage).
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
     pub(super) fn read(
         &self,
         (pages, guard): (&Pages, &Guard),
         stretch: Stretch,
         range: &RangeInclusive<i64>,
+        pace: &mut Pace<'_>,
     ) -> Result<Option<Block>> {
         let mut blocks = Vec::with_capacity(stretch.chunks.len() + 1);
         for (number, entry) in &stretch.chunks {
+            pace.spend(entry.count as usize)?;
             if let Some(segment) = self.segments.get(*number) {
                 blocks.push(segment.chunk(pages, guard, entry)?);
             }
@@ -110,13 +105,13 @@ impl Stretches<'_> {
     /// Adds what the points of a stretch come to, those in the range alone.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage).
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
     pub(super) fn sum_up<'g>(
         &mut self,
         (pages, guard): (&'g Pages, &'g Guard),
         at: usize,
         range: &RangeInclusive<i64>,
-        (times, sums): (&mut Times<'g>, &mut Sums),
+        (times, sums, pace): (&mut Times<'g>, &mut Sums, &mut Pace<'_>),
     ) -> Result<()> {
         let Some(stretch) = self.all.get_mut(at) else { return Ok(()) };
         if let Some((number, entry)) = stretch.single() {
@@ -125,15 +120,17 @@ impl Stretches<'_> {
                 && sums.is_one(entry.from, entry.to)
                 && let Some(summary) = entry.summary()
             {
+                pace.spend(ENTRY_COST)?;
                 sums.add(summary);
             } else if let Some(segment) = self.segments.get(*number) {
+                pace.spend(entry.count as usize)?;
                 let (times, values) = segment.columns((pages, guard), entry, times)?;
                 sums.add_points(times, &values, places(times, range));
             }
             return Ok(());
         }
         let stretch = std::mem::take(stretch);
-        if let Some(block) = self.read((pages, guard), stretch, range)? {
+        if let Some(block) = self.read((pages, guard), stretch, range, pace)? {
             sums.add_block(&block);
         }
         Ok(())

@@ -13,12 +13,13 @@
 //! A segment is written once. It exists when a record of the manifest says so; until then its pages are nobody's.
 
 mod entry;
-
+mod near;
 mod read;
 pub(crate) mod window;
 mod write;
 
 pub(crate) use entry::{ENTRY, Entry};
+pub(crate) use near::Nears;
 pub(crate) use read::{LOST, Segment};
 pub(crate) use write::{Fresh, POINTS_MAX, SegmentWriter};
 

@@ -6,7 +6,7 @@ use crate::catalogue::{FieldId, SeriesId};
 use crate::codec::{self, Times};
 use crate::error::{Error, Result};
 use crate::pages::Pages;
-use crate::value::{Block, Column};
+use crate::value::{Block, Column, Value};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -136,6 +136,44 @@ impl Segment {
         }
         *near = at;
         Ok(())
+    }
+
+    /// The last entry of a field of a series that does not begin behind this time. `near` is as for [`Segment::entries`].
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn last_entry(
+        &self,
+        (pages, guard): (&Pages, &Guard),
+        (series, field): (SeriesId, FieldId),
+        end: i64,
+        near: &mut u32,
+    ) -> Result<Option<Entry>> {
+        let key = (series, field, end.saturating_add(1));
+        *near = self.lower_bound(pages, guard, key, *near)?;
+        let Some(before) = near.checked_sub(1) else { return Ok(None) };
+        let entry = self.entry(pages, guard, before)?;
+        Ok(((entry.series, entry.field) == (series, field)).then_some(entry))
+    }
+
+    /// The last point of a chunk that is not behind this time.
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn last_point(
+        &self,
+        (pages, guard): (&Pages, &Guard),
+        entry: &Entry,
+        end: i64,
+    ) -> Result<Option<(i64, Value)>> {
+        if entry.to <= end
+            && let Some(summary) = entry.summary()
+        {
+            return Ok(Some(summary.last));
+        }
+        let block = self.chunk(pages, guard, entry)?;
+        let at = block.times.partition_point(|time| *time <= end).checked_sub(1);
+        Ok(at.and_then(|at| Some((*block.times.get(at)?, block.values.get(at)?))))
     }
 
     /// The bytes of a chunk.

@@ -16,10 +16,12 @@
 //! Where a fence is a sync nobody waits for it under a lock: who has appended goes away and waits, and publishes, behind that,
 //! whatever of the log is durable, in its order.
 
+mod last;
 mod merge;
 mod open;
 mod seal;
 
+pub(crate) use last::{LastKey, LastPoint, later};
 pub(crate) use open::Opening;
 
 use crate::error::Result;
@@ -30,6 +32,7 @@ use crate::pages::Pages;
 use crate::rows::{Batch, ShardId};
 use crate::segment::Segment;
 use coreplane_pmem::{mutant, spin};
+use last::Lasts;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -75,6 +78,8 @@ pub(crate) struct Set {
     /// Of the one who seals or merges.
     upkeep: Mutex<()>,
     next_segment: AtomicU32,
+    /// The last sealed points that were asked for.
+    lasts: Lasts,
     /// Shards that cannot be merged.
     damaged: Mutex<BTreeSet<ShardId>>,
     /// Bytes of records that the active head has.
@@ -119,6 +124,11 @@ impl Set {
     /// Bytes that a record of the log can have.
     pub(crate) fn record_max(&self) -> usize {
         Log::record_max(&self.pages)
+    }
+
+    /// How many last values are known, and the bytes that they take.
+    pub(crate) fn known_lasts(&self) -> (u64, u64) {
+        self.lasts.count_and_bytes()
     }
 
     /// The pages of its logs.

@@ -8,6 +8,7 @@ use crate::manifest::Manifest;
 use crate::pages::{Pages, Role, Use};
 use crate::rows::ShardId;
 use crate::segment::{Info, LOST, Segment, of_use};
+use crate::set::last::Lasts;
 use crate::set::seal::IsLive;
 use coreplane_pmem::{Pool, Recovery};
 use parking_lot::{Mutex, RwLock};
@@ -54,11 +55,12 @@ impl Opening {
         Ok(log)
     }
 
-    /// Finds manifest, segments and head again. Rows and chunks that are not live are left out.
+    /// Finds manifest, segments and head again. Rows and chunks that are not live are left out. Last values may take so many
+    /// bytes.
     ///
     /// # Errors
     /// [`Error::Damage`] of a manifest; [`Error::Sync`].
-    pub(crate) fn finish(mut self, is_live: IsLive<'_>) -> Result<Set> {
+    pub(crate) fn finish(mut self, is_live: IsLive<'_>, last_bytes: u64) -> Result<Set> {
         let manifest = Manifest::recover(|visit| self.log(Role::Manifest, 0, visit))?;
         let (segments, next) = self.segments(&manifest.segments);
         let mut head = Head::default();
@@ -79,6 +81,7 @@ impl Opening {
             view: RwLock::new(Arc::new(view)),
             upkeep: Mutex::new(()),
             next_segment: AtomicU32::new(next),
+            lasts: Lasts::new(last_bytes),
             damaged: Mutex::default(),
             head_bytes,
             damage,

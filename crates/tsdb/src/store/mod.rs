@@ -3,6 +3,8 @@
 mod administration;
 mod open;
 mod scrub;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 mod verify;
 mod write;
@@ -42,6 +44,9 @@ pub struct Options {
     pub series_max: u64,
     /// Bytes of points in the log of a set from which they are sealed.
     pub head_bytes: u64,
+    /// Bytes of DRAM that last values of sealed points may take, of all sets together. Those that were asked for are kept, each
+    /// of which counts as 112 bytes and takes about half of it to all of it; once they are too many they begin anew. 0: none is.
+    pub last_bytes: u64,
     /// Bytes of a page, of pools that are made: a power of two; no string can be longer.
     pub page_len: u32,
 }
@@ -56,6 +61,7 @@ impl Default for Options {
             interval_tag: None,
             series_max: 1_000_000,
             head_bytes: 32 << 20,
+            last_bytes: 128 << 20,
             page_len: 128 << 10,
         }
     }

@@ -138,11 +138,14 @@ impl Store {
             }
             catalogue.is_shard_live(shard) && catalogue.is_series_live(series)
         };
+        let last_bytes = options.last_bytes / sets.max(1) as u64;
         let found: Result<Vec<Set>> = std::thread::scope(|scope| {
             let rest = openings.split_off(1);
-            let others: Vec<_> =
-                rest.into_iter().map(|opening| scope.spawn(|| opening.finish(&is_live))).collect();
-            let first = openings.into_iter().map(|opening| opening.finish(&is_live));
+            let others: Vec<_> = rest
+                .into_iter()
+                .map(|opening| scope.spawn(|| opening.finish(&is_live, last_bytes)))
+                .collect();
+            let first = openings.into_iter().map(|opening| opening.finish(&is_live, last_bytes));
             let first: Vec<Result<Set>> = first.collect();
             let ended = others.into_iter().map(|thread| {
                 let panicked = |_| Err(Error::Damage("a queue set could not be read".to_owned()));

@@ -45,6 +45,10 @@ pub struct Stats {
     pub flushes: u64,
     /// Fences made.
     pub fences: u64,
+    /// Last values of sealed points that are known.
+    pub last_values: u64,
+    /// Bytes of DRAM that they take.
+    pub last_bytes: u64,
     /// Pages of segments that scrubs have read since the store was opened.
     pub scrub_pages: u64,
     /// Times that they have read all segments.
@@ -267,6 +271,9 @@ impl Set {
             stats.sealed_points += segment.info.points;
             stats.sealed_bytes += segment.info.bytes;
         }
+        let (lasts, last_bytes) = self.known_lasts();
+        stats.last_values += lasts;
+        stats.last_bytes += last_bytes;
         let (page, usable) = (u64::from(self.pages.page_len()), self.pages.usable());
         stats.total_bytes += usable * page;
         stats.used_bytes += usable.saturating_sub(self.pages.free_count() as u64) * page;

@@ -1,0 +1,73 @@
+//! The last point of fields of a series.
+//!
+//! Shards do not overlap, so they are asked from the latest to the earliest, and the first one that has a point has the last one.
+//! Of a shard it is the latest of what heads have and of what is sealed. What heads have is asked each time, and what is sealed
+//! is known by then, or found by a search of entries ([`Set::last_sealed`]); no chunk is decoded but one of strings, or one that
+//! the end of the range cuts.
+
+use super::scope::Scope;
+use crate::catalogue::{FieldId, Series};
+use crate::error::Result;
+use crate::segment::Nears;
+use crate::set::{LastKey, LastPoint, Set, View, later};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{SpaceGuard, spin};
+use smallvec::SmallVec;
+use std::ops::RangeInclusive;
+
+impl Scope<'_> {
+    /// The last point of each of these fields of a series in a range of time; none of those that have no point there. Fields
+    /// that ascend are found sooner.
+    ///
+    /// # Errors
+    /// [`Error::Damage`](crate::Error::Damage).
+    pub(crate) fn lasts(
+        &self,
+        pins: &[SpaceGuard<'_>],
+        series: &Series,
+        fields: &[FieldId],
+        range: &RangeInclusive<i64>,
+    ) -> Result<Vec<Option<LastPoint>>> {
+        let mut found = vec![None; fields.len()];
+        let at = series.set as usize;
+        let (Some((set, view)), Some(guard)) = (self.sets.get(at), pins.get(at)) else {
+            return Ok(found);
+        };
+        let mut places: SmallVec<[usize; 16]> = (0..fields.len()).collect();
+        for shard in self.shards_of(range).rev() {
+            let mut nears = Nears::default();
+            let mut left = SmallVec::new();
+            for place in places {
+                let (Some(field), Some(found)) = (fields.get(place), found.get_mut(place)) else {
+                    continue;
+                };
+                let key = (shard, series.id, *field);
+                match last((set, view, guard), key, *range.end(), &mut nears)? {
+                    // Earlier shards have nothing later.
+                    Some(point) => *found = Some(point).filter(|it| it.0 >= *range.start()),
+                    None => left.push(place),
+                }
+            }
+            places = left;
+            if places.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The last point in a shard that is not behind this time.
+fn last(
+    (set, view, guard): (&Set, &View, &Guard),
+    key: LastKey,
+    end: i64,
+    nears: &mut Nears,
+) -> Result<Option<LastPoint>> {
+    let mut last = set.last_sealed((view, guard), key, end, nears)?;
+    // What was frozen came before what is active.
+    for head in view.frozen.iter().map(|(head, _)| head).chain([&view.active]) {
+        last = later(spin::read(head).last(key, end), last);
+    }
+    Ok(last)
+}
