@@ -283,7 +283,7 @@ pub(crate) struct Serve {
     #[command(flatten, next_help_heading = "Node of a cluster")]
     pub(crate) cluster: ClusterNode,
     #[command(flatten, next_help_heading = "Time series beside the records")]
-    pub(crate) series: SeriesBeside,
+    pub(crate) series: Box<SeriesBeside>,
 }
 
 #[derive(Debug, Args)]

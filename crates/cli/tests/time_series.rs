@@ -197,6 +197,10 @@ fn time_series_are_served_beside_records() -> Outcome<()> {
         "32MiB",
         "--ts-sets",
         "1",
+        "--ts-query-threads",
+        "1",
+        "--ts-last-memory-max",
+        "0",
         "--metrics",
         "127.0.0.1:0",
     ];
@@ -400,4 +404,34 @@ fn a_served_store_finds_damage_that_nobody_has_asked_for() -> Outcome<()> {
         assert!(series.expect(1, "verify", &[])?.contains("series \"m,t="));
     }
     Ok(())
+}
+
+#[test]
+fn last_values_are_kept_in_the_memory_that_they_may_take() -> Outcome<()> {
+    let series = Series { size: "8MiB", ..Series::new(Place::in_memory()?, "auto")? };
+    let served = series.serve(&["--ts-query-threads", "2"])?;
+    let mut written = 0;
+    while figure(&served.address, "coreplane_ts_segments")? == 0 {
+        let line = |at: u64| format!("m,t={} v={at}i,w={}i {at}\n", at % 7, scattered(at));
+        let lines: String = (written..written + 7_000).map(line).collect();
+        assert_eq!(ask(&served.address, "POST", "/write?db=opentsdb", &lines)?.0, 204);
+        written += 7_000;
+    }
+    let text = "SELECT last(v) FROM m GROUP BY t";
+    let found = query(&served.address, text)?;
+    for last in written - 7..written {
+        assert!(found.contains(&format!(",{last}]]")), "{last}: {found}");
+    }
+    assert_eq!(figure(&served.address, "coreplane_ts_last_values")?, 7);
+    assert!(figure(&served.address, "coreplane_ts_last_bytes")? > 0);
+    assert_eq!(query(&served.address, text)?, found);
+    assert_eq!(figure(&served.address, "coreplane_ts_last_values")?, 7);
+    served.terminate()?;
+    // Nothing is read ahead of a query, and it may take no memory.
+    let served = series.serve(&["--query-threads", "1", "--last-memory-max", "0"])?;
+    for _ in 0..2 {
+        assert_eq!(query(&served.address, text)?, found);
+        assert_eq!(figure(&served.address, "coreplane_ts_last_values")?, 0);
+    }
+    series.finish(served)
 }

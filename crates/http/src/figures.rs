@@ -42,7 +42,7 @@ impl Figures {
     }
 }
 
-fn rows(host: &Host) -> [Row; 16] {
+fn rows(host: &Host) -> [Row; 18] {
     let stats = host.store.stats();
     let is_in_trouble = u64::from(host.store.trouble().is_some());
     [
@@ -54,6 +54,8 @@ fn rows(host: &Host) -> [Row; 16] {
         ("segments", false, "Segments of sealed chunks", stats.segments),
         ("sealed_points", false, "Values in segments", stats.sealed_points),
         ("sealed_bytes", false, "Bytes of chunks", stats.sealed_bytes),
+        ("last_values", false, "Last values of sealed points that are known", stats.last_values),
+        ("last_bytes", false, "Bytes of DRAM that they take", stats.last_bytes),
         ("used_bytes", false, "Bytes of the pools that are in use", stats.used_bytes),
         ("total_bytes", false, "Bytes of the pools", stats.total_bytes),
         ("flushes", true, "Lines flushed", stats.flushes),

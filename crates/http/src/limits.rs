@@ -35,6 +35,8 @@ pub struct Options {
     pub query_bytes_max: usize,
     /// Buckets of time of a statement at most.
     pub query_buckets_max: usize,
+    /// Threads that read for a query at a time; 0: as many as there are cores.
+    pub query_threads: usize,
     /// Rows of an answer that is not in chunks, beyond which it is cut off and said to be partial; 0: all.
     pub rows_max: usize,
     /// How long the head of a request may take from its first byte.
@@ -74,6 +76,7 @@ impl Default for Options {
             query_time_max: Duration::from_secs(60),
             query_bytes_max: 256 << 20,
             query_buckets_max: 10_000_000,
+            query_threads: 0,
             rows_max: 0,
             head_timeout: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(180),

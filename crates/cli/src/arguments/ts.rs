@@ -116,6 +116,12 @@ pub(crate) struct TsServe {
     /// Hundredths of a core that the scrub takes at most, which reads all that is sealed, and says what is damaged; 0: no scrub.
     #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
     pub(crate) scrub_percent: u8,
+    /// Threads that read for a query of many series; 0: as many as there are cores.
+    #[arg(long, visible_alias = "ts-query-threads", default_value_t = 0, value_name = "COUNT")]
+    pub(crate) query_threads: usize,
+    /// Bytes of DRAM that last values may take, which are kept once they were asked for; 0: none are kept.
+    #[arg(long, default_value = "128MiB", value_parser = terms::size, value_name = "SIZE")]
+    pub(crate) last_memory_max: u64,
     /// The TCP port of HTTP; 0 for any free one.
     #[arg(long, default_value_t = 8086)]
     pub(crate) http_port: u16,
@@ -158,6 +164,12 @@ pub(crate) struct SeriesBeside {
     /// Hundredths of a core that the scrub of time series takes at most; 0: no scrub.
     #[arg(long, default_value_t = PERCENT, value_parser = value_parser!(u8).range(0..=100))]
     pub(crate) ts_scrub_percent: u8,
+    /// Threads that read for a query of many series; 0: as many as there are cores.
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
+    pub(crate) ts_query_threads: usize,
+    /// Bytes of DRAM that last values of series may take, which are kept once they were asked for; 0: none are kept.
+    #[arg(long, default_value = "128MiB", value_parser = terms::size, value_name = "SIZE")]
+    pub(crate) ts_last_memory_max: u64,
 }
 
 #[derive(Debug, Args)]

@@ -86,6 +86,8 @@ struct Service<'s> {
     scrub_percent: u8,
     /// Where it listens, if it does already.
     listeners: Option<Vec<TcpListener>>,
+    /// Threads that read for a query; 0: as many as there are cores.
+    query_threads: usize,
 }
 
 /// A server of time series, which ends in good order when it is dropped.
@@ -139,8 +141,8 @@ fn refused(error: coreplane_http::Error) -> Failure {
 
 impl Service<'_> {
     fn start(self) -> Result<Served, Failure> {
-        let Self { path, options, port, http, password, .. } = self;
-        let (is_protected, scrub_percent) = (self.is_protected, self.scrub_percent);
+        let Self { path, options, port, http, password, is_protected, .. } = self;
+        let scrub_percent = self.scrub_percent;
         // A store is not made for a server that cannot be.
         let listeners = match self.listeners {
             Some(listeners) => listeners,
@@ -165,6 +167,7 @@ impl Service<'_> {
             queries_max: http.http_queries_max,
             query_time_max: http.http_query_time_max,
             query_bytes_max: size(http.http_query_memory_max),
+            query_threads: self.query_threads,
             rows_max: http.http_rows_max,
             idle_timeout: http.http_timeout,
             user: http.http_user.clone(),
@@ -177,7 +180,7 @@ impl Service<'_> {
         let server = Server::start(listeners, Arc::clone(&store), options).map_err(refused)?;
         let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
         let addresses = addresses.join(" and ");
-        let scrub = scrub::begin(&store, &path, scrub_percent)?;
+        let scrub = scrub::begin(&store, &path, self.scrub_percent)?;
         Ok(Served { server: Some(server), scrub, store, path, addresses })
     }
 }
@@ -208,12 +211,23 @@ pub(crate) fn beside(
         policy: series.ts_balance,
         interval_tag: series.ts_interval_tag.clone(),
         series_max: series.ts_series_max,
+        last_bytes: series.ts_last_memory_max,
         ..Options::default()
     };
     let is_protected = !serve.no_protected_mode;
     let (http, scrub_percent) = (&series.http, series.ts_scrub_percent);
-    let service =
-        Service { path, options, port, http, password, is_protected, scrub_percent, listeners };
+    let query_threads = series.ts_query_threads;
+    let service = Service {
+        path,
+        options,
+        port,
+        http,
+        password,
+        is_protected,
+        scrub_percent,
+        listeners,
+        query_threads,
+    };
     service.start().map(Some)
 }
 
@@ -228,6 +242,7 @@ fn serve(serve: &TsServe) -> Outcome {
         policy: serve.balance,
         interval_tag: serve.interval_tag.clone(),
         series_max: serve.series_max,
+        last_bytes: serve.last_memory_max,
         ..Options::default()
     };
     let service = Service {
@@ -239,6 +254,7 @@ fn serve(serve: &TsServe) -> Outcome {
         is_protected: !serve.no_protected_mode,
         scrub_percent: serve.scrub_percent,
         listeners: None,
+        query_threads: serve.query_threads,
     };
     let begun = Instant::now();
     let served = service.start()?;

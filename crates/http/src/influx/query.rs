@@ -92,7 +92,7 @@ fn run(host: &Host, asked: &Asked, within: Duration, unwanted: Option<&Unwanted>
             deadline: Instant::now() + within,
             cancel: unwanted.map(Unwanted::flag),
             // What is run here is short, and wakes nobody.
-            threads_max: usize::from(unwanted.is_none()),
+            threads_max: if unwanted.is_none() { 1 } else { options.query_threads },
         },
     };
     let answers = influxql::run(&host.store, &request).map_err(|error| match error {
