@@ -142,7 +142,6 @@ fn refused(error: coreplane_http::Error) -> Failure {
 impl Service<'_> {
     fn start(self) -> Result<Served, Failure> {
         let Self { path, options, port, http, password, is_protected, .. } = self;
-        let scrub_percent = self.scrub_percent;
         // A store is not made for a server that cannot be.
         let listeners = match self.listeners {
             Some(listeners) => listeners,
