@@ -7,7 +7,9 @@
 //! 2. read each ready connection once and run the commands that have arrived, back to back, the
 //!    engine's calls inline, answers into the connection's output;
 //! 3. ask the engine once to make durable what all answers of the turn rest on;
-//! 4. send, with one write for each connection, whatever is free to go.
+//! 4. send, with one write for each connection, whatever is free to go;
+//! 5. let the long commands that were begun earlier go on for a slice ([`slice`](crate::slice)), and do steps 3 and 4 for
+//!    them.
 //!
 //! Where durability is an instruction, step 3 is one fence for the whole turn and step 4 sends
 //! everything. Where it is a sync, the answers stay in the output; the thread puts the loop down
@@ -144,17 +146,7 @@ impl EventLoop {
         self.check_upstreams();
         self.is_waiting = true;
         self.slice = Slice::default();
-        let mut again = std::mem::take(&mut self.again);
-        // Whoever is first may have all of the slice.
-        self.round = self.round.wrapping_add(1);
-        let first = self.round.checked_rem(again.len()).unwrap_or(0);
-        again.rotate_left(first);
-        for key in again {
-            if let Some(connection) = self.connections.get_mut(key) {
-                connection.is_queued = false;
-                self.serve(key);
-            }
-        }
+        let long = self.serve_again();
         let mut is_woken = false;
         for event in events.iter() {
             match event.token() {
@@ -170,11 +162,46 @@ impl EventLoop {
         }
         self.push_changes();
         self.end_turn();
+        self.go_on_with(&long);
         if let Some(service) = &mut self.service {
             service.end_turn(self.poll.registry());
         }
         self.tick();
         Ok(())
+    }
+
+    /// Serves connections that had more to do than they could; those whose long commands go on are for the end of the turn.
+    fn serve_again(&mut self) -> Vec<usize> {
+        let mut long = Vec::new();
+        for key in std::mem::take(&mut self.again) {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            if connection.session.continuation.is_some() {
+                long.push(key);
+                continue;
+            }
+            connection.is_queued = false;
+            self.serve(key);
+        }
+        long
+    }
+
+    /// Lets long commands go on, when all others have been answered.
+    fn go_on_with(&mut self, long: &[usize]) {
+        if long.is_empty() {
+            return;
+        }
+        // Whoever is first may have all of the slice.
+        self.round = self.round.wrapping_add(1);
+        let first = self.round.checked_rem(long.len()).unwrap_or(0);
+        let (last, first) = long.split_at(first);
+        self.slice.grant_step();
+        for key in first.iter().chain(last) {
+            if let Some(connection) = self.connections.get_mut(*key) {
+                connection.is_queued = false;
+                self.serve(*key);
+            }
+        }
+        self.end_turn();
     }
 
     /// Waits until there is something to do. Where the last time that was within [`LINGER`], it
@@ -231,7 +258,10 @@ impl EventLoop {
                     return self.drop_connection(key);
                 }
             }
-            self.serve(key);
+            // A long command that goes on has its place in the turn.
+            if !connection.is_queued || connection.session.continuation.is_none() {
+                self.serve(key);
+            }
         }
         if event.is_writable() {
             self.touch(key);

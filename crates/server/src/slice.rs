@@ -7,13 +7,14 @@
 //!
 //! ```text
 //!   turn 1                        turn 2                        turn 3
-//! ├─ GET GET KEYS ▒▒▒▒▒ ─┤├─ GET ▒▒▒▒▒ SET GET ─┤├─ ▒▒▒▒▒ GET ─ …
-//!                 slice              slice             slice
+//! ├─ GET GET KEYS ▒▒▒▒▒ ─┤├─ GET SET GET ▒▒▒▒▒ ─┤├─ GET ▒▒▒▒▒ ─ …
+//!                 slice                    slice          slice
 //! ```
 //!
 //! There is one slice in a turn for all connections of the loop, so that many long commands hold up the others no
-//! longer than one does; which of them it belongs to goes round. A step is never cut, so a turn holds [`LENGTH`]
-//! and one step of long commands: about a millisecond at most.
+//! longer than one does; which of them it belongs to goes round. Those that go on have what those have left that begin, and
+//! one step at least. A step is never cut, so a turn holds [`LENGTH`] and two steps of long commands: about a millisecond
+//! at most.
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(crate) struct Slice {
     end: Option<Instant>,
     /// The command that is run, or one before it of the same connection, has taken time of it.
     is_used: bool,
+    /// One more step may be made, whatever the time.
+    is_step_granted: bool,
 }
 
 impl Slice {
@@ -34,9 +37,14 @@ impl Slice {
     pub(crate) fn has_time(&mut self) -> bool {
         let now = Instant::now();
         let end = *self.end.get_or_insert(now + LENGTH);
-        let has_time = now < end;
+        let has_time = std::mem::take(&mut self.is_step_granted) || now < end;
         self.is_used |= has_time;
         has_time
+    }
+
+    /// The next to ask has time for a step: so those that go on do, although others begin in every turn.
+    pub(crate) fn grant_step(&mut self) {
+        self.is_step_granted = true;
     }
 
     /// A command begins that may be long and cannot be cut: what follows it on its connection has the time that is
@@ -69,6 +77,8 @@ mod tests {
         slice.end = Some(Instant::now());
         assert!(!slice.has_time());
         assert!(slice.is_used_up());
+        slice.grant_step();
+        assert!(slice.has_time() && !slice.has_time());
         // Who has taken no time of it is not held up.
         slice.turn_to_next();
         assert!(!slice.is_used_up() && !slice.has_time() && !slice.is_used_up());

@@ -436,3 +436,29 @@ fn large_values_are_read_among_small_ones() {
     wire.send(&of_keys("MGET", 1..4));
     assert_eq!(strings(&wire.reply()), vec![b"vvvvvvvvvv".to_vec(); 3]);
 }
+
+#[test]
+fn a_long_command_ends_although_others_begin_in_every_turn() {
+    let server = start(one_loop(), 10_000, 1);
+    let is_over = AtomicBool::new(false);
+    let mut transaction = b"MULTI\r\n".to_vec();
+    (0..4).for_each(|_| transaction.extend(of_keys("MGET", 0..400)));
+    transaction.extend(b"EXEC\r\n");
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let mut wire = server.connect();
+            let (transaction, is_over) = (&transaction, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    wire.send(&transaction.repeat(8));
+                    (0..8 * 6).for_each(|_| drop(wire.reply()));
+                }
+            });
+        }
+        let mut wire = server.connect();
+        for _ in 0..3 {
+            assert_eq!(strings(&wire.ask(&[b"KEYS", b"*"])).len(), 10_000);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}

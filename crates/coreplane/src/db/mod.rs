@@ -93,8 +93,8 @@ impl Db {
     /// [`StoreConfig::open_db`] has the choices.
     ///
     /// # Errors
-    /// [`Error::Io`] if nothing is there; [`Error::NotAPool`], [`Error::Unusable`] if it is no store, or is open in
-    /// this or another process, or is one device of a matrix.
+    /// [`Error::Io`] if nothing is there; [`Error::Locked`] if it is open in this or another process;
+    /// [`Error::NotAPool`], [`Error::Unusable`] if it is no store, or is one device of a matrix.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         StoreConfig::at(path).open_db()
     }

@@ -14,10 +14,10 @@ pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
         Some(Continuation::Listing(listing)) => listing,
         _ => Box::new(Listing::of_all()),
     };
-    if call.is_out_of_time() {
+    let is_first = call.may_slice && !listing.has_begun();
+    if is_first && call.is_out_of_time() {
         return call.suspend(Continuation::Listing(listing));
     }
-    let is_first = call.may_slice && !listing.has_begun();
     let alone = is_first.then(|| call.host.isolation.alone(call.member));
     let listed = list(call, listing, wanted);
     drop(alone);

@@ -181,14 +181,17 @@ impl ManyKeys {
         store.read_many(&named, &mut |index, record| {
             let Some(key) = keys.get(index) else { return };
             let Some(found) = found.get_mut(*key as usize) else { return };
+            if record.is_some() && bytes >= STEP_BYTES {
+                left_out.push(*key);
+                return;
+            }
+            if found.is_there && *kind != Kind::Count {
+                values.give_back(found.place);
+            }
             let Some(record) = record else {
                 *found = ABSENT;
                 return;
             };
-            if bytes >= STEP_BYTES {
-                left_out.push(*key);
-                return;
-            }
             let expires_at = record.expires_at.map_or(NEVER, |at| at.0);
             *earliest_expiry = expires_at.min(*earliest_expiry);
             let mut place = (0, 0, 0);
@@ -277,7 +280,10 @@ impl ManyKeys {
             let before = reply.out.len();
             for found in left.by_ref().take(STEP_KEYS) {
                 match found.is_there {
-                    true => reply.out.extend_from_slice(self.values.at(found.place)),
+                    true => {
+                        reply.out.extend_from_slice(self.values.at(found.place));
+                        self.values.give_back(found.place);
+                    }
                     false => reply.null(),
                 }
                 *answered += 1;
@@ -295,10 +301,12 @@ fn some_of(keys: &mut Vec<u32>, count: usize) -> Vec<u32> {
     keys.split_off(keys.len().saturating_sub(count))
 }
 
-/// Values as they are sent.
+/// Values as they are sent, in pieces whose memory goes with the last value of each that is wanted.
 #[derive(Debug, Default)]
 struct Values {
     pieces: Vec<Vec<u8>>,
+    /// By piece: how many of its values are wanted.
+    wanted: Vec<u32>,
     len: usize,
 }
 
@@ -307,6 +315,7 @@ impl Values {
     fn add(&mut self, record: &Record<'_>, proto: Proto) -> (u32, u32, u32) {
         if self.pieces.last().is_none_or(|last| last.len() >= Pieces::PIECE) {
             self.pieces.push(Vec::new());
+            self.wanted.push(0);
         }
         let piece = u32::try_from(self.pieces.len() - 1).unwrap_or(u32::MAX);
         let Some(last) = self.pieces.last_mut() else { return (0, 0, 0) };
@@ -314,7 +323,25 @@ impl Values {
         Reply { out: last, proto }.value(&record.value);
         let len = last.len() - start;
         self.len += len;
+        if let Some(wanted) = self.wanted.last_mut() {
+            *wanted += 1;
+        }
         (piece, u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(len).unwrap_or(u32::MAX))
+    }
+
+    /// The value at this place is not wanted any more.
+    fn give_back(&mut self, (piece, ..): (u32, u32, u32)) {
+        let at = piece as usize;
+        let Some(wanted) = self.wanted.get_mut(at) else { return };
+        *wanted = wanted.saturating_sub(1);
+        // To the last one there may come more.
+        if *wanted == 0
+            && at + 1 < self.pieces.len()
+            && let Some(piece) = self.pieces.get_mut(at)
+        {
+            self.len -= piece.len();
+            *piece = Vec::new();
+        }
     }
 
     fn at(&self, (piece, start, len): (u32, u32, u32)) -> &[u8] {

@@ -14,12 +14,12 @@
 //! An answer in the making is in [`Pieces`], since its first bytes say how many elements it has. When it is complete
 //! it goes to the connection's output piece by piece, and no faster than the client takes it.
 
-mod listing;
+mod keys;
 mod many_keys;
 mod pieces;
 mod range_page;
 
-pub(crate) use listing::{Listing, Wanted};
+pub(crate) use keys::{Listing, Wanted};
 pub(crate) use many_keys::{Kind, ManyKeys};
 pub(crate) use pieces::Pieces;
 pub(crate) use range_page::{RangePage, Shown};

@@ -47,6 +47,7 @@ pub(crate) struct Listing {
     listed: Option<Digests>,
     count: usize,
     keys: Pieces,
+    is_listed: bool,
 }
 
 impl Listing {
@@ -54,14 +55,14 @@ impl Listing {
     pub(crate) fn of_all() -> Self {
         let (count, keys) = (0, Pieces::default());
         let listed = Some(Digests::default());
-        Self { has_begun: false, cursor: 0, left: None, listed, count, keys }
+        Self { has_begun: false, cursor: 0, left: None, listed, count, keys, is_listed: false }
     }
 
     /// From a cursor on, until so many records were looked at.
     pub(crate) fn from(cursor: u64, records: usize) -> Self {
         let (count, keys) = (0, Pieces::default());
         let left = Some(records);
-        Self { has_begun: false, cursor, left, listed: None, count, keys }
+        Self { has_begun: false, cursor, left, listed: None, count, keys, is_listed: false }
     }
 
     /// True if it has looked at records.
@@ -79,6 +80,10 @@ impl Listing {
     /// # Errors
     /// As [`Engine::iterate`](coreplane_engine::Engine::iterate).
     pub(crate) fn step(&mut self, store: &mut Store<'_>, wanted: Wanted<'_>) -> Result<bool> {
+        if self.is_listed {
+            // The digests of a million keys take milliseconds to be given back.
+            return Ok(self.listed.as_mut().is_none_or(Digests::give_back));
+        }
         let Self { left, listed, count, keys, .. } = self;
         self.has_begun = true;
         let mut met = 0;
@@ -96,11 +101,11 @@ impl Listing {
         if let Some(left) = left {
             *left = left.saturating_sub(met);
         }
-        let is_complete = self.cursor == 0 || self.left == Some(0);
-        if is_complete {
+        self.is_listed = self.cursor == 0 || self.left == Some(0);
+        if self.is_listed {
             store.rest_on_all();
         }
-        Ok(is_complete)
+        Ok(self.is_listed && self.listed.as_mut().is_none_or(Digests::give_back))
     }
 
     /// Where a later listing goes on; 0 at the end.
@@ -135,6 +140,18 @@ impl Digests {
     /// With a hundred million keys a set is moved within a millisecond.
     const SETS: usize = 1 << 10;
 
+    /// Gives some of the memory back, with which nothing more can be added; true if that was all.
+    fn give_back(&mut self) -> bool {
+        const DIGESTS: usize = 4 << 10;
+        let mut given_back = 0;
+        while given_back < DIGESTS
+            && let Some(set) = self.sets.pop()
+        {
+            given_back += set.len();
+        }
+        self.sets.is_empty()
+    }
+
     /// False if `key` was added before.
     fn add(&mut self, key: &[u8]) -> bool {
         let (low, high) = (self.hashers.0.hash_one(key), self.hashers.1.hash_one(key));
@@ -155,6 +172,8 @@ mod tests {
         assert!((0..10_000).all(|number| digests.add(&key(number))));
         assert!((0..10_000).all(|number| !digests.add(&key(number))));
         assert!(digests.add(b"") && !digests.add(b""));
+        let steps = (1..).take_while(|_| !digests.give_back()).count();
+        assert!(digests.sets.is_empty() && (1..3).contains(&steps), "{steps}");
     }
 
     #[test]
