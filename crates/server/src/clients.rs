@@ -1,7 +1,7 @@
 //! Who is connected: what `CLIENT LIST`, `CLIENT KILL` and `INFO` know of connections that belong
 //! to other event loops.
 
-use crate::connection::Stream;
+use crate::connection::{Connection, Stream};
 use crate::resp::reply::Proto;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -55,10 +55,18 @@ pub(crate) struct ClientInfo {
     pub queued: AtomicUsize,
     /// Keys watched.
     pub watched: AtomicUsize,
-    /// Bytes of an unfinished command.
+    /// Bytes of memory for the commands queued by `MULTI`.
+    pub queued_bytes: AtomicUsize,
+    /// It is told of every command.
+    pub is_monitor: AtomicBool,
+    /// Its command waits for the end of a pause.
+    pub is_paused: AtomicBool,
+    /// Bytes of an unfinished command, and of the memory that it is kept in.
     pub input: AtomicUsize,
-    /// Bytes of output that wait.
+    pub input_room: AtomicUsize,
+    /// Bytes of output that wait, and of the memory that they are in.
     pub output: AtomicUsize,
+    pub output_room: AtomicUsize,
     /// What it called itself.
     pub names: Mutex<Names>,
 }
@@ -89,8 +97,13 @@ impl ClientInfo {
             no_touch: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             watched: AtomicUsize::new(0),
+            queued_bytes: AtomicUsize::new(0),
+            is_monitor: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             input: AtomicUsize::new(0),
+            input_room: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
+            output_room: AtomicUsize::new(0),
             names: Mutex::default(),
         }
     }
@@ -107,8 +120,9 @@ impl ClientInfo {
         (age.as_secs(), age.saturating_sub(active).as_secs())
     }
 
-    /// Its line in `CLIENT LIST`, without an end of line.
-    pub(crate) fn line(&self, command: &str) -> String {
+    /// Its line in `CLIENT LIST`, without an end of line. Of the client that asks, the command that it runs is bytes
+    /// of its input, and the words of that are bytes of memory; others are seen between two commands.
+    pub(crate) fn line(&self, command: &str, running: Running) -> String {
         let (age, idle) = self.age_and_idle();
         let names = self.names.lock().clone();
         let load = |number: &AtomicUsize| number.load(Ordering::Relaxed);
@@ -116,6 +130,8 @@ impl ClientInfo {
         let multi = i64::try_from(queued).unwrap_or(0) - 1;
         let mut flags = String::new();
         for (set, letter) in [
+            (self.is_monitor.load(Ordering::Relaxed), 'O'),
+            (self.is_paused.load(Ordering::Relaxed), 'b'),
             (self.is_killed.load(Ordering::Relaxed), 'A'),
             (queued > 0, 'x'),
             (self.is_unix, 'U'),
@@ -129,22 +145,51 @@ impl ClientInfo {
         if flags.is_empty() {
             flags.push('N');
         }
-        let (input, output) = (load(&self.input), load(&self.output));
+        let (kept, output) = (load(&self.input), load(&self.output));
+        let (input_room, output_room) = (load(&self.input_room), load(&self.output_room));
+        let (input, free) = (kept + running.input, input_room.saturating_sub(kept));
+        let queue_memory = load(&self.queued_bytes);
+        let words = running.words;
+        let text = names.name.len() + names.lib_name.len() + names.lib_version.len();
+        let memory = size_of::<Connection>() + size_of::<Self>() + text;
+        let memory = memory + running.input + input_room + output_room + words + queue_memory;
         let resp = if self.is_resp3.load(Ordering::Relaxed) { 3 } else { 2 };
         format!(
             "id={} addr={} laddr={} fd={} name={} age={age} idle={idle} flags={flags} db=0 \
-             sub=0 psub=0 ssub=0 multi={multi} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 \
-             rbs={output} rbp=0 obl={output} oll=0 omem={output} tot-mem={} events=r cmd={command} user=default \
-             redir=-1 resp={resp} lib-name={} lib-ver={}",
+             sub=0 psub=0 ssub=0 multi={multi} qbuf={input} qbuf-free={free} argv-mem={words} \
+             multi-mem={queue_memory} rbs={output_room} rbp={output_room} obl={output} oll=0 omem=0 \
+             tot-mem={memory} events=r cmd={command} user=default redir=-1 resp={resp} \
+             lib-name={} lib-ver={}",
             self.id,
             self.address,
             self.local_address,
             self.fd,
             names.name,
-            input + output,
             names.lib_name,
             names.lib_version,
         )
+    }
+}
+
+/// Bytes of the command that a client runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Running {
+    /// As it was sent, or would be as an array.
+    pub input: usize,
+    /// Of its words.
+    pub words: usize,
+}
+
+impl Running {
+    /// Of these words.
+    pub(crate) fn of<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> Self {
+        let digits = |number: usize| number.checked_ilog10().map_or(1, |log| log as usize + 1);
+        let mut running = Self { input: 3 + digits(words.len()), words: 0 };
+        for word in words {
+            running.input += 5 + digits(word.len()) + word.len();
+            running.words += word.len();
+        }
+        running
     }
 }
 
@@ -194,5 +239,22 @@ impl Clients {
     /// All of them, by age.
     pub(crate) fn all(&self) -> Vec<Arc<ClientInfo>> {
         self.by_id.lock().values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_as_long_as_its_array() {
+        for command in
+            [&b"*2\r\n$6\r\nclient\r\n$4\r\nlist\r\n"[..], b"*1\r\n$10\r\nabcdefghij\r\n"]
+        {
+            let words = command.split(|byte| *byte == b'\n').skip(2).step_by(2);
+            let words: Vec<&[u8]> = words.map(|word| word.trim_ascii_end()).collect();
+            let running = Running::of(words.iter().copied());
+            assert_eq!((running.input, running.words), (command.len(), words.concat().len()));
+        }
     }
 }

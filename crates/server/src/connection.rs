@@ -223,6 +223,22 @@ impl Connection {
         }
     }
 
+    /// Tells others of the input that it keeps; how many bytes these are.
+    pub(crate) fn publish_input(&self) -> usize {
+        let (kept, info) = (self.input.bytes().len(), &self.session.info);
+        info.input.store(kept, Ordering::Relaxed);
+        info.input_room.store(self.input.data.len(), Ordering::Relaxed);
+        kept
+    }
+
+    /// Tells others of the output that waits; how many bytes these are.
+    pub(crate) fn publish_output(&self) -> usize {
+        let (left, info) = (self.output.len(), &self.session.info);
+        info.output.store(self.answer_bytes(), Ordering::Relaxed);
+        info.output_room.store(self.output.room(), Ordering::Relaxed);
+        left
+    }
+
     /// Its commands have been run, as far as they had come.
     pub(crate) fn note_activity(&mut self, now: Instant) {
         self.parser.shrink();

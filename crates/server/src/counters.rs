@@ -3,6 +3,9 @@
 //! Each counter has one writer, its loop, which needs no locked instruction for it; everybody may
 //! read.
 
+use crate::command_counters::CommandCounters;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -121,17 +124,29 @@ pub(crate) struct LoopCounters {
     pub turn_time: Histogram,
     /// From a turn's end until its answers were durable, where they had to wait.
     pub wait_time: Histogram,
-    /// By command, in the order of the table.
-    pub calls: Box<[Counter]>,
-    /// Of these, how many failed.
-    pub failures: Box<[Counter]>,
+    /// By the numbers of commands.
+    pub by_command: Box<[CommandCounters]>,
+    /// Errors that were answered, by their code. Nobody waits for this lock but who reads it.
+    pub errors_by_code: Mutex<BTreeMap<String, u64>>,
 }
 
 impl LoopCounters {
-    /// For a table of so many commands.
-    pub(crate) fn new(commands: usize) -> Self {
-        let zeros = || (0..commands).map(|_| Counter::default()).collect();
-        Self { calls: zeros(), failures: zeros(), ..Self::default() }
+    /// For commands with so many numbers.
+    pub(crate) fn new(numbers: usize) -> Self {
+        let by_command = (0..numbers).map(|_| CommandCounters::default()).collect();
+        Self { by_command, ..Self::default() }
+    }
+
+    /// Counts an error with this text, whose code is its first word.
+    pub(crate) fn count_error(&self, text: &[u8]) {
+        self.errors.add(1);
+        let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let code = String::from_utf8_lossy(code);
+        let mut by_code = self.errors_by_code.lock();
+        match by_code.get_mut(code.as_ref()) {
+            Some(count) => *count += 1,
+            None => drop(by_code.insert(code.into_owned(), 1)),
+        }
     }
 
     /// All zero again, as `CONFIG RESETSTAT` asks.
@@ -154,8 +169,8 @@ impl LoopCounters {
         }
         self.turn_time.reset();
         self.wait_time.reset();
-        self.calls.iter().for_each(Counter::reset);
-        self.failures.iter().for_each(Counter::reset);
+        self.by_command.iter().for_each(CommandCounters::reset);
+        self.errors_by_code.lock().clear();
     }
 }
 

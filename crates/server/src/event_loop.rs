@@ -279,6 +279,7 @@ impl EventLoop {
                         self.drop_connection(key);
                     }
                 }
+                Message::Push(key, id, line) => self.push_line(key, id, &line),
             }
         }
     }
@@ -329,8 +330,7 @@ impl EventLoop {
                 return self.drop_connection(key);
             }
         }
-        let left = connection.output.len();
-        connection.session.info.output.store(connection.answer_bytes(), Ordering::Relaxed);
+        let left = connection.publish_output();
         if connection.is_closing() && left == 0 {
             return self.drop_connection(key);
         }

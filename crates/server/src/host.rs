@@ -5,7 +5,10 @@ use crate::config::Config;
 use crate::connection::Stream;
 use crate::counters::{LoopCounters, Totals};
 use crate::isolation::Isolation;
+use crate::monitor::Monitors;
+use crate::pause::Pause;
 use crate::settings::Settings;
+use crate::slow_log::SlowLog;
 use crate::watch::WatchedAbsences;
 use coreplane_engine::{Deferred, UnixMillis};
 use parking_lot::Mutex;
@@ -21,6 +24,8 @@ pub(crate) enum Message {
     Serve(Stream),
     /// Drop the connection at this place if it has this id.
     Kill(usize, u64),
+    /// Send this line to the connection at this place if it has this id.
+    Push(usize, u64, Arc<[u8]>),
 }
 
 /// Where a loop can be reached.
@@ -86,6 +91,11 @@ pub(crate) struct Host {
     pub addresses: Vec<SocketAddr>,
     pub saves: Saves,
     pub rate: Rate,
+    pub slow_log: SlowLog,
+    pub monitors: Monitors,
+    pub pause: Pause,
+    /// More memory is in use than `maxmemory`.
+    pub is_over_memory: AtomicBool,
     pub started: Instant,
     pub run_id: String,
     pub is_ending: AtomicBool,
@@ -124,6 +134,10 @@ impl Host {
                 done: AtomicU64::new(0),
             },
             rate: Rate::default(),
+            slow_log: SlowLog::default(),
+            monitors: Monitors::default(),
+            pause: Pause::default(),
+            is_over_memory: AtomicBool::new(false),
             started: Instant::now(),
             run_id: run_id(started_at),
             is_ending: AtomicBool::new(false),
@@ -159,8 +173,16 @@ impl Host {
         total
     }
 
-    /// Takes a sample of the commands a second.
+    /// Sees whether more memory is in use than may be.
+    pub(crate) fn check_memory(&self) {
+        let max = self.settings.max_memory.load(Ordering::Relaxed);
+        let is_over = max > 0 && self.engine.stats().dram_bytes > max;
+        self.is_over_memory.store(is_over, Ordering::Relaxed);
+    }
+
+    /// Takes a sample of the commands a second, and of the memory.
     pub(crate) fn sample_rate(&self, now: Instant) {
+        self.check_memory();
         let count = self.sum(|counters| counters.commands.get());
         let mut last = self.rate.last.lock();
         if let Some((when, before)) = *last {

@@ -118,8 +118,7 @@ impl EventLoop {
         // A short read means that the socket is empty; a new event comes with new bytes. Only
         // the end of the stream may have been announced already.
         connection.is_readable = (is_full || connection.is_half_closed) && len > 0;
-        let kept = connection.input.bytes().len();
-        connection.session.info.input.store(kept, Ordering::Relaxed);
+        let kept = connection.publish_input();
         let is_too_long = kept as u64 > self.host.settings.query_buffer_max.load(Ordering::Relaxed);
         if is_too_long && !connection.is_stalled {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -145,15 +144,8 @@ impl EventLoop {
         let bulk_len_max = host.settings.bulk_len_max.load(Ordering::Relaxed);
         let output = OutputBounds::new(host, connection);
         self.slice.turn_to_next();
-        let mut turn = Turn {
-            host,
-            member: self.member,
-            counters: &host.ports[self.member].counters,
-            now: self.now_unix,
-            horizon: &mut self.horizon,
-            slice: &mut self.slice,
-            output_max: output.max,
-        };
+        let shared = (&mut self.horizon, &mut self.slice);
+        let mut turn = Turn::new(host, self.member, self.now_unix, shared, output.max);
         connection.is_stalled = false;
         connection.session.upstream = connection.upstream_state();
         if connection.upstream.as_ref().is_some_and(|upstream| upstream.is_full()) {

@@ -39,13 +39,15 @@
 //!   its answer is remembered with what it has changed.
 //!
 //! Differences from Redis: there is one database; records are strings; times of access are not
-//! recorded (`OBJECT IDLETIME` is 0); `WAIT` and `WAITAOF` do not wait for replicas, of which
-//! there are none.
+//! recorded (`OBJECT IDLETIME` says so, as Redis does where it counts accesses instead); `WAIT` and
+//! `WAITAOF` do not wait for replicas, of which there are none. `docs/redis-commands.md` has the
+//! commands that are there.
 
 pub mod administration;
 mod clients;
 mod cluster;
 mod command;
+mod command_counters;
 mod config;
 mod connection;
 mod continuation;
@@ -60,8 +62,11 @@ mod isolation;
 mod lifetime;
 mod listener;
 mod metrics;
+mod monitor;
 mod output;
 mod overlay;
+mod parameters;
+mod pause;
 mod relay;
 mod resp;
 mod server;
@@ -69,7 +74,9 @@ mod service;
 mod session;
 mod settings;
 mod slice;
+mod slow_log;
 mod sockets;
+mod stopwatch;
 mod store;
 mod summary;
 mod time_series;

@@ -1,7 +1,7 @@
 //! Connections that come, and why they go.
 
 use crate::clients::ClientInfo;
-use crate::command::forget_watches;
+use crate::command::{forget_watches, stop_monitor};
 use crate::connection::{Connection, Stream};
 use crate::event_loop::EventLoop;
 use crate::session::Session;
@@ -67,6 +67,7 @@ impl EventLoop {
         // Closing the socket does it as well.
         drop(connection.stream.deregister(self.poll.registry()));
         forget_watches(&mut connection.session, &self.host.watched);
+        stop_monitor(&mut connection.session, &self.host);
         self.host.clients.remove(connection.session.info.id);
         self.host.clients.give_place();
     }
@@ -112,6 +113,7 @@ impl EventLoop {
             let waits = connection.output.is_held()
                 || connection.is_stalled
                 || connection.is_fed
+                || connection.session.is_monitor
                 || connection.upstream_state().is_awaited;
             if idle_max > 0 && idle >= idle_max.into() && !waits {
                 self.drop_connection(key);

@@ -47,6 +47,11 @@ impl Output {
         self.bytes.len()
     }
 
+    /// How many bytes its memory has room for.
+    pub(crate) fn room(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// True if some are held.
     pub(crate) fn is_held(&self) -> bool {
         !self.held.is_empty()

@@ -1,6 +1,6 @@
 //! The server as a whole: bound, run, ended.
 
-use crate::command::COMMANDS;
+use crate::command::NUMBERS;
 use crate::config::Config;
 use crate::counters::LoopCounters;
 use crate::event_loop::{EventLoop, WAKE};
@@ -209,7 +209,7 @@ fn port() -> io::Result<(Poll, Port)> {
         waker: Waker::new(poll.registry(), WAKE)?,
         awaits_durable: AtomicBool::new(false),
         has_feeds: AtomicBool::new(false),
-        counters: LoopCounters::new(COMMANDS.len()),
+        counters: LoopCounters::new(NUMBERS),
     };
     Ok((poll, port))
 }

@@ -5,10 +5,11 @@ use crate::continuation::Continuation;
 use crate::feed::Feed;
 use crate::resp::frame::{Span, Words};
 use crate::resp::reply::Proto;
+use crate::stopwatch::Stopwatch;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A key that must not change until `EXEC`.
 #[derive(Debug)]
@@ -66,6 +67,17 @@ impl Queue {
     /// Bytes of all their words.
     pub(crate) fn bytes_len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Bytes of memory for all of them.
+    fn memory(&self) -> usize {
+        let (spans, commands) = (size_of::<Span>(), size_of::<(usize, usize)>());
+        self.bytes.len() + self.spans.len() * spans + self.commands.len() * commands
+    }
+
+    /// True if one of them is such a command of the table.
+    pub(crate) fn any(&self, is_such: impl Fn(usize) -> bool) -> bool {
+        self.commands.iter().any(|(_, index)| is_such(*index))
     }
 
     /// How many there are.
@@ -142,6 +154,14 @@ pub(crate) struct Session {
     pub is_read_only: bool,
     /// The command that is run is such a read.
     pub shows_follower: bool,
+    /// Times its commands.
+    pub stopwatch: Stopwatch,
+    /// How long its command took in earlier turns, if that is known.
+    pub took_before: Duration,
+    /// It is told of every command.
+    pub is_monitor: bool,
+    /// Its command waits for the end of a pause.
+    pub is_paused: bool,
     /// The changes that it watches.
     pub feed: Option<Feed>,
     /// How it stands with the leader.
@@ -173,6 +193,10 @@ impl Session {
             is_forwarded: false,
             is_read_only: false,
             shows_follower: false,
+            stopwatch: Stopwatch::default(),
+            took_before: Duration::ZERO,
+            is_monitor: false,
+            is_paused: false,
             feed: None,
             upstream: UpstreamState::default(),
             begins_anew: false,
@@ -194,10 +218,20 @@ impl Session {
         self.info.set_proto(proto);
     }
 
+    /// Its command waits for the end of a pause, or does no longer.
+    pub(crate) fn set_paused(&mut self, is_paused: bool) {
+        if self.is_paused != is_paused {
+            self.is_paused = is_paused;
+            self.info.is_paused.store(is_paused, Ordering::Relaxed);
+        }
+    }
+
     /// Tells others how much is queued and watched.
     pub(crate) fn publish(&self) {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.len() + 1);
+        let queued_bytes = self.queue.as_ref().map_or(0, Queue::memory);
         self.info.queued.store(queued, Ordering::Relaxed);
+        self.info.queued_bytes.store(queued_bytes, Ordering::Relaxed);
         self.info.watched.store(self.watches.len(), Ordering::Relaxed);
     }
 }

@@ -2,15 +2,10 @@
 
 use super::table::name_of;
 use super::{Answer, Call, Failure, SYNTAX, is};
-use crate::clients::ClientInfo;
+use crate::clients::{ClientInfo, Running};
 use crate::resp::number::parse_i64;
 use crate::session::Answers;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// `CLIENT` alone.
-pub(super) fn part_missing(call: &mut Call<'_, '_>) -> Answer {
-    Err(call.unknown_subcommand())
-}
 
 /// `CLIENT ID`
 pub(super) fn id(call: &mut Call<'_, '_>) -> Answer {
@@ -119,14 +114,14 @@ pub(super) fn reply(call: &mut Call<'_, '_>) -> Answer {
 
 /// `CLIENT INFO`
 pub(super) fn info(call: &mut Call<'_, '_>) -> Answer {
-    let line = line(&call.session.info);
+    let line = line(&call.session.info, Running::of(call.words.from(0)));
     call.reply.verbatim(&(line + "\n"));
     Ok(())
 }
 
-fn line(client: &ClientInfo) -> String {
+fn line(client: &ClientInfo, running: Running) -> String {
     let latest = name_of(client.command.load(Ordering::Relaxed));
-    client.line(latest.unwrap_or("NULL"))
+    client.line(latest.unwrap_or("NULL"), running)
 }
 
 /// `CLIENT LIST [TYPE NORMAL|MASTER|REPLICA|PUBSUB] [ID client-id [client-id ...]]`
@@ -147,7 +142,9 @@ pub(super) fn list(call: &mut Call<'_, '_>) -> Answer {
     let mut text = String::new();
     for client in call.host.clients.all() {
         if is_normal && wanted(&client) {
-            text += &line(&client);
+            let is_own = client.id == call.session.info.id;
+            let running = if is_own { Running::of(call.words.from(0)) } else { Running::default() };
+            text += &line(&client, running);
             text.push('\n');
         }
     }
@@ -204,6 +201,10 @@ pub(super) fn help(call: &mut Call<'_, '_>) -> Answer {
             "      Return clients of specified type.",
             "    * ID <client-id> [<client-id> ...]",
             "      Return clients of specified IDs only.",
+            "UNPAUSE",
+            "    Stop the current client pause, resuming traffic.",
+            "PAUSE <timeout> [WRITE|ALL]",
+            "    Suspend all, or just write, clients for <timeout> milliseconds.",
             "REPLY (ON|OFF|SKIP)",
             "    Control the replies sent to the current connection.",
             "SETINFO (LIB-NAME|LIB-VER) <value>",

@@ -1,7 +1,7 @@
 //! What commands there are.
 
 use super::table::{COMMANDS, Command, find};
-use super::{Answer, Call, SYNTAX, is, specification};
+use super::{Answer, Call, Failure, SYNTAX, is, specification};
 use crate::glob;
 
 /// True unless it is one of those that only serve to recognise browsers.
@@ -67,12 +67,12 @@ pub(super) fn docs(call: &mut Call<'_, '_>) -> Answer {
 
 /// `COMMAND LIST [FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`
 pub(super) fn list(call: &mut Call<'_, '_>) -> Answer {
+    let all = listed().flat_map(|command| std::iter::once(command).chain(command.parts));
+    let all = all.map(|command| command.name);
     let names: Vec<&str> = match call.words.len() {
-        2 => listed().map(|command| command.name).collect(),
+        2 => all.collect(),
         5 if is(call.word(2), "FILTERBY") => {
             let (kind, wanted) = (call.word(3), call.word(4));
-            let all = listed().flat_map(|command| std::iter::once(command).chain(command.parts));
-            let all = all.map(|command| command.name);
             if is(kind, "MODULE") {
                 Vec::new()
             } else if is(kind, "ACLCAT") {
@@ -102,8 +102,8 @@ fn is_in_category(name: &str, category: &[u8]) -> bool {
     })
 }
 
-/// `COMMAND GETKEYS command [arg ...]`
-pub(super) fn get_keys(call: &mut Call<'_, '_>) -> Answer {
+/// The command that the words of a `COMMAND GETKEYS` make up, and the places of its keys in it.
+fn keys_of(call: &Call<'_, '_>) -> Result<(&'static Command, Vec<usize>), Failure> {
     let index = find(call.word(2)).ok_or("ERR Invalid command specified")?;
     let whole = &COMMANDS[index];
     let command = call.words.get(3).and_then(|part| whole.part(part)).unwrap_or(whole);
@@ -120,11 +120,41 @@ pub(super) fn get_keys(call: &mut Call<'_, '_>) -> Answer {
         Err(_) => words.saturating_sub(usize::from(keys.last.unsigned_abs())),
     };
     let step = usize::from(keys.step.unsigned_abs()).max(1);
-    let found: Vec<&[u8]> =
-        (first..=last).step_by(step).map(|place| call.words.at(place + 2)).collect();
-    call.reply.array(found.len());
-    for key in found {
-        call.reply.bulk(key);
+    Ok((command, (first..=last).step_by(step).collect()))
+}
+
+/// `COMMAND GETKEYS command [arg ...]`
+pub(super) fn get_keys(call: &mut Call<'_, '_>) -> Answer {
+    let (_, places) = keys_of(call)?;
+    call.reply.array(places.len());
+    for place in places {
+        call.reply.bulk(call.words.at(place + 2));
+    }
+    Ok(())
+}
+
+/// `COMMAND GETKEYSANDFLAGS command [arg ...]`
+pub(super) fn get_keys_and_flags(call: &mut Call<'_, '_>) -> Answer {
+    let (command, places) = keys_of(call)?;
+    let keys = specification::key_flags(command.name);
+    // `SET` is recorded as what it is with `GET`; without, it does not see what it overwrites.
+    let overwrites = command.name == "set" && !call.words.from(5).any(|word| is(word, "GET"));
+    call.reply.array(places.len());
+    for place in places {
+        // The last of those that begin at the place or before it.
+        let of_place = keys.iter().rfind(|keys| keys.first <= place);
+        let flags = of_place.map(|keys| keys.flags.as_slice()).unwrap_or_default();
+        let flags = flags.iter().filter(|flag| **flag != b"variable_flags");
+        let flags: Vec<&[u8]> = match overwrites {
+            true => vec![b"OW", b"update"],
+            false => flags.copied().collect(),
+        };
+        call.reply.array(2);
+        call.reply.bulk(call.words.at(place + 2));
+        call.reply.array(flags.len());
+        for flag in flags {
+            call.reply.status(&String::from_utf8_lossy(flag));
+        }
     }
     Ok(())
 }
@@ -150,6 +180,8 @@ pub(super) fn help(call: &mut Call<'_, '_>) -> Answer {
             "    commands are returned.",
             "GETKEYS <full-command>",
             "    Return the keys from a full Redis command.",
+            "GETKEYSANDFLAGS <full-command>",
+            "    Return the keys and the access flags from a full Redis command.",
         ],
     );
     Ok(())

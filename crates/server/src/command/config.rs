@@ -2,12 +2,7 @@
 
 use super::{Answer, Call, Failure, SYNTAX};
 use crate::glob;
-use crate::settings::{PARAMETERS, Parameter};
-
-/// `CONFIG` alone.
-pub(super) fn part_missing(call: &mut Call<'_, '_>) -> Answer {
-    Err(call.unknown_subcommand())
-}
+use crate::parameters::{PARAMETERS, Parameter};
 
 /// `CONFIG GET parameter [parameter ...]`
 pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
@@ -57,18 +52,18 @@ pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
         }
         changes.push((parameter, String::from_utf8_lossy(value).into_owned()));
     }
-    let settings = &call.host.settings;
     let mut before: Vec<(&Parameter, String)> = Vec::new();
     for (parameter, value) in changes {
         before.push((parameter, parameter.get(call.host)));
-        if let Err(complaint) = parameter.set(settings, &value) {
+        if let Err(complaint) = parameter.set(call.host, &value) {
             for (parameter, value) in before.iter().rev() {
                 // What it was a moment ago is allowed.
-                parameter.set(settings, value).ok();
+                parameter.set(call.host, value).ok();
             }
-            return Err(refused(parameter, complaint));
+            return Err(refused(parameter, &complaint));
         }
     }
+    call.host.check_memory();
     call.reply.ok();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Who is there, and in which language we speak.
 
 use super::transaction::forget_watches;
-use super::{Answer, Call, Failure, NOT_INTEGER, SYNTAX, client, is};
+use super::{Answer, Call, Failure, NOT_INTEGER, SYNTAX, client, is, monitor};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::Proto;
 use crate::session::Answers;
@@ -66,6 +66,7 @@ pub(super) fn reset(call: &mut Call<'_, '_>) -> Answer {
     call.session.queue = None;
     call.session.is_read_only = false;
     forget_watches(call.session, &call.host.watched);
+    monitor::stop(call.session, call.host);
     call.session.set_proto(Proto::Two);
     call.session.answers = Answers::On;
     call.session.is_authenticated = !call.host.settings.has_password.load(Ordering::Acquire);

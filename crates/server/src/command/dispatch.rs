@@ -1,15 +1,19 @@
 //! From the words of a command to its answer.
 
+use super::account::{self, Done};
 use super::deletion::cut_short;
 use super::route::{Route, route, route_refused};
 use super::table::{
-    ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, COUNTED, Command, NO_AUTH, NO_MULTI, find, number,
+    ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, COUNTED, Command, NO_AUTH, NO_MULTI, WRITE, find,
+    number,
 };
-use super::{Answer, Call, Failure, quoted, unknown_subcommand, wrong_arity};
+use super::transaction::forget_watches;
+use super::{Answer, Call, Failure, quoted, specification, unknown_subcommand, wrong_arity};
 use crate::ClusterInfo;
 use crate::continuation::Continuation;
 use crate::counters::LoopCounters;
 use crate::host::Host;
+use crate::pause::Paused;
 use crate::resp::frame::Words;
 use crate::resp::reply::Reply;
 use crate::session::{Answers, Session};
@@ -26,15 +30,31 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     pub host: &'a Host,
-    pub member: usize,
+    member: usize,
     pub counters: &'a LoopCounters,
-    pub now: UnixMillis,
+    now: UnixMillis,
     /// What the answers of the turn rest on.
-    pub horizon: &'a mut Horizon,
+    horizon: &'a mut Horizon,
     /// The time that long commands have.
     pub slice: &'a mut Slice,
     /// An output of more bytes is over the limit.
-    pub output_max: usize,
+    output_max: usize,
+    /// None of its commands was run yet.
+    is_new: bool,
+}
+
+impl<'a> Turn<'a> {
+    /// Of loop `member`, for one connection, whose output may have so many bytes.
+    pub(crate) fn new(
+        host: &'a Host,
+        member: usize,
+        now: UnixMillis,
+        (horizon, slice): (&'a mut Horizon, &'a mut Slice),
+        output_max: usize,
+    ) -> Self {
+        let counters = &host.ports[member].counters;
+        Self { host, member, counters, now, horizon, slice, output_max, is_new: true }
+    }
 }
 
 /// Runs the command of these words; the answer is appended to `out`. True if it rests on
@@ -49,10 +69,11 @@ pub(crate) fn run(
 ) -> bool {
     let start = out.len();
     let Some(place) = place_here(turn.host, session, words) else { return false };
-    // A command that goes on was counted when it began.
-    let is_new = session.continuation.is_none();
-    turn.counters.commands.add(u64::from(is_new));
+    session.set_paused(false);
     let was_queued = session.queue.is_some();
+    if std::mem::take(&mut turn.is_new) {
+        session.stopwatch.restart();
+    }
     let follower = follower_of(turn.host, session);
     let mut store = Store::new(
         follower.and_then(ClusterInfo::follower_reads).unwrap_or(&*turn.host.engine),
@@ -61,62 +82,83 @@ pub(crate) fn run(
         turn.host.config.withholds(),
         turn.now,
     );
-    let answer = match place {
-        Ok((index, command)) => {
-            turn.counters.calls[index].add(u64::from(is_new));
-            let number = number(index, command);
-            session.info.command.store(number, Ordering::Relaxed);
-            if session.queue.is_some() && !command.has(AT_ONCE) {
-                queue(session, index, words, out);
-                Ok(())
-            } else {
-                let mut call = Call {
-                    words,
-                    name: command.name,
-                    reply: Reply { proto: session.proto, out },
-                    session,
-                    store: &mut store,
-                    host: turn.host,
-                    member: turn.member,
-                    slice: turn.slice,
-                    may_slice: follower.is_none(),
-                    output_max: turn.output_max,
-                };
-                call_alone_if_needed(&mut call, command)
-            }
+    let mut ran = None;
+    let answer = place.and_then(|(index, command)| {
+        let number = number(index, command);
+        session.info.command.store(number, Ordering::Relaxed);
+        if session.queue.is_some() && !command.has(AT_ONCE) {
+            queue(session, index, words, out);
+            return Ok(());
         }
-        Err(failure) => {
-            if let Some(queue) = &mut session.queue {
-                queue.is_refused = true;
-            }
-            Err(failure)
-        }
-    };
-    let may_wait = !store.has_written && !was_queued;
+        let began = account::begin(turn.host, turn.member, &mut session.stopwatch, number);
+        ran = Some((number, command, began));
+        let mut call = Call {
+            words,
+            name: command.name,
+            reply: Reply { proto: session.proto, out },
+            session,
+            store: &mut store,
+            host: turn.host,
+            member: turn.member,
+            slice: turn.slice,
+            may_slice: follower.is_none(),
+            output_max: turn.output_max,
+        };
+        call_alone_if_needed(&mut call, command)
+    });
+    let (may_wait, rests) = (!store.has_written && !was_queued, store.rests);
     if is_postponed(turn.counters, session, &answer, may_wait) {
+        if let Some((_, _, began)) = ran {
+            session.took_before = account::end(session, began).unwrap_or_default();
+        }
         let begun = session.continuation.as_ref();
         let has_begun = begun.is_some_and(Continuation::has_begun_to_answer);
         if !has_begun {
             out.truncate(start);
         }
         // What was read before rests on what the last slice will rest on.
-        return store.rests && has_begun;
+        return rests && has_begun;
     }
     session.postponed_since = None;
-    let continuation = session.continuation.take();
-    if let Err(mut failure) = answer {
-        if let Some(Continuation::Deletion(deletion)) = continuation {
-            failure = cut_short(&deletion, failure);
-        }
-        turn.counters.errors.add(1);
-        if let Ok((index, _)) = place_index(words) {
-            turn.counters.failures[index].add(1);
-        }
+    turn.counters.commands.add(1);
+    if let Some((number, command, began)) = ran {
+        let (took, has_failed) = (account::end(session, began), answer.is_err());
+        let done = Done { command, number, words, took, has_failed };
+        account::keep(turn.host, turn.member, &session.info, &done);
+    }
+    if let Err(failure) = answer {
+        let failure = complaint(turn, session, words, ran.is_some(), failure);
         fail(&failure, start, out);
     }
-    let rests = store.rests;
+    session.continuation = None;
     mute(session, start, out);
     rests
+}
+
+/// Counts a failure, and adds to it what the client has to know.
+#[cold]
+fn complaint(
+    turn: &Turn<'_>,
+    session: &mut Session,
+    words: Words<'_>,
+    was_run: bool,
+    mut failure: Failure,
+) -> Failure {
+    if let Some(Continuation::Deletion(deletion)) = session.continuation.take() {
+        failure = cut_short(&deletion, failure);
+    }
+    turn.counters.count_error(&failure.text());
+    if !was_run {
+        if let Some(queue) = &mut session.queue {
+            queue.is_refused = true;
+        }
+        if let Ok((index, command)) = place_index(words)
+            && let Some(counters) = turn.counters.by_command.get(number(index, command))
+        {
+            counters.rejected.add(1);
+        }
+    }
+    failure
 }
 
 /// The command, if it is to be run here and now. None if it is postponed, or another node runs it.
@@ -167,6 +209,16 @@ fn place_here(
             };
         }
     };
+    if is_held_by_pause(host, session, command) {
+        session.is_postponed = true;
+        session.set_paused(true);
+        return None;
+    }
+    if host.is_over_memory.load(Ordering::Relaxed)
+        && let Some(failure) = refused_for_memory(host, session, command)
+    {
+        return Some(Err(failure));
+    }
     match route(host, session, command, words) {
         Route::Here => Some(Ok((index, command))),
         Route::Nowhere(failure) => Some(Err(failure)),
@@ -214,6 +266,33 @@ fn is_postponed(
     };
     session.is_postponed = is_postponed;
     is_postponed
+}
+
+/// Why a command is refused while more memory is in use than may be; a transaction ends by it.
+#[cold]
+fn refused_for_memory(host: &Host, session: &mut Session, command: &Command) -> Option<Failure> {
+    const TEXT: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+    let needs_more = |command: &Command| specification::has_flag(command.name, "denyoom");
+    if needs_more(command) {
+        return Some(TEXT.into());
+    }
+    let queued = session.queue.as_ref().filter(|_| command.name == "exec")?;
+    if !queued.any(|index| COMMANDS.get(index).is_some_and(needs_more)) {
+        return None;
+    }
+    session.queue = None;
+    forget_watches(session, &host.watched);
+    Some(format!("EXECABORT Transaction discarded because of: {TEXT}").into())
+}
+
+/// True if the command waits for the end of a pause. One that has begun goes on.
+fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
+    let Some(paused) = host.pause.now() else { return false };
+    let writes = |index: usize| COMMANDS.get(index).is_some_and(|command| command.has(WRITE));
+    let has_begun = session.continuation.is_some();
+    let queued = session.queue.as_ref().filter(|_| command.name == "exec");
+    let is_write = command.has(WRITE) || queued.is_some_and(|queue| queue.any(writes));
+    !has_begun && (paused == Paused::All || is_write)
 }
 
 /// True if a command of which the engine has too much waits for a later turn.

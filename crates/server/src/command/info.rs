@@ -1,14 +1,16 @@
 //! What the server tells of itself.
 
 use super::connection::REDIS_VERSION;
-use super::table::COMMANDS;
+use super::table::all;
 use super::{Answer, Call};
+use crate::command_counters::CommandTotals;
 use crate::counters::{Counter, LoopCounters, Totals};
 use crate::glob;
 use crate::host::Host;
 use crate::{ClusterInfo, Standing};
 use coreplane_engine::{DeviceStats, Stats};
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,6 +48,8 @@ const SECTIONS: &[Section] = &[
     ("CPU", true, cpu),
     ("Modules", true, |_, _| {}),
     ("Commandstats", false, command_statistics),
+    ("Errorstats", true, error_statistics),
+    ("Latencystats", false, latency_statistics),
     ("Engine", true, engine),
     ("Matrix", true, matrix),
     ("Durability", true, durability),
@@ -116,9 +120,10 @@ fn server(host: &Facts<'_>, text: &mut String) {
 }
 
 fn clients(host: &Facts<'_>, text: &mut String) {
-    let all = host.clients.all();
+    let connected = host.clients.all();
+    let blocked = connected.iter().filter(|client| client.is_paused.load(Ordering::Relaxed));
     let largest = |of: fn(&crate::clients::ClientInfo) -> usize| {
-        all.iter().map(|client| of(client)).max().unwrap_or(0)
+        connected.iter().map(|client| of(client)).max().unwrap_or(0)
     };
     line(text, "connected_clients", host.clients.count());
     line(text, "cluster_connections", 0);
@@ -127,7 +132,7 @@ fn clients(host: &Facts<'_>, text: &mut String) {
     let output = largest(|client| client.output.load(Ordering::Relaxed));
     line(text, "client_recent_max_input_buffer", input);
     line(text, "client_recent_max_output_buffer", output);
-    line(text, "blocked_clients", 0);
+    line(text, "blocked_clients", blocked.count());
     line(text, "tracking_clients", 0);
     line(text, "clients_in_timeout_table", 0);
 }
@@ -138,7 +143,7 @@ fn memory(host: &Facts<'_>, text: &mut String) {
     line(text, "used_memory", stats.dram_bytes);
     line(text, "used_memory_rss", resident);
     line(text, "used_memory_dataset", stats.live_bytes);
-    line(text, "maxmemory", 0);
+    line(text, "maxmemory", get(&host.settings.max_memory));
     line(text, "maxmemory_policy", "noeviction");
 }
 
@@ -229,13 +234,47 @@ fn cpu(_: &Facts<'_>, text: &mut String) {
     line(text, "used_cpu_user", format!("{user:.6}"));
 }
 
+/// The counters of each command that was sent, by its name.
+fn commands(host: &Host) -> impl Iterator<Item = (&'static str, CommandTotals)> {
+    let totals = all().enumerate().map(|(number, command)| {
+        let counters = host.ports.iter().filter_map(move |it| it.counters.by_command.get(number));
+        (command.name, CommandTotals::of(counters))
+    });
+    totals.filter(|(_, totals)| !totals.is_empty())
+}
+
 fn command_statistics(host: &Facts<'_>, text: &mut String) {
-    for (index, command) in COMMANDS.iter().enumerate() {
-        let calls = host.sum(|counters| counters.calls[index].get());
-        let failed = host.sum(|counters| counters.failures[index].get());
-        if calls + failed > 0 {
-            let name = format!("cmdstat_{}", command.name);
-            line(text, &name, format!("calls={calls},failed_calls={failed}"));
+    for (name, totals) in commands(host) {
+        let (micros, CommandTotals { calls, failed, rejected, .. }) = (totals.micros(), totals);
+        let mean = micros as f64 / calls.max(1) as f64;
+        let figures = format!("calls={calls},usec={micros},usec_per_call={mean:.2}");
+        let failures = format!("rejected_calls={rejected},failed_calls={failed}");
+        line(text, &format!("cmdstat_{name}"), format!("{figures},{failures}"));
+    }
+}
+
+fn error_statistics(host: &Facts<'_>, text: &mut String) {
+    let mut by_code = BTreeMap::new();
+    for port in &host.ports {
+        for (code, count) in port.counters.errors_by_code.lock().iter() {
+            *by_code.entry(code.clone()).or_insert(0) += count;
+        }
+    }
+    for (code, count) in by_code {
+        line(text, &format!("errorstat_{code}"), format!("count={count}"));
+    }
+}
+
+fn latency_statistics(host: &Facts<'_>, text: &mut String) {
+    let percentiles = host.settings.latency_percentiles.lock().clone();
+    for (name, totals) in commands(host) {
+        let found = percentiles.iter().filter_map(|percent| {
+            let nanos = totals.percentile(*percent)?;
+            Some(format!("p{percent}={}.{:03}", nanos / 1000, nanos % 1000))
+        });
+        let found: Vec<String> = found.collect();
+        if !found.is_empty() {
+            line(text, &format!("latency_percentiles_usec_{name}"), found.join(","));
         }
     }
 }

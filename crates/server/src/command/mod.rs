@@ -4,6 +4,7 @@
 //! buffer. It writes its answer there, or returns a [`Failure`], in which case whatever it had
 //! written is taken back and the error is the answer.
 
+mod account;
 mod client;
 mod client_kill;
 mod cluster;
@@ -15,19 +16,25 @@ mod deletion;
 mod dispatch;
 mod durability;
 mod expire;
+mod function;
 mod info;
 mod key;
 mod keyspace;
 mod long_double;
 mod many;
 mod matrix;
+mod memory;
+mod monitor;
 mod object;
 mod once;
+mod pause;
 mod range;
 mod route;
 mod scan;
+mod secret;
 mod server;
 mod set;
+mod slow_log;
 mod specification;
 mod store;
 mod string;
@@ -36,7 +43,8 @@ mod transaction;
 
 use cluster::key_slot;
 pub(crate) use dispatch::{Turn, run};
-pub(crate) use table::COMMANDS;
+pub(crate) use monitor::stop as stop_monitor;
+pub(crate) use table::NUMBERS;
 pub(crate) use transaction::forget_watches;
 
 use crate::continuation::{Continuation, Pieces};
@@ -138,8 +146,22 @@ pub(crate) struct Call<'a, 's> {
 }
 
 impl<'a> Call<'a, '_> {
-    /// Runs another command within this one, its answer behind what was answered so far.
+    /// Runs another command within this one, its answer behind what was answered so far; its error is an answer, too.
     fn run(&mut self, command: &'static table::Command, words: Words<'_>) -> Answer {
+        let answer = self.run_part(command, words);
+        if let Err(failure) = &answer
+            && let Some(port) = self.host.ports.get(self.member)
+        {
+            port.counters.count_error(&failure.text());
+        }
+        answer
+    }
+
+    /// The same, of a command whose error is this one's.
+    fn run_part(&mut self, command: &'static table::Command, words: Words<'_>) -> Answer {
+        let number = table::number_of(command).unwrap_or_default();
+        let watch = &mut self.session.stopwatch;
+        let began = account::begin(self.host, self.member, watch, number);
         let mut inner = Call {
             words,
             name: command.name,
@@ -152,7 +174,11 @@ impl<'a> Call<'a, '_> {
             may_slice: false,
             output_max: self.output_max,
         };
-        (command.run)(&mut inner)
+        let answer = (command.run)(&mut inner);
+        let took = began.end(&mut self.session.stopwatch);
+        let done = account::Done { command, number, words, took, has_failed: answer.is_err() };
+        account::keep(self.host, self.member, &self.session.info, &done);
+        answer
     }
 
     /// True if the command is to go on in a later turn, before its next step.

@@ -1,15 +1,11 @@
 //! How a record would be kept in Redis.
 //!
 //! Everything here is one log record. What `OBJECT` says is what the same value would be in Redis
-//! after a plain `SET`; times of access are not recorded, so nothing is ever called idle.
+//! after a plain `SET`. Neither how often a key is read is recorded nor when: that would be a write in every read. Redis
+//! records one of the two and refuses to tell the other; here both are refused.
 
 use super::{Answer, Call};
 use crate::resp::number::parse_i64;
-
-/// `OBJECT` alone.
-pub(super) fn part_missing(call: &mut Call<'_, '_>) -> Answer {
-    Err(call.unknown_subcommand())
-}
 
 /// `OBJECT ENCODING key`
 pub(super) fn encoding(call: &mut Call<'_, '_>) -> Answer {
@@ -34,32 +30,32 @@ pub(super) fn encoding(call: &mut Call<'_, '_>) -> Answer {
 
 /// `OBJECT REFCOUNT key`
 pub(super) fn reference_count(call: &mut Call<'_, '_>) -> Answer {
-    answer_if_there(call, 1)
+    if call.store.contains(call.word(2))? {
+        call.reply.int(1);
+    } else {
+        call.reply.null();
+    }
+    Ok(())
 }
 
 /// `OBJECT IDLETIME key`
 pub(super) fn idle_time(call: &mut Call<'_, '_>) -> Answer {
-    answer_if_there(call, 0)
+    refuse_if_there(call, "ERR Idle time not tracked: times of access are not recorded.")
 }
 
 /// `OBJECT FREQ key`
 pub(super) fn frequency(call: &mut Call<'_, '_>) -> Answer {
-    if !call.store.contains(call.word(2))? {
-        call.reply.null();
-        return Ok(());
-    }
-    Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
-         that when switching between policies at runtime LRU and LFU data will take some time to \
-         adjust."
-        .into())
+    const TEXT: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. \
+        Please note that when switching between policies at runtime LRU and LFU data will take \
+        some time to adjust.";
+    refuse_if_there(call, TEXT)
 }
 
-fn answer_if_there(call: &mut Call<'_, '_>, answer: i64) -> Answer {
+fn refuse_if_there(call: &mut Call<'_, '_>, text: &'static str) -> Answer {
     if call.store.contains(call.word(2))? {
-        call.reply.int(answer);
-    } else {
-        call.reply.null();
+        return Err(text.into());
     }
+    call.reply.null();
     Ok(())
 }
 
@@ -72,11 +68,9 @@ pub(super) fn help(call: &mut Call<'_, '_>) -> Answer {
             "    Return the kind of internal representation used in order to store the value",
             "    associated with a <key>.",
             "FREQ <key>",
-            "    Return the access frequency index of the <key>. The returned integer is",
-            "    proportional to the logarithm of the recent access frequency of the key.",
+            "    Refused: accesses are not counted.",
             "IDLETIME <key>",
-            "    Return the idle time of the <key>, that is the approximated number of",
-            "    seconds elapsed since the last access to the key.",
+            "    Refused: times of access are not recorded.",
             "REFCOUNT <key>",
             "    Return the number of references of the value associated with the specified",
             "    <key>.",

@@ -86,7 +86,7 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
         }
     }
     let start = call.reply.out.len();
-    call.run(command, words)?;
+    call.run_part(command, words)?;
     let answer = call.reply.out.get(start..).unwrap_or_default().to_vec();
     if answer.len() > ANSWER_MAX {
         return Err("ERR the answer is too long to be remembered: nothing was done".into());

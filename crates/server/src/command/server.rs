@@ -40,7 +40,7 @@ pub(super) fn shutdown(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `DEBUG SLEEP seconds`: nobody is served meanwhile
+/// `DEBUG SLEEP seconds`, in which nobody is served; `DEBUG SET-ACTIVE-EXPIRE 0|1`
 pub(super) fn debug(call: &mut Call<'_, '_>) -> Answer {
     const LONGEST: f64 = 3600.0;
     match call.word(1) {
@@ -51,8 +51,18 @@ pub(super) fn debug(call: &mut Call<'_, '_>) -> Answer {
             call.reply.ok();
             Ok(())
         }
+        // A record that has expired is never seen, whether its bytes have been reclaimed or not.
+        word if is(word, "SET-ACTIVE-EXPIRE") && call.words.len() == 3 => {
+            call.reply.ok();
+            Ok(())
+        }
         word if is(word, "HELP") && call.words.len() == 2 => {
-            let lines = ["SLEEP <seconds>", "    Stop the server for <seconds>. Decimals allowed."];
+            let lines = [
+                "SET-ACTIVE-EXPIRE <0|1>",
+                "    Accepted; what has expired is never seen.",
+                "SLEEP <seconds>",
+                "    Stop the server for <seconds>. Decimals allowed.",
+            ];
             call.reply.help("DEBUG", &lines);
             Ok(())
         }

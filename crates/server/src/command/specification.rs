@@ -44,6 +44,75 @@ pub(super) fn find(name: &[u8]) -> Option<Specification> {
     BY_NAME.get(name).copied()
 }
 
+/// True if the command of this name has this flag, in lower case.
+pub(super) fn has_flag(name: &str, flag: &str) -> bool {
+    let flags = find(name.as_bytes()).and_then(|found| element(found.info, 2));
+    flags.is_some_and(|flags| statuses(flags).any(|status| status == flag.as_bytes()))
+}
+
+/// What a command does with keys: where they are, and the flags for that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct KeyFlags {
+    /// The first of these keys, and how far it is from there to the last (negative: from the end).
+    pub first: usize,
+    pub last: i64,
+    pub flags: Vec<&'static [u8]>,
+}
+
+/// What the command of this name does with keys.
+pub(super) fn key_flags(name: &str) -> Vec<KeyFlags> {
+    let keys = find(name.as_bytes()).and_then(|found| element(found.info, 8));
+    let Some(keys) = keys else { return Vec::new() };
+    (0..).map_while(|index| element(keys, index)).filter_map(key_flags_of).collect()
+}
+
+fn key_flags_of(keys: &'static [u8]) -> Option<KeyFlags> {
+    let begin = field(field(keys, "begin_search")?, "spec")?;
+    let find = field(field(keys, "find_keys")?, "spec")?;
+    Some(KeyFlags {
+        first: usize::try_from(integer(field(begin, "index")?)?).ok()?,
+        last: integer(field(find, "lastkey")?)?,
+        flags: statuses(field(keys, "flags")?).collect(),
+    })
+}
+
+/// An element of an aggregate.
+fn element(aggregate: &'static [u8], index: usize) -> Option<&'static [u8]> {
+    let (header, mut rest) = split_header(aggregate)?;
+    if index >= parts(header)? {
+        return None;
+    }
+    for _ in 0..index {
+        rest = split_value(rest)?.1;
+    }
+    split_value(rest).map(|(value, _)| value)
+}
+
+/// The value of this name in a map.
+fn field(map: &'static [u8], name: &str) -> Option<&'static [u8]> {
+    let named = |index: &usize| element(map, *index).and_then(text) == Some(name.as_bytes());
+    let index = (0..parts(split_header(map)?.0)?).step_by(2).find(named)?;
+    element(map, index + 1)
+}
+
+/// A string of either kind.
+fn text(value: &'static [u8]) -> Option<&'static [u8]> {
+    let (header, rest) = split_header(value)?;
+    match header.first()? {
+        b'$' => rest.get(..length(header)?),
+        _ => header.get(1..),
+    }
+}
+
+fn integer(value: &'static [u8]) -> Option<i64> {
+    parse_i64(split_header(value)?.0.get(1..)?)
+}
+
+/// The strings of an aggregate.
+fn statuses(aggregate: &'static [u8]) -> impl Iterator<Item = &'static [u8]> {
+    (0..).map_while(move |index| element(aggregate, index)).filter_map(text)
+}
+
 /// Splits a header line from what follows it.
 fn split_header(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = data.iter().position(|byte| *byte == b'\r')?;
@@ -131,6 +200,20 @@ mod tests {
     fn the_table_says_what_was_recorded() {
         let listed = COMMANDS.iter().filter(|command| super::super::commands::is_listed(command));
         listed.for_each(check);
+    }
+
+    #[test]
+    fn flags_are_those_that_were_recorded() {
+        assert!(has_flag("exec", "skip_slowlog") && has_flag("config|set", "admin"));
+        assert!(!has_flag("exec", "skip") && !has_flag("nonsense", "admin"));
+        let flags: Vec<&[u8]> = vec![b"OW", b"update"];
+        assert_eq!(key_flags("mset"), [KeyFlags { first: 1, last: -1, flags }]);
+        let copy = key_flags("copy");
+        assert_eq!(
+            copy.iter().map(|keys| (keys.first, keys.last)).collect::<Vec<_>>(),
+            [(1, 0), (2, 0)]
+        );
+        assert!(key_flags("ping").is_empty());
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::{
     Answer, Call, client, client_kill, cluster, commands, config, connection, counter, deletion,
-    durability, expire, info, key, keyspace, many, matrix, object, once, range, scan, server, set,
-    store, string, transaction,
+    durability, expire, function, info, key, keyspace, many, matrix, memory, monitor, object, once,
+    pause, range, scan, server, set, slow_log, store, string, transaction,
 };
 
 /// Where the keys of a command are: first, last (negative: from the end) and step; 0: nowhere.
@@ -109,15 +109,18 @@ const CLIENT: &[Command] = &[
     row("client|list", -2, 0, NONE, client::list),
     row("client|no-evict", 3, 0, NONE, client::no_evict),
     row("client|no-touch", 3, 0, NONE, client::no_touch),
+    row("client|pause", -3, 0, NONE, pause::pause),
     row("client|reply", 3, 0, NONE, client::reply),
     row("client|setinfo", 4, 0, NONE, client::set_info),
     row("client|setname", 3, 0, NONE, client::set_name),
+    row("client|unpause", 2, 0, NONE, pause::unpause),
 ];
 
 const COMMAND: &[Command] = &[
     row("command|count", 2, 0, NONE, commands::count),
     row("command|docs", -2, 0, NONE, commands::docs),
     row("command|getkeys", -4, 0, NONE, commands::get_keys),
+    row("command|getkeysandflags", -4, 0, NONE, commands::get_keys_and_flags),
     row("command|help", 2, 0, NONE, commands::help),
     row("command|info", -2, 0, NONE, commands::info),
     row("command|list", -2, 0, NONE, commands::list),
@@ -131,6 +134,24 @@ const CONFIG: &[Command] = &[
     row("config|set", -4, 0, NONE, config::set),
 ];
 
+const FUNCTION: &[Command] = &[
+    row("function|flush", -2, 0, NONE, function::flush),
+    row("function|help", 2, 0, NONE, function::help),
+    row("function|list", -2, 0, NONE, function::list),
+];
+
+const MEMORY: &[Command] = &[
+    row("memory|help", 2, 0, NONE, memory::help),
+    row("memory|usage", -3, 0, OBJECT_KEY, memory::usage),
+];
+
+const SLOWLOG: &[Command] = &[
+    row("slowlog|get", -2, 0, NONE, slow_log::get),
+    row("slowlog|help", 2, 0, NONE, slow_log::help),
+    row("slowlog|len", 2, 0, NONE, slow_log::len),
+    row("slowlog|reset", 2, 0, NONE, slow_log::reset),
+];
+
 const OBJECT_KEY: Keys = keys(2, 2, 1);
 const OBJECT: &[Command] = &[
     row("object|encoding", 3, 0, OBJECT_KEY, object::encoding),
@@ -140,15 +161,15 @@ const OBJECT: &[Command] = &[
     row("object|refcount", 3, 0, OBJECT_KEY, object::reference_count),
 ];
 
-const ROWS: [Command; 80] = [
+const ROWS: [Command; 84] = [
     row("append", 3, WRITE, ONE, string::append),
     row("auth", -2, NO_AUTH, NONE, connection::auth),
     row("bgrewriteaof", 1, 0, NONE, durability::rewrite_log),
     row("bgsave", -1, 0, NONE, durability::background_save),
-    whole("client", -2, client::part_missing, CLIENT),
+    whole("client", -2, part_missing, CLIENT),
     row("cluster", -2, NO_MULTI, NONE, cluster::cluster),
     whole("command", -1, commands::all, COMMAND),
-    whole("config", -2, config::part_missing, CONFIG),
+    whole("config", -2, part_missing, CONFIG),
     row("copy", -3, WRITE | ALONE, TWO, key::copy),
     row("dbsize", 1, COUNTED, NONE, keyspace::count),
     row("debug", -2, ALONE, NONE, server::debug),
@@ -164,6 +185,7 @@ const ROWS: [Command; 80] = [
     row("expiretime", 2, 0, ONE, expire::when_second),
     row("flushall", -1, WRITE | ALONE, NONE, keyspace::flush),
     row("flushdb", -1, WRITE | ALONE, NONE, keyspace::flush),
+    whole("function", -2, part_missing, FUNCTION),
     row("get", 2, 0, ONE, string::get),
     row("getdel", 2, WRITE, ONE, string::get_delete),
     row("getex", -2, WRITE, ONE, set::get_expire),
@@ -178,11 +200,13 @@ const ROWS: [Command; 80] = [
     row("keys", 2, RECORDS, NONE, scan::keys),
     row("lastsave", 1, 0, NONE, durability::last_save),
     row("matrix", -2, NO_MULTI, NONE, matrix::matrix),
+    whole("memory", -2, part_missing, MEMORY),
     row("mget", -2, 0, ALL, many::get),
+    row("monitor", 1, NO_MULTI, NONE, monitor::monitor),
     row("mset", -3, WRITE, PAIRS, many::set),
     row("msetnx", -3, WRITE | ALONE, PAIRS, many::set_if_absent),
     row("multi", 1, AT_ONCE | RECORDS, NONE, transaction::multi),
-    whole("object", -2, object::part_missing, OBJECT),
+    whole("object", -2, part_missing, OBJECT),
     row("once", -4, WRITE | ALONE | NO_MULTI, NONE, once::once),
     row("persist", 2, WRITE, ONE, expire::persist),
     row("pexpire", -3, WRITE, ONE, expire::in_millis),
@@ -209,6 +233,7 @@ const ROWS: [Command; 80] = [
     row("setnx", 3, WRITE, ONE, set::set_if_absent),
     row("setrange", 4, WRITE, ONE, string::set_range),
     row("shutdown", -1, NO_MULTI, NONE, server::shutdown),
+    whole("slowlog", -2, part_missing, SLOWLOG),
     row("store", -2, NO_MULTI, NONE, store::store),
     row("strlen", 2, 0, ONE, string::length),
     row("substr", 4, 0, ONE, string::get_range),
@@ -226,22 +251,60 @@ const ROWS: [Command; 80] = [
 /// All commands.
 pub(crate) static COMMANDS: [Command; ROWS.len()] = ROWS;
 
-/// Bits of a command's number below those of its part's.
-const PART_SHIFT: u32 = 16;
+/// A container without one of its parts.
+fn part_missing(call: &mut Call<'_, '_>) -> Answer {
+    Err(call.unknown_subcommand())
+}
+
+/// How many numbers there are: one for each command and each part of one.
+pub(crate) const NUMBERS: usize = numbers_before(ROWS.len());
+
+/// The number of each command of the table; those of its parts follow.
+static NUMBER_OF: [usize; ROWS.len()] = {
+    let mut numbers = [0; ROWS.len()];
+    let mut index = 0;
+    while index < numbers.len() {
+        numbers[index] = numbers_before(index);
+        index += 1;
+    }
+    numbers
+};
+
+const fn numbers_before(end: usize) -> usize {
+    let (mut count, mut index) = (0, 0);
+    while index < end {
+        count += 1 + ROWS[index].parts.len();
+        index += 1;
+    }
+    count
+}
 
 /// A number by which a command of the table, or a part of it, can be named later.
 pub(crate) fn number(index: usize, command: &'static Command) -> usize {
     let parts = COMMANDS[index].parts;
     let part = parts.iter().position(|part| std::ptr::eq(part, command));
-    part.map_or(0, |part| part + 1) << PART_SHIFT | index
+    NUMBER_OF[index] + part.map_or(0, |part| part + 1)
+}
+
+/// The same, of a command of which the index is not known.
+pub(crate) fn number_of(command: &'static Command) -> Option<usize> {
+    let whole = command.name.split('|').next().unwrap_or_default();
+    find(whole.as_bytes()).map(|index| number(index, command))
+}
+
+/// Every command and every part of one, in the order of their numbers.
+pub(crate) fn all() -> impl Iterator<Item = &'static Command> + Clone {
+    COMMANDS.iter().flat_map(|command| std::iter::once(command).chain(command.parts))
 }
 
 /// The name of the command with this number; none before the first.
 pub(crate) fn name_of(number: usize) -> Option<&'static str> {
-    let command = COMMANDS.get(number & ((1 << PART_SHIFT) - 1))?;
-    let part = (number >> PART_SHIFT).checked_sub(1);
-    let part = part.and_then(|part| command.parts.get(part));
-    Some(part.unwrap_or(command).name)
+    let index = NUMBER_OF.partition_point(|first| *first <= number).checked_sub(1)?;
+    let command = COMMANDS.get(index)?;
+    match number - NUMBER_OF[index] {
+        0 => Some(command.name),
+        part => command.parts.get(part - 1).map(|part| part.name),
+    }
 }
 
 /// Twice as many places as commands, and a power of two.
@@ -307,6 +370,16 @@ mod tests {
         for absent in [&b""[..], b"ge", b"gett", b"HOST\x1a", b"\xff", b"setset", &[b'a'; 100]] {
             assert_eq!(find(absent), None);
         }
+    }
+
+    #[test]
+    fn every_number_has_its_name() {
+        assert_eq!(all().count(), NUMBERS);
+        for (number, command) in all().enumerate() {
+            assert_eq!(number_of(command), Some(number));
+            assert_eq!(name_of(number), Some(command.name));
+        }
+        assert_eq!((name_of(NUMBERS), name_of(usize::MAX)), (None, None));
     }
 
     #[test]

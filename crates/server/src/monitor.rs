@@ -1,0 +1,127 @@
+//! `MONITOR`: clients that are told of every command.
+//!
+//! Where there is no such client that costs a command one look at a word that nobody writes. Else the command is
+//! written as a line and sent to the loop of each of them, which puts it behind what that client was answered: so
+//! lines of one loop come in the order of its commands. A client that does not take its lines is dropped once
+//! `client-output-pause` bytes wait for it.
+
+use crate::event_loop::EventLoop;
+use crate::host::{Host, Message};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The clients that watch.
+#[derive(Debug, Default)]
+pub(crate) struct Monitors {
+    count: AtomicUsize,
+    all: Mutex<Vec<Monitor>>,
+}
+
+/// One of them: its loop, its place there, its id.
+#[derive(Debug, Clone, Copy)]
+struct Monitor {
+    member: usize,
+    key: usize,
+    id: u64,
+}
+
+impl Monitors {
+    /// A client begins to watch.
+    pub(crate) fn add(&self, member: usize, key: usize, id: u64) {
+        let mut all = self.all.lock();
+        all.push(Monitor { member, key, id });
+        self.count.store(all.len(), Ordering::Release);
+    }
+
+    /// A client ends it.
+    pub(crate) fn remove(&self, id: u64) {
+        let mut all = self.all.lock();
+        all.retain(|monitor| monitor.id != id);
+        self.count.store(all.len(), Ordering::Release);
+    }
+
+    /// True if there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Tells those who watch of a command from `address`.
+pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &'a [u8]>) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, micros) = (since.as_secs(), since.subsec_micros());
+    let mut line = format!("+{seconds}.{micros:06} [0 {address}]").into_bytes();
+    for word in words {
+        line.push(b' ');
+        quote(word, &mut line);
+    }
+    line.extend_from_slice(b"\r\n");
+    let line: Arc<[u8]> = line.into();
+    for monitor in host.monitors.all.lock().iter() {
+        if let Some(port) = host.ports.get(monitor.member) {
+            port.send(Message::Push(monitor.key, monitor.id, line.clone()));
+        }
+    }
+}
+
+/// Appends `word` in quotes, with what cannot be printed as escapes.
+fn quote(word: &[u8], line: &mut Vec<u8>) {
+    line.push(b'"');
+    for byte in word {
+        match byte {
+            b'\\' | b'"' => line.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            b'\t' => line.extend_from_slice(b"\\t"),
+            7 => line.extend_from_slice(b"\\a"),
+            8 => line.extend_from_slice(b"\\b"),
+            b' '..=b'~' => line.push(*byte),
+            _ => line.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+        }
+    }
+    line.push(b'"');
+}
+
+impl EventLoop {
+    /// Puts a line behind what the client at `key` was answered, if it still watches.
+    pub(crate) fn push_line(&mut self, key: usize, id: u64, line: &[u8]) {
+        let bound = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let session = &connection.session;
+        if session.info.id != id || !session.is_monitor || connection.is_closing() {
+            return;
+        }
+        if connection.output.len() as u64 >= bound {
+            return self.drop_connection(key);
+        }
+        connection.output.buffer().extend_from_slice(line);
+        self.touch(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_as_redis_does() {
+        let mut line = Vec::new();
+        quote(b"a \"b\"\\\r\n\t\x07\x08\0\xff~", &mut line);
+        assert_eq!(line, br#""a \"b\"\\\r\n\t\a\b\x00\xff~""#);
+    }
+
+    #[test]
+    fn those_who_watch_are_counted() {
+        let monitors = Monitors::default();
+        assert!(monitors.is_empty());
+        monitors.add(0, 1, 7);
+        monitors.add(1, 1, 8);
+        monitors.remove(7);
+        monitors.remove(7);
+        assert!(!monitors.is_empty());
+        monitors.remove(8);
+        assert!(monitors.is_empty());
+    }
+}

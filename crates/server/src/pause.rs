@@ -1,0 +1,74 @@
+//! `CLIENT PAUSE`: for a while commands wait, all of them or those that write.
+//!
+//! Where nothing is paused that costs a command one look at a word that nobody writes. A command that has to wait
+//! is postponed, as one is for which the engine is not ready: its loop comes back to it.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Which commands wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Paused {
+    /// Those that write.
+    Writes,
+    /// All.
+    All,
+}
+
+/// The pause, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    /// There may be one; saves the lock where there is none.
+    is_set: AtomicBool,
+    until: Mutex<Option<(Instant, Paused)>>,
+}
+
+impl Pause {
+    /// Begins one, or lets the one that there is take longer and hold more.
+    pub(crate) fn begin(&self, until: Instant, what: Paused) {
+        let mut now = self.until.lock();
+        let (end, held) = now.unwrap_or((until, what));
+        *now = Some((end.max(until), held.max(what)));
+        self.is_set.store(true, Ordering::Release);
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self) {
+        *self.until.lock() = None;
+        self.is_set.store(false, Ordering::Release);
+    }
+
+    /// What waits now; none if nothing does.
+    pub(crate) fn now(&self) -> Option<Paused> {
+        if !self.is_set.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut until = self.until.lock();
+        if until.is_some_and(|(end, _)| end <= Instant::now()) {
+            *until = None;
+            self.is_set.store(false, Ordering::Release);
+        }
+        until.map(|(_, what)| what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_second_pause_only_adds() {
+        let pause = Pause::default();
+        assert_eq!(pause.now(), None);
+        let hour = Instant::now() + Duration::from_secs(3600);
+        pause.begin(hour, Paused::All);
+        pause.begin(Instant::now(), Paused::Writes);
+        assert_eq!(pause.now(), Some(Paused::All));
+        pause.end();
+        assert_eq!(pause.now(), None);
+        pause.begin(Instant::now(), Paused::All);
+        assert_eq!(pause.now(), None, "its time has passed");
+    }
+}

@@ -1,0 +1,104 @@
+//! `docs/redis-commands.md` says which commands there are: those of `COMMAND LIST`, each once. What it says is not there
+//! is all the rest of the installed Redis.
+
+mod wire;
+
+use coreplane_conformance::model::ModelEngine;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use wire::redis::Redis;
+use wire::{Running, Wire, config};
+
+const PAGE: &str = include_str!("../../../docs/redis-commands.md");
+
+/// What begins a paragraph of commands that are there.
+const THERE: [&str; 3] = ["There: ", "Redis 7.2: ", "Coreplane: "];
+const NOT_THERE: &str = "Not there: ";
+
+/// A family: what is there, and what is not.
+#[derive(Debug, Default)]
+struct Family {
+    there: Vec<String>,
+    not_there: Vec<String>,
+}
+
+/// By their headings, in lower case.
+fn families() -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let sections = PAGE.split("\n## ").skip(1);
+    for section in sections {
+        let (title, text) = section.split_once('\n').expect("a heading");
+        let family = families.entry(title.to_lowercase()).or_default();
+        for paragraph in text.split("\n\n").map(str::trim_start) {
+            if let Some(names) = paragraph.strip_prefix(NOT_THERE) {
+                family.not_there.extend(commands(names));
+            } else if let Some(names) = THERE.iter().find_map(|it| paragraph.strip_prefix(it)) {
+                family.there.extend(commands(names));
+            }
+        }
+    }
+    families
+}
+
+/// `CLIENT LIST` in backquotes is `client|list`.
+fn commands(paragraph: &str) -> impl Iterator<Item = String> {
+    paragraph.split('`').skip(1).step_by(2).map(|name| name.to_lowercase().replace(' ', "|"))
+}
+
+/// The elements of the answer of `COMMAND LIST`.
+fn listed(wire: &mut Wire) -> BTreeSet<String> {
+    let reply = wire.ask(&[b"COMMAND", b"LIST"]);
+    let text = String::from_utf8(reply).expect("names");
+    text.split("\r\n").skip(2).step_by(2).map(str::to_owned).collect()
+}
+
+fn ours() -> BTreeSet<String> {
+    let server = Running::start(config(), Arc::new(ModelEngine::new()));
+    listed(&mut server.connect())
+}
+
+#[test]
+fn the_page_has_the_commands_of_the_table_each_once() {
+    let mut told: Vec<String> = families().into_values().flat_map(|it| it.there).collect();
+    told.sort();
+    let table: Vec<String> = ours().into_iter().collect();
+    assert!(table.len() > 80, "{table:?}");
+    assert_eq!(told, table);
+}
+
+#[test]
+fn the_page_counts_what_it_has() {
+    let families = families();
+    let mut rows = 0;
+    for row in PAGE.lines().filter_map(|line| line.strip_prefix("| ")).skip(1) {
+        let (title, counts) = row.split_once(" | ").expect("two columns");
+        let family = &families[&title.to_lowercase()];
+        let whole = |names: &[String]| names.iter().filter(|name| !name.contains('|')).count();
+        let (there, not_there) = (whole(&family.there), whole(&family.not_there));
+        assert_eq!(counts, format!("{there} of {} |", there + not_there), "{title}");
+        rows += 1;
+    }
+    assert_eq!(rows + 1, families.len(), "all but those that Redis 7.0 does not have");
+}
+
+#[test]
+fn what_is_not_there_is_the_rest_of_redis() {
+    let Some(redis) = Redis::start("docs/redis-commands.md beside redis-server's commands") else {
+        return;
+    };
+    let told = families().into_values().flat_map(|it| it.not_there);
+    let told: BTreeSet<String> = told.collect();
+    let ours = ours();
+    let mut expected = BTreeSet::new();
+    for name in listed(&mut Wire::unix(&redis.socket())).difference(&ours) {
+        let whole = name.split('|').next().unwrap_or(name);
+        // A command of which nothing is there is told as a whole, and ours may be one row for all parts of theirs.
+        let has_parts = ours.iter().any(|other| other.starts_with(&format!("{whole}|")));
+        if !ours.contains(whole) {
+            expected.insert(whole.to_owned());
+        } else if has_parts {
+            expected.insert(name.clone());
+        }
+    }
+    assert_eq!(told, expected);
+}

@@ -1,0 +1,271 @@
+//! What the server tells of its commands and clients: statistics, the slow log, `MONITOR`, and clients that pause others.
+
+mod wire;
+
+use coreplane_conformance::model::ModelEngine;
+use std::sync::Arc;
+use wire::{Running, Wire, config, shown};
+
+fn start() -> Running {
+    Running::start(config(), Arc::new(ModelEngine::new()))
+}
+
+/// The line of `INFO section` that begins with `name` and a colon, without these.
+fn fact(wire: &mut Wire, section: &str, name: &str) -> Option<String> {
+    let text = wire.say(&format!("INFO {section}"));
+    let mut lines = text.split("\\r\\n");
+    lines.find_map(|line| line.strip_prefix(&format!("{name}:")).map(str::to_owned))
+}
+
+#[test]
+fn commands_are_counted_as_run_as_failed_and_as_rejected() {
+    let server = start();
+    let mut wire = server.connect();
+    for line in ["SET k a", "SET k b", "INCR k", "SET k", "NONSENSE", "CONFIG GET timeout"] {
+        wire.say(line);
+    }
+    for line in ["MULTI", "INCR k", "GET k", "EXEC", "EXEC"] {
+        wire.say(line);
+    }
+    for (name, begin, end) in [
+        ("cmdstat_set", "calls=2,usec=", ",rejected_calls=1,failed_calls=0"),
+        ("cmdstat_incr", "calls=2,usec=", ",rejected_calls=0,failed_calls=2"),
+        ("cmdstat_get", "calls=1,usec=", ",rejected_calls=0,failed_calls=0"),
+        ("cmdstat_exec", "calls=2,usec=", ",rejected_calls=0,failed_calls=1"),
+        ("cmdstat_config|get", "calls=1,usec=", ",rejected_calls=0,failed_calls=0"),
+        ("errorstat_ERR", "count=5", ""),
+        ("latency_percentiles_usec_set", "p50=", ""),
+    ] {
+        let found = fact(&mut wire, "commandstats errorstats latencystats", name);
+        let found = found.unwrap_or_else(|| panic!("{name}"));
+        assert!(found.starts_with(begin) && found.ends_with(end), "{name}: {found}");
+    }
+    assert_eq!(fact(&mut wire, "stats", "total_error_replies").as_deref(), Some("5"));
+    assert_eq!(wire.say("CONFIG SET latency-tracking-info-percentiles 0"), "+OK\\r\\n");
+    let tracked = fact(&mut wire, "latencystats", "latency_percentiles_usec_set");
+    assert!(tracked.is_some_and(|it| it.starts_with("p0=") && !it.contains(',')));
+    assert_eq!(wire.say("CONFIG RESETSTAT"), "+OK\\r\\n");
+    assert_eq!(fact(&mut wire, "errorstats", "errorstat_ERR"), None);
+    assert_eq!(fact(&mut wire, "commandstats", "cmdstat_set"), None);
+    // What is not tracked has no percentiles, and is counted all the same.
+    wire.say("CONFIG SET latency-tracking no");
+    wire.say("SET k v");
+    assert_eq!(fact(&mut wire, "latencystats", "latency_percentiles_usec_set"), None);
+    assert!(fact(&mut wire, "commandstats", "cmdstat_set").is_some());
+}
+
+#[test]
+fn usage_is_counted_although_not_every_command_is_timed() {
+    let server = start();
+    let mut wire = server.connect();
+    let sets = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n".repeat(5000);
+    wire.send(&sets);
+    (0..5000).for_each(|_| assert_eq!(wire.reply(), b"+OK\r\n"));
+    let found = fact(&mut wire, "commandstats", "cmdstat_set").expect("it was run");
+    let (micros, _) = found.strip_prefix("calls=5000,usec=").unwrap().split_once(',').unwrap();
+    assert!(micros.parse::<u64>().unwrap() > 0, "{found}");
+}
+
+#[test]
+fn the_slow_log_keeps_what_was_slow_without_secrets() {
+    let server = start();
+    let mut wire = server.connect();
+    assert_eq!(wire.say("CLIENT SETNAME joe"), "+OK\\r\\n");
+    assert_eq!(wire.say("DEBUG SLEEP 0.02"), "+OK\\r\\n");
+    let log = wire.say("SLOWLOG GET 1");
+    assert!(log.starts_with("*1\\r\\n*6\\r\\n:"), "{log}");
+    let words = "*3\\r\\n$5\\r\\nDEBUG\\r\\n$5\\r\\nSLEEP\\r\\n$4\\r\\n0.02\\r\\n";
+    assert!(log.contains(words) && log.ends_with("$3\\r\\njoe\\r\\n"), "{log}");
+    // Behind a row of commands that are not timed.
+    let many = b"PING\r\n".repeat(3000);
+    wire.send(&[many.as_slice(), b"PING\r\nDEBUG SLEEP 0.03\r\nPING\r\n"].concat());
+    (0..3003).for_each(|_| drop(wire.reply()));
+    assert!(wire.say("SLOWLOG GET -1").contains("0.03"));
+    // Those of a transaction, and not the transaction.
+    for line in ["SLOWLOG RESET", "MULTI", "DEBUG SLEEP 0.02", "EXEC"] {
+        wire.say(line);
+    }
+    let log = wire.say("SLOWLOG GET -1");
+    assert!(log.contains("SLEEP") && !log.contains("EXEC"), "{log}");
+
+    assert_eq!(wire.say("CONFIG SET slowlog-log-slower-than 0"), "+OK\\r\\n");
+    wire.say("SLOWLOG RESET");
+    wire.say("AUTH secret");
+    wire.say("CONFIG SET requirepass secret");
+    wire.say("HELLO 2 AUTH default secret");
+    let long = "x".repeat(130);
+    wire.say(&format!("ECHO {long}"));
+    wire.say(&format!("MGET{}", " k".repeat(40)));
+    let log = wire.say("SLOWLOG GET");
+    assert!(!log.contains("secret") && log.matches("(redacted)").count() == 4, "{log}");
+    assert!(
+        log.contains("x... (2 more bytes)") && log.contains("... (10 more arguments)"),
+        "{log}"
+    );
+    wire.say("CONFIG SET slowlog-max-len 2");
+    wire.say("PING");
+    assert_eq!(wire.say("SLOWLOG LEN"), ":2\\r\\n");
+}
+
+#[test]
+fn who_monitors_is_told_of_the_commands_of_all_loops() {
+    let server = start();
+    let mut monitors = [server.connect(), server.connect()];
+    for monitor in &mut monitors {
+        assert_eq!(monitor.say("MONITOR"), "+OK\\r\\n");
+        assert_eq!(monitor.say("MONITOR"), "+OK\\r\\n");
+    }
+    let mut clients = [server.connect(), server.connect()];
+    let [first, second] = &mut clients;
+    first.ask(&[b"SET", b"k", b"a \"b\"\r\n\x00"]);
+    second.say("AUTH secret");
+    first.say("CONFIG GET timeout");
+    for line in ["MULTI", "GET k", "EXEC"] {
+        first.say(line);
+    }
+    second.say("NONSENSE");
+    second.say("PING");
+    for monitor in &mut monitors {
+        let mut lines = Vec::new();
+        // Lines of two loops come in the order of each.
+        while lines.len() < 6 {
+            lines.push(shown(&monitor.reply()));
+        }
+        let said = |line: &String| line.split_once("] ").expect("an address").1.to_owned();
+        let mut said: Vec<String> = lines.iter().map(said).collect();
+        said.sort();
+        let mut expected = vec![
+            r#""SET" "k" "a \\"b\\"\\r\\n\\x00"\r\n"#,
+            r#""AUTH" "(redacted)"\r\n"#,
+            r#""MULTI"\r\n"#,
+            r#""GET" "k"\r\n"#,
+            r#""EXEC"\r\n"#,
+            r#""PING"\r\n"#,
+        ];
+        expected.sort_unstable();
+        assert_eq!(said, expected, "{lines:?}");
+        let is_stamped = |line: &String| line.starts_with('+') && line.contains(" [0 127.0.0.1:");
+        assert!(lines.iter().all(is_stamped), "{lines:?}");
+    }
+    assert_eq!(first.say("CLIENT LIST").matches("flags=O").count(), 2);
+    let [ended, left] = &mut monitors;
+    assert_eq!(ended.say("RESET"), "+RESET\\r\\n");
+    first.say("PING");
+    assert_eq!(ended.say("ECHO x"), "$1\\r\\nx\\r\\n");
+    assert!(shown(&left.reply()).ends_with("\"RESET\"\\r\\n"));
+    assert!(shown(&left.reply()).ends_with("\"PING\"\\r\\n"));
+}
+
+/// Waits until so many clients wait for the end of a pause.
+fn wait_until_blocked(wire: &mut Wire, count: usize) {
+    while fact(wire, "clients", "blocked_clients") != Some(count.to_string()) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_pause_holds_those_who_write_until_it_ends() {
+    let server = start();
+    let mut wires: Vec<Wire> = (0..4).map(|_| server.connect()).collect();
+    let [admin, first, second, transaction] = wires.as_mut_slice() else { panic!("four") };
+    for line in ["MULTI", "SET b 1"] {
+        transaction.say(line);
+    }
+    assert_eq!(admin.say("CLIENT PAUSE 1000000 WRITE"), "+OK\\r\\n");
+    first.send(b"SET a 1\r\nGET a\r\n");
+    second.send(b"DEL a b\r\n");
+    transaction.send(b"EXEC\r\n");
+    wait_until_blocked(admin, 3);
+    assert_eq!(admin.say("CLIENT LIST").matches("flags=b ").count(), 2);
+    assert!(admin.say("CLIENT LIST").contains("flags=bx"));
+    // Nothing was written, whoever reads is not held, and what makes no sense is said at once.
+    assert_eq!(admin.say("EXISTS a b"), ":0\\r\\n");
+    assert!(admin.say("SET a").starts_with("-ERR wrong number"));
+    for (line, answer) in [("MULTI", "+OK"), ("GET a", "+QUEUED"), ("EXEC", "*1\\r\\n$-1")] {
+        assert_eq!(admin.say(line), format!("{answer}\\r\\n"));
+    }
+    assert_eq!(admin.say("CLIENT UNPAUSE"), "+OK\\r\\n");
+    assert_eq!(first.reply(), b"+OK\r\n");
+    assert!(first.reply().starts_with(b"$"));
+    assert!(second.reply().starts_with(b":"));
+    assert_eq!(transaction.reply(), b"*1\r\n+OK\r\n");
+    wait_until_blocked(admin, 0);
+    // All of them, until the time is over; what is queued behind `UNPAUSE` waits for nobody.
+    assert_eq!(admin.say("CLIENT PAUSE 50"), "+OK\\r\\n");
+    assert_eq!(first.say("PING"), "+PONG\\r\\n");
+}
+
+#[test]
+fn memory_is_bounded_by_maxmemory() {
+    let server = start();
+    let mut wire = server.connect();
+    assert_eq!(wire.say("SET k v"), "+OK\\r\\n");
+    for line in ["MULTI", "SET k w"] {
+        wire.say(line);
+    }
+    let mut admin = server.connect();
+    assert_eq!(admin.say("CONFIG SET maxmemory 1"), "+OK\\r\\n");
+    let refused = "OOM command not allowed when used memory > 'maxmemory'.\\r\\n";
+    let aborted = format!("-EXECABORT Transaction discarded because of: {refused}");
+    assert_eq!(wire.say("EXEC"), aborted);
+    assert_eq!(wire.say("EXEC"), "-ERR EXEC without MULTI\\r\\n");
+    assert_eq!(wire.say("SET k w"), format!("-{refused}"));
+    assert_eq!(wire.say("GET k"), "$1\\r\\nv\\r\\n");
+    assert_eq!(fact(&mut admin, "errorstats", "errorstat_OOM").as_deref(), Some("count=1"));
+    // What frees memory is not refused, and there is room again.
+    assert_eq!(wire.say("DEL k"), ":1\\r\\n");
+    assert_eq!(admin.say("CONFIG SET maxmemory 100mb"), "+OK\\r\\n");
+    assert_eq!(fact(&mut admin, "memory", "maxmemory").as_deref(), Some("104857600"));
+    assert_eq!(wire.say("SET k w"), "+OK\\r\\n");
+}
+
+#[test]
+fn clients_are_listed_with_their_memory() {
+    let server = start();
+    let mut wire = server.connect();
+    let mut other = server.connect();
+    let list = wire.say("CLIENT LIST");
+    assert!(list.contains(" qbuf=26 ") && list.contains(" argv-mem=10 "), "{list}");
+    assert!(wire.say("CLIENT INFO").contains(" qbuf=26 "));
+    let number = |line: &str, name: &str| -> usize {
+        let after = line.split_once(&format!(" {name}=")).expect("the field").1;
+        after.split(' ').next().unwrap().parse().unwrap()
+    };
+    other.say("MULTI");
+    other.say(&format!("SET k {}", "x".repeat(1000)));
+    let id = other.say("CLIENT ID");
+    assert_eq!(id, "+QUEUED\\r\\n");
+    let list = wire.say("CLIENT LIST");
+    let queued = list.split("\\n").find(|line| line.contains("multi=2")).expect("it is listed");
+    assert!(number(queued, "multi-mem") > 1000, "{queued}");
+    // A command that has come in part.
+    other.send(b"*2\r\n$4\r\nECHO\r\n$2000\r\n");
+    other.send(&[b'x'; 1000]);
+    let part = loop {
+        let list = wire.say("CLIENT LIST");
+        let line = list.split("\\n").find(|line| line.contains("multi=2")).expect("it is listed");
+        if number(line, "qbuf") > 1000 {
+            break line.to_owned();
+        }
+    };
+    assert!(
+        number(&part, "tot-mem") > number(&part, "qbuf") + number(&part, "multi-mem"),
+        "{part}"
+    );
+}
+
+#[test]
+fn what_is_not_known_of_a_key_is_said() {
+    let server = start();
+    let mut wire = server.connect();
+    wire.say("SET k v");
+    let refused = "-ERR Idle time not tracked: times of access are not recorded.\\r\\n";
+    assert_eq!(wire.say("OBJECT IDLETIME k"), refused);
+    let number = |text: String| text.trim_matches(|it: char| !it.is_ascii_digit()).parse::<u64>();
+    let small = number(wire.say("MEMORY USAGE k")).unwrap();
+    wire.say(&format!("SET k {}", "x".repeat(1000)));
+    let large = number(wire.say("MEMORY USAGE k SAMPLES 5")).unwrap();
+    assert!((996..1016).contains(&(large - small)), "{small} {large}");
+    wire.say("PEXPIRE k 1000000");
+    assert_eq!(number(wire.say("MEMORY USAGE k")).unwrap(), large + 8);
+}
