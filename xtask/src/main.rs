@@ -9,6 +9,7 @@ mod fuzz;
 mod measure;
 mod mutants;
 mod nightly;
+mod redis_suite;
 mod sanitize;
 mod suite;
 mod tally;
@@ -46,8 +47,9 @@ cargo xtask COMMAND
   measure engines|figures|restart|server
                                         what it costs and how fast it is, beside floors and peers;
                                         `measure help` has the options
-  nightly [--fuzz-seconds N] [STAGE…]   all of it, at full scale, and fuzzing and peers; or some of
-                                        its stages: check tests histories mutants thread address vm peers fuzz
+  nightly [--fuzz-seconds N] [STAGE…]   all of it, at full scale, and Redis's own tests, fuzzing and peers; or
+                                        some of its stages: check tests redis histories mutants thread address
+                                        vm peers fuzz
 ";
 
 fn main() -> ExitCode {

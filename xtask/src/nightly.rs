@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clients::{Toolchains, clients};
 use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, fuzz, mutants, suite};
+use crate::{Outcome, cargo, check, fuzz, mutants, redis_suite, suite};
 use coreplane_vm::programs::{apt_install, have, quiet};
 
 /// Tests look here for how much they may do: unset for what fits into a coffee break, `full` for
@@ -22,13 +22,14 @@ pub(crate) const SCALE: &str = "COREPLANE_TEST_SCALE";
 const FUZZING: Duration = Duration::from_secs(180);
 
 const USAGE: &str = "usage: cargo xtask nightly [--fuzz-seconds N] [STAGE…]\n\
-                     stages: check tests histories mutants thread address vm peers fuzz";
+                     stages: check tests redis histories mutants thread address vm peers fuzz";
 
 /// A part of the night.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Check,
     Tests,
+    Redis,
     Histories,
     Mutants,
     Thread,
@@ -39,9 +40,10 @@ enum Stage {
 }
 
 /// All of them, in their order: what is quick and finds most comes first.
-const STAGES: [(&str, Stage); 9] = [
+const STAGES: [(&str, Stage); 10] = [
     ("check", Stage::Check),
     ("tests", Stage::Tests),
+    ("redis", Stage::Redis),
     ("histories", Stage::Histories),
     ("mutants", Stage::Mutants),
     ("thread", Stage::Thread),
@@ -99,6 +101,7 @@ fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outco
             Ok(())
         }
         Stage::Tests => tests(root, tally),
+        Stage::Redis => redis_suite::run(root, tally),
         Stage::Mutants => mutants::run(root, &mutants::Extent::All, tally),
         Stage::Thread => sanitize::run(root, Sanitizer::Thread, &Extent::full(), tally),
         Stage::Address => sanitize::run(root, Sanitizer::Address, &Extent::full(), tally),
