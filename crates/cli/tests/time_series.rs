@@ -422,10 +422,13 @@ fn last_values_are_kept_in_the_memory_that_they_may_take() -> Outcome<()> {
     for last in written - 7..written {
         assert!(found.contains(&format!(",{last}]]")), "{last}: {found}");
     }
-    assert_eq!(figure(&served.address, "coreplane_ts_last_values")?, 7);
+    // Of the queue sets that have sealed any.
+    let known = figure(&served.address, "coreplane_ts_last_values")?;
+    assert!((1..=7).contains(&known), "{known}");
     assert!(figure(&served.address, "coreplane_ts_last_bytes")? > 0);
     assert_eq!(query(&served.address, text)?, found);
-    assert_eq!(figure(&served.address, "coreplane_ts_last_values")?, 7);
+    let known = figure(&served.address, "coreplane_ts_last_values")?;
+    assert!((1..=7).contains(&known), "{known}");
     served.terminate()?;
     // Nothing is read ahead of a query, and it may take no memory.
     let served = series.serve(&["--query-threads", "1", "--last-memory-max", "0"])?;

@@ -110,6 +110,8 @@ const ROWS: &[Row] = &[
     ("ts_segments", Gauge, "Segments of sealed chunks."),
     ("ts_sealed_points", Gauge, "Values in segments."),
     ("ts_sealed_bytes", Gauge, "Bytes of chunks."),
+    ("ts_last_values", Gauge, "Last values of sealed points that are known."),
+    ("ts_last_bytes", Gauge, "Bytes of DRAM that they take."),
     ("ts_used_bytes", Gauge, "Bytes of the pools that are in use."),
     ("ts_total_bytes", Gauge, "Bytes of the pools."),
     ("ts_flushes", Counter, "Lines flushed."),
