@@ -9,6 +9,7 @@ use std::sync::Arc;
 use wire::redis::Redis;
 use wire::{Running, Wire, config};
 
+const README: &str = include_str!("../../../README.md");
 const PAGE: &str = include_str!("../../../docs/redis-commands.md");
 
 /// What begins a paragraph of commands that are there.
@@ -79,6 +80,32 @@ fn the_page_counts_what_it_has() {
         rows += 1;
     }
     assert_eq!(rows + 1, families.len(), "all but those that Redis 7.0 does not have");
+}
+
+#[test]
+fn the_readme_counts_the_same() {
+    let rows = |text: &str| -> Vec<(String, String)> {
+        let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+        rows.filter_map(|row| row.split_once(" | "))
+            .filter(|(_, count)| *count == "none" || count.split_once(" of ").is_some())
+            .map(|(title, count)| (title.to_owned(), count.to_owned()))
+            .collect()
+    };
+    let table = README.split("| family | there |").nth(1).expect("the table of families");
+    let table = table.split("\n\n").next().unwrap_or_default();
+    let mut told = BTreeMap::new();
+    for (title, count) in rows(table) {
+        match count.as_str() {
+            "none" => told.extend(title.split(", ").map(|it| (it.to_lowercase(), None))),
+            _ => told.extend([(title.to_lowercase(), Some(count))]),
+        }
+    }
+    let is_some = |count: &String| !count.starts_with("0 of ");
+    let page = rows(PAGE).into_iter().filter(|(title, _)| title != "family");
+    let page: BTreeMap<String, Option<String>> =
+        page.map(|(title, count)| (title.to_lowercase(), Some(count).filter(is_some))).collect();
+    assert!(page.len() > 10, "{page:?}");
+    assert_eq!(told, page);
 }
 
 #[test]

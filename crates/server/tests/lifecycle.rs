@@ -102,7 +102,7 @@ fn info_holds_what_clients_look_for() {
         "loading:0",
         "role:master",
         "connected_clients:1",
-        "total_commands_processed:4",
+        "total_commands_processed:2",
         "total_error_replies:1",
         "keyspace_hits:1",
         "cluster_enabled:0",
@@ -145,7 +145,7 @@ fn the_whole_table_can_be_asked_for() {
     let all = wire.say("COMMAND");
     assert!(all.starts_with(&count.replace(':', "*")), "{count}");
     let list = wire.say("COMMAND LIST");
-    assert!(list.starts_with(&count.replace(':', "*")));
+    assert!(list.contains("client|list"), "the parts of commands, too: {list}");
     for protocol in ["HELLO 2", "HELLO 3"] {
         wire.say(protocol);
         for request in

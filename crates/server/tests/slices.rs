@@ -404,7 +404,7 @@ fn a_long_answer_waits_for_a_client_that_does_not_take_it() {
     }
     assert!(last.1 < 52 << 20, "{last:?}");
     let statistics = other.say("INFO commandstats");
-    assert!(statistics.contains("cmdstat_mget:calls=1,"), "{statistics}");
+    assert!(!statistics.contains("cmdstat_mget"), "neither has ended: {statistics}");
     for _ in 0..2 {
         assert_eq!(strings(&slow.reply()).len(), 5_000);
     }

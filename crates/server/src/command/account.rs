@@ -64,8 +64,11 @@ pub(super) fn end(session: &mut Session, began: Began) -> Option<Duration> {
 
 /// Keeps it, of loop `member` and of this client.
 pub(super) fn keep(host: &Host, member: usize, client: &ClientInfo, done: &Done<'_>) {
-    let counters = host.ports.get(member).and_then(|it| it.counters.by_command.get(done.number));
+    let counters = host.ports.get(member).map(|it| &it.counters);
     if let Some(counters) = counters {
+        counters.commands.add(1);
+    }
+    if let Some(counters) = counters.and_then(|it| it.by_command.get(done.number)) {
         counters.calls.add(1);
         if done.has_failed {
             counters.failed.add(1);

@@ -120,7 +120,6 @@ pub(crate) fn run(
         return rests && has_begun;
     }
     session.postponed_since = None;
-    turn.counters.commands.add(1);
     if let Some((number, command, began)) = ran {
         let (took, has_failed) = (account::end(session, began), answer.is_err());
         let done = Done { command, number, words, took, has_failed };
