@@ -287,9 +287,12 @@ impl Server {
         let child = command.arg(directory.join("pool")).stdout(Stdio::piped()).spawn()?;
         let mut server = Self { child, directory, port: String::new() };
         let output = server.child.stdout.take().ok_or("the server has no output")?;
-        for line in BufReader::new(output).lines() {
+        let mut lines = BufReader::new(output).lines();
+        for line in lines.by_ref() {
             if let Some((_, port)) = line?.split_once("ready on 127.0.0.1:") {
                 server.port = port.trim().to_owned();
+                // What it prints later has to go somewhere.
+                std::thread::spawn(move || lines.for_each(drop));
                 return Ok(server);
             }
         }

@@ -16,7 +16,10 @@ pub(crate) fn told(server: &mut Asked, words: &[&str]) -> Result<Value, Failure>
     let text = loop {
         match server.text(words) {
             Err(Failure { cause: Cause::Refused(Refusal { code, .. }), .. })
-                if code == "TRYAGAIN" => {}
+                if code == "TRYAGAIN" =>
+            {
+                std::thread::sleep(ASKED_EVERY);
+            }
             told => break told?,
         }
     };

@@ -68,6 +68,33 @@ fn what_is_whole_comes_back() -> Outcome<()> {
     Ok(())
 }
 
+/// A repair that is killed once the file has its length again, or that cannot be, leaves a pool that still says what it is.
+#[test]
+fn a_repair_that_is_cut_off_is_begun_anew() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = filled(&place, &["--index", "dram"], false)?;
+    let bytes = pool.bytes()?;
+    pool.put_bytes(&bytes[..LEFT])?;
+    // /dev/shm is no persistent memory: nothing is done.
+    let (code, _) = pool.ask(&["verify", "--repair", "--media", "dax"], b"")?;
+    assert!(code == 2 && pool.bytes()? == bytes[..LEFT], "{code}");
+    let mut long = bytes[..LEFT].to_vec();
+    long.resize(bytes.len(), 0);
+    pool.put_bytes(&long)?;
+    let mark = place.path("pool.cut-short");
+    std::fs::write(&mark, format!("{LEFT}\n"))?;
+    for command in [&["verify"][..], &["get", "key:1"], &["put", "a", "b"]] {
+        pool.says(2, &["verify --repair"], command)?;
+    }
+    assert!(pool.bytes()? == long, "it was changed");
+    let (code, said) = pool.ask(&["verify", "--repair"], b"")?;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("the file was cut short: 25165824 of 67108864 bytes"), "{said}");
+    assert!(!mark.exists(), "it is repaired");
+    pool.is_sound()?;
+    Ok(())
+}
+
 #[test]
 fn nobody_is_sent_in_a_circle() -> Outcome<()> {
     for engine in ["bptree", "list", "cow-tree"] {

@@ -311,7 +311,9 @@ fn what_cannot_be_replaced_is_said() {
     let refused = |place, words: &str| {
         let options = CopyOptions::default();
         match matrix.replace(&shelf, place, &options, &|_| {}) {
-            Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
+            Err(Error::Unusable(what) | Error::Occupied { what, .. }) => {
+                assert!(what.contains(words), "{what}");
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -329,7 +331,10 @@ fn what_cannot_be_replaced_is_said() {
     let options = CopyOptions::default();
     let foreign = matrix.replace(&shelf, at(0, 1), &options, &|_| {});
     assert!(
-        matches!(&foreign, Err(Error::Unusable(what)) if what.contains("another matrix")),
+        matches!(
+            &foreign,
+            Err(Error::Unusable(what) | Error::Occupied { what, .. }) if what.contains("another matrix")
+        ),
         "{foreign:?}"
     );
     assert!(other.path(at(0, 1)).exists() && shelf.path(at(0, 1)).exists(), "it was left alone");

@@ -33,9 +33,11 @@
 
 mod allocate;
 mod choose;
+mod cut_short;
 mod error;
 mod header;
 mod lock;
+mod repair;
 mod reserve;
 mod root;
 mod types;
@@ -91,6 +93,8 @@ impl Pool {
         barrier::prepare();
         let header = Static::of(options, header::random_uuid()?)?;
         let file = allocate::create_file(path)?;
+        // Of a pool that was there before.
+        cut_short::lift(path)?;
         let made = Self::create_in(path, file, header, options);
         if made.is_err() {
             // Ours alone since `create_file`. If it cannot be removed, it still is no pool.
@@ -168,10 +172,21 @@ impl Pool {
     /// [`PoolError::NoSpace`] (a sparse copy on a full file system), and those of the medium as
     /// for [`Pool::create`].
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
+        let len_left =
+            |file: &File, path: &Path| cut_short::len_left(path, allocate::file_len(file, path)?);
+        Self::open_whole(path, options, len_left)
+    }
+
+    /// Opens the pool at `path` if the bytes that `len_of` says are left of its file are all that it has.
+    fn open_whole(
+        path: &Path,
+        options: &OpenOptions,
+        len_of: impl FnOnce(&File, &Path) -> Result<u64, PoolError>,
+    ) -> Result<Self, PoolError> {
         barrier::prepare();
         let file = lock::open(path)?;
         let (header, root) = header::read_file(&file, path)?;
-        let found = allocate::file_len(&file, path)?;
+        let found = len_of(&file, path)?;
         if found < root.size {
             return Err(PoolError::Truncated { expected: root.size, found });
         }
@@ -195,11 +210,13 @@ impl Pool {
         barrier::prepare();
         let file = lock::open_to_read(path)?;
         let (header, root) = header::read_file(&file, path)?;
-        let found = allocate::file_len(&file, path)?;
+        let found = cut_short::len_left(path, allocate::file_len(&file, path)?)?;
         if found < root.size {
             return Err(PoolError::Truncated { expected: root.size, found });
         }
         let chosen = choose::medium(&file, path, &options.media)?;
+        // What a killed process has written is perhaps not durable, and is about to be shown.
+        allocate::sync(&file, path)?;
         let file = Arc::new(file);
         let space = Space::copy(Arc::clone(&file), root.size, header.page_size)
             .io(format!("map {}", path.display()))?;
@@ -288,28 +305,6 @@ impl Pool {
         lock::check_file(path)?;
         let file = File::open(path).io(format!("open {}", path.display()))?;
         header::static_of_file(&file, path)
-    }
-
-    /// Restores what [`Pool::open`] refuses: a damaged copy of the root beside a sound one; a file that was cut short,
-    /// of which what is missing reads as zeroes then, as if the medium had lost it. Returns what it repaired, in words;
-    /// nothing if nothing is wrong.
-    ///
-    /// # Errors
-    /// As [`Pool::open`], for damage of which there is no sound copy; [`PoolError::NoSpace`].
-    pub fn repair(path: &Path) -> Result<Vec<String>, PoolError> {
-        let file = lock::open(path)?;
-        let mut restored = header::repair_file(&file, path)?;
-        let (_, root) = header::read_file(&file, path)?;
-        let found = allocate::file_len(&file, path)?;
-        if found < root.size {
-            allocate::blocks(&file, path, found, root.size)?;
-            allocate::sync(&file, path)?;
-            restored.push(format!(
-                "the file was cut short: {found} of {} bytes are left, and what was behind them is lost",
-                root.size
-            ));
-        }
-        Ok(restored)
     }
 
     /// Checks the header again, as it is on the medium now.

@@ -137,9 +137,9 @@ fn flip_every_bit(sound: &[u8]) {
             assert!(named, "byte {at}, bit {bit}: {error}");
             if has_copy {
                 let path = directory.path().join("p");
-                assert_eq!(Pool::repair(&path).unwrap().len(), 1);
+                assert_eq!(Pool::repair(&path, &OpenOptions::default()).unwrap().len(), 1);
                 assert_eq!(std::fs::read(&path).unwrap(), sound);
-                assert!(Pool::repair(&path).unwrap().is_empty());
+                assert!(Pool::repair(&path, &OpenOptions::default()).unwrap().is_empty());
             }
         }
     }
@@ -152,7 +152,7 @@ fn both_copies_of_the_root_damaged_is_an_error_that_nothing_repairs() {
     bytes[SLOTS[1].start + 48] ^= 1;
     let (directory, opened) = open_bytes(&bytes);
     assert!(matches!(opened, Err(PoolError::ChecksumMismatch { .. })));
-    assert!(Pool::repair(&directory.path().join("p")).is_err());
+    assert!(Pool::repair(&directory.path().join("p"), &OpenOptions::default()).is_err());
 }
 
 #[test]

@@ -98,6 +98,7 @@ impl EventLoop {
         let settings = &self.host.settings;
         let idle_max = settings.idle_timeout_ms.load(Ordering::Relaxed);
         let limits_output = settings.limits_output.load(Ordering::Relaxed);
+        let pause = settings.output_pause_bytes.load(Ordering::Relaxed);
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
             if limits_output {
@@ -109,9 +110,10 @@ impl EventLoop {
             let info = &connection.session.info;
             let age = self.now.saturating_duration_since(info.since).as_millis();
             let idle = age.saturating_sub(info.active_after.load(Ordering::Relaxed).into());
-            // Who waits for us is not idle.
+            // A connection that waits for us is not idle; one that does not take its answer is.
+            let is_behind = connection.output.len() as u64 >= connection.output_pause(pause);
             let waits = connection.output.is_held()
-                || connection.is_stalled
+                || (connection.is_stalled && !is_behind)
                 || connection.is_fed
                 || connection.session.is_monitor
                 || connection.upstream_state().is_awaited;

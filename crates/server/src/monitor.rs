@@ -3,13 +3,14 @@
 //! Where there is no such client that costs a command one look at a word that nobody writes. Else the command is
 //! written as a line and sent to the loop of each of them, which puts it behind what that client was answered: so
 //! lines of one loop come in the order of its commands. A client that does not take its lines is dropped once
-//! `client-output-pause` bytes wait for it.
+//! `client-output-pause` bytes wait for it, or 64 MiB of lines wait for all loops.
 
+use crate::continuation::Continuation;
 use crate::event_loop::EventLoop;
 use crate::host::{Host, Message};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The clients that watch.
@@ -17,7 +18,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) struct Monitors {
     count: AtomicUsize,
     all: Mutex<Vec<Monitor>>,
+    /// Bytes of lines that no loop has taken yet.
+    sent: AtomicUsize,
+    /// Lines were left out, since those were too many: who watches is dropped.
+    is_incomplete: AtomicBool,
 }
+
+/// Bytes of lines on the way to loops, at most.
+const SENT_MAX: usize = 64 << 20;
 
 /// One of them: its loop, its place there, its id.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +47,9 @@ impl Monitors {
     pub(crate) fn remove(&self, id: u64) {
         let mut all = self.all.lock();
         all.retain(|monitor| monitor.id != id);
+        if all.is_empty() {
+            self.is_incomplete.store(false, Ordering::Relaxed);
+        }
         self.count.store(all.len(), Ordering::Release);
     }
 
@@ -60,7 +71,10 @@ pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &
     line.extend_from_slice(b"\r\n");
     let line: Arc<[u8]> = line.into();
     for monitor in host.monitors.all.lock().iter() {
-        if let Some(port) = host.ports.get(monitor.member) {
+        if host.monitors.sent.load(Ordering::Relaxed) > SENT_MAX {
+            host.monitors.is_incomplete.store(true, Ordering::Relaxed);
+        } else if let Some(port) = host.ports.get(monitor.member) {
+            host.monitors.sent.fetch_add(line.len(), Ordering::Relaxed);
             port.send(Message::Push(monitor.key, monitor.id, line.clone()));
         }
     }
@@ -87,16 +101,26 @@ fn quote(word: &[u8], line: &mut Vec<u8>) {
 impl EventLoop {
     /// Puts a line behind what the client at `key` was answered, if it still watches.
     pub(crate) fn push_line(&mut self, key: usize, id: u64, line: &[u8]) {
+        let monitors = &self.host.monitors;
+        monitors.sent.fetch_sub(line.len(), Ordering::Relaxed);
+        let is_incomplete = monitors.is_incomplete.load(Ordering::Relaxed);
         let bound = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let session = &connection.session;
-        if session.info.id != id || !session.is_monitor || connection.is_closing() {
+        let is_closing = connection.is_closing();
+        let session = &mut connection.session;
+        if session.info.id != id || !session.is_monitor || is_closing {
             return;
         }
-        if connection.output.len() as u64 >= bound {
+        let waiting = connection.output.len() + session.monitor_lines.len();
+        if is_incomplete || waiting as u64 >= bound {
             return self.drop_connection(key);
         }
-        connection.output.buffer().extend_from_slice(line);
+        // Nothing is pushed into an answer that is half there. The command itself is told of at its end.
+        session.monitor_lines.extend_from_slice(line);
+        if session.continuation.as_ref().is_some_and(Continuation::has_begun_to_answer) {
+            return;
+        }
+        connection.output.buffer().append(&mut session.monitor_lines);
         self.touch(key);
     }
 }

@@ -160,6 +160,8 @@ pub(crate) struct Session {
     pub took_before: Duration,
     /// It is told of every command.
     pub is_monitor: bool,
+    /// Lines for it, which wait for the end of an answer that is half there.
+    pub monitor_lines: Vec<u8>,
     /// Its command waits for the end of a pause.
     pub is_paused: bool,
     /// The changes that it watches.
@@ -196,6 +198,7 @@ impl Session {
             stopwatch: Stopwatch::default(),
             took_before: Duration::ZERO,
             is_monitor: false,
+            monitor_lines: Vec::new(),
             is_paused: false,
             feed: None,
             upstream: UpstreamState::default(),

@@ -92,6 +92,10 @@ impl WatchedAbsences {
         let marks = Arc::new(Marks::new(buckets));
         let mut wanted = self.marks.lock();
         self.count.fetch_add(1, Ordering::SeqCst);
+        // Where nobody writes nobody else takes them out.
+        let before = wanted.len();
+        wanted.retain(|other| other.strong_count() > 0);
+        self.count.fetch_sub(before - wanted.len(), Ordering::SeqCst);
         wanted.push(Arc::downgrade(&marks));
         marks
     }

@@ -83,6 +83,10 @@ impl EventLoop {
         if self.horizon.is_empty() {
             return None;
         }
+        // Nobody has asked yet for what the last turn waits for: this one, which leaves behind it, asks for both.
+        if let Some(last) = self.withheld.turns.back().filter(|_| self.withheld.is_due) {
+            self.horizon.merge(&last.horizon);
+        }
         self.withheld.last += 1;
         let port = &self.host.ports[self.member];
         port.counters.commits.add(1);

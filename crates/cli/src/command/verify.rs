@@ -28,8 +28,10 @@ pub(crate) fn run(verify: &Verify) -> Outcome {
 fn check(pool: &Pool) -> Outcome {
     let store = pool.open_to_verify()?;
     let report = read_all(&store, pool)?;
+    // The verdict first, whatever a close of what is damaged comes to.
+    let code = show(&verdict(&report), pool.json, failure::way_out(&pool.path()))?;
     store.close()?;
-    show(&verdict(&report), pool.json, failure::way_out(&pool.path()))
+    Ok(code)
 }
 
 fn repair(pool: &Pool) -> Outcome {

@@ -36,14 +36,20 @@ impl Matrix {
         Ok(())
     }
 
-    /// Grows each device that is there, one after the other; the first failure ends it.
+    /// Grows each device that is there, one after the other; a failure of one does not end it, and is the answer if the
+    /// device is a member: one that has failed has left.
     pub(super) fn grow_devices(&self, size: u64) -> Result<()> {
+        let mut outcome = Ok(());
         for group in self.keyspace.groups.iter() {
+            let members = group.members();
             for device in group.devices().filter(|device| !device.has_gone()) {
-                device.engine.grow(size)?;
+                let grown = device.engine.grow(size);
+                if members & 1 << device.number != 0 {
+                    outcome = outcome.and(grown);
+                }
             }
         }
-        Ok(())
+        outcome
     }
 
     /// The files of the devices as they are now. Nothing is read of them.

@@ -23,9 +23,11 @@ impl Scmkv {
         options: Options,
         tell: Tell<'_>,
     ) -> Result<(Self, Repair)> {
-        let restored = Pool::repair(path).map_err(open::pool_error)?;
-        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        let media = OpenOptions { media };
+        let restored = Pool::repair(path, &media).map_err(open::pool_error)?;
+        let pool = Pool::open_repaired(path, &media).map_err(open::pool_error)?;
         let (store, repair) = Store::repaired(pool, restored, &options, tell)?;
+        Pool::end_repair(path).map_err(open::pool_error)?;
         Ok((Self::start(store, &options)?, repair))
     }
 

@@ -6,9 +6,10 @@
 //!                              report, matrix: what is told, as JSON
 //! ```
 //!
-//! Whoever embeds a server hands it the store ([`Config::store`](crate::Config::store)) and has both commands with all
-//! their words. What takes long (a verification, growth, the refill of a device) is begun, and goes on in a thread of its
-//! own: no event loop waits for it, and `STORE STATUS` and `MATRIX STATUS` say how far it is.
+//! An embedder of a server hands it the store ([`Config::store`](crate::Config::store)) and has both commands with all
+//! their words. Long work (a verification, growth, the refill of a device) goes on in a thread of its own; `STORE STATUS`
+//! and `MATRIX STATUS` say how far it is. Event loops do not wait for it, with one exception: `list` and `cow-tree` are
+//! locked while the file is extended by a growth, and in a nearly full `scmkv` writers that need a page wait for it.
 //!
 //! What is told of a store that is served and of one that is opened by a command is made by the same functions, so that it
 //! is the same.

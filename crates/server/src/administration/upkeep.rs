@@ -132,7 +132,11 @@ impl Administered {
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("coreplane-upkeep".to_owned());
         let spawned = thread.spawn(move || {
-            let done = run(&this).map_err(Failed::from);
+            let run = std::panic::AssertUnwindSafe(|| run(&this));
+            let done = std::panic::catch_unwind(run).unwrap_or_else(|_| {
+                Err(Error::Unusable("the work has ended by a fault of the program".to_owned()))
+            });
+            let done = done.map_err(Failed::from);
             this.note(|work| work.done = Some(done));
         });
         if let Err(error) = spawned {

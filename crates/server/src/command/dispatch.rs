@@ -69,7 +69,9 @@ pub(crate) fn run(
 ) -> bool {
     let start = out.len();
     let Some(place) = place_here(turn.host, session, words) else { return false };
-    session.set_paused(false);
+    if session.continuation.is_none() {
+        session.took_before = Duration::ZERO;
+    }
     let was_queued = session.queue.is_some();
     if std::mem::take(&mut turn.is_new) {
         session.stopwatch.restart();
@@ -213,12 +215,12 @@ fn place_here(
         session.set_paused(true);
         return None;
     }
-    if host.is_over_memory.load(Ordering::Relaxed)
-        && let Some(failure) = refused_for_memory(host, session, command)
-    {
-        return Some(Err(failure));
-    }
+    session.set_paused(false);
     match route(host, session, command, words) {
+        Route::Here if host.is_over_memory.load(Ordering::Relaxed) => {
+            let failure = refused_for_memory(host, session, command);
+            Some(failure.map_or(Ok((index, command)), Err))
+        }
         Route::Here => Some(Ok((index, command))),
         Route::Nowhere(failure) => Some(Err(failure)),
         Route::Later => {
@@ -284,14 +286,15 @@ fn refused_for_memory(host: &Host, session: &mut Session, command: &Command) -> 
     Some(format!("EXECABORT Transaction discarded because of: {TEXT}").into())
 }
 
-/// True if the command waits for the end of a pause. One that has begun goes on.
+/// True if the command waits for the end of a pause. One that has begun goes on, and so does whatever ends the pause.
 fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
     let Some(paused) = host.pause.now() else { return false };
     let writes = |index: usize| COMMANDS.get(index).is_some_and(|command| command.has(WRITE));
     let has_begun = session.continuation.is_some();
     let queued = session.queue.as_ref().filter(|_| command.name == "exec");
     let is_write = command.has(WRITE) || queued.is_some_and(|queue| queue.any(writes));
-    !has_begun && (paused == Paused::All || is_write)
+    let is_end = ["client|unpause", "shutdown"].contains(&command.name);
+    !has_begun && !is_end && (paused == Paused::All || is_write)
 }
 
 /// True if a command of which the engine has too much waits for a later turn.

@@ -176,6 +176,10 @@ impl<'a> Call<'a, '_> {
         };
         let answer = (command.run)(&mut inner);
         let took = began.end(&mut self.session.stopwatch);
+        if matches!(answer, Err(Failure::Engine(Error::Busy))) {
+            // It is run again.
+            return answer;
+        }
         let done = account::Done { command, number, words, took, has_failed: answer.is_err() };
         account::keep(self.host, self.member, &self.session.info, &done);
         answer

@@ -19,7 +19,7 @@ pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
         return call.suspend(Continuation::Listing(listing));
     }
     let alone = is_first.then(|| call.host.isolation.alone(call.member));
-    let listed = list(call, listing, wanted);
+    let listed = list(call, listing, wanted, is_first);
     drop(alone);
     match listed? {
         Some(listing) => call.answer_in_pieces(listing.into_answer(Vec::new())),
@@ -27,14 +27,16 @@ pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
     }
 }
 
-/// Looks at records until the listing is complete; none if nobody will get it.
+/// Looks at records until the listing is complete; none if nobody will get it. `has_time`: for a first step, which was
+/// asked for already.
 fn list(
     call: &mut Call<'_, '_>,
     mut listing: Box<Listing>,
     wanted: Wanted<'_>,
+    mut has_time: bool,
 ) -> Result<Option<Box<Listing>>, Failure> {
     loop {
-        if call.is_out_of_time() {
+        if !std::mem::take(&mut has_time) && call.is_out_of_time() {
             call.suspend(Continuation::Listing(listing))?;
             return Ok(None);
         }
@@ -69,7 +71,8 @@ pub(super) fn scan(call: &mut Call<'_, '_>) -> Answer {
         Some(Continuation::Listing(listing)) => listing,
         _ => Box::new(Listing::from(cursor, count)),
     };
-    let Some(listing) = list(call, listing, Wanted::new(pattern, is_kind))? else { return Ok(()) };
+    let wanted = Wanted::new(pattern, is_kind);
+    let Some(listing) = list(call, listing, wanted, false)? else { return Ok(()) };
     let mut head = Vec::new();
     let mut reply = Reply { out: &mut head, proto: call.reply.proto };
     reply.array(2);

@@ -17,7 +17,7 @@ pub(super) fn shown<'a>(
         let is_secret = left > 0;
         left = match name {
             "auth" => 1,
-            "hello" if index > 1 && !is_secret && is(word, "AUTH") => 2,
+            "hello" if index > 0 && !is_secret && is(word, "AUTH") => 2,
             "config|set" if index > 1 && index.is_multiple_of(2) => {
                 usize::from(SECRET_PARAMETERS.iter().any(|parameter| is(word, parameter)))
             }

@@ -48,6 +48,7 @@ impl Page {
 
 /// The next cursor, and records: key, value, and the Unix time in milliseconds at which it expires, or -1.
 fn records(call: &mut Call<'_, '_>, cursor: u64, count: usize) -> Answer {
+    call.slice.charge();
     let mut count = count;
     let (next, page) = loop {
         let mut page = Page::default();
@@ -58,6 +59,8 @@ fn records(call: &mut Call<'_, '_>, cursor: u64, count: usize) -> Answer {
         }
         count /= 2;
     };
+    // A key that is not among them may be deleted, and that not durable yet.
+    call.store.rest_on_all();
     call.reply.array(2);
     call.reply.bulk(itoa::Buffer::new().format(next).as_bytes());
     call.reply.array(page.records.len() * 3);

@@ -81,8 +81,7 @@ impl Listing {
     /// As [`Engine::iterate`](coreplane_engine::Engine::iterate).
     pub(crate) fn step(&mut self, store: &mut Store<'_>, wanted: Wanted<'_>) -> Result<bool> {
         if self.is_listed {
-            // The digests of a million keys take milliseconds to be given back.
-            return Ok(self.listed.as_mut().is_none_or(Digests::give_back));
+            return Ok(self.end(store));
         }
         let Self { left, listed, count, keys, .. } = self;
         self.has_begun = true;
@@ -102,10 +101,17 @@ impl Listing {
             *left = left.saturating_sub(met);
         }
         self.is_listed = self.cursor == 0 || self.left == Some(0);
-        if self.is_listed {
+        Ok(self.is_listed && self.end(store))
+    }
+
+    /// Gives back some of what it remembers; true if that was all, and then this turn, whose answer it is, waits for all
+    /// that it has seen. (The digests of a million keys take milliseconds to be given back.)
+    fn end(&mut self, store: &mut Store<'_>) -> bool {
+        let is_over = self.listed.as_mut().is_none_or(Digests::give_back);
+        if is_over {
             store.rest_on_all();
         }
-        Ok(self.is_listed && self.listed.as_mut().is_none_or(Digests::give_back))
+        is_over
     }
 
     /// Where a later listing goes on; 0 at the end.
@@ -164,6 +170,9 @@ impl Digests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::WatchedAbsences;
+    use coreplane_conformance::model::ModelEngine;
+    use coreplane_engine::{Completion, Engine, Horizon, UnixMillis, WriteOptions};
 
     #[test]
     fn a_key_is_added_once() {
@@ -174,6 +183,29 @@ mod tests {
         assert!(digests.add(b"") && !digests.add(b""));
         let steps = (1..).take_while(|_| !digests.give_back()).count();
         assert!(digests.sets.is_empty() && (1..3).contains(&steps), "{steps}");
+    }
+
+    /// It is the turn of the last step whose answer is sent: however many turns the end takes, that one waits for all.
+    #[test]
+    fn the_last_step_waits_for_what_all_have_seen() {
+        let engine = ModelEngine::with_manual_commit();
+        let options = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+        for number in 0..10_000_u32 {
+            let outcome = engine.put(&number.to_le_bytes(), b"v", &options).expect("put");
+            assert!(outcome.is_written());
+        }
+        let (watched, mut listing) = (WatchedAbsences::default(), Listing::of_all());
+        let mut turns = 0;
+        loop {
+            let mut horizon = Horizon::new();
+            let mut store = Store::new(&engine, &watched, &mut horizon, true, UnixMillis(1));
+            turns += 1;
+            if listing.step(&mut store, Wanted::new(None, true)).expect("a step") {
+                assert!(store.rests, "the answer of {turns} turns waits for nothing");
+                break;
+            }
+        }
+        assert!(listing.is_listed && listing.count == 10_000 && turns > 3, "{turns}");
     }
 
     #[test]

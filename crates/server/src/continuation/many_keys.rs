@@ -48,8 +48,8 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct ManyKeys {
     kind: Kind,
-    /// What is written meanwhile.
-    marks: Arc<Marks>,
+    /// What is written meanwhile; none once all is read.
+    marks: Option<Arc<Marks>>,
     leadership: u64,
     /// By bucket: its last key's number plus one. By key: the same of the one before it in its bucket.
     last_of: Vec<u32>,
@@ -92,7 +92,7 @@ impl ManyKeys {
             kind,
             leadership: host.engine.leaderships(),
             last_of: vec![0; marks.buckets()],
-            marks,
+            marks: Some(marks),
             before: Vec::new(),
             found: Vec::new(),
             values: Values::default(),
@@ -142,6 +142,10 @@ impl ManyKeys {
             }
             let alone = host.isolation.alone(member);
             self.is_complete = self.read_last(store, words)?;
+            if self.is_complete {
+                // The client may take its time with the answer: writers no longer pay for it.
+                (self.marks, self.last_of, self.before) = (None, Vec::new(), Vec::new());
+            }
             drop(alone);
         }
         Ok(true)
@@ -168,7 +172,8 @@ impl ManyKeys {
     /// Puts the next key in its bucket.
     fn enter(&mut self, key: &[u8]) {
         let number = u32::try_from(self.found.len() + 1).unwrap_or(u32::MAX);
-        let before = self.last_of.get_mut(self.marks.bucket_of(key));
+        let bucket = self.marks.as_ref().map(|marks| marks.bucket_of(key));
+        let before = bucket.and_then(|bucket| self.last_of.get_mut(bucket));
         self.before.push(before.map_or(0, |last| std::mem::replace(last, number)));
         self.found.push(ABSENT);
     }
@@ -243,7 +248,7 @@ impl ManyKeys {
 
     /// Finds out which keys are to be read again.
     fn take_marked(&mut self, leadership: u64) {
-        match self.marks.take() {
+        match self.marks.as_ref().map_or(Marked::All, |marks| marks.take()) {
             Marked::Buckets(buckets) if leadership == self.leadership => {
                 for bucket in buckets {
                     let mut next = self.last_of.get(bucket as usize).copied().unwrap_or(0);

@@ -1,0 +1,83 @@
+//! A pool whose file was cut short, while it is repaired.
+//!
+//! A repair gives the file its length back, and from then on nothing of the pool says that a part of it was lost: zeroes
+//! look like pages that were never written. So before that a mark is laid beside the pool, a file with the length that
+//! was found, and it goes when the repair is done. Whoever opens the pool meanwhile finds it truncated, as it is, and a
+//! repair that was cut off is begun again and tells the same.
+//!
+//! ```text
+//!   pool (short)  ──►  mark, durable  ──►  pool (long)  ──►  repaired, durable  ──►  mark removed
+//! ```
+
+use super::allocate;
+use super::error::{IoContext, PoolError};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The mark's path.
+fn mark_of(path: &Path) -> PathBuf {
+    let mut mark = path.as_os_str().to_owned();
+    mark.push(".cut-short");
+    PathBuf::from(mark)
+}
+
+/// Bytes that the file at `path`, which has `len`, was cut short to, as far as a mark says.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub(super) fn len_left(path: &Path, len: u64) -> Result<u64, PoolError> {
+    match std::fs::read_to_string(mark_of(path)) {
+        // A mark that is not whole was not durable, and the file is as short as it was.
+        Ok(text) => Ok(text.trim_end().parse().map_or(len, |left: u64| left.min(len))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(len),
+        Err(error) => Err(error).io(format!("read {}", mark_of(path).display())),
+    }
+}
+
+/// Lays the mark: `len` bytes are left. Durable when it returns.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub(super) fn lay(path: &Path, len: u64) -> Result<(), PoolError> {
+    let mark = mark_of(path);
+    let written = File::create(&mark).and_then(|mut file| {
+        writeln!(file, "{len}")?;
+        file.sync_all()
+    });
+    written.io(format!("write {}", mark.display()))?;
+    allocate::sync_directory(path)
+}
+
+/// Removes the mark, if there is one; durably when it returns.
+///
+/// # Errors
+/// [`PoolError::Io`].
+pub(super) fn lift(path: &Path) -> Result<(), PoolError> {
+    let mark = mark_of(path);
+    match std::fs::remove_file(&mark) {
+        Ok(()) => allocate::sync_directory(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).io(format!("remove {}", mark.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_says_what_is_left_until_it_is_lifted() {
+        let place = tempfile::tempdir().expect("a place");
+        let path = place.path().join("pool");
+        let left = || len_left(&path, 100).expect("a look");
+        assert_eq!(left(), 100);
+        lay(&path, 40).expect("a mark");
+        assert_eq!(left(), 40);
+        std::fs::write(mark_of(&path), "").expect("half a mark");
+        assert_eq!(left(), 100);
+        lift(&path).expect("no mark");
+        lift(&path).expect("none is there");
+        assert_eq!(left(), 100);
+    }
+}

@@ -1,0 +1,53 @@
+//! A pool whose header is damaged, or whose file was cut short, before anything in it is looked at.
+
+use super::error::PoolError;
+use super::types::OpenOptions;
+use super::{Pool, allocate, choose, cut_short, header, lock};
+use std::path::Path;
+
+impl Pool {
+    /// Restores what [`Pool::open`] refuses: a damaged copy of the root beside a sound one; a file that was cut short,
+    /// of which what is missing reads as zeroes then, as if the medium had lost it. Returns what it repaired, in words;
+    /// nothing if nothing is wrong. The pool is opened by [`Pool::open_repaired`] from then on, until the repair of what
+    /// is in it is done, and [`Pool::end_repair`] is called.
+    ///
+    /// # Errors
+    /// As [`Pool::open`], for damage of which there is no sound copy; [`PoolError::NoSpace`], after which the file is as
+    /// it was.
+    pub fn repair(path: &Path, options: &OpenOptions) -> Result<Vec<String>, PoolError> {
+        let file = lock::open(path)?;
+        choose::medium(&file, path, &options.media)?;
+        let mut restored = header::repair_file(&file, path)?;
+        let (_, root) = header::read_file(&file, path)?;
+        let len = allocate::file_len(&file, path)?;
+        let found = cut_short::len_left(path, len)?;
+        if found < root.size {
+            cut_short::lay(path, found)?;
+            if len < root.size {
+                allocate::extend(&file, path, len, root.size)?;
+            }
+            restored.push(format!(
+                "the file was cut short: {found} of {} bytes are left, and what was behind them is lost: a key that \
+                 was written there is absent, or has the value that it had before",
+                root.size
+            ));
+        }
+        Ok(restored)
+    }
+
+    /// Opens a pool that is being repaired.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn open_repaired(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
+        Self::open_whole(path, options, allocate::file_len)
+    }
+
+    /// The repair of what is in the pool is done, and durable: it is opened as any other from now on.
+    ///
+    /// # Errors
+    /// [`PoolError::Io`].
+    pub fn end_repair(path: &Path) -> Result<(), PoolError> {
+        cut_short::lift(path)
+    }
+}
