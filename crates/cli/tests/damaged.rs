@@ -6,6 +6,42 @@ mod session;
 use pool::Place;
 use serde_json::{Value, json};
 use session::Outcome;
+use std::path::Path;
+
+/// Flips a bit in each place of the file that has the marker.
+fn damage(path: &Path, marker: &str) -> Outcome<()> {
+    let mut bytes = std::fs::read(path)?;
+    let is_marker = |at: &usize| bytes[*at..].starts_with(marker.as_bytes());
+    let places: Vec<usize> = (0..bytes.len() - marker.len()).filter(is_marker).collect();
+    assert!(!places.is_empty(), "no marker in {}", path.display());
+    places.into_iter().for_each(|at| bytes[at + 3] ^= 0x10);
+    Ok(std::fs::write(path, bytes)?)
+}
+
+/// A device of a matrix that is damaged is told of with its keys, and then what is behind it is looked at.
+#[test]
+fn the_damage_of_a_device_is_told_by_its_matrix() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--size", "64MiB", "--matrix", "1x2"])?;
+    let marker = "a value that is looked for in the file";
+    // So many that the record of the membership is in another leaf.
+    let lines: Vec<String> = (0..5000)
+        .map(|number| {
+            let value =
+                if number == 2500 { marker } else { "some other value of that length at least" };
+            json!({"key": format!("key:{number:05}"), "value": value}).to_string()
+        })
+        .collect();
+    pool.expect_with(0, &["load"], lines.join("\n").as_bytes())?;
+    damage(&place.path("pool").join("g0d1"), marker)?;
+    let verdict: Value = serde_json::from_str(&pool.expect(1, &["verify", "--json"])?)?;
+    let told = verdict["damages"].to_string();
+    assert!(told.contains("g0d1: "), "{verdict}");
+    let said = pool.expect(1, &["verify"])?;
+    assert!(said.contains("DAMAGED") && said.contains("damaged at offset"), "{said}");
+    pool.expect(1, &["matrix", "scrub"])?;
+    pool.is_sound()
+}
 
 #[test]
 fn a_damage_is_told_once_and_names_its_key() -> Outcome<()> {

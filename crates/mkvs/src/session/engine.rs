@@ -1,5 +1,6 @@
 //! The matrix's face.
 
+use crate::device::decision::is_damage;
 use crate::keyspace::intent::own_records;
 use crate::keyspace::read::Answer;
 use crate::matrix::Matrix;
@@ -194,7 +195,7 @@ impl Matrix {
                 device.drain();
                 let of_device = device.engine.verify(progress)?;
                 if is_first {
-                    let own = own_records(&*device.engine)?;
+                    let own = told(own_records(&*device.engine), &of_device.damages)?.unwrap_or(0);
                     report.records += of_device.records.saturating_sub(own);
                     report.bytes += of_device.bytes;
                 }
@@ -206,8 +207,17 @@ impl Matrix {
                     .map(|damage| Damage { what: format!("{name}: {}", damage.what), ..damage });
                 report.damages.extend(named);
             }
-            report.damages.extend(difference(&self.keyspace, group)?);
+            let differs = told(difference(&self.keyspace, group), &report.damages)?;
+            report.damages.extend(differs.flatten());
         }
         Ok(report)
+    }
+}
+
+/// What was found; none if that cannot be read for a damage, of which the devices have told.
+fn told<T>(found: Result<T>, damages: &[Damage]) -> Result<Option<T>> {
+    match found {
+        Err(error) if is_damage(&error) && !damages.is_empty() => Ok(None),
+        found => found.map(Some),
     }
 }
