@@ -190,7 +190,7 @@ fn what_is_damaged_in_a_pool_is_no_log() {
         map.apply(number).unwrap();
         map.wait_durable(map.commit().unwrap()).unwrap();
     }
-    assert!(matches!(open_pool(directory.path()), Err(Error::Unusable(_))), "it is in use");
+    assert!(matches!(open_pool(directory.path()), Err(Error::Locked(_))), "it is in use");
     map.close().unwrap();
     assert!(matches!(map.commit(), Err(Error::Closed)));
     assert!(map.verify(&mut |_| {}).unwrap().damages.is_empty());
