@@ -31,7 +31,7 @@
 //! | [`EngineChoice::Map`] | in order | snapshots, by [`Engine::snapshots`] |
 //! | any of them, with [`StoreConfig::matrix`] | as its devices | a store that goes on when a device is lost |
 //!
-//! Programs to begin with are in `examples/`: `first_steps`, `counter`, `ordered_index`, `device_loss`.
+//! Programs to begin with are in `examples/`: `first_steps`, `counter`, `ordered_index`, `device_loss`, `visits`.
 //!
 //! # What holds
 //!
