@@ -50,6 +50,7 @@ pub use types::{
 };
 
 use crate::epoch::barrier;
+use crate::mutant;
 use crate::space::{Claim, Space};
 use allocate::FaultIn;
 use choose::Chosen;
@@ -216,7 +217,9 @@ impl Pool {
         }
         let chosen = choose::medium(&file, path, &options.media)?;
         // What a killed process has written is perhaps not durable, and is about to be shown.
-        allocate::sync(&file, path)?;
+        if !mutant!("pmem.copy.sync") {
+            allocate::sync(&file, path)?;
+        }
         let file = Arc::new(file);
         let space = Space::copy(Arc::clone(&file), root.size, header.page_size)
             .io(format!("map {}", path.display()))?;

@@ -373,3 +373,66 @@ fn an_event_loop_learns_of_its_syncs_without_waiting() {
     }
     assert!(space.syncs() >= 20, "each record was waited for");
 }
+
+/// From the moment on at which a repair gives a file its length back, until it says that it is done, the pool says that
+/// it was cut short, whatever comes between.
+#[test]
+fn a_repair_that_is_not_ended_leaves_a_pool_that_is_cut_short() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("p");
+    drop(Pool::create(&path, &options(4)).unwrap());
+    let len = std::fs::metadata(&path).unwrap().len();
+    let left = len - u64::from(PAGE);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
+    let options = OpenOptions::default();
+    for _ in 0..2 {
+        let restored = Pool::repair(&path, &options).unwrap();
+        assert!(restored[0].contains(&format!("{left} of {len} bytes are left")), "{restored:?}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
+        for opened in [Pool::open(&path, &options), Pool::open_copy(&path, &options)] {
+            let is_told = matches!(
+                &opened,
+                Err(PoolError::Truncated { expected, found }) if (*expected, *found) == (len, left)
+            );
+            assert!(is_told, "{opened:?}");
+        }
+        drop(Pool::open_repaired(&path, &options).unwrap());
+    }
+    Pool::end_repair(&path).unwrap();
+    assert!(Pool::repair(&path, &options).unwrap().is_empty());
+    drop(Pool::open(&path, &options).unwrap());
+}
+
+/// Kilobytes of the file at `path` that this process has mapped and that the kernel has still to write.
+fn dirty_kib(path: &std::path::Path) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let name = path.to_str().unwrap();
+    let (mut is_its, mut dirty) = (false, 0_i64);
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let mut kib = || words.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
+        match first {
+            "Private_Dirty:" | "Shared_Dirty:" if is_its => dirty += kib(),
+            // What was copied is not the file's.
+            "Anonymous:" if is_its => dirty -= kib(),
+            first if !first.ends_with(':') => is_its = line.ends_with(name),
+            _ => {}
+        }
+    }
+    u64::try_from(dirty).unwrap()
+}
+
+/// What a process has written that was killed is in the kernel alone, perhaps. Nobody is shown it before it is durable.
+#[test]
+fn a_copy_shows_what_is_durable() {
+    // On the disk of the build: in a memory file system there is nothing to sync.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let bytes = bytes_of_a_pool();
+    std::fs::write(&path, &bytes).unwrap();
+    let options = OpenOptions { media: MediaChoice::File, ..OpenOptions::default() };
+    let copy = Pool::open_copy(&path, &options).unwrap();
+    assert_eq!(copy.root(), root_of(3));
+    assert_eq!(dirty_kib(&path), 0, "it is shown, and a power cut takes it back");
+}

@@ -8,6 +8,7 @@
 use crate::continuation::Continuation;
 use crate::event_loop::EventLoop;
 use crate::host::{Host, Message};
+use coreplane_pmem::mutant;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -117,7 +118,9 @@ impl EventLoop {
         }
         // Nothing is pushed into an answer that is half there. The command itself is told of at its end.
         session.monitor_lines.extend_from_slice(line);
-        if session.continuation.as_ref().is_some_and(Continuation::has_begun_to_answer) {
+        let has_begun =
+            session.continuation.as_ref().is_some_and(Continuation::has_begun_to_answer);
+        if has_begun && !mutant!("server.monitor.within") {
             return;
         }
         connection.output.buffer().append(&mut session.monitor_lines);

@@ -12,6 +12,7 @@
 use crate::command::engine_error_text;
 use crate::event_loop::{EventLoop, write_error};
 use coreplane_engine::{Error, Horizon};
+use coreplane_pmem::mutant;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -39,6 +40,16 @@ pub(crate) struct Withheld {
 }
 
 impl Withheld {
+    /// Adds what the last turn waits for, if nobody has asked for it yet: the next one, which leaves behind it, asks for
+    /// both. A turn has two ends where long commands go on.
+    fn include_unasked(&self, horizon: &mut Horizon) {
+        if let Some(last) = self.turns.back().filter(|_| self.is_due)
+            && !mutant!("server.turn.unasked")
+        {
+            horizon.merge(&last.horizon);
+        }
+    }
+
     /// True if answers wait.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.turns.is_empty()
@@ -83,10 +94,7 @@ impl EventLoop {
         if self.horizon.is_empty() {
             return None;
         }
-        // Nobody has asked yet for what the last turn waits for: this one, which leaves behind it, asks for both.
-        if let Some(last) = self.withheld.turns.back().filter(|_| self.withheld.is_due) {
-            self.horizon.merge(&last.horizon);
-        }
+        self.withheld.include_unasked(&mut self.horizon);
         self.withheld.last += 1;
         let port = &self.host.ports[self.member];
         port.counters.commits.add(1);
@@ -232,5 +240,37 @@ impl EventLoop {
                 Err(error) => self.fail_held(&error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_conformance::model::ModelEngine;
+    use coreplane_engine::{Completion, Deferred, Engine, WriteOptions};
+
+    /// Two writes whose syncs are not one: who asks for that of the second asks for that of the first.
+    #[test]
+    fn what_nobody_has_asked_for_is_asked_for_by_the_next() {
+        let engine = ModelEngine::with_manual_commit();
+        let options = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+        let written = || {
+            let outcome = engine.put(b"k", b"v", &options).expect("put");
+            assert!(outcome.is_written());
+            Horizon::from(engine.visible_ticket())
+        };
+        let (first, second) = (written(), written());
+        let waiting = WaitingTurn { turn: 1, horizon: second.clone(), since: Instant::now() };
+        for (is_due, expected) in [(true, &second), (false, &first)] {
+            let withheld =
+                Withheld { turns: [waiting_like(&waiting)].into(), is_due, ..Withheld::default() };
+            let mut horizon = first.clone();
+            withheld.include_unasked(&mut horizon);
+            assert_eq!(horizon.tickets(), expected.tickets(), "{is_due}");
+        }
+    }
+
+    fn waiting_like(turn: &WaitingTurn) -> WaitingTurn {
+        WaitingTurn { turn: turn.turn, horizon: turn.horizon.clone(), since: turn.since }
     }
 }

@@ -411,6 +411,37 @@ fn a_long_answer_waits_for_a_client_that_does_not_take_it() {
     assert_eq!(slow.say("PING"), "+PONG\\r\\n");
 }
 
+/// A client that watches commands is told of none within an answer, half of which it has taken.
+#[test]
+fn an_answer_that_is_half_there_has_no_line_of_a_monitor_in_it() {
+    let server = start(one_loop(), 5_000, 10_000);
+    let mut other = server.connect();
+    let mut slow = server.connect();
+    assert_eq!(slow.say("MONITOR"), "+OK\\r\\n");
+    slow.send(&of_keys("MGET", 0..5_000));
+    let mut last = 0;
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let now = slices(&mut other);
+        if now == last && now > 0 {
+            break;
+        }
+        last = now;
+    }
+    assert_eq!(other.say("SET beside 1"), "+OK\\r\\n");
+    let mut lines = Vec::new();
+    let answer = loop {
+        let reply = slow.reply();
+        if !reply.starts_with(b"+") {
+            break reply;
+        }
+        lines.push(shown(&reply));
+    };
+    assert_eq!(strings(&answer).len(), 5_000);
+    assert!(!lines.iter().any(|line| line.contains("beside")), "{lines:?}");
+    while !shown(&slow.reply()).contains("\"SET\" \"beside\" \"1\"") {}
+}
+
 /// Whatever the sizes are of what lies beside each other.
 #[test]
 fn large_values_are_read_among_small_ones() {

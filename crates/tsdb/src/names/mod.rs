@@ -166,6 +166,9 @@ impl Names {
         let mut outcome = Ok(());
         for change in changes.into_iter().take(count) {
             outcome = outcome.and(catalogue.apply(change));
+            if outcome.is_err() && mutant!("tsdb.names.stop") {
+                break;
+            }
         }
         outcome
     }

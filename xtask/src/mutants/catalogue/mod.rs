@@ -7,6 +7,7 @@ mod pmem;
 mod record;
 mod replica;
 mod scmkv;
+mod server;
 mod tio;
 mod tsdb;
 
@@ -81,6 +82,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Mutant> {
         mkvs::MUTANTS,
         mvcc::MUTANTS,
         replica::MUTANTS,
+        server::MUTANTS,
     ]
     .into_iter()
     .flatten()
@@ -98,7 +100,8 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         let crates = [
-            "pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc.", "replica.", "tio.", "tsdb.",
+            "pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc.", "replica.", "server.",
+            "tio.", "tsdb.",
         ];
         assert!(names.iter().all(|name| crates.iter().any(|it| name.starts_with(it))));
     }

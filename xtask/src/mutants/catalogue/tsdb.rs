@@ -7,6 +7,7 @@ const DROPS: Suite = Suite::of("coreplane-tsdb", "crashes", &["dropped", "over"]
 const STORIES: Suite = Suite::of("coreplane-tsdb", "stories", &[]);
 const DAMAGE: Suite = Suite::of("coreplane-tsdb", "damage", &[]);
 const LAST: Suite = Suite::of("coreplane-tsdb", "last", &["full_read"]);
+const NAMES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["names::"]);
 const LOGS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["log::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -50,6 +51,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "the last record of a closed store can be lost without a word",
         DAMAGE,
     ),
+    Mutant::new("tsdb.names.stop", "a change that cannot be holds up those behind it", NAMES),
     Mutant::new("tsdb.last.stale", "a last value that knows nothing of a later sealing", LAST),
     Mutant::new("tsdb.last.equal", "of two points of a time the older is the last one", LAST),
     Mutant::new("tsdb.last.bound", "a last value that is later than what was asked for", LAST),
