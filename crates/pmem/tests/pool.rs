@@ -431,7 +431,7 @@ fn a_copy_shows_what_is_durable() {
     let path = directory.path().join("p");
     let bytes = bytes_of_a_pool();
     std::fs::write(&path, &bytes).unwrap();
-    let options = OpenOptions { media: MediaChoice::File, ..OpenOptions::default() };
+    let options = OpenOptions { media: MediaChoice::File };
     let copy = Pool::open_copy(&path, &options).unwrap();
     assert_eq!(copy.root(), root_of(3));
     assert_eq!(dirty_kib(&path), 0, "it is shown, and a power cut takes it back");
