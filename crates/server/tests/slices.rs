@@ -205,6 +205,7 @@ fn what_is_there_all_the_while_is_listed_once() {
     let server = start(config(), 100_000, 1);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _end = wire::End(&is_over);
         for writer in 0..2 {
             let (server, is_over) = (&server, &is_over);
             scope.spawn(move || {
@@ -225,7 +226,6 @@ fn what_is_there_all_the_while_is_listed_once() {
             assert_eq!(keys.len(), listed.len(), "a key twice");
             assert_eq!(keys.iter().filter(|key| key.starts_with(b"key:")).count(), 100_000);
         }
-        is_over.store(true, Ordering::Relaxed);
         assert!(slices(&mut wire) > 5);
     });
 }
@@ -263,6 +263,7 @@ fn many_keys_are_read_as_of_one_moment() {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (server, is_over) = (&server, &is_over);
+        let _end = wire::End(is_over);
         scope.spawn(move || {
             let mut wire = server.connect();
             for number in 1.. {
@@ -310,7 +311,6 @@ fn many_keys_are_read_as_of_one_moment() {
             assert_eq!(several.len(), 1, "half an MSET");
             numbers.insert(number(0));
         }
-        is_over.store(true, Ordering::Relaxed);
         assert!(slices(&mut other) > 40 && numbers.len() > 10);
     });
 }
@@ -476,6 +476,7 @@ fn a_long_command_ends_although_others_begin_in_every_turn() {
     (0..4).for_each(|_| transaction.extend(of_keys("MGET", 0..400)));
     transaction.extend(b"EXEC\r\n");
     std::thread::scope(|scope| {
+        let _end = wire::End(&is_over);
         for _ in 0..3 {
             let mut wire = server.connect();
             let (transaction, is_over) = (&transaction, &is_over);
@@ -490,6 +491,5 @@ fn a_long_command_ends_although_others_begin_in_every_turn() {
         for _ in 0..3 {
             assert_eq!(strings(&wire.ask(&[b"KEYS", b"*"])).len(), 10_000);
         }
-        is_over.store(true, Ordering::Relaxed);
     });
 }

@@ -100,6 +100,7 @@ fn a_store_whose_sync_has_failed_can_be_opened_again() {
     }
     let cut = sim.crash(Eviction::Everything).reopen().expect("memory");
     let store = Store::simulated_open(cut.spaces(), &story.options()).expect("opened");
+    assert_eq!(store.damage().next(), None);
     let found = places(&store.reader("db", None).expect("a reader")).expect("points");
     assert_eq!(found.get(&("m1".to_owned(), "a".to_owned(), 1)), Some(&1));
 }
