@@ -30,7 +30,7 @@ cargo xtask COMMAND
   test [--quick]                        check, all tests, some mutants, reduced thread
                                         sanitizer, the VM;
                                         installs what it needs, says what it left out.
-                                        --quick: the workspace's tests alone
+                                        --quick: the workspace's tests, examples and first steps
   check                                 fmt, clippy, doc, deny, typos, tidy
   first-steps [--bless]                 the commands of docs/first-steps.md, held against what the page says
   tidy [--bless | --rooms [CRATE…]]     the rules that no compiler checks (CONTRIBUTING.md);
@@ -39,7 +39,7 @@ cargo xtask COMMAND
                                         how many of their files import each other
   sanitize thread|address [--reduced | PACKAGE…]
                                         the engine's tests under a sanitizer;
-                                        --reduced: the index and epoch kernels alone
+                                        --reduced: stress tests, epochs and spin locks alone
   vm [--probe]                          the DAX path in a virtual machine, with its power cut;
                                         --probe: detection alone
   mutants [--handful | --list | NAME…]  makes the mistakes of the catalogue, one by one: those that the

@@ -145,7 +145,7 @@ fn histories(root: &Path, tally: &mut Tally) -> Outcome<()> {
     };
     let mut command = Command::new(cargo());
     command.args(["test", "-p", "coreplane-cli", "--test", "partitions"]);
-    command.env(SCALE, "full").env("COREPLANE_HISTORY", &path).current_dir(root);
+    command.env(SCALE, "full").env("COREPLANE_HISTORY_FILE", &path).current_dir(root);
     tally.cargo_test("partitions", &mut command)?;
     let mut judge = Command::new(go);
     judge.args(["run", "."]).arg(&path).current_dir(root.join("bench-peers/porcupine"));

@@ -259,7 +259,7 @@ pub(crate) struct Serve {
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
     /// Show records without a look at their checksums: some nanoseconds a read less, and damage at
-    /// rest may be shown as a value until the scrubber finds it.
+    /// rest may be shown as a value until it is found (scmkv, bptree: by the scrub).
     #[arg(long)]
     pub(crate) no_check_reads: bool,
     /// Event loops; 0: one for each core but one, at least one.

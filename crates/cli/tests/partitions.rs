@@ -8,8 +8,8 @@
 //! It needs root, `ip` and `nft`. `cargo xtask test` installs them, and names `namespaces` in
 //! `COREPLANE_CLIENTS_LEFT_OUT` where they cannot be had; without that this fails, rather than seem to have passed.
 //!
-//! Seven rounds, or as many as `COREPLANE_KILL_ROUNDS` says; seventy at `COREPLANE_TEST_SCALE=full`. `COREPLANE_HISTORY` names
-//! a file for the histories, as JSON lines, for another judge.
+//! Seven rounds, or as many as `COREPLANE_KILL_ROUNDS` says; seventy at `COREPLANE_TEST_SCALE=full`. `COREPLANE_HISTORY_FILE`
+//! names a file for the histories, as JSON lines, for another judge.
 
 mod nodes;
 mod pool;
@@ -407,7 +407,7 @@ fn histories_over_a_network_that_is_cut_are_linearizable() -> Outcome<()> {
     for number in 0..rounds {
         all.extend(cluster.round(number, number, false)?);
     }
-    if let Some(path) = std::env::var_os("COREPLANE_HISTORY") {
+    if let Some(path) = std::env::var_os("COREPLANE_HISTORY_FILE") {
         let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
         all.iter().try_for_each(|told| writeln!(file, "{}", told.line()))?;
     }

@@ -2,7 +2,8 @@
 //!
 //! - A [`MatrixStore`], from [`Store::matrix`](crate::Store::matrix): how each device is, and the [`Work`] that replaces,
 //!   retires and adds devices or scrubs them, while everybody reads and writes.
-//! - [`Repairable`], which every engine is: `verify`, `scrub`, ranges of keys that were lost.
+//! - [`Repairable`], which every engine is: `verify`, ranges of keys that were lost, and `scrub`, which finds nothing to
+//!   do in the maps.
 //! - The repair of a damaged pool, by [`StoreConfig::repair`](crate::StoreConfig::repair): each [`Finding`] and its
 //!   [`Fate`].
 //! - What a pool says of itself without being opened: [`engine_at`], [`page_size_at`], [`fan_out_at`].

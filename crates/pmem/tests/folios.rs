@@ -1,6 +1,8 @@
 //! In what pieces the kernel keeps the file of a pool, and what that asks of it.
 
-use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Preparation};
+use coreplane_pmem::{
+    Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Preparation, epoch,
+};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -94,6 +96,22 @@ fn a_page_that_is_used_again_is_kept_in_small_folios_again() {
     }
 }
 
+/// Nobody has prepared the pages of blocks.
+#[test]
+fn a_block_that_is_appended_as_a_whole_dirties_itself() {
+    let (pool, _, _directory) = create(64 << 20, 4096);
+    let space = pool.space();
+    for page in (2..space.pages()).step_by(3) {
+        let mut writer = space.claim_log(page).unwrap();
+        let bytes = dirtied_by(|| assert!(writer.append_block(&[7; 4096]).is_some()));
+        assert!(bytes <= MOST, "{bytes} bytes");
+        writer.publish();
+        let guard = epoch::pin();
+        assert_eq!(space.bytes(&guard, space.start_of(page), 4096), Some(&[7; 4096][..]));
+    }
+    assert!(space.fence().is_ok());
+}
+
 /// A store through the mapping is not held against the limit, a write is; and whoever exceeds it
 /// is killed by a signal.
 #[test]
@@ -105,6 +123,8 @@ fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
         let pool = Pool::open(&PathBuf::from(path), &OpenOptions { media }).unwrap();
         assert!(pool.space().prepare(1, Preparation::First).unwrap(), "below the limit");
         assert!(pool.space().prepare(15, Preparation::First).unwrap(), "above it: left as it is");
+        let mut writer = pool.space().claim_log(15).unwrap();
+        assert!(writer.append_block(&[7; 4096]).is_some(), "above it: stored");
         return;
     }
     let (pool, path, _directory) = create(1 << 20, 64 << 10);

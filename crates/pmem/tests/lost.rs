@@ -121,3 +121,31 @@ fn nobody_sees_a_zero_without_the_mark() {
         std::fs::remove_file(path).unwrap();
     }
 }
+
+/// What is written by a call makes a file longer that was cut short, if nobody looks.
+#[test]
+fn a_block_is_not_written_behind_the_end_of_a_file_that_was_cut_short() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let (size, media) = (PAGES * u64::from(PAGE), MediaChoice::File);
+    let (kind, parameters) = ("test".to_owned(), [0; 8]);
+    let options = CreateOptions { size, media, page_size: PAGE, kind, parameters };
+    let pool = Pool::create(&path, &options).unwrap();
+    assert!(pool.outlive().unwrap());
+    let space = pool.space();
+    let append = |page| {
+        let mut writer = space.claim_log(page).unwrap();
+        let appended = writer.append_block(&[7; PAGE as usize]);
+        assert_eq!(appended, Some(u64::from(page * PAGE)));
+        writer.publish();
+    };
+    append(1);
+    assert!(space.fence().is_ok());
+    assert_eq!(sum(&pool, 1), WHOLE);
+    let file = cut(&path, 2);
+    append(9);
+    assert_eq!(space.check_lost().unwrap_err().offset, 9 * u64::from(PAGE));
+    append(1 + 9);
+    assert!(space.fence().is_err());
+    assert_eq!(file.metadata().unwrap().len(), 2 * u64::from(PAGE));
+}

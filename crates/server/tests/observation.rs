@@ -210,8 +210,9 @@ fn memory_is_bounded_by_maxmemory() {
     assert_eq!(wire.say("EXEC"), aborted);
     assert_eq!(wire.say("EXEC"), "-ERR EXEC without MULTI\\r\\n");
     assert_eq!(wire.say("SET k w"), format!("-{refused}"));
+    assert_eq!(wire.say("ONCE c 1 SET k w"), format!("-{refused}"));
     assert_eq!(wire.say("GET k"), "$1\\r\\nv\\r\\n");
-    assert_eq!(fact(&mut admin, "errorstats", "errorstat_OOM").as_deref(), Some("count=1"));
+    assert_eq!(fact(&mut admin, "errorstats", "errorstat_OOM").as_deref(), Some("count=2"));
     // What frees memory is not refused, and there is room again.
     assert_eq!(wire.say("DEL k"), ":1\\r\\n");
     assert_eq!(admin.say("CONFIG SET maxmemory 100mb"), "+OK\\r\\n");

@@ -7,6 +7,7 @@
 //! The same type serves a persistent pool and a DRAM arena, so that an index is one code with
 //! two placements: in DRAM nothing is flushed and nothing is traced.
 
+mod block;
 mod claim;
 mod guard;
 mod map;

@@ -21,7 +21,7 @@ pub enum WriteMode {
 /// only once it is published, and is never changed after.
 #[derive(Debug)]
 pub struct PageWriter {
-    space: Arc<Space>,
+    pub(super) space: Arc<Space>,
     page: u32,
     start: u64,
     tail: u32,
@@ -179,6 +179,11 @@ impl PageWriter {
         self.copy(at, &pad[..padded - len]);
         self.tail += padded as u32;
         Some(offset)
+    }
+
+    /// So many bytes at the tail, which the caller has seen to be in the page, have been written.
+    pub(super) fn advance(&mut self, len: u32) {
+        self.tail += len;
     }
 
     /// Copies within the bounds that `append` has checked.

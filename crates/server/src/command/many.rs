@@ -88,9 +88,6 @@ pub(super) fn read_in_slices(call: &mut Call<'_, '_>, kind: Kind) -> Answer {
 
 /// `MSET key value [key value ...]`
 pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
-    if call.words.len() > 64 {
-        call.slice.charge();
-    }
     let batch = pairs(call)?;
     call.store.apply(batch)?;
     call.reply.ok();
@@ -111,9 +108,12 @@ pub(super) fn set_if_absent(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-fn pairs(call: &Call<'_, '_>) -> Result<Batch, super::Failure> {
+fn pairs(call: &mut Call<'_, '_>) -> Result<Batch, super::Failure> {
     if call.words.len().is_multiple_of(2) {
         return Err(call.wrong_arity());
+    }
+    if call.words.len() > 64 {
+        call.slice.charge();
     }
     let bytes = call.words.from(1).map(<[u8]>::len).sum();
     let mut batch = Batch::with_capacity(call.words.len() / 2, bytes);

@@ -18,6 +18,7 @@ use crate::tio::Source;
 use crate::volume::{Findings, Volume};
 use coreplane_pmem::{MediaChoice, Medium};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -313,8 +314,17 @@ impl Shared {
     }
 
     fn flush(&self) -> Result<()> {
-        let volumes = self.volumes.iter();
         let all = if coreplane_pmem::mutant!("tio.flush.one") { 1 } else { self.volumes.len() };
-        volumes.take(all).try_for_each(Volume::flush)
+        let volumes: SmallVec<[&Volume; 8]> = self.volumes.iter().take(all).collect();
+        begin_syncs(&volumes);
+        volumes.iter().rev().try_for_each(|volume| volume.flush())
+    }
+}
+
+/// Begins the syncs of all but the last of these partitions, which are then waited for behind that one's: each is a file, or a
+/// device, of its own.
+fn begin_syncs(volumes: &[&Volume]) {
+    if let Some((_last, others)) = volumes.split_last() {
+        others.iter().for_each(|volume| volume.begin_sync());
     }
 }

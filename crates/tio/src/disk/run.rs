@@ -9,7 +9,7 @@
 //!
 //! In which partition a request is done is asked once: an extent that nobody had may be another connection's a moment later.
 
-use super::{Disk, Mode, Shared};
+use super::{Disk, Mode, Shared, begin_syncs};
 use crate::error::{Error, Result};
 use crate::queue::{Group, Job, overlap};
 use crate::tio::{Op, Source, Tio};
@@ -239,26 +239,31 @@ impl Shared {
 
     /// Makes durable what is to be at once, and what takes too many spare blocks of a partition that was written to.
     fn commit_some(&self, tios: &mut [Tio], places: &[Where]) {
+        let is_write = |tio: &Tio, place: &Where, number: usize| {
+            tio.op != Op::Read && tio.outcome.is_ok() && *place == Where::In(number)
+        };
+        let is_fua = |tio: &Tio, place: &Where, number| tio.fua && is_write(tio, place, number);
+        let mut asked: SmallVec<[(usize, &Volume, bool); 8]> = SmallVec::new();
         for (number, volume) in self.volumes.iter().enumerate() {
             if volume.is_durable_at_once() {
                 continue;
             }
-            let is_write = |(tio, place): (&Tio, &Where)| {
-                tio.op != Op::Read && tio.outcome.is_ok() && *place == Where::In(number)
-            };
-            let is_fua = |(tio, place): (&Tio, &Where)| tio.fua && is_write((tio, place));
             let mut all = tios.iter().zip(places);
-            let is_asked = all.clone().any(is_fua) && !coreplane_pmem::mutant!("tio.fua.late");
-            let is_crowded = all.any(is_write) && volume.is_crowded();
-            let done = match (is_crowded, is_asked) {
-                (true, _) => volume.commit(),
-                (false, true) => volume.flush(),
-                (false, false) => Ok(()),
-            };
+            let is_asked = all.clone().any(|(tio, place)| is_fua(tio, place, number))
+                && !coreplane_pmem::mutant!("tio.fua.late");
+            let is_written = all.any(|(tio, place)| is_write(tio, place, number));
+            let is_crowded = is_written && volume.is_crowded();
+            if is_asked || is_crowded {
+                asked.push((number, volume, is_crowded));
+            }
+        }
+        begin_syncs(&asked.iter().map(|(_, volume, _)| *volume).collect::<SmallVec<[_; 8]>>());
+        for (number, volume, is_crowded) in asked.into_iter().rev() {
+            let done = if is_crowded { volume.commit() } else { volume.flush() };
             if let Err(error) = done {
                 let what = error.to_string();
                 for (tio, place) in tios.iter_mut().zip(places) {
-                    if is_fua((tio, place)) {
+                    if is_fua(tio, place, number) {
                         tio.outcome = Err(std::io::Error::other(what.clone()).into());
                     }
                 }

@@ -95,6 +95,15 @@ impl Volume {
         self.flush_alone()
     }
 
+    /// Has a thread make durable what was stored before, where a fence is a sync. That is nothing but a beginning: it says
+    /// nothing of what is, and the flush that comes finds it under way.
+    pub(crate) fn begin_sync(&self) {
+        if !self.is_durable_at_once() {
+            let space = self.space();
+            space.sync_request(space.sync_generation());
+        }
+    }
+
     fn flush_alone(&self) -> Result<()> {
         match self.begin_flush() {
             (false, superseded) if superseded.is_empty() => Ok(self.space().check_sync()?),

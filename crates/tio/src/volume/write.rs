@@ -5,7 +5,7 @@ use super::name::Name;
 use super::{Extent, Volume};
 use crate::error::{Error, Result};
 use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::{Pen, WriteMode, mutant};
+use coreplane_pmem::{Pen, mutant};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -192,15 +192,10 @@ impl Volume {
                 return Err(self.no_space());
             }
         };
-        let mode = self.space().fill_mode();
-        let offset = writer.next_offset();
-        let written = match mode {
-            WriteMode::NonTemporal => writer.append_nt(&[bytes]),
-            WriteMode::Cached => writer.append(&[bytes]),
+        let written = match mutant!("tio.block.flush") {
+            true => writer.append(&[bytes]),
+            false => writer.append_block(bytes),
         };
-        if mode == WriteMode::Cached && !mutant!("tio.block.flush") {
-            writer.flush_from(offset);
-        }
         let block = writer.page();
         // Nobody has its name before it is durable, or may be seen as it is.
         batch.pen = Some(writer.finish_early());
