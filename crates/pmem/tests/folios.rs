@@ -109,7 +109,10 @@ fn a_block_that_is_appended_as_a_whole_dirties_itself() {
         let guard = epoch::pin();
         assert_eq!(space.bytes(&guard, space.start_of(page), 4096), Some(&[7; 4096][..]));
     }
-    assert!(space.fence().is_ok());
+    // There is something to sync, once.
+    let syncs = space.syncs();
+    assert!(space.fence().is_ok() && space.fence().is_ok());
+    assert_eq!(space.syncs(), syncs + 1);
 }
 
 /// A store through the mapping is not held against the limit, a write is; and whoever exceeds it

@@ -144,7 +144,7 @@ fn a_block_is_not_written_behind_the_end_of_a_file_that_was_cut_short() {
     assert_eq!(sum(&pool, 1), WHOLE);
     let file = cut(&path, 2);
     append(9);
-    assert_eq!(space.check_lost().unwrap_err().offset, 9 * u64::from(PAGE));
+    assert_eq!(space.check_lost().unwrap_err().offset / u64::from(PAGE), 9);
     append(1 + 9);
     assert!(space.fence().is_err());
     assert_eq!(file.metadata().unwrap().len(), 2 * u64::from(PAGE));

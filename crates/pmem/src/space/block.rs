@@ -7,6 +7,8 @@
 use super::{PageWriter, Space};
 use crate::WriteMode;
 use crate::media::Behaviour;
+use crate::mutant;
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::os::unix::fs::FileExt;
 
 impl PageWriter {
@@ -22,7 +24,9 @@ impl PageWriter {
             && self.space.write_by_call(offset, bytes)
         {
             self.advance(len);
-            self.space.note_nt(offset, u64::from(len));
+            if !mutant!("pmem.block.dirty") {
+                self.space.note_nt(offset, u64::from(len));
+            }
             return Some(offset);
         }
         self.append(&[bytes])?;
@@ -33,16 +37,25 @@ impl PageWriter {
 
 impl Space {
     /// Writes bytes that nobody else has to the file that is mapped; false if they are to be stored instead: there is no such
-    /// file, it was lost, or is shorter by now (a store finds that out, and the call would make it longer), or the process may not write
-    /// there by a call (`RLIMIT_FSIZE` kills who tries).
+    /// file, it was lost, or is shorter by now (a store finds that out, and the call would make it longer), the process may
+    /// not write there by a call (`RLIMIT_FSIZE` kills who tries), or a page is less than what the kernel keeps together. What
+    /// happens to the file between the look and the call is not seen.
+    ///
+    /// It is written through the description that pages are prepared by: some file systems tell the caller of a write of an
+    /// error that they owe to the sync.
     fn write_by_call(&self, offset: u64, bytes: &[u8]) -> bool {
-        let (Behaviour::File, Some(file)) = (&self.behaviour, &self.backing) else { return false };
+        if !matches!(self.behaviour, Behaviour::File) || self.shares_folios() {
+            return false;
+        }
+        let Some(file) = self.preparing() else { return false };
         let end = offset + bytes.len() as u64;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         let is_allowed = limit.is_none_or(|limit| limit >= end);
-        let is_whole = file.metadata().is_ok_and(|metadata| metadata.len() >= end);
-        // What was written in part is written again. An error of the device is the next sync's.
+        // Nothing but the length: for times some file systems write out first what is dirty.
+        let (flags, size) = (AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::SIZE);
+        let is_whole = statx(file, "", flags, size).is_ok_and(|it| it.stx_size >= end);
         let may_write = is_allowed && is_whole && self.check_lost().is_ok();
+        // What was written in part is stored as a whole.
         may_write && file.write_all_at(bytes, offset).is_ok()
     }
 }

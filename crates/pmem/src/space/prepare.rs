@@ -75,7 +75,7 @@ impl Space {
     }
 
     /// True if a page is less than a folio.
-    fn shares_folios(&self) -> bool {
+    pub(super) fn shares_folios(&self) -> bool {
         self.page_size() < FOLIO as u32
     }
 
@@ -118,7 +118,7 @@ impl Space {
 
     /// The mapped file, opened once more: see the module's "Whose errors". The lock on the file is
     /// that of the other description, and stays as it is.
-    fn preparing(&self) -> Option<&File> {
+    pub(super) fn preparing(&self) -> Option<&File> {
         let open = || {
             let fd = self.backing.as_ref()?.as_raw_fd();
             File::options().write(true).open(format!("/proc/self/fd/{fd}")).ok()

@@ -10,6 +10,8 @@
 
 mod open;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use crate::balance::{Balance, Load, Policy};
 use crate::error::Result;

@@ -95,13 +95,19 @@ impl Volume {
         self.flush_alone()
     }
 
-    /// Has a thread make durable what was stored before, where a fence is a sync. That is nothing but a beginning: it says
-    /// nothing of what is, and the flush that comes finds it under way.
+    /// Has a thread make durable what was written before, where a fence is a sync, and something was. That is nothing but a
+    /// beginning: it says nothing of what is, and the flush that comes finds it under way.
     pub(crate) fn begin_sync(&self) {
-        if !self.is_durable_at_once() {
+        if !self.is_durable_at_once() && self.has_to_flush() {
             let space = self.space();
             space.sync_request(space.sync_generation());
         }
+    }
+
+    fn has_to_flush(&self) -> bool {
+        let pending = coreplane_pmem::spin::lock(&self.pending);
+        let is_noted = coreplane_pmem::spin::lock(&self.journal).has_to_flush();
+        is_noted || !pending.superseded.is_empty()
     }
 
     fn flush_alone(&self) -> Result<()> {

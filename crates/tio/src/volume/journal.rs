@@ -96,6 +96,11 @@ impl Journal {
         self.flushing
     }
 
+    /// True if something was noted that is not flushed.
+    pub(super) fn has_to_flush(&self) -> bool {
+        self.flushing != self.last
+    }
+
     /// All that was noted is to be flushed; false if it is.
     pub(super) fn begin_flush(&mut self) -> bool {
         std::mem::replace(&mut self.flushing, self.last) != self.last

@@ -7,6 +7,7 @@ const PACKAGE: &str = "coreplane-pmem";
 const POOL_CUTS: Suite = Suite::of(PACKAGE, "sim_pool", &["a_pool_survives_every_cut"]);
 const POOL_FLIPS: Suite = Suite::of(PACKAGE, "pool", &["flip", "older_root", "damaged"]);
 const COPIES: Suite = Suite::of(PACKAGE, "pool", &["a_copy_shows", "a_repair_that_is_not_ended"]);
+const FOLIOS: Suite = Suite::of(PACKAGE, "folios", &["a_block_that"]);
 const WRITERS: Suite = Suite::of(PACKAGE, "bounds", &[]);
 const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retirement"]);
 /// An engine above it, cut everywhere.
@@ -36,6 +37,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("pmem.root.state_first", "the new root is current before its slots", POOL_CUTS),
     Mutant::new("pmem.root.uncompleted", "a root that was cut short is left so", POOL_CUTS),
     Mutant::new("pmem.root.checksum", "checksums of the root are not looked at", POOL_FLIPS),
+    Mutant::new("pmem.block.dirty", "a block that is written by a call is not synced", FOLIOS),
     Mutant::new("pmem.writer.flush", "what was appended is not flushed", RECORD_CUTS),
     Mutant::new(
         "pmem.writer.published_is_durable",
