@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The tables of the thesis (4.1): a cluster of three on `list` and `cow-tree` beside the same on `wal`, its baseline (a log
-by write and fdatasync, the state in DRAM), round by round; the medians, and their ratios to the baseline, as a table.
+by write and fdatasync, the state in DRAM), and on `wal-pool` (that log in pages of a pool), round by round; the medians,
+and their ratios to the baseline, as a table.
 
 usage: thesis.py [--rounds 3] [--out DIRECTORY] [--disk DIRECTORY]
 
@@ -14,7 +15,7 @@ import argparse, json, os, shutil, socket, statistics, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COREPLANE = os.path.join(HERE, "../../target/release/coreplane")
-MAPS = ("wal", "list", "cow-tree")
+MAPS = ("wal", "wal-pool", "list", "cow-tree")
 KEYS = 50000
 
 
@@ -114,7 +115,7 @@ class Cluster:
         return json.loads(ran.stdout)
 
     def written(self, medium):
-        """Bytes that the leader has written so far: to the device, or, in memory, lines flushed (maps), or frames (wal)."""
+        """Bytes that the leader has written so far: to the device, or, in memory, lines flushed (pools), or frames (wal)."""
         if medium == "disk":
             with open(f"/proc/{self.nodes[self.leader].pid}/io") as file:
                 return int(dict(line.split(": ") for line in file.read().splitlines())["write_bytes"])
@@ -122,7 +123,7 @@ class Cluster:
             lines = self.ask(stream, "INFO", "everything").splitlines()
         figures = dict(line.split(":", 1) for line in lines if ":" in line)
         number = lambda name: int(figures["engine_" + name])
-        if self.kind == "wal":
+        if self.kind.startswith("wal"):
             return number("log_bytes_written") + number("cleaner_bytes_copied")
         return 64 * number("flushes")
 
@@ -191,16 +192,18 @@ def main():
             for place in places:
                 for medium, where, media, few, many in (
                         ("disk", asked.disk, "file", 1000, 10000), ("memory", "/dev/shm", "auto", 5000, 50000)):
-                    for kind in MAPS[round_ % 3:] + MAPS[:round_ % 3]:
+                    turn = round_ % len(MAPS)
+                    for kind in MAPS[turn:] + MAPS[:turn]:
                         one_round(program, place, medium, where, media, kind, few, many, results)
     finally:
         for place in places:
             place.end()
-    lines = ["| medium | place | what | wal | list | cow-tree | list/wal | cow-tree/wal |", "|---|---|---|---|---|---|---|---|"]
-    for (medium, place, what), kinds in sorted(results.items()):
-        wal, list_, tree = (statistics.median(kinds[kind]) for kind in MAPS)
-        ratio = lambda value: f"{value / wal:.2f}" if wal else "-"
-        lines.append(f"| {medium} | {place} | {what} | {wal:.0f} | {list_:.0f} | {tree:.0f} | {ratio(list_)} | {ratio(tree)} |")
+    columns = ["medium", "place", "what", *MAPS, *(f"{kind}/{MAPS[0]}" for kind in MAPS[1:])]
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for key, kinds in sorted(results.items()):
+        medians = [statistics.median(kinds[kind]) for kind in MAPS]
+        ratios = [f"{value / medians[0]:.2f}" if medians[0] else "-" for value in medians[1:]]
+        lines.append("| " + " | ".join([*key, *(f"{value:.0f}" for value in medians), *ratios]) + " |")
     print("\n".join(lines))
     if asked.out:
         os.makedirs(asked.out, exist_ok=True)
