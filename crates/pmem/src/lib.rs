@@ -23,20 +23,16 @@
 pub mod append_file;
 pub mod arch;
 pub mod checksum;
-pub mod chunked;
+pub mod dram;
 pub mod epoch;
-pub mod huge;
-pub mod isolation;
 pub mod media;
 pub mod mutant;
 pub mod order;
 pub mod poison;
 pub mod pool;
 mod space;
-pub mod spin;
-pub mod stripes;
-pub mod windows;
 
+pub use dram::{chunked, huge, isolation, spin, stripes, windows};
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, FileState, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
