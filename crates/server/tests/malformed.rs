@@ -51,6 +51,17 @@ fn the_corpus_harms_nobody() {
     }
 }
 
+/// It would be another password than the one that was given.
+#[test]
+fn a_parameter_that_is_no_text_is_refused() {
+    let server = start();
+    let mut wire = server.connect();
+    let answer = wire.ask(&[b"CONFIG", b"SET", b"requirepass", b"a\xff"]);
+    let complaint = "argument 'requirepass') - argument must be text in UTF-8\\r\\n";
+    assert!(wire::shown(&answer).ends_with(complaint), "{}", wire::shown(&answer));
+    assert_eq!(server.connect().say("PING"), "+PONG\\r\\n");
+}
+
 /// Numbers that look random and are the same in every run.
 struct Numbers(u64);
 

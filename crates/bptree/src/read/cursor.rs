@@ -77,7 +77,7 @@ impl Reader {
                     continue;
                 }
             };
-            return Ok(spin::lock(&self.cursors).remember(place));
+            return Ok(spin::lock(&self.cursors).remember(cursor, place));
         }
     }
 

@@ -71,7 +71,8 @@ impl Keyspace {
                 (group, device) = (group + 1, None);
             }
             if shown >= count.max(1) && group < self.groups.len() {
-                return Ok(spin::lock(&self.cursors).remember(Place { group, device, inner }));
+                let place = Place { group, device, inner };
+                return Ok(spin::lock(&self.cursors).remember(cursor, place));
             }
         }
         Ok(0)

@@ -293,7 +293,7 @@ impl Store {
             self.check_all()?;
             return Ok(0);
         };
-        Ok(self.cursors.lock().remember(key))
+        Ok(self.cursors.lock().remember(cursor, key))
     }
 
     /// Shows what is newer than `sequence`, tombstones too.

@@ -126,7 +126,7 @@ impl Replica {
             visit(Entry { key, sequence: record.sequence, record: Some(record) });
             true
         })?;
-        Ok(next.map_or(0, |key| self.cursors.lock().remember(key)))
+        Ok(next.map_or(0, |key| self.cursors.lock().remember(cursor, key)))
     }
 
     /// Deletes what has expired among some keys from `from` on; how many records it was, and the key to go on with.

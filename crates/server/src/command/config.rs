@@ -50,7 +50,9 @@ pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
         if changes.iter().any(|(other, _)| other.name == parameter.name) {
             return Err(refused(parameter, "duplicate parameter"));
         }
-        changes.push((parameter, String::from_utf8_lossy(value).into_owned()));
+        let value = std::str::from_utf8(value);
+        let value = value.map_err(|_| refused(parameter, "argument must be text in UTF-8"))?;
+        changes.push((parameter, value.to_owned()));
     }
     let mut before: Vec<(&Parameter, String)> = Vec::new();
     for (parameter, value) in changes {
