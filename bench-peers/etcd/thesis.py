@@ -115,7 +115,7 @@ class Cluster:
         return json.loads(ran.stdout)
 
     def written(self, medium):
-        """Bytes that the leader has written so far: to the device, or, in memory, lines flushed (pools), or frames (wal)."""
+        """Bytes that the leader has written so far: to the device, or, in memory, lines flushed (maps), or frames (wal, wal-pool)."""
         if medium == "disk":
             with open(f"/proc/{self.nodes[self.leader].pid}/io") as file:
                 return int(dict(line.split(": ") for line in file.read().splitlines())["write_bytes"])

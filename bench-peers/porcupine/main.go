@@ -1,6 +1,6 @@
 // Another judge of the histories that `crates/cli/tests/partitions.rs` writes down: Porcupine.
 //
-//	COREPLANE_HISTORY=/tmp/history.jsonl cargo test -p coreplane-cli --test partitions
+//	COREPLANE_HISTORY_FILE=/tmp/history.jsonl cargo test -p coreplane-cli --test partitions
 //	go run . /tmp/history.jsonl
 //
 // A line is a call: {client, key, op, expected, value, made, begin, end}. What was not answered has no end: it may be

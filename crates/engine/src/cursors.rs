@@ -4,13 +4,13 @@
 //! remember that, for the iterations under way that were last asked to go on. One that is
 //! forgotten begins again, which shows records twice and never leaves one out.
 //!
-//! Of an iteration two places are kept, that where it goes on and the one before it: so it may ask
-//! twice for what it was not told, and one that is quick does not make another be forgotten.
+//! What is forgotten first is what nobody is likely to ask for: places from which an iteration has
+//! gone on, or behind which one has ended. So one that is quick does not make a slow one be forgotten.
 
 use std::collections::VecDeque;
 
 /// Places that are remembered.
-const REMEMBERED: usize = 8192;
+const REMEMBERED: usize = 4096;
 
 /// The places where iterations go on.
 #[derive(Debug, Default)]
@@ -23,9 +23,9 @@ pub struct Cursors<P> {
 #[derive(Debug)]
 struct Known<P> {
     cursor: u64,
-    /// The cursor from which this one was come to.
-    before: u64,
     place: P,
+    /// It was gone on from, or nobody goes on from it.
+    is_spare: bool,
 }
 
 impl<P: Clone + Default> Cursors<P> {
@@ -35,38 +35,45 @@ impl<P: Clone + Default> Cursors<P> {
     }
 
     /// A cursor that stands for a place, to which an iteration has come that went on from the cursor
-    /// `from`. Where that one came from is forgotten.
+    /// `from`.
     pub fn remember(&mut self, from: u64, place: P) -> u64 {
-        let before = self.find(from).map(|known| known.before);
-        if let Some(at) = before.and_then(|before| self.position(before)) {
-            self.places.remove(at);
-        }
+        // Whoever begins anywhere has a cursor that was never given out, and does not come back.
+        let is_spare = from > self.last;
+        self.end(from);
         if self.places.len() == REMEMBERED {
-            self.places.pop_front();
+            let spare = self.places.iter().position(|known| known.is_spare);
+            self.places.remove(spare.unwrap_or(0));
         }
         self.last += 1;
-        self.places.push_back(Known { cursor: self.last, before: from, place });
+        self.places.push_back(Known { cursor: self.last, place, is_spare });
         self.last
+    }
+
+    /// An iteration that went on from the cursor `from` has come to its end.
+    pub fn end(&mut self, from: u64) {
+        let known = self.position(from).and_then(|at| self.places.get_mut(at));
+        if let Some(known) = known {
+            known.is_spare = true;
+        }
     }
 
     /// The place of a cursor, which stays known, since the same cursor may be asked for twice; the
     /// beginning if it is not known.
     pub fn place_of(&self, cursor: u64) -> P {
-        self.find(cursor).map_or_else(P::default, |known| known.place.clone())
+        let known = self.position(cursor).and_then(|at| self.places.get(at));
+        known.map_or_else(P::default, |known| known.place.clone())
     }
 
     fn position(&self, cursor: u64) -> Option<usize> {
         self.places.binary_search_by_key(&cursor, |known| known.cursor).ok()
-    }
-
-    fn find(&self, cursor: u64) -> Option<&Known<P>> {
-        self.places.get(self.position(cursor)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MANY: u64 = 3 * REMEMBERED as u64;
 
     #[test]
     fn a_cursor_that_is_forgotten_begins_again() {
@@ -80,19 +87,23 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_slow_is_not_forgotten_for_a_quick_one() {
+    fn one_that_is_slow_is_not_forgotten_for_those_that_are_quick() {
         let mut cursors = Cursors::default();
         let slow = cursors.remember(0, 7_u64);
-        let (mut quick, mut before) = (0, 0);
-        for place in 1..10 * REMEMBERED as u64 {
-            (before, quick) = (quick, cursors.remember(quick, place));
+        let mut all = vec![0];
+        for place in 1..MANY {
+            all.push(cursors.remember(all[all.len() - 1], place));
         }
         assert_eq!(cursors.place_of(slow), 7);
-        // It may ask again for what it was not told.
-        let end = 10 * REMEMBERED as u64 - 1;
-        assert_eq!((cursors.place_of(before), cursors.place_of(quick)), (end - 1, end));
-        let again = cursors.remember(before, end);
-        assert_eq!(cursors.place_of(again), end);
-        assert_eq!(cursors.places.len(), 4);
+        // It may ask again, also where it was some steps before.
+        let then = all.len() - 1000;
+        assert_eq!(cursors.place_of(all[then]), then as u64);
+        // Others end, or begin anywhere.
+        for place in 1..MANY {
+            let short = cursors.remember(0, place);
+            cursors.end(short);
+            cursors.remember(u64::MAX - place, place);
+        }
+        assert_eq!(cursors.place_of(slow), 7);
     }
 }

@@ -18,14 +18,12 @@ fn explore_all(
     let end = seeds.start + times * (seeds.end - seeds.start);
     let mut images = 0;
     for kind in KINDS {
-        let before = images;
         for seed in seeds.start..end {
             for model in models.iter().copied() {
                 let story = story(Story::new(kind, seed, 80));
                 images += explored(&story, &SimOptions { model, ..options(seed, pages << 12) });
             }
         }
-        println!("{kind:?}: {} images", images - before);
     }
     images
 }

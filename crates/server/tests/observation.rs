@@ -200,6 +200,7 @@ fn memory_is_bounded_by_maxmemory() {
     let server = start();
     let mut wire = server.connect();
     assert_eq!(wire.say("SET k v"), "+OK\\r\\n");
+    assert_eq!(wire.say("ONCE c 1 INCR n"), ":1\\r\\n");
     for line in ["MULTI", "SET k w"] {
         wire.say(line);
     }
@@ -210,7 +211,10 @@ fn memory_is_bounded_by_maxmemory() {
     assert_eq!(wire.say("EXEC"), aborted);
     assert_eq!(wire.say("EXEC"), "-ERR EXEC without MULTI\\r\\n");
     assert_eq!(wire.say("SET k w"), format!("-{refused}"));
-    assert_eq!(wire.say("ONCE c 1 SET k w"), format!("-{refused}"));
+    // What was run once is answered again; what is new is refused as it is without.
+    assert_eq!(wire.say("ONCE c 1 INCR n"), ":1\\r\\n");
+    assert_eq!(wire.say("ONCE c 2 INCR n"), format!("-{refused}"));
+    assert_eq!(wire.say("ONCE c 3 DEL n"), ":1\\r\\n");
     assert_eq!(wire.say("GET k"), "$1\\r\\nv\\r\\n");
     assert_eq!(fact(&mut admin, "errorstats", "errorstat_OOM").as_deref(), Some("count=2"));
     // What frees memory is not refused, and there is room again.

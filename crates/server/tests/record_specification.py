@@ -92,7 +92,7 @@ OWN = {
                "Looks after the devices of a matrix: its status, a device that is replaced, a group that is added, a scrub.",
                "0.1.0", "server", "STATUS: O(N) with N being the number of devices; the others only begin their work.",
                [("subcommand", "string"), ("argument", "string", None, ["optional", "multiple"])]),
-    "once": (-4, ["write", "denyoom", "no_multi"], ["@write", "@slow", "@transaction"],
+    "once": (-4, ["write", "no_multi"], ["@write", "@slow", "@transaction"],
              "Runs a command that writes, once, however often it is sent with this number.",
              "0.2.0", "generic", "That of the command.",
              [("client", "string"), ("sequence", "integer"), ("command", "string"),

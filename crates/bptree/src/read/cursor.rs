@@ -68,7 +68,10 @@ impl Reader {
             let mut passed = leaf.hurt.iter().filter(|it| it.is_record);
             hurt = hurt.or_else(|| passed.next().map(|it| it.offset));
             let place = match (leaf.head.bound, hurt) {
-                (None, None) => return Ok(0),
+                (None, None) => {
+                    spin::lock(&self.cursors).end(cursor);
+                    return Ok(0);
+                }
                 (None, Some(offset)) if shown == 0 => return Err(passed_by(offset)),
                 (None, Some(offset)) => Place::DamagedField(offset),
                 (Some(key), hurt) if shown >= count.max(1) => Place::From { key, hurt },

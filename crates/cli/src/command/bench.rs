@@ -174,7 +174,7 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
 /// Opens a loaded pool, reads one record and writes it anew: a line that says how long each took,
 /// all of them from the call that opens.
 fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    let config = bench.pool.config().durability(bench.durability);
+    let config = bench.pool.config().durability(bench.durability).check_reads(bench.check_reads);
     let started = Instant::now();
     let milliseconds = || started.elapsed().as_secs_f64() * 1e3;
     let store = pool::open(&config)?;

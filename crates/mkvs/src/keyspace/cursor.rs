@@ -75,6 +75,7 @@ impl Keyspace {
                 return Ok(spin::lock(&self.cursors).remember(cursor, place));
             }
         }
+        spin::lock(&self.cursors).end(cursor);
         Ok(0)
     }
 

@@ -291,6 +291,7 @@ impl Store {
         })?;
         let Some(key) = next else {
             self.check_all()?;
+            self.cursors.lock().end(cursor);
             return Ok(0);
         };
         Ok(self.cursors.lock().remember(cursor, key))

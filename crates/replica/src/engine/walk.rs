@@ -126,7 +126,14 @@ impl Replica {
             visit(Entry { key, sequence: record.sequence, record: Some(record) });
             true
         })?;
-        Ok(next.map_or(0, |key| self.cursors.lock().remember(cursor, key)))
+        let mut cursors = self.cursors.lock();
+        Ok(match next {
+            Some(key) => cursors.remember(cursor, key),
+            None => {
+                cursors.end(cursor);
+                0
+            }
+        })
     }
 
     /// Deletes what has expired among some keys from `from` on; how many records it was, and the key to go on with.

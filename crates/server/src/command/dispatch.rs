@@ -23,6 +23,8 @@ use coreplane_engine::{Error, Horizon, UnixMillis};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// Why a command is refused that takes memory.
+pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 /// So long a command waits that the engine has too much of.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -272,10 +274,9 @@ fn is_postponed(
 /// Why a command is refused while more memory is in use than may be; a transaction ends by it.
 #[cold]
 fn refused_for_memory(host: &Host, session: &mut Session, command: &Command) -> Option<Failure> {
-    const TEXT: &str = "OOM command not allowed when used memory > 'maxmemory'.";
     let needs_more = |command: &Command| specification::has_flag(command.name, "denyoom");
     if needs_more(command) {
-        return Some(TEXT.into());
+        return Some(OUT_OF_MEMORY.into());
     }
     let queued = session.queue.as_ref().filter(|_| command.name == "exec")?;
     if !queued.any(|index| COMMANDS.get(index).is_some_and(needs_more)) {
@@ -283,7 +284,7 @@ fn refused_for_memory(host: &Host, session: &mut Session, command: &Command) -> 
     }
     session.queue = None;
     forget_watches(session, &host.watched);
-    Some(format!("EXECABORT Transaction discarded because of: {TEXT}").into())
+    Some(format!("EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}").into())
 }
 
 /// True if the command waits for the end of a pause. One that has begun goes on, and so does whatever ends the pause.

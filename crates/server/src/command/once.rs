@@ -16,11 +16,13 @@
 //! `coreplane:once:CLIENT`, which expires a day after the last command: so a cluster's next leader, a backup and a pool that is
 //! opened again know of them.
 
+use super::dispatch::OUT_OF_MEMORY;
 use super::table::{AT_ONCE, COMMANDS, NO_MULTI, WRITE, find};
-use super::{Answer, Call, NOT_INTEGER, wrong_arity};
+use super::{Answer, Call, NOT_INTEGER, specification, wrong_arity};
 use crate::resp::frame::Words;
 use crate::resp::number::parse_i64;
 use coreplane_engine::UnixMillis;
+use std::sync::atomic::Ordering;
 
 const PREFIX: &[u8] = b"coreplane:once:";
 /// So long a client's last command is remembered.
@@ -84,6 +86,12 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
         if last.sequence == sequence {
             return answer_again(call, &last);
         }
+    }
+    // What was run before is answered whatever memory there is.
+    if call.host.is_over_memory.load(Ordering::Relaxed)
+        && specification::has_flag(command.name, "denyoom")
+    {
+        return Err(OUT_OF_MEMORY.into());
     }
     let start = call.reply.out.len();
     call.run_part(command, words)?;

@@ -122,6 +122,11 @@ mod tests {
         let text = report(&results, &names);
         assert!(text.contains("| a | 2.60 | ≤ 2.5 | **missed** |"), "{text}");
         assert!(text.contains("| b | 2.50 | ≤ 2.5 | met |"), "{text}");
+        for (what, bytes) in [("in_use_bytes", 39.0), ("live_bytes", 20.0), ("refused_puts", 0.0)] {
+            results.add(what, "cow-tree, pool 3", bytes);
+        }
+        let text = report(&results, &["cow-tree, pool 3"]);
+        assert!(text.contains("| cow-tree | 1.95 | ≤ 2.5 | met |"), "{text}");
         let text = report(&results, &names[..1]);
         assert!(text.contains("| a | – | ≤ 2.5 | **missed**: every pool"), "{text}");
         assert!(report(&Rounds::default(), &names).contains("| a | – | ≤ 2.5 | not measured |"));

@@ -39,7 +39,8 @@ impl<'b> Scratch<'b> {
             .media(bench.pool.media.clone())
             .size(size)
             .placement(bench.index)
-            .durability(bench.durability);
+            .durability(bench.durability)
+            .check_reads(bench.check_reads);
         let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
         let config = bench.geometry.of(config);
         let store = config.create().map_err(|error| Failure::of_pool(&error, path))?;
