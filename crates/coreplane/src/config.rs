@@ -136,11 +136,13 @@ impl StoreConfig {
         self
     }
 
-    /// Bytes of a page of a map (4 KiB if nothing is said; keys have nearly half of that at most in a list, a quarter in a cow-tree), or of a leaf of
-    /// bptree, in a pool that is created; it keeps them for good. Of bptree: A power of two from
-    /// 4 KiB to 512 KiB; 16 KiB if nothing is said. As long as pages abound a leaf has 64 records at the most (else 128): with a fifth more
-    /// than those take, it is written anew as seldom as can be. So 16 KiB suit records of up to 200
-    /// bytes, 64 KiB those of up to 800.
+    /// Bytes of a page of a map, or of a leaf of bptree, in a pool that is created; it keeps them for good.
+    ///
+    /// Of a map 4 KiB if nothing is said. A key has nearly half of that at most in a list, and a quarter in a cow-tree.
+    ///
+    /// Of bptree a power of two from 4 KiB to 512 KiB, and 16 KiB if nothing is said. As long as pages abound a leaf has 64
+    /// records at the most (else 128): with a fifth more than those take, it is written anew as seldom as can be. So 16 KiB
+    /// suit records of up to 200 bytes, 64 KiB those of up to 800.
     #[must_use]
     pub fn page_size(mut self, bytes: u32) -> Self {
         self.page_size = Some(bytes);

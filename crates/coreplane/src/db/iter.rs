@@ -13,8 +13,8 @@ const AT_A_TIME: usize = 64;
 ///
 /// Of a store that has its keys in order, all that is said of [`Range`] holds. Of any other: an entry that is there all the
 /// time is shown at least once, perhaps more often; one that comes or goes meanwhile is shown or not. In memory there
-/// are some hundred entries. An error is the last item. A matrix of `scmkv` or of other engines without an order remembers
-/// where 4,096 iterations are: of more at once some begin again, perhaps again and again.
+/// are some hundred entries. An error is the last item. A matrix of `scmkv` remembers 4,096
+/// places: of more iterations at once some begin again.
 #[derive(Debug)]
 #[must_use = "iterators are lazy and do nothing unless consumed"]
 pub struct Iter(Kind);
