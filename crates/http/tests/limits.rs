@@ -263,6 +263,20 @@ fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
     is_served(&served)
 }
 
+/// A query that is begun where its request came in, and is given up there before its time is over, is run elsewhere: the
+/// points of a head are read in one go, or not begun.
+#[test]
+fn no_query_ends_for_the_time_that_a_short_one_has() -> Outcome<()> {
+    let served = Served::start_with(Options::default(), 16 << 20)?;
+    let lines: String =
+        (1..=100_000_u64).map(|at| format!("m value={at} {}\n", at * 77_777 % 100_003)).collect();
+    let path = "/write?db=opentsdb&precision=s";
+    assert_eq!(served.ask("POST", path, lines.as_bytes())?.status, 204);
+    let found = served.ask("GET", "/query?db=opentsdb&q=SELECT+count(value)+FROM+m", b"")?;
+    assert!(found.body.contains(",100000]"), "{found:?}");
+    Ok(())
+}
+
 #[test]
 fn lines_of_opentsdb_are_bounded() -> Outcome<()> {
     let served = Served::start(Options::default())?;

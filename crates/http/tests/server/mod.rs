@@ -23,12 +23,17 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(options: Options) -> Outcome<Self> {
+        Self::start_with(options, 1 << 20)
+    }
+
+    /// With so many bytes of points that are not sealed.
+    pub(crate) fn start_with(options: Options, head_bytes: u64) -> Outcome<Self> {
         let directory = tempfile::tempdir_in("/dev/shm")?;
         let of_store = coreplane_tsdb::Options {
             sets: 2,
             size: 64 << 20,
             series_max: SERIES_MAX,
-            head_bytes: 1 << 20,
+            head_bytes,
             ..coreplane_tsdb::Options::default()
         };
         let store = Arc::new(Store::open(&directory.path().join("ts"), &of_store)?);
