@@ -186,3 +186,35 @@ fn a_batch_with_a_new_record_is_refused_and_nothing_of_it_is_there() {
     assert_eq!(store.get(&key(count)).expect("get"), None);
     check(&store, count, 100, |_| 0);
 }
+
+/// A write may have to write leaves anew, and put others together, but never without end: what is cut in two for it is not
+/// put together again before it is made.
+#[test]
+fn what_a_write_copies_is_bounded() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let options = Options { background: false, ..Options::default() };
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, 1 << 20, PAGE, MediaChoice::Auto, &options).expect("create");
+    let copied = || store.stats().cleaner_bytes_copied;
+    let mut worst = 0;
+    for round in 0..12_u32 {
+        let (mut refused, mut serial) = (0, 0);
+        while refused < 12 {
+            let len = 300 + (serial * 37 % 1500) as usize;
+            let (key, value) = (key(serial * 7 % 4_000), value(serial + round, 0, len));
+            let before = copied();
+            match store.put(&key, &value, &WriteOptions::default()) {
+                Ok(_) => refused = 0,
+                Err(Error::NoSpace { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+            worst = worst.max(copied() - before);
+            serial += 1;
+        }
+        for number in (round % 3..4_000).step_by(3) {
+            let _outcome = store.delete(&key(number), &WriteOptions::default()).expect("delete");
+        }
+    }
+    assert!(worst < u64::from(16 * PAGE), "{worst} bytes");
+}

@@ -102,6 +102,15 @@ const MISSES_MAX: u32 = 4;
 pub(crate) struct Patience {
     most: u32,
     misses: u32,
+    /// Readers were waited for, and did not go.
+    is_over: bool,
+}
+
+impl Patience {
+    /// For another try, which has a reason of its own. Readers that have stayed are not waited for once more.
+    pub(crate) fn renew(&mut self) {
+        *self = Self { is_over: self.is_over, ..Self::default() };
+    }
 }
 
 impl Pages {
@@ -259,7 +268,7 @@ impl Pages {
         if self.is_more(patience) {
             return true;
         }
-        if !self.wait_for_retired() {
+        if patience.is_over || !self.wait_for_retired(patience) {
             return false;
         }
         patience.misses += 1;
@@ -270,14 +279,14 @@ impl Pages {
         let free = self.free_len();
         let is_more = free > patience.most;
         if is_more {
-            *patience = Patience { most: free, misses: 0 };
+            *patience = Patience { most: free, misses: 0, is_over: patience.is_over };
         }
         is_more
     }
 
     /// Waits until a page comes back that was given back already, but may still be read; false if
     /// there is none, or its readers do not go. Not to be called with a guard or a lock.
-    fn wait_for_retired(&self) -> bool {
+    fn wait_for_retired(&self, patience: &mut Patience) -> bool {
         let begun = Instant::now();
         let (before, waiting) = {
             let free = spin::lock(&self.free);
@@ -291,7 +300,11 @@ impl Pages {
             if self.free_len() as usize > before {
                 return true;
             }
-            if self.space.retired_len() == 0 || begun.elapsed() > READERS_MAX {
+            if self.space.retired_len() == 0 {
+                return false;
+            }
+            if begun.elapsed() > READERS_MAX {
+                patience.is_over = true;
                 return false;
             }
             backoff.wait();

@@ -153,25 +153,37 @@ impl Writer {
         self.write_in_sight(key, (options, RestsOn::Nothing), &mut plan)
     }
 
-    /// Looks and writes until nothing is lacking.
+    /// Looks and writes until nothing is lacking, and pays for the leaves that were written anew.
     fn write_in_sight(
         &self,
         key: &[u8],
-        (options, rests_on): (&WriteOptions, RestsOn),
+        what: (&WriteOptions, RestsOn),
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
-        let (mut preparation, mut search) = (Preparation::default(), PageSearch::new(self));
+        let mut search = PageSearch::new(self);
+        let outcome = self.write_at_last(key, what, &mut search, decide);
+        search.pay();
+        self.finish(outcome?, what.0)
+    }
+
+    /// Looks and writes until nothing is lacking.
+    fn write_at_last<'s>(
+        &'s self,
+        key: &[u8],
+        (options, rests_on): (&WriteOptions, RestsOn),
+        search: &mut PageSearch<'s>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
+        let mut preparation = Preparation::default();
         loop {
             let provided =
                 match self.look_and_write(key, (options, rests_on), &mut preparation, decide) {
-                    Ok(Attempt::Done(outcome)) => return self.finish(outcome, options),
-                    Ok(attempt) => {
-                        self.provide(key, options, (&mut preparation, &mut search), attempt)
-                    }
+                    Ok(Attempt::Done(outcome)) => return Ok(outcome),
+                    Ok(attempt) => self.provide(key, options, (&mut preparation, search), attempt),
                     Err(error) => Err(error),
                 };
             match provided {
-                Ok(Some(outcome)) => return self.finish(outcome, options),
+                Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
                 Err(refused) => {
                     let may_be_batch = rests_on == RestsOn::Nothing

@@ -56,6 +56,8 @@ pub(super) struct PageSearch<'w> {
     /// Tries for the sake of others who search.
     tries: u32,
     backoff: Backoff,
+    /// A leaf was written anew, which is not paid for yet.
+    is_in_debt: bool,
 }
 
 impl<'w> PageSearch<'w> {
@@ -68,6 +70,15 @@ impl<'w> PageSearch<'w> {
             patience: Patience::default(),
             tries: 0,
             backoff: Backoff::new(),
+            is_in_debt: false,
+        }
+    }
+
+    /// Puts other leaves together if pages are short, for those that were written anew. To be called when the write is
+    /// made, or has failed: before, what was cut in two for it could be put together again, and so on without end.
+    pub(super) fn pay(&mut self) {
+        if std::mem::take(&mut self.is_in_debt) {
+            self.writer.compact_if_due();
         }
     }
 
@@ -95,6 +106,7 @@ impl<'w> PageSearch<'w> {
     /// [`Error::NoSpace`], and if the medium fails.
     pub(super) fn make(&mut self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
         let made = self.writer.make_room(key, (len, 1), demand);
+        self.is_in_debt = true;
         if made.is_err() {
             let key = key.into();
             self.want(vec![Want { key, len, places: 1, demand, is_rewritten: true }]);
@@ -142,7 +154,7 @@ impl<'w> PageSearch<'w> {
         self.backoff.wait();
         // They may have filled the leaf, too.
         self.served.clear();
-        self.patience = Patience::default();
+        self.patience.renew();
         Ok(())
     }
 
@@ -152,12 +164,12 @@ impl<'w> PageSearch<'w> {
         for want in std::mem::take(&mut self.wants) {
             if !self.served.contains(&want.key) && self.writer.serve(&want)? {
                 self.served.insert(want.key);
-                is_any = true;
+                (is_any, self.is_in_debt) = (true, true);
             }
         }
         if is_any {
             // It has given back as many pages as it took: those are waited for once more.
-            self.patience = Patience::default();
+            self.patience.renew();
         }
         Ok(is_any)
     }
@@ -184,20 +196,16 @@ impl Writer {
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     fn make_room(&self, key: &[u8], (len, places): (usize, usize), demand: Demand) -> Result<()> {
-        {
-            let guard = epoch::pin();
-            let locked = self.lock_to_write(key, 0)?;
-            if self.room(&locked) >= len {
-                if self.fill_factor() != FillFactor::AMPLE {
-                    locked.leaf.allow_full();
-                }
-                if locked.leaf.vacancies() >= places {
-                    return Ok(());
-                }
+        let guard = epoch::pin();
+        let locked = self.lock_to_write(key, 0)?;
+        if self.room(&locked) >= len {
+            if self.fill_factor() != FillFactor::AMPLE {
+                locked.leaf.allow_full();
             }
-            self.rewrite(&guard, locked, (key, len), self.pages.reserve(demand))?;
+            if locked.leaf.vacancies() >= places {
+                return Ok(());
+            }
         }
-        self.compact_if_due();
-        Ok(())
+        self.rewrite(&guard, locked, (key, len), self.pages.reserve(demand))
     }
 }
