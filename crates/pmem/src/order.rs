@@ -70,24 +70,26 @@ fn choice() -> Choice {
         let mut memory = vec![0_u8; ROUNDS * RECORDS * RECORD + LINE];
         let skip = memory.as_ptr().align_offset(LINE).min(LINE);
         let area = &mut memory[skip..skip + ROUNDS * RECORDS * RECORD];
-        let instruction = match wanted.as_deref() {
-            Some("none") => Instruction::None,
-            _ => available
-                .iter()
-                .copied()
-                .find(|instruction| Some(instruction.name()) == wanted.as_deref())
-                .or_else(|| available.iter().copied().min_by_key(|it| append_time(area, Some(*it))))
-                .unwrap_or(Instruction::None),
+        let named = |it: &&Instruction| Some(it.name()) == wanted.as_deref();
+        let chosen = match wanted.as_deref() {
+            Some("none") => None,
+            _ => match available.iter().find(named) {
+                Some(named) => Some((append_time(area, Some(*named)), *named)),
+                None => available
+                    .iter()
+                    .map(|it| (append_time(area, Some(*it)), *it))
+                    .min_by_key(|(time, _)| *time),
+            },
         };
-        let append = match std::env::var("COREPLANE_APPEND").as_deref() {
-            Ok("cached") => WriteMode::Cached,
-            Ok("non-temporal") => WriteMode::NonTemporal,
-            _ if instruction == Instruction::None => WriteMode::Cached,
-            _ if is_clearly_less(append_time(area, None), append_time(area, Some(instruction))) => {
+        let append = match (std::env::var("COREPLANE_APPEND").as_deref(), chosen) {
+            (Ok("cached"), _) => WriteMode::Cached,
+            (Ok("non-temporal"), _) => WriteMode::NonTemporal,
+            (_, Some((time, _))) if is_clearly_less(append_time(area, None), time) => {
                 WriteMode::NonTemporal
             }
             _ => WriteMode::Cached,
         };
+        let instruction = chosen.map_or(Instruction::None, |(_, instruction)| instruction);
         Choice { instruction, append }
     })
 }
@@ -105,7 +107,8 @@ pub fn can_flush() -> bool {
 }
 
 const ROUNDS: usize = 3;
-const RECORDS: usize = 1000;
+/// So that all of it takes less than a millisecond: each process waits for it when it opens its first pool.
+const RECORDS: usize = 200;
 /// Not whole lines: where a record ends in the middle of a line, the next one writes to a line
 /// that was just flushed, and that is what tells the instructions apart.
 const RECORD: usize = 144;

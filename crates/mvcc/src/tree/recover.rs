@@ -49,7 +49,7 @@ struct Contents {
 }
 
 impl Contents {
-    /// All pages; or the newest ones of the stream, so many at least if there are.
+    /// All pages; or the newest ones of the stream, so many if there are.
     fn of(volume: &Volume, opening: &Opening<'_>, count: Option<usize>) -> Result<Self> {
         let len = volume.table.len();
         let threads = std::thread::available_parallelism().map_or(1, |it| it.get().min(4)) as u32;
@@ -80,6 +80,11 @@ impl Contents {
         // Of those before this one part or another has not all.
         all.has_older = least > 0;
         all.stream.retain(|it| it.0 >= least);
+        if let Some(more) = count.and_then(|count| all.stream.len().checked_sub(count + 1)) {
+            let _newest = all.stream.select_nth_unstable(more);
+            all.stream.drain(..=more);
+            all.has_older = true;
+        }
         all.stream.sort_unstable();
         Ok(all)
     }

@@ -37,6 +37,19 @@ impl Life {
 }
 // media-format: end
 
+/// The life of a page whose word is this, and has this content.
+#[inline]
+fn life_of(page: u32, (stored, content): (u64, Option<u64>), offset: u64) -> Result<Option<Life>> {
+    match content {
+        _ if stored == 0 => Ok(None),
+        Some(content) => Ok(Some(Life::of(content))),
+        None => {
+            let what = format!("the word of page {page} in the table of pages");
+            Err(Error::Corrupt { offset, what })
+        }
+    }
+}
+
 /// The words of all pages.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -95,21 +108,8 @@ impl Table {
     /// [`Error::Corrupt`] if the word is damaged.
     pub(crate) fn life(&self, page: u32) -> Result<Option<Life>> {
         let Some(word) = self.word(page) else { return Ok(None) };
-        self.life_of(page, word.load(), word.offset())
-    }
-
-    #[inline]
-    fn life_of(&self, page: u32, stored: u64, offset: u64) -> Result<Option<Life>> {
-        if stored == 0 {
-            return Ok(None);
-        }
-        match sealed::open(stored, offset) {
-            Some(content) => Ok(Some(Life::of(content))),
-            None => {
-                let what = format!("the word of page {page} in the table of pages");
-                Err(Error::Corrupt { offset, what })
-            }
-        }
+        let stored = word.load();
+        life_of(page, (stored, sealed::open(stored, word.offset())), word.offset())
     }
 
     /// How many pages it has itself.
@@ -127,21 +127,37 @@ impl Table {
         mut show: impl FnMut(u32, Option<Life>),
     ) -> Result<()> {
         let pages = self.space.pages();
-        for table in of.map(|number| self.first + number * self.stride()) {
+        let mut tables = of.map(|number| self.first + number * self.stride()).peekable();
+        while let Some(table) = tables.next() {
+            // No processor goes on by itself from one page of the table to the next, which is far away.
+            if let Some(next) = tables.peek() {
+                self.ask_for(*next);
+            }
             let start = self.space.start_of(table);
             let stretch = table..pages.min(table.saturating_add(self.stride()));
             for line in stretch.clone().step_by(8) {
                 let offset = start + 8 * u64::from(line - table);
                 let Some(words) = self.space.load_line(offset) else { continue };
-                for (at, stored) in (0..).zip(words) {
+                let contents = sealed::open_all(words, offset);
+                for ((at, stored), content) in (0..).zip(words).zip(contents) {
                     let page = line + at;
                     if page != table && stretch.contains(&page) {
-                        show(page, self.life_of(page, stored, offset + 8 * u64::from(at))?);
+                        let offset = offset + 8 * u64::from(at);
+                        show(page, life_of(page, (stored, content), offset)?);
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Asks for the words with which a page of the table begins: of one of the usual size for all.
+    fn ask_for(&self, table: u32) {
+        let start = self.space.start_of(table);
+        // Of a page that was not looked at yet nothing comes unless it is.
+        let _first = self.space.load_line(start);
+        let rest = (64..4096.min(u64::from(self.space.page_size()))).step_by(64);
+        rest.for_each(|at| self.space.prefetch(start + at));
     }
 
     /// Flushes all words: those that a killed process has stored may be nowhere but in the caches.

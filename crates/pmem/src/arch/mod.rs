@@ -1,5 +1,5 @@
 //! The instructions that write lines back, one file per architecture behind one face:
-//! `available`, `flush_line`, `fence`, `copy_nt`; the ones that make checksums (`crc32c_words`);
+//! `available`, `flush_line`, `fence`, `copy_nt`; the ones that make checksums (`crc32c_words`, `crc32c_pairs`);
 //! the one that asks for a line; and those that compare many bytes (`equal_bytes`).
 //!
 //! `RUSTFLAGS="--cfg coreplane_portable"` builds the twin for unknown processors anywhere, so
@@ -22,7 +22,17 @@ pub(crate) use crc32c::crc32c_append as crc32c_words;
 #[cfg(any(coreplane_portable, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(crate) use portable::{available, copy_nt, fence, flush_line};
 #[cfg(all(target_arch = "x86_64", not(coreplane_portable)))]
-pub(crate) use x86_64::{available, copy_nt, crc32c_words, fence, flush_line};
+pub(crate) use x86_64::{available, copy_nt, crc32c_pairs, crc32c_words, fence, flush_line};
+
+#[cfg(any(coreplane_portable, not(target_arch = "x86_64")))]
+pub(crate) use crc32c_pairs_by_bytes as crc32c_pairs;
+
+/// The CRC-32C of inputs of two words each.
+fn crc32c_pairs_by_bytes<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32; COUNT] {
+    pairs.map(|pair| {
+        pair.into_iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
+    })
+}
 
 /// A bit for each byte of `words`, the least first, that equals `byte`.
 #[inline]

@@ -148,6 +148,24 @@ pub(crate) fn crc32c_words(crc: u32, bytes: &[u8]) -> u32 {
     }
 }
 
+/// The CRC-32C of inputs of two words each.
+#[inline]
+pub(crate) fn crc32c_pairs<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32; COUNT] {
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        unsafe { crc32c_pairs_by_instruction(pairs) }
+    } else {
+        super::crc32c_pairs_by_bytes(pairs)
+    }
+}
+
+/// None waits for another, so that the processor has several under way.
+#[target_feature(enable = "sse4.2")]
+fn crc32c_pairs_by_instruction<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32; COUNT] {
+    let begun = pairs.map(|[first, _]| _mm_crc32_u64(u64::from(!0_u32), first));
+    std::array::from_fn(|at| !(_mm_crc32_u64(begun[at], pairs[at][1]) as u32))
+}
+
 #[target_feature(enable = "sse4.2")]
 fn crc32c_by_instruction(crc: u32, bytes: &[u8]) -> u32 {
     let mut wide = u64::from(!crc);

@@ -15,7 +15,7 @@ const HUGE: usize = 2 << 20;
 pub fn boxed<T>(len: usize, initial: impl Fn() -> T) -> Result<Box<[T]>, TryReserveError> {
     let mut table = Vec::new();
     table.try_reserve_exact(len)?;
-    advise(&table);
+    advise_range(table.as_ptr() as usize, table.capacity().saturating_mul(size_of::<T>()));
     table.extend((0..len).map(|_| initial()));
     Ok(table.into_boxed_slice())
 }
@@ -56,20 +56,17 @@ pub(crate) unsafe fn free<T>(table: NonNull<T>, len: usize) {
     }
 }
 
-/// Asks for huge pages below what a vector has allocated and not yet touched.
-fn advise<T>(table: &Vec<T>) {
-    if table.is_empty() {
-        advise_range(table.as_ptr() as usize, table.capacity().saturating_mul(size_of::<T>()));
-    }
+/// Asks for huge pages below entries, as far as these fill some.
+pub(crate) fn advise<T>(entries: &[T]) {
+    advise_range(entries.as_ptr() as usize, size_of_val(entries));
 }
 
-/// Asks for huge pages in a range that was allocated and that nobody has touched.
+/// Asks for huge pages in a range that was allocated: for all of them if nobody has touched it.
 fn advise_range(start: usize, bytes: usize) {
     let end = start.saturating_add(bytes) / HUGE * HUGE;
     let start = start.next_multiple_of(HUGE);
     if start < end {
-        // SAFETY: the range is within what was allocated, which nobody has touched, and the advice changes
-        // no byte of it.
+        // SAFETY: the range is within what was allocated, and the advice changes no byte of it.
         let _best_effort = unsafe {
             rustix::mm::madvise(
                 start as *mut std::ffi::c_void,

@@ -132,12 +132,14 @@ impl Space {
         let SpaceOptions { page_size, own_epochs, .. } = *options;
         let is_possible = page_size.is_power_of_two() && PAGE_SIZES.contains(&page_size);
         assert!(is_possible, "page size {page_size}");
-        let pages = mapping.reserved() / u64::from(page_size);
+        let count =
+            |bytes: u64| usize::try_from(bytes / u64::from(page_size)).unwrap_or(usize::MAX);
+        let roles = Roles::new(count(mapping.reserved()), count(mapping.len()), own_epochs)?;
         Ok(Self {
             mapping,
             lost: Mark::default(),
             page_shift: page_size.trailing_zeros(),
-            roles: Roles::new(usize::try_from(pages).unwrap_or(usize::MAX), own_epochs)?,
+            roles,
             own: own_epochs.then(Box::default),
             instruction: if behaviour.flushes_lines() {
                 order::chosen()

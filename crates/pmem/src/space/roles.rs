@@ -12,6 +12,7 @@
 //! domain of epochs to itself, in which that is so of every log page (`guard`). Word pages never
 //! retire, since their handles are not bound to a guard.
 
+use crate::dram::huge;
 use crate::mutant;
 use crate::order::LINE;
 use std::alloc::{Layout, alloc_zeroed};
@@ -89,11 +90,12 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// All pages free. `own_epochs`: the guards of all who read are looked at.
+    /// All pages free. `used`: so many of them are there from the beginning, the others in reserve. `own_epochs`: the
+    /// guards of all who read are looked at.
     ///
     /// # Errors
     /// If so much address space cannot be had.
-    pub(super) fn new(pages: usize, own_epochs: bool) -> io::Result<Self> {
+    pub(super) fn new(pages: usize, used: usize, own_epochs: bool) -> io::Result<Self> {
         let out_of_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
         let len = pages.max(1).checked_next_multiple_of(BLOCK).ok_or_else(out_of_memory)?;
         let layout = Layout::array::<AtomicU64>(len).map_err(io::Error::other)?;
@@ -104,6 +106,8 @@ impl Roles {
         // else has it. All bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
         // the system's, so that pages in reserve cost no memory until they are used.
         let words = unsafe { Box::from_raw(words.as_ptr()) };
+        // An opening goes through all of them, and reads come to any.
+        huge::advise(&words[..used.next_multiple_of(BLOCK).min(len)]);
         Ok(Self { words, pages, always: if own_epochs { RECOVERED } else { 0 } })
     }
 
@@ -349,7 +353,7 @@ mod tests {
     #[test]
     fn every_page_has_a_word_of_its_own_and_neighbours_share_no_line() {
         for pages in [1, 8, 63, 64, 65, 511, 512, 513, 1000, 5000] {
-            let roles = Roles::new(pages, false).unwrap();
+            let roles = Roles::new(pages, 0, false).unwrap();
             let at = |page| roles.word(page).map(|word| std::ptr::from_ref(word).addr());
             let all: std::collections::BTreeSet<_> = (0..pages).filter_map(at).collect();
             assert_eq!(all.len(), pages);
@@ -370,14 +374,15 @@ mod tests {
     #[test]
     fn more_pages_than_there_is_memory_for_are_an_error() {
         assert!(
-            Roles::new(usize::MAX, false).is_err() && Roles::new(usize::MAX >> 5, false).is_err()
+            Roles::new(usize::MAX, 0, false).is_err()
+                && Roles::new(usize::MAX >> 5, 0, false).is_err()
         );
-        assert!(Roles::new(0, false).unwrap().get(0).is_none());
+        assert!(Roles::new(0, 0, false).unwrap().get(0).is_none());
     }
 
     #[test]
     fn watermarks_only_rise_and_never_revive_a_retired_page() {
-        let roles = Roles::new(1, false).unwrap();
+        let roles = Roles::new(1, 1, false).unwrap();
         assert!(roles.claim(0) && !roles.claim(0));
         roles.become_log(0, 0, 0, true);
         roles.raise_published(0, 64);
@@ -404,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_writer_goes_on_at_a_word_alone() {
-        let roles = Roles::new(1, false).unwrap();
+        let roles = Roles::new(1, 1, false).unwrap();
         roles.become_log(0, 63, 63, false);
         assert_eq!(roles.adopt_writer(0), None);
         roles.become_recovered(0, 1 << 30);
