@@ -265,6 +265,29 @@ fn nodes_come_and_go_under_load() -> Outcome<()> {
     })
 }
 
+/// What a transaction that is passed on cannot have is refused in its turn, and ends the transaction.
+fn refused_in_its_turn(client: &mut Client) -> Outcome<()> {
+    let Reply::Bulk(Some(role)) = client.call(&[b"INFO", b"replication"])? else {
+        return Err("no INFO".into());
+    };
+    if !String::from_utf8_lossy(&role).contains("role:slave") {
+        return Ok(());
+    }
+    for refused in [&[&b"HELLO"[..], b"3"][..], &[b"CLIENT", b"REPLY", b"OFF"]] {
+        let mut wire = Vec::new();
+        for words in [&[&b"MULTI"[..]][..], &[b"SET", b"n", b"1"], refused, &[b"EXEC"]] {
+            Client::encode(words, &mut wire);
+        }
+        client.send_bytes(&wire)?;
+        assert_eq!(client.receive()?, Reply::ok());
+        assert_eq!(client.receive()?, Reply::Simple("QUEUED".to_owned()));
+        assert!(matches!(client.receive()?, Reply::Failed(text) if text.contains("not allowed")));
+        assert!(matches!(client.receive()?, Reply::Failed(text) if text.starts_with("EXECABORT")));
+        assert_eq!(client.call(&[b"GET", b"n"])?, Reply::Bulk(None));
+    }
+    Ok(())
+}
+
 #[test]
 fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -315,6 +338,7 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
         let aborted = client.call(&[b"EXEC"])?;
         assert!(matches!(aborted, Reply::Failed(text) if text.starts_with("EXECABORT")));
         assert_eq!(client.call(&[b"GET", b"n"])?, Reply::Bulk(None));
+        refused_in_its_turn(&mut client)?;
         // Another protocol holds for the leader's answers, too.
         client.send(&[b"HELLO", b"3"])?;
         client.send(&[b"ECHO", b"over"])?;

@@ -43,7 +43,7 @@ use coreplane_engine::{DurableListener, Error, Horizon, Limits, Result, UnixMill
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use state::State;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The bounds of a [`ModelEngine`], unless others are asked for.
 pub const LIMITS: Limits = Limits {
@@ -71,6 +71,9 @@ pub struct ModelEngine {
     /// `try_len` says that the records are not counted yet.
     is_counting: AtomicBool,
     is_miscounted: AtomicBool,
+    /// Every second read that shows several records finds the store busy.
+    is_busy: AtomicBool,
+    reads: AtomicU64,
 }
 
 impl std::fmt::Debug for ModelEngine {
@@ -134,6 +137,8 @@ impl ModelEngine {
             limits,
             is_counting: AtomicBool::new(false),
             is_miscounted: AtomicBool::new(false),
+            is_busy: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
         }
     }
 
@@ -155,6 +160,20 @@ impl ModelEngine {
     /// From now on `len` fails, as that of a store whose index is damaged does; or no longer.
     pub fn set_miscounted(&self, is_miscounted: bool) {
         self.is_miscounted.store(is_miscounted, Ordering::Release);
+    }
+
+    /// From now on every second call that shows several records fails with [`Error::Busy`]; or no longer.
+    pub fn set_busy(&self, is_busy: bool) {
+        self.is_busy.store(is_busy, Ordering::Release);
+    }
+
+    /// Counts a call that shows several records.
+    fn count_read(&self) -> Result<()> {
+        let is_busy = self.is_busy.load(Ordering::Acquire);
+        match is_busy && self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            true => Err(Error::Busy),
+            false => Ok(()),
+        }
     }
 
     /// True if something has been written that is not durable yet.

@@ -262,6 +262,13 @@ impl Connection {
         self.output.len().saturating_add(made)
     }
 
+    /// True if a part of an answer, but not its end, may be in the output: nothing is pushed behind that.
+    pub(crate) fn is_within_answer(&self) -> bool {
+        let begun = self.session.continuation.as_ref();
+        begun.is_some_and(Continuation::has_begun_to_answer)
+            || self.upstream.as_ref().is_some_and(Upstream::is_within_answer)
+    }
+
     /// How it stands with the leader.
     pub(crate) fn upstream_state(&self) -> UpstreamState {
         let upstream = self.upstream.as_ref();

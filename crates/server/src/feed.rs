@@ -11,7 +11,6 @@
 //! nothing, until the entries that it lacks are gone; it is told so.
 
 use crate::connection::Connection;
-use crate::continuation::Continuation;
 use crate::event_loop::EventLoop;
 use crate::resp::reply::{Proto, Reply};
 use crate::{AppliedEntry, ClusterInfo};
@@ -126,12 +125,12 @@ fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection, piece: &mut Pie
         // What is pushed behind its last answer would keep it open.
         connection.session.feed = None;
     }
+    let is_within_answer = connection.is_within_answer();
     let session = &mut connection.session;
     let Some(feed) = &mut session.feed else { return false };
     loop {
         // Nothing is pushed into an answer that is half there.
-        let begun = session.continuation.as_ref().is_some_and(Continuation::has_begun_to_answer);
-        feed.is_behind = begun || connection.output.len() >= WAITING_MAX;
+        feed.is_behind = is_within_answer || connection.output.len() >= WAITING_MAX;
         if feed.is_behind {
             return true;
         }

@@ -5,7 +5,6 @@
 //! lines of one loop come in the order of its commands. A client that does not take its lines is dropped once
 //! `client-output-pause` bytes wait for it, or 64 MiB of lines wait for all loops.
 
-use crate::continuation::Continuation;
 use crate::event_loop::EventLoop;
 use crate::host::{Host, Message};
 use coreplane_pmem::mutant;
@@ -118,12 +117,10 @@ impl EventLoop {
         }
         // Nothing is pushed into an answer that is half there. The command itself is told of at its end.
         session.monitor_lines.extend_from_slice(line);
-        let has_begun =
-            session.continuation.as_ref().is_some_and(Continuation::has_begun_to_answer);
-        if has_begun && !mutant!("server.monitor.within") {
+        if connection.is_within_answer() && !mutant!("server.monitor.within") {
             return;
         }
-        connection.output.buffer().append(&mut session.monitor_lines);
+        connection.output.buffer().append(&mut connection.session.monitor_lines);
         self.touch(key);
     }
 }

@@ -7,14 +7,17 @@
 //!
 //! A command that makes a new value of the one before it may add much more than its own words: many of
 //! them on one large value would add up. When the changes have outgrown twice what the last ones had,
-//! only the last one of each key is kept.
+//! only the last one of each key is kept. Where those alone are more than a transaction may have, all are given up, and
+//! `EXEC` fails as a whole.
 
-use coreplane_engine::{Batch, ChangeRef, Entry, Limits, Record, Ticket, UnixMillis, Value};
+use coreplane_engine::{
+    Batch, ChangeRef, Entry, Error, Limits, Record, Result, Ticket, UnixMillis, Value,
+};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 /// The changes of a transaction so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Overlay {
     changes: Batch,
     index: Index,
@@ -22,10 +25,16 @@ pub(crate) struct Overlay {
     clears: bool,
     /// Bytes of changes above which only the last ones are kept.
     compact_above: usize,
+    /// Bytes that the last ones may have, and those that they have had if these are more.
+    bytes_max: usize,
+    excess: Option<usize>,
 }
 
 /// Below so many bytes nothing is gained by keeping the last changes alone.
 const COMPACT_MIN: usize = 1 << 20;
+
+/// Bytes of changes that a transaction may have, unless its words have more.
+const BYTES_MAX: usize = 1 << 30;
 
 /// Which change is the last with a hash.
 #[derive(Debug, Default)]
@@ -47,13 +56,22 @@ pub(crate) enum Look<'a> {
 impl Overlay {
     /// Without changes, with room for those of so many commands, whose words have so many bytes.
     pub(crate) fn with_capacity(commands: usize, bytes: usize) -> Self {
-        let changes = Batch::with_capacity(commands, bytes);
-        Self { changes, compact_above: COMPACT_MIN.max(2 * bytes), ..Self::default() }
+        Self {
+            changes: Batch::with_capacity(commands, bytes),
+            index: Index::default(),
+            clears: false,
+            compact_above: COMPACT_MIN.max(2 * bytes),
+            bytes_max: BYTES_MAX.max(2 * bytes),
+            excess: None,
+        }
     }
 
     /// Writes `key`.
     #[inline]
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8], expires_at: Option<UnixMillis>) {
+        if self.excess.is_some() {
+            return;
+        }
         self.changes.put_until(key, value, expires_at);
         self.bound();
     }
@@ -74,17 +92,36 @@ impl Overlay {
             last.push(change);
         }
         self.compact_above = COMPACT_MIN.max(2 * last.bytes_len());
+        if last.bytes_len() > self.bytes_max {
+            self.excess = Some(last.bytes_len());
+            last = Batch::new();
+        }
         self.changes = last;
         self.index = Index::default();
     }
 
+    /// # Errors
+    /// [`Error::BatchTooLong`] if the changes were given up, since they were too many.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.excess {
+            Some(bytes) => Err(Error::BatchTooLong { bytes, max: self.bytes_max }),
+            None => Ok(()),
+        }
+    }
+
     /// Deletes `key`.
     pub(crate) fn delete(&mut self, key: &[u8]) {
-        self.changes.delete(key);
+        if self.excess.is_none() {
+            self.changes.delete(key);
+            self.bound();
+        }
     }
 
     /// Adds all changes of a batch.
     pub(crate) fn add(&mut self, batch: &Batch) {
+        if self.excess.is_some() {
+            return;
+        }
         for change in batch.changes() {
             self.changes.push(change);
         }
@@ -93,8 +130,8 @@ impl Overlay {
 
     /// Deletes everything.
     pub(crate) fn clear(&mut self) {
-        let compact_above = self.compact_above;
-        *self = Self { clears: true, compact_above, ..Self::default() };
+        (self.changes, self.index) = (Batch::new(), Index::default());
+        self.clears = true;
     }
 
     /// True if whatever the engine holds is to be removed.
@@ -197,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_last_change_of_a_key_counts() {
-        let mut overlay = Overlay::default();
+        let mut overlay = Overlay::with_capacity(0, 0);
         assert_eq!(seen(&mut overlay, b"a"), None);
         overlay.put(b"a", b"1", None);
         overlay.put(b"b", b"1", Some(UnixMillis(5)));
@@ -251,9 +288,32 @@ mod tests {
     }
 
     #[test]
+    fn changes_that_are_too_many_are_given_up_as_a_whole() {
+        let mut overlay = Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(1000, 10_000) };
+        let value = vec![7; 1 << 20];
+        for number in 0..1000_u32 {
+            // Each is of another key: nothing of it is replaced.
+            match number % 3 {
+                0 => overlay.put(&number.to_le_bytes(), &value, None),
+                1 => overlay.delete(&number.to_le_bytes()),
+                _ => {
+                    let mut batch = Batch::new();
+                    batch.put(&number.to_le_bytes(), &value);
+                    overlay.add(&batch);
+                }
+            }
+            assert!(overlay.changes.bytes_len() <= 8 << 20, "change {number}");
+        }
+        overlay.clear();
+        overlay.put(b"k", b"v", None);
+        assert!(matches!(overlay.check(), Err(Error::BatchTooLong { max: 0x30_0000, .. })));
+        assert!(overlay.is_empty());
+    }
+
+    #[test]
     fn a_batch_over_the_limits_has_the_last_changes_alone() {
         for (batch_len_max, batch_bytes_max) in [(10, 100), (100, 10)] {
-            let mut overlay = Overlay::default();
+            let mut overlay = Overlay::with_capacity(0, 0);
             for round in 0..10_u8 {
                 overlay.put(b"a", &[round], None);
                 overlay.put(b"b", &[round], None);

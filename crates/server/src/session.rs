@@ -6,19 +6,11 @@ use crate::feed::Feed;
 use crate::resp::frame::{Span, Words};
 use crate::resp::reply::Proto;
 use crate::stopwatch::Stopwatch;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// A key that must not change until `EXEC`.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    /// The key.
-    pub key: Vec<u8>,
-    /// What it was.
-    pub seen: Seen,
-}
 
 /// What a watched key was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +121,7 @@ pub(crate) struct Session {
     pub queue: Option<Queue>,
     /// For the next transaction: the memory of the last.
     pub spare_queue: Queue,
-    pub watches: Vec<Watch>,
+    pub watches: HashMap<Vec<u8>, Seen>,
     pub answers: Answers,
     pub is_closing: bool,
     /// Drop it without an answer.
@@ -181,7 +173,7 @@ impl Session {
             is_authenticated,
             queue: None,
             spare_queue: Queue::default(),
-            watches: Vec::new(),
+            watches: HashMap::new(),
             answers: Answers::default(),
             is_closing: false,
             is_dropped: false,

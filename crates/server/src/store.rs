@@ -78,6 +78,7 @@ impl<'a> Store<'a> {
         let Some(mut overlay) = self.overlay.take() else {
             return Ok(());
         };
+        overlay.check()?;
         // Where a clear is made in steps, which others see, that of a transaction is a batch.
         if overlay.clears() && overlay.is_empty() && !self.engine.settles_by_itself() {
             return self.clear_step(&mut Clear::default()).map(|_| ());
@@ -360,6 +361,25 @@ impl<'a> Store<'a> {
             self.rest_on(*ticket);
         }
         Ok(())
+    }
+
+    /// True if [`Store::range`] is there for it.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.overlay.is_none() && self.engine.ordered().is_some()
+    }
+
+    /// The first key of a range that is not empty, or the last; the answer rests on [`Store::rest_on_all`].
+    pub(crate) fn end_of_range(
+        &mut self,
+        range: (&[u8], Option<&[u8]>),
+        is_last: bool,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut found = None;
+        self.range(range, is_last, 1, &mut |entry| {
+            found = entry.record.is_some().then(|| entry.key.to_vec());
+            found.is_none()
+        })?;
+        Ok(found)
     }
 
     /// The number of records.

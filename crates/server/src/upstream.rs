@@ -2,7 +2,7 @@
 //!
 //! A follower's client whose commands need the records has a connection of its own to the leader, so that what it agrees
 //! upon with its server (a transaction, keys that are watched) is between it and the leader. The bytes of a command go
-//! there as they came, and those of its answer come back. Commands that this node answers itself wait until all that were
+//! there as they came, and those of its answer come back as they come. Commands that this node answers itself wait until all that were
 //! sent before them are answered.
 //!
 //! When another node leads, or the connection breaks, nobody knows of the commands that were under way whether they were
@@ -12,7 +12,8 @@
 use crate::connection::Connection;
 use crate::event_loop::{EventLoop, write_error};
 use crate::host::Host;
-use crate::resp::measure::reply_len;
+use crate::output::Output;
+use crate::resp::measure::{Extent, Measure};
 use crate::resp::reply::Proto;
 use crate::session::Answers;
 use crate::{ClusterInfo, Standing};
@@ -48,7 +49,9 @@ pub(crate) struct Upstream {
     since: Instant,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// Bytes of it that were sent.
+    /// Of the answer that `input` begins in.
+    measure: Measure,
+    /// Bytes of `output` that were sent.
     sent: usize,
     /// Answers that are nobody's, of what is said first, and how many of them are to come.
     greetings: usize,
@@ -72,6 +75,7 @@ impl Upstream {
             since: now,
             output: Vec::new(),
             input: Vec::new(),
+            measure: Measure::default(),
             sent: 0,
             greetings: 0,
             greetings_left: 0,
@@ -102,6 +106,7 @@ impl Upstream {
         self.stream = Some(stream);
         self.greetings_left = self.greetings;
         self.input.clear();
+        self.measure = Measure::default();
         Ok(())
     }
 
@@ -133,6 +138,12 @@ impl Upstream {
         self.is_in_multi
     }
 
+    /// True if the client has a piece of an answer that goes on.
+    pub(crate) fn is_within_answer(&self) -> bool {
+        let is_wanted = self.greetings_left == 0 && self.awaited.front() == Some(&true);
+        is_wanted && self.measure.is_within()
+    }
+
     /// Sends what can be sent.
     fn send(&mut self) -> io::Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
@@ -160,17 +171,19 @@ impl Upstream {
         Ok(())
     }
 
-    /// Reads what has come; false at the end.
-    fn receive(&mut self) -> io::Result<bool> {
-        let Some(stream) = &mut self.stream else { return Ok(true) };
+    /// Reads some of what has come.
+    fn receive(&mut self) -> io::Result<Received> {
+        let Some(stream) = &mut self.stream else { return Ok(Received::All) };
         let mut piece = [0; 16 << 10];
-        self.is_readable = false;
         loop {
             match stream.read(&mut piece) {
                 // Whatever is said before anything was asked is a refusal.
-                Ok(0) => return Ok(false),
-                Ok(_) if !self.is_reached => return Ok(false),
-                Ok(len) => self.input.extend_from_slice(&piece[..len]),
+                Ok(0) => return Ok(Received::End),
+                Ok(_) if !self.is_reached => return Ok(Received::End),
+                Ok(len) => {
+                    self.input.extend_from_slice(&piece[..len]);
+                    return Ok(Received::Some);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error)
                     if matches!(
@@ -178,31 +191,63 @@ impl Upstream {
                         io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
                     ) =>
                 {
-                    return Ok(true);
+                    return Ok(Received::All);
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Moves the answers that are there as a whole to `out`.
+    /// Moves what is there of the answers to `out`.
     fn take_answers(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut at = 0;
-        loop {
-            let rest = self.input.get(at..).unwrap_or_default();
-            let Some(len) = reply_len(rest).map_err(|()| io::ErrorKind::InvalidData)? else {
-                break;
-            };
-            if self.greetings_left > 0 {
-                self.greetings_left -= 1;
-            } else if self.awaited.pop_front().ok_or(io::ErrorKind::InvalidData)? {
-                out.extend_from_slice(&rest[..len]);
+        while let Some(rest) = self.input.get(at..).filter(|rest| !rest.is_empty()) {
+            let is_nobodys = self.greetings_left > 0;
+            let awaited = self.awaited.front().copied();
+            let extent = self.measure.advance(rest).map_err(|()| io::ErrorKind::InvalidData)?;
+            let (Extent::Whole(len) | Extent::Piece(len)) = extent;
+            if !is_nobodys && awaited.ok_or(io::ErrorKind::InvalidData)? {
+                out.extend_from_slice(rest.get(..len).unwrap_or_default());
             }
             at += len;
+            match extent {
+                Extent::Piece(_) => break,
+                Extent::Whole(_) if is_nobodys => self.greetings_left -= 1,
+                Extent::Whole(_) => drop(self.awaited.pop_front()),
+            }
         }
         self.input.drain(..at);
         Ok(())
     }
+
+    /// Moves what has come of the answers to `out`, until that has so many bytes; false if the connection is of no use any
+    /// more.
+    fn relay(&mut self, out: &mut Output, pause: u64) -> bool {
+        self.is_readable = false;
+        loop {
+            if out.len() as u64 >= pause {
+                self.is_readable = true;
+                return true;
+            }
+            let received = self.receive();
+            let answered = self.take_answers(out.buffer());
+            match received {
+                Ok(Received::Some) if answered.is_ok() => {}
+                Ok(Received::All) => return answered.is_ok(),
+                Ok(Received::Some | Received::End) | Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// What a read of a connection has come to.
+enum Received {
+    /// There may be more.
+    Some,
+    /// All that has come so far.
+    All,
+    /// Nothing more will come.
+    End,
 }
 
 /// Puts a command on its way to the leader.
@@ -251,16 +296,13 @@ impl EventLoop {
     pub(crate) fn on_upstream(&mut self, key: usize) {
         let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let is_paused = connection.output.len() as u64 >= pause;
         let Some(upstream) = &mut connection.upstream else { return };
-        if is_paused {
-            upstream.is_readable = true;
-            return;
-        }
-        let received = upstream.receive();
-        let answered = upstream.take_answers(connection.output.buffer());
-        let goes_on = matches!(received, Ok(true)) && answered.is_ok();
+        let goes_on = upstream.relay(&mut connection.output, pause);
         let is_awaited = upstream.is_awaited();
+        if !upstream.is_within_answer() {
+            // What was not pushed into an answer that was half there.
+            connection.output.buffer().append(&mut connection.session.monitor_lines);
+        }
         if connection.is_stalled && !is_awaited && !connection.is_queued {
             connection.is_queued = true;
             self.again.push(key);
@@ -328,7 +370,10 @@ impl EventLoop {
         }
         if upstream.is_needed() {
             let text = if upstream.is_reached { INDETERMINATE } else { UNREACHED };
-            write_error(connection, text);
+            // Where a piece of an answer has left, the end of the connection says it.
+            if !upstream.is_within_answer() {
+                write_error(connection, text);
+            }
             connection.session.is_closing = true;
         }
         self.touch(key);
@@ -391,5 +436,30 @@ mod tests {
         upstream.take_answers(&mut out).expect("answers");
         assert_eq!(out, b"$5\r\nvalue\r\n");
         assert!(!upstream.is_awaited());
+    }
+
+    #[test]
+    fn a_piece_of_an_answer_is_passed_on_before_the_rest_has_come() {
+        let leader = "127.0.0.1:1".parse().expect("an address");
+        let mut upstream = Upstream::new(leader, None, Proto::Two);
+        upstream.awaited.extend([true, false, true]);
+        let mut out = Vec::new();
+        for (piece, shown, is_within) in [
+            (&b"*2\r\n$10\r\n0123"[..], &b"*2\r\n$10\r\n0123"[..], true),
+            (b"456789\r", b"456789\r", true),
+            (b"\n$1\r", b"\n", true),
+            // The second is nobody's.
+            (b"\na\r\n$3\r\nb", b"$1\r\na\r\n", false),
+            (b"cd\r\n+O", b"", false),
+            (b"K\r\n", b"+OK\r\n", false),
+        ] {
+            upstream.input.extend_from_slice(piece);
+            out.clear();
+            upstream.take_answers(&mut out).expect("answers");
+            assert_eq!((&*out, upstream.is_within_answer()), (shown, is_within));
+        }
+        assert!(!upstream.is_awaited());
+        upstream.input.extend_from_slice(b"+more\r\n");
+        assert!(upstream.take_answers(&mut out).is_err());
     }
 }

@@ -192,9 +192,8 @@ impl EventLoop {
         }
         let held = std::mem::take(&mut self.withheld.connections);
         for key in held {
-            let Some(connection) = self.connections.get_mut(key) else {
-                continue;
-            };
+            let connection = self.connections.get_mut(key).filter(|it| it.is_waiting);
+            let Some(connection) = connection else { continue };
             connection.output.release(durable);
             if connection.output.is_held() {
                 self.withheld.connections.push(key);
@@ -212,9 +211,9 @@ impl EventLoop {
         self.withheld.turns.clear();
         self.port().awaits_durable.store(false, Ordering::SeqCst);
         for key in std::mem::take(&mut self.withheld.connections) {
-            let Some(connection) = self.connections.get_mut(key) else {
-                continue;
-            };
+            // Another one may have come to its place meanwhile.
+            let connection = self.connections.get_mut(key).filter(|it| it.is_waiting);
+            let Some(connection) = connection else { continue };
             connection.is_waiting = false;
             connection.rests = false;
             connection.output.discard_held();

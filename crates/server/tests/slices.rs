@@ -3,82 +3,12 @@
 mod wire;
 
 use coreplane_conformance::model::{ManualClock, ModelEngine};
-use coreplane_engine::{Engine, UnixMillis, WriteOptions};
-use coreplane_server::{Config, OutputLimit};
+use coreplane_engine::{Engine, UnixMillis};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use wire::{Running, Wire, command, config, shown};
-
-const KEYS: usize = 300_000;
-
-fn key(number: usize) -> String {
-    format!("key:{number:08}")
-}
-
-/// A server over a store of so many keys with values of so many bytes.
-fn start(config: Config, keys: usize, value_len: usize) -> Running {
-    filled(config, ModelEngine::new(), keys, value_len)
-}
-
-fn filled(config: Config, engine: ModelEngine, keys: usize, value_len: usize) -> Running {
-    let value = vec![b'v'; value_len];
-    for number in 0..keys {
-        let put = engine.put(key(number).as_bytes(), &value, &WriteOptions::default());
-        assert!(put.expect("room").written().is_some());
-    }
-    Running::start(config, Arc::new(engine))
-}
-
-fn one_loop() -> Config {
-    Config { threads: 1, ..config() }
-}
-
-/// A number of `INFO`.
-fn info(wire: &mut Wire, name: &str) -> u64 {
-    let text = wire.say("INFO");
-    let start = text.find(&format!("{name}:")).expect(name) + name.len() + 1;
-    text[start..].split("\\r").next().unwrap().parse().expect(name)
-}
-
-fn slices(wire: &mut Wire) -> u64 {
-    info(wire, "command_slices")
-}
-
-/// Waits until a long command has been begun.
-fn until_begun(wire: &mut Wire) {
-    while slices(wire) == 0 {
-        std::thread::yield_now();
-    }
-}
-
-/// The bulk strings of an array; empty for null.
-fn strings(reply: &[u8]) -> Vec<Vec<u8>> {
-    let (mut found, mut rest) = (Vec::new(), reply);
-    let line = |rest: &mut &[u8]| {
-        let len = rest.windows(2).position(|two| two == b"\r\n").expect("a line");
-        let (line, behind) = rest.split_at(len);
-        *rest = &behind[2..];
-        String::from_utf8(line.to_vec()).expect("text")
-    };
-    let count: usize = line(&mut rest)[1..].parse().expect("a count");
-    for _ in 0..count {
-        let len: i64 = line(&mut rest)[1..].parse().expect("a length");
-        let len = usize::try_from(len).map_or(0, |len| len + 2);
-        found.push(rest[..len.saturating_sub(2)].to_vec());
-        rest = &rest[len..];
-    }
-    assert!(rest.is_empty());
-    found
-}
-
-/// A command whose words are a name and keys.
-fn of_keys(name: &str, keys: impl Iterator<Item = usize>) -> Vec<u8> {
-    let keys: Vec<String> = keys.map(key).collect();
-    let words: Vec<&[u8]> =
-        std::iter::once(name).chain(keys.iter().map(String::as_str)).map(str::as_bytes).collect();
-    command(&words)
-}
+use wire::many::{KEYS, fill, info, key, of_keys, one_loop, slices, start, strings, until_begun};
+use wire::{Running, config, shown};
 
 #[test]
 fn others_are_answered_between_the_slices_of_keys() {
@@ -318,7 +248,9 @@ fn many_keys_are_read_as_of_one_moment() {
 #[test]
 fn keys_that_expire_while_others_are_read_are_absent() {
     let clock = ManualClock::starting_at(UnixMillis(1_000));
-    let server = filled(one_loop(), ModelEngine::with_clock(clock.as_clock()), KEYS, 1);
+    let engine = Arc::new(ModelEngine::with_clock(clock.as_clock()));
+    fill(&engine, KEYS, 1);
+    let server = Running::start(one_loop(), Arc::<ModelEngine>::clone(&engine));
     let mut reader = server.connect();
     for number in 0..100 {
         assert_eq!(reader.say(&format!("PEXPIREAT {} 5000", key(number))), ":1\\r\\n");
@@ -330,85 +262,28 @@ fn keys_that_expire_while_others_are_read_are_absent() {
     let values = strings(&reader.reply());
     assert!(values[..100].iter().all(Vec::is_empty), "shown although they have expired");
     assert!(values.len() == KEYS && values[100..].iter().all(|value| value == b"v"));
+    // A record whose absence was shown is gone for good: the engine knows of it.
+    assert_eq!(engine.stats().expired, 100);
 }
 
-fn limited(hard_bytes: u64) -> Config {
-    Config { output_limit: OutputLimit { hard_bytes, ..OutputLimit::default() }, ..one_loop() }
-}
-
+/// An engine that is busy at every second step keeps no long command from its end.
 #[test]
-fn an_answer_over_the_limit_ends_the_connection_while_it_is_made() {
-    let server = start(limited(1 << 20), KEYS, 1);
-    let mut other = server.connect();
-    let drops = "client_output_buffer_limit_disconnections";
-    for (round, request) in
-        [b"KEYS *\r\n".to_vec(), b"SCAN 0 COUNT 1000000\r\n".to_vec()].iter().enumerate()
-    {
-        let mut greedy = server.connect();
-        greedy.send(request);
-        // Not a byte of it.
-        assert!(greedy.is_closed());
-        assert_eq!(info(&mut other, drops), round as u64 + 1);
-    }
-    // Others are within it, though theirs are many.
-    for _ in 0..3 {
-        assert_eq!(strings(&other.ask(&[b"KEYS", b"key:0000*"])).len(), 10_000);
-    }
-    assert_eq!(info(&mut other, drops), 2);
-}
-
-#[test]
-fn values_over_the_limit_end_the_connection_and_changes_are_made() {
-    let server = start(limited(1 << 20), 3_000, 1_000);
-    let mut other = server.connect();
-    let drops = "client_output_buffer_limit_disconnections";
-    let mut transaction = b"MULTI\r\nSET a 1\r\n".to_vec();
-    transaction.extend(of_keys("MGET", 0..400));
-    (0..10).for_each(|_| transaction.extend(of_keys("MGET", 0..400)));
-    transaction.extend(b"SET b 2\r\nEXEC\r\n");
-    for (round, request) in
-        [of_keys("MGET", 0..3_000), transaction, of_keys("MGET", 0..500).repeat(4)]
-            .iter()
-            .enumerate()
-    {
-        let mut greedy = server.connect();
-        greedy.send(request);
-        let got = greedy.rest();
-        assert!(got.len() <= 1 << 20, "{}", got.len());
-        if round < 2 {
-            assert_eq!(info(&mut other, drops), round as u64 + 1);
-        }
-    }
-    assert_eq!(other.say("MGET a b"), "*2\\r\\n$1\\r\\n1\\r\\n$1\\r\\n2\\r\\n");
-}
-
-/// What a slow client does not take is made no further: of its many answers only some wait.
-#[test]
-fn a_long_answer_waits_for_a_client_that_does_not_take_it() {
-    let server = start(one_loop(), 5_000, 10_000);
-    let mut other = server.connect();
-    let mut slow = server.connect();
-    // Two answers of fifty megabytes, more than all buffers on the way.
-    let mut pipeline = of_keys("MGET", 0..5_000);
-    pipeline.extend(of_keys("MGET", 0..5_000));
-    slow.send(&pipeline);
-    // All of the first is made, and no more is made for as long as nobody reads.
-    let mut last = (0, 0);
-    loop {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        let now = (slices(&mut other), info(&mut other, "client_recent_max_output_buffer"));
-        if now == last && now.0 > 0 {
-            break;
-        }
-        last = now;
-    }
-    assert!(last.1 < 52 << 20, "{last:?}");
-    let statistics = other.say("INFO commandstats");
-    assert!(!statistics.contains("cmdstat_mget"), "neither has ended: {statistics}");
-    for _ in 0..2 {
-        assert_eq!(strings(&slow.reply()).len(), 5_000);
-    }
-    assert_eq!(slow.say("PING"), "+PONG\\r\\n");
+fn a_long_command_goes_on_where_it_was_when_the_engine_was_busy() {
+    const MANY: usize = 20_000;
+    let engine = Arc::new(ModelEngine::new());
+    fill(&engine, MANY, 1);
+    let server = Running::start(one_loop(), Arc::<ModelEngine>::clone(&engine));
+    engine.set_busy(true);
+    let mut wire = server.connect();
+    wire.send(b"KEYS *\r\n");
+    let keys = strings(&wire.reply());
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), MANY);
+    wire.send(&of_keys("MGET", 0..MANY));
+    assert!(strings(&wire.reply()).iter().all(|value| value == b"v"));
+    wire.send(format!("SCAN 0 COUNT {MANY}\r\n").as_bytes());
+    assert!(wire.reply().starts_with(b"*2\r\n"));
+    wire.send(b"RANGE - + LIMIT 1024\r\n");
+    assert!(wire.reply().starts_with(b"*2\r\n$13\r\n(key:00001023\r\n*1024\r\n"));
 }
 
 /// A client that watches commands is told of none within an answer, half of which it has taken.

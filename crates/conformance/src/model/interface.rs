@@ -116,6 +116,7 @@ impl Engine for ModelEngine {
         visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
+        self.count_read()?;
         let mut state = self.lock();
         keys.iter().for_each(|key| state.settle(key));
         let mut horizon = Horizon::new();
@@ -263,6 +264,7 @@ impl Engine for ModelEngine {
     }
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.count_read()?;
         let state = self.lock();
         let start = (cursor, Arc::from([].as_slice()));
         let mut shown = 0;

@@ -172,16 +172,16 @@ fn place_here(
 ) -> Option<Result<(usize, &'static Command), Failure>> {
     let place = resolve(words, session);
     session.has_progressed = false;
-    match &session.continuation {
-        Some(Continuation::Deletion(it)) if it.leadership != host.engine.leaderships() => {
-            let has_deleted = it.deleted > 0;
-            session.continuation = None;
-            if has_deleted {
-                // What was begun in one leadership is not begun anew in another, which would count again.
-                session.is_postponed = false;
-                return Some(Err(Error::Indeterminate.into()));
-            }
+    let leadership = session.continuation.as_ref().and_then(Continuation::leadership);
+    if leadership.is_some_and(|began_in| began_in != host.engine.leaderships()) {
+        let begun = session.continuation.take();
+        // What has deleted something is not begun anew in another leadership, which would count again.
+        if matches!(begun, Some(Continuation::Deletion(it)) if it.deleted > 0) {
+            session.is_postponed = false;
+            return Some(Err(Error::Indeterminate.into()));
         }
+    }
+    match &session.continuation {
         // Whoever leads by now, the client has a part of the answer.
         Some(begun) if begun.has_begun_to_answer() => {
             session.is_postponed = false;
@@ -370,7 +370,9 @@ fn resolve(words: Words<'_>, session: &Session) -> Result<(usize, &'static Comma
     if !session.is_authenticated && !command.has(NO_AUTH) {
         return Err("NOAUTH Authentication required.".into());
     }
-    if session.queue.is_some() && command.has(NO_MULTI) {
+    // Another protocol, or no answers, would hold here but not at the node that the client came to.
+    let is_of_client = session.is_forwarded && matches!(command.name, "client|reply" | "hello");
+    if session.queue.is_some() && (command.has(NO_MULTI) || is_of_client) {
         return Err("ERR Command not allowed inside a transaction".into());
     }
     Ok((index, command))

@@ -77,7 +77,10 @@ pub(super) fn read_in_slices(call: &mut Call<'_, '_>, kind: Kind) -> Answer {
         _ => Box::new(ManyKeys::begin(kind, keys, call.host, call.member)),
     };
     let Call { store, words, host, member, slice, .. } = call;
-    let is_complete = many.read_on((store, *words), (host, *member), slice)?;
+    let is_complete = match many.read_on((store, *words), (host, *member), slice) {
+        Ok(is_complete) => is_complete,
+        Err(error) => return Err(call.keep(Continuation::ManyKeys(many), error)),
+    };
     if is_complete && kind != Kind::Count {
         call.session.reads_much = many.is_much();
     }

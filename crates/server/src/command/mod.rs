@@ -196,6 +196,12 @@ impl<'a> Call<'a, '_> {
         Err(Failure::Unfinished)
     }
 
+    /// Where a step of it has failed: what was done so far is kept, for an engine that has too much to do for now.
+    fn keep(&mut self, continuation: Continuation, error: Error) -> Failure {
+        self.session.continuation = Some(continuation);
+        Failure::Engine(error)
+    }
+
     /// True if the output is over the limit with so many bytes more, of an answer that is made at once: it need not be
     /// made any longer, since nobody will get it.
     fn is_over_output_limit(&mut self, more: usize) -> bool {

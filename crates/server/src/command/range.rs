@@ -28,15 +28,21 @@ pub(super) fn range(call: &mut Call<'_, '_>) -> Answer {
     let range = Range::parse(call)?;
     let mut page = match call.session.continuation.take() {
         Some(Continuation::Range(page)) => page,
-        _ => Box::new(RangePage::new(range.limit, range.reverse, range.shown, call.reply.proto)),
+        _ => {
+            let form = (range.shown, call.reply.proto);
+            let leadership = call.store.leaderships();
+            Box::new(RangePage::new(range.limit, range.reverse, form, leadership))
+        }
     };
     if let Some((start, end)) = range.bounds() {
         loop {
             if call.is_out_of_time() {
                 return call.suspend(Continuation::Range(page));
             }
-            if page.step(call.store, (&start, end.as_deref()))? {
-                break;
+            match page.step(call.store, (&start, end.as_deref())) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) => return Err(call.keep(Continuation::Range(page), error)),
             }
         }
     }

@@ -55,9 +55,6 @@ pub(super) fn route(
         return if upstream.is_awaited { Route::Later } else { Route::Here };
     }
     if let Some(leader) = upstream.leader {
-        if upstream.is_in_multi && matches!(command.name, "client|reply" | "hello") {
-            return Route::Nowhere("ERR Command not allowed inside a transaction".into());
-        }
         // What was begun with a leader goes on with it.
         return Route::Forward(leader);
     }

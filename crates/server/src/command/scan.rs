@@ -4,6 +4,7 @@ use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::continuation::{Continuation, Listing, Wanted};
 use crate::resp::number::{parse_cursor, parse_i64};
 use crate::resp::reply::Reply;
+use crate::store::Store;
 use std::hash::{BuildHasher, RandomState};
 
 /// `KEYS pattern`, in slices. As long as it takes no more than one it is alone among the event loops; of a longer one
@@ -12,7 +13,7 @@ pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
     let wanted = Wanted::new(Some(call.word(1)), true);
     let listing = match call.session.continuation.take() {
         Some(Continuation::Listing(listing)) => listing,
-        _ => Box::new(Listing::of_all()),
+        _ => Box::new(Listing::of_all(call.store.leaderships())),
     };
     let is_first = call.may_slice && !listing.has_begun();
     if is_first && call.is_out_of_time() {
@@ -40,8 +41,10 @@ fn list(
             call.suspend(Continuation::Listing(listing))?;
             return Ok(None);
         }
-        if listing.step(call.store, wanted)? {
-            return Ok(Some(listing));
+        match listing.step(call.store, wanted) {
+            Ok(true) => return Ok(Some(listing)),
+            Ok(false) => {}
+            Err(error) => return Err(call.keep(Continuation::Listing(listing), error)),
         }
         if call.is_over_output_limit(listing.bytes()) {
             return Ok(None);
@@ -69,7 +72,7 @@ pub(super) fn scan(call: &mut Call<'_, '_>) -> Answer {
     }
     let listing = match call.session.continuation.take() {
         Some(Continuation::Listing(listing)) => listing,
-        _ => Box::new(Listing::from(cursor, count)),
+        _ => Box::new(Listing::from(cursor, count, call.store.leaderships())),
     };
     let wanted = Wanted::new(pattern, is_kind);
     let Some(listing) = list(call, listing, wanted, false)? else { return Ok(()) };
@@ -90,15 +93,56 @@ fn scan_count(value: &[u8]) -> Result<usize, Failure> {
 
 /// `RANDOMKEY`
 pub(super) fn random_key(call: &mut Call<'_, '_>) -> Answer {
-    const CHOICE: usize = 16;
     let random = RandomState::new().hash_one(call.store.now.0);
+    let drawn = match call.store.is_ordered() {
+        true => draw_of_ordered(call.store)?,
+        false => draw_by_cursor(call.store, random)?,
+    };
+    call.store.rest_on_all();
+    match drawn {
+        Some(key) => call.reply.bulk(&key),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// Draws a key byte by byte: each time a value between the least and the greatest that follow what was drawn so far, and of
+/// the keys that follow those that are next to it. All keys may be drawn; where all values of a byte are there, alike often.
+fn draw_of_ordered(store: &mut Store<'_>) -> Result<Option<Vec<u8>>, Failure> {
+    let draw = RandomState::new();
+    let mut prefix = Vec::new();
+    loop {
+        let end = coreplane_engine::end_of_prefix(&prefix);
+        let first = store.end_of_range((&prefix, end.as_deref()), false)?;
+        let last = store.end_of_range((&prefix, end.as_deref()), true)?;
+        let (Some(first), Some(last)) = (first, last) else { return Ok(None) };
+        let shared = first.iter().zip(&last).take_while(|(a, b)| a == b).count();
+        let Some(greatest) = last.get(shared) else { return Ok(Some(first)) };
+        // The first may be what the others begin with, which is a choice more.
+        let (is_one, least) = first.get(shared).map_or((true, 0), |least| (false, *least));
+        let choices = u64::from(greatest.saturating_sub(least)) + 1 + u64::from(is_one);
+        let drawn = draw.hash_one(prefix.as_slice()) % choices;
+        let Some(above) = drawn.checked_sub(u64::from(is_one)) else { return Ok(Some(first)) };
+        let value = least.saturating_add(u8::try_from(above).unwrap_or(u8::MAX));
+        let start = [last.get(..shared).unwrap_or_default(), &[value]].concat();
+        let next = store.end_of_range((&start, end.as_deref()), false)?;
+        // Others write meanwhile.
+        let Some(next) = next.filter(|next| next.len() > shared) else { return Ok(Some(first)) };
+        prefix = next;
+        prefix.truncate(shared + 1);
+    }
+}
+
+/// Draws one of some keys behind a cursor.
+fn draw_by_cursor(store: &mut Store<'_>, random: u64) -> Result<Option<Vec<u8>>, Failure> {
+    const CHOICE: usize = 16;
     // An engine's cursors may end far below the largest number: try shorter and shorter ones.
     let starts = (0..u64::BITS).map(|bits| random >> bits).chain([0]);
     let mut keys = Vec::new();
     for start in starts {
         let mut cursor = start;
         while keys.is_empty() {
-            cursor = call.store.iterate(cursor, CHOICE, &mut |entry| {
+            cursor = store.iterate(cursor, CHOICE, &mut |entry| {
                 if entry.record.is_some() {
                     keys.push(entry.key.to_vec());
                 }
@@ -111,11 +155,44 @@ pub(super) fn random_key(call: &mut Call<'_, '_>) -> Answer {
             break;
         }
     }
-    call.store.rest_on_all();
     let choice = random.rotate_left(32).checked_rem(keys.len() as u64);
-    match choice.and_then(|index| keys.get(usize::try_from(index).ok()?)) {
-        Some(key) => call.reply.bulk(key),
-        None => call.reply.null(),
+    let chosen = choice.and_then(|index| usize::try_from(index).ok());
+    Ok(chosen.filter(|index| *index < keys.len()).map(|index| keys.swap_remove(index)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::WatchedAbsences;
+    use coreplane_conformance::model::ModelEngine;
+    use coreplane_engine::{Engine, Horizon, UnixMillis, WriteOptions};
+    use std::collections::BTreeMap;
+
+    fn draws(keys: &[Vec<u8>], times: usize) -> BTreeMap<Vec<u8>, usize> {
+        let engine = ModelEngine::new();
+        for key in keys {
+            let put = engine.put(key, b"v", &WriteOptions::default()).expect("put");
+            assert!(put.is_written());
+        }
+        let (watched, mut horizon) = (WatchedAbsences::default(), Horizon::new());
+        let mut store = Store::new(&engine, &watched, &mut horizon, true, UnixMillis(1));
+        let mut drawn = BTreeMap::new();
+        for _ in 0..times {
+            if let Ok(Some(key)) = draw_of_ordered(&mut store) {
+                *drawn.entry(key).or_default() += 1;
+            }
+        }
+        drawn
     }
-    Ok(())
+
+    #[test]
+    fn any_key_of_an_ordered_engine_is_drawn() {
+        let numbers: Vec<_> = (0..1000).map(|at| format!("key:{at:06}").into_bytes()).collect();
+        let drawn = draws(&numbers, 10_000);
+        assert!(drawn.len() > 990 && drawn.values().all(|times| *times < 40), "{}", drawn.len());
+        let nested: Vec<_> = ["", "a", "aa", "aaa", "aab", "b"].map(Vec::from).to_vec();
+        assert_eq!(draws(&nested, 1_000).len(), nested.len());
+        assert!(draws(&[], 10).is_empty());
+        assert_eq!(draws(&[vec![255; 100]], 10).len(), 1);
+    }
 }

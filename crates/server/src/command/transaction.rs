@@ -9,7 +9,7 @@
 use super::dispatch::fail;
 use super::table::COMMANDS;
 use super::{Answer, Call, Failure, engine_error_text};
-use crate::session::{Seen, Session, Watch};
+use crate::session::{Seen, Session};
 use crate::watch::WatchedAbsences;
 use coreplane_engine::Error;
 
@@ -40,7 +40,7 @@ pub(super) fn watch(call: &mut Call<'_, '_>) -> Answer {
         return Err("ERR WATCH inside MULTI is not allowed".into());
     }
     for key in call.words.from(1) {
-        if call.session.watches.iter().any(|watch| watch.key == key) {
+        if call.session.watches.contains_key(key) {
             continue;
         }
         // Entered before it is looked at, so that no write falls between.
@@ -54,7 +54,7 @@ pub(super) fn watch(call: &mut Call<'_, '_>) -> Answer {
             call.host.watched.leave(key);
         }
         result?;
-        call.session.watches.push(Watch { key: key.to_vec(), seen });
+        call.session.watches.insert(key.to_vec(), seen);
     }
     call.session.publish();
     call.reply.ok();
@@ -70,9 +70,9 @@ pub(super) fn unwatch(call: &mut Call<'_, '_>) -> Answer {
 
 /// Watches nothing any more.
 pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
-    for watch in session.watches.drain(..) {
-        if matches!(watch.seen, Seen::Absent(..)) {
-            watched.leave(&watch.key);
+    for (key, seen) in session.watches.drain() {
+        if matches!(seen, Seen::Absent(..)) {
+            watched.leave(&key);
         }
     }
     session.publish();
@@ -82,20 +82,20 @@ pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
 fn watches_hold(call: &mut Call<'_, '_>) -> Result<bool, Failure> {
     let mut hold = Ok(true);
     let watches = std::mem::take(&mut call.session.watches);
-    for watch in watches {
-        let now = match watch.seen {
+    for (key, was) in watches {
+        let now = match was {
             Seen::Absent(..) => {
-                let writes = call.host.watched.leave(&watch.key);
+                let writes = call.host.watched.leave(&key);
                 Seen::Absent(writes, call.host.engine.leaderships())
             }
             Seen::Present(_) => Seen::Absent(0, 0),
         };
         let mut seen = now;
-        let result = call.store.read(&watch.key, &mut |record| {
+        let result = call.store.read(&key, &mut |record| {
             seen = Seen::Present(record.sequence);
         });
         hold = match (hold, result) {
-            (Ok(hold), Ok(_)) => Ok(hold && seen == watch.seen),
+            (Ok(hold), Ok(_)) => Ok(hold && seen == was),
             (Err(failure), _) => Err(failure),
             (Ok(_), Err(error)) => Err(error.into()),
         };

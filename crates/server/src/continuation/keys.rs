@@ -42,6 +42,8 @@ impl<'a> Wanted<'a> {
 #[derive(Debug)]
 pub(crate) struct Listing {
     has_begun: bool,
+    /// The leadership in which it began.
+    leadership: u64,
     cursor: u64,
     /// Records that are still to be looked at; none: all that there are.
     left: Option<usize>,
@@ -52,18 +54,28 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Of all keys, each once.
-    pub(crate) fn of_all() -> Self {
-        let (count, keys) = (0, Pieces::default());
-        let listed = Some(Digests::default());
-        Self { has_begun: false, cursor: 0, left: None, listed, count, keys, is_listed: false }
+    /// Of all keys, each once, begun in this leadership.
+    pub(crate) fn of_all(leadership: u64) -> Self {
+        Self { left: None, listed: Some(Digests::default()), ..Self::from(0, 0, leadership) }
     }
 
     /// From a cursor on, until so many records were looked at.
-    pub(crate) fn from(cursor: u64, records: usize) -> Self {
-        let (count, keys) = (0, Pieces::default());
-        let left = Some(records);
-        Self { has_begun: false, cursor, left, listed: None, count, keys, is_listed: false }
+    pub(crate) fn from(cursor: u64, records: usize, leadership: u64) -> Self {
+        Self {
+            has_begun: false,
+            leadership,
+            cursor,
+            left: Some(records),
+            listed: None,
+            count: 0,
+            keys: Pieces::default(),
+            is_listed: false,
+        }
+    }
+
+    /// The leadership in which it began.
+    pub(crate) fn leadership(&self) -> u64 {
+        self.leadership
     }
 
     /// True if it has looked at records.
@@ -195,7 +207,7 @@ mod tests {
             let outcome = engine.put(&number.to_le_bytes(), b"v", &options).expect("put");
             assert!(outcome.is_written());
         }
-        let (watched, mut listing) = (WatchedAbsences::default(), Listing::of_all());
+        let (watched, mut listing) = (WatchedAbsences::default(), Listing::of_all(0));
         let mut turns = 0;
         loop {
             let mut horizon = Horizon::new();

@@ -21,7 +21,7 @@ use crate::resp::reply::{Proto, Reply};
 use crate::slice::Slice;
 use crate::store::Store;
 use crate::watch::{Marked, Marks};
-use coreplane_engine::{Record, Result};
+use coreplane_engine::{Record, Result, UnixMillis};
 use std::sync::Arc;
 
 /// Keys of a step at most and at first, and bytes of values above which the rest of them are left for the next.
@@ -183,7 +183,7 @@ impl ManyKeys {
         let named: Vec<&[u8]> = keys.iter().map(|key| words.at(*key as usize + 1)).collect();
         let Self { kind, found, values, left_out, earliest_expiry, .. } = self;
         let (mut bytes, left_before) = (0, left_out.len());
-        store.read_many(&named, &mut |index, record| {
+        let read = store.read_many(&named, &mut |index, record| {
             let Some(key) = keys.get(index) else { return };
             let Some(found) = found.get_mut(*key as usize) else { return };
             if record.is_some() && bytes >= STEP_BYTES {
@@ -205,7 +205,13 @@ impl ManyKeys {
                 place = values.add(&record, proto);
             }
             *found = Found { place, is_there: true, expires_at };
-        })?;
+        });
+        if let Err(error) = read {
+            // It may be run again.
+            self.left_out.truncate(left_before);
+            self.left_out.extend(keys);
+            return Err(error);
+        }
         let left = self.left_out.len() - left_before;
         self.step = match left {
             0 => STEP_KEYS.min(2 * self.step),
@@ -218,6 +224,7 @@ impl ManyKeys {
     /// loop is alone.
     fn read_last(&mut self, store: &mut Store<'_>, words: Words<'_>) -> Result<bool> {
         self.take_marked(store.leaderships());
+        self.take_expired(store.engine_now());
         let takes_its_time = self.attempts >= ATTEMPTS_MAX;
         self.attempts += 1;
         if self.written.len() > LAST_KEYS && !takes_its_time {
@@ -237,13 +244,27 @@ impl ManyKeys {
         if !self.left_out.is_empty() || self.leadership != store.leaderships() {
             return Ok(false);
         }
-        let now = store.engine_now();
-        if self.earliest_expiry <= now.0 {
-            let expired = self.found.iter_mut().filter(|found| found.expires_at <= now.0);
-            expired.for_each(|found| *found = ABSENT);
+        if self.earliest_expiry <= store.engine_now().0 {
+            // Something has expired since it was read a moment ago.
+            return Ok(false);
         }
         store.rest_on_all();
         Ok(true)
+    }
+
+    /// What has expired by now is read again: the engine is to know that its absence was shown.
+    fn take_expired(&mut self, now: UnixMillis) {
+        if self.earliest_expiry > now.0 {
+            return;
+        }
+        self.earliest_expiry = NEVER;
+        for (key, found) in (0..).zip(&self.found) {
+            if found.expires_at <= now.0 {
+                self.written.push(key);
+            } else {
+                self.earliest_expiry = found.expires_at.min(self.earliest_expiry);
+            }
+        }
     }
 
     /// Finds out which keys are to be read again.

@@ -55,6 +55,17 @@ impl Continuation {
         }
     }
 
+    /// The leadership in which it began, if what it has found so far is of no use in another one.
+    pub(crate) fn leadership(&self) -> Option<u64> {
+        match self {
+            Self::Listing(listing) => Some(listing.leadership()),
+            Self::Range(page) => Some(page.leadership()),
+            Self::Deletion(deletion) => Some(deletion.leadership),
+            // These read again what another leader may have written, or remove what there is.
+            Self::ManyKeys(_) | Self::Clear(_) | Self::Answer(_) => None,
+        }
+    }
+
     /// True if a part of the answer may be in the output: the command can only go on, here and now.
     pub(crate) fn has_begun_to_answer(&self) -> bool {
         match self {

@@ -24,6 +24,7 @@ pub(crate) struct RangePage {
     reverse: bool,
     shown: Shown,
     proto: Proto,
+    leadership: u64,
     /// What has been shown, as it is sent.
     body: Vec<u8>,
     records: usize,
@@ -32,10 +33,20 @@ pub(crate) struct RangePage {
 }
 
 impl RangePage {
-    /// An empty one, of so many records at most.
-    pub(crate) fn new(limit: usize, reverse: bool, shown: Shown, proto: Proto) -> Self {
+    /// An empty one, of so many records at most, begun in this leadership.
+    pub(crate) fn new(
+        limit: usize,
+        reverse: bool,
+        (shown, proto): (Shown, Proto),
+        leadership: u64,
+    ) -> Self {
         let (body, last) = (Vec::new(), Vec::new());
-        Self { limit, reverse, shown, proto, body, records: 0, last, has_more: false }
+        Self { limit, reverse, shown, proto, leadership, body, records: 0, last, has_more: false }
+    }
+
+    /// The leadership in which it began.
+    pub(crate) fn leadership(&self) -> u64 {
+        self.leadership
     }
 
     /// Bytes of the answer so far.

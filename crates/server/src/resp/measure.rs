@@ -1,75 +1,155 @@
-//! Where a reply ends.
+//! Where a reply ends, of which there may be only a piece so far.
 
 use super::number::parse_i64;
 
 /// Replies in replies at most.
 const DEPTH_MAX: usize = 32;
 
-/// The length of the reply at the beginning of `data`; none if it is not there as a whole.
-///
-/// # Errors
-/// If it is no reply.
-pub(crate) fn reply_len(data: &[u8]) -> Result<Option<usize>, ()> {
-    let mut at = 0;
-    // Of each that is open how many are to come.
-    let mut left = vec![1_usize];
-    while let Some(open) = left.last_mut() {
-        if *open == 0 {
-            left.pop();
-            continue;
+/// Bytes of a line at most: of an error, or of what says how long a reply is.
+const LINE_MAX: usize = 64 << 10;
+
+/// How much of a reply is there. Each byte is looked at once, however small the pieces are in which it comes, but for a
+/// line that is not there as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct Measure {
+    /// Of each reply that is open how many are to come within it; none between two replies.
+    left: Vec<usize>,
+    /// Bytes of a string that are still to come, with the end of its line.
+    skip: usize,
+}
+
+/// What is at the beginning of some bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// So many bytes are the end of a reply.
+    Whole(usize),
+    /// So many bytes, which may be none, are a piece of one that goes on. Those behind them are to come again.
+    Piece(usize),
+}
+
+impl Measure {
+    /// True if a piece of a reply was there, but not its end.
+    pub(crate) fn is_within(&self) -> bool {
+        !self.left.is_empty() || self.skip > 0
+    }
+
+    /// Measures on, from where it came to.
+    ///
+    /// # Errors
+    /// If it is no reply.
+    pub(crate) fn advance(&mut self, data: &[u8]) -> Result<Extent, ()> {
+        let mut at = 0;
+        loop {
+            let skipped = self.skip.min(data.len() - at);
+            at += skipped;
+            self.skip -= skipped;
+            if self.skip > 0 {
+                return Ok(Extent::Piece(at));
+            }
+            while self.left.pop_if(|open| *open == 0).is_some() {}
+            if at > 0 && self.left.is_empty() {
+                return Ok(Extent::Whole(at));
+            }
+            let rest = data.get(at..).unwrap_or_default();
+            let Some(end) = rest.windows(2).position(|two| two == b"\r\n") else {
+                return if rest.len() > LINE_MAX { Err(()) } else { Ok(Extent::Piece(at)) };
+            };
+            self.open(rest.get(..end).unwrap_or_default())?;
+            at += end + 2;
         }
-        let rest = data.get(at..).unwrap_or_default();
-        let Some(end) = rest.iter().position(|byte| *byte == b'\r') else { return Ok(None) };
-        let (Some(kind), head) = (rest.first(), rest.get(1..end).unwrap_or_default()) else {
-            return Ok(None);
-        };
-        at += end + 2;
+    }
+
+    /// Takes in the line that a reply begins with.
+    fn open(&mut self, line: &[u8]) -> Result<(), ()> {
+        let (kind, head) = line.split_first().ok_or(())?;
         let count = || parse_i64(head).ok_or(());
         let mut inner = 0;
         match kind {
-            b'$' | b'=' | b'!' => at += usize::try_from(count()?).map_or(0, |len| len + 2),
+            b'$' | b'=' | b'!' => self.skip = usize::try_from(count()?).map_or(0, |len| len + 2),
             b'*' | b'~' | b'>' => inner = usize::try_from(count()?).unwrap_or(0),
-            b'%' => inner = 2 * usize::try_from(count()?).unwrap_or(0),
+            b'%' => inner = usize::try_from(count()?).unwrap_or(0).checked_mul(2).ok_or(())?,
             // Attributes stand before what they are of.
-            b'|' => inner = 2 * usize::try_from(count()?).unwrap_or(0) + 1,
+            b'|' => {
+                let count = usize::try_from(count()?).unwrap_or(0);
+                inner = count.checked_mul(2).and_then(|count| count.checked_add(1)).ok_or(())?;
+            }
             b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => {}
             _ => return Err(()),
         }
-        *open -= 1;
-        if inner > 0 {
-            if left.len() == DEPTH_MAX {
-                return Err(());
-            }
-            left.push(inner);
+        if let Some(open) = self.left.last_mut() {
+            *open -= 1;
         }
+        if self.left.len() == DEPTH_MAX {
+            return Err(());
+        }
+        // One that has nothing in it is open until its bytes are there.
+        self.left.push(inner);
+        Ok(())
     }
-    Ok((at <= data.len()).then_some(at))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const REPLIES: [&[u8]; 11] = [
+        b"+OK\r\n",
+        b":1\r\n",
+        b"$3\r\na\r\n\r\n",
+        b"$0\r\n\r\n",
+        b"$-1\r\n",
+        b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+        b"*-1\r\n",
+        b"%1\r\n+a\r\n*0\r\n",
+        b"|1\r\n+a\r\n:1\r\n+b\r\n",
+        b"_\r\n",
+        b"=5\r\ntxt:a\r\n",
+    ];
+
     #[test]
     fn replies_end_where_they_end() {
-        for reply in [
-            &b"+OK\r\n"[..],
-            b":1\r\n",
-            b"$3\r\na\r\n\r\n",
-            b"$-1\r\n",
-            b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
-            b"*-1\r\n",
-            b"%1\r\n+a\r\n*0\r\n",
-            b"|1\r\n+a\r\n:1\r\n+b\r\n",
-            b"_\r\n",
-            b"=5\r\ntxt:a\r\n",
-        ] {
+        for reply in REPLIES {
             let mut data = reply.to_vec();
             data.extend_from_slice(b"+next\r\n");
-            assert_eq!(reply_len(&data), Ok(Some(reply.len())));
-            (0..reply.len()).for_each(|cut| assert_eq!(reply_len(&reply[..cut]), Ok(None)));
+            assert_eq!(Measure::default().advance(&data), Ok(Extent::Whole(reply.len())));
+            for cut in 0..reply.len() {
+                let mut measure = Measure::default();
+                let Ok(Extent::Piece(len)) = measure.advance(&data[..cut]) else {
+                    panic!("{cut} bytes of {reply:?} are no whole reply")
+                };
+                assert_eq!(measure.is_within(), len > 0);
+                assert_eq!(measure.advance(&data[len..]), Ok(Extent::Whole(reply.len() - len)));
+                assert!(!measure.is_within());
+            }
         }
-        assert_eq!(reply_len(b"hello\r\n"), Err(()));
-        assert_eq!(reply_len("*1\r\n".repeat(40).as_bytes()), Err(()));
+        assert_eq!(Measure::default().advance(b"hello\r\n"), Err(()));
+        assert_eq!(Measure::default().advance(b"\r\n"), Err(()));
+        assert_eq!(Measure::default().advance("*1\r\n".repeat(40).as_bytes()), Err(()));
+        assert_eq!(Measure::default().advance(&[b'-'; LINE_MAX + 1]), Err(()));
+    }
+
+    /// However small its pieces are, what is behind a piece is what is not looked at again.
+    #[test]
+    fn each_byte_is_measured_once() {
+        let mut reply = b"*1000\r\n".to_vec();
+        let string = [b"$100\r\n", &[b'\r'; 100][..], b"\r\n"].concat();
+        (0..1000).for_each(|_| reply.extend_from_slice(&string));
+        let end = reply.len();
+        let (mut measure, mut measured, mut waiting) = (Measure::default(), 0, Vec::new());
+        for (at, byte) in reply.iter().enumerate() {
+            waiting.push(*byte);
+            let extent = measure.advance(&waiting).expect("a reply");
+            let len = match extent {
+                Extent::Whole(len) => {
+                    assert_eq!(at + 1, end);
+                    len
+                }
+                Extent::Piece(len) => len,
+            };
+            waiting.drain(..len);
+            measured += len;
+            assert!(waiting.len() < 8, "{} bytes are kept", waiting.len());
+        }
+        assert_eq!((measured, measure.is_within()), (end, false));
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod many;
 pub(crate) mod redis;
 
 use coreplane_engine::Deferred;
