@@ -2,6 +2,7 @@
 
 use crate::read::get::Whole;
 use crate::recovery::open;
+use crate::tree::rewrite::Doubtful;
 use crate::upkeep::Store;
 use crate::volume::KIND;
 use crate::volume::counters::Count;
@@ -73,7 +74,11 @@ impl Bptree {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        let open = if options.is_copy { Pool::open_copy } else { Pool::open };
+        let open = match options.is_repair {
+            true => Pool::open_repaired,
+            false if options.is_copy => Pool::open_copy,
+            false => Pool::open,
+        };
         let pool = open(path, &OpenOptions { media }).map_err(open::pool_error)?;
         outlive(&pool, options.outlives_medium)?;
         let store = Store::open(pool, options, progress)?;
@@ -440,7 +445,11 @@ impl Repairable for Bptree {
     }
 
     fn settle(&self, doubt: &KeyRange) -> Result<()> {
-        self.store.settle(doubt)
+        self.store.settle(doubt, Doubtful::Dropped)
+    }
+
+    fn accept(&self, doubt: &KeyRange) -> Result<()> {
+        self.store.settle(doubt, Doubtful::Kept)
     }
 
     fn check_medium(&self) -> Result<()> {

@@ -96,13 +96,13 @@ pub(crate) enum Command {
     /// writable for it, and no byte of it changes; a matrix heals what it can from a peer as it is opened, unless it may
     /// not be written. With --server a store that is served is read, and its clients go on meanwhile.
     ///
-    /// With --repair, of pools of scmkv, what is damaged is repaired: exit code 0 if nothing was, 1 if something was
+    /// With --repair, what is damaged in a pool is repaired: exit code 0 if nothing was, 1 if something was
     /// damaged and is repaired now, 2 if it cannot be. What was lost is told before anything is
     /// changed: page, offset, bytes, and the keys as far as they can be named. A lost key is
     /// absent afterwards; where keys cannot be named, those that were last written there are
     /// absent, or hold what they held before. To keep what there is for others to look at, copy
-    /// the file first. A file that was cut short is given its length again; what was cut off is lost. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not
-    /// to be trusted any more is taken out by `matrix retire`, and `matrix replace --fresh` makes another. A pool of bptree is not repaired, what is sound in it can be read.
+    /// the file first. A file that was cut short is given its length again; what was cut off is lost. A pool of list or cow-tree is repaired only where its file was cut short. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not
+    /// to be trusted any more is taken out by `matrix retire`, and `matrix replace --fresh` makes another.
     Verify(Verify),
     /// Show the counters of a pool.
     Stats(Tended),

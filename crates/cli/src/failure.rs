@@ -121,10 +121,10 @@ pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
 /// What can be done about a pool that was cut short: nothing of it can be opened as it is.
 fn way_out_of_truncation(path: &std::path::Path) -> &'static str {
     match coreplane::admin::engine_at(path) {
-        Some(coreplane::EngineChoice::Scmkv) => {
+        Some(_) => {
             "`coreplane verify --repair` gives up what was cut off, says what is lost, and gives back the rest"
         }
-        _ => RESTORE,
+        None => RESTORE,
     }
 }
 
@@ -135,8 +135,9 @@ pub(crate) fn way_out_of(engine: &str) -> &'static str {
             "`coreplane matrix scrub` writes what is damaged anew from a peer; `coreplane matrix retire` takes a \
              device out, and `coreplane matrix replace --fresh` makes another in its place"
         }
-        "bptree" => "a pool of bptree is not repaired; what is sound in it can be read",
-        "list" | "cow-tree" => "a pool of a map is not repaired; what is sound in it can be read",
+        "list" | "cow-tree" => {
+            "a pool of a map is repaired only where its file was cut short; what is sound in it can be read"
+        }
         _ => "`coreplane verify --repair` gives up what is damaged, and says what is lost",
     }
 }

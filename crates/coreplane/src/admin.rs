@@ -12,11 +12,10 @@ pub use crate::admin_job::{Doing, Done, Failed, MatrixFacts, MatrixStatus, Matri
 pub use crate::geometry::{pool_fan_out as fan_out_at, pool_page_size as page_size_at};
 pub use crate::store::pool_engine as engine_at;
 pub use coreplane_engine::{
-    Backing, Damage, DamagedKey, KeyRange, Progress, Repairable, Replicated, ScrubReport,
-    VerifyReport,
+    Backing, Damage, DamagedKey, Fate, Finding, KeyRange, Progress, Repair, Repairable, Replicated,
+    ScrubReport, Tell, VerifyReport,
 };
 pub use coreplane_mkvs::{
     Copied, CopyOptions, DamageSummary, Departure, Loss, MemberState, Position, Scrubbed,
     is_own_key,
 };
-pub use coreplane_scmkv::{Fate, Finding, Repair, Tell};

@@ -54,6 +54,7 @@ mod db;
 mod geometry;
 mod lost_ranges;
 mod matrix;
+mod repair;
 mod store;
 
 pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};

@@ -9,7 +9,7 @@ use coreplane_engine::{Durability, Engine, Error, Result, Stats, StorageEngine};
 use coreplane_mkvs::{Matrix, Options, Prototype, Shape};
 use coreplane_mvcc::MapEngine;
 use coreplane_pmem::{Medium, Pool};
-use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
+use coreplane_scmkv::{Placement, Scmkv};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub struct Store {
 
 /// An engine that has a pool.
 #[derive(Clone)]
-enum Pooled {
+pub(crate) enum Pooled {
     Scmkv(Arc<Scmkv>),
     Bptree(Arc<Bptree>),
     Map(Arc<MapEngine>),
@@ -166,35 +166,11 @@ impl Store {
 
     /// The engine to open a pool with: the one that was asked for, else the one that is in it. If
     /// that cannot be told the usual one says why.
-    fn engine_at(config: &StoreConfig) -> EngineChoice {
+    pub(crate) fn engine_at(config: &StoreConfig) -> EngineChoice {
         config.engine.or_else(|| pool_engine(&config.path)).unwrap_or_default()
     }
 
-    pub(crate) fn repair(config: &StoreConfig, tell: Tell<'_>) -> Result<(Self, Repair)> {
-        if config.path.is_dir() {
-            let operation = "repairing a matrix: a device that is damaged is left out";
-            return Err(Error::Unsupported { engine: coreplane_mkvs::NAME, operation });
-        }
-        let media = config.media.clone();
-        match Self::engine_at(config) {
-            EngineChoice::Scmkv => {
-                let options = scmkv_options(config);
-                let (found, repair) = Scmkv::repair(&config.path, media, options, tell)?;
-                Ok((Self::pooled(config, Pooled::Scmkv(Arc::new(found))), repair))
-            }
-            EngineChoice::Bptree => {
-                let operation = "repairing a pool: what is damaged is only told";
-                Err(Error::Unsupported { engine: coreplane_bptree::KIND, operation })
-            }
-            EngineChoice::Map(kind) => {
-                let operation = "repairing a pool: what is damaged is only told";
-                Err(Error::Unsupported { engine: kind.name(), operation })
-            }
-            EngineChoice::Model => Ok((Self::model(config)?, Repair::default())),
-        }
-    }
-
-    fn pooled(config: &StoreConfig, pooled: Pooled) -> Self {
+    pub(crate) fn pooled(config: &StoreConfig, pooled: Pooled) -> Self {
         let (engine, medium, index): (Arc<dyn StorageEngine>, _, _) = match &pooled {
             Pooled::Scmkv(engine) => {
                 (engine.clone(), engine.medium(), index_of(engine.placement()))
@@ -207,14 +183,14 @@ impl Store {
     }
 
     #[cfg(not(feature = "model"))]
-    fn model(_config: &StoreConfig) -> Result<Self> {
+    pub(crate) fn model(_config: &StoreConfig) -> Result<Self> {
         Err(Error::Unusable(
             "the model is in builds for tests alone: scmkv, bptree, list or cow-tree".to_owned(),
         ))
     }
 
     #[cfg(feature = "model")]
-    fn model(config: &StoreConfig) -> Result<Self> {
+    pub(crate) fn model(config: &StoreConfig) -> Result<Self> {
         Ok(Self {
             engine: Arc::new(coreplane_conformance::model::ModelEngine::new()),
             pooled: None,

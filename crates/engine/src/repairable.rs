@@ -71,6 +71,17 @@ pub trait Repairable: Engine {
         Ok(())
     }
 
+    /// Ends the doubt about the keys of a range which [`Repairable::lost_ranges`] has shown, for want of anybody who has
+    /// them: what there is counts from then on, though it may not be the newest, and what there is not is absent. Durable
+    /// when it returns.
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn accept(&self, doubt: &KeyRange) -> Result<()> {
+        let _is_none = doubt;
+        Ok(())
+    }
+
     /// Of a store that was opened to outlive its medium: fails once that has gone while it was in use.
     /// Then nothing that any call has answered or shown since may be believed: not a value, nor that
     /// there is none, nor that it was written. So whoever has opened a store so asks after each call, and

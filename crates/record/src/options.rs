@@ -19,6 +19,9 @@ pub struct Options {
     /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
     /// is gone when it is dropped.
     pub is_copy: bool,
+    /// Whether a pool is opened that [`Pool::repair`](coreplane_pmem::Pool::repair) has been to: it may have been cut
+    /// short, and nothing but its pages says what is in it.
+    pub is_repair: bool,
     /// Tells the time that expiries are held against; none: the system's clock.
     pub time: Option<TimeSource>,
     /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
@@ -34,6 +37,7 @@ impl Default for Options {
             background: true,
             check_reads: false,
             is_copy: false,
+            is_repair: false,
             time: None,
             outlives_medium: false,
         }

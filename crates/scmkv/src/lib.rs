@@ -44,8 +44,8 @@ mod upkeep;
 mod write;
 
 pub use coreplane_engine::TimeSource;
+pub use coreplane_engine::{Fate, Finding, Repair, Tell};
 pub use engine::Scmkv;
 pub use recovery::open::{Options, Placement};
 pub use table::KIND;
 pub use table::geometry::Geometry;
-pub use upkeep::repair::{Fate, Finding, Repair, Tell};

@@ -83,7 +83,7 @@ pub(crate) fn open(
     tree.forgotten_tombstones.store(forgotten, Ordering::Release);
     let in_use = || Error::Unusable("the pool was opened before".to_owned());
     let recovery = tree.space.recovery().ok_or_else(in_use)?;
-    if let Some(checkpoint) = old.checkpoint.filter(|_| is_clean) {
+    if let Some(checkpoint) = old.checkpoint.filter(|_| is_clean && !options.is_repair) {
         let loaded = Recovery { tree: &tree }.load_checkpoint(&recovery, checkpoint)?;
         tree.opened.with_checkpoint = loaded.is_some();
         tree.opened.has_large = loaded.unwrap_or(false);

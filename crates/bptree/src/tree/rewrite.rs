@@ -70,6 +70,13 @@ impl Contents<'_> {
     }
 }
 
+/// What becomes of doubtful records where a [doubt](crate::tree::doubt) is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubtful {
+    Dropped,
+    Kept,
+}
+
 impl Tree {
     /// Writes a leaf anew, as one or as two, so that each has room for `len` bytes.
     pub(crate) fn rewrite(
@@ -90,7 +97,7 @@ impl Tree {
         self.rewrite_as(guard, locked, (key, len, reserve), (head, contents))
     }
 
-    /// Writes a leaf anew without what is doubtful in it: its successors are in doubt no more.
+    /// Writes a leaf anew whose successors are in doubt no more: without what is doubtful in it, or as if it were not.
     ///
     /// # Errors
     /// As [`Writer::make_room`](crate::write::Writer::make_room).
@@ -99,12 +106,21 @@ impl Tree {
         guard: &Guard,
         locked: Locked<'_>,
         key: &[u8],
+        doubtful: Doubtful,
     ) -> Result<()> {
         self.ask_for_records(&locked);
         let head = Head { is_lost: false, ..self.head_of(guard, locked.page)? };
         let mut contents = self.records_of(guard, &locked)?;
-        contents.kept.retain(|item| !item.header.doubtful);
-        contents.settled = std::mem::take(&mut contents.doubtful);
+        match doubtful {
+            Doubtful::Dropped => {
+                contents.kept.retain(|item| !item.header.doubtful);
+                contents.settled = std::mem::take(&mut contents.doubtful);
+            }
+            Doubtful::Kept => {
+                contents.kept.iter_mut().for_each(|item| item.header.doubtful = false);
+                contents.doubtful.clear();
+            }
+        }
         // Whose they were has been put anew, or is not there.
         contents.settled.append(&mut contents.hurt);
         let fields = contents.settled.iter().map(View::key);

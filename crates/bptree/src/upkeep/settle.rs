@@ -1,17 +1,18 @@
 //! Ending a [doubt](crate::tree::doubt).
 
+use crate::tree::rewrite::Doubtful;
 use crate::upkeep::Store;
 use crate::volume::pages::Patience;
 use coreplane_engine::{Error, KeyRange, Result};
 use coreplane_pmem::epoch;
 
 impl Store {
-    /// Ends all doubt about the keys of leaves that are in `doubt` as a whole: of what is doubtful still
-    /// nothing is kept. Durable when it returns (`a_fence_of_a_settling_that_is_missing_is_found`).
+    /// Ends all doubt about the keys of leaves that are in `doubt` as a whole: what is doubtful still is dropped, or counts
+    /// from then on. Durable when it returns (`a_fence_of_a_settling_that_is_missing_is_found`).
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    pub(crate) fn settle(&self, doubt: &KeyRange) -> Result<()> {
+    pub(crate) fn settle(&self, doubt: &KeyRange, doubtful: Doubtful) -> Result<()> {
         self.check_writable()?;
         let mut from: Box<[u8]> = doubt.start.as_slice().into();
         let end = doubt.end.as_deref();
@@ -27,7 +28,7 @@ impl Store {
                 return Err(self.not_a_leaf(locked.page));
             }
             let settled = if is_within && locked.leaf.doubt() > 0 {
-                self.rewrite_settled(&guard, locked, &from)
+                self.rewrite_settled(&guard, locked, &from, doubtful)
             } else {
                 drop(locked);
                 Ok(())

@@ -89,7 +89,11 @@ fn tell_of(finding: &Finding, as_json: bool) -> Result<(), Failure> {
             json!({"page": page, "offset": offset, "bytes": len, "what": what, "keys": keys});
         return json::write_line(&mut out, &object);
     }
-    writeln!(out, "page {page}, offset {offset:#x}, {len} bytes: {what}")?;
+    match (offset, len) {
+        (0, 0) => writeln!(out, "{what}")?,
+        (_, 0) => writeln!(out, "page {page}, offset {offset:#x}: {what}")?,
+        _ => writeln!(out, "page {page}, offset {offset:#x}, {len} bytes: {what}")?,
+    }
     for (key, fate) in keys {
         writeln!(out, "    {}: {}", key.escape_ascii(), fate.text())?;
     }

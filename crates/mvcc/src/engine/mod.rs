@@ -181,7 +181,11 @@ impl MapEngine {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        let open = if options.is_copy { Pool::open_copy } else { Pool::open };
+        let open = match options.is_repair {
+            true => Pool::open_repaired,
+            false if options.is_copy => Pool::open_copy,
+            false => Pool::open,
+        };
         let pool = open(path, &OpenOptions { media }).map_err(pool_error)?;
         outlive(&pool, options.outlives_medium)?;
         let store = Store::open(kind, Use::Engine, pool, options, progress)?;

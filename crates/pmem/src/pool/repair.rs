@@ -1,6 +1,6 @@
 //! A pool whose header is damaged, or whose file was cut short, before anything in it is looked at.
 
-use super::error::PoolError;
+use super::error::{IoContext, PoolError};
 use super::types::OpenOptions;
 use super::{Pool, allocate, choose, cut_short, header, lock};
 use crate::mutant;
@@ -16,10 +16,36 @@ impl Pool {
     /// As [`Pool::open`], for damage of which there is no sound copy; [`PoolError::NoSpace`], after which the file is as
     /// it was.
     pub fn repair(path: &Path, options: &OpenOptions) -> Result<Vec<String>, PoolError> {
+        Self::restore(path, options, true)
+    }
+
+    /// As [`Pool::repair`]; a page of which a part was cut off reads as zeroes as a whole.
+    ///
+    /// # Errors
+    /// As [`Pool::repair`].
+    pub fn repair_in_pages(path: &Path, options: &OpenOptions) -> Result<Vec<String>, PoolError> {
+        Self::restore(path, options, false)
+    }
+
+    /// True if the file at `path` was cut short, or its repair has not ended.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn is_cut_short(path: &Path) -> Result<bool, PoolError> {
+        let file = lock::open(path)?;
+        let (_, root) = header::read_file(&file, path)?;
+        Ok(cut_short::len_left(path, allocate::file_len(&file, path)?)? < root.size)
+    }
+
+    fn restore(
+        path: &Path,
+        options: &OpenOptions,
+        keeps_part: bool,
+    ) -> Result<Vec<String>, PoolError> {
         let file = lock::open(path)?;
         choose::medium(&file, path, &options.media)?;
         let mut restored = header::repair_file(&file, path)?;
-        let (_, root) = header::read_file(&file, path)?;
+        let (header, root) = header::read_file(&file, path)?;
         let len = allocate::file_len(&file, path)?;
         let found = cut_short::len_left(path, len)?;
         if found < root.size {
@@ -27,7 +53,11 @@ impl Pool {
                 cut_short::lay(path, found)?;
             }
             if len < root.size {
-                allocate::extend(&file, path, len, root.size)?;
+                let part = if keeps_part { 0 } else { len % u64::from(header.page_size) };
+                if part > 0 {
+                    file.set_len(len - part).io(format!("shorten {}", path.display()))?;
+                }
+                allocate::extend(&file, path, len - part, root.size)?;
             }
             restored.push(format!(
                 "the file was cut short: {found} of {} bytes are left, and what was behind them is lost: a key that \

@@ -3,8 +3,7 @@
 use crate::engine::Scmkv;
 use crate::recovery::open::{self, Options};
 use crate::store::Store;
-use crate::upkeep::repair::{Repair, Tell};
-use coreplane_engine::Result;
+use coreplane_engine::{Repair, Result, Tell};
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool, Space};
 use std::path::Path;
 use std::sync::Arc;

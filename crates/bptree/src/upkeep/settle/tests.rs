@@ -102,7 +102,7 @@ impl Subject for Story {
         write((0..KEYS).step_by(7).collect(), 3);
         let (_, first) = run.space().flushes_and_fences();
         let all = KeyRange { start: Vec::new(), end: None };
-        run.acknowledged(Op::Settle, || store.settle(&all).expect("settle"));
+        run.acknowledged(Op::Settle, || store.settle(&all, Doubtful::Dropped).expect("settle"));
         *self.settling.lock().expect("nobody has it") = first..run.space().flushes_and_fences().1;
         write(vec![1], 4);
     }

@@ -4,12 +4,12 @@
 //! signature are some forty bits of the key's hash, so that the key can be told: by the bytes at
 //! which it points, by a record that no slot finds, or by the one that a slot of its like finds.
 
-use super::{Fate, Finding, Repair, Tell};
 use crate::clean::reindex::Fit;
 use crate::store::Store;
 use crate::table::index::{Leaf, Position, Slot, SlotRef};
 use crate::table::visit::Seen;
 use coreplane_engine::Result;
+use coreplane_engine::{Fate, Finding, Repair, Tell};
 use coreplane_pmem::epoch;
 use coreplane_record::{Header, Kind, View};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,9 +1,9 @@
 //! The log pages: what is sound in them, and the gaps between.
 
-use super::{Fate, Finding};
 use crate::recovery::recover::LogPage;
 use crate::store::Store;
 use crate::table::index::VERSION_STEP;
+use coreplane_engine::{Fate, Finding};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{self as record, Kind, View};
 use std::ops::Range;

@@ -1,0 +1,176 @@
+//! The repair of a pool that is damaged, or was cut short.
+//!
+//! `scmkv` has a repair of its own, which makes its index anew. The other engines open a damaged pool, and say of it which
+//! keys are damaged, and of which ranges of keys records were lost. Here these are given up, so that what is left is sound:
+//!
+//! ```text
+//!   restore     the length of a file that was cut short, a damaged copy of the root
+//!   verify      what is damaged, with its keys                  told
+//!   accept      each range of keys of which records were lost   what there is counts, what there is not is absent
+//!   delete      each key whose record cannot be read            it is absent, no older record of it is shown
+//!   scrub       what is left of the damage is left behind
+//! ```
+//!
+//! What a step leaves may show more, so they are made until nothing is found. A repair that is cut off is begun anew.
+//!
+//! Of `list` and `cow-tree` only a file that was cut short is repaired. Any other damage of a list may make all of its older
+//! records doubtful, and a tree that has lost nodes above its leaves takes no delete: it is left as it is.
+
+use crate::config::{EngineChoice, StoreConfig};
+use crate::geometry::pool_page_size;
+use crate::store::{Pooled, Store, bptree_options, map_options, scmkv_options};
+use coreplane_bptree::Bptree;
+use coreplane_engine::{
+    Damage, Error, Fate, Finding, KeyRange, Repair, Repairable, Result, Tell, WriteOptions,
+};
+use coreplane_mvcc::MapEngine;
+use coreplane_pmem::{OpenOptions, Pool, PoolError};
+use coreplane_record::pool_error;
+use coreplane_scmkv::Scmkv;
+use std::path::Path;
+use std::sync::Arc;
+
+/// So often what is found is given up.
+const ROUNDS_MAX: usize = 8;
+
+impl Store {
+    pub(crate) fn repair(config: &StoreConfig, tell: Tell<'_>) -> Result<(Self, Repair)> {
+        let path = &config.path;
+        if path.is_dir() {
+            let operation = "repairing a matrix: a device that is damaged is left out";
+            return Err(Error::Unsupported { engine: coreplane_mkvs::NAME, operation });
+        }
+        let media = config.media.clone();
+        let options = coreplane_bptree::Options {
+            is_repair: true,
+            check_reads: true,
+            ..match Self::engine_at(config) {
+                EngineChoice::Map(_) => map_options(config),
+                _ => bptree_options(config),
+            }
+        };
+        let (pooled, repair) = match Self::engine_at(config) {
+            EngineChoice::Scmkv => {
+                let (found, repair) = Scmkv::repair(path, media, scmkv_options(config), tell)?;
+                (Pooled::Scmkv(Arc::new(found)), repair)
+            }
+            EngineChoice::Bptree => {
+                let restored = restore(config, Pool::repair)?;
+                let found = Bptree::open(path, media, &options, &|_| {})?;
+                let repair = give_up_damage(&found, path, restored, tell)?;
+                (Pooled::Bptree(Arc::new(found)), repair)
+            }
+            EngineChoice::Map(kind) => {
+                if !Pool::is_cut_short(path).map_err(pool_error)? {
+                    return Ok((sound(config)?, Repair::default()));
+                }
+                let restored = restore(config, Pool::repair_in_pages)?;
+                let found = MapEngine::open(kind, path, media, &options, &|_| {})?;
+                let repair = give_up_damage(&found, path, restored, tell)?;
+                (Pooled::Map(Arc::new(found)), repair)
+            }
+            EngineChoice::Model => return Ok((Self::model(config)?, Repair::default())),
+        };
+        Ok((Self::pooled(config, pooled), repair))
+    }
+}
+
+/// Opens a pool that is not repaired whatever is found.
+fn sound(config: &StoreConfig) -> Result<Store> {
+    let store = Store::open(config)?;
+    if !store.engine().verify(&mut |_| {})?.is_sound() {
+        let operation = "repairing a pool that was not cut short: what is damaged is only told";
+        return Err(Error::Unsupported { engine: store.engine().name(), operation });
+    }
+    Ok(store)
+}
+
+/// Restores what an open refuses; what that was, in words.
+fn restore(
+    config: &StoreConfig,
+    restore: fn(&Path, &OpenOptions) -> std::result::Result<Vec<String>, PoolError>,
+) -> Result<Vec<String>> {
+    let media = OpenOptions { media: config.media.clone() };
+    restore(&config.path, &media).map_err(pool_error)
+}
+
+/// Gives up what is damaged in a store that was opened to be repaired, until nothing is. Durable when it returns.
+fn give_up_damage(
+    engine: &dyn Repairable,
+    path: &Path,
+    restored: Vec<String>,
+    tell: Tell<'_>,
+) -> Result<Repair> {
+    let mut repair = Repair::default();
+    for what in restored {
+        repair.note(tell, 0, (0, 0), what);
+    }
+    let page_size = u64::from(pool_page_size(path).unwrap_or(u32::MAX));
+    for _ in 0..ROUNDS_MAX {
+        let report = engine.verify(&mut |_| {})?;
+        let ranges = engine.lost_ranges()?;
+        if report.is_sound() && ranges.is_empty() {
+            break;
+        }
+        let (mut lost, mut findings) = (Vec::new(), Vec::new());
+        for damage in report.damages {
+            findings.push(finding_of(engine, page_size, damage, &ranges)?);
+        }
+        for finding in findings {
+            let keys = finding.keys.iter().filter(|(_, fate)| *fate == Fate::Lost);
+            lost.extend(keys.map(|(key, _)| key.clone()));
+            repair.add(tell, finding);
+        }
+        for range in &ranges {
+            repair.note(tell, 0, (0, 0), of_range(range));
+            engine.accept(range)?;
+        }
+        for key in lost {
+            // Whether it says that there was one or not: there is none now.
+            let _outcome = engine.delete(&key, &WriteOptions::default())?;
+        }
+        engine.scrub(&mut |_| {})?;
+    }
+    engine.sync()?;
+    Pool::end_repair(path).map_err(pool_error)?;
+    Ok(repair)
+}
+
+/// What becomes of the keys of damage: those of a range are accepted as they are.
+fn finding_of(
+    engine: &dyn Repairable,
+    page_size: u64,
+    damage: Damage,
+    ranges: &[KeyRange],
+) -> Result<Finding> {
+    let is_within = |key: &[u8]| {
+        ranges
+            .iter()
+            .any(|range| *range.start <= *key && range.end.as_deref().is_none_or(|end| *key < *end))
+    };
+    let fate = |key: Vec<u8>| match engine.check(&key) {
+        Ok(true) => Ok((key, Fate::Uncertain)),
+        Ok(false) => Ok((key, Fate::Deleted)),
+        Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. }) => {
+            let fate = if is_within(&key) { Fate::Uncertain } else { Fate::Lost };
+            Ok((key, fate))
+        }
+        Err(error) => Err(error),
+    };
+    let Damage { offset, what, keys } = damage;
+    let keys = keys.into_iter().map(fate).collect::<Result<Vec<_>>>()?;
+    let page = u32::try_from(offset / page_size).unwrap_or(u32::MAX);
+    Ok(Finding { page, offset, len: 0, what, keys })
+}
+
+/// What is lost of a range, in words.
+fn of_range(range: &KeyRange) -> String {
+    let start = range.start.escape_ascii();
+    let end = range.end.as_ref().map_or_else(
+        || "on, to the last".to_owned(),
+        |end| format!("to \"{}\"", end.escape_ascii()),
+    );
+    format!(
+        "keys from \"{start}\" {end}: records were lost that cannot be named, and a key that has no record is absent now"
+    )
+}
