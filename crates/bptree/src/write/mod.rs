@@ -191,6 +191,8 @@ impl Writer {
                         && search.is_for_overwrite();
                     match search.run(refused, !may_be_batch) {
                         Err(Error::NoSpace { .. }) if may_be_batch => {
+                            // The batch writes it itself.
+                            drop(preparation);
                             return self.write_as_batch(key, options, decide);
                         }
                         found => found?,
@@ -242,7 +244,7 @@ impl Writer {
         let live = standing.old.filter(|_| standing.live);
         let seen = live.map(|view| view.header.version);
         // What was written for a decision that is out of date is given back.
-        let ready = preparation.value.take().filter(|ready| ready.seen == seen);
+        let ready = preparation.value.take().filter(|ready| ready.is_for(seen, rests_on));
         let mut header = Header { sequence: options.sequence, ..Header::put(0) };
         let value = match &ready {
             Some(Prepared { overflow, expires_at, .. }) => {

@@ -18,11 +18,19 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 
 /// A large value that was decided on and written. It is what to write as long as nobody has written
-/// the key since: the decision is not made twice.
+/// the key since: the decision is not made twice. What rests on nothing is what to write in any case: beside
+/// a key that is written to all the time it would never be done, if it were written anew after each.
 pub(super) struct Prepared<'s> {
     pub(super) overflow: Overflow<'s>,
     pub(super) seen: Option<u64>,
     pub(super) expires_at: Option<UnixMillis>,
+}
+
+impl Prepared<'_> {
+    /// True if it is what to write in sight of the live record of this version.
+    pub(super) fn is_for(&self, seen: Option<u64>, rests_on: RestsOn) -> bool {
+        rests_on == RestsOn::Nothing || self.seen == seen
+    }
 }
 
 /// What was written ahead of a record.
