@@ -2,5 +2,6 @@
 
 mod cleaner;
 mod elements;
+mod large;
 mod pages;
 mod unflushed;

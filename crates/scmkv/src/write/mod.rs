@@ -65,11 +65,28 @@ pub(crate) enum Plan<'v> {
 pub(crate) type Decide<'d, 'v> =
     &'d mut dyn FnMut(&Reader, &Guard, Option<&View<'_>>) -> Result<Plan<'v>>;
 
+/// What a decision rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestsOn {
+    /// On the live record.
+    Old,
+    Nothing,
+}
+
 /// A large value that was decided on and is in the log, its record not yet. It is what to write
-/// as long as nobody has written the key since: the decision is not made twice.
+/// as long as nobody has written the key since: the decision is not made twice. What rests on nothing is what
+/// to write in any case: beside a key that is written to all the time it would never be done, if it were
+/// written anew after each.
 struct Prepared<'s> {
     overflow: Overflow<'s>,
     plan: LargePut,
+}
+
+impl Prepared<'_> {
+    /// True if it is what to write in sight of the live record of this version.
+    fn is_for(&self, seen: Option<u64>, rests_on: RestsOn) -> bool {
+        rests_on == RestsOn::Nothing || self.plan.seen == seen
+    }
 }
 
 struct LargePut {
@@ -97,7 +114,7 @@ impl Writer {
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
         let write = self.check(key, options)?;
-        self.write_in_sight(write, decide)
+        self.write_in_sight(write, (RestsOn::Old, decide))
     }
 
     /// Puts `key`, ahead of the look if that can be.
@@ -151,7 +168,7 @@ impl Writer {
     /// # Errors
     /// If there is no such write, or the store takes none.
     #[inline(always)]
-    fn check<'a>(&self, key: &'a [u8], options: &'a WriteOptions) -> Result<Write<'a>> {
+    pub(crate) fn check<'a>(&self, key: &'a [u8], options: &'a WriteOptions) -> Result<Write<'a>> {
         // Before the order is asked for, which may note in the root that a write is not strict.
         self.check_writable()?;
         self.check_key(key)?;
@@ -165,20 +182,25 @@ impl Writer {
     #[inline(never)]
     fn put_in_sight(&self, write: Write<'_>, value: &[u8]) -> Result<Outcome> {
         let expires_at = write.options.expires_at;
-        let outcome = self.write_in_sight(write, &mut |_, _, _| {
+        let mut plan = |_: &Reader, _: &Guard, _: Option<&View<'_>>| {
             Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
-        });
+        };
+        let outcome = self.write_in_sight(write, (RestsOn::Nothing, &mut plan));
         self.expiries.note(expires_at);
         outcome
     }
 
     /// Locks the log, and tries until nothing is lacking: room, a slot, the records of a large value.
-    fn write_in_sight(&self, mut write: Write<'_>, decide: Decide<'_, '_>) -> Result<Outcome> {
+    pub(crate) fn write_in_sight(
+        &self,
+        mut write: Write<'_>,
+        (rests_on, decide): (RestsOn, Decide<'_, '_>),
+    ) -> Result<Outcome> {
         let (place, options, order) = (write.place, write.options, write.order);
         let mut log = if order == Order::Staged { self.my_log_staging()? } else { self.my_log()? };
         let mut prepared = None;
         loop {
-            let attempt = self.attempt(&mut log, &write, &mut prepared, decide)?;
+            let attempt = self.attempt(&mut log, &write, &mut prepared, (rests_on, decide))?;
             if let Attempt::Done(outcome) = attempt {
                 drop(log);
                 return self.finish(outcome, options);
@@ -209,7 +231,7 @@ impl Writer {
         log: &mut Log,
         write: &Write<'_>,
         prepared: &mut Option<Prepared<'s>>,
-        decide: Decide<'_, '_>,
+        (rests_on, decide): (RestsOn, Decide<'_, '_>),
     ) -> Result<Attempt> {
         let guard = epoch::pin();
         let mut held = self.lock_for(log, write.place)?;
@@ -229,7 +251,7 @@ impl Writer {
         let live = standing.old.as_ref().filter(|_| standing.live);
         let version = live.map(|view| view.header.version);
         // What was written for a decision that is out of date is dead.
-        let ready = prepared.take().filter(|ready| ready.plan.seen == version);
+        let ready = prepared.take().filter(|ready| ready.is_for(version, rests_on));
         let mut header = Header { sequence: write.options.sequence, ..Header::put(0) };
         let value = match &ready {
             Some(Prepared { overflow, plan }) => {
