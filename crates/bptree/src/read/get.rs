@@ -1,4 +1,5 @@
-//! Reading: down the tree, one line of tags, the record. No lock, no fence, no copy.
+//! Reading: down the tree, one line of tags, the record. No fence, no copy, and no lock, unless others write
+//! to what is read at each look.
 
 use crate::leaf::{Directory, Head, generation, tag_of};
 use crate::read::Reader;
@@ -17,20 +18,28 @@ use std::borrow::Cow;
 /// A record or none, and what that rests on.
 type Answer<'g> = (Option<Whole<'g>>, Ticket);
 
+/// The same, without its value.
+type Seen<'g> = (Option<View<'g>>, Ticket);
+
 /// A record or tombstone and its key.
 pub(crate) type Listed<'g> = (Cow<'g, [u8]>, Whole<'g>);
 
 /// Lines of a record that are asked for before its length is known.
 const LINES: u32 = 3;
 
-/// Looks at several keys before their leaves are locked.
-const TRIES: usize = 8;
+/// Looks at several keys, or at what is gone each time, before leaves are locked.
+pub(super) const TRIES: usize = 8;
 
 impl Reader {
     /// Looks at the leaf that serves `key` until it has held still meanwhile. What the answer rests
     /// on comes with it, be it a record or none.
+    ///
+    /// What the record names, be it pages of its value or of its key, is looked for behind that, whatever
+    /// becomes of the leaf: a page that could be read when the record was there can be read, or is none any
+    /// more, but not another's as long as the guard lives.
     #[inline]
     fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
+        let mut lost = 0;
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
@@ -39,20 +48,61 @@ impl Reader {
             };
             let seen = self.seen(guard, descent.leaf, leaf, key);
             let birth = leaf.birth();
-            // The pages of a large value are given back only when its record is gone.
-            if leaf.is_at(version) {
-                if let (true, Ok((Some(whole), _))) = (checked, &seen)
-                    && let Err(error) = self.check(guard, &whole.view, birth)
-                {
-                    // What has pages of its own may have lost them to a write since.
-                    if !leaf.is_at(version) {
-                        continue;
-                    }
-                    return Err(error);
-                }
-                return seen;
+            if !leaf.is_at(version) {
+                continue;
+            }
+            match self.answer(guard, seen?, (birth, checked)) {
+                // It may have lost its pages to a write since.
+                Err(_) if !leaf.is_at(version) && lost < TRIES => lost += 1,
+                Err(_) if !leaf.is_at(version) => return self.find_locked(guard, key, checked),
+                answer => return answer,
             }
         }
+    }
+
+    /// As [`Reader::find`], for a record that is written so often that what it named was gone each time.
+    #[cold]
+    fn find_locked<'g>(
+        &'g self,
+        guard: &'g Guard,
+        key: &[u8],
+        checked: bool,
+    ) -> Result<Answer<'g>> {
+        let locked = self.lock_leaf(key)?;
+        let seen = self.seen(guard, locked.page, locked.leaf, key)?;
+        self.answer(guard, seen, (locked.held.birth(), checked))
+    }
+
+    /// The record that a key has now, durable.
+    ///
+    /// # Errors
+    /// If it is damaged, and if the medium fails.
+    #[cold]
+    pub(super) fn newest<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Option<Whole<'g>>> {
+        let (found, ticket) = self.find(guard, key, self.check_reads)?;
+        if !ticket.is_durable() {
+            self.wait_durable(&Horizon::from(ticket))?;
+        }
+        Ok(found.map(|whole| Whole { ticket: Ticket::DURABLE, ..whole }))
+    }
+
+    /// What was seen, with its value.
+    ///
+    /// # Errors
+    /// If that is not where the record says, or, if `checked`, not what was written.
+    #[inline]
+    fn answer<'g>(
+        &'g self,
+        guard: &'g Guard,
+        (view, ticket): Seen<'g>,
+        (birth, checked): (u64, bool),
+    ) -> Result<Answer<'g>> {
+        let Some(view) = view else { return Ok((None, ticket)) };
+        if checked {
+            self.check(guard, &view, birth)?;
+        }
+        let whole = self.whole(guard, view)?;
+        Ok((Some(Whole { ticket, ..whole }), ticket))
     }
 
     #[inline]
@@ -62,7 +112,7 @@ impl Reader {
         page: u32,
         leaf: &Directory,
         key: &[u8],
-    ) -> Result<Answer<'g>> {
+    ) -> Result<Seen<'g>> {
         let standing = self.look(guard, page, leaf, (key, LINES))?;
         if let Some(old) = standing.old.filter(|_| standing.is_hurt) {
             return Err(self.damaged_key(guard, old.offset, old.key()));
@@ -71,17 +121,10 @@ impl Reader {
             return Err(self.in_doubt(guard, page));
         }
         let ticket = self.rests_on_old(page, standing.old.as_ref());
-        let Some(view) = standing.old else {
-            if self.check_reads {
-                self.check_others(guard, page, leaf, key)?;
-            }
-            return Ok((None, ticket));
-        };
-        if !standing.live {
-            return Ok((None, ticket));
+        if self.check_reads && standing.old.is_none() {
+            self.check_others(guard, page, leaf, key)?;
         }
-        let whole = self.whole(guard, view)?;
-        Ok((Some(Whole { ticket, ..whole }), ticket))
+        Ok((standing.old.filter(|_| standing.live), ticket))
     }
 
     /// Holds the records of a key's tag, which are of others, against their checksums: one of them may be of
@@ -239,10 +282,7 @@ impl Reader {
             }
             if let Some((locked, _)) = locks.last() {
                 let seen = self.seen(guard, locked.page, locked.leaf, key)?;
-                if let (true, Some(whole)) = (self.check_reads, &seen.0) {
-                    self.check(guard, &whole.view, locked.held.birth())?;
-                }
-                found[at] = seen;
+                found[at] = self.answer(guard, seen, (locked.held.birth(), self.check_reads))?;
             }
         }
         Ok(found)
@@ -269,15 +309,28 @@ impl Reader {
         key: &[u8],
         since: Option<u64>,
     ) -> Result<(Leaf<'g>, u32)> {
+        let mut lost = 0;
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
                 self.load_leaf_to_read(descent.leaf)?;
                 continue;
             };
-            let seen = self.read_leaf(guard, descent.leaf, leaf, since);
-            if leaf.is_at(version) {
-                return Ok((seen?, descent.leaf));
+            let outline = self.outline(guard, descent.leaf, leaf, since);
+            if !leaf.is_at(version) {
+                continue;
+            }
+            let read = self.leaf_in(guard, outline?);
+            let is_whole = read.as_ref().is_ok_and(|leaf| leaf.hurt.is_empty());
+            if is_whole || leaf.is_at(version) {
+                return Ok((read?, descent.leaf));
+            }
+            // What is not there may have gone with a write since.
+            lost += 1;
+            if lost > TRIES {
+                let locked = self.lock_leaf(key)?;
+                let read = self.read_leaf(guard, locked.page, locked.leaf, since)?;
+                return Ok((read, locked.page));
             }
         }
     }
@@ -290,19 +343,47 @@ impl Reader {
         leaf: &Directory,
         since: Option<u64>,
     ) -> Result<Leaf<'g>> {
-        let mut head = self.head_of(guard, page)?;
-        let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
-        bounds.into_iter().try_for_each(|bound| self.make_whole(guard, bound))?;
+        self.leaf_in(guard, self.outline(guard, page, leaf, since)?)
+    }
+
+    /// What a leaf is and where its records are; right if it has not changed meanwhile.
+    fn outline<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        since: Option<u64>,
+    ) -> Result<Outline<'g>> {
+        let head = self.head_of(guard, page)?;
         let used = leaf.used();
         let mut records = Vec::with_capacity(used.count());
-        let (mut doubtful, mut hurt) = (Vec::new(), Vec::new());
         for place in used {
             let view = self.record_at(guard, page, leaf, place)?;
-            let is_record = view.header.kind == Kind::Put;
-            let (offset, sequence) = (view.offset, view.sequence());
-            if since.is_some_and(|since| sequence <= since) {
+            if since.is_some_and(|since| view.sequence() <= since) {
                 continue;
             }
+            records.push(Line {
+                view,
+                ticket: self.rests_on(page, view.offset),
+                is_doubtful: is_doubtful(leaf, view.header.doubtful, leaf.offset(place)),
+                is_hurt: self.is_hurt_inline(view.key(), leaf.tag(place)),
+            });
+        }
+        let in_doubt = (leaf.doubt() > 0).then(|| self.in_doubt(guard, page));
+        Ok(Outline { head, records, in_doubt })
+    }
+
+    /// What a leaf was at the moment of an outline, with all that its records and its bounds name. What of
+    /// that is gone since is hurt, or an error.
+    fn leaf_in<'g>(&'g self, guard: &'g Guard, outline: Outline<'g>) -> Result<Leaf<'g>> {
+        let Outline { mut head, records: lines, in_doubt } = outline;
+        let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
+        bounds.into_iter().try_for_each(|bound| self.make_whole(guard, bound))?;
+        let mut records = Vec::with_capacity(lines.len());
+        let (mut doubtful, mut hurt) = (Vec::new(), Vec::new());
+        for Line { view, ticket, is_doubtful, is_hurt } in lines {
+            let is_record = view.header.kind == Kind::Put;
+            let (offset, sequence) = (view.offset, view.sequence());
             let mut hurts = |error, known: Option<&[u8]>, is_whole| {
                 let known = known.map(Into::into);
                 hurt.push(DamagedField { error, known, is_whole, offset, sequence, is_record });
@@ -313,16 +394,15 @@ impl Reader {
                 hurts(error, Some(self.prefix_of(view.key())), false);
                 continue;
             };
-            if self.is_hurt_inline(view.key(), leaf.tag(place)) {
+            if is_hurt {
                 hurts(self.damaged_key(guard, offset, view.key()), None, false);
                 continue;
             }
             let key = parts.whole();
-            if is_doubtful(leaf, view.header.doubtful, leaf.offset(place)) {
+            if is_doubtful {
                 doubtful.push(key);
                 continue;
             }
-            let ticket = self.rests_on(page, offset);
             match self.whole(guard, view) {
                 Ok(whole) => records.push((key, Whole { ticket, ..whole })),
                 Err(error) if is_damage(&error) => hurts(error, Some(&*key), true),
@@ -331,9 +411,24 @@ impl Reader {
         }
         records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         doubtful.sort_unstable();
-        let in_doubt = (leaf.doubt() > 0).then(|| self.in_doubt(guard, page));
         Ok(Leaf { head, records, in_doubt, doubtful, hurt })
     }
+}
+
+/// What a leaf is at one moment, without what its records and its bounds name.
+struct Outline<'g> {
+    head: Head,
+    records: Vec<Line<'g>>,
+    in_doubt: Option<Error>,
+}
+
+/// A record or tombstone, in no order.
+struct Line<'g> {
+    view: View<'g>,
+    ticket: Ticket,
+    is_doubtful: bool,
+    /// Its key is not the one that was written.
+    is_hurt: bool,
 }
 
 /// What is in a leaf at one moment.

@@ -13,7 +13,7 @@
 use crate::inner::{Descent, word_at};
 use crate::leaf::{Directory, PLACES, Version};
 use crate::read::Reader;
-use crate::read::get::Whole;
+use crate::read::get::{TRIES, Whole};
 use crate::volume::keys::Parts;
 use coreplane_engine::{Entry, Error, Horizon, Record, Result, Ticket, Value};
 use coreplane_pmem::epoch::Guard;
@@ -161,7 +161,7 @@ impl Reader {
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
         let mut from = Cow::Borrowed(start);
-        let mut shown = 0;
+        let (mut shown, mut lost) = (0, 0);
         let mut way = None;
         'leaves: while shown < limit {
             let guard = epoch::pin();
@@ -190,7 +190,7 @@ impl Reader {
                 if hurt.is_some_and(|it| snapshot.compare(&view, self.prefix_of(it.1)).is_ge()) {
                     break;
                 }
-                match self.show(&guard, &snapshot, view, visit)? {
+                match self.show(&guard, &snapshot, view, (&mut lost, visit))? {
                     Shown::Not => {}
                     Shown::Yes => shown += 1,
                     Shown::Last => return Ok(()),
@@ -232,7 +232,7 @@ impl Reader {
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
         let mut to = end.map(Cow::Borrowed);
-        let mut shown = 0;
+        let (mut shown, mut lost) = (0, 0);
         'leaves: while shown < limit {
             let guard = epoch::pin();
             let snapshot = self.snapshot(&guard, Reach::Below(to.as_deref()), None)?;
@@ -255,7 +255,7 @@ impl Reader {
                 if hurt.is_some_and(|it| self.prefix_of(view.key()) <= self.prefix_of(it.1)) {
                     break;
                 }
-                match self.show(&guard, &snapshot, view, visit)? {
+                match self.show(&guard, &snapshot, view, (&mut lost, visit))? {
                     Shown::Not => {}
                     Shown::Yes => shown += 1,
                     Shown::Last => return Ok(()),
@@ -305,20 +305,14 @@ impl Reader {
         guard: &'g Guard,
         snapshot: &Snapshot<'g>,
         view: View<'g>,
-        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+        (lost, visit): (&mut usize, &mut dyn FnMut(Entry<'_>) -> bool),
     ) -> Result<Shown> {
         if view.header.kind != Kind::Put || self.is_expired(&view)? {
             return Ok(Shown::Not);
         }
-        if self.check_reads
-            && let Err(error) = self.check(guard, &view, snapshot.birth)
-        {
-            // The pages of a large value, or of a long key, go when the leaf has changed.
-            let has_pages = view.header.large || self.is_long(view.key());
-            let is_gone = has_pages && !snapshot.leaf.is_at(snapshot.version);
-            return if is_gone { Ok(Shown::Gone) } else { Err(error) };
-        }
-        if !view.header.large {
+        let checked =
+            if self.check_reads { self.check(guard, &view, snapshot.birth) } else { Ok(()) };
+        if !view.header.large && checked.is_ok() {
             let record = Some(Record {
                 value: Value::Whole(view.value()),
                 sequence: view.sequence(),
@@ -329,13 +323,32 @@ impl Reader {
             let entry = Entry { key: &key, record, sequence: view.sequence() };
             return Ok(if visit(entry) { Shown::Yes } else { Shown::Last });
         }
-        let whole: Whole<'_> = match self.whole(guard, view) {
+        let whole: Whole<'_> = match checked.and_then(|()| self.whole(guard, view)) {
             Ok(whole) => whole,
-            // The pages of a large value go when its record is replaced.
-            Err(_) if !snapshot.leaf.is_at(snapshot.version) => return Ok(Shown::Gone),
+            // The pages of a large value, or of a long key, go when its record is replaced.
+            Err(_) if !snapshot.leaf.is_at(snapshot.version) => {
+                return self.show_gone(guard, &snapshot.key(&view), (lost, visit));
+            }
             Err(error) => return Err(error),
         };
         Ok(if visit(whole.entry(&snapshot.key(&view))) { Shown::Yes } else { Shown::Last })
+    }
+
+    /// Lets the leaf be looked at anew in which the pages of a record are gone; a scan that has lost many shows
+    /// the newest of the key.
+    #[cold]
+    fn show_gone(
+        &self,
+        guard: &Guard,
+        key: &[u8],
+        (lost, visit): (&mut usize, &mut dyn FnMut(Entry<'_>) -> bool),
+    ) -> Result<Shown> {
+        *lost += 1;
+        if *lost <= TRIES {
+            return Ok(Shown::Gone);
+        }
+        let Some(newest) = self.newest(guard, key)? else { return Ok(Shown::Not) };
+        Ok(if visit(newest.entry(key)) { Shown::Yes } else { Shown::Last })
     }
 
     /// Goes down to the leaf where a scan will be, and asks for what will be looked at there.

@@ -1,0 +1,210 @@
+//! Large values that are read while others write to their leaf: somebody writes each time that a page of a value
+//! is loaded.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::{Engine, Ordered, Visibility, WriteOptions};
+use coreplane_pmem::media::Trace;
+use coreplane_pmem::{Space, SpaceOptions, SyncError};
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+const PAGE: u32 = 4096;
+
+/// So many writes come at most: without end, for whoever begins anew after each.
+const WRITES_MAX: u32 = 2000;
+
+/// Bytes of which no more are loaded at once but of a page of a large value.
+const SMALL: u64 = 1024;
+
+thread_local! {
+    /// True while this thread reads.
+    static READS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The other side of whoever writes when asked.
+struct Neighbour {
+    ask: Sender<()>,
+    answer: Receiver<()>,
+    asked: u32,
+}
+
+/// A medium on which a write is asked for at each load of a page of a large value.
+#[derive(Default)]
+struct Watched {
+    neighbour: OnceLock<Mutex<Neighbour>>,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watched")
+    }
+}
+
+impl Watched {
+    fn asked(&self) -> u32 {
+        self.neighbour.get().expect("a neighbour").lock().expect("unpoisoned").asked
+    }
+}
+
+impl Trace for Watched {
+    fn load(&self, _: u64, len: u64, _: bool) {
+        if len <= SMALL || !READS.get() {
+            return;
+        }
+        let mut neighbour = self.neighbour.get().expect("a neighbour").lock().expect("unpoisoned");
+        if neighbour.asked < WRITES_MAX {
+            neighbour.asked += 1;
+            neighbour.ask.send(()).expect("a neighbour");
+            // Who reads may have the leaf locked, and is not waited for then.
+            let _in_time = neighbour.answer.recv_timeout(Duration::from_millis(20)).is_ok();
+        }
+    }
+
+    fn store(&self, _: u64, _: &[u8], _: bool) {}
+    fn store_nt(&self, _: u64, _: &[u8]) {}
+    fn swapped(&self, _: u64, _: u64, _: bool) {}
+    fn flush(&self, _: u64, _: u64) {}
+    fn fenced_elsewhere(&self) {}
+    fn sync_request(&self, _: u64) {}
+
+    fn fence(&self) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    fn fences_at_once(&self) -> bool {
+        true
+    }
+
+    fn sync_generation(&self) -> u64 {
+        0
+    }
+
+    fn sync_is_done(&self, _: u64) -> Result<bool, SyncError> {
+        Ok(true)
+    }
+
+    fn appends_past_caches(&self) -> bool {
+        false
+    }
+
+    fn check_sync(&self) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    fn unreadable(&self, _: u64, _: u64) -> Option<u64> {
+        None
+    }
+
+    fn grow(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads a store with three large values in one leaf, beside somebody who puts `key` with a value of `len`
+/// bytes at each load of a page; how often.
+fn writes_beside(key: &[u8], len: usize, check_reads: bool, read: &dyn Fn(&Bptree)) -> u32 {
+    let watched = Arc::new(Watched::default());
+    let options = SpaceOptions { page_size: PAGE, reserve: 32 << 20, own_epochs: false };
+    let trace: Arc<dyn Trace> = Arc::clone(&watched) as _;
+    let space = Space::traced(16 << 20, &options, trace).expect("memory");
+    let options = Options { background: false, check_reads, ..Options::default() };
+    let store = Bptree::simulated_create(Arc::new(space), &options).expect("a store");
+    let put = |key: &[u8], value: &[u8]| {
+        let _outcome = store.put(key, value, &WriteOptions::default()).expect("put");
+    };
+    [b"a", b"b", b"c"].iter().for_each(|key| put(*key, &value_of(*key)));
+    let (ask, asked) = channel();
+    let (answer, answered) = channel();
+    let neighbour = Neighbour { ask, answer: answered, asked: 0 };
+    assert!(watched.neighbour.set(Mutex::new(neighbour)).is_ok());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for () in asked {
+                put(key, &vec![key[0]; len]);
+                answer.send(()).expect("somebody reads");
+            }
+        });
+        READS.set(true);
+        read(&store);
+        READS.set(false);
+        // Ends the other one.
+        let count = watched.asked();
+        let (none, _) = channel();
+        watched.neighbour.get().expect("a neighbour").lock().expect("unpoisoned").ask = none;
+        count
+    })
+}
+
+fn value_of(key: &[u8]) -> Vec<u8> {
+    vec![key[0]; 20_000]
+}
+
+fn get(store: &Bptree, key: &[u8]) {
+    let mut seen = Vec::new();
+    let found = store.get_with(key, Visibility::Durable, &mut |it| seen = it.value.to_vec());
+    assert!(found.expect("get").hit && seen == value_of(key));
+}
+
+/// All large values, in any order, and the small one beside them once.
+fn whole(mut shown: Vec<(Vec<u8>, Vec<u8>)>) {
+    shown.retain(|(key, _)| key.len() == 1);
+    shown.sort();
+    let all = [b"a", b"b", b"c"].map(|key| (key.to_vec(), value_of(key)));
+    assert!(shown == all, "{} values", shown.len());
+}
+
+fn iterate(store: &Bptree) {
+    let mut shown = Vec::new();
+    let next = store.iterate(0, usize::MAX, &mut |it| {
+        shown.push((it.key.to_vec(), it.record.expect("a record").value.to_vec()));
+    });
+    assert_eq!(next.expect("iterate"), 0);
+    whole(shown);
+}
+
+fn scan(store: &Bptree) {
+    for reverse in [false, true] {
+        let mut shown = Vec::new();
+        let scanned = store.scan(b"", None, reverse, usize::MAX, &mut |it| {
+            shown.push((it.key.to_vec(), it.record.expect("a record").value.to_vec()));
+            true
+        });
+        scanned.expect("scan");
+        whole(shown);
+    }
+}
+
+/// Of each value five pages are loaded, and if reads are checked each once more.
+#[test]
+fn a_write_to_its_leaf_does_not_let_a_read_of_a_large_value_begin_again() {
+    for check_reads in [false, true] {
+        let times = if check_reads { 2 } else { 1 };
+        let writes = writes_beside(b"small", 7, check_reads, &|store| get(store, b"b"));
+        assert_eq!(writes, 5 * times);
+        let writes = writes_beside(b"small", 7, check_reads, &|store| {
+            store.multi_get(&[b"b", b"a"], Visibility::Durable, &mut |_, _| {}).expect("get");
+        });
+        assert_eq!(writes, 10 * times);
+        let writes = writes_beside(b"small", 7, check_reads, &iterate);
+        assert_eq!(writes, 15);
+        let writes = writes_beside(b"small", 7, check_reads, &scan);
+        assert_eq!(writes, 30 * times);
+    }
+}
+
+/// In the end it is read while nobody can write to its leaf.
+#[test]
+fn a_large_value_that_is_written_at_each_look_is_read_all_the_same() {
+    for check_reads in [false, true] {
+        let writes = writes_beside(b"b", 20_000, check_reads, &|store| get(store, b"b"));
+        assert!((5..100).contains(&writes), "{writes}");
+        let writes = writes_beside(b"b", 20_000, check_reads, &iterate);
+        assert!((5..300).contains(&writes), "{writes}");
+        let writes = writes_beside(b"b", 20_000, check_reads, &scan);
+        assert!((5..500).contains(&writes), "{writes}");
+    }
+}
