@@ -1,9 +1,13 @@
 //! The gate: readers wait at it while a batch is being published.
 
+use coreplane_engine::Result;
 use coreplane_pmem::mutant;
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Looks beside batches before the next batch has to wait.
+const TRIES: usize = 8;
 
 /// Keeps readers from seeing a batch in part: its count is odd while one is being published.
 #[derive(Debug, Default)]
@@ -38,9 +42,29 @@ impl Gate {
         self.count.load(Ordering::Acquire) == before
     }
 
+    /// Runs `look`, again if a batch was published meanwhile; at last while none can be.
+    #[inline]
+    pub(crate) fn read<R>(&self, mut look: impl FnMut() -> Result<R>) -> Result<R> {
+        for _ in 0..TRIES {
+            let before = self.enter();
+            let seen = look()?;
+            if self.is_unchanged(before) {
+                return Ok(seen);
+            }
+        }
+        self.read_alone(&mut look)
+    }
+
+    /// Runs `look`, which waits for nobody who publishes, while nobody can.
+    #[cold]
+    fn read_alone<R>(&self, look: &mut dyn FnMut() -> Result<R>) -> Result<R> {
+        let _publishing = spin::lock(&self.publishing);
+        look()
+    }
+
     /// Runs `publish` while readers wait.
     pub(crate) fn publish<R>(&self, publish: impl FnOnce() -> R) -> R {
-        let _publishing = self.publishing.lock();
+        let _publishing = spin::lock(&self.publishing);
         if mutant!("scmkv.batch.gate") {
             return publish();
         }
@@ -53,5 +77,26 @@ impl Gate {
             fence(Ordering::SeqCst);
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever looks at many keys would meet one each time, where batches come all the time.
+    #[test]
+    fn a_look_is_not_repeated_without_end_beside_batches() {
+        let gate = Gate::default();
+        let mut looks = 0;
+        let seen = gate.read(|| {
+            looks += 1;
+            let can_publish = gate.publishing.try_lock().is_some();
+            if can_publish && looks < 1000 {
+                gate.publish(|| ());
+            }
+            Ok(looks)
+        });
+        assert_eq!(seen.expect("a look"), TRIES + 1);
     }
 }

@@ -1,18 +1,17 @@
 //! Reading: one line of the index, then the record.
 //!
-//! A reader takes no lock. It pins the epoch, probes, and shows the record where it lies in the
-//! log. What may come between is
+//! A reader takes no lock, unless batches come at each look. It pins the epoch, probes, and shows the record
+//! where it lies in the log. What may come between is
 //!
 //! - a newer version: the slot that was loaded was right at that moment, which is enough;
 //! - the cleaner: the page is retired, the slot says where the record went, look again. So it is
 //!   with the overflow records of a large value;
-//! - a batch that is being published: wait the moment until it is ([`Gate`]), so that nobody
+//! - a batch that is being published: wait the moment until it is ([`Gate`](crate::read::gate::Gate)), so that nobody
 //!   sees it in part.
 
 mod pair;
 
 use crate::read::Reader;
-use crate::read::gate::Gate;
 use crate::table::counters::Count;
 use crate::table::hash::Place;
 use crate::table::index::{Slot, Verdict};
@@ -401,18 +400,4 @@ impl Whole<'_> {
 #[inline]
 fn record_of<'r>(view: &View<'_>, value: Value<'r>, ticket: Ticket) -> Record<'r> {
     Record { value, sequence: view.sequence(), expires_at: view.header.expires_at, ticket }
-}
-
-impl Gate {
-    /// Runs `look`, again if a batch was published meanwhile.
-    #[inline]
-    pub(crate) fn read<R>(&self, mut look: impl FnMut() -> Result<R>) -> Result<R> {
-        loop {
-            let before = self.enter();
-            let seen = look()?;
-            if self.is_unchanged(before) {
-                return Ok(seen);
-            }
-        }
-    }
 }
