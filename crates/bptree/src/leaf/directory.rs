@@ -250,7 +250,9 @@ impl Directory {
             .for_each(|(word, value)| store(word, value));
         self.live.store(live, Ordering::Relaxed);
         let word = (dead & !(UNLOADED | DEAD | LOCKED | CHANGING)) + VERSION;
-        self.may_be_full.store(count > FEW, Ordering::Relaxed);
+        // Who was written anew with as many is to have room for one more: else it were written anew for that
+        // again and again, as long as there is no page to cut it in two.
+        self.may_be_full.store(count >= FEW, Ordering::Relaxed);
         self.order.begin();
         self.ordered.store(if begun.is_sorted { count as u8 } else { 0 }, Ordering::Relaxed);
         kernel::end(&self.word, word);

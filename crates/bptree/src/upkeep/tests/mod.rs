@@ -4,4 +4,5 @@ mod large;
 mod loads;
 mod locks;
 mod merges;
+mod pinned;
 mod rows;
