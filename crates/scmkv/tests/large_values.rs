@@ -4,8 +4,8 @@
 mod home;
 mod tiny;
 
-use coreplane_engine::{Engine, Error, Mutation};
-use coreplane_scmkv::{Placement, Scmkv};
+use coreplane_engine::{Batch, Engine, Error, Mutation};
+use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use home::{Home, New, early, write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tiny::{big, ends};
@@ -181,6 +181,32 @@ fn a_store_full_of_large_values_says_so_and_keeps_them() {
             }
         });
     }
+}
+
+/// As many pages are left to what takes the place of other values.
+#[test]
+fn a_full_store_takes_a_large_value_for_another_in_a_batch_as_by_itself() {
+    const LEN: usize = 3000;
+    ends(|| {
+        let home = Home::in_memory();
+        let geometry = Geometry { page_size: 1 << 14, groups: 4, ..Geometry::TINY };
+        let store = home.create(New { size: 8 << 20, geometry, ..New::tiny(0) });
+        let key = |number: usize| format!("l{number}").into_bytes();
+        let mut count = 0;
+        while store.put(&key(count), &big(count, LEN), &write()).is_ok() {
+            count += 1;
+            assert!(count < 10_000, "it is never full");
+        }
+        let (mut refused, mut alone) = (0, 0);
+        for number in 0..count {
+            let mut batch = Batch::new();
+            batch.put(&key(number), &big(number + 1, LEN));
+            refused += usize::from(store.apply(&batch, &write()).is_err());
+            let put = store.put(&key(number), &big(number + 2, LEN), &write());
+            alone += usize::from(put.is_err());
+        }
+        assert_eq!((refused, alone), (0, 0), "of {count}");
+    });
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::table::overflow::Overflow;
 use crate::write::Writer;
 use coreplane_engine::{Batch, ChangeRef, Result};
 use coreplane_pmem::arch;
-use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 
@@ -195,7 +195,7 @@ impl Writer {
                 header.large = given.len() > self.geometry.inline_max();
                 value = given;
                 if header.large {
-                    let of = (given, Demand::Insert);
+                    let of = (given, Demand::of(Kind::Put, self.has(key, place)));
                     overflow = Some(Box::new(self.write_overflow(log, key, of, order)?));
                 }
             }
@@ -218,6 +218,12 @@ impl Writer {
         };
         member.len = header.record_len(key, member.value(&Birth::default()).len()) as u32;
         Ok(member)
+    }
+
+    /// True if a key has a record, as far as that can be told without the lock of its group.
+    fn has(&self, key: &[u8], place: Place) -> bool {
+        let guard = epoch::pin();
+        self.find(&guard, key, place).is_ok_and(|found| found.is_some())
     }
 
     /// Those of one group have neighbouring ranks, and groups are locked in the order of their ranks.
