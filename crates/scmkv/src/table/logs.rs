@@ -5,8 +5,13 @@ use crate::table::Table;
 use crate::table::demand::Demand;
 use crate::table::log::{Log, Order};
 use coreplane_engine::{Completion, Durability, Error, Result, WriteOptions};
-use coreplane_pmem::{spin, thread_number};
+use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::thread_number;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// When a log is looked at again whose owner has kept it for long.
+const AGAIN: Duration = Duration::from_millis(1);
 
 impl Table {
     /// How a write with these options becomes durable.
@@ -75,18 +80,46 @@ impl Table {
         Ok(log)
     }
 
-    /// Makes durable what writers have left that do not wait. Logs that are in use come last, so
-    /// that one whose owner is busy delays no other.
+    /// Makes durable what writers have left that do not wait, whoever has their logs.
+    ///
+    /// # Errors
+    /// If the medium fails.
     pub(crate) fn end_windows(&self) -> Result<()> {
-        let settle = |log: &mut Log| if log.is_unsettled() { log.settle(self) } else { Ok(()) };
-        let mut busy = Vec::new();
-        for log in &self.logs {
-            match log.try_lock() {
-                Some(mut log) => settle(&mut log)?,
-                None => busy.push(log),
-            }
+        self.settle_all(|_| true).map(drop)
+    }
+
+    /// The same, but for logs whose owners keep them for long, as who waits for pages does: it has made durable
+    /// before what was in its log, and no other log is to wait for it. Their windows are open again.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn end_windows_at_hand(&self) -> Result<()> {
+        if !self.settle_all(|backoff| !backoff.is_long())? {
+            self.windows.opened(AGAIN);
         }
-        busy.into_iter().try_for_each(|log| settle(&mut log.lock()))
+        Ok(())
+    }
+
+    /// Settles the logs as their owners let go of them, as long as `waits` says so: no log waits for the owner of
+    /// another. True if all are.
+    fn settle_all(&self, waits: impl Fn(&Backoff) -> bool) -> Result<bool> {
+        let mut busy: Vec<_> = self.logs.iter().collect();
+        let mut backoff = Backoff::new();
+        loop {
+            let mut settled = Ok(());
+            busy.retain(|log| {
+                let Some(mut log) = log.try_lock() else { return true };
+                if settled.is_ok() && log.is_unsettled() {
+                    settled = log.settle(self);
+                }
+                false
+            });
+            settled?;
+            if busy.is_empty() || !waits(&backoff) {
+                return Ok(busy.is_empty());
+            }
+            backoff.wait();
+        }
     }
 
     /// Wakes the background threads.

@@ -5,3 +5,4 @@ mod elements;
 mod large;
 mod pages;
 mod unflushed;
+mod windows;

@@ -157,7 +157,7 @@ fn end_windows_in_time(store: &Store) {
         || store.closed.load(Ordering::Acquire),
         || {
             store.request_early();
-            let ended = store.end_windows();
+            let ended = store.end_windows_at_hand();
             if ended.is_err() {
                 // The medium has failed; writers are told so.
                 store.counters.add(Count::BackgroundFailures, 1);
