@@ -124,10 +124,15 @@ impl Writer {
     /// As a write of each.
     pub(super) fn apply_changes(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         let mut search = PageSearch::new(self);
+        let mut steps = self.steps(batch, options)?;
         let (written, sparse) = loop {
-            match self.try_changes(batch, options, &mut search) {
+            match self.try_steps(&mut steps, options, &mut search) {
                 Ok(done) => break done,
-                Err(refused) => search.run(refused, true)?,
+                // What is written stays, to be gone on with, unless nothing is found beside it.
+                Err(refused) => search.run(refused, true, &mut || {
+                    let is_written = |step: &mut Step<'_>| step.overflow.take().is_some();
+                    steps.iter_mut().map(is_written).fold(false, |any, it| any | it)
+                })?,
             }
         };
         self.counters.add(Count::Batches, 1);
@@ -139,30 +144,25 @@ impl Writer {
 
     /// Makes all changes, if there is room for them: what was written, and keys of leaves in which it has left
     /// little.
-    fn try_changes(
-        &self,
-        batch: &Batch,
+    fn try_steps<'b>(
+        &'b self,
+        steps: &mut [Step<'b>],
         options: &WriteOptions,
         search: &mut PageSearch<'_>,
     ) -> Result<(Written, Vec<Vec<u8>>)> {
-        let mut steps = self.steps(batch, options, search)?;
+        self.write_values(steps, options, search)?;
         loop {
-            match self.apply_steps(&mut steps, options, search)? {
+            match self.apply_steps(steps, options, search)? {
                 Applied::Done(written, sparse) => return Ok((written, sparse)),
                 Applied::NeedRests(needing) => {
-                    self.write_rests(&mut steps, &needing, (options.use_reserve, search))?;
+                    self.write_rests(steps, &needing, (options.use_reserve, search))?;
                 }
             }
         }
     }
 
-    /// The last change of each key, in the order of keys, large values written.
-    fn steps<'b>(
-        &'b self,
-        batch: &'b Batch,
-        options: &WriteOptions,
-        search: &mut PageSearch<'_>,
-    ) -> Result<Vec<Step<'b>>> {
+    /// The last change of each key, in the order of keys.
+    fn steps<'b>(&self, batch: &'b Batch, options: &WriteOptions) -> Result<Vec<Step<'b>>> {
         let sequence = options.sequence;
         for change in batch.changes() {
             self.check_key(change.key())?;
@@ -176,16 +176,10 @@ impl Writer {
         let last = changes.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
         let step = |change: &ChangeRef<'b>| {
             let mut header = Header { sequence, batched: true, ..Header::put(0) };
-            let mut overflow = None;
             let value: &[u8] = match *change {
                 ChangeRef::Put { value, expires_at, .. } => {
                     header.expires_at = expires_at;
-                    if value.len() > self.inline_max() {
-                        header.large = true;
-                        let demand = Demand::of(Kind::Put, self.has(change.key()));
-                        let reserve = search.ask_for_pages(demand.or_reserve(options.use_reserve));
-                        overflow = Some(self.write_overflow(value, reserve)?);
-                    }
+                    header.large = value.len() > self.inline_max();
                     value
                 }
                 ChangeRef::Delete { .. } => {
@@ -193,9 +187,24 @@ impl Writer {
                     &[]
                 }
             };
-            Ok(Step { key: change.key(), value, header, overflow, known: None, rest: None })
+            Step { key: change.key(), value, header, overflow: None, known: None, rest: None }
         };
-        last.map(step).collect()
+        Ok(last.map(step).collect())
+    }
+
+    /// Writes the large values that are not written yet.
+    fn write_values<'b>(
+        &'b self,
+        steps: &mut [Step<'b>],
+        options: &WriteOptions,
+        search: &mut PageSearch<'_>,
+    ) -> Result<()> {
+        for step in steps.iter_mut().filter(|step| step.header.large && step.overflow.is_none()) {
+            let demand = Demand::of(Kind::Put, self.has(step.key));
+            let reserve = search.ask_for_pages(demand.or_reserve(options.use_reserve));
+            step.overflow = Some(self.write_overflow(step.value, reserve)?);
+        }
+        Ok(())
     }
 
     /// Writes the rests of the keys of these steps; durable when it returns.

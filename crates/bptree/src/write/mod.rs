@@ -189,7 +189,7 @@ impl Writer {
                     let may_be_batch = rests_on == RestsOn::Nothing
                         && options.sequence.is_none()
                         && search.is_for_overwrite();
-                    match search.run(refused, !may_be_batch) {
+                    match search.run(refused, !may_be_batch, &mut || false) {
                         Err(Error::NoSpace { .. }) if may_be_batch => {
                             // The batch writes it itself.
                             drop(preparation);

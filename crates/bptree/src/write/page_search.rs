@@ -115,34 +115,44 @@ impl<'w> PageSearch<'w> {
     }
 
     /// Looks for what a try was refused for. To be called without a guard and without a lock. `is_last`: nothing
-    /// else can be tried then.
+    /// else can be tried then. `let_go` gives back what was written already, and says whether that was anything: it is
+    /// called when nothing is found beside that, and when somebody else may wait for it.
     ///
     /// # Errors
     /// If there is none: why it was refused; and if the medium fails.
-    pub(super) fn run(&mut self, refused: Error, is_last: bool) -> Result<()> {
+    pub(super) fn run(
+        &mut self,
+        refused: Error,
+        is_last: bool,
+        let_go: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
         if !matches!(refused, Error::NoSpace { .. }) {
             return Err(refused);
         }
         if self.demand == Demand::Insert || !is_last {
-            return if self.is_found()? { Ok(()) } else { Err(refused) };
+            return if self.is_found(let_go)? { Ok(()) } else { Err(refused) };
         }
         let turn = self.writer.search_turn.try_lock();
         if turn.is_none() {
+            let_go();
             // What another one finds may be enough for both.
             drop(spin::lock(&self.writer.search_turn));
             return self.again(refused);
         }
-        if self.is_found()? {
+        if self.is_found(let_go)? {
             return Ok(());
         }
         drop(turn);
         self.again(refused)
     }
 
-    fn is_found(&mut self) -> Result<bool> {
-        Ok(self.serve_all()?
-            || self.writer.gain_page(self.demand)?
-            || self.writer.pages.wait_for_more(&mut self.patience))
+    fn is_found(&mut self, let_go: &mut dyn FnMut() -> bool) -> Result<bool> {
+        if self.serve_all()? || self.writer.gain_page(self.demand)? {
+            return Ok(true);
+        }
+        // A leaf that wants room may have it then.
+        let is_more = let_go() && !self.wants.is_empty() && self.serve_all()?;
+        Ok(is_more || self.writer.pages.wait_for_more(&mut self.patience))
     }
 
     /// Others have taken pages, of which they give back as many in a moment: tries again, so many times.
@@ -162,9 +172,14 @@ impl<'w> PageSearch<'w> {
     fn serve_all(&mut self) -> Result<bool> {
         let mut is_any = false;
         for want in std::mem::take(&mut self.wants) {
-            if !self.served.contains(&want.key) && self.writer.serve(&want)? {
+            if self.served.contains(&want.key) {
+                continue;
+            }
+            if self.writer.serve(&want)? {
                 self.served.insert(want.key);
                 (is_any, self.is_in_debt) = (true, true);
+            } else {
+                self.wants.push(want);
             }
         }
         if is_any {

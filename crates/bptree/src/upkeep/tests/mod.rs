@@ -1,5 +1,6 @@
 //! What only a whole store can be tried with.
 
+mod batches;
 mod large;
 mod loads;
 mod locks;

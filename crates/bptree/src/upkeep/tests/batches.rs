@@ -1,0 +1,47 @@
+//! Batches that find their pages one by one.
+
+use crate::recovery::open::{Options, create_options};
+use crate::upkeep::Store;
+use crate::volume::counters::Count;
+use coreplane_engine::{Batch, WriteOptions};
+use coreplane_pmem::{MediaChoice, Pool};
+
+const PAGE: u32 = 4096;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:06}").into_bytes()
+}
+
+/// Each page is gained by leaves that are put together. What is written of the batch when there is no other
+/// page is not written anew for the next one.
+#[test]
+fn the_large_values_of_a_batch_are_written_once_while_pages_are_gained() {
+    const VALUES: u32 = 8;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
+    let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
+    let options = Options { background: false, ..Options::default() };
+    let store = Store::format(pool, &options).expect("a store");
+    let write = WriteOptions::default();
+    let mut count = 0;
+    // In the order of their keys, so that most leaves are half full.
+    while store.pages.free_len() > 40 {
+        let _outcome = store.put(&key(count), &[7; 100], &write).expect("put");
+        count += 1;
+    }
+    let taken = store.pages.take(store.pages.free_len() as usize - 12, 0).expect("free pages");
+    let mut batch = Batch::new();
+    for number in 0..VALUES {
+        batch.put(&key(number * count / VALUES), &[8; 4 * PAGE as usize - 500]);
+    }
+    let births = || store.birth().expect("a birth");
+    let (before, merges) = (births(), store.counters.get(Count::Merges));
+    store.apply(&batch, &write).expect("a batch");
+    let (drawn, gains) = (births() - before, store.counters.get(Count::Merges) - merges);
+    assert!(gains > 10, "{gains} pages were gained");
+    // One for each value and each leaf: up to four leaves for a gain, and two for a leaf of the batch.
+    let most = u64::from(3 * VALUES) + 4 * gains as u64 + 1;
+    assert!(drawn <= most, "{drawn} births, no more than {most} are needed");
+    taken.into_iter().for_each(|page| store.pages.leave(page));
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
