@@ -194,6 +194,17 @@ impl Pages {
         if free < count + reserve as usize { Err(self.no_space(count)) } else { Ok(()) }
     }
 
+    /// How many pages [`Pages::take`] gives at once beside `reserve`: up to `most`, beyond which it is not asked.
+    pub(crate) fn at_hand(&self, reserve: u32, most: u32) -> u32 {
+        let reserve =
+            if reserve > 0 { reserve + self.for_bounds.load(Ordering::Relaxed) } else { 0 };
+        let mut free = spin::lock(&self.free);
+        if free.len() < (reserve + most) as usize {
+            self.reclaim(&mut free);
+        }
+        (free.len() as u32).saturating_sub(reserve).min(most)
+    }
+
     fn no_space(&self, count: usize) -> Error {
         Error::NoSpace { needed: count as u64 * u64::from(self.space.page_size()), reclaimable: 0 }
     }

@@ -48,6 +48,8 @@ struct Cursor {
     next: Box<[u8]>,
     /// The greatest key was passed since the last gain.
     is_round: bool,
+    /// The fewest pages that were at hand since it began its round, as in [`Wear::pages`].
+    pages: Option<u32>,
     /// When all had been looked at in vain. Until this is another there is nothing to gain.
     in_vain: Option<Wear>,
 }
@@ -65,6 +67,15 @@ struct Wear {
     splits: i64,
     /// In pages.
     live: i64,
+    /// Pages at hand for what leaves become, as far as they matter: with fewer there is no more to gain.
+    pages: u32,
+}
+
+impl Wear {
+    /// True if what was looked at in vain then is so now.
+    fn is_for(self, now: Self) -> bool {
+        (self.splits, self.live) == (now.splits, now.live) && now.pages <= self.pages
+    }
 }
 
 /// Leaves to be written anew together.
@@ -99,7 +110,7 @@ impl Writer {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(super) fn gain_page(&self, demand: Demand) -> Result<bool> {
+    pub(crate) fn gain_page(&self, demand: Demand) -> Result<bool> {
         let nodes = if demand == Demand::Insert { INSERT_NODES } else { usize::MAX };
         let mut cursors = spin::lock(&self.compaction.cursors);
         self.gain(&mut cursors.scarce, (FillFactor::SCARCE, 0), nodes)
@@ -145,14 +156,17 @@ impl Writer {
         (fill, reserve): (FillFactor, u32),
         nodes: usize,
     ) -> Result<bool> {
-        let wear = self.wear();
-        if cursor.in_vain == Some(wear) {
+        let wear = self.wear(reserve);
+        // Without any it is not in vain: pages that others still read come back, and this is where to go on.
+        if wear.pages == 0 || cursor.in_vain.is_some_and(|vain| vain.is_for(wear)) {
             return Ok(false);
         }
+        let pages = cursor.pages.map_or(wear.pages, |pages| pages.min(wear.pages));
+        cursor.pages = Some(pages);
         for _ in 0..nodes {
             let guard = epoch::pin();
             let siblings = self.inner.siblings_of(&cursor.next);
-            if let Some(choice) = self.choose(&siblings, fill) {
+            if let Some(choice) = self.choose(&siblings, fill, wear.pages as usize) {
                 let count = choice.pages.len() - 1;
                 match self.merge_run(
                     &guard,
@@ -160,14 +174,14 @@ impl Writer {
                     (fill, count, reserve),
                 ) {
                     Ok(true) => {
-                        cursor.is_round = false;
+                        (cursor.is_round, cursor.pages) = (false, None);
                         return Ok(true);
                     }
                     Ok(false) => {}
                     // What is damaged stays as it is, and is told to who reads it.
                     Err(error) if is_damage(&error) => {}
-                    // Not in vain: pages that others still read come back, and this is where to go on.
-                    Err(Error::NoSpace { .. }) => return Ok(false),
+                    // Others have taken them, or it takes more for a long key: it is to be looked at once more.
+                    Err(Error::NoSpace { .. }) => cursor.pages = Some(0),
                     Err(error) => return Err(error),
                 }
             }
@@ -175,29 +189,31 @@ impl Writer {
             cursor.next = siblings.bound.unwrap_or_default();
             if is_last && std::mem::replace(&mut cursor.is_round, true) {
                 cursor.is_round = false;
-                cursor.in_vain = Some(wear);
+                let pages = cursor.pages.take().unwrap_or_default();
+                cursor.in_vain = Some(Wear { pages, ..wear });
                 return Ok(false);
             }
         }
         Ok(false)
     }
 
-    fn wear(&self) -> Wear {
+    fn wear(&self, reserve: u32) -> Wear {
         let page = i64::from(self.space.page_size());
         Wear {
             splits: self.counters.get(Count::Splits),
             live: self.counters.get(Count::LiveBytes) / page,
+            pages: self.pages.at_hand(reserve, RUN_MAX as u32 - 1),
         }
     }
 
-    /// The leaves of which the fewest bytes are to be copied for a page.
-    fn choose(&self, siblings: &Siblings, fill: FillFactor) -> Option<Choice> {
+    /// The leaves of which the fewest bytes are to be copied for a page, to so many others at most.
+    fn choose(&self, siblings: &Siblings, fill: FillFactor, others: usize) -> Option<Choice> {
         let capacity = fill.of(self.capacity_below(siblings));
         let sizes = self.sizes_of(siblings);
         let mut best: Option<(usize, Range<usize>)> = None;
         for start in 0..sizes.len() {
             let (mut bytes, mut records) = (0, 0);
-            for (end, size) in (start + 1..).zip(&sizes[start..]).take(RUN_MAX) {
+            for (end, size) in (start + 1..).zip(&sizes[start..]).take(RUN_MAX.min(others + 1)) {
                 let Some((live, count)) = size else { break };
                 (bytes, records) = (bytes + live, records + count);
                 let fewer = end - start - 1;

@@ -3,6 +3,7 @@
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
 use crate::volume::counters::Count;
+use crate::volume::pages::Demand;
 use coreplane_engine::{Batch, Outcome, Result, WriteOptions};
 use coreplane_pmem::{MediaChoice, Pool};
 use std::os::unix::fs::FileExt as _;
@@ -95,5 +96,38 @@ fn leaves_without_records_are_put_together_when_pages_are_short() {
         store.put(key.as_bytes(), &[7; 100], &write).is_ok()
     });
     assert!(again.count() > count * 9 / 10, "less than {count} others");
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// Two leaves become one with a page more, and three become two with two. There is one, and what would be put
+/// together first takes two.
+#[test]
+fn leaves_are_put_together_for_which_there_are_pages() {
+    let (_directory, store) = new_store();
+    let write = WriteOptions::default();
+    // In the order of their keys, so that most leaves are half full.
+    for number in 0..2500 {
+        let key = format!("key {number:06}");
+        let _outcome = store.put(key.as_bytes(), &[7; 100], &write).expect("put");
+    }
+    let leaves = store.inner.leaves();
+    assert!(leaves.len() > 130, "{} leaves are below few nodes", leaves.len());
+    // Two leaves that have a little less than that.
+    for (least, _) in &leaves[100..102] {
+        for _ in 0..3 {
+            let mut first = None;
+            let scanned = store.scan(least, None, 1, &mut |it| {
+                first = Some(it.key.to_vec());
+                true
+            });
+            scanned.expect("scan");
+            let _outcome = remove(&store, &first.expect("a record")).expect("delete");
+        }
+    }
+    assert_eq!(store.inner.leaves().len(), leaves.len(), "none is one with another yet");
+    let taken = store.pages.take(store.pages.free_len() as usize - 1, 0).expect("free pages");
+    assert!(store.gain_page(Demand::Overwrite).expect("a page"));
+    assert_eq!(store.inner.leaves().len(), leaves.len() - 1);
+    taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
