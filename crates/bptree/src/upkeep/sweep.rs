@@ -3,7 +3,8 @@
 use crate::upkeep::Store;
 use crate::volume::counters::Count;
 use crate::volume::hurt::is_damage;
-use coreplane_engine::Result;
+use crate::volume::pages::Patience;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
 
 impl Store {
@@ -11,13 +12,14 @@ impl Store {
     /// that, and says so last.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails; if a leaf is damaged, after all others have been swept.
+    /// [`Error::NoSpace`], and if the medium fails; if a leaf is damaged, after all others have been swept.
     pub(crate) fn sweep_expired(&self) -> Result<u64> {
         self.check_writable()?;
         let before = self.counters.get(Count::Expired);
         let (mut from, mut damage) = (Box::default(), None);
+        let mut patience = Patience::default();
         loop {
-            let swept = self.sweep_at(&from);
+            let swept = self.sweep_in_time(&from, &mut patience);
             let guard = epoch::pin();
             let next = swept.and_then(|()| Ok(self.leaf_of(&guard, &from)?.head.bound));
             let next = match next {
@@ -37,10 +39,25 @@ impl Store {
         damage.map_or(Ok(swept), Err)
     }
 
+    /// As [`Store::sweep_at`]. Waits for pages that somebody may still read: not to be called with a guard or a
+    /// lock.
+    ///
+    /// # Errors
+    /// As [`Store::sweep_at`].
+    fn sweep_in_time(&self, key: &[u8], patience: &mut Patience) -> Result<()> {
+        patience.renew();
+        loop {
+            match self.sweep_at(key) {
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(patience) => {}
+                swept => return swept,
+            }
+        }
+    }
+
     /// Writes the leaf anew that serves `key`, if anything in it has expired.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
+    /// [`Error::NoSpace`], and if the medium fails.
     fn sweep_at(&self, key: &[u8]) -> Result<()> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key, 0)?;

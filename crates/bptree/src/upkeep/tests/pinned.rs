@@ -3,8 +3,12 @@
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
 use crate::volume::counters::Count;
-use coreplane_engine::WriteOptions;
+use coreplane_engine::{TimeSource, UnixMillis, WriteOptions};
 use coreplane_pmem::{MediaChoice, Pool, epoch};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 const PAGE: u32 = 4096;
 
@@ -40,6 +44,40 @@ fn a_leaf_of_64_records_is_written_anew_once_for_one_more() {
     let _outcome = store.put(&64_u32.to_be_bytes(), b"value", &write).expect("put");
     assert_eq!(store.counters.get(Count::Rewrites) - before, 1);
     drop(guard);
+    taken.into_iter().for_each(|page| store.pages.leave(page));
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// It needs a page for that leaf, and the only ones are kept by a reader who goes after a while.
+#[test]
+fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
+    let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
+    let now = Arc::new(AtomicU64::new(1));
+    let clock = Arc::clone(&now);
+    let time: TimeSource = Arc::new(move || UnixMillis(clock.load(Ordering::Relaxed)));
+    let options = Options { background: false, time: Some(time), ..Options::default() };
+    let store = Store::format(pool, &options).expect("a store");
+    let write = WriteOptions { expires_at: Some(UnixMillis(10)), ..WriteOptions::default() };
+    let _outcome = store.put(b"key", b"value", &write).expect("put");
+    let (pinned, is_pinned) = channel();
+    let (swept, taken) = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let guard = epoch::pin();
+            pinned.send(()).expect("somebody sweeps");
+            std::thread::sleep(Duration::from_millis(300));
+            drop(guard);
+        });
+        is_pinned.recv().expect("a reader");
+        drop(store.write_overflow(&[7; PAGE as usize], 0).expect("free pages"));
+        let taken = take_all_but(&store, 0);
+        now.store(20, Ordering::Relaxed);
+        let swept = store.sweep_expired();
+        reader.join().expect("a reader");
+        (swept, taken)
+    });
+    assert_eq!(swept.expect("a sweep"), 1);
     taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
