@@ -92,6 +92,9 @@ pub(crate) struct Pages {
     births_end: AtomicU64,
     /// Pages of the reserve beside the usual ones: where there are long keys, for a bound.
     for_bounds: AtomicU32,
+    /// How often somebody has begun to wait for readers.
+    #[cfg(test)]
+    pub(crate) waits: AtomicU32,
 }
 
 /// Tries without a gain after which there is no space.
@@ -121,6 +124,8 @@ impl Pages {
             next_birth: AtomicU64::new(1),
             births_end: AtomicU64::new(1),
             for_bounds: AtomicU32::new(0),
+            #[cfg(test)]
+            waits: AtomicU32::new(0),
         }
     }
 
@@ -307,6 +312,8 @@ impl Pages {
             return false;
         }
         let mut backoff = Backoff::new();
+        #[cfg(test)]
+        self.waits.fetch_add(1, Ordering::Relaxed);
         loop {
             if self.free_len() as usize > before {
                 return true;

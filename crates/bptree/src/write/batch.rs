@@ -115,18 +115,28 @@ impl Writer {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
         self.check_sequence(options.sequence)?;
-        self.apply_changes(batch, options)
+        let mut search = PageSearch::new(self);
+        let written = self.apply_changes(batch, options, &mut search);
+        search.pay();
+        let written = written?;
+        let ticket = self.wait_if_asked(written.ticket, options)?;
+        Ok(Written { ticket, ..written })
     }
 
-    /// The same, of a batch of which no more is to be looked at than its changes.
+    /// The same, of a batch of which no more is to be looked at than its changes. It is not waited for until it is
+    /// durable, and not paid for.
     ///
     /// # Errors
     /// As a write of each.
-    pub(super) fn apply_changes(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        let mut search = PageSearch::new(self);
+    pub(super) fn apply_changes(
+        &self,
+        batch: &Batch,
+        options: &WriteOptions,
+        search: &mut PageSearch<'_>,
+    ) -> Result<Written> {
         let mut steps = self.steps(batch, options)?;
         let (written, sparse) = loop {
-            match self.try_steps(&mut steps, options, &mut search) {
+            match self.try_steps(&mut steps, options, search) {
                 Ok(done) => break done,
                 // What is written stays, to be gone on with, unless nothing is found beside it.
                 Err(refused) => search.run(refused, true, &mut || {
@@ -137,9 +147,7 @@ impl Writer {
         };
         self.counters.add(Count::Batches, 1);
         sparse.iter().for_each(|key| self.merge_after(key));
-        self.compact_if_due();
-        let ticket = self.wait_if_asked(written.ticket, options)?;
-        Ok(Written { ticket, ..written })
+        Ok(written)
     }
 
     /// Makes all changes, if there is room for them: what was written, and keys of leaves in which it has left
@@ -284,6 +292,9 @@ impl Writer {
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
         // From here on the batch counts, whatever comes of the pages that it frees: what is not given back is
         // found by the next recovery.
+        if !dead.is_empty() {
+            search.owe();
+        }
         let mut retired = self.retire_all(dead);
         for (at, standing) in done {
             if let Some(overflow) = steps[at].overflow.take() {

@@ -51,7 +51,7 @@ pub(crate) struct Writer {
     reader: Reader,
     compaction: Compaction,
     /// Held by who searches for pages, for what takes the place of other records.
-    search_turn: Mutex<()>,
+    pub(crate) search_turn: Mutex<()>,
     /// Held by who closes or empties the store, while all leaves are shut.
     pub(crate) whole: Mutex<()>,
 }
@@ -193,7 +193,7 @@ impl Writer {
                         Err(Error::NoSpace { .. }) if may_be_batch => {
                             // The batch writes it itself.
                             drop(preparation);
-                            return self.write_as_batch(key, options, decide);
+                            return self.write_as_batch(key, (options, search), decide);
                         }
                         found => found?,
                     }
@@ -208,7 +208,7 @@ impl Writer {
     fn write_as_batch(
         &self,
         key: &[u8],
-        options: &WriteOptions,
+        (options, search): (&WriteOptions, &mut PageSearch<'_>),
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
         let Plan::Put { value, expires_at } = decide(None)? else {
@@ -216,7 +216,8 @@ impl Writer {
         };
         let mut batch = Batch::new();
         batch.put_until(key, &value, expires_at);
-        self.apply_changes(&batch, options).map(Outcome::Written)
+        search.begin_anew();
+        self.apply_changes(&batch, options, search).map(Outcome::Written)
     }
 
     /// One write, in sight of the record that it takes the place of: done, or what it lacks.

@@ -105,13 +105,33 @@ impl<'w> PageSearch<'w> {
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     pub(super) fn make(&mut self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
-        let made = self.writer.make_room(key, (len, 1), demand);
-        self.is_in_debt = true;
-        if made.is_err() {
-            let key = key.into();
-            self.want(vec![Want { key, len, places: 1, demand, is_rewritten: true }]);
+        match self.writer.make_room(key, (len, 1), demand) {
+            Ok(is_rewritten) => {
+                self.is_in_debt |= is_rewritten;
+                Ok(())
+            }
+            Err(error) => {
+                let key = key.into();
+                self.want(vec![Want { key, len, places: 1, demand, is_rewritten: true }]);
+                Err(error)
+            }
         }
-        made
+    }
+
+    /// A leaf was written anew for the write, elsewhere.
+    pub(super) fn owe(&mut self) {
+        self.is_in_debt = true;
+    }
+
+    /// From here on the same is looked for in another way. A reader that has stayed is not waited for once more.
+    pub(super) fn begin_anew(&mut self) {
+        self.again_for_all();
+        self.tries = 0;
+    }
+
+    fn again_for_all(&mut self) {
+        self.served.clear();
+        self.patience.renew();
     }
 
     /// Looks for what a try was refused for. To be called without a guard and without a lock. `is_last`: nothing
@@ -130,7 +150,8 @@ impl<'w> PageSearch<'w> {
             return Err(refused);
         }
         if self.demand == Demand::Insert || !is_last {
-            return if self.is_found(let_go)? { Ok(()) } else { Err(refused) };
+            let is_found = self.is_found(let_go)? || self.is_waited_for();
+            return if is_found { Ok(()) } else { Err(refused) };
         }
         let turn = self.writer.search_turn.try_lock();
         if turn.is_none() {
@@ -139,10 +160,12 @@ impl<'w> PageSearch<'w> {
             drop(spin::lock(&self.writer.search_turn));
             return self.again(refused);
         }
-        if self.is_found(let_go)? {
+        let is_found = self.is_found(let_go)?;
+        // Others need not wait for who waits, each for the same readers behind the one before.
+        drop(turn);
+        if is_found || self.is_waited_for() {
             return Ok(());
         }
-        drop(turn);
         self.again(refused)
     }
 
@@ -151,8 +174,12 @@ impl<'w> PageSearch<'w> {
             return Ok(true);
         }
         // A leaf that wants room may have it then.
-        let is_more = let_go() && !self.wants.is_empty() && self.serve_all()?;
-        Ok(is_more || self.writer.pages.wait_for_more(&mut self.patience))
+        Ok(let_go() && !self.wants.is_empty() && self.serve_all()?)
+    }
+
+    /// True if pages have come back that readers had.
+    fn is_waited_for(&mut self) -> bool {
+        self.writer.pages.wait_for_more(&mut self.patience)
     }
 
     /// Others have taken pages, of which they give back as many in a moment: tries again, so many times.
@@ -163,8 +190,7 @@ impl<'w> PageSearch<'w> {
         self.tries += 1;
         self.backoff.wait();
         // They may have filled the leaf, too.
-        self.served.clear();
-        self.patience.renew();
+        self.again_for_all();
         Ok(())
     }
 
@@ -199,18 +225,19 @@ impl Writer {
                 Err(Error::NoSpace { .. }) => {}
                 // Whoever comes to it is told.
                 Err(error) if is_damage(&error) => return Ok(false),
-                made => return made.map(|()| true),
+                made => return made.map(|_| true),
             }
         }
         // One record more is no reason to write others anew for each.
         if *demand == Demand::Insert { Ok(false) } else { self.spread(key, (*len, *places)) }
     }
 
-    /// Writes the leaf anew that serves `key` if it has no room for `len` bytes, or not so many places.
+    /// Writes the leaf anew that serves `key` if it has no room for `len` bytes, or not so many places; false if it
+    /// has.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    fn make_room(&self, key: &[u8], (len, places): (usize, usize), demand: Demand) -> Result<()> {
+    fn make_room(&self, key: &[u8], (len, places): (usize, usize), demand: Demand) -> Result<bool> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key, 0)?;
         if self.room(&locked) >= len {
@@ -218,9 +245,9 @@ impl Writer {
                 locked.leaf.allow_full();
             }
             if locked.leaf.vacancies() >= places {
-                return Ok(());
+                return Ok(false);
             }
         }
-        self.rewrite(&guard, locked, (key, len), self.pages.reserve(demand))
+        self.rewrite(&guard, locked, (key, len), self.pages.reserve(demand)).map(|()| true)
     }
 }

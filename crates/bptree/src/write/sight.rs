@@ -91,7 +91,7 @@ impl Writer {
             Attempt::InPlaceOf(change) => {
                 let mut batch = Batch::new();
                 batch.push(change.as_ref());
-                return Ok(Some(Outcome::Written(self.apply_changes(&batch, options)?)));
+                return self.apply_changes(&batch, options, search).map(Outcome::Written).map(Some);
             }
             Attempt::NeedRoom(len, demand) => {
                 search.make(key, len, demand.or_reserve(options.use_reserve))?;

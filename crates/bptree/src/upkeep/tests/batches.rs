@@ -2,9 +2,11 @@
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
+use crate::upkeep::tests::GUARD;
 use crate::volume::counters::Count;
 use coreplane_engine::{Batch, WriteOptions};
 use coreplane_pmem::{MediaChoice, Pool};
+use std::sync::PoisonError;
 
 const PAGE: u32 = 4096;
 
@@ -16,6 +18,7 @@ fn key(number: u32) -> Vec<u8> {
 /// page is not written anew for the next one.
 #[test]
 fn the_large_values_of_a_batch_are_written_once_while_pages_are_gained() {
+    let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
     const VALUES: u32 = 8;
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let create = create_options(1 << 20, PAGE, MediaChoice::Auto);

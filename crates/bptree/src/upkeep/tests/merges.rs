@@ -2,11 +2,13 @@
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
+use crate::upkeep::tests::GUARD;
 use crate::volume::counters::Count;
 use crate::volume::pages::Demand;
 use coreplane_engine::{Batch, Outcome, Result, WriteOptions};
 use coreplane_pmem::{MediaChoice, Pool};
 use std::os::unix::fs::FileExt as _;
+use std::sync::PoisonError;
 
 const PAGE: u32 = 4096;
 
@@ -79,6 +81,7 @@ fn a_delete_beside_a_damaged_leaf_is_answered_as_made() {
 /// Nothing but leaves that all has gone from, as after a sweep: each of their pages is to be had.
 #[test]
 fn leaves_without_records_are_put_together_when_pages_are_short() {
+    let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
     let (_directory, store) = new_store();
     let write = WriteOptions::default();
     let count = (0..).take_while(|at| store.put(&key(*at), &[7; 100], &write).is_ok()).count();
@@ -103,6 +106,7 @@ fn leaves_without_records_are_put_together_when_pages_are_short() {
 /// together first takes two.
 #[test]
 fn leaves_are_put_together_for_which_there_are_pages() {
+    let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
     let (_directory, store) = new_store();
     let write = WriteOptions::default();
     // In the order of their keys, so that most leaves are half full.

@@ -2,12 +2,14 @@
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
+use crate::upkeep::tests::GUARD;
 use crate::volume::counters::Count;
-use coreplane_engine::{TimeSource, UnixMillis, WriteOptions};
+use coreplane_engine::{Batch, Error, TimeSource, UnixMillis, WriteOptions};
+use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{MediaChoice, Pool, epoch};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 const PAGE: u32 = 4096;
@@ -30,6 +32,7 @@ fn take_all_but(store: &Store, left: u32) -> Vec<u32> {
 /// cut it in two.
 #[test]
 fn a_leaf_of_64_records_is_written_anew_once_for_one_more() {
+    let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
     let (_directory, store) = new_store();
     let write = WriteOptions::default();
     for number in 0..64_u32 {
@@ -51,6 +54,7 @@ fn a_leaf_of_64_records_is_written_anew_once_for_one_more() {
 /// It needs a page for that leaf, and the only ones are kept by a reader who goes after a while.
 #[test]
 fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
+    let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
     let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
@@ -80,4 +84,58 @@ fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
     assert_eq!(swept.expect("a sweep"), 1);
     taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// Fills a leaf, of which the key is one, while a reader keeps the only pages that there are.
+fn fill_leaf(store: &Store, key: &[u8]) -> Vec<u32> {
+    drop(store.write_overflow(&[7; PAGE as usize], 0).expect("free pages"));
+    let taken = take_all_but(store, 0);
+    for _ in 0..3 {
+        let _outcome = store.put(key, &[7; 900], &WriteOptions::default()).expect("put");
+    }
+    taken
+}
+
+/// It is a put at first and goes on as a batch, and is refused when the reader has stayed for two seconds.
+#[test]
+fn a_reader_that_stays_is_waited_for_once_for_a_put() {
+    let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
+    let (_directory, store) = new_store();
+    let _outcome = store.put(b"key", b"value", &WriteOptions::default()).expect("put");
+    let guard = epoch::pin();
+    let taken = fill_leaf(&store, b"key");
+    let put = || store.put(b"key", &[8; 900], &WriteOptions::default());
+    assert_eq!(store.pages.waits.load(Ordering::Relaxed), 0);
+    let refused = std::iter::repeat_with(put).take(4).find_map(|outcome| outcome.err());
+    assert!(matches!(refused, Some(Error::NoSpace { .. })), "{refused:?}");
+    assert_eq!(store.pages.waits.load(Ordering::Relaxed), 1);
+    drop(guard);
+    taken.into_iter().for_each(|page| store.pages.leave(page));
+    let _outcome = put().expect("put");
+}
+
+#[test]
+fn nobody_has_the_turn_to_search_who_waits_for_a_reader() {
+    let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
+    let (_directory, store) = new_store();
+    let _outcome = store.put(b"key", b"value", &WriteOptions::default()).expect("put");
+    let guard = epoch::pin();
+    let taken = fill_leaf(&store, b"key");
+    let mut batch = Batch::new();
+    batch.put(b"key", &[8; 900]);
+    std::thread::scope(|scope| {
+        let batches = scope.spawn(|| {
+            let apply = || store.apply(&batch, &WriteOptions::default());
+            (0..4).find_map(|_| apply().err())
+        });
+        let mut backoff = Backoff::new();
+        while store.pages.waits.load(Ordering::Relaxed) == 0 && !batches.is_finished() {
+            backoff.wait();
+        }
+        assert!(!batches.is_finished(), "nobody waits");
+        assert!(store.search_turn.try_lock().is_some());
+        drop(guard);
+        assert!(batches.join().expect("a writer").is_none(), "pages came back");
+    });
+    taken.into_iter().for_each(|page| store.pages.leave(page));
 }
