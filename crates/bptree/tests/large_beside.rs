@@ -2,7 +2,7 @@
 //! is loaded.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Engine, Ordered, Visibility, WriteOptions};
+use coreplane_engine::{Engine, Entry, Ordered, Visibility, WriteOptions};
 use coreplane_pmem::media::Trace;
 use coreplane_pmem::{Space, SpaceOptions, SyncError};
 use std::cell::Cell;
@@ -107,6 +107,17 @@ impl Trace for Watched {
 /// Reads a store with three large values in one leaf, beside somebody who puts `key` with a value of `len`
 /// bytes at each load of a page; how often.
 fn writes_beside(key: &[u8], len: usize, check_reads: bool, read: &dyn Fn(&Bptree)) -> u32 {
+    writes_beside_more(key, len, check_reads, &|_| {}, read)
+}
+
+/// The same with more in the store.
+fn writes_beside_more(
+    key: &[u8],
+    len: usize,
+    check_reads: bool,
+    more: &dyn Fn(&Bptree),
+    read: &dyn Fn(&Bptree),
+) -> u32 {
     let watched = Arc::new(Watched::default());
     let options = SpaceOptions { page_size: PAGE, reserve: 32 << 20, own_epochs: false };
     let trace: Arc<dyn Trace> = Arc::clone(&watched) as _;
@@ -117,6 +128,7 @@ fn writes_beside(key: &[u8], len: usize, check_reads: bool, read: &dyn Fn(&Bptre
         let _outcome = store.put(key, value, &WriteOptions::default()).expect("put");
     };
     [b"a", b"b", b"c"].iter().for_each(|key| put(*key, &value_of(*key)));
+    more(&store);
     let (ask, asked) = channel();
     let (answer, answered) = channel();
     let neighbour = Neighbour { ask, answer: answered, asked: 0 };
@@ -193,6 +205,35 @@ fn a_write_to_its_leaf_does_not_let_a_read_of_a_large_value_begin_again() {
         assert_eq!(writes, 15);
         let writes = writes_beside(b"small", 7, check_reads, &scan);
         assert_eq!(writes, 30 * times);
+    }
+}
+
+/// Of each key five pages are loaded, more than once. In the end they are while nobody writes to the leaf.
+#[test]
+fn a_long_key_is_read_beside_writes_to_its_leaf() {
+    for check_reads in [false, true] {
+        let long = |key: u8| vec![key; 20_000];
+        let put = |store: &Bptree| {
+            for key in [b'l', b'm'] {
+                let _outcome =
+                    store.put(&long(key), b"value", &WriteOptions::default()).expect("put");
+            }
+        };
+        let writes = writes_beside_more(b"small", 7, check_reads, &put, &|store| {
+            assert_eq!(store.get(&long(b'm')).expect("get").as_deref(), Some(&b"value"[..]));
+        });
+        assert!((5..200).contains(&writes), "{writes}");
+        let writes = writes_beside_more(b"small", 7, check_reads, &put, &|store| {
+            let mut shown = 0;
+            let count = &mut |_: Entry<'_>| {
+                shown += 1;
+                true
+            };
+            store.scan(b"l", Some(b"n"), false, 10, count).expect("scan");
+            store.scan(b"l", Some(b"n"), true, 10, count).expect("scan");
+            assert_eq!(shown, 4);
+        });
+        assert!((10..500).contains(&writes), "{writes}");
     }
 }
 

@@ -25,7 +25,7 @@ type Seen<'g> = (Option<View<'g>>, Ticket);
 pub(crate) type Listed<'g> = (Cow<'g, [u8]>, Whole<'g>);
 
 /// Lines of a record that are asked for before its length is known.
-const LINES: u32 = 3;
+pub(super) const LINES: u32 = 3;
 
 /// Looks at several keys, or at what is gone each time, before leaves are locked.
 pub(super) const TRIES: usize = 8;
@@ -40,7 +40,7 @@ impl Reader {
     #[inline]
     fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
         let mut lost = 0;
-        loop {
+        while lost <= TRIES {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
                 self.load_leaf_to_read(descent.leaf)?;
@@ -49,18 +49,20 @@ impl Reader {
             let seen = self.seen(guard, descent.leaf, leaf, key);
             let birth = leaf.birth();
             if !leaf.is_at(version) {
+                // A look at a long key may take longer than others write.
+                lost += usize::from(self.is_long(key));
                 continue;
             }
             match self.answer(guard, seen?, (birth, checked)) {
                 // It may have lost its pages to a write since.
-                Err(_) if !leaf.is_at(version) && lost < TRIES => lost += 1,
-                Err(_) if !leaf.is_at(version) => return self.find_locked(guard, key, checked),
+                Err(_) if !leaf.is_at(version) => lost += 1,
                 answer => return answer,
             }
         }
+        self.find_locked(guard, key, checked)
     }
 
-    /// As [`Reader::find`], for a record that is written so often that what it named was gone each time.
+    /// As [`Reader::find`], for a key whose leaf, or record, was written to at each look.
     #[cold]
     fn find_locked<'g>(
         &'g self,

@@ -13,7 +13,7 @@
 use crate::inner::{Descent, word_at};
 use crate::leaf::{Directory, PLACES, Version};
 use crate::read::Reader;
-use crate::read::get::{TRIES, Whole};
+use crate::read::get::{LINES, TRIES, Whole};
 use crate::volume::keys::Parts;
 use coreplane_engine::{Entry, Error, Horizon, Record, Result, Ticket, Value};
 use coreplane_pmem::epoch::Guard;
@@ -21,9 +21,6 @@ use coreplane_pmem::{PageBytes, epoch};
 use coreplane_record::{HEADER, Kind, View};
 use std::borrow::Cow;
 use std::cmp::Ordering;
-
-/// Lines of a record that are asked for before its length is known.
-const LINES: u32 = 3;
 
 /// Records are asked for so many ahead of the one that is shown.
 const AHEAD: usize = 6;
@@ -380,16 +377,20 @@ impl Reader {
         reach: Reach<'_>,
         mut way: Option<Descent>,
     ) -> Result<Snapshot<'g>> {
+        let mut tries = 0;
         loop {
+            tries += 1;
             let descent = way.take().unwrap_or_else(|| self.set_out(reach));
             let Some((leaf, version)) = self.arrive(&descent) else {
                 self.load_leaf_to_read(descent.leaf)?;
                 continue;
             };
+            // Else many long keys might not be read in between two writes.
+            let held = if tries <= TRIES { None } else { leaf.try_lock(version) };
             let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));
-            let rests_on = self.rests_on_leaf(descent.leaf);
-            let is_in_doubt = leaf.doubt() > 0;
+            let (rests_on, is_in_doubt) = (self.rests_on_leaf(descent.leaf), leaf.doubt() > 0);
             if leaf.is_at(version) {
+                drop(held);
                 if is_in_doubt {
                     return Err(self.in_doubt(guard, descent.leaf));
                 }
