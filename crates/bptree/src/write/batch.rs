@@ -116,25 +116,28 @@ impl Writer {
         self.check_writable()?;
         self.check_sequence(options.sequence)?;
         let mut search = PageSearch::new(self);
-        let written = self.apply_changes(batch, options, &mut search);
+        let written = self.apply_changes(batch, (options, None), &mut search);
         search.pay();
         let written = written?;
         let ticket = self.wait_if_asked(written.ticket, options)?;
         Ok(Written { ticket, ..written })
     }
 
-    /// The same, of a batch of which no more is to be looked at than its changes. It is not waited for until it is
-    /// durable, and not paid for.
+    /// The same, of a batch of which no more is to be looked at than its changes. Of one change its value may be
+    /// `ready`, if it is large. It is not waited for until it is durable, and not paid for.
     ///
     /// # Errors
     /// As a write of each.
-    pub(super) fn apply_changes(
-        &self,
-        batch: &Batch,
-        options: &WriteOptions,
+    pub(super) fn apply_changes<'b>(
+        &'b self,
+        batch: &'b Batch,
+        (options, ready): (&WriteOptions, Option<Overflow<'b>>),
         search: &mut PageSearch<'_>,
     ) -> Result<Written> {
         let mut steps = self.steps(batch, options)?;
+        if let (Some(ready), [step]) = (ready, &mut steps[..]) {
+            step.overflow = Some(ready);
+        }
         let (written, sparse) = loop {
             match self.try_steps(&mut steps, options, search) {
                 Ok(done) => break done,

@@ -32,6 +32,7 @@ mod sight;
 use crate::read::Reader;
 use crate::read::get::Whole;
 use crate::volume::keys::Rest;
+use crate::volume::overflow::Overflow;
 use crate::volume::pages::Demand;
 use compact::Compaction;
 use coreplane_engine::{
@@ -191,9 +192,8 @@ impl Writer {
                         && search.is_for_overwrite();
                     match search.run(refused, !may_be_batch, &mut || false) {
                         Err(Error::NoSpace { .. }) if may_be_batch => {
-                            // The batch writes it itself.
-                            drop(preparation);
-                            return self.write_as_batch(key, (options, search), decide);
+                            let ready = preparation.value.map(|value| value.overflow);
+                            return self.write_as_batch(key, (options, ready, search), decide);
                         }
                         found => found?,
                     }
@@ -208,7 +208,7 @@ impl Writer {
     fn write_as_batch(
         &self,
         key: &[u8],
-        (options, search): (&WriteOptions, &mut PageSearch<'_>),
+        (options, ready, search): (&WriteOptions, Option<Overflow<'_>>, &mut PageSearch<'_>),
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
         let Plan::Put { value, expires_at } = decide(None)? else {
@@ -217,7 +217,7 @@ impl Writer {
         let mut batch = Batch::new();
         batch.put_until(key, &value, expires_at);
         search.begin_anew();
-        self.apply_changes(&batch, options, search).map(Outcome::Written)
+        self.apply_changes(&batch, (options, ready), search).map(Outcome::Written)
     }
 
     /// One write, in sight of the record that it takes the place of: done, or what it lacks.

@@ -91,7 +91,9 @@ impl Writer {
             Attempt::InPlaceOf(change) => {
                 let mut batch = Batch::new();
                 batch.push(change.as_ref());
-                return self.apply_changes(&batch, options, search).map(Outcome::Written).map(Some);
+                return self
+                    .apply_changes(&batch, (options, None), search)
+                    .map(|it| Some(Outcome::Written(it)));
             }
             Attempt::NeedRoom(len, demand) => {
                 search.make(key, len, demand.or_reserve(options.use_reserve))?;

@@ -4,6 +4,7 @@ use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
 use crate::upkeep::tests::GUARD;
 use crate::volume::counters::Count;
+use crate::volume::pages::RESERVE;
 use coreplane_engine::{Batch, Error, TimeSource, UnixMillis, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{MediaChoice, Pool, epoch};
@@ -138,4 +139,25 @@ fn nobody_has_the_turn_to_search_who_waits_for_a_reader() {
         assert!(batches.join().expect("a writer").is_none(), "pages came back");
     });
     taken.into_iter().for_each(|page| store.pages.leave(page));
+}
+
+/// Its leaf is full to the last record, so that it goes on as a batch, and there are no pages to write the value
+/// once more: a reader keeps those that are given back.
+#[test]
+fn a_large_value_goes_over_to_the_batch_that_a_put_becomes() {
+    let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
+    let (_directory, store) = new_store();
+    let write = WriteOptions::default();
+    for key in 0..4_u8 {
+        let _outcome = store.put(&[key], &[7; 968], &write).expect("put");
+    }
+    assert_eq!(store.inner.leaves().len(), 1);
+    let value = vec![8; 10 * PAGE as usize - 1000];
+    let guard = epoch::pin();
+    let taken = take_all_but(&store, 10 + RESERVE);
+    let _outcome = store.put(&[1], &value, &write).expect("put");
+    assert_eq!(store.counters.get(Count::Batches), 1, "it has become a batch");
+    drop(guard);
+    taken.into_iter().for_each(|page| store.pages.leave(page));
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
