@@ -29,6 +29,7 @@
 //!   All that are open when a leadership ends are lost to their caller, who cannot know what became of them.
 //! - A read is answered when a majority has confirmed the term since it came, and all that was committed then is applied.
 //! - A node that installs a snapshot has no log to speak for: it neither votes nor is counted until it has all of it.
+//!   Where its log ended it keeps in mind until it has come so far again: it votes for nobody who has less.
 //!
 //! # Rooms
 //!
@@ -40,7 +41,7 @@
 //! | `map` | what a node asks of what it keeps |
 //! | `wal_baseline` | the thesis's baseline behind that: a log beside a map, in files or in a pool |
 //! | `log_view` | the map as consensus sees it |
-//! | `node` | the node: `settings`, its `start`, `admission` of messages, who may `propose`, `reads`, what is done to `apply`, `transfer` of snapshots |
+//! | `node` | the node: `settings`, its `start`, `admission` of messages, who may `propose`, `reads`, what is done to `apply`, `transfer` of snapshots, the `promise` of what was acknowledged |
 //! | `engine` | the node as an engine: the `core` behind its lock, `effects` of proposals, the `settlement` of tickets, `read`, `write`, `walk`, what a `follower` shows, the `feed` of changes |
 //!
 //! # Departures from the thesis (3.4)

@@ -166,7 +166,7 @@ pub(crate) struct Notes {
     /// It was of a cluster, or is to be: what it has says nothing.
     pub(crate) is_blank: bool,
     pub(crate) peers: Vec<Peer>,
-    /// The last entry that was given up for a snapshot.
+    /// The last entry of a log that was given up for a snapshot, or is damaged: it was acknowledged.
     pub(crate) last: Last,
     /// How often the node was started.
     pub(crate) start: u64,

@@ -3,6 +3,7 @@
 mod admission;
 mod apply;
 mod identity;
+mod promise;
 mod propose;
 mod reads;
 mod settings;
@@ -16,7 +17,7 @@ use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::NodeId;
 use coreplane_engine::{Error, Result, Ticket, UnixMillis};
 use parking_lot::{Mutex, MutexGuard};
-use raft::eraftpb::{Entry, Message as RaftMessage};
+use raft::eraftpb::{Entry, Message as RaftMessage, MessageType};
 use raft::{RawNode, StateRole};
 pub use settings::{AppliedEntry, MemberProgress, Output, Proposal, Role, Settings, Status};
 use start::{begin, consensus, damage, form};
@@ -218,7 +219,12 @@ impl Node {
             if let State::Running(raw) = &mut node.state
                 && !waits
             {
-                let _is_ready = raw.tick();
+                if promise::lacks(raw, &node.view) {
+                    // It follows, and is not to stand for election. That it has heard no leader is to be known all the same.
+                    raw.raft.election_elapsed += 1;
+                } else {
+                    let _is_ready = raw.tick();
+                }
             }
             node.tend_members();
             node.silent_ticks += 1;
@@ -375,11 +381,13 @@ impl Node {
         done
     }
 
-    fn step_raft(&mut self, message: RaftMessage) -> Result<()> {
+    fn step_raft(&mut self, mut message: RaftMessage) -> Result<()> {
         let State::Running(raw) = &mut self.state else { return self.answer_without_log(&message) };
         let newest = raw.raft.raft_log.last_index();
         let is_admitted = admission::is_possible(raw, newest, &self.view.0.lock(), &message);
-        if is_admitted {
+        let is_named = message.get_msg_type() == MessageType::MsgTimeoutNow;
+        if is_admitted && !(is_named && promise::lacks(raw, &self.view)) {
+            promise::refuse_less(&self.view.0.lock(), &mut message);
             // What it refuses is nothing that has to be done about.
             let _refused = raw.step(message).is_err();
             self.draw_timeout();

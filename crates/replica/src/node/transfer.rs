@@ -13,7 +13,9 @@
 //! So does one whose entries are damaged: it keeps what is applied until somebody sends it more ([`damage`](super::start)).
 //!
 //! What is given up was not needed. The pages are of entries that are committed; the follower has not the same entry where
-//! they end, or it would say so ([`Received::All`]); so it has nothing behind it that a majority counts on.
+//! they end, or it would say so ([`Received::All`]); so it has nothing behind it that a majority counts on. One whose
+//! entries are damaged may have had more, and so may one that is sent another, older snapshot before it had the whole of
+//! this one: the end of the log stays noted ([`promise`](super::promise)).
 
 use super::{Node, Role, State, consensus};
 use crate::codec::{Body, Page, Receipt, Received, Record};
@@ -291,11 +293,11 @@ impl Node {
                 State::Running(raw) => {
                     (raw.raft.raft_log.last_term(), raw.raft.raft_log.last_index())
                 }
-                State::Installing(_) => self.view.0.lock().notes().last,
+                State::Installing(_) => (0, 0),
             };
             let mut view = self.view.0.lock();
             if !mutant!("replica.install.forgotten") {
-                view.change_notes(|notes| notes.last = last)?;
+                view.change_notes(|notes| notes.last = notes.last.max(last))?;
             }
             view.map.begin_install(page.index)?;
         }
@@ -323,10 +325,13 @@ impl Node {
         {
             let mut view = self.view.0.lock();
             let sent = Notes::decode(&page.members).ok_or_else(no_members)?;
-            let identity = view.notes().identity;
+            let Notes { identity, mut last, .. } = *view.notes();
+            if mutant!("replica.promise.dropped") {
+                last = (0, 0);
+            }
             let (is_bound, is_blank) = (true, false);
             let start = self.start;
-            let notes = Notes { last: (0, 0), start, identity, is_bound, is_blank, ..sent };
+            let notes = Notes { last, start, identity, is_bound, is_blank, ..sent };
             view.map.end_install(&page.header, &notes.encode()?)?;
             view.begin_again()?;
         }

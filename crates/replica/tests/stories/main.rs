@@ -1,6 +1,7 @@
 //! Stories of a cluster, told message by message: what a random world meets too seldom.
 
 mod pools;
+mod promise;
 mod table;
 
 use coreplane_engine::{Batch, Error};

@@ -1,0 +1,40 @@
+//! What a node has acknowledged, and does not have.
+//!
+//! ```text
+//!   log        … a₇ b₈ c₉ ✂ damaged            last = 9, durable from here on
+//!   snapshot   ═════════ 7                     older than that: a leader that was started anew has applied no more
+//!   appended   ═════════ 7  b₈                 votes for nobody below 9, and does not lead
+//!   appended   ═════════ 7  b₈ c₉ d₁₀          has all again
+//! ```
+//!
+//! That `c₉` is committed may rest on this node's word. So the end of a log that was lost is noted ([`damage`](super::start))
+//! or given up ([`transfer`](super::transfer)), and stays noted over the snapshot, which may end before it. Until the log
+//! has come so far again the node gives its vote only to one whose log has, and does not stand for election itself. Terms
+//! rise: once it has, no note of before is above its log for long, and so nothing has to be struck out.
+
+use crate::log_view::{LogView, SharedView};
+use coreplane_pmem::mutant;
+use raft::RawNode;
+use raft::eraftpb::{Message, MessageType};
+
+/// True if the log ends before what this node has acknowledged.
+pub(super) fn lacks(raw: &RawNode<SharedView>, view: &SharedView) -> bool {
+    let last = view.0.lock().notes().last;
+    // Most nodes have never lost anything.
+    last > (0, 0)
+        && (raw.raft.raft_log.last_term(), raw.raft.raft_log.last_index()) < last
+        && !mutant!("replica.promise.election")
+}
+
+/// Sees to it that the vote for which a message asks is refused, if its candidate lacks what this node has acknowledged.
+pub(super) fn refuse_less(view: &LogView, message: &mut Message) {
+    let is_vote = matches!(
+        message.get_msg_type(),
+        MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
+    );
+    let has_less = (message.log_term, message.index) < view.notes().last;
+    if is_vote && has_less && !mutant!("replica.promise.vote") {
+        // Consensus refuses one that has nothing, and takes note of its term.
+        (message.log_term, message.index) = (0, 0);
+    }
+}
