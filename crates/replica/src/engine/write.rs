@@ -141,7 +141,7 @@ impl Replica {
     /// Proposes that some keys are deleted of what was proposed before the first step; the ticket of all if none is left.
     ///
     /// # Errors
-    /// As [`Core::propose`].
+    /// As [`Core::propose`]; [`Error::Busy`] also if there is no room before what was proposed is applied.
     pub(super) fn clear_some(&self, clear: &mut Clear) -> Result<Option<Ticket>> {
         let mut core = self.core.lock();
         core.check_leads()?;
@@ -173,7 +173,9 @@ impl Replica {
                     return Ok(None);
                 }
                 // As many records as are deleted take room, until the entry is applied.
-                Err(Error::NoSpace { .. }) if count > 1 => count /= 8,
+                Err(Error::NoSpace { .. }) if count > 1 => count = (count / 8).max(1),
+                // What was proposed before gives room when it is applied.
+                Err(Error::NoSpace { .. }) if core.effects.last() > 0 => return Err(Error::Busy),
                 Err(error) => return Err(error),
             }
         }
