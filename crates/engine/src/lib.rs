@@ -304,7 +304,8 @@ pub trait Engine: Send + Sync {
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written>;
 
     /// Iterates over the live records in an order of the engine's own, at least `count` at a call
-    /// while there are more (no more than a small factor beyond). Start with cursor 0; the answer
+    /// while there are more (no more than a small factor beyond), where one that has expired may
+    /// count as if it were shown: so a call may show none. Start with cursor 0; the answer
     /// is the next cursor, 0 at the end. A record that is there from the first call to the last
     /// is shown at least once; one that comes or goes between may or may not be. A cursor holds
     /// nothing open, and any number is a valid cursor.

@@ -1,9 +1,10 @@
 //! Walks over many keys, beside writes that give up the pages which a walk has yet to look at.
 
-use coreplane_engine::{Batch, Engine, Ordered, Snapshots, WriteOptions};
+use coreplane_engine::{Batch, Engine, Ordered, Snapshots, TimeSource, UnixMillis, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const KEYS: u32 = 400;
 /// Every so many keys one has a value that is written to pages of its own.
@@ -153,5 +154,38 @@ fn nothing_is_left_of_a_snapshot() {
         drop(snapshot);
         let audited = store.audit().expect("what is counted is what lives");
         assert!(audited > 0);
+    }
+}
+
+/// A call of an iteration passes by no more records that have expired than it would show of those that live.
+#[test]
+fn what_has_expired_is_a_step_of_an_iteration() {
+    const EXPIRED: u32 = 1000;
+    const COUNT: usize = 10;
+    for kind in MapKind::ALL {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let now = Arc::new(AtomicU64::new(1000));
+        let told = Arc::clone(&now);
+        let time: TimeSource = Arc::new(move || UnixMillis(told.load(Ordering::Relaxed)));
+        let options = Options { background: false, time: Some(time), ..Options::default() };
+        let store = create(kind, &directory, &options);
+        let mut batch = Batch::new();
+        for number in 0..EXPIRED {
+            batch.put_until(&key(number), b"v", Some(UnixMillis(2000)));
+        }
+        batch.put(&key(EXPIRED), b"lives");
+        store.apply(&batch, &WriteOptions::default()).expect("write");
+        now.store(3000, Ordering::Relaxed);
+        let (mut calls, mut cursor, mut shown) = (0, 0, Vec::new());
+        loop {
+            let visit = &mut |entry: coreplane_engine::Entry<'_>| shown.push(entry.key.to_vec());
+            cursor = store.iterate(cursor, COUNT, visit).expect("iterate");
+            calls += 1;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(shown, [key(EXPIRED)], "{kind:?}");
+        assert!(calls >= EXPIRED as usize / (2 * COUNT), "{kind:?}: {calls} calls");
     }
 }

@@ -239,4 +239,4 @@ impl Core {
 }
 
 /// Keys that have expired, of an entry at most.
-const EXPIRED_MAX: usize = 1024;
+pub(super) const EXPIRED_MAX: usize = 1024;

@@ -16,8 +16,8 @@
 //!
 //! # Time
 //!
-//! Records expire by the leader's clock. The answer that a record has expired waits for an entry that deletes it and
-//! carries the time of its expiry. No later leader takes its own clock to be before such a time.
+//! Records expire by the leader's clock. The answer that a record has expired waits for an entry that carries the time of its
+//! expiry, and deletes it, or some of those that it is about. No later leader takes its own clock to be before such a time.
 
 mod core;
 mod effects;

@@ -1,7 +1,7 @@
 //! Reads of many keys: what is applied, with what is pending in its place.
 
 use super::Replica;
-use super::core::Core;
+use super::core::{Core, EXPIRED_MAX};
 use super::effects::Newest;
 use coreplane_engine::{Entry, Record, Result, Ticket, UnixMillis, Value};
 use std::collections::VecDeque;
@@ -67,25 +67,34 @@ impl Core {
     }
 }
 
+/// What a scan shows: a key, and its record, unless that has expired.
+type VisitLive<'v> = &'v mut dyn FnMut(&[u8], Option<Record<'_>>) -> bool;
+
 impl Replica {
-    /// Shows live records of a range; the ticket of what was seen, and of what was not.
+    /// Shows what a range has; the ticket of what was seen, and of what was not.
     fn scan_live(
         &self,
         range: (&[u8], Option<&[u8]>),
         reverse: bool,
-        visit: Visit<'_>,
+        visit: VisitLive<'_>,
     ) -> Result<Ticket> {
         let mut core = self.core.lock();
         core.check_leads()?;
         let (now, ticket) = (self.now(&core), core.visible_ticket()?);
         let (mut expired, mut latest) = (Vec::new(), UnixMillis(0));
         core.walk(range, reverse, &mut |key, record| {
-            if let Some(at) = record.expires_at.filter(|at| *at <= now) {
-                expired.push(key.to_vec());
-                latest = latest.max(at);
-                return true;
+            let Some(at) = record.expires_at.filter(|at| *at <= now) else {
+                return visit(key, Some(Record { ticket, ..record }));
+            };
+            if !visit(key, None) {
+                return false;
             }
-            visit(key, Record { ticket, ..record })
+            latest = latest.max(at);
+            // That the time has passed is said for all of them with one entry. Those that it does not delete are swept.
+            if expired.len() < EXPIRED_MAX {
+                expired.push(key.to_vec());
+            }
+            true
         })?;
         let proposal = core.expire(&expired, latest)?;
         core.read_ticket(proposal)
@@ -103,6 +112,7 @@ impl Replica {
             return Ok(());
         }
         self.scan_live(range, reverse, &mut |key, record| {
+            let Some(record) = record else { return true };
             left -= 1;
             visit(Entry { key, sequence: record.sequence, record: Some(record) }) && left > 0
         })?;
@@ -122,8 +132,11 @@ impl Replica {
                 next = Some(Box::<[u8]>::from(key));
                 return false;
             }
+            // One that has expired is a step, too: there may be many of them behind each other.
             left -= 1;
-            visit(Entry { key, sequence: record.sequence, record: Some(record) });
+            if let Some(record) = record {
+                visit(Entry { key, sequence: record.sequence, record: Some(record) });
+            }
             true
         })?;
         let mut cursors = self.cursors.lock();
