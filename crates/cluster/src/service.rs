@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 const LINKS: usize = 1 << 12;
 /// Ticks that are made up for at most: a node that was stopped for a while has not been without a leader for so long.
 const TICKS_MAX: u32 = 3;
-/// Keys that are looked at for expiries, each tick.
-const SWEPT: usize = 64;
+/// Of a tick at most such a part goes into the sweep of what has expired, while there is much.
+const SWEEP_PART: u32 = 4;
 
 /// How a node takes part in its cluster.
 #[derive(Debug, Clone)]
@@ -287,9 +287,8 @@ impl Service {
         let hello = self.hello();
         self.links.values_mut().for_each(|(_, link)| link.keep(registry, now, &hello));
         // Who does not lead has nothing to sweep, and who has too much under way does so later.
-        if let Ok((_, next)) = self.replica.sweep_some(&self.swept, SWEPT) {
-            self.swept = next.unwrap_or_default();
-        }
+        let until = Instant::now() + self.settings.tick / SWEEP_PART;
+        let _swept = self.replica.sweep_on(&mut self.swept, &mut || Instant::now() < until).is_ok();
     }
 }
 

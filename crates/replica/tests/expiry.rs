@@ -15,20 +15,42 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// A cluster of one, which has many records that have expired, and behind them one that lives; and its clock.
-fn replica(kind: MapKind) -> (Replica, Arc<AtomicU64>) {
+fn node(kind: MapKind, id: u64, peers: &[u64], clock: &Arc<AtomicU64>) -> Replica {
     let (len, page_size) = (4 << 20, 4096);
     let sim = Sim::new(&SimOptions { len, max_len: len, page_size, ..SimOptions::default() });
     let options = map_options(&Options { background: false, ..Options::default() });
     let space = Arc::clone(sim.expect("memory").space());
     let map = LogMap::simulated_create(kind, space, &options).expect("create");
-    let settings = Settings { peers: vec![1], ..Settings::default() };
-    let clock = Arc::new(AtomicU64::new(1000));
-    let told = Arc::clone(&clock);
+    let settings = Settings { id, identity: id, peers: peers.to_vec(), ..Settings::default() };
+    let told = Arc::clone(clock);
     let time = Arc::new(move || UnixMillis(told.load(Ordering::Relaxed)));
-    let replica = Replica::open(Box::new(map), settings, Some(time)).expect("open");
-    while !replica.leads() {
-        replica.tick().expect("tick");
+    Replica::open(Box::new(map), settings, Some(time)).expect("open")
+}
+
+/// Ticks all nodes, and delivers all that they say.
+fn run(all: &[Replica], ticks: usize) {
+    for _ in 0..ticks {
+        all.iter().for_each(|it| it.tick().expect("tick"));
+        loop {
+            let letters: Vec<_> = all.iter().flat_map(Replica::take_envelopes).collect();
+            if letters.is_empty() {
+                break;
+            }
+            for letter in letters {
+                all[letter.to as usize - 1].receive(letter).expect("receive");
+            }
+        }
+    }
+}
+
+/// A cluster of so many nodes, the leader first, which has many records that have expired, and behind them one that lives; and
+/// its clock.
+fn cluster(kind: MapKind, count: u64) -> (Vec<Replica>, Arc<AtomicU64>) {
+    let peers: Vec<u64> = (1..=count).collect();
+    let clock = Arc::new(AtomicU64::new(1000));
+    let mut all: Vec<Replica> = peers.iter().map(|id| node(kind, *id, &peers, &clock)).collect();
+    while !all.iter().any(Replica::leads) {
+        run(&all, 1);
     }
     let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
     let mut batch = Batch::new();
@@ -36,10 +58,18 @@ fn replica(kind: MapKind) -> (Replica, Arc<AtomicU64>) {
         batch.put_until(&key(number), b"v", Some(UnixMillis(2001 + u64::from(number))));
     }
     batch.put(&key(EXPIRED), b"lives");
-    replica.apply(&batch, &early).expect("write");
-    replica.persisted().expect("a turn");
+    let leader = all.iter().position(Replica::leads).expect("a leader");
+    all[leader].apply(&batch, &early).expect("write");
+    run(&all, 3);
     clock.store(LATEST, Ordering::Relaxed);
-    (replica, clock)
+    all.swap(0, leader);
+    (all, clock)
+}
+
+/// A cluster of one.
+fn replica(kind: MapKind) -> (Replica, Arc<AtomicU64>) {
+    let (mut all, clock) = cluster(kind, 1);
+    (all.remove(0), clock)
 }
 
 /// A call of an iteration passes by no more of them than it would show of those that live.
@@ -86,5 +116,37 @@ fn a_scan_says_once_that_a_time_has_passed() {
         replica.sweep_expired().expect("sweep");
         assert_eq!(replica.stats().expired, u64::from(EXPIRED), "{kind:?}");
         assert_eq!(replica.len().expect("len"), 1, "{kind:?}");
+    }
+}
+
+/// A sweep goes on as long as much is due: while it has time, and what it has proposed is not too much.
+#[test]
+fn a_sweep_goes_on_while_much_is_due() {
+    for kind in MapKind::ALL {
+        let (replica, _) = replica(kind);
+        let mut from = Vec::new();
+        let mut steps = 0;
+        let swept = replica.sweep_on(&mut from, &mut || {
+            steps += 1;
+            steps < 10
+        });
+        assert_eq!(swept.expect("sweep"), 10 * 64, "{kind:?}");
+        let rest = replica.sweep_on(&mut from, &mut || true).expect("sweep");
+        assert_eq!(10 * 64 + rest, u64::from(EXPIRED), "{kind:?}");
+        assert!(from.is_empty(), "it has come to the end");
+        replica.persisted().expect("a turn");
+        assert_eq!(replica.len().expect("len"), 1, "{kind:?}");
+    }
+}
+
+/// What a sweep has proposed is not applied: it goes on slowly.
+#[test]
+fn a_sweep_is_no_faster_than_the_followers() {
+    for kind in MapKind::ALL {
+        let (all, _) = cluster(kind, 3);
+        let mut from = Vec::new();
+        let swept = all[0].sweep_on(&mut from, &mut || true).expect("sweep");
+        assert_eq!(swept, 4096, "{kind:?}");
+        assert_eq!(all[0].sweep_on(&mut from, &mut || true).expect("sweep"), 64, "{kind:?}");
     }
 }

@@ -72,6 +72,11 @@ impl Effects {
         self.order.back().map_or(0, |(number, _)| *number)
     }
 
+    /// How many keys have any.
+    pub(super) fn len(&self) -> usize {
+        self.newest.len()
+    }
+
     pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = (&[u8], &Newest)> {
         self.newest.iter().map(|(key, newest)| (key.as_slice(), newest))
     }

@@ -9,6 +9,12 @@ use std::collections::VecDeque;
 /// What a walk shows: a key, and its record, which may have expired.
 type Visit<'v> = &'v mut dyn FnMut(&[u8], Record<'_>) -> bool;
 
+/// Keys that a sweep looks at in a step.
+const SWEPT: usize = 64;
+
+/// Keys whose changes are not applied yet, beyond which a sweep goes no further: so it is no faster than the followers.
+const SWEPT_OPEN: usize = 4096;
+
 /// A change that takes its place in a walk.
 struct Place<'p> {
     key: &'p [u8],
@@ -181,6 +187,25 @@ impl Replica {
             core.may_expire = false;
         }
         Ok((expired.len() as u64, next))
+    }
+
+    /// Deletes what has expired among some keys from `from` on, where it leaves the key to go on with; and among more, as long
+    /// as many of them have, there is time, and not too much is under way. How many records it was.
+    ///
+    /// # Errors
+    /// As [`Replica::sweep_some`].
+    pub fn sweep_on(&self, from: &mut Vec<u8>, has_time: &mut dyn FnMut() -> bool) -> Result<u64> {
+        let mut swept = 0;
+        loop {
+            let (some, next) = self.sweep_some(from, SWEPT)?;
+            let is_end = next.is_none();
+            *from = next.unwrap_or_default();
+            swept += some;
+            let is_worth_it = some >= SWEPT as u64 / 4 && !is_end;
+            if !is_worth_it || self.core.lock().effects.len() >= SWEPT_OPEN || !has_time() {
+                return Ok(swept);
+            }
+        }
     }
 
     /// The number of records, those that have expired included.
