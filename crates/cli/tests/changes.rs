@@ -331,6 +331,25 @@ fn a_watch_ends_where_answers_are_lost() -> Outcome<()> {
     Ok(())
 }
 
+/// A leader that hears nobody may be none any more, and another one may have acknowledged what it does not have. What it has
+/// pinned is told when the others have confirmed that it leads.
+#[test]
+fn a_snapshot_rests_on_the_word_of_the_others() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    // Elections are far apart: it takes itself for the leader for a while.
+    let nodes = nodes(&place, 3, 3, &["--cluster-tick", "500ms"])?;
+    let (first, _) = leader(&nodes)?;
+    let followers = || nodes.iter().enumerate().filter(|(at, _)| *at != first).map(|it| it.1);
+    followers().try_for_each(|node| node.signal("-STOP"))?;
+    // They have stopped when a read has no answer.
+    while Watcher::connect(nodes[first].port)?.call("GET k").is_ok() {}
+    let told = Watcher::connect(nodes[first].port)?.call("CLUSTER SNAPSHOT");
+    followers().try_for_each(|node| node.signal("-CONT"))?;
+    assert!(!matches!(told, Ok(Said::Parts(_))), "{told:?}, and nobody was there");
+    leader(&nodes)?;
+    Ok(())
+}
+
 #[test]
 fn a_watch_ends_with_what_the_connection_has_agreed_upon() -> Outcome<()> {
     let place = Place::in_memory()?;

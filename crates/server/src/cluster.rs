@@ -75,8 +75,9 @@ pub trait ClusterInfo: Send + Sync + Debug {
     /// The members whose addresses are known, the one that leads first.
     fn members(&self) -> Vec<MemberInfo>;
 
-    /// Pins what is applied by this node, which leads, for a backup: a number, and the index. It is let go of when nobody has
-    /// asked for a page of it for a minute.
+    /// Pins what is applied by this node, which takes itself for the leader, for a backup: a number, and the index. Whoever is
+    /// told of it waits for the confirmation that a read waits for. It is let go of when nobody has asked for a page of it for a
+    /// minute.
     ///
     /// # Errors
     /// Why it cannot be done, as it is sent.

@@ -103,6 +103,8 @@ fn watch(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
 fn snapshot(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
     if call.words.len() == 2 {
         let (pin, index) = cluster.pin()?;
+        // That it still led when it was pinned, a majority says after that.
+        call.store.rest_on_all();
         call.reply.array(2);
         for number in [pin, index] {
             call.reply.int(i64::try_from(number).unwrap_or(i64::MAX));
