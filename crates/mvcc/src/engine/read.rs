@@ -1,8 +1,9 @@
 //! Reads of single keys.
 
+use super::durable::Reading;
 use super::{Count, Store};
 use crate::map::Map;
-use coreplane_engine::{Found, Horizon, Record, Result, Ticket, UnixMillis, Visibility};
+use coreplane_engine::{Found, Horizon, Record, Result, Ticket, UnixMillis, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
@@ -105,14 +106,30 @@ impl Store {
         }
     }
 
+    /// The map to read: where it is looked at once more, with nothing in it that is hidden, however fast others write.
+    fn to_look(&self, is_again: bool) -> Result<Reading<'_>> {
+        if is_again && !mutant!("mvcc.read.starved") { self.exposed() } else { Ok(self.map.read()) }
+    }
+
+    /// What was seen of a key, to be shown when it is durable, whatever is there by then.
+    fn copy(&self, guard: &Guard, view: &View<'_>) -> Result<Copied> {
+        let mut copied = Copied { value: Vec::new(), sequence: 0, expires_at: None };
+        self.show(guard, view, Ticket::DURABLE, false, &mut |record| {
+            let Record { value, sequence, expires_at, .. } = record;
+            copied = Copied { value: value.to_vec(), sequence, expires_at };
+        })?;
+        Ok(copied)
+    }
+
     pub(crate) fn get_with(
         &self,
         key: &[u8],
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
+        let mut is_again = false;
         loop {
-            let map = self.map.read();
+            let map = self.to_look(is_again)?;
             let guard = epoch::pin();
             let newest = map.newest(&guard, key)?;
             let (seen, ticket) = match newest {
@@ -125,19 +142,29 @@ impl Store {
             if matches!(seen, Seen::Hidden | Seen::Expired(_)) {
                 drop(map);
                 self.uncover(&seen)?;
+                is_again = true;
                 continue;
             }
+            let live = if let Seen::Live(view) = &seen { Some(view) } else { None };
             if !ticket.is_durable() && visibility == Visibility::Durable {
-                drop(map);
+                // It was waited for already, and others have written it anew since: that may go on for ever.
+                let is_last = is_again && !mutant!("mvcc.read.starved");
+                let copied = live.filter(|_| is_last).map(|view| self.copy(&guard, view));
+                let (copied, hit) = (copied.transpose()?, live.is_some());
+                drop((map, guard));
                 self.pass(ticket, visibility)?;
-                continue;
+                if !is_last {
+                    is_again = true;
+                    continue;
+                }
+                copied.iter().for_each(|it| it.show(visit));
+                self.add(if hit { Count::Hits } else { Count::Misses }, 1);
+                return Ok(Found { hit, ticket: Ticket::DURABLE });
             }
-            let hit = if let Seen::Live(view) = &seen {
+            if let Some(view) = live {
                 self.show(&guard, view, ticket, false, visit)?;
-                true
-            } else {
-                false
-            };
+            }
+            let hit = live.is_some();
             self.add(if hit { Count::Hits } else { Count::Misses }, 1);
             return Ok(Found { hit, ticket });
         }
@@ -149,42 +176,41 @@ impl Store {
         visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
+        let mut is_again = false;
         loop {
-            let map = self.map.read();
+            let map = self.to_look(is_again)?;
             let guard = epoch::pin();
-            let mut horizon = Horizon::new();
-            let mut all: Vec<(Option<View<'_>>, Ticket)> = Vec::with_capacity(keys.len());
-            let mut first = None;
-            for key in keys {
-                let newest = map.newest(&guard, key)?;
-                let (seen, ticket) = match newest {
-                    None => self.see_none(&**map, key),
-                    Some(offset) => {
-                        (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset))
-                    }
-                };
-                if !matches!(seen, Seen::Hidden) {
-                    self.check_sure(&**map, &guard, newest)?;
+            let (all, horizon) = match self.look_at_all(&map, &guard, keys)? {
+                Ok(looked) => looked,
+                Err(seen) => {
+                    drop(map);
+                    self.uncover(&seen)?;
+                    is_again = true;
+                    continue;
                 }
-                horizon.include(ticket);
-                match seen {
-                    Seen::Live(view) => all.push((Some(view), ticket)),
-                    Seen::Gone(_) => all.push((None, ticket)),
-                    seen => {
-                        first = Some(seen);
-                        break;
-                    }
-                }
-            }
-            if let Some(seen) = first {
-                drop(map);
-                self.uncover(&seen)?;
-                continue;
-            }
+            };
+            let hits = all.iter().filter(|(view, _)| view.is_some()).count();
             if visibility == Visibility::Durable && !horizon.is_empty() {
-                drop(map);
+                let is_last = is_again && !mutant!("mvcc.read.starved");
+                let mut copied = Vec::new();
+                for (view, _) in all.iter().filter(|_| is_last) {
+                    copied.push(view.as_ref().map(|view| self.copy(&guard, view)).transpose()?);
+                }
+                drop(all);
+                drop((map, guard));
                 self.wait_durable(&horizon)?;
-                continue;
+                if !is_last {
+                    is_again = true;
+                    continue;
+                }
+                for (index, copied) in copied.iter().enumerate() {
+                    match copied {
+                        None => visit(index, None),
+                        Some(it) => it.show(&mut |record| visit(index, Some(record))),
+                    }
+                }
+                self.count_looks(hits, keys.len());
+                return Ok(Horizon::new());
             }
             for (index, (view, ticket)) in all.iter().enumerate() {
                 match view {
@@ -195,10 +221,59 @@ impl Store {
                     }
                 }
             }
-            let hits = all.iter().filter(|(view, _)| view.is_some()).count();
-            self.add(Count::Hits, hits as i64);
-            self.add(Count::Misses, (keys.len() - hits) as i64);
+            self.count_looks(hits, keys.len());
             return Ok(horizon);
         }
+    }
+
+    fn count_looks(&self, hits: usize, of: usize) {
+        self.add(Count::Hits, hits as i64);
+        self.add(Count::Misses, (of - hits) as i64);
+    }
+
+    /// The live records of keys at one moment, and what they rest on. An error that is none: what has to be done first.
+    fn look_at_all<'g>(
+        &'g self,
+        map: &Reading<'_>,
+        guard: &'g Guard,
+        keys: &[&[u8]],
+    ) -> Result<std::result::Result<Looked<'g>, Seen<'g>>> {
+        let mut horizon = Horizon::new();
+        let mut all = Vec::with_capacity(keys.len());
+        for key in keys {
+            let newest = map.newest(guard, key)?;
+            let (seen, ticket) = match newest {
+                None => self.see_none(&***map, key),
+                Some(offset) => (self.see(&***map, guard, offset)?, self.rests_on(&***map, offset)),
+            };
+            if !matches!(seen, Seen::Hidden) {
+                self.check_sure(&***map, guard, newest)?;
+            }
+            horizon.include(ticket);
+            match seen {
+                Seen::Live(view) => all.push((Some(view), ticket)),
+                Seen::Gone(_) => all.push((None, ticket)),
+                seen => return Ok(Err(seen)),
+            }
+        }
+        Ok(Ok((all, horizon)))
+    }
+}
+
+/// The records of some keys, and what they rest on.
+type Looked<'g> = (Vec<(Option<View<'g>>, Ticket)>, Horizon);
+
+/// A record that was copied, and is durable when it is shown.
+struct Copied {
+    value: Vec<u8>,
+    sequence: u64,
+    expires_at: Option<UnixMillis>,
+}
+
+impl Copied {
+    fn show(&self, visit: &mut dyn FnMut(Record<'_>)) {
+        let Self { value, sequence, expires_at } = self;
+        let (value, ticket) = (Value::Whole(value), Ticket::DURABLE);
+        visit(Record { value, sequence: *sequence, expires_at: *expires_at, ticket });
     }
 }

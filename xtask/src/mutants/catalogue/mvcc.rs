@@ -18,6 +18,7 @@ const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"])
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
 /// What snapshots see.
 const PINS: Suite = Suite::of(PACKAGE, "pins", &[]);
+const READS: Suite = Suite::of("coreplane-mvcc", "reads", &[]);
 const WALKS: Suite = Suite::of(PACKAGE, "walks", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
@@ -63,6 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.write.durable", "a search for pages calls early writes durable", ROUND_CUTS),
     Mutant::new("mvcc.write.refused", "a refused write rests on nothing", RELAXED_CUTS),
     Mutant::new("mvcc.read.exposed", "a snapshot stops at what is not durable yet", PIN_CUTS),
+    Mutant::new("mvcc.read.starved", "a read that writers keep from its end", READS),
     Mutant::new("mvcc.read.gone", "a damaged record is taken for a tombstone", DAMAGE),
     Mutant::new("mvcc.list.trim", "some of what pins alone have seen stays", WALKS),
     Mutant::new("mvcc.walk.again", "a walk is sure of pages that it has not looked at", WALKS),
