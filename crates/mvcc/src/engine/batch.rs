@@ -62,7 +62,8 @@ impl Store {
             if let Some(value) = part.change.value()
                 && value.len() > self.inline_max(part.change.key())
             {
-                let purpose = purpose_of(Kind::Put, false, options.use_reserve);
+                let is_overwrite = self.is_live(part.change.key())?;
+                let purpose = purpose_of(Kind::Put, is_overwrite, options.use_reserve);
                 part.prepared = Some(self.prepare(value, purpose)?);
             }
         }
@@ -74,6 +75,13 @@ impl Store {
                 Attempt::Wait(space) => patience.wait(self, space)?,
             }
         }
+    }
+
+    /// True if there is a live record of a key, which a put would take the place of.
+    fn is_live(&self, key: &[u8]) -> Result<bool> {
+        let mut map = self.writing()?;
+        let guard = epoch::pin();
+        Ok(self.look(&mut map, &guard, key)?.is_ok_and(|standing| standing.is_live))
     }
 
     fn attempt_batch(&self, parts: &mut [Part<'_>], options: &WriteOptions) -> Result<Attempt> {
