@@ -1,8 +1,11 @@
 //! Room in a pool that is full: for what takes the place of something.
 
-use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_engine::{Batch, Completion, Durability, Engine, Error, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
+use coreplane_pmem::media::sim::{Model, Sim, SimOptions};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of a value that has pages of its own.
 const LARGE: usize = 6000;
@@ -45,4 +48,32 @@ fn a_batch_overwrites_large_values_where_a_put_does() {
 
 fn number_of(number: u32, count: u32) -> [u8; 4] {
     (number * 7 % count).to_be_bytes()
+}
+
+/// Where a fence is a sync, a tree that makes space writes a commit if that gives pages back, and not again and again until
+/// the sync has ended: each asks for a sync.
+#[test]
+fn a_full_tree_makes_space_with_few_commits() {
+    const WRITES: u32 = 6000;
+    const KEYS: u32 = 3000;
+    let (len, page_size, model) = (1 << 20, 4096, Model::File);
+    let sim =
+        Sim::new(&SimOptions { len, max_len: len, page_size, model, ..SimOptions::default() });
+    let sim = sim.expect("memory");
+    let options = Options { background: false, ..Options::default() };
+    let space = Arc::clone(sim.space());
+    let store = MapEngine::simulated_create(MapKind::CowTree, space, &options).expect("create");
+    let durability = Durability::Group { max_ops: 64, max_delay: Duration::from_secs(60) };
+    let (completion, durability) = (Completion::Early, Some(durability));
+    let early = WriteOptions { completion, durability, ..WriteOptions::default() };
+    let mut refused = 0;
+    for number in 0..WRITES {
+        let key = (number.wrapping_mul(2_654_435_771) >> 16) % KEYS;
+        let written = store.put(&key.to_be_bytes(), &[number as u8; 100], &early);
+        refused += u32::from(written.is_err());
+    }
+    assert!(refused > 0, "it was never full");
+    // It was 1,214 when there was a commit after the other.
+    let asked = store.stats().fences;
+    assert!(asked < 950, "{asked} syncs were asked for");
 }

@@ -46,6 +46,9 @@ impl Tree {
             if free >= wanted {
                 return Ok(Space::Found);
             }
+            if self.release_said() {
+                continue;
+            }
             let proven = self.stream.proven();
             let of_commit = self.stream.pages_for([self.commit_len_max()].into_iter());
             let can_commit = free >= of_commit + FOR_OPENINGS;

@@ -190,6 +190,16 @@ impl Tree {
         self.late.iter().any(|it| !it.is_commit && it.at < place)
     }
 
+    /// Supersedes what came since the last commit but one and lies before what that one says, if there is anything: no further
+    /// commit is needed for it, and none would help before more is durable.
+    pub(super) fn release_said(&mut self) -> bool {
+        let is_any = self.is_late_before(self.last.proven_before);
+        if is_any {
+            self.release(&epoch::pin());
+        }
+        is_any
+    }
+
     /// Supersedes what nobody needs.
     fn release(&mut self, guard: &Guard) {
         for it in std::mem::take(&mut self.late) {
