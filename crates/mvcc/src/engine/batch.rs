@@ -11,7 +11,7 @@ use coreplane_engine::{
     Batch, ChangeRef, Error, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{Header, Kind};
+use coreplane_record::{Header, Kind, sync_failed};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,12 @@ enum Attempt {
     Done(Written),
     Expired(UnixMillis),
     Wait(Space),
+    /// The pages of the group were given lives, which this generation makes durable.
+    Begun(u64),
 }
+
+/// So often others may take the pages that were begun for a batch, before it keeps them from that.
+const BEGUN_MAX: u32 = 2;
 
 impl Store {
     /// Makes all changes of a batch, or none.
@@ -67,12 +72,16 @@ impl Store {
                 part.prepared = Some(self.prepare(value, purpose)?);
             }
         }
-        let mut patience = Patience::default();
+        let (mut patience, mut begun) = (Patience::default(), 0);
         loop {
-            match self.attempt_batch(parts, options)? {
+            match self.attempt_batch(parts, options, begun >= BEGUN_MAX)? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Expired(at) => drop(self.volume.has_passed(at)?),
                 Attempt::Wait(space) => patience.wait(self, space)?,
+                Attempt::Begun(generation) => {
+                    begun += 1;
+                    patience.wait(self, Space::Wait(generation))?;
+                }
             }
         }
     }
@@ -84,7 +93,13 @@ impl Store {
         Ok(self.look(&mut map, &guard, key)?.is_ok_and(|standing| standing.is_live))
     }
 
-    fn attempt_batch(&self, parts: &mut [Part<'_>], options: &WriteOptions) -> Result<Attempt> {
+    /// One look, and the batch if nothing is lacking. One that `is_starved` waits for its pages with the map in hand.
+    fn attempt_batch(
+        &self,
+        parts: &mut [Part<'_>],
+        options: &WriteOptions,
+        is_starved: bool,
+    ) -> Result<Attempt> {
         let mut map = self.writing()?;
         self.check_writable()?;
         let guard = epoch::pin();
@@ -116,8 +131,11 @@ impl Store {
         if space != Space::Found {
             return Ok(Attempt::Wait(space));
         }
-        if let Some(generation) = map.begin_group(&lengths)? {
-            return Ok(Attempt::Wait(Space::Wait(generation)));
+        while let Some(generation) = map.begin_group(&lengths)? {
+            if !is_starved {
+                return Ok(Attempt::Begun(generation));
+            }
+            self.volume.space.sync_wait(generation).map_err(sync_failed)?;
         }
         let version = self.draw_version(options.sequence)?;
         if let Err(error) = self.append_batch(&mut map, &guard, parts, version, options) {

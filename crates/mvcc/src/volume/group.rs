@@ -12,6 +12,9 @@
 //! superseded. A single record, and a group in one page, needs no such care; but where the stream is ordered, every page
 //! has had its life before ([`ahead`](crate::volume::ahead)).
 //!
+//! Where a fence is a sync, others write while a group waits for those lives, and may fill the pages. A group to which that
+//! has happened a few times waits with the map in hand.
+//!
 //! A group of several pages begins in one of its own in any case. What a cut has left of it fills pages in which nothing
 //! else is, so that a recovery has nothing to move behind it, which would be taken for its end.
 
