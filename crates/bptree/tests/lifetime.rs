@@ -333,3 +333,33 @@ fn a_scan_that_checks_what_it_shows_tells_of_damage_at_rest() {
         }
     }
 }
+
+/// A call of an iteration passes by no more records that have expired than it would show of those that live.
+#[test]
+fn what_has_expired_is_a_step_of_an_iteration() {
+    const EXPIRED: usize = 1000;
+    const COUNT: usize = 10;
+    let directory = in_memory();
+    let clock = ManualClock::starting_at(UnixMillis(1000));
+    let options = Options { background: false, time: Some(clock.as_clock()), ..Options::default() };
+    let store = created(directory.path(), 8 << 20, &options);
+    let expiring = WriteOptions { expires_at: Some(UnixMillis(2000)), ..WriteOptions::default() };
+    for number in 0..EXPIRED {
+        let key = format!("key:{number:04}");
+        assert!(store.put(key.as_bytes(), b"v", &expiring).expect("put").is_written());
+    }
+    assert!(store.put(b"lives", b"v", &WriteOptions::default()).expect("put").is_written());
+    clock.set(UnixMillis(3000));
+    let (mut calls, mut cursor, mut shown) = (0, 0, Vec::new());
+    loop {
+        let visit = &mut |entry: coreplane_engine::Entry<'_>| shown.push(entry.key.to_vec());
+        cursor = store.iterate(cursor, COUNT, visit).expect("iterate");
+        calls += 1;
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(shown, [b"lives"]);
+    // A leaf that is begun is shown to its end: of up to 128 records.
+    assert!(calls >= EXPIRED / 128, "{calls} calls");
+}

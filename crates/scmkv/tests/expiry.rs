@@ -278,3 +278,31 @@ fn what_was_swept_on_a_file_is_durable_with_the_next_sync() {
     let store = home.open(options(&clock));
     assert_eq!(store.len().expect("len"), 0);
 }
+
+/// A call of an iteration passes by no more records that have expired than it would show of those that live.
+#[test]
+fn what_has_expired_is_a_step_of_an_iteration() {
+    const EXPIRED: usize = 1000;
+    const COUNT: usize = 10;
+    let home = Home::in_memory();
+    let clock = ManualClock::starting_at(UnixMillis(START));
+    let store = home.create(small(&clock));
+    for number in 0..EXPIRED {
+        let key = format!("key:{number:04}");
+        let _outcome = store.put(key.as_bytes(), b"v", &expiring(START + 1000)).expect("put");
+    }
+    let _outcome = store.put(b"lives", b"v", &WriteOptions::default()).expect("put");
+    clock.set(UnixMillis(START + HOUR));
+    let (mut calls, mut cursor, mut shown) = (0, 0, Vec::new());
+    loop {
+        let visit = &mut |entry: coreplane_engine::Entry<'_>| shown.push(entry.key.to_vec());
+        cursor = store.iterate(cursor, COUNT, visit).expect("iterate");
+        calls += 1;
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(shown, [b"lives"]);
+    // A group that is begun is shown to its end.
+    assert!(calls >= EXPIRED / (8 * COUNT), "{calls} calls");
+}

@@ -36,7 +36,7 @@ fn passed_by(offset: u64) -> Error {
 }
 
 impl Reader {
-    /// Shows the live records of whole leaves from `cursor` on, until `count` were shown.
+    /// Shows the live records of whole leaves from `cursor` on, until `count` were met, those that have expired among them.
     ///
     /// # Errors
     /// If a leaf is damaged, or in doubt; and of what was passed by when all others have been shown, by
@@ -51,7 +51,7 @@ impl Reader {
             Place::From { key, hurt } => (key, hurt),
             Place::DamagedField(offset) => return Err(passed_by(offset)),
         };
-        let mut shown = 0;
+        let (mut met, mut shown) = (0, 0);
         loop {
             let guard = epoch::pin();
             let leaf = self.leaf_of(&guard, &from)?;
@@ -60,7 +60,11 @@ impl Reader {
             }
             for (key, whole) in leaf.records.iter().filter(|(key, _)| **key >= *from) {
                 let view = &whole.view;
-                if view.header.kind == Kind::Put && !self.is_expired(view)? {
+                if view.header.kind != Kind::Put {
+                    continue;
+                }
+                met += 1;
+                if !self.is_expired(view)? {
                     shown += 1;
                     visit(whole.entry(key));
                 }
@@ -74,7 +78,7 @@ impl Reader {
                 }
                 (None, Some(offset)) if shown == 0 => return Err(passed_by(offset)),
                 (None, Some(offset)) => Place::DamagedField(offset),
-                (Some(key), hurt) if shown >= count.max(1) => Place::From { key, hurt },
+                (Some(key), hurt) if met >= count.max(1) => Place::From { key, hurt },
                 (Some(key), _) => {
                     from = key;
                     continue;

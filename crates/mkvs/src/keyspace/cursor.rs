@@ -70,7 +70,8 @@ impl Keyspace {
             if inner == 0 {
                 (group, device) = (group + 1, None);
             }
-            if shown >= count.max(1) && group < self.groups.len() {
+            // A device that has more has met as many as it was asked for.
+            if (inner > 0 || shown >= count.max(1)) && group < self.groups.len() {
                 let place = Place { group, device, inner };
                 return Ok(spin::lock(&self.cursors).remember(cursor, place));
             }

@@ -42,7 +42,7 @@ impl Reader {
         Ok(met)
     }
 
-    /// Shows the live records of whole groups from `cursor` on, until `count` were shown.
+    /// Shows the live records of whole groups from `cursor` on, until `count` were met, those that have expired among them.
     pub(crate) fn iterate(
         &self,
         cursor: u64,
@@ -50,16 +50,16 @@ impl Reader {
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
         let mut position = Position::from_cursor(cursor);
-        let mut shown = 0;
+        let mut met = 0;
         loop {
             let (leaf, group, next) = self.index.step(position);
             let guard = epoch::pin();
             let Some(held) = self.index.lock_group(leaf, position.y, group) else { continue };
             let found = self.read_group(&guard, &held, group, |slot| !slot.is_tombstone())?;
             drop(held);
+            met += found.len();
             for Met { whole, live } in found {
                 if live {
-                    shown += 1;
                     let record = whole.record(self.ticket_of(&whole.view));
                     let (key, sequence) = (whole.view.key(), record.sequence);
                     visit(Entry { key, record: Some(record), sequence });
@@ -67,7 +67,7 @@ impl Reader {
             }
             match next {
                 None => return Ok(0),
-                Some(next) if shown >= count.max(1) => return Ok(next.to_cursor()),
+                Some(next) if met >= count.max(1) => return Ok(next.to_cursor()),
                 Some(next) => position = next,
             }
         }
