@@ -9,7 +9,7 @@
 
 use crate::catalogue::{FieldId, SeriesId};
 use crate::point::FieldValue;
-use crate::value::FieldType;
+use crate::value::{FieldType, STRING_MAX};
 
 /// A shard: a window of time of a policy. No number is given twice.
 pub(crate) type ShardId = u32;
@@ -81,23 +81,22 @@ const RECORD: usize = 16 << 10;
 
 impl Batch {
     /// Adds the values of a point; those of a row that would be longer than `record_max` are rows of their own. False if one
-    /// of them alone would be.
+    /// of them alone would be, or is a string longer than [`STRING_MAX`]: then nothing was added, and nothing has to be undone.
     pub(crate) fn push<'v>(
         &mut self,
         place: Place,
-        fields: impl Iterator<Item = (FieldId, &'v FieldValue<'v>)>,
+        fields: impl Iterator<Item = (FieldId, &'v FieldValue<'v>)> + Clone,
         record_max: usize,
     ) -> bool {
-        let before = (self.bytes.len(), self.ends.len());
+        let longest = value_len(&FieldValue::String("".into())) + STRING_MAX;
+        let value_max = longest.min(record_max.saturating_sub(ROW));
+        if fields.clone().any(|(_, value)| value_len(value) > value_max) {
+            return false;
+        }
         let (mut row, mut count) = (self.bytes.len(), 0_u16);
         place.write(&mut self.bytes, 0);
         for (field, value) in fields {
             let len = value_len(value);
-            if ROW + len > record_max {
-                self.bytes.truncate(before.0);
-                self.ends.truncate(before.1);
-                return false;
-            }
             if self.bytes.len() - row + len > record_max || count == u16::MAX {
                 self.count(row, count);
                 self.end(row, record_max);
@@ -273,5 +272,33 @@ mod tests {
             assert!(reader.rest.is_empty());
         }
         assert_eq!((rows, seen), (400, 1000));
+    }
+
+    /// Its first row is whole, and is one record with the point before it, when the string turns out to be too long.
+    #[test]
+    fn a_point_that_is_refused_leaves_those_before_it_as_they_were() {
+        let (short, long) = ("x".repeat(300), "x".repeat(400));
+        let [known, short, long] = [
+            FieldValue::Float(1.0),
+            FieldValue::String(short.into()),
+            FieldValue::String(long.into()),
+        ];
+        let place = |time| Place { series: 7, shard: 9, time };
+        let mut batch = Batch::default();
+        assert!(batch.push(place(1), [(1, &known)].into_iter(), 340));
+        let values = [(1, &known), (2, &short), (3, &long)];
+        assert!(!batch.push(place(2), values.into_iter(), 340));
+        assert!(batch.push(place(3), [(1, &known)].into_iter(), 340));
+        let mut times = Vec::new();
+        for record in batch.records() {
+            let mut rows = Rows::new(record);
+            while let Some(place) = rows.next_row() {
+                times.push(place.time);
+                while rows.next_value().is_some() {}
+            }
+            assert!(rows.rest.is_empty());
+        }
+        assert_eq!(times, [1, 3]);
+        assert_eq!(batch.records().map(<[u8]>::len).sum::<usize>(), batch.len());
     }
 }

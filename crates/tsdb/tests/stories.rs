@@ -2,8 +2,8 @@
 
 use coreplane_pmem::MediaChoice;
 use coreplane_tsdb::{
-    Buckets, Column, Error, FieldValue, Options, Outcome, Point, Policy, SeriesKey, Store,
-    TagFilter, Value,
+    Buckets, Column, Error, FieldValue, Options, Outcome, Point, Policy, STRING_MAX, SeriesKey,
+    Store, TagFilter, Value,
 };
 use std::collections::BTreeMap;
 
@@ -174,6 +174,40 @@ fn what_cannot_be_is_refused_by_itself() {
     let old =
         store.write("db", Some("day"), &[point("m,a=1", 1, &[("f", 1.0)])]).expect("an outcome");
     assert_eq!(old.rejected.len(), 1);
+}
+
+/// What is acknowledged beside strings that no page or no chunk can have is there, before and after it is sealed.
+#[test]
+fn a_string_that_is_too_long_takes_no_other_point_with_it() {
+    let text = |len: usize| FieldValue::String("x".repeat(len).into());
+    for (page_len, short, long) in [(4096, 3_900, 4_096), (256 << 10, STRING_MAX, STRING_MAX + 1)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("ts");
+        let options = Options { sets: 1, page_len, ..options() };
+        let mut store = Store::open(&path, &options).expect("a store");
+        store.create_database("db").expect("a database");
+        let mut points: Vec<_> = (0..3).map(|at| point("m,a=1", at, &[("f", 1.0)])).collect();
+        // Its first row is whole before the long one is met.
+        points[1].fields.push(("s".into(), text(short)));
+        points[1].fields.push(("t".into(), text(long)));
+        let mut other = point("m,a=1", 3, &[("f", 1.0)]);
+        other.fields.push(("s".into(), text(short)));
+        points.push(other);
+        let outcome = store.write("db", None, &points).expect("an outcome");
+        let refused: Vec<usize> = outcome.rejected.iter().map(|it| it.0).collect();
+        assert_eq!((outcome.written, refused), (3, vec![1]));
+        for is_opened in [false, true] {
+            if is_opened {
+                store.seal().expect("sealed");
+                drop(store);
+                store = Store::open(&path, &options).expect("opened");
+            }
+            assert_eq!(store.damage().count(), 0);
+            let times: Vec<i64> = all(&store, "m", "f").into_keys().map(|it| it.1).collect();
+            assert_eq!(times, [0, 2, 3], "pages of {page_len}, opened {is_opened}");
+            assert!(store.verify(&mut |_, _| {}).expect("findings").is_sound());
+        }
+    }
 }
 
 #[test]

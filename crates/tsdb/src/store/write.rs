@@ -11,6 +11,7 @@ use crate::names::interval_of_text;
 use crate::point::{FieldValue, Point};
 use crate::rows::{Batch, Place};
 use crate::set::Set;
+use crate::value::STRING_MAX;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +157,9 @@ impl<'w, 'p> Rows<'w, 'p> {
             set.ok_or_else(|| Stop::Rejected("its queue set is missing".to_owned()))?;
         match batch.push(place, fields.into_iter(), set.record_max()) {
             true => Ok(()),
-            false => Err(Stop::Rejected("a string is longer than a page".to_owned())),
+            false => Err(Stop::Rejected(format!(
+                "a string is longer than {STRING_MAX} bytes, or than a page"
+            ))),
         }
     }
 
