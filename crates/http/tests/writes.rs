@@ -59,6 +59,28 @@ fn writes_are_answered_as_influxdb_does() -> Outcome<()> {
 }
 
 #[test]
+fn a_store_that_seals_no_more_is_not_healthy_and_refuses_writes() -> Outcome<()> {
+    let served = start(1 << 20)?;
+    assert_eq!(write(&served, "db=d", "m v=1")?, WRITTEN);
+    let healthy = served.ask("GET", "/health", b"")?;
+    assert_eq!(healthy.status, 200);
+    assert!(healthy.body.contains("\"status\":\"pass\""), "{healthy:?}");
+    served.store.panic_upkeep();
+    while served.store.failure().is_none() {
+        std::thread::yield_now();
+    }
+    let ill = served.ask("GET", "/health", b"")?;
+    assert_eq!(ill.status, 503);
+    assert!(ill.body.contains("panicked") && ill.body.contains("\"fail\""), "{ill:?}");
+    let (status, body) = write(&served, "db=d", "m v=1")?;
+    assert_eq!(status, 500);
+    assert!(body.contains("until the store is opened again: sealing"), "{body}");
+    let figures = served.ask("GET", "/metrics", b"")?.body;
+    assert!(figures.contains("coreplane_ts_in_trouble 1\n"));
+    Ok(())
+}
+
+#[test]
 fn version_2_writes_to_buckets() -> Outcome<()> {
     let served = start(1 << 20)?;
     let ask = |path: &str, lines: &str| {

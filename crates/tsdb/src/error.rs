@@ -34,6 +34,9 @@ pub enum Error {
     /// A sync failed: nothing is written any more until the store is opened again.
     #[error(transparent)]
     Sync(#[from] coreplane_pmem::SyncError),
+    /// What is done in the background has panicked: nothing is written or sealed any more until the store is opened again.
+    #[error("nothing is written any more, until the store is opened again: {0}")]
+    Upkeep(String),
     /// Of the operating system.
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -355,6 +355,33 @@ fn a_full_pool_loses_nothing() {
     store.write("db", None, &[point("m,a=1", 1, &[("f", 1.0)])]).expect("there is room again");
 }
 
+/// A writer is told, and does not wait for room that nobody makes; what was acknowledged is there after an opening.
+#[test]
+fn a_panic_in_the_background_is_said_and_loses_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    store.create_database("db").expect("a database");
+    let points: Vec<_> =
+        (0..500).map(|at| point(&format!("m,a={}", at % 7), at, &[("f", 1.0)])).collect();
+    store.write("db", None, &points).expect("written");
+    assert_eq!((store.failure(), store.trouble()), (None, None));
+    store.panic_upkeep();
+    while store.failure().is_none() {
+        std::thread::yield_now();
+    }
+    let refused = store.write("db", None, &points[..1]);
+    let Err(Error::Upkeep(why)) = &refused else { panic!("{refused:?}") };
+    assert!(why.contains("panicked: as a test has asked for it"), "{why}");
+    assert_eq!(store.trouble().as_ref(), Some(why));
+    assert!(matches!(store.seal(), Err(Error::Upkeep(_))));
+    assert_eq!(all(&store, "m", "f").len(), 500, "readers go on");
+    drop(store);
+    let store = Store::open(&path, &options()).expect("opened");
+    assert_eq!((store.damage().count(), all(&store, "m", "f").len()), (0, 500));
+    store.write("db", None, &points[..1]).expect("written");
+}
+
 #[test]
 fn pools_without_the_first_one_are_not_made_anew() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -63,15 +63,19 @@ pub(crate) async fn v2_query() -> Response<Body> {
 }
 
 /// `GET /health`
-pub(crate) async fn health() -> Response<Body> {
+pub(crate) async fn health(State(host): State<Arc<Host>>) -> Response<Body> {
+    let (status, word, message) = match host.store.failure() {
+        None => (200, "pass", "ready for queries and writes"),
+        Some(why) => (503, "fail", why),
+    };
+    let mut body = b"{\"checks\":[],\"message\":".to_vec();
+    string(message, &mut body);
     let version = super::VERSION;
-    json_answer(
-        200,
-        format!(
-            "{{\"checks\":[],\"message\":\"ready for queries and writes\",\"name\":\"influxdb\",\"status\":\"pass\",\
-             \"version\":\"{version}\"}}"
-        ),
-    )
+    body.extend_from_slice(
+        format!(",\"name\":\"influxdb\",\"status\":\"{word}\",\"version\":\"{version}\"}}")
+            .as_bytes(),
+    );
+    json_answer(status, body)
 }
 
 /// `GET /ready`

@@ -18,8 +18,8 @@ use coreplane_pmem::{MediaChoice, Medium, mutant, spin};
 use coreplane_tio::Policy;
 use parking_lot::{Condvar, Mutex};
 pub use scrub::Scrub;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 pub use upkeep::Stats;
@@ -82,7 +82,11 @@ struct Bell {
     state: Mutex<Due>,
     /// Why it could not, the last time.
     trouble: Mutex<Option<String>>,
+    /// Why it has ended before its time, for good.
+    failure: OnceLock<String>,
     changed: Condvar,
+    /// In tests: the next round panics.
+    is_to_panic: AtomicBool,
 }
 
 /// What all threads of a store have.
@@ -109,10 +113,11 @@ impl Drop for Store {
         spin::lock(&self.shared.bell.state).is_over = true;
         self.shared.bell.changed.notify_all();
         if let Some(upkeep) = self.upkeep.take() {
-            // A panic there has been said already.
+            // It panics nowhere but where that is caught.
             drop(upkeep.join());
         }
-        if !mutant!("tsdb.close.open") {
+        // What has panicked left nobody knows what behind: it is as if the process had been killed then.
+        if self.failure().is_none() && !mutant!("tsdb.close.open") {
             if let Some(first) = self.shared.sets.first() {
                 self.shared.names.end(&first.pages);
             }

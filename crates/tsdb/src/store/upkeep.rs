@@ -2,9 +2,11 @@
 
 use super::{Shared, Store};
 use crate::catalogue::Change;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::set::Set;
 use coreplane_pmem::spin;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -119,6 +121,9 @@ impl Shared {
 
     /// Everything that is due; what is cold as well, if there was nothing else to do. What fails holds up nothing else.
     fn round(&self, is_idle: bool) -> Result<()> {
+        if self.bell.is_to_panic.load(Ordering::Relaxed) {
+            resume_unwind(Box::new("as a test has asked for it"));
+        }
         let cold = if is_idle { self.now().saturating_sub(COLD_NS) } else { i64::MIN };
         let expired = self.expire();
         self.tidy_all(self.options.head_bytes, cold).and(expired)
@@ -129,6 +134,25 @@ impl Shared {
         // All of them, whatever comes of one.
         let all: Vec<Result<()>> = each.collect();
         all.into_iter().collect()
+    }
+
+    /// Fails once the background has ended before its time.
+    ///
+    /// # Errors
+    /// [`Error::Upkeep`].
+    pub(super) fn check_upkeep(&self) -> Result<()> {
+        self.bell.failure.get().map_or(Ok(()), |why| Err(Error::Upkeep(why.clone())))
+    }
+
+    /// All that is done in the background. A panic ends it for good: what a set was at then is not known to be whole, so
+    /// nothing is sealed behind it, and those who write are told instead of waiting for room that nobody makes.
+    fn run(&self) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve())) else { return };
+        let why = format!("sealing points has panicked: {}", message_of(&*panic));
+        *spin::lock(&self.bell.trouble) = Some(why.clone());
+        // Nobody else sets it.
+        let _is_first = self.bell.failure.set(why).is_ok();
+        self.bell.changed.notify_all();
     }
 
     fn serve(&self) {
@@ -155,12 +179,18 @@ impl Shared {
     }
 }
 
+/// What a panic says.
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
 impl Store {
     /// Begins to seal, to merge and to drop in a thread of its own.
     pub(super) fn begin_upkeep(&mut self) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("tsdb-upkeep".to_owned());
-        self.upkeep = Some(thread.spawn(move || shared.serve())?);
+        self.upkeep = Some(thread.spawn(move || shared.run())?);
         Ok(())
     }
 
@@ -191,8 +221,9 @@ impl Store {
     /// Seals all points that heads have, and merges what is to be. Durable when it returns.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full), [`Error::Damage`](crate::Error::Damage), [`Error::Sync`](crate::Error::Sync).
+    /// [`Error::Full`], [`Error::Damage`], [`Error::Sync`], [`Error::Upkeep`].
     pub fn seal(&self) -> Result<()> {
+        self.shared.check_upkeep()?;
         self.shared.tidy_all(0, i64::MIN)
     }
 
@@ -211,9 +242,16 @@ impl Store {
     /// Drops the shards whose points are all older than their policies allow. Durable when it returns.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full), [`Error::Sync`](crate::Error::Sync).
+    /// [`Error::Full`], [`Error::Sync`].
     pub fn expire(&self) -> Result<()> {
         self.shared.expire()
+    }
+
+    /// For tests: the next thing that is done in the background panics.
+    #[doc(hidden)]
+    pub fn panic_upkeep(&self) {
+        self.shared.bell.is_to_panic.store(true, Ordering::Relaxed);
+        self.shared.ring();
     }
 
     /// For tests: what time it is, in nanoseconds since 1970; 0 is that of the system.
@@ -225,7 +263,7 @@ impl Store {
     /// Makes all pools larger. Durable when it returns.
     ///
     /// # Errors
-    /// [`Error::Input`](crate::Error::Input), [`Error::Pool`](crate::Error::Pool), after which some of them may be larger.
+    /// [`Error::Input`], [`Error::Pool`], after which some of them may be larger.
     pub fn grow(&self, size: u64) -> Result<()> {
         self.shared.sets.iter().try_for_each(|set| set.pages.grow(size))
     }
@@ -248,6 +286,12 @@ impl Store {
         stats.scrub_rounds = scrubbed.rounds.load(Ordering::Relaxed);
         stats.scrub_damaged = scrubbed.damaged.load(Ordering::Relaxed);
         stats
+    }
+
+    /// Why nothing is written any more until the store is opened again, if that is so: the background has panicked.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.shared.bell.failure.get().map(String::as_str)
     }
 
     /// Why points could not be sealed the last time, if they could not.

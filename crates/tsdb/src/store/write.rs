@@ -55,13 +55,15 @@ impl Store {
     /// returns, and every reader sees them; the last of a time wins, in the order given.
     ///
     /// # Errors
-    /// [`Error::NotFound`] before anything is written; [`Error::Full`] and [`Error::Sync`], after which some of them may be.
+    /// [`Error::NotFound`] and [`Error::Upkeep`] before anything is written; [`Error::Full`] and [`Error::Sync`], after which
+    /// some of them may be.
     pub fn write(
         &self,
         database: &str,
         policy: Option<&str>,
         points: &[Point<'_>],
     ) -> Result<Outcome> {
+        self.shared.check_upkeep()?;
         let mut rows = Rows::new(&self.shared, database, policy, points)?;
         let mut from = 0;
         while from < points.len() {
