@@ -147,12 +147,23 @@ impl Collected {
         Ok(self.share.grow_to(self.bytes.len().saturating_add(bytes))?)
     }
 
-    /// Decodes it, if its head says that it is encoded; this takes time. `body_max` is that of the options.
+    /// True if its points are written in the thread of its connection: it is short as it came and decoded, which it is then.
+    pub(crate) fn is_written_here(&mut self, host: &Host) -> bool {
+        host.writes_here(self.bytes.len()) && self.decode_short(host.options.inline_max)
+    }
+
+    /// True if it has no more than so many bytes, also decoded, which it is then. What is read to say so is not more than that.
+    fn decode_short(&mut self, max: usize) -> bool {
+        self.bytes.len() <= max && self.decode(max).is_ok()
+    }
+
+    /// Decodes it, if its head says that it is encoded; this takes time. `body_max` is that of the options. If it cannot be
+    /// decoded it is as it was.
     pub(crate) fn decode(&mut self, body_max: usize) -> Result<(), BodyError> {
-        if !std::mem::take(&mut self.is_gzip) {
+        if !self.is_gzip {
             return Ok(());
         }
-        let encoded = std::mem::take(&mut self.bytes);
+        let encoded = self.bytes.clone();
         let mut decoder = MultiGzDecoder::new(&encoded[..]);
         let mut piece = vec![0; 64 << 10];
         let mut decoded = Vec::new();
@@ -169,6 +180,7 @@ impl Collected {
             decoded.extend_from_slice(piece.get(..len).unwrap_or_default());
         }
         self.bytes = decoded.into();
+        self.is_gzip = false;
         Ok(())
     }
 }
@@ -240,6 +252,23 @@ mod tests {
         assert_eq!(decoded(body.clone(), 1 << 20, 1 << 20), Err(BodyError::NoRoom));
         // Two members are one text.
         assert_eq!(decoded([gzip(b"a "), gzip(b"b")].concat(), 9, 1 << 20).unwrap(), &b"a b"[..]);
+    }
+
+    #[test]
+    fn what_is_short_is_so_decoded() {
+        let body = |bytes: Vec<u8>, is_gzip| {
+            let share = Budget::new(4 << 20).share();
+            Collected { bytes: bytes.into(), is_gzip, share }
+        };
+        let mut large = body(gzip(&vec![b'x'; 1 << 20]), true);
+        assert!(large.bytes.len() < 4096 && !large.decode_short(4096));
+        large.decode(1 << 20).unwrap();
+        assert_eq!(large.bytes.len(), 1 << 20);
+        let mut small = body(gzip(&vec![b'x'; 4096]), true);
+        assert!(small.decode_short(4096) && small.bytes.len() == 4096);
+        assert!(body(vec![b'x'; 4096], false).decode_short(4096));
+        assert!(!body(vec![b'x'; 4097], false).decode_short(4096));
+        assert!(!body(b"no gzip".to_vec(), true).decode_short(4096));
     }
 
     #[test]

@@ -66,6 +66,12 @@ impl Host {
         format!("{low:08x}-{middle:04x}-1{high:03x}-8000-{node:012x}")
     }
 
+    /// True if so many bytes of points are written in the thread of their connection: they are few, and nobody who writes
+    /// waits for room.
+    pub(crate) fn writes_here(&self, bytes: usize) -> bool {
+        bytes <= self.options.inline_max && !self.store.is_crowded()
+    }
+
     /// Runs a call that writes.
     pub(crate) async fn run_write<T: Send + 'static>(
         &self,

@@ -3,6 +3,7 @@
 mod server;
 
 use coreplane_http::Options;
+use coreplane_tsdb::{FieldValue, Patience, Point, SeriesKey};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use server::{Outcome, SERIES_MAX, Served};
@@ -77,6 +78,51 @@ fn a_store_that_seals_no_more_is_not_healthy_and_refuses_writes() -> Outcome<()>
     assert!(body.contains("until the store is opened again: sealing"), "{body}");
     let figures = served.ask("GET", "/metrics", b"")?.body;
     assert!(figures.contains("coreplane_ts_in_trouble 1\n"));
+    Ok(())
+}
+
+/// Where writes wait for room, small ones do it in a thread that nobody else needs.
+#[test]
+fn a_small_write_that_waits_for_room_holds_up_nobody_else() -> Outcome<()> {
+    let options = Options { inline_max: 1 << 20, threads: 1, ..Options::default() };
+    let served = Served::start_with(options, 1 << 10)?;
+    let point = |at: usize| Point {
+        series: SeriesKey::of_text("m").expect("a key").into_owned(),
+        fields: [("value".into(), FieldValue::Float(1.0))].into_iter().collect(),
+        time: at as i64,
+    };
+    let points: Vec<_> = (0..1_000).map(point).collect();
+    let held = served.store.hold_upkeep();
+    while !served.store.is_crowded() {
+        served.store.write_within("opentsdb", None, &points, &mut Patience::none())?;
+    }
+    // More parts of a write than anybody has patience for.
+    let lines: String = (0..10_000).map(|at| format!("m value=1 {at}\n")).collect();
+    let put = br#"{"metric":"m","timestamp":1000,"value":10,"tags":{"host":"a"}}"#;
+    let gzip = [("Content-Encoding", "gzip")];
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(lines.as_bytes())?;
+    let packed = encoder.finish()?;
+    let mut clients = Vec::new();
+    for (path, headers, body) in [
+        ("/write?db=opentsdb", &[][..], lines.as_bytes()),
+        ("/write?db=opentsdb", &gzip, &packed),
+        ("/api/put", &[], &put[..]),
+    ] {
+        let mut client = served.connect()?;
+        client.send_request("POST", path, headers, body)?;
+        clients.push(client);
+    }
+    let mut telnet = served.connect()?;
+    telnet.send(b"put m 1010 5 host=b\nversion\n")?;
+    for _ in 0..20 {
+        assert_eq!(served.ask("GET", "/ping", b"")?.status, 204);
+    }
+    drop(held);
+    for mut client in clients {
+        assert_eq!(client.answer(false)?.status, 204);
+    }
+    assert!(telnet.line()?.starts_with("net.opentsdb"));
     Ok(())
 }
 

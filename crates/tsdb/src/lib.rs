@@ -85,6 +85,6 @@ pub use catalogue::{Field, FieldId, Policy, Series, SeriesId, SeriesTags, TagFil
 pub use error::{Error, Result};
 pub use point::{FieldValue, KEY_MAX, Point, SeriesKey};
 pub use read::{Points, Reader};
-pub use store::{Findings, Options, Outcome, Scrub, Stats, Store};
+pub use store::{Findings, Options, Outcome, Patience, Scrub, Stats, Store};
 pub use summary::{Buckets, Summary};
 pub use value::{Block, Column, FieldType, STRING_MAX, Value};

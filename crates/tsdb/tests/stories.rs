@@ -2,10 +2,11 @@
 
 use coreplane_pmem::MediaChoice;
 use coreplane_tsdb::{
-    Buckets, Column, Error, FieldValue, Options, Outcome, Point, Policy, STRING_MAX, SeriesKey,
-    Store, TagFilter, Value,
+    Buckets, Column, Error, FieldValue, Options, Outcome, Patience, Point, Policy, STRING_MAX,
+    SeriesKey, Store, TagFilter, Value,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 fn options() -> Options {
     Options {
@@ -353,6 +354,31 @@ fn a_full_pool_loses_nothing() {
     store.create_database("db").expect("made");
     store.merge().expect("there is room for what is left");
     store.write("db", None, &[point("m,a=1", 1, &[("f", 1.0)])]).expect("there is room again");
+}
+
+/// Who writes in parts waits as long as one who writes once; who has no patience does not.
+#[test]
+fn patience_is_that_of_all_parts_of_a_write_together() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, head_bytes: 1 << 10, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let points: Vec<_> = (0..200).map(|at| point("m", at, &[("f", 1.0)])).collect();
+    let held = store.hold_upkeep();
+    let mut none = Patience::none();
+    while !store.is_crowded() {
+        store.write_within("db", None, &points, &mut none).expect("written");
+    }
+    let mut patience = Patience::of(Duration::from_millis(20));
+    assert!(!patience.is_over());
+    for _ in 0..100 {
+        store.write_within("db", None, &points, &mut patience).expect("written");
+        assert!(patience.is_over() && store.is_crowded());
+    }
+    drop(held);
+    store.write("db", None, &points).expect("written");
+    store.seal().expect("sealed");
+    assert!(!store.is_crowded());
 }
 
 /// A writer is told, and does not wait for room that nobody makes; what was acknowledged is there after an opening.

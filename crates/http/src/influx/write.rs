@@ -16,7 +16,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Response;
 use coreplane_tsdb::line::{self, Precision};
-use coreplane_tsdb::{Error, Point};
+use coreplane_tsdb::{Error, Patience, Point};
 use std::sync::Arc;
 
 /// Points of a batch: many where it waits for a sync, otherwise as many as the caches hold.
@@ -88,11 +88,12 @@ pub(crate) fn write_points(
     policy: Option<&str>,
     points: &[Point<'_>],
     written: &mut Written,
+    patience: &mut Patience,
 ) -> Result<Vec<(usize, String)>, Refused> {
     if points.is_empty() {
         return Ok(Vec::new());
     }
-    let rejected = match host.store.write(database, policy, points) {
+    let rejected = match host.store.write_within(database, policy, points, patience) {
         Ok(outcome) => {
             written.written += outcome.written;
             add(&host.metrics.points_written, outcome.written);
@@ -113,7 +114,12 @@ pub(crate) fn write_points(
 }
 
 /// Writes the points of a text.
-fn write_text(host: &Host, target: &Target, text: &[u8]) -> Result<(), Refused> {
+fn write_text(
+    host: &Host,
+    target: &Target,
+    text: &[u8],
+    mut patience: Patience,
+) -> Result<(), Refused> {
     let Target { database, policy, precision } = target;
     let policy = policy.as_deref();
     let mut written = Written::default();
@@ -129,11 +135,11 @@ fn write_text(host: &Host, target: &Target, text: &[u8]) -> Result<(), Refused> 
             }
         }
         if batch.len() >= batch_max {
-            write_points(host, database, policy, &batch, &mut written)?;
+            write_points(host, database, policy, &batch, &mut written, &mut patience)?;
             batch.clear();
         }
     }
-    write_points(host, database, policy, &batch, &mut written)?;
+    write_points(host, database, policy, &batch, &mut written, &mut patience)?;
     add(&host.metrics.lines_refused, refused);
     // A store that had nothing to write has not said whether there is such a database.
     if written.written + written.dropped == 0 && refused > 0 {
@@ -150,12 +156,15 @@ pub(super) async fn write_body(
 ) -> Result<(), Refused> {
     let (parts, body) = request.into_parts();
     let mut body = body::collect(host, &parts.headers, body).await?;
-    let (is_small, shared) = (body.bytes.len() <= host.options.inline_max, Arc::clone(host));
-    let mut call = move || {
+    let (is_here, shared) = (body.is_written_here(host), Arc::clone(host));
+    let mut call = move |patience| {
         body.decode(shared.options.body_max)?;
-        write_text(&shared, &target, &body.bytes)
+        write_text(&shared, &target, &body.bytes, patience)
     };
-    if is_small { call() } else { host.run_write(call).await? }
+    match is_here {
+        true => call(Patience::none()),
+        false => host.run_write(move || call(Patience::default())).await?,
+    }
 }
 
 async fn answer(host: &Arc<Host>, request: Request) -> Result<(), Refused> {

@@ -12,7 +12,7 @@ use crate::parameters::Parameters;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Response;
-use coreplane_tsdb::Point;
+use coreplane_tsdb::{Patience, Point};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer as _, Error as _, MapAccess, SeqAccess, Visitor};
@@ -101,6 +101,7 @@ impl Outcome {
 /// Points on their way into the store.
 struct Batch<'h> {
     host: &'h Host,
+    patience: Patience,
     outcome: Outcome,
     points: Vec<Point<'static>>,
 }
@@ -115,9 +116,10 @@ impl Batch<'_> {
     }
 
     fn write(&mut self) -> Result<(), Refused> {
-        let Self { host, outcome, points } = self;
+        let Self { host, patience, outcome, points } = self;
         let database = &host.options.opentsdb_database;
-        let rejected = write_points(host, database, None, points, &mut outcome.written)?;
+        let written = &mut outcome.written;
+        let rejected = write_points(host, database, None, points, written, patience)?;
         for (at, why) in rejected {
             if let Some(point) = points.get(at) {
                 outcome.fail(&told(point), &why);
@@ -144,9 +146,9 @@ fn told<'p>(point: &'p Point<'_>) -> Datapoint<'p> {
     }
 }
 
-fn write_text(host: &Host, text: &[u8]) -> Result<Outcome, Refused> {
+fn write_text(host: &Host, text: &[u8], patience: Patience) -> Result<Outcome, Refused> {
     each(text, &mut |_| Ok(()))?;
-    let mut batch = Batch { host, outcome: Outcome::default(), points: Vec::new() };
+    let mut batch = Batch { host, patience, outcome: Outcome::default(), points: Vec::new() };
     each(text, &mut |datapoint| batch.push(&datapoint))?;
     batch.write()?;
     Ok(batch.outcome)
@@ -157,12 +159,15 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Re
     let parameters = Parameters::of(parts.uri.query());
     let (has_details, has_summary) = (parameters.has("details"), parameters.has("summary"));
     let mut body = body::collect(host, &parts.headers, body).await?;
-    let (is_small, shared) = (body.bytes.len() <= host.options.inline_max, Arc::clone(host));
-    let mut call = move || {
+    let (is_here, shared) = (body.is_written_here(host), Arc::clone(host));
+    let mut call = move |patience| {
         body.decode(shared.options.body_max)?;
-        write_text(&shared, &body.bytes)
+        write_text(&shared, &body.bytes, patience)
     };
-    let outcome = if is_small { call() } else { host.run_write(call).await? }?;
+    let outcome = match is_here {
+        true => call(Patience::none()),
+        false => host.run_write(move || call(Patience::default())).await?,
+    }?;
     let (written, failed) = (outcome.written.written, outcome.failed);
     let status = if failed > 0 { 400 } else { 200 };
     if has_details {

@@ -9,7 +9,7 @@ use crate::figures;
 use crate::host::{Host, stopped};
 use crate::influx::{Refused, Written, write_points};
 use crate::metrics::add;
-use coreplane_tsdb::Point;
+use coreplane_tsdb::{Patience, Point};
 use std::fmt::Write;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -70,11 +70,11 @@ impl Turn {
     }
 
     /// Writes the points.
-    fn write(mut self, host: &Host) -> Self {
+    fn write(mut self, host: &Host, mut patience: Patience) -> Self {
         let points = std::mem::take(&mut self.points);
         let mut written = Written::default();
         let database = &host.options.opentsdb_database;
-        let told = match write_points(host, database, None, &points, &mut written) {
+        let told = match write_points(host, database, None, &points, &mut written, &mut patience) {
             Ok(rejected) => rejected
                 .iter()
                 .try_for_each(|(_, why)| self.error(&format!("put: illegal argument: {why}"))),
@@ -136,10 +136,11 @@ pub(crate) async fn telnet(
         if is_too_long {
             let _told = turn.error("error: the line is too long").is_ok();
         }
-        let (is_small, shared) = (whole <= host.options.inline_max, Arc::clone(host));
-        let turn = match is_small || turn.points.is_empty() {
-            true => turn.write(host),
-            false => match host.run_write(move || turn.write(&shared)).await {
+        let is_here = turn.points.is_empty() || host.writes_here(whole);
+        let shared = Arc::clone(host);
+        let turn = match is_here {
+            true => turn.write(host, Patience::none()),
+            false => match host.run_write(move || turn.write(&shared, Patience::default())).await {
                 Ok(turn) => turn,
                 Err(_) => return,
             },

@@ -33,7 +33,7 @@ use crate::rows::{Batch, ShardId};
 use crate::segment::Segment;
 use coreplane_pmem::{mutant, spin};
 use last::Lasts;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -102,6 +102,11 @@ impl Set {
         let mut view = View::clone(&place);
         change(&mut view);
         *place = Arc::new(view);
+    }
+
+    /// Nothing is sealed or merged until it is dropped.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+        spin::lock(&self.upkeep)
     }
 
     /// Bytes of records that the active head has.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-pub use upkeep::Stats;
+pub use upkeep::{Patience, Stats};
 pub use verify::Findings;
 pub use write::Outcome;
 

@@ -15,10 +15,40 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_secs(10);
 /// Heads that hold so many times what is sealed at once let writers wait.
 const CROWD: u64 = 4;
-/// How long a writer waits for room.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// A shard whose time is over by so much, in nanoseconds, becomes one segment.
 const COLD_NS: i64 = 3_600_000_000_000;
+
+/// How long who writes still waits for room, if heads have far more than is sealed at once.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    left: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::of(Duration::from_secs(10))
+    }
+}
+
+impl Patience {
+    /// Of one who waits so long at most.
+    #[must_use]
+    pub fn of(left: Duration) -> Self {
+        Self { left }
+    }
+
+    /// Of one who does not wait.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::of(Duration::ZERO)
+    }
+
+    /// True if there is none left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.left.is_zero()
+    }
+}
 
 /// What a store has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -194,8 +224,20 @@ impl Store {
         Ok(())
     }
 
+    /// True if a set has far too many points that are not sealed, so that who writes would wait for room.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        let shared = &self.shared;
+        let is_crowded =
+            |set: &Set| set.head_bytes() >= shared.head_bytes_max(set).saturating_mul(CROWD);
+        // If there is no room for what is to be sealed nobody waits: the next write is told.
+        self.upkeep.is_some()
+            && shared.sets.iter().any(is_crowded)
+            && spin::lock(&shared.bell.trouble).is_none()
+    }
+
     /// Has points sealed where a set has enough of them; waits where it has far too many.
-    pub(super) fn make_room(&self) -> Result<()> {
+    pub(super) fn make_room(&self, patience: &mut Patience) -> Result<()> {
         let is_due = |set: &Set| set.head_bytes() >= self.shared.head_bytes_max(set);
         if !self.shared.sets.iter().any(is_due) {
             return Ok(());
@@ -204,16 +246,13 @@ impl Store {
             return self.shared.round(false);
         }
         self.shared.ring();
-        let since = Instant::now();
-        let is_crowded =
-            |set: &Set| set.head_bytes() >= self.shared.head_bytes_max(set).saturating_mul(CROWD);
-        while self.shared.sets.iter().any(is_crowded) && since.elapsed() < PATIENCE {
-            if spin::lock(&self.shared.bell.trouble).is_some() {
-                // There is no room for what is to be sealed: the next write is told.
-                return Ok(());
-            }
+        while !patience.is_over() && self.is_crowded() {
+            let since = Instant::now();
             let mut state = self.shared.bell.state.lock();
-            self.shared.bell.changed.wait_for(&mut state, Duration::from_millis(10));
+            let turn = Duration::from_millis(10).min(patience.left);
+            self.shared.bell.changed.wait_for(&mut state, turn);
+            drop(state);
+            patience.left = patience.left.saturating_sub(since.elapsed());
         }
         Ok(())
     }
@@ -252,6 +291,13 @@ impl Store {
     pub fn panic_upkeep(&self) {
         self.shared.bell.is_to_panic.store(true, Ordering::Relaxed);
         self.shared.ring();
+    }
+
+    /// For tests: nothing is sealed or merged until it is dropped.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn hold_upkeep(&self) -> impl Sized {
+        self.shared.sets.iter().map(Set::hold).collect::<Vec<_>>()
     }
 
     /// For tests: what time it is, in nanoseconds since 1970; 0 is that of the system.

@@ -4,6 +4,7 @@
 //!   points ─▶ names: all known? ─no─▶ made, with one fence ─▶ rows of each queue set ─▶ logs ─ fence ─▶ heads
 //! ```
 
+use super::upkeep::Patience;
 use super::{Shared, Store, place_of};
 use crate::catalogue::{Catalogue, Measurement, PolicyId, Series, Shard, type_conflict};
 use crate::error::{Error, Result};
@@ -63,6 +64,21 @@ impl Store {
         policy: Option<&str>,
         points: &[Point<'_>],
     ) -> Result<Outcome> {
+        self.write_within(database, policy, points, &mut Patience::default())
+    }
+
+    /// The same, of one who waits for room no longer than he still has patience: of several writes that are one to whoever
+    /// asked for them.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub fn write_within(
+        &self,
+        database: &str,
+        policy: Option<&str>,
+        points: &[Point<'_>],
+        patience: &mut Patience,
+    ) -> Result<Outcome> {
         self.shared.check_upkeep()?;
         let mut rows = Rows::new(&self.shared, database, policy, points)?;
         let mut from = 0;
@@ -75,7 +91,7 @@ impl Store {
             }
         }
         rows.commit()?;
-        self.make_room()?;
+        self.make_room(patience)?;
         Ok(rows.outcome)
     }
 }
