@@ -2,11 +2,10 @@
 
 use coreplane_pmem::MediaChoice;
 use coreplane_tsdb::{
-    Buckets, Column, Error, FieldValue, Options, Outcome, Patience, Point, Policy, STRING_MAX,
-    SeriesKey, Store, TagFilter, Value,
+    Buckets, Column, Error, FieldValue, Options, Outcome, Point, Policy, STRING_MAX, SeriesKey,
+    Store, TagFilter, Value,
 };
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 fn options() -> Options {
     Options {
@@ -354,58 +353,6 @@ fn a_full_pool_loses_nothing() {
     store.create_database("db").expect("made");
     store.merge().expect("there is room for what is left");
     store.write("db", None, &[point("m,a=1", 1, &[("f", 1.0)])]).expect("there is room again");
-}
-
-/// Who writes in parts waits as long as one who writes once; who has no patience does not.
-#[test]
-fn patience_is_that_of_all_parts_of_a_write_together() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let options = Options { sets: 1, head_bytes: 1 << 10, ..options() };
-    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
-    store.create_database("db").expect("a database");
-    let points: Vec<_> = (0..200).map(|at| point("m", at, &[("f", 1.0)])).collect();
-    let held = store.hold_upkeep();
-    let mut none = Patience::none();
-    while !store.is_crowded() {
-        store.write_within("db", None, &points, &mut none).expect("written");
-    }
-    let mut patience = Patience::of(Duration::from_millis(20));
-    assert!(!patience.is_over());
-    for _ in 0..100 {
-        store.write_within("db", None, &points, &mut patience).expect("written");
-        assert!(patience.is_over() && store.is_crowded());
-    }
-    drop(held);
-    store.write("db", None, &points).expect("written");
-    store.seal().expect("sealed");
-    assert!(!store.is_crowded());
-}
-
-/// A writer is told, and does not wait for room that nobody makes; what was acknowledged is there after an opening.
-#[test]
-fn a_panic_in_the_background_is_said_and_loses_nothing() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("ts");
-    let store = Store::open(&path, &options()).expect("a store");
-    store.create_database("db").expect("a database");
-    let points: Vec<_> =
-        (0..500).map(|at| point(&format!("m,a={}", at % 7), at, &[("f", 1.0)])).collect();
-    store.write("db", None, &points).expect("written");
-    assert_eq!((store.failure(), store.trouble()), (None, None));
-    store.panic_upkeep();
-    while store.failure().is_none() {
-        std::thread::yield_now();
-    }
-    let refused = store.write("db", None, &points[..1]);
-    let Err(Error::Upkeep(why)) = &refused else { panic!("{refused:?}") };
-    assert!(why.contains("panicked: as a test has asked for it"), "{why}");
-    assert_eq!(store.trouble().as_ref(), Some(why));
-    assert!(matches!(store.seal(), Err(Error::Upkeep(_))));
-    assert_eq!(all(&store, "m", "f").len(), 500, "readers go on");
-    drop(store);
-    let store = Store::open(&path, &options()).expect("opened");
-    assert_eq!((store.damage().count(), all(&store, "m", "f").len()), (0, 500));
-    store.write("db", None, &points[..1]).expect("written");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::value::{Block, Column, FieldType, Value};
 /// One field of one series, going along.
 pub(super) struct FieldCursor<'a, 's> {
     context: Context<'a, 's>,
-    blocks: crate::read::Points<'a, 's>,
+    blocks: crate::read::Points<'a>,
     block: Block,
     taken: usize,
     held: usize,

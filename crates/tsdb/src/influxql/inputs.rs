@@ -6,7 +6,6 @@ use super::plan::Plan;
 use crate::catalogue::{Field, TagFilter};
 use crate::read::{Reader, Scope};
 use crate::store::Store;
-use coreplane_pmem::SpaceGuard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -57,11 +56,6 @@ impl<'s> Inputs<'s> {
     /// What all threads can read of the readers, by the readers' numbers.
     pub(super) fn scopes(&self) -> Vec<&Scope<'s>> {
         self.readers.iter().map(|(_, _, reader)| reader.scope()).collect()
-    }
-
-    /// What the query's own thread has pinned of them.
-    pub(super) fn pins(&self) -> Vec<&[SpaceGuard<'s>]> {
-        self.readers.iter().map(|(_, _, reader)| reader.pins()).collect()
     }
 
     /// The reader of a policy of a database; none is the one of the request.

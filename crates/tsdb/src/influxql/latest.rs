@@ -42,7 +42,7 @@ pub(super) fn latest(
     }
     context.budget.tick()?;
     let range = plan.range.start..=plan.range.end;
-    let lasts = reader.scope().lasts(reader.pins(), series, &fields, &range);
+    let lasts = reader.scope().lasts(series, &fields, &range);
     let lasts = lasts.map_err(|it| it.to_string())?;
     let time = lasts.iter().flatten().map(|it| it.0).max();
     let mut lasts = lasts.into_iter();

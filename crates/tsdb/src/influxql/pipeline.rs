@@ -275,13 +275,13 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
         let Some(reader) = self.context.inputs.reader(direct.of.reader) else {
             return Ok(Vec::new());
         };
-        let (scope, pins, limits) = (reader.scope(), reader.pins(), self.context.budget.limits());
+        let (scope, limits) = (reader.scope(), self.context.budget.limits());
         let (interval, is_last) = (self.plan.interval, self.plan.is_last());
         if !is_last {
             // A series may have many points, though less than are read between two looks.
             self.context.budget.check()?;
         }
-        let reading = Reading { scope, pins, range, interval, is_last, limits };
+        let reading = Reading { scope, range, interval, is_last, limits };
         direct.tallies(reading, number, &|buckets| self.most(buckets))
     }
 

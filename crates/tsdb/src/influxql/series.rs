@@ -1,7 +1,6 @@
 //! The tallies of the fields of one series, from what its chunks come to.
 //!
-//! All fields of a call are read at once: their chunks mostly have the same times. Whichever thread reads, it reads by what it
-//! has pinned itself.
+//! All fields of a call are read at once: their chunks mostly have the same times.
 
 use super::Limits;
 use super::ast::Cast;
@@ -15,7 +14,6 @@ use super::tally::{Tally, Winner};
 use super::time::TIME_MIN;
 use crate::catalogue::{FieldId, Series};
 use crate::read::{Scope, Summaries};
-use coreplane_pmem::SpaceGuard;
 use smallvec::SmallVec;
 
 /// The tallies of a field: each bucket that has any, ascending.
@@ -44,13 +42,11 @@ pub(super) fn fields_of(plan: &Plan, range: Range) -> Vec<(&str, Cast)> {
     found
 }
 
-/// Where a thread reads, and which times.
+/// What is read, and which times.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'r, 's> {
     /// The scope.
     pub(super) scope: &'r Scope<'s>,
-    /// What the thread has pinned of it.
-    pub(super) pins: &'r [SpaceGuard<'s>],
     /// The times; the start is not behind the end.
     pub(super) range: Range,
     /// The buckets.
@@ -92,14 +88,14 @@ impl Direct<'_> {
         member: u32,
         most: &dyn Fn(usize) -> Fallible<()>,
     ) -> Fallible<Vec<Tallies>> {
-        let Reading { scope, pins, mut range, interval, is_last, limits } = reading;
+        let Reading { scope, mut range, interval, is_last, limits } = reading;
         if is_last {
             return self.lasts(reading, member);
         }
         let there: Vec<FieldId> = self.fields.iter().copied().flatten().collect();
         let read = |range: Range, buckets| {
             let range = range.start..=range.end;
-            let found = scope.summaries((pins, Some(limits)), self.series, &there, &range, buckets);
+            let found = scope.summaries(Some(limits), self.series, &there, &range, buckets);
             found.map_err(|it| it.to_string())
         };
         if let Some(interval) = interval {
@@ -133,9 +129,9 @@ impl Direct<'_> {
 
     /// The same, of the last points alone.
     fn lasts(&self, reading: Reading<'_, '_>, member: u32) -> Fallible<Vec<Tallies>> {
-        let Reading { scope, pins, range, .. } = reading;
+        let Reading { scope, range, .. } = reading;
         let there: SmallVec<[FieldId; 16]> = self.fields.iter().copied().flatten().collect();
-        let found = scope.lasts(pins, self.series, &there, &(range.start..=range.end));
+        let found = scope.lasts(self.series, &there, &(range.start..=range.end));
         let mut found = found.map_err(|it| it.to_string())?.into_iter();
         let tallies = |field: &Option<FieldId>| {
             let last = field.and_then(|_| found.next()).flatten();

@@ -26,8 +26,7 @@ use super::interval::Interval;
 use super::plan::{Plan, Range};
 use super::series::{Fields, HELD, Reading, Tallies, direct, fields_of};
 use super::stream::Context;
-use crate::read::{Pins, Scope};
-use coreplane_pmem::SpaceGuard;
+use crate::read::Scope;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -103,14 +102,14 @@ struct Batch<'b, 's> {
     is_over: AtomicBool,
 }
 
-impl<'s> Batch<'_, 's> {
+impl Batch<'_, '_> {
     /// Reads members that nobody has yet, until there is none or the batch is over.
-    fn read(&self, pins: &[&[SpaceGuard<'s>]]) -> Vec<(usize, Made)> {
+    fn read(&self) -> Vec<(usize, Made)> {
         let mut done = Vec::new();
         while !self.is_over.load(Ordering::Relaxed) {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
             let Some((member, number)) = self.of.all.get(at) else { break };
-            match self.made(member, *number, pins) {
+            match self.made(member, *number) {
                 Some(made) => done.push((at, made)),
                 None => self.is_over.store(true, Ordering::Relaxed),
             }
@@ -119,11 +118,11 @@ impl<'s> Batch<'_, 's> {
     }
 
     /// The tallies of a member; none if the query's own thread has to read it.
-    fn made(&self, member: &Member<'_>, number: u32, pins: &[&[SpaceGuard<'s>]]) -> Option<Made> {
+    fn made(&self, member: &Member<'_>, number: u32) -> Option<Made> {
         let of = &self.of;
         end_of(of.limits).ok()?;
         let direct = direct(member, of.fields)?;
-        let (scope, pins) = (of.scopes.get(direct.of.reader)?, pins.get(direct.of.reader)?);
+        let scope = of.scopes.get(direct.of.reader)?;
         let buckets = Cell::new(0);
         let most = |count: usize| {
             buckets.set(count.max(buckets.get()));
@@ -131,7 +130,7 @@ impl<'s> Batch<'_, 's> {
             if bytes > self.bytes_max { Err(String::new()) } else { Ok(()) }
         };
         let Members { limits, range, interval, is_last, .. } = *of;
-        let reading = Reading { scope, pins, range, interval, is_last, limits };
+        let reading = Reading { scope, range, interval, is_last, limits };
         let tallies = direct.tallies(reading, number, &most).ok()?;
         let made = Made { tallies, buckets: buckets.get() };
         let bytes = made.bytes();
@@ -139,12 +138,9 @@ impl<'s> Batch<'_, 's> {
         (before.saturating_add(bytes) <= self.bytes_max).then_some(made)
     }
 
-    /// Reads by so many threads, of which this one is one, and which has these pins.
-    fn run(&self, threads: usize, own: &[&[SpaceGuard<'s>]]) -> Fallible<Vec<(usize, Made)>> {
-        let work = || {
-            let pins: Vec<Pins<'s>> = self.of.scopes.iter().map(|it| it.pin()).collect();
-            self.read(&pins.iter().map(Vec::as_slice).collect::<Vec<_>>())
-        };
+    /// Reads by so many threads, of which this one is one.
+    fn run(&self, threads: usize) -> Fallible<Vec<(usize, Made)>> {
+        let work = || self.read();
         thread::scope(|scope| {
             let spawned = |_| {
                 let builder = thread::Builder::new().name("ts-query".to_owned());
@@ -152,7 +148,7 @@ impl<'s> Batch<'_, 's> {
                 builder.spawn_scoped(scope, work).ok()
             };
             let others: Vec<_> = (1..threads).filter_map(spawned).collect();
-            let mut all = self.read(own);
+            let mut all = self.read();
             let ends: Vec<_> = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
             for end in ends {
                 all.extend(end.map_err(|_| "a thread of the query panicked".to_owned())?);
@@ -267,8 +263,7 @@ impl<'a, 's: 'a> ReadAhead<'a, 's> {
             next: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
         };
-        let own = context.inputs.pins();
-        let found = batch.run(self.threads, &own)?;
+        let found = batch.run(self.threads)?;
         budget.check()?;
         // Up to the first one that is missing.
         let in_order = found.into_iter().enumerate().take_while(|(count, (at, _))| count == at);

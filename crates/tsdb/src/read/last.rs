@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::segment::Nears;
 use crate::set::{LastKey, LastPoint, Set, View, later};
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::{SpaceGuard, spin};
+use coreplane_pmem::spin;
 use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 
@@ -23,16 +23,13 @@ impl Scope<'_> {
     /// [`Error::Damage`](crate::Error::Damage).
     pub(crate) fn lasts(
         &self,
-        pins: &[SpaceGuard<'_>],
         series: &Series,
         fields: &[FieldId],
         range: &RangeInclusive<i64>,
     ) -> Result<Vec<Option<LastPoint>>> {
         let mut found = vec![None; fields.len()];
-        let at = series.set as usize;
-        let (Some((set, view)), Some(guard)) = (self.sets.get(at), pins.get(at)) else {
-            return Ok(found);
-        };
+        let Some((set, view)) = self.sets.get(series.set as usize) else { return Ok(found) };
+        let guard = set.pages.space().pin();
         let mut places: SmallVec<[usize; 16]> = (0..fields.len()).collect();
         for shard in self.shards_of(range).rev() {
             let mut nears = Nears::default();
@@ -42,7 +39,7 @@ impl Scope<'_> {
                     continue;
                 };
                 let key = (shard, series.id, *field);
-                match last((set, view, guard), key, *range.end(), &mut nears)? {
+                match last((set, view, &guard), key, *range.end(), &mut nears)? {
                     // Earlier shards have nothing later.
                     Some(point) => *found = Some(point).filter(|it| it.0 >= *range.start()),
                     None => left.push(place),

@@ -13,8 +13,7 @@ use crate::segment::Nears;
 use crate::set::{Set, View};
 use crate::summary::{Buckets, Summary};
 use crate::value::{Block, Value};
-use coreplane_pmem::SpaceGuard;
-pub(crate) use scope::{Pins, Scope, Summaries, Window};
+pub(crate) use scope::{Scope, Summaries, Window};
 use source::{Stretch, Stretches};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -23,16 +22,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Reader<'s> {
     scope: Scope<'s>,
-    /// Pinned before the views were taken: their pages stay.
-    pins: Pins<'s>,
 }
 
 /// A queue set as a thread of a query reads it.
 #[derive(Debug, Clone, Copy)]
-struct Part<'r, 's> {
+struct Part<'r> {
     set: &'r Set,
     view: &'r View,
-    guard: &'r SpaceGuard<'s>,
 }
 
 impl<'s> Reader<'s> {
@@ -41,19 +37,13 @@ impl<'s> Reader<'s> {
         (names, database): (&'s Names, u32),
         shards: Vec<Window>,
     ) -> Self {
-        let pins = sets.iter().map(|set| set.pages.space().pin()).collect();
         let sets = sets.iter().map(|set| (set, set.view())).collect();
-        Self { scope: Scope { names, database, sets, shards }, pins }
+        Self { scope: Scope { names, database, sets, shards } }
     }
 
     /// What other threads can read as well, while this reader lives.
     pub(crate) fn scope(&self) -> &Scope<'s> {
         &self.scope
-    }
-
-    /// What the reader's own thread has pinned.
-    pub(crate) fn pins(&self) -> &[SpaceGuard<'s>] {
-        &self.pins
     }
 
     /// The names of measurements, ascending.
@@ -104,20 +94,20 @@ impl<'s> Reader<'s> {
         self.scope.names.read().series_count_of(self.scope.database)
     }
 
-    fn part(&self, series: &Series) -> Option<Part<'_, 's>> {
+    fn part(&self, series: &Series) -> Option<Part<'_>> {
         let (set, view) = self.scope.sets.get(series.set as usize)?;
-        Some(Part { set, view, guard: self.pins.get(series.set as usize)? })
+        Some(Part { set, view })
     }
 
     /// The points of a field of a series whose times are in the range (nanoseconds), in blocks: blocks ascend, or descend if
     /// `is_descending`; the times within a block always ascend.
-    pub fn points<'r>(
-        &'r self,
+    pub fn points(
+        &self,
         series: &Series,
         field: &Field,
         range: RangeInclusive<i64>,
         is_descending: bool,
-    ) -> Points<'r, 's> {
+    ) -> Points<'_> {
         let mut shards: Vec<ShardId> = self.scope.shards_of(&range).collect();
         if !is_descending {
             shards.reverse();
@@ -149,7 +139,7 @@ impl<'s> Reader<'s> {
         range: RangeInclusive<i64>,
         buckets: Option<Buckets>,
     ) -> Result<Vec<(i64, Summary)>> {
-        let all = self.scope.summaries((&self.pins, None), series, &[field.id], &range, buckets)?;
+        let all = self.scope.summaries(None, series, &[field.id], &range, buckets)?;
         Ok(all.into_iter().next().unwrap_or_default())
     }
 
@@ -164,15 +154,15 @@ impl<'s> Reader<'s> {
         field: &Field,
         range: RangeInclusive<i64>,
     ) -> Result<Option<(i64, Value)>> {
-        let all = self.scope.lasts(&self.pins, series, &[field.id], &range)?;
+        let all = self.scope.lasts(series, &[field.id], &range)?;
         Ok(all.into_iter().next().flatten())
     }
 }
 
 /// The points of a field of a series, block by block.
 #[derive(Debug)]
-pub struct Points<'r, 's> {
-    part: Option<Part<'r, 's>>,
+pub struct Points<'r> {
+    part: Option<Part<'r>>,
     /// The next one is the last.
     shards: Vec<ShardId>,
     series: u32,
@@ -184,7 +174,7 @@ pub struct Points<'r, 's> {
     pace: Pace<'r>,
 }
 
-impl<'r> Points<'r, '_> {
+impl<'r> Points<'r> {
     /// The same, which end when they have to.
     pub(crate) fn ended_by(mut self, ends: &'r dyn Ends) -> Self {
         self.pace = Pace::new(Some(ends));
@@ -192,7 +182,7 @@ impl<'r> Points<'r, '_> {
     }
 
     fn next_stretch(&mut self) -> Result<Option<Stretch>> {
-        let Some(Part { set, view, guard }) = self.part else { return Ok(None) };
+        let Some(Part { set, view }) = self.part else { return Ok(None) };
         loop {
             if let Some(stretch) = self.stretches.all.pop() {
                 return Ok(Some(stretch));
@@ -200,7 +190,8 @@ impl<'r> Points<'r, '_> {
             let Some(shard) = self.shards.pop() else { return Ok(None) };
             let key = (shard, self.series, self.field);
             let along = (&mut Nears::default(), &mut self.pace);
-            self.stretches = Stretches::of((view, &set.pages, guard), key, &self.range, along)?;
+            let guard = set.pages.space().pin();
+            self.stretches = Stretches::of((view, &set.pages, &guard), key, &self.range, along)?;
             if !self.is_descending {
                 self.stretches.all.reverse();
             }
@@ -208,9 +199,10 @@ impl<'r> Points<'r, '_> {
     }
 
     fn next_block(&mut self) -> Result<Option<Block>> {
-        let Some(Part { set, guard, .. }) = self.part else { return Ok(None) };
+        let Some(Part { set, .. }) = self.part else { return Ok(None) };
         while let Some(stretch) = self.next_stretch()? {
-            let place = (&*set.pages, &**guard);
+            let guard = set.pages.space().pin();
+            let place = (&*set.pages, &*guard);
             let block = self.stretches.read(place, stretch, &self.range, &mut self.pace)?;
             if block.is_some() {
                 return Ok(block);
@@ -220,7 +212,7 @@ impl<'r> Points<'r, '_> {
     }
 }
 
-impl Iterator for Points<'_, '_> {
+impl Iterator for Points<'_> {
     type Item = Result<Block>;
 
     fn next(&mut self) -> Option<Result<Block>> {

@@ -1,7 +1,8 @@
 //! What all threads of a query read: one view of each queue set, whoever reads it.
 //!
-//! A [`Scope`] can be shared, and the pins that keep its pages cannot: each thread has its own ([`Scope::pin`]). The pages stay
-//! because the [`Reader`](super::Reader) that has the scope was pinned before the views were taken, and outlives the threads.
+//! A view has its segments, and the last one who lets go of a segment gives its pages back: so the pages stay as long as the
+//! scope does. A guard keeps all pages that anybody gives back meanwhile, those of logs as well, from those who write. So it
+//! is held for some chunks, and never as long as a query may take.
 
 use super::source::Stretches;
 use crate::catalogue::{FieldId, Series};
@@ -13,15 +14,14 @@ use crate::rows::ShardId;
 use crate::segment::Nears;
 use crate::set::{Set, View};
 use crate::summary::{Buckets, Summary, Sums};
-use coreplane_pmem::SpaceGuard;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// A shard, and the time that it has: from, and before.
 pub(crate) type Window = (ShardId, i64, i64);
 
-/// What a thread has pinned: each queue set.
-pub(crate) type Pins<'s> = Vec<SpaceGuard<'s>>;
+/// Stretches that are read under one guard.
+const GUARDED: usize = 64;
 
 /// What the points of a field come to, for each bucket that has any, ascending.
 pub(crate) type Summaries = Vec<(i64, Summary)>;
@@ -36,12 +36,7 @@ pub(crate) struct Scope<'s> {
     pub(super) shards: Vec<Window>,
 }
 
-impl<'s> Scope<'s> {
-    /// Pins all queue sets for this thread.
-    pub(crate) fn pin(&self) -> Pins<'s> {
-        self.sets.iter().map(|(set, _)| set.pages.space().pin()).collect()
-    }
-
+impl Scope<'_> {
     /// The shards that have time of the range.
     pub(super) fn shards_of(
         &self,
@@ -59,7 +54,7 @@ impl<'s> Scope<'s> {
     /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
     pub(crate) fn summaries(
         &self,
-        (pins, ends): (&[SpaceGuard<'_>], Option<&dyn Ends>),
+        ends: Option<&dyn Ends>,
         series: &Series,
         fields: &[FieldId],
         range: &RangeInclusive<i64>,
@@ -67,28 +62,33 @@ impl<'s> Scope<'s> {
     ) -> Result<Vec<Summaries>> {
         let mut sums: Vec<Sums> =
             fields.iter().map(|_| Sums::new(buckets, *range.start())).collect();
-        let at = series.set as usize;
-        if let (Some((set, view)), Some(guard)) = (self.sets.get(at), pins.get(at)) {
+        if let Some((set, view)) = self.sets.get(series.set as usize) {
             let mut pace = Pace::new(ends);
             let mut stretches: Vec<Stretches<'_>> = Vec::with_capacity(fields.len());
             for shard in self.shards_of(range) {
                 stretches.clear();
+                let guard = set.pages.space().pin();
                 let mut nears = Nears::default();
                 for field in fields {
                     let key = (shard, series.id, *field);
                     stretches.push(Stretches::of(
-                        (view, &set.pages, guard),
+                        (view, &set.pages, &guard),
                         key,
                         range,
                         (&mut nears, &mut pace),
                     )?);
                 }
+                drop(guard);
                 let longest = stretches.iter().map(|it| it.all.len()).max().unwrap_or(0);
-                let mut times = Times::default();
-                // Side by side, since the chunks of a time mostly have the same times.
-                for at in 0..longest {
-                    for (of, sums) in stretches.iter_mut().zip(&mut sums) {
-                        of.sum_up((&set.pages, guard), at, range, (&mut times, sums, &mut pace))?;
+                for from in (0..longest).step_by(GUARDED) {
+                    let guard = set.pages.space().pin();
+                    let mut times = Times::default();
+                    // Side by side, since the chunks of a time mostly have the same times.
+                    for at in from..longest.min(from + GUARDED) {
+                        for (of, sums) in stretches.iter_mut().zip(&mut sums) {
+                            let along = (&mut times, sums, &mut pace);
+                            of.sum_up((&set.pages, &guard), at, range, along)?;
+                        }
                     }
                 }
             }

@@ -174,9 +174,10 @@ impl Set {
         old: &[Arc<Segment>],
         is_live: IsLive<'_>,
     ) -> Result<()> {
-        let guard = self.pages.space().pin();
         let mut all: BTreeMap<(SeriesId, FieldId), Chunks> = BTreeMap::new();
+        // A guard keeps the pages of the log, too: it is held for a part of the merge each.
         for (number, segment) in old.iter().enumerate() {
+            let guard = self.pages.space().pin();
             for at in 0..segment.info.entries {
                 let entry = segment.entry(&self.pages, &guard, at)?;
                 if is_live(shard, entry.series) {
@@ -199,11 +200,11 @@ impl Set {
         chunks: &[(usize, Entry)],
         old: &[Arc<Segment>],
     ) -> Result<()> {
-        let guard = self.pages.space().pin();
         let segment = |number: usize| old.get(number);
         let mut rest = chunks;
         let mut waiting: Option<Block> = None;
         while let Some((_, first)) = rest.first() {
+            let guard = self.pages.space().pin();
             let (mut to, mut count) = (first.to, 1);
             while let Some((_, next)) = rest.get(count).filter(|(_, next)| next.from <= to) {
                 to = to.max(next.to);

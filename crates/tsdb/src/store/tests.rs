@@ -63,8 +63,8 @@ fn a_reader_of_one_long_series_ends_within_it() {
     // Buckets that cut every chunk.
     let buckets = Some(Buckets { width: 7_000_000_000, origin: 0 });
     let sums = |looks: &Looks| {
-        let along = (reader.pins(), Some(looks as &dyn Ends));
-        reader.scope().summaries(along, &series, &[field.id], &everything, buckets)
+        let ends = Some(looks as &dyn Ends);
+        reader.scope().summaries(ends, &series, &[field.id], &everything, buckets)
     };
     let all = Looks::until(usize::MAX);
     let count: u64 = sums(&all).expect("sums")[0].iter().map(|(_, it)| it.count).sum();

@@ -1,0 +1,113 @@
+//! Stores that have no room, or whose background has trouble: who waits, who is told, and what is there.
+
+use coreplane_tsdb::{Error, FieldValue, Options, Patience, Point, SeriesKey, Store, TagFilter};
+use std::time::Duration;
+
+fn options() -> Options {
+    Options {
+        sets: 3,
+        size: 16 << 20,
+        page_len: 16 << 10,
+        head_bytes: 64 << 10,
+        ..Options::default()
+    }
+}
+
+fn point(series: &str, time: i64, fields: &[(&'static str, f64)]) -> Point<'static> {
+    Point {
+        series: SeriesKey::of_text(series).expect("a key").into_owned(),
+        fields: fields.iter().map(|(name, it)| ((*name).into(), FieldValue::Float(*it))).collect(),
+        time,
+    }
+}
+
+/// How many points a field of all series of a measurement has.
+fn count(store: &Store, measurement: &str) -> usize {
+    let reader = store.reader("db", None).expect("a reader");
+    let field = reader.fields(measurement).pop().expect("a field");
+    let all = reader.series(measurement, &TagFilter::All);
+    let blocks =
+        all.iter().flat_map(|series| reader.points(series, &field, i64::MIN..=i64::MAX, false));
+    blocks.map(|block| block.expect("a block").len()).sum()
+}
+
+/// Who writes in parts waits as long as one who writes once; who has no patience does not.
+#[test]
+fn patience_is_that_of_all_parts_of_a_write_together() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, head_bytes: 1 << 10, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let points: Vec<_> = (0..200).map(|at| point("m", at, &[("f", 1.0)])).collect();
+    let held = store.hold_upkeep();
+    let mut none = Patience::none();
+    while !store.is_crowded() {
+        store.write_within("db", None, &points, &mut none).expect("written");
+    }
+    let mut patience = Patience::of(Duration::from_millis(20));
+    assert!(!patience.is_over());
+    for _ in 0..100 {
+        store.write_within("db", None, &points, &mut patience).expect("written");
+        assert!(patience.is_over() && store.is_crowded());
+    }
+    drop(held);
+    store.write("db", None, &points).expect("written");
+    store.seal().expect("sealed");
+    assert!(!store.is_crowded());
+}
+
+/// A writer is told, and does not wait for room that nobody makes; what was acknowledged is there after an opening.
+#[test]
+fn a_panic_in_the_background_is_said_and_loses_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ts");
+    let store = Store::open(&path, &options()).expect("a store");
+    store.create_database("db").expect("a database");
+    let points: Vec<_> =
+        (0..500).map(|at| point(&format!("m,a={}", at % 7), at, &[("f", 1.0)])).collect();
+    store.write("db", None, &points).expect("written");
+    assert_eq!((store.failure(), store.trouble()), (None, None));
+    store.panic_upkeep();
+    while store.failure().is_none() {
+        std::thread::yield_now();
+    }
+    let refused = store.write("db", None, &points[..1]);
+    let Err(Error::Upkeep(why)) = &refused else { panic!("{refused:?}") };
+    assert!(why.contains("panicked: as a test has asked for it"), "{why}");
+    assert_eq!(store.trouble().as_ref(), Some(why));
+    assert!(matches!(store.seal(), Err(Error::Upkeep(_))));
+    assert_eq!(count(&store, "m"), 500, "readers go on");
+    drop(store);
+    let store = Store::open(&path, &options()).expect("opened");
+    assert_eq!((store.damage().count(), count(&store, "m")), (0, 500));
+    store.write("db", None, &points[..1]).expect("written");
+}
+
+/// However long a reader takes, the pages of the log are free once its points are sealed.
+#[test]
+fn a_long_query_does_not_make_the_store_full() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options { sets: 1, size: 1 << 20, page_len: 4096, ..options() };
+    let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+    store.create_database("db").expect("a database");
+    let points = |series: &str| -> Vec<_> {
+        (0..500).map(|at| point(series, at, &[("f", at as f64)])).collect()
+    };
+    store.write("db", None, &points("m")).expect("written");
+    store.seal().expect("sealed");
+    let reader = store.reader("db", None).expect("a reader");
+    let field = reader.fields("m").pop().expect("a field");
+    let series = reader.series("m", &TagFilter::All).pop().expect("a series");
+    let mut blocks = reader.points(&series, &field, 0..=i64::MAX, false).peekable();
+    assert!(blocks.peek().is_some());
+    let other = points("n");
+    // Many times what the pool has room for.
+    for _ in 0..200 {
+        store.write("db", None, &other).expect("written");
+        store.seal().expect("sealed");
+    }
+    let times: Vec<i64> = blocks.flat_map(|it| it.expect("a block").times).collect();
+    assert_eq!(times, (0..500).collect::<Vec<_>>());
+    drop(reader);
+    store.check_pages().expect("pages");
+}
