@@ -73,6 +73,9 @@ fn whole_len(block: &Block) -> usize {
     }
 }
 
+/// What is asked between the parts of a merge, which may take long: whether it has to end. It may seal points.
+pub(crate) type Breath<'b> = &'b dyn Fn() -> Result<()>;
+
 /// Chunks of a field of a series, of all segments that become one, by segment.
 type Chunks = Vec<(usize, Entry)>;
 
@@ -81,15 +84,17 @@ impl Set {
     /// there is nothing to do.
     ///
     /// # Errors
-    /// [`Error::Full`], after which nothing has changed; [`Error::Damage`], after which the shard stays as it is;
-    /// [`Error::Sync`].
+    /// [`Error::Full`] and that of `breath`, after which nothing has changed; [`Error::Damage`], after which the shard stays as
+    /// it is; [`Error::Sync`].
     pub(crate) fn merge(
         &self,
         is_shard_live: &dyn Fn(ShardId) -> bool,
         is_cold: &dyn Fn(ShardId) -> bool,
         is_live: IsLive<'_>,
+        breath: Breath<'_>,
     ) -> Result<bool> {
-        let _alone = spin::lock(&self.upkeep);
+        breath()?;
+        let _alone = spin::lock(&self.merging);
         let view = self.view();
         for (shard, segments) in &view.segments {
             if !is_shard_live(*shard) {
@@ -101,7 +106,7 @@ impl Set {
             }
             let chosen = choose(segments, is_cold(*shard), self.pages.free_count() as u64);
             if !chosen.is_empty() {
-                let fresh = self.write_merged(*shard, chosen, is_live);
+                let fresh = self.write_merged(*shard, chosen, (is_live, breath));
                 if let Err(Error::Damage(_)) = fresh {
                     spin::lock(&self.damaged).insert(*shard);
                 }
@@ -151,14 +156,14 @@ impl Set {
         &self,
         shard: ShardId,
         old: &[Arc<Segment>],
-        is_live: IsLive<'_>,
+        along: (IsLive<'_>, Breath<'_>),
     ) -> Result<Option<Fresh>> {
         let mut writer = self.begin_segment(shard);
         let age = match mutant!("tsdb.merge.age") {
             true => u64::MAX,
             false => old.last().map_or(0, |it| it.info.age),
         };
-        match self.write_all(&mut writer, shard, old, is_live) {
+        match self.write_all(&mut writer, shard, old, along) {
             Ok(()) => writer.finish(age),
             Err(error) => {
                 writer.abandon();
@@ -172,11 +177,12 @@ impl Set {
         writer: &mut SegmentWriter<'_>,
         shard: ShardId,
         old: &[Arc<Segment>],
-        is_live: IsLive<'_>,
+        (is_live, breath): (IsLive<'_>, Breath<'_>),
     ) -> Result<()> {
         let mut all: BTreeMap<(SeriesId, FieldId), Chunks> = BTreeMap::new();
         // A guard keeps the pages of the log, too: it is held for a part of the merge each.
         for (number, segment) in old.iter().enumerate() {
+            breath()?;
             let guard = self.pages.space().pin();
             for at in 0..segment.info.entries {
                 let entry = segment.entry(&self.pages, &guard, at)?;
@@ -187,7 +193,7 @@ impl Set {
         }
         for ((series, field), mut chunks) in all {
             chunks.sort_by_key(|(number, entry)| (entry.from, *number));
-            self.write_chunks(writer, (series, field), &chunks, old)?;
+            self.write_chunks(writer, (series, field), &chunks, (old, breath))?;
         }
         Ok(())
     }
@@ -198,12 +204,13 @@ impl Set {
         writer: &mut SegmentWriter<'_>,
         (series, field): (SeriesId, FieldId),
         chunks: &[(usize, Entry)],
-        old: &[Arc<Segment>],
+        (old, breath): (&[Arc<Segment>], Breath<'_>),
     ) -> Result<()> {
         let segment = |number: usize| old.get(number);
         let mut rest = chunks;
         let mut waiting: Option<Block> = None;
         while let Some((_, first)) = rest.first() {
+            breath()?;
             let guard = self.pages.space().pin();
             let (mut to, mut count) = (first.to, 1);
             while let Some((_, next)) = rest.get(count).filter(|(_, next)| next.from <= to) {

@@ -75,8 +75,11 @@ pub(crate) struct Set {
     log: Mutex<HeadLog>,
     manifest: Mutex<Manifest>,
     view: RwLock<Arc<View>>,
-    /// Of the one who seals or merges.
-    upkeep: Mutex<()>,
+    /// Of the one who seals: the frozen head is his.
+    sealing: Mutex<()>,
+    /// Of the one who merges: nobody else takes segments away. Points may be sealed meanwhile, to segments that come behind all
+    /// others of their shards.
+    merging: Mutex<()>,
     next_segment: AtomicU32,
     /// The last sealed points that were asked for.
     lasts: Lasts,
@@ -105,8 +108,8 @@ impl Set {
     }
 
     /// Nothing is sealed or merged until it is dropped.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
-        spin::lock(&self.upkeep)
+    pub(crate) fn hold(&self) -> [MutexGuard<'_, ()>; 2] {
+        [spin::lock(&self.merging), spin::lock(&self.sealing)]
     }
 
     /// Bytes of records that the active head has.

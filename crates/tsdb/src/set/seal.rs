@@ -20,7 +20,7 @@ impl Set {
     /// # Errors
     /// [`Error::Full`](crate::Error::Full), after which the points are where they were; [`Error::Sync`](crate::Error::Sync).
     pub(crate) fn seal(&self, bytes_min: u64, is_live: IsLive<'_>) -> Result<bool> {
-        let _alone = spin::lock(&self.upkeep);
+        let _alone = spin::lock(&self.sealing);
         // The one that could not be sealed the last time comes first.
         let left = self.view().frozen.clone();
         if let Some(left) = &left {

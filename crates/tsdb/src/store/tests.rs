@@ -1,12 +1,15 @@
 //! Readers that have to end within a series.
 
 use super::{Options, Store};
-use crate::catalogue::TagFilter;
+use crate::catalogue::{Series, TagFilter};
 use crate::error::{Error, Result};
 use crate::pace::Ends;
 use crate::point::{FieldValue, Point, SeriesKey};
 use crate::summary::Buckets;
 use crate::value::Block;
+use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
+use coreplane_pmem::spin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Ends at a look.
@@ -50,6 +53,102 @@ fn store(path: &std::path::Path) -> Store {
         }
     }
     store
+}
+
+/// A store without a background, with four segments of a shard that become one, and points that are not sealed.
+fn unmerged(sim: &Sim) -> Store {
+    let options = Options { head_bytes: 1 << 20, ..Options::default() };
+    let store = Store::simulated_create(sim.spaces(), &options).expect("a store");
+    store.create_database("d").expect("a database");
+    for round in 0..5 {
+        let texts: Vec<String> = (0..20).map(|at| format!("m,host={at}")).collect();
+        let points: Vec<Point<'_>> = texts
+            .iter()
+            .map(|text| Point {
+                series: SeriesKey::of_text(text).expect("a key"),
+                fields: [("f".into(), FieldValue::Integer(round))].into_iter().collect(),
+                time: round,
+            })
+            .collect();
+        store.write("d", None, &points).expect("written");
+        if round < 4 {
+            let set = &store.shared.sets[0];
+            assert!(store.shared.seal(set, 0).expect("sealed"));
+        }
+    }
+    store
+}
+
+/// How many points there are.
+fn count(store: &Store) -> u64 {
+    let reader = store.reader("d", None).expect("a reader");
+    let field = reader.fields("m").pop().expect("a field");
+    let of = |it: &Arc<Series>| reader.summaries(it, &field, 0..=i64::MAX, None).expect("sums");
+    let all = reader.series("m", &TagFilter::All);
+    all.iter().flat_map(of).map(|(_, it)| it.count).sum()
+}
+
+fn sim() -> Sim {
+    let len = 4 << 20;
+    let (page_size, own_epochs) = (16 << 10, true);
+    let options =
+        SimOptions { spaces: 1, len, max_len: len, page_size, own_epochs, ..SimOptions::default() };
+    Sim::new(&options).expect("memory")
+}
+
+/// In the midst of it, when the lock of those who merge is held.
+#[test]
+fn points_are_sealed_within_a_merge() {
+    let sim = sim();
+    let store = unmerged(&sim);
+    let (shared, calls) = (&store.shared, AtomicUsize::new(0));
+    let set = &shared.sets[0];
+    let breath = || {
+        if calls.fetch_add(1, Ordering::Relaxed) == 7 {
+            assert!(shared.seal(set, 0).expect("sealed"));
+        }
+        Ok(())
+    };
+    assert!(set.merge(&|_| true, &|_| false, &|_, _| true, &breath).expect("merged"));
+    assert!(calls.load(Ordering::Relaxed) > 20);
+    let after = store.stats();
+    assert_eq!((after.segments, after.head_points, count(&store)), (2, 0, 100));
+    assert!(store.verify(&mut |_, _| {}).expect("findings").is_sound());
+    store.check_pages().expect("pages");
+    drop(store);
+    let cut = sim.crash(Eviction::Nothing).reopen().expect("memory");
+    let store = Store::simulated_open(cut.spaces(), &Options::default()).expect("opened");
+    assert_eq!((store.damage().next(), count(&store)), (None, 100));
+}
+
+#[test]
+fn a_merge_seals_what_is_due_and_ends_with_the_store() {
+    let sim = sim();
+    let mut store = unmerged(&sim);
+    Arc::get_mut(&mut store.shared).expect("no other").options.head_bytes = 1;
+    let shared = &store.shared;
+    // Not again and again, where there is no room.
+    *spin::lock(&shared.bell.trouble) = Some("no room".to_owned());
+    shared.breathe().expect("nothing to do");
+    assert_eq!(store.stats().head_points, 20);
+    *spin::lock(&shared.bell.trouble) = None;
+    shared.breathe().expect("sealed");
+    let before = store.stats();
+    assert_eq!((before.segments, before.head_points, count(&store)), (5, 0, 100));
+    // Its end comes in the midst of it.
+    let calls = AtomicUsize::new(0);
+    let breath = || {
+        let is_over = calls.fetch_add(1, Ordering::Relaxed) == 7;
+        spin::lock(&shared.bell.state).is_over |= is_over;
+        shared.breathe()
+    };
+    let merged = shared.sets[0].merge(&|_| true, &|_| false, &|_, _| true, &breath);
+    assert!(matches!(merged, Err(Error::Ended(_))), "{merged:?}");
+    let after = store.stats();
+    assert_eq!((after.segments, after.sealed_points), (before.segments, before.sealed_points));
+    assert_eq!((calls.load(Ordering::Relaxed), count(&store)), (8, 100));
+    assert!(matches!(shared.tidy_all(0, i64::MIN), Err(Error::Ended(_))));
+    store.check_pages().expect("pages");
 }
 
 #[test]

@@ -108,28 +108,40 @@ impl Shared {
     }
 
     /// Seals what a set has, if that is enough.
-    fn seal(&self, set: &Set, bytes_min: u64) -> Result<bool> {
+    pub(super) fn seal(&self, set: &Set, bytes_min: u64) -> Result<bool> {
         set.seal(bytes_min, &|shard, series| self.is_live(shard, series))
     }
 
     /// Merges what is to be merged; true if anything was. Shards whose time ended before `cold` and that get no points become
     /// one segment.
-    fn merge(&self, set: &Set, cold: i64) -> Result<bool> {
+    pub(super) fn merge(&self, set: &Set, cold: i64) -> Result<bool> {
         let is_over = |shard| self.names.read().shard(shard).is_some_and(|it| it.end < cold);
         let is_cold = |shard| is_over(shard) && !set.is_filled(shard);
         let is_there = |shard| self.names.read().is_shard_live(shard);
-        set.merge(&is_there, &is_cold, &|shard, series| self.is_live(shard, series))
+        let is_live = |shard, series| self.is_live(shard, series);
+        set.merge(&is_there, &is_cold, &is_live, &|| self.breathe())
     }
 
-    /// Seals what a set has, if that is enough, and merges all that is to be, also where there is no room to seal: that makes
-    /// some.
-    fn tidy(&self, set: &Set, bytes_min: u64, cold: i64) -> Result<()> {
-        let sealed = self.seal(set, bytes_min.min(self.head_bytes_max(set)));
-        let merged = || -> Result<()> {
-            while self.merge(set, cold)? {}
-            Ok(())
-        };
-        merged().and(sealed.map(drop))
+    /// What is done between the parts of a merge: who writes does not wait until it is over, nor does who closes the store.
+    pub(super) fn breathe(&self) -> Result<()> {
+        if spin::lock(&self.bell.state).is_over {
+            return Err(Error::Ended("the store is closed"));
+        }
+        for set in self.sets.iter().filter(|set| set.head_bytes() >= self.head_bytes_max(set)) {
+            // What had no room has none until the merge is over, which may make some: it is tried again behind it.
+            if spin::lock(&self.bell.trouble).is_none() {
+                self.note_sealed(&self.seal(set, self.head_bytes_max(set)).map(drop));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets those who write know what came of a sealing: if there is no room for it they do not wait for any.
+    fn note_sealed(&self, sealed: &Result<()>) {
+        let trouble = sealed.as_ref().err().map(ToString::to_string);
+        spin::lock(&self.bell.state).is_due |= trouble.is_some();
+        *spin::lock(&self.bell.trouble) = trouble;
+        self.bell.changed.notify_all();
     }
 
     /// Drops the shards whose points are older than their policies allow: one record for all sets.
@@ -159,11 +171,20 @@ impl Shared {
         self.tidy_all(self.options.head_bytes, cold).and(expired)
     }
 
-    fn tidy_all(&self, bytes_min: u64, cold: i64) -> Result<()> {
-        let each = self.sets.iter().map(|set| self.tidy(set, bytes_min, cold));
+    /// Seals what sets have, if that is enough, and then merges all that is to be, also where there is no room to seal: that
+    /// makes some.
+    pub(super) fn tidy_all(&self, bytes_min: u64, cold: i64) -> Result<()> {
+        let seal = |set: &Set| self.seal(set, bytes_min.min(self.head_bytes_max(set))).map(drop);
+        let merge = |set: &Set| -> Result<()> {
+            while self.merge(set, cold)? {}
+            Ok(())
+        };
         // All of them, whatever comes of one.
-        let all: Vec<Result<()>> = each.collect();
-        all.into_iter().collect()
+        let sealed: Vec<Result<()>> = self.sets.iter().map(seal).collect();
+        let sealed: Result<()> = sealed.into_iter().collect();
+        *spin::lock(&self.bell.trouble) = sealed.as_ref().err().map(ToString::to_string);
+        let merged: Vec<Result<()>> = self.sets.iter().map(merge).collect();
+        merged.into_iter().collect::<Result<()>>().and(sealed)
     }
 
     /// Fails once the background has ended before its time.
@@ -190,8 +211,10 @@ impl Shared {
             let mut is_idle = false;
             {
                 let mut state = self.bell.state.lock();
-                if !state.is_due && !state.is_over {
-                    is_idle = self.bell.changed.wait_for(&mut state, ROUND).timed_out();
+                // Those who write are told of what was sealed by the same bell: that is nothing to do.
+                let until = Instant::now() + ROUND;
+                while !state.is_due && !state.is_over && !is_idle {
+                    is_idle = self.bell.changed.wait_until(&mut state, until).timed_out();
                 }
                 if state.is_over {
                     return;
