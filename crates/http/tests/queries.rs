@@ -101,6 +101,9 @@ fn errors_are_those_of_influxdb() -> Outcome<()> {
     let answer = get(&served, "q=CREATE DATABASE e", "")?;
     assert!(answer.status == 200 && answer.body.contains("\"error\":"), "{answer:?}");
     assert!(!served.store.databases().iter().any(|name| **name == *"e"));
+    let head = served.ask("HEAD", "/query?q=CREATE+DATABASE+e", b"")?;
+    assert_eq!(head.status, 200);
+    assert!(!served.store.databases().iter().any(|name| **name == *"e"), "HEAD is as GET");
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     let answer =
         served.connect()?.ask("POST", "/query?db=none", &form, b"q=CREATE+DATABASE+e&db=d")?;
@@ -117,6 +120,18 @@ fn answers_are_bounded() -> Outcome<()> {
     let served = start(Options { rows_max: 2, ..Options::default() })?;
     let body = get(&served, "db=d&epoch=ns&q=SELECT v FROM m", "")?.body;
     assert!(body.ends_with("\"values\":[[5,1],[6,2]],\"partial\":true}]}]}\n"), "{body}");
+    for (asked, expected) in [
+        ("SELECT v FROM m", "name,tags,time,v\nm,,5,1\nm,,6,2\n"),
+        (
+            "SELECT a FROM f GROUP BY host",
+            "name,tags,time,a\nf,,1000000001,1.5\nf,host=x,2000000000,1\n",
+        ),
+        ("SELECT v FROM m LIMIT 2; SELECT v FROM m", "name,tags,time,v\nm,,5,1\nm,,6,2\n"),
+    ] {
+        assert_eq!(get(&served, &format!("db=d&q={asked}"), "text/csv")?.body, expected, "{asked}");
+    }
+    let all = get(&served, "db=d&chunked=true&q=SELECT v FROM m", "text/csv")?.body;
+    assert_eq!(all.lines().count(), 4);
     let options = Options { memory_max: 1 << 20, query_bytes_max: 64 << 20, ..Options::default() };
     let served = start(options)?;
     for part in 0..4 {

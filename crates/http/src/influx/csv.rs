@@ -1,9 +1,10 @@
 //! Answers as comma-separated values, as InfluxDB writes them with Go's `encoding/csv`.
 //!
 //! Times are nanoseconds whatever the epoch; a name, its tags, and the columns are a line. What a statement has no series of
-//! is not there, and an empty line comes between statements, and where the columns change.
+//! is not there, and an empty line comes between statements, and where the columns change. An answer ends where one in JSON
+//! would be cut off; there is no word for that here.
 
-use super::json::{Encoder, PIECE};
+use super::json::{Encoder, PIECE, Shape};
 use super::time::Unit;
 use coreplane_tsdb::influxql::{Answer, Cell, Table};
 use std::io::Write;
@@ -12,6 +13,8 @@ use std::io::Write;
 pub(super) struct Csv {
     answers: Vec<Answer>,
     epoch: Option<Unit>,
+    /// Rows that may still be written.
+    left: usize,
     answer: usize,
     table: usize,
     row: usize,
@@ -20,8 +23,10 @@ pub(super) struct Csv {
 }
 
 impl Csv {
-    pub(super) fn new(answers: Vec<Answer>, epoch: Option<Unit>) -> Self {
-        Self { answers, epoch, answer: 0, table: 0, row: 0, has_head: false }
+    pub(super) fn new(answers: Vec<Answer>, shape: Shape) -> Self {
+        let is_bounded = shape.chunk.is_none() && shape.rows_max > 0;
+        let left = if is_bounded { shape.rows_max } else { usize::MAX };
+        Self { answers, epoch: shape.epoch, left, answer: 0, table: 0, row: 0, has_head: false }
     }
 
     /// Writes what comes before the rows of a table.
@@ -45,11 +50,14 @@ impl Csv {
 
     /// Writes rows of a table until there are enough for now; false if none is left.
     fn rows(&mut self, out: &mut Vec<u8>) -> bool {
-        let Self { answers, epoch, answer, table, row, .. } = self;
+        let Self { answers, epoch, left, answer, table, row, .. } = self;
         let found = answers.get(*answer).and_then(|it| it.outcome.as_ref().ok()?.get(*table));
         let Some(table) = found else { return false };
         let begin = begin_of(table);
         for cells in table.rows.get(*row..).unwrap_or_default() {
+            if *left == 0 {
+                return false;
+            }
             if out.len() >= PIECE {
                 return true;
             }
@@ -60,6 +68,7 @@ impl Csv {
             }
             out.push(b'\n');
             *row += 1;
+            *left -= 1;
         }
         false
     }
@@ -150,7 +159,7 @@ impl Encoder for Csv {
                     0
                 }
             };
-            while self.table < tables {
+            while self.table < tables && self.left > 0 {
                 if self.row == 0 {
                     self.begin_table(out);
                 }
@@ -161,6 +170,9 @@ impl Encoder for Csv {
                 self.row = 0;
             }
             self.answer += 1;
+            if self.left == 0 {
+                self.answer = self.answers.len();
+            }
             self.table = 0;
         }
         false
@@ -173,7 +185,7 @@ mod tests {
     use std::sync::Arc;
 
     fn text_of(answers: Vec<Answer>) -> String {
-        let (mut csv, mut out) = (Csv::new(answers, None), Vec::new());
+        let (mut csv, mut out) = (Csv::new(answers, Shape::default()), Vec::new());
         assert!(!csv.fill(&mut out));
         String::from_utf8(out).unwrap()
     }
@@ -208,7 +220,7 @@ mod tests {
     fn long_answers_come_in_pieces() {
         let rows = (0..20_000).map(|at| vec![Cell::Time(at)]).collect();
         let answers = vec![Answer { statement: 0, outcome: Ok(vec![table(&[], &["time"], rows)]) }];
-        let mut csv = Csv::new(answers, None);
+        let mut csv = Csv::new(answers, Shape::default());
         let (mut out, mut pieces) = (Vec::new(), 1);
         loop {
             let mut piece = Vec::new();

@@ -14,7 +14,7 @@
 //!   ask for; `X-Influxdb-Build` says that it is Coreplane.
 //! - **Units.** `us` is a microsecond, which InfluxDB 1.6 takes for nanoseconds; a precision that does not exist is
 //!   an error, where InfluxDB takes nanoseconds.
-//! - **Statements that change something** are refused by `GET`, which InfluxDB runs with a warning.
+//! - **Statements that change something** are refused by `GET` and `HEAD`, which InfluxDB runs with a warning.
 //! - **Consistency** is ignored, its spelling too.
 //! - **URLs** have `"`, `<` and `>` percent-encoded, as clients and Grafana send them; raw, as from a shell, they are a 400 of
 //!   hyper's, which takes them for no URL. InfluxDB takes them.

@@ -249,7 +249,7 @@ pub fn write_answers(
 ) -> std::io::Result<()> {
     let mut encoder: Box<dyn Encoder> = match is_json {
         true => Box::new(Document::new(answers, Shape::default())),
-        false => Box::new(Csv::new(answers, None)),
+        false => Box::new(Csv::new(answers, Shape::default())),
     };
     let mut piece = Vec::new();
     loop {
@@ -273,7 +273,8 @@ async fn answer(
     is_pretty: bool,
 ) -> Result<Response<Body>, Refused> {
     let is_csv = accepts_csv(request.headers());
-    let is_read_only = request.method() == Method::GET;
+    // All but POST, that is GET and HEAD.
+    let is_read_only = request.method() != Method::POST;
     let parameters = parameters(host, request).await?;
     let shape = shape(host, &parameters, is_pretty);
     // InfluxDB's client for Go says that there are none.
@@ -291,7 +292,7 @@ async fn answer(
     };
     let (answers, share) = answers(host, asked).await?;
     let encoder: Box<dyn Encoder> = match is_csv {
-        true => Box::new(Csv::new(answers, shape.epoch)),
+        true => Box::new(Csv::new(answers, shape)),
         false => Box::new(Document::new(answers, shape)),
     };
     let stream = Stream { encoder: Some(encoder), host: Arc::clone(host), _share: share };
