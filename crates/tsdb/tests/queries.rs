@@ -199,6 +199,11 @@ fn each_limit_ends_a_statement() {
         let said = error(&store, text, small.clone());
         assert!(said.contains("max-select-bytes"), "{text}: {said}");
     }
+    // What a statement has held is there for the next one, but for its answer.
+    let three = "SELECT count(median) FROM (SELECT median(f) FROM m GROUP BY time(10s));".repeat(3);
+    let enough = Limits { bytes_max: 700_000, ..limits() };
+    let all = run(&store, &request(&three, enough)).unwrap();
+    assert_eq!(all.iter().filter(|it| it.outcome.is_ok()).count(), 3, "{all:?}");
     let few = Limits { rows_max: 100, ..limits() };
     assert!(error(&store, "SELECT f FROM m", few).contains("max-row-limit"));
     let late = Limits { deadline: Instant::now(), ..limits() };

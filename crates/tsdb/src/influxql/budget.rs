@@ -57,6 +57,8 @@ pub(super) struct Budget<'q> {
     limits: &'q Limits,
     rows: Cell<usize>,
     bytes: Cell<usize>,
+    /// Those of rows of answers, which stay until the query is answered.
+    answers: Cell<usize>,
     buckets: Cell<usize>,
     ticks: Cell<u32>,
     spare: RefCell<Option<Rc<dyn Spare>>>,
@@ -69,6 +71,7 @@ impl<'q> Budget<'q> {
             limits,
             rows: Cell::new(0),
             bytes: Cell::new(0),
+            answers: Cell::new(0),
             buckets: Cell::new(0),
             ticks: Cell::new(0),
             spare: RefCell::new(None),
@@ -131,12 +134,15 @@ impl<'q> Budget<'q> {
         }
         self.rows.set(rows);
         self.tick()?;
-        self.hold(bytes)
+        self.hold(bytes)?;
+        self.answers.set(self.answers.get().saturating_add(bytes));
+        Ok(())
     }
 
-    /// Forgets the buckets of the statement before.
+    /// Forgets what the statement before has had: all but its answer is gone.
     pub(super) fn begin_statement(&self) {
         self.buckets.set(0);
+        self.bytes.set(self.answers.get());
     }
 
     /// Counts buckets of time.
@@ -188,6 +194,8 @@ mod tests {
         assert!(budget.buckets(10).is_ok() && budget.buckets(1).is_err());
         budget.begin_statement();
         assert!(budget.buckets(1).is_ok());
+        // The rows are there still, and nothing else.
+        assert!(budget.hold(81).is_err() && budget.hold(80).is_ok());
     }
 
     #[derive(Debug)]

@@ -191,7 +191,7 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
                 Some(latest) => streams.push(Box::new(latest) as Stream<'a>),
                 None => streams.extend(member.points(self.context, at, plan, wanted)?),
             }
-            self.context.budget.hold(256)?;
+            self.hold(256)?;
         }
         Ok(merged(streams, plan.is_descending))
     }
