@@ -267,6 +267,32 @@ fn series_and_measurements_are_dropped() {
     assert!(count("SELECT * FROM mem") > 0);
 }
 
+/// Names belong to their database, and to none of its policies.
+#[test]
+fn names_are_shown_and_dropped_without_a_default_policy() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    write(&store);
+    let shows = [
+        "SHOW MEASUREMENTS",
+        "SHOW SERIES",
+        "SHOW TAG KEYS",
+        "SHOW TAG VALUES WITH KEY = host",
+        "SHOW FIELD KEYS",
+        "SHOW SERIES EXACT CARDINALITY",
+    ];
+    let said = |text: &str| rendered(&asked(&store, text));
+    let before = shows.map(said);
+    assert_eq!(said("DROP RETENTION POLICY autogen ON d"), "");
+    assert_eq!(shows.map(said), before);
+    assert!(said("SELECT * FROM cpu").starts_with("! retention policy not found"));
+    let count = |text: &str| said(text).lines().count();
+    assert_eq!(said("DROP SERIES FROM cpu WHERE host = 'a'"), "");
+    assert!(count("SHOW SERIES") < before[1].lines().count());
+    assert_eq!(said("DROP MEASUREMENT cpu"), "");
+    assert_eq!(count("SHOW MEASUREMENTS"), before[0].lines().count() - 1);
+}
+
 #[test]
 fn what_is_as_deep_as_it_may_be_is_run() {
     let (_directory, store) = dense();

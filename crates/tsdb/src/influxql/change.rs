@@ -54,7 +54,7 @@ pub(super) fn change(store: &Store, statement: &Statement, database: Option<&str
         }
         Statement::DropMeasurement(name) => {
             let database = named(store, database)?;
-            let reader = store.reader(database, None).map_err(|it| it.to_string())?;
+            let reader = store.names(database).map_err(|it| it.to_string())?;
             if !reader.measurements().iter().any(|it| **it == **name) {
                 return Ok(());
             }
@@ -125,7 +125,7 @@ fn drop_series(store: &Store, database: &str, scope: &Scope) -> Fallible<()> {
     if said != Said::default() {
         return Err("DROP SERIES doesn't support time in WHERE clause".to_owned());
     }
-    let reader = store.reader(database, None).map_err(|it| it.to_string())?;
+    let reader = store.names(database).map_err(|it| it.to_string())?;
     let mut wanted = Vec::new();
     for name in reader.measurements() {
         let is_source = scope.sources.is_empty()

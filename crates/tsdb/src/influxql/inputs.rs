@@ -79,6 +79,14 @@ impl<'s> Inputs<'s> {
         Ok(self.readers.len() - 1)
     }
 
+    /// The reader of the names of a database; none is the one of the request.
+    pub(super) fn open_names(&mut self, database: Option<&str>) -> Fallible<usize> {
+        let database = named(self.store, database.or(self.database))?.to_owned();
+        let reader = self.store.names(&database).map_err(|it| it.to_string())?;
+        self.readers.push((database, None, reader));
+        Ok(self.readers.len() - 1)
+    }
+
     /// Adds the measurements that a query names.
     pub(super) fn stored(&mut self, asked: &Measurement, to: &mut Vec<Input>) -> Fallible<()> {
         let at = self.open(asked.database.as_deref(), asked.policy.as_deref())?;

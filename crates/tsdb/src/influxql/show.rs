@@ -85,8 +85,7 @@ impl<'s> Show<'_, 's> {
     /// The measurements that a statement is about, ascending.
     fn about(&mut self, scope: &Scope) -> Fallible<Vec<About<'_, 's>>> {
         let database = scope.database.as_deref();
-        named(self.store, database.or(self.database))?;
-        let at = self.inputs.open(database, None)?;
+        let at = self.inputs.open_names(database)?;
         let (condition, _) = split(scope.condition.as_ref(), self.now)?;
         let Some(reader) = self.inputs.reader(at) else { return Ok(Vec::new()) };
         let mut all = Vec::new();

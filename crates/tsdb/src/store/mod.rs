@@ -157,6 +157,15 @@ impl Store {
         Ok(Reader::new(&self.shared.sets, (&self.shared.names, database), shards))
     }
 
+    /// A reader of the names of a database, which has no points: they are there without a default policy, too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub(crate) fn names(&self, database: &str) -> Result<Reader<'_>> {
+        let id = database_of(&self.shared.names.read(), database)?;
+        Ok(Reader::new(&self.shared.sets, (&self.shared.names, id), Vec::new()))
+    }
+
     /// What it rests on.
     #[must_use]
     pub fn medium(&self) -> Option<Medium> {
@@ -182,14 +191,19 @@ impl Store {
     }
 }
 
+/// The number of a database.
+fn database_of(names: &crate::catalogue::Catalogue, database: &str) -> Result<u32> {
+    let missing = || Error::NotFound(format!("database not found: {database:?}"));
+    names.database(database).ok_or_else(missing)
+}
+
 /// The numbers of a database and of one of its policies, the default one if none is named.
 fn place_of(
     names: &crate::catalogue::Catalogue,
     database: &str,
     policy: Option<&str>,
 ) -> Result<(u32, u32)> {
-    let missing = || Error::NotFound(format!("database not found: {database:?}"));
-    let id = names.database(database).ok_or_else(missing)?;
+    let id = database_of(names, database)?;
     let missing = || {
         let policy = policy.unwrap_or_default();
         Error::NotFound(format!("retention policy not found: {policy}"))
