@@ -313,6 +313,9 @@ fn queries_are_bounded() -> Outcome<()> {
         ("sum:1s-sum:m", 413),
         ("sum:100s-p50:m", 200),
         ("sum:0all-p50:m", 413),
+        // Twenty summaries take more than a hundred samples may.
+        ("sum:10s-sum:m", 413),
+        ("sum:100s-sum:m", 200),
     ] {
         let answer = served.ask("GET", &format!("/api/query?start=1&end=200&m={m}"), b"")?;
         assert_eq!(answer.status, status, "{m}: {answer:?}");

@@ -11,10 +11,10 @@ const POINTS: usize = 4096;
 
 /// Who says that a reader has to end.
 pub(crate) trait Ends: std::fmt::Debug + Sync {
-    /// Looks whether it has to end now, or before so many points are read.
+    /// Looks whether it has to end now, or before so many points are read, which are held together.
     ///
     /// # Errors
-    /// [`Error::Ended`](crate::Error::Ended).
+    /// [`Error::Ended`](crate::Error::Ended), [`Error::Limit`](crate::Error::Limit).
     fn look(&self, points: usize) -> Result<()>;
 }
 

@@ -1,5 +1,6 @@
 //! What points come to: count, sum, least, greatest, first and last.
 
+use crate::error::Result as Fallible;
 use crate::value::{Block, Column, Value};
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -166,6 +167,38 @@ fn compare(one: &Value, other: &Value) -> Ordering {
     }
 }
 
+/// Buckets between two questions whether there may be so many.
+const ASKED: usize = 64;
+
+/// How many buckets there are of all fields of a series, and who says whether there may be so many: asked while they are made,
+/// by those that have points.
+pub(crate) struct Most<'m> {
+    count: usize,
+    may: &'m dyn Fn(usize) -> Fallible<()>,
+}
+
+impl<'m> Most<'m> {
+    /// There is none yet.
+    pub(crate) fn new(may: &'m dyn Fn(usize) -> Fallible<()>) -> Self {
+        Self { count: 0, may }
+    }
+
+    /// There is one more.
+    #[inline]
+    fn grow(&mut self) -> Fallible<()> {
+        self.count += 1;
+        if self.count.is_multiple_of(ASKED) { self.ask() } else { Ok(()) }
+    }
+
+    /// Asks whether there may be as many as there are.
+    ///
+    /// # Errors
+    /// That of whoever says so.
+    pub(crate) fn ask(&self) -> Fallible<()> {
+        (self.may)(self.count)
+    }
+}
+
 /// Sums points up by buckets of ascending time.
 #[derive(Debug)]
 pub(crate) struct Sums {
@@ -185,24 +218,43 @@ impl Sums {
     }
 
     /// Adds what later points of one bucket come to.
-    pub(crate) fn add(&mut self, summary: Summary) {
+    ///
+    /// # Errors
+    /// That there are too many buckets.
+    pub(crate) fn add(&mut self, summary: Summary, most: &mut Most<'_>) -> Fallible<()> {
         let start = match &self.buckets {
             Ok(buckets) => buckets.start(summary.first.0),
             Err(start) => *start,
         };
         match self.all.last_mut() {
             Some((last, sum)) if *last == start => sum.merge(&summary),
-            _ => self.all.push((start, summary)),
+            _ => {
+                most.grow()?;
+                self.all.push((start, summary));
+            }
         }
+        Ok(())
     }
 
     /// Adds later points.
-    pub(crate) fn add_block(&mut self, block: &Block) {
-        self.add_points(&block.times, &block.values, 0..block.len());
+    ///
+    /// # Errors
+    /// As [`Sums::add`].
+    pub(crate) fn add_block(&mut self, block: &Block, most: &mut Most<'_>) -> Fallible<()> {
+        self.add_points(&block.times, &block.values, 0..block.len(), most)
     }
 
     /// Adds some of later points.
-    pub(crate) fn add_points(&mut self, times: &[i64], values: &Column, range: Range<usize>) {
+    ///
+    /// # Errors
+    /// As [`Sums::add`].
+    pub(crate) fn add_points(
+        &mut self,
+        times: &[i64],
+        values: &Column,
+        range: Range<usize>,
+        most: &mut Most<'_>,
+    ) -> Fallible<()> {
         let mut from = range.start;
         while let Some(time) = times.get(from).filter(|_| from < range.end) {
             let to = match &self.buckets {
@@ -214,10 +266,11 @@ impl Sums {
                 Err(_) => range.end,
             };
             if let Some(summary) = Summary::of_points(times, values, from..to) {
-                self.add(summary);
+                self.add(summary, most)?;
             }
             from = to.max(from + 1);
         }
+        Ok(())
     }
 }
 
@@ -247,6 +300,7 @@ pub(crate) fn of_bits(of: crate::value::FieldType, bits: u64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn sums_of_parts_are_those_of_the_whole() {
@@ -255,15 +309,23 @@ mod tests {
         let block = Block { times, values: Column::Float(values) };
         let buckets = Buckets { width: 50, origin: 3 };
         let mut whole = Sums::new(Some(buckets), 0);
-        whole.add_block(&block);
+        let any = &mut Most::new(&|_| Ok(()));
+        whole.add_block(&block, any).expect("a block");
         let mut parts = Sums::new(Some(buckets), 0);
         for at in 0..100 {
-            parts.add(Summary::of(&block, at..at + 1).expect("a point"));
+            parts.add(Summary::of(&block, at..at + 1).expect("a point"), any).expect("a point");
         }
         assert_eq!(whole.all, parts.all);
         assert_eq!(whole.all[0].0, -347);
         let count: u64 = whole.all.iter().map(|(_, it)| it.count).sum();
         assert_eq!(count, 100);
+        let few = |count: usize| if count > 70 { Err(Error::Limit("many".into())) } else { Ok(()) };
+        let single = Buckets { width: 1, origin: 0 };
+        let mut sums = Sums::new(Some(single), 0);
+        let mut most = Most::new(&few);
+        assert!(sums.add_block(&block, &mut most).is_ok() && most.ask().is_err());
+        assert_eq!(sums.all.len(), 100);
+        assert!(Sums::new(Some(single), 0).add_block(&block, &mut most).is_err());
         assert_eq!(buckets.start(i64::MIN), i64::MIN);
         assert_eq!(buckets.end(i64::MAX), i64::MAX);
     }

@@ -267,6 +267,52 @@ fn series_and_measurements_are_dropped() {
     assert!(count("SELECT * FROM mem") > 0);
 }
 
+/// Two points that are far from each other are two buckets, however narrow those are.
+#[test]
+fn buckets_count_if_they_are_made_and_once() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let points = ["m f=1 5", "m f=2 900000000000000007"].map(point);
+    store.write("d", None, &points).unwrap();
+    for is_sealed in [false, true] {
+        if is_sealed {
+            store.seal().unwrap();
+        }
+        for range in ["", " WHERE time >= 0", " WHERE time > 3 AND f > 0"] {
+            let text = format!("SELECT sum(f) FROM m{range} GROUP BY time(1u) fill(none)");
+            let found = rendered(&asked(&store, &text));
+            assert_eq!(found, "m {} time, sum\n  0, 1\n  900000000000000000, 2\n", "{text}");
+        }
+        let filled = "SELECT sum(f) FROM m WHERE time >= 0 GROUP BY time(1u)";
+        assert!(error(&store, filled, limits()).contains("max-select-buckets"));
+        // Ten that are filled are ten.
+        let ten = Limits { buckets_max: 10, ..limits() };
+        let text = "SELECT sum(f) FROM m WHERE time >= 0 AND time < 10u GROUP BY time(1u)";
+        let found = rendered(&run(&store, &request(text, ten.clone())).unwrap());
+        assert_eq!(found.lines().count(), 11, "{found}");
+        let text = "SELECT sum(f) FROM m WHERE time >= 0 AND time < 11u GROUP BY time(1u)";
+        assert!(error(&store, text, ten).contains("max-select-buckets"));
+    }
+}
+
+/// Buckets are counted by what they take while they are made, also of points that are looked at one by one.
+#[test]
+fn tallies_end_a_statement_before_they_are_made() {
+    let (_directory, store) = dense();
+    let small = Limits { bytes_max: 200_000, threads_max: 1, ..limits() };
+    for text in [
+        "SELECT sum(f) FROM m GROUP BY time(1s) fill(none)",
+        "SELECT sum(f) FROM m WHERE f >= 0 GROUP BY time(1s) fill(none)",
+    ] {
+        let said = error(&store, text, small.clone());
+        let held: Vec<usize> =
+            said.split(['(', '/', ')']).filter_map(|it| it.parse().ok()).collect();
+        // Of three million bytes that all of them take.
+        assert!(said.contains("max-select-bytes") && held[0] < 400_000, "{text}: {said}");
+    }
+}
+
 /// Names belong to their database, and to none of its policies.
 #[test]
 fn names_are_shown_and_dropped_without_a_default_policy() {

@@ -82,6 +82,11 @@ impl Downsample {
         start.saturating_mul(interval)..=end.saturating_mul(interval) - 1
     }
 
+    /// True if intervals without points are put in.
+    pub(super) fn fills(self) -> bool {
+        self.interval.is_some() && self.fill != Fill::None
+    }
+
     /// Puts in what intervals without points have.
     pub(super) fn fill(self, samples: Samples, range: &RangeInclusive<i64>) -> Samples {
         let (Some(interval), false) = (self.interval, self.fill == Fill::None) else {

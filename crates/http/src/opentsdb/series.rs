@@ -9,7 +9,7 @@ use super::filter;
 use super::request::{Query, Sub};
 use crate::host::Unwanted;
 use crate::influx::Refused;
-use coreplane_tsdb::{Block, Buckets, Field, FieldType, Reader, Series, Summary, Value};
+use coreplane_tsdb::{Block, Buckets, Error, Field, FieldType, Reader, Series, Summary, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -42,12 +42,12 @@ impl Meter {
     /// Takes so many samples.
     fn take(&mut self, samples: usize) -> Result<(), Refused> {
         self.check()?;
-        let Some(left) = self.samples.checked_sub(samples) else {
-            let message = "the query has too many points: ask for less time, or downsample";
-            return Err(Refused::new(413, message));
-        };
-        self.samples = left;
+        self.samples = self.samples.checked_sub(samples).ok_or_else(Self::too_many)?;
         Ok(())
+    }
+
+    fn too_many() -> Refused {
+        Refused::new(413, "the query has too many points: ask for less time, or downsample")
     }
 
     fn check(&self) -> Result<(), Refused> {
@@ -167,7 +167,7 @@ impl Source<'_, '_> {
         let buckets = how.interval.and_then(|interval| interval.checked_mul(MILLISECOND));
         let samples = if has_summaries && (buckets.is_some() || how.interval.is_none()) {
             let buckets = buckets.map(|width| Buckets { width, origin: 0 });
-            let found = self.reader.summaries(series, self.field, in_nanoseconds, buckets)?;
+            let found = self.summaries(series, in_nanoseconds, buckets, meter)?;
             found
                 .iter()
                 .filter_map(|(time, summary)| {
@@ -178,12 +178,35 @@ impl Source<'_, '_> {
         } else {
             self.by_points(series, &range, how, meter)?
         };
+        if how.fills() && how.count(&self.range) > meter.samples as u64 {
+            return Err(Meter::too_many());
+        }
         let samples = match how.interval {
             None => samples.into_iter().map(|(_, value)| (*self.range.start(), value)).collect(),
             Some(_) => how.fill(samples, &self.range),
         };
         meter.take(samples.len())?;
         Ok(samples)
+    }
+
+    /// Whether they are too many to be held is asked while they are made.
+    fn summaries(
+        &self,
+        series: &Series,
+        range: RangeInclusive<i64>,
+        buckets: Option<Buckets>,
+        meter: &Meter,
+    ) -> Result<Vec<(i64, Summary)>, Refused> {
+        const SAMPLES: usize = size_of::<(i64, Summary)>().div_ceil(size_of::<(i64, f64)>());
+        let may = |count: usize| match count.saturating_mul(SAMPLES) > meter.samples {
+            true => Err(Error::Limit(String::new())),
+            false => Ok(()),
+        };
+        let found = self.reader.summaries_within(series, self.field, range, buckets, &may);
+        found.map_err(|error| match error {
+            Error::Limit(_) => Meter::too_many(),
+            error => error.into(),
+        })
     }
 
     fn by_points(

@@ -31,6 +31,12 @@ pub(super) trait Spare: std::fmt::Debug {
 /// Nanoseconds that a point takes which is read in one go with many others, about.
 const POINT_NS: u64 = 10;
 
+/// Bytes that a point takes which is read together with others, at least: a time and a value.
+const POINT_BYTES: usize = 16;
+
+/// Bytes of points that are read together whatever may be held: those of two chunks.
+const FEW_BYTES: usize = 64 << 10;
+
 /// Why a query has to end within a time: its client has gone, or it is late then.
 fn why_ended(limits: &Limits, within: Duration) -> Option<&'static str> {
     if limits.cancel.as_ref().is_some_and(|it| it.load(Ordering::Relaxed)) {
@@ -46,6 +52,11 @@ pub(super) fn end_of(limits: &Limits) -> Fallible<()> {
 
 impl Ends for Limits {
     fn look(&self, points: usize) -> Read<()> {
+        let bytes = points.saturating_mul(POINT_BYTES);
+        if bytes > self.bytes_max.max(FEW_BYTES) {
+            let max = self.bytes_max;
+            return Err(Error::Limit(format!("max-select-bytes limit exceeded: ({bytes}/{max})")));
+        }
         let within = Duration::from_nanos(POINT_NS.saturating_mul(points as u64));
         why_ended(self, within).map_or(Ok(()), |why| Err(Error::Ended(why)))
     }
@@ -152,7 +163,7 @@ impl<'q> Budget<'q> {
         Ok(())
     }
 
-    /// Refuses so many buckets of time, before they are made.
+    /// Refuses so many buckets of time, while they are made.
     pub(super) fn may_have_buckets(&self, more: usize) -> Fallible<()> {
         let buckets = self.buckets.get().saturating_add(more);
         if buckets > self.limits.buckets_max {
@@ -222,6 +233,9 @@ mod tests {
     #[test]
     fn what_is_read_in_one_go_is_not_begun_without_the_time_for_it() {
         let mut limits = limits(Instant::now() + Duration::from_secs(1000));
+        assert!(limits.look(4096).is_ok());
+        assert!(limits.look(4097).is_err_and(|it| it.to_string().contains("max-select-bytes")));
+        limits.bytes_max = usize::MAX;
         assert!(limits.look(1_000_000).is_ok());
         let too_many = usize::try_from(1_000_000_000_000 / POINT_NS).unwrap();
         assert!(limits.look(too_many).is_err_and(|it| it.to_string().contains("timeout")));

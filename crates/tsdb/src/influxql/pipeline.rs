@@ -31,6 +31,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// Buckets of points that are looked at between two questions whether there may be so many.
+const ASKED: usize = 256;
+
 /// A field, what it is read as, and the times.
 type TallyKey<'a> = (&'a str, Cast, Range);
 
@@ -224,7 +227,8 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
             }
         }
         for ((name, kind), tallies) in fields.into_iter().zip(all) {
-            if self.plan.interval.is_some() {
+            // Those that are filled are counted there, with the empty ones between them.
+            if self.plan.interval.is_some() && self.plan.fill == Fill::None {
                 self.context.budget.buckets(tallies.len())?;
             }
             self.tallies.borrow_mut().push(((name, kind, range), Rc::new(tallies)));
@@ -303,30 +307,37 @@ impl<'a, 's: 'a> Pipeline<'a, 's> {
                 Some(last) if last.0 == start => last.1.add(tally),
                 _ => tallies.push((start, tally)),
             }
-            tallies.len()
+            match tallies.len() {
+                count if count.is_multiple_of(ASKED) => self.most(count),
+                _ => Ok(()),
+            }
         };
         if let Some(mut rows) = member.rows(self.context, at, plan, wanted) {
             while let Some(point) = rows.next()? {
                 let row = rows.place() - 1;
-                point.value.map(|value| add(point.time, value, row));
+                point.value.map_or(Ok(()), |value| add(point.time, value, row))?;
             }
             return Ok(by_start(tallies));
         }
         if let Some(mut points) = member.points(self.context, at as usize, plan, wanted)? {
             while let Some(point) = points.next()? {
                 let Some(value) = point.value else { continue };
-                let buckets = add(point.time, value, 0);
-                if buckets.is_multiple_of(1024) {
-                    self.most(buckets)?;
-                }
+                add(point.time, value, 0)?;
             }
         }
         Ok(tallies)
     }
 
-    /// Refuses so many buckets before they are made.
+    /// Refuses so many buckets of a member, by their number and by what they take, while they are made.
     fn most(&self, buckets: usize) -> Fallible<()> {
-        self.context.budget.may_have_buckets(buckets)
+        let budget = self.context.budget;
+        if self.plan.interval.is_some() {
+            budget.may_have_buckets(buckets)?;
+        }
+        let bytes = buckets.saturating_mul(HELD);
+        budget.hold(bytes)?;
+        budget.release(bytes);
+        Ok(())
     }
 }
 

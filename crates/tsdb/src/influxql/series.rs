@@ -11,9 +11,11 @@ use super::inputs::Stored;
 use super::interval::Interval;
 use super::plan::{Plan, Range};
 use super::tally::{Tally, Winner};
-use super::time::TIME_MIN;
 use crate::catalogue::{FieldId, Series};
-use crate::read::{Scope, Summaries};
+use crate::error::Error;
+use crate::pace::Ends;
+use crate::read::Scope;
+use crate::summary::Most;
 use smallvec::SmallVec;
 
 /// The tallies of a field: each bucket that has any, ascending.
@@ -78,7 +80,7 @@ pub(super) fn direct<'m>(member: &'m Member<'_>, fields: &Fields<'_>) -> Option<
 }
 
 impl Direct<'_> {
-    /// Its tallies, by fields. `most` is asked whether a field may have so many buckets, before they are made.
+    /// Its tallies, by fields. `most` is asked while they are made whether there may be so many buckets of all fields.
     ///
     /// # Errors
     /// Those of `most`, and what the reader says.
@@ -88,38 +90,16 @@ impl Direct<'_> {
         member: u32,
         most: &dyn Fn(usize) -> Fallible<()>,
     ) -> Fallible<Vec<Tallies>> {
-        let Reading { scope, mut range, interval, is_last, limits } = reading;
+        let Reading { scope, range, interval, is_last, limits } = reading;
         if is_last {
             return self.lasts(reading, member);
         }
         let there: Vec<FieldId> = self.fields.iter().copied().flatten().collect();
-        let read = |range: Range, buckets| {
-            let range = range.start..=range.end;
-            let found = scope.summaries(Some(limits), self.series, &there, &range, buckets);
-            found.map_err(|it| it.to_string())
-        };
-        if let Some(interval) = interval {
-            let count =
-                |it: Range| interval.count(interval.start(it.start), interval.start(it.end));
-            if range.start == TIME_MIN {
-                // No beginning: that of the points counts.
-                let whole = read(range, None)?;
-                let ends = |it: &Summaries| {
-                    it.first().map(|(_, it)| Range { start: it.first.0, end: it.last.0 })
-                };
-                let ends: Vec<Range> = whole.iter().filter_map(ends).collect();
-                ends.iter().try_for_each(|it| most(count(*it)))?;
-                let start = ends.iter().map(|it| it.start).min();
-                let end = ends.iter().map(|it| it.end).max();
-                let (Some(start), Some(end)) = (start, end) else {
-                    return Ok(vec![Vec::new(); self.fields.len()]);
-                };
-                range = Range { start, end };
-            } else if !there.is_empty() {
-                most(count(range))?;
-            }
-        }
-        let mut found = read(range, interval.map(Interval::buckets))?.into_iter();
+        let may = |count| most(count).map_err(Error::Limit);
+        let along = (Some(limits as &dyn Ends), &mut Most::new(&may));
+        let (range, buckets) = (range.start..=range.end, interval.map(Interval::buckets));
+        let found = scope.summaries(along, self.series, &there, &range, buckets);
+        let mut found = found.map_err(|it| it.to_string())?.into_iter();
         let tallies = |field: &Option<FieldId>| {
             let found = field.and_then(|_| found.next()).unwrap_or_default();
             found.into_iter().map(|(start, it)| (start, Tally::from(it, member))).collect()

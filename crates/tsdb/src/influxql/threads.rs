@@ -50,7 +50,7 @@ const BATCH_MIN: usize = 8;
 pub(super) struct Made {
     /// By fields.
     pub(super) tallies: Vec<Tallies>,
-    /// Buckets of a field.
+    /// Buckets of all fields.
     pub(super) buckets: usize,
 }
 
@@ -126,7 +126,7 @@ impl Batch<'_, '_> {
         let buckets = Cell::new(0);
         let most = |count: usize| {
             buckets.set(count.max(buckets.get()));
-            let bytes = count.saturating_mul(HELD).saturating_mul(of.fields.len());
+            let bytes = count.saturating_mul(HELD);
             if bytes > self.bytes_max { Err(String::new()) } else { Ok(()) }
         };
         let Members { limits, range, interval, is_last, .. } = *of;

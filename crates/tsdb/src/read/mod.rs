@@ -11,9 +11,9 @@ use crate::pace::{Ends, Pace};
 use crate::rows::ShardId;
 use crate::segment::Nears;
 use crate::set::{Set, View};
-use crate::summary::{Buckets, Summary};
+use crate::summary::{Buckets, Most, Summary};
 use crate::value::{Block, Value};
-pub(crate) use scope::{Scope, Summaries, Window};
+pub(crate) use scope::{Scope, Window};
 use source::{Stretch, Stretches};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -139,7 +139,23 @@ impl<'s> Reader<'s> {
         range: RangeInclusive<i64>,
         buckets: Option<Buckets>,
     ) -> Result<Vec<(i64, Summary)>> {
-        let all = self.scope.summaries(None, series, &[field.id], &range, buckets)?;
+        self.summaries_within(series, field, range, buckets, &|_| Ok(()))
+    }
+
+    /// The same, of one who says while they are made whether there may be so many of them.
+    ///
+    /// # Errors
+    /// As [`Reader::summaries`]; that of `may`.
+    pub fn summaries_within(
+        &self,
+        series: &Series,
+        field: &Field,
+        range: RangeInclusive<i64>,
+        buckets: Option<Buckets>,
+        may: &dyn Fn(usize) -> Result<()>,
+    ) -> Result<Vec<(i64, Summary)>> {
+        let most = &mut Most::new(may);
+        let all = self.scope.summaries((None, most), series, &[field.id], &range, buckets)?;
         Ok(all.into_iter().next().unwrap_or_default())
     }
 

@@ -13,7 +13,7 @@ use crate::pace::{Ends, Pace};
 use crate::rows::ShardId;
 use crate::segment::Nears;
 use crate::set::{Set, View};
-use crate::summary::{Buckets, Summary, Sums};
+use crate::summary::{Buckets, Most, Summary, Sums};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) type Window = (ShardId, i64, i64);
 const GUARDED: usize = 64;
 
 /// What the points of a field come to, for each bucket that has any, ascending.
-pub(crate) type Summaries = Vec<(i64, Summary)>;
+type Summaries = Vec<(i64, Summary)>;
 
 /// See the module.
 #[derive(Debug)]
@@ -51,10 +51,11 @@ impl Scope<'_> {
     /// that ascend are found sooner. Chunks of several fields that have the same times have them decoded once.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
-    pub(crate) fn summaries(
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended); that of `most`, which is asked while
+    /// buckets are made.
+    pub(crate) fn summaries<'m>(
         &self,
-        ends: Option<&dyn Ends>,
+        (ends, most): (Option<&'m dyn Ends>, &mut Most<'m>),
         series: &Series,
         fields: &[FieldId],
         range: &RangeInclusive<i64>,
@@ -86,13 +87,14 @@ impl Scope<'_> {
                     // Side by side, since the chunks of a time mostly have the same times.
                     for at in from..longest.min(from + GUARDED) {
                         for (of, sums) in stretches.iter_mut().zip(&mut sums) {
-                            let along = (&mut times, sums, &mut pace);
+                            let along = (&mut times, sums, &mut pace, &mut *most);
                             of.sum_up((&set.pages, &guard), at, range, along)?;
                         }
                     }
                 }
             }
         }
+        most.ask()?;
         Ok(sums.into_iter().map(|it| it.all).collect())
     }
 }

@@ -19,7 +19,7 @@ use crate::pages::Pages;
 use crate::rows::ShardId;
 use crate::segment::{Entry, Nears, Segment};
 use crate::set::View;
-use crate::summary::Sums;
+use crate::summary::{Most, Sums};
 use crate::value::{Block, places};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{mutant, spin};
@@ -89,9 +89,10 @@ impl<'v> Stretches<'v> {
         range: &RangeInclusive<i64>,
         pace: &mut Pace<'_>,
     ) -> Result<Option<Block>> {
+        // All of them at once: they are held together, and more may be too many to be held.
+        pace.spend(stretch.chunks.iter().map(|(_, entry)| entry.count as usize).sum())?;
         let mut blocks = Vec::with_capacity(stretch.chunks.len() + 1);
         for (number, entry) in &stretch.chunks {
-            pace.spend(entry.count as usize)?;
             if let Some(segment) = self.segments.get(*number) {
                 blocks.push(segment.chunk(pages, guard, entry)?);
             }
@@ -101,17 +102,21 @@ impl<'v> Stretches<'v> {
     }
 }
 
+/// Times that were decoded last, what points are added to, and who is asked.
+pub(super) type Along<'t, 'g, 'p> =
+    (&'t mut Times<'g>, &'t mut Sums, &'t mut Pace<'p>, &'t mut Most<'p>);
+
 impl Stretches<'_> {
     /// Adds what the points of a stretch come to, those in the range alone.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended); that there are too many buckets.
     pub(super) fn sum_up<'g>(
         &mut self,
         (pages, guard): (&'g Pages, &'g Guard),
         at: usize,
         range: &RangeInclusive<i64>,
-        (times, sums, pace): (&mut Times<'g>, &mut Sums, &mut Pace<'_>),
+        (times, sums, pace, most): Along<'_, 'g, '_>,
     ) -> Result<()> {
         let Some(stretch) = self.all.get_mut(at) else { return Ok(()) };
         if let Some((number, entry)) = stretch.single() {
@@ -121,17 +126,17 @@ impl Stretches<'_> {
                 && let Some(summary) = entry.summary()
             {
                 pace.spend(ENTRY_COST)?;
-                sums.add(summary);
+                sums.add(summary, most)?;
             } else if let Some(segment) = self.segments.get(*number) {
                 pace.spend(entry.count as usize)?;
                 let (times, values) = segment.columns((pages, guard), entry, times)?;
-                sums.add_points(times, &values, places(times, range));
+                sums.add_points(times, &values, places(times, range), most)?;
             }
             return Ok(());
         }
         let stretch = std::mem::take(stretch);
         if let Some(block) = self.read((pages, guard), stretch, range, pace)? {
-            sums.add_block(&block);
+            sums.add_block(&block, most)?;
         }
         Ok(())
     }

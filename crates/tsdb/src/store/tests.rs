@@ -5,7 +5,7 @@ use crate::catalogue::{Series, TagFilter};
 use crate::error::{Error, Result};
 use crate::pace::Ends;
 use crate::point::{FieldValue, Point, SeriesKey};
-use crate::summary::Buckets;
+use crate::summary::{Buckets, Most};
 use crate::value::Block;
 use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
 use coreplane_pmem::spin;
@@ -162,8 +162,8 @@ fn a_reader_of_one_long_series_ends_within_it() {
     // Buckets that cut every chunk.
     let buckets = Some(Buckets { width: 7_000_000_000, origin: 0 });
     let sums = |looks: &Looks| {
-        let ends = Some(looks as &dyn Ends);
-        reader.scope().summaries(ends, &series, &[field.id], &everything, buckets)
+        let along = (Some(looks as &dyn Ends), &mut Most::new(&|_| Ok(())));
+        reader.scope().summaries(along, &series, &[field.id], &everything, buckets)
     };
     let all = Looks::until(usize::MAX);
     let count: u64 = sums(&all).expect("sums")[0].iter().map(|(_, it)| it.count).sum();
@@ -184,6 +184,21 @@ fn a_reader_of_one_long_series_ends_within_it() {
     assert_eq!(points(&all).expect("blocks").iter().map(Block::len).sum::<usize>(), count as usize);
     assert!(all.count.load(Ordering::Relaxed) >= 3);
     assert!(matches!(points(&Looks::until(2)), Err(Error::Ended("enough"))));
+    // Buckets that are made are asked for, of sealed points and of others: the thousandth is one too many.
+    let asked = std::cell::Cell::new(0);
+    let few = |count: usize| {
+        if count < 1_000 {
+            asked.set(count);
+            return Ok(());
+        }
+        Err(Error::Limit("many".to_owned()))
+    };
+    let single = Some(Buckets { width: 1, origin: 0 });
+    for range in [0..=i64::MAX, POINTS / 2 * 1_000_000_000..=i64::MAX] {
+        asked.set(0);
+        let many = reader.summaries_within(&series, &field, range, single, &few);
+        assert!(matches!(many, Err(Error::Limit(_))) && asked.get() > 900, "{}", asked.get());
+    }
     // Of few points nobody looks.
     let few = Looks::until(1);
     let last = reader.points(&series, &field, 0..=100_000_000_000, false).ended_by(&few);
