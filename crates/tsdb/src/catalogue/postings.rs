@@ -31,6 +31,9 @@ pub(super) struct Postings {
     keys: BTreeMap<Arc<str>, Values>,
     /// About the bytes of DRAM that it takes.
     cost: usize,
+    /// How often all series were run through, to take some away.
+    #[cfg(test)]
+    pub(super) passes: usize,
 }
 
 /// The values of a tag.
@@ -109,6 +112,10 @@ impl Postings {
     /// Takes series away; they ascend by number.
     pub(super) fn remove(&mut self, hasher: &Hasher, dead: &[Arc<Series>]) {
         let ids: Vec<SeriesId> = dead.iter().map(|series| series.id).collect();
+        #[cfg(test)]
+        {
+            self.passes += 1;
+        }
         let before = self.all.len();
         self.all.retain(|id| ids.binary_search(id).is_err());
         let mut cost = (before - self.all.len()) * ID_COST;

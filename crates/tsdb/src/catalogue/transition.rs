@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use coreplane_pmem::mutant;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -57,12 +57,8 @@ impl Catalogue {
                 self.make_series(id, measurement, set, key).map(|()| bytes)
             }
             Change::SeriesDropped { ids } => {
-                let first = ids.iter().min().copied();
-                let dropped = self.drop_series(ids);
-                if mutant!("tsdb.series.reused") {
-                    self.next.series = first.unwrap_or(self.next.series);
-                }
-                dropped.map(|()| 0)
+                let mut dead = BTreeSet::new();
+                self.note_dead(&ids, &mut dead).map(|()| self.drop_series(&dead)).map(|()| 0)
             }
             Change::Shard { id, policy, start, end } => {
                 self.make_shard(Shard { id, policy, start, end }).map(|()| bytes)
@@ -72,6 +68,31 @@ impl Catalogue {
         self.log_bytes += bytes;
         self.live_bytes += grown;
         Ok(())
+    }
+
+    /// Applies changes, one after the other; `refused` is told of each that is impossible. Series that changes in a row drop are
+    /// taken away together: to take some away is to run through all lists that have them, whether they are few or many.
+    pub(crate) fn apply_all(
+        &mut self,
+        changes: impl IntoIterator<Item = Change>,
+        refused: &mut dyn FnMut(Error),
+    ) {
+        let mut dead = BTreeSet::new();
+        for change in changes {
+            let outcome = match change {
+                Change::SeriesDropped { ref ids } => self.note_dead(ids, &mut dead).map(|()| {
+                    self.log_bytes += change.encoded_bytes();
+                }),
+                change => {
+                    self.drop_series(&std::mem::take(&mut dead));
+                    self.apply(change)
+                }
+            };
+            if let Err(error) = outcome {
+                refused(error);
+            }
+        }
+        self.drop_series(&dead);
     }
 
     /// What brings an empty catalogue to this state.
@@ -372,11 +393,21 @@ impl Catalogue {
         Ok(())
     }
 
-    fn drop_series(&mut self, mut ids: Vec<SeriesId>) -> Result<()> {
-        ids.sort_unstable();
-        let is_twice = ids.windows(2).any(|pair| pair.first() == pair.last());
-        if is_twice || !ids.iter().all(|id| self.is_series_live(*id)) {
+    /// Adds series that are to be dropped to those that are already.
+    fn note_dead(&self, ids: &[SeriesId], dead: &mut BTreeSet<SeriesId>) -> Result<()> {
+        let its: BTreeSet<SeriesId> = ids.iter().copied().collect();
+        let is_there = |id: &SeriesId| self.is_series_live(*id) && !dead.contains(id);
+        if its.len() != ids.len() || !its.iter().all(is_there) {
             return Err(damage("series that are not there are dropped"));
+        }
+        dead.extend(its);
+        Ok(())
+    }
+
+    /// Drops series that are there.
+    fn drop_series(&mut self, ids: &BTreeSet<SeriesId>) {
+        if mutant!("tsdb.series.reused") {
+            self.next.series = ids.first().copied().unwrap_or(self.next.series);
         }
         let mut dead: BTreeMap<MeasurementId, Vec<Arc<Series>>> = BTreeMap::new();
         for series in ids.iter().filter_map(|id| self.series.get(*id)) {
@@ -392,7 +423,6 @@ impl Catalogue {
                 self.forget(series.id, database);
             }
         }
-        Ok(())
     }
 
     /// Removes a series, but for its postings.

@@ -25,6 +25,7 @@ use coreplane_pmem::{mutant, spin};
 use coreplane_tio::Policy;
 use devices::Devices;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::cell::RefCell;
 
 /// Names of a store.
 #[derive(Debug)]
@@ -62,12 +63,12 @@ impl Names {
         let mut visit = |bytes: &[u8]| {
             let damage = || Error::Damage("a record of the catalogue".to_owned());
             let mut rest = bytes;
-            while let Some((change, behind)) = next_change(rest) {
-                if let Err(error) = catalogue.apply(change) {
-                    refused.push(error.to_string());
-                }
+            let changes = std::iter::from_fn(|| {
+                let (change, behind) = next_change(rest)?;
                 rest = behind;
-            }
+                Some(change)
+            });
+            catalogue.apply_all(changes, &mut |error| refused.push(error.to_string()));
             if rest.is_empty() { Ok(()) } else { Err(damage()) }
         };
         *self.log.get_mut() = recover(&mut visit)?;
@@ -163,14 +164,16 @@ impl Names {
 
     fn apply(&self, changes: Vec<Change>, count: usize) -> Result<()> {
         let mut catalogue = spin::write(&self.catalogue);
-        let mut outcome = Ok(());
-        for change in changes.into_iter().take(count) {
-            outcome = outcome.and(catalogue.apply(change));
-            if outcome.is_err() && mutant!("tsdb.names.stop") {
-                break;
+        let failed = RefCell::new(Ok(()));
+        let is_stopped = || mutant!("tsdb.names.stop") && failed.borrow().is_err();
+        let changes = changes.into_iter().take(count).take_while(|_| !is_stopped());
+        catalogue.apply_all(changes, &mut |error| {
+            let mut failed = failed.borrow_mut();
+            if failed.is_ok() {
+                *failed = Err(error);
             }
-        }
-        outcome
+        });
+        failed.into_inner()
     }
 
     fn write_anew(&self, log: &mut Log, pages: &Pages) -> Result<()> {

@@ -1,12 +1,44 @@
 //! Tags, which series have in the texts of their keys, and the postings of many series.
 
 use super::{put_measurement, put_series, with_database};
-use crate::catalogue::{Change, Limits, SeriesId, TagFilter};
+use crate::catalogue::{Catalogue, Change, Limits, SeriesId, TagFilter};
 use crate::point::SeriesKey;
 use proptest::prelude::*;
 
 fn equal(key: &str, value: &str) -> TagFilter {
     TagFilter::Equal(key.to_owned(), value.to_owned())
+}
+
+/// However many changes say so, and those that are impossible alone are refused.
+#[test]
+fn series_that_are_dropped_in_a_row_are_taken_away_in_one_pass() {
+    let made = || {
+        let (mut catalogue, db) = with_database(Limits::default());
+        let m = put_measurement(&mut catalogue, db, "m");
+        let keys = (0..1000).map(|at| format!("m,all=x,host={at},rack={}", at % 7));
+        let ids: Vec<u32> = keys.map(|key| put_series(&mut catalogue, m, &key)).collect();
+        (catalogue, m, ids)
+    };
+    let (mut one, _, _) = made();
+    let (mut all, m, ids) = made();
+    let passes = |of: &Catalogue| of.measurement_by_id(m).unwrap().postings.passes;
+    let drop = |ids: &[u32]| Change::SeriesDropped { ids: ids.to_vec() };
+    // One of them has a series that is gone by then, and one has one twice.
+    let mut changes: Vec<Change> = ids[..900].chunks(50).map(drop).collect();
+    changes.insert(9, drop(&[ids[3], ids[950]]));
+    changes.push(drop(&[ids[960], ids[960]]));
+    let mut refused = 0;
+    all.apply_all(changes.clone(), &mut |_| refused += 1);
+    let each = changes.into_iter().filter_map(|change| one.apply(change).err()).count();
+    assert_eq!((refused, each), (2, 2));
+    assert_eq!((passes(&all), passes(&one)), (1, 18));
+    assert!(all.changes().eq(one.changes()));
+    assert_eq!(all.memory_bytes(), one.memory_bytes());
+    assert_eq!(all.garbage_bytes(), one.garbage_bytes());
+    // What comes between is applied in its place.
+    let (last, there) = (drop(&ids[990..]), Change::Next(all.next()));
+    all.apply_all([drop(&ids[900..950]), there, last], &mut |error| panic!("{error}"));
+    assert_eq!((passes(&all), all.series_count()), (3, 40));
 }
 
 #[test]
