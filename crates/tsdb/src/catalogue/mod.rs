@@ -214,15 +214,6 @@ impl Catalogue {
         self.series.get(id).is_some()
     }
 
-    /// The series of a measurement that a filter lets through, ascending by key.
-    pub(crate) fn series_that(&self, of: MeasurementId, filter: &TagFilter) -> Vec<Arc<Series>> {
-        let ids = self.series_ids_that(of, filter);
-        let mut series: Vec<_> =
-            ids.iter().filter_map(|id| self.series.get(*id).cloned()).collect();
-        series.sort_unstable_by(|left, right| left.key.cmp(&right.key));
-        series
-    }
-
     /// The numbers of the series of a measurement that a filter lets through, ascending.
     pub(crate) fn series_ids_that(&self, of: MeasurementId, filter: &TagFilter) -> Vec<SeriesId> {
         let Some(measurement) = self.measurements.get(of) else { return Vec::new() };

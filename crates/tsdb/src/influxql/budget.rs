@@ -37,6 +37,10 @@ const POINT_BYTES: usize = 16;
 /// Bytes of points that are read together whatever may be held: those of two chunks.
 const FEW_BYTES: usize = 64 << 10;
 
+/// Nanoseconds that a series takes which is listed, about, and bytes that it takes then.
+const SERIES_NS: u64 = 100;
+const SERIES_BYTES: usize = 8;
+
 /// Why a query has to end within a time: its client has gone, or it is late then.
 fn why_ended(limits: &Limits, within: Duration) -> Option<&'static str> {
     if limits.cancel.as_ref().is_some_and(|it| it.load(Ordering::Relaxed)) {
@@ -99,6 +103,16 @@ impl<'q> Budget<'q> {
     /// Looks whether the query has to end.
     pub(super) fn check(&self) -> Fallible<()> {
         end_of(self.limits)
+    }
+
+    /// Refuses to list so many series, for which there is no time, or no memory. It takes as long as nobody else makes names.
+    pub(super) fn may_list(&self, series: usize) -> Fallible<()> {
+        let within = Duration::from_nanos(SERIES_NS.saturating_mul(series as u64));
+        why_ended(self.limits, within).map_or(Ok(()), |why| Err(why.to_owned()))?;
+        let bytes = series.saturating_mul(SERIES_BYTES);
+        self.hold(bytes)?;
+        self.release(bytes);
+        Ok(())
     }
 
     /// The limits.
@@ -241,6 +255,17 @@ mod tests {
         assert!(limits.look(too_many).is_err_and(|it| it.to_string().contains("timeout")));
         limits.cancel = Some(Arc::new(AtomicBool::new(true)));
         assert!(limits.look(1).is_err_and(|it| it.to_string() == "query interrupted"));
+    }
+
+    #[test]
+    fn series_are_not_listed_without_the_time_and_the_memory_for_them() {
+        let mut limits = limits(Instant::now() + Duration::from_secs(1000));
+        assert!(Budget::new(&limits).may_list(12).is_ok());
+        assert!(Budget::new(&limits).may_list(13).is_err_and(|it| it.contains("104/100")));
+        limits.bytes_max = usize::MAX;
+        assert!(Budget::new(&limits).may_list(1_000_000).is_ok());
+        let too_many = usize::try_from(1_000_000_000_000 / SERIES_NS).unwrap();
+        assert!(Budget::new(&limits).may_list(too_many).is_err_and(|it| it.contains("timeout")));
     }
 
     #[test]

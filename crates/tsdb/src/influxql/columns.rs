@@ -4,9 +4,8 @@ use super::ast::{Cast, Column, Expr};
 use super::budget::Fallible;
 use super::evaluate::{Formula, math};
 use super::function::{Call, Function, Whole};
-use super::inputs::{Input, Inputs, tag_keys};
+use super::inputs::{Input, Inputs};
 use super::token::Operator;
-use crate::catalogue::TagFilter;
 use crate::value::FieldType;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,11 +74,10 @@ pub(super) fn kind(read: &[Input], name: &str, cast: Cast) -> Cast {
 
 /// True if a series of an input has such a tag.
 fn is_tag(read: &[Input], inputs: &Inputs<'_>, name: &str) -> bool {
-    let filter = TagFilter::NotEqual(name.to_owned(), String::new());
     read.iter().any(|input| match input {
         Input::Stored(it) => inputs
             .reader(it.reader)
-            .is_some_and(|reader| !reader.series(&it.name, &filter).is_empty()),
+            .is_some_and(|reader| reader.tag_keys(&it.name).iter().any(|it| **it == *name)),
         Input::Inner(plan) => plan.own_dimensions.iter().any(|it| it == name),
     })
 }
@@ -91,8 +89,7 @@ pub(super) fn tags(read: &[Input], inputs: &Inputs<'_>) -> BTreeSet<String> {
         match input {
             Input::Stored(it) => {
                 let Some(reader) = inputs.reader(it.reader) else { continue };
-                let found = tag_keys(reader, &it.name, &TagFilter::All);
-                keys.extend(found.iter().map(ToString::to_string));
+                keys.extend(reader.tag_keys(&it.name).iter().map(ToString::to_string));
             }
             Input::Inner(plan) => keys.extend(plan.own_dimensions.iter().cloned()),
         }

@@ -99,7 +99,8 @@ fn stored<'a>(
         Some(condition) => postings(condition),
     };
     let empty: Arc<str> = "".into();
-    for series in reader.series(&of.name, &filter) {
+    let may = |count| context.budget.may_list(count);
+    for series in reader.series_within(&of.name, &filter, &may)? {
         context.budget.tick()?;
         let filter = match &plan.condition {
             Some(condition) if !is_all => match settle(condition, &|name| series.tag(name)) {

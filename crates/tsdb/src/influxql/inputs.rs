@@ -3,10 +3,10 @@
 use super::ast::{Measurement, Name};
 use super::budget::Fallible;
 use super::plan::Plan;
-use crate::catalogue::{Field, TagFilter};
+use crate::catalogue::Field;
 use crate::read::{Reader, Scope};
 use crate::store::Store;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One thing that a SELECT reads.
@@ -116,21 +116,4 @@ pub(super) fn named<'n>(store: &Store, name: Option<&'n str>) -> Fallible<&'n st
     } else {
         Err(format!("database not found: {name}"))
     }
-}
-
-/// The keys of tags of the series of a measurement that a filter lets through.
-pub(super) fn tag_keys(
-    reader: &Reader<'_>,
-    measurement: &str,
-    filter: &TagFilter,
-) -> BTreeSet<Arc<str>> {
-    let mut keys = BTreeSet::new();
-    for series in reader.series(measurement, filter) {
-        for (key, _) in series.tags() {
-            if !keys.contains(key) {
-                keys.insert(Arc::from(key));
-            }
-        }
-    }
-    keys
 }

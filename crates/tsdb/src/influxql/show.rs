@@ -3,7 +3,7 @@
 use super::ast::{Cast, Counted, Expr, Keys, Measurement, Name, Scope, Window};
 use super::budget::{Budget, Fallible};
 use super::condition::{Settled, postings, resolved, settle, split};
-use super::inputs::{Inputs, named, tag_keys};
+use super::inputs::{Inputs, named};
 use super::time::go_duration;
 use super::token::Operator;
 use super::{Cell, Table};
@@ -61,7 +61,8 @@ type RowsOf<'f, 's> = &'f dyn Fn(&About<'_, 's>, &Budget<'_>) -> Fallible<Vec<Ve
 impl About<'_, '_> {
     /// The series.
     fn series(&self, budget: &Budget<'_>) -> Fallible<Vec<Arc<Series>>> {
-        let mut found = self.reader.series(&self.name, &self.filter);
+        let may = |count| budget.may_list(count);
+        let mut found = self.reader.series_within(&self.name, &self.filter, &may)?;
         budget.hold(found.len().saturating_mul(16))?;
         if let (Some(condition), false) = (&self.condition, self.is_all) {
             found.retain(|it| settle(condition, &|name| it.tag(name)) != Settled::Never);
@@ -71,8 +72,8 @@ impl About<'_, '_> {
 
     /// The keys of their tags.
     fn keys(&self, budget: &Budget<'_>) -> Fallible<BTreeSet<Arc<str>>> {
-        if self.is_all {
-            return Ok(tag_keys(self.reader, &self.name, &self.filter));
+        if self.is_all && matches!(self.filter, TagFilter::All) {
+            return Ok(self.reader.tag_keys(&self.name).into_iter().collect());
         }
         let series = self.series(budget)?;
         let keys: BTreeSet<&str> =
@@ -318,7 +319,7 @@ fn has_tags(about: &About<'_, '_>, condition: &Expr) -> bool {
         Expr::Binary(Operator::Or, left, right) => has_tags(about, left) || has_tags(about, right),
         Expr::Binary(operator, left, right) => {
             let Expr::Reference(key, _) = &**left else { return false };
-            let has = |filter: TagFilter| !about.reader.series(&about.name, &filter).is_empty();
+            let has = |filter: TagFilter| about.reader.has_series(&about.name, &filter);
             if !has(TagFilter::NotEqual(key.clone(), String::new())) {
                 return false;
             }

@@ -15,6 +15,7 @@ use crate::summary::{Buckets, Most, Summary};
 use crate::value::{Block, Value};
 pub(crate) use scope::{Scope, Window};
 use source::{Stretch, Stretches};
+use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -67,9 +68,33 @@ impl<'s> Reader<'s> {
     /// The series of a measurement that the filter lets through, ascending by key.
     #[must_use]
     pub fn series(&self, measurement: &str, filter: &TagFilter) -> Vec<Arc<Series>> {
+        let Ok(found) = self.series_within::<Infallible>(measurement, filter, &|_| Ok(()));
+        found
+    }
+
+    /// The same, of one who says whether there may be so many of them, before they are listed. Those who make names wait while
+    /// they are listed, and not while they are sorted.
+    pub(crate) fn series_within<E>(
+        &self,
+        measurement: &str,
+        filter: &TagFilter,
+        may: &dyn Fn(usize) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Vec<Arc<Series>>, E> {
         let names = self.scope.names.read();
         let measurement = names.measurement(self.scope.database, measurement);
-        measurement.map_or_else(Vec::new, |id| names.series_that(id, filter))
+        let ids = measurement.map_or_else(Vec::new, |id| names.series_ids_that(id, filter));
+        may(ids.len())?;
+        let mut found: Vec<_> = ids.iter().filter_map(|id| names.series(*id).cloned()).collect();
+        drop(names);
+        found.sort_unstable_by(|left, right| left.key.cmp(&right.key));
+        Ok(found)
+    }
+
+    /// True if a series of a measurement is let through by the filter.
+    pub(crate) fn has_series(&self, measurement: &str, filter: &TagFilter) -> bool {
+        let names = self.scope.names.read();
+        let measurement = names.measurement(self.scope.database, measurement);
+        measurement.is_some_and(|id| !names.series_ids_that(id, filter).is_empty())
     }
 
     /// The keys of tags of the series of a measurement, ascending.

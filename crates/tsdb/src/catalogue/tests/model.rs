@@ -4,7 +4,7 @@
 //! log written anew.
 
 use super::super::{Catalogue, Change, Field, Limits, Next, Policy, Series, Shard, TagFilter};
-use super::{DAY, HOUR, apply};
+use super::{DAY, HOUR, apply, series_that};
 use crate::error::Error;
 use crate::value::FieldType;
 use proptest::prelude::*;
@@ -302,7 +302,7 @@ impl Model {
             let passing = mine.iter().filter(|(_, it)| passes(&it.tags, filter));
             let mut passing: Vec<_> = passing.map(|(id, it)| (it.key.as_str(), **id)).collect();
             passing.sort_unstable();
-            let found = catalogue.series_that(id, filter);
+            let found = series_that(catalogue, id, filter);
             let found: Vec<_> = found.iter().map(|it: &Arc<Series>| (&*it.key, it.id)).collect();
             assert_eq!(found, passing, "{filter:?}");
         }
