@@ -5,6 +5,7 @@ use super::budget::Fallible;
 use super::evaluate::{Formula, math};
 use super::function::{Call, Function, Whole};
 use super::inputs::{Input, Inputs};
+use super::slots::Slots;
 use super::token::Operator;
 use crate::value::FieldType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,6 +258,34 @@ fn expanded(
     Ok(columns)
 }
 
+/// Gives each call a slot; those of references come behind them.
+fn find_slots(
+    expr: &Expr,
+    kind: &dyn Fn(&str, Cast) -> Cast,
+    slots: &mut (&mut Slots<Call>, &mut Slots<(String, Cast)>),
+) {
+    match expr {
+        Expr::Call(name, arguments) if math(name).is_some() => {
+            arguments.iter().for_each(|it| find_slots(it, kind, slots));
+        }
+        Expr::Binary(_, left, right) => {
+            find_slots(left, kind, slots);
+            find_slots(right, kind, slots);
+        }
+        Expr::Group(inner) => find_slots(inner, kind, slots),
+        Expr::Reference(name, cast) => slots.1.put(name, (name.clone(), kind(name, *cast))),
+        _ => {
+            let Some(call) = Call::new(expr, kind) else { return };
+            if let Function::Whole(Whole::Rank(_, _, tags)) = &call.function {
+                for tag in tags {
+                    find_slots(&Expr::Reference(tag.clone(), Cast::None), kind, slots);
+                }
+            }
+            slots.0.put(&call.field.clone(), call);
+        }
+    }
+}
+
 impl Columns {
     /// The columns that a SELECT asks for.
     pub(super) fn new(
@@ -271,53 +300,28 @@ impl Columns {
         let is_tag = |name: &str| is_tag(read, inputs, name);
         let mut columns = Self::default();
         let mut aliases = Vec::new();
-        asked.iter().for_each(|it| columns.find_slots(&it.expr, &kind));
+        let (mut calls, mut references) = (Slots::default(), Slots::default());
+        let along = &mut (&mut calls, &mut references);
+        asked.iter().for_each(|it| find_slots(&it.expr, &kind, along));
         // In the order of InfluxDB, whose merge compares what stands beside at equal times.
-        columns.references.sort_by(|a, b| a.0.cmp(&b.0).then(rank(b.1).cmp(&rank(a.1))));
+        let order =
+            |a: &(String, Cast), b: &(String, Cast)| a.0.cmp(&b.0).then(rank(b.1).cmp(&rank(a.1)));
+        references.sort(|all| all.sort_by(order), |it| &it.0);
+        let slots = (&calls, &references);
         for column in &asked {
             aliases.push(column.alias.clone());
-            columns.push(&column.expr, &kind, &is_tag)?;
+            columns.push(&column.expr, &kind, &is_tag, slots)?;
             let call = Call::new(&column.expr, &kind);
             if let Some(Call { function: Function::Whole(Whole::Rank(_, _, tags)), .. }) = call {
                 for tag in tags {
                     aliases.push(None);
-                    columns.push(&Expr::Reference(tag, Cast::None), &kind, &is_tag)?;
+                    columns.push(&Expr::Reference(tag, Cast::None), &kind, &is_tag, slots)?;
                 }
             }
         }
         columns.name(&aliases);
+        (columns.calls, columns.references) = (calls.all, references.all);
         Ok(columns)
-    }
-
-    /// Gives each call a slot; those of references come behind them.
-    fn find_slots(&mut self, expr: &Expr, kind: &dyn Fn(&str, Cast) -> Cast) {
-        match expr {
-            Expr::Call(name, arguments) if math(name).is_some() => {
-                arguments.iter().for_each(|it| self.find_slots(it, kind));
-            }
-            Expr::Binary(_, left, right) => {
-                self.find_slots(left, kind);
-                self.find_slots(right, kind);
-            }
-            Expr::Group(inner) => self.find_slots(inner, kind),
-            Expr::Reference(name, cast) => {
-                let wanted = (name.clone(), kind(name, *cast));
-                if !self.references.contains(&wanted) {
-                    self.references.push(wanted);
-                }
-            }
-            _ => {
-                let Some(call) = Call::new(expr, kind) else { return };
-                if let Function::Whole(Whole::Rank(_, _, tags)) = &call.function {
-                    for tag in tags {
-                        self.find_slots(&Expr::Reference(tag.clone(), Cast::None), kind);
-                    }
-                }
-                if !self.calls.contains(&call) {
-                    self.calls.push(call);
-                }
-            }
-        }
     }
 
     fn push(
@@ -325,6 +329,7 @@ impl Columns {
         expr: &Expr,
         kind: &dyn Fn(&str, Cast) -> Cast,
         is_tag: &dyn Fn(&str) -> bool,
+        (calls, references): (&Slots<Call>, &Slots<(String, Cast)>),
     ) -> Fallible<()> {
         self.bases.push(base(expr));
         // Whether a name is a tag or nothing takes a look at the postings, and counts beside operators alone.
@@ -338,17 +343,15 @@ impl Columns {
             _ => type_of(&super::condition::resolved(expr, &known), &known)?,
         };
         self.kinds.push(found.unwrap_or(Cast::None));
-        let calls = &self.calls;
-        let references = &self.references;
         let formula = Formula::new(expr, &mut |it| match it {
             Expr::Reference(name, cast) => {
                 let wanted = (name.clone(), kind(name, *cast));
-                let at = references.iter().position(|it| *it == wanted);
-                at.map_or(Formula::Literal(None), |at| Formula::Slot(calls.len() + at))
+                let at = references.find(name, &wanted);
+                at.map_or(Formula::Literal(None), |at| Formula::Slot(calls.all.len() + at))
             }
             other => {
                 let call = Call::new(other, kind);
-                let at = call.and_then(|call| calls.iter().position(|it| *it == call));
+                let at = call.and_then(|call| calls.find(&call.field, &call));
                 at.map_or(Formula::Literal(None), Formula::Slot)
             }
         });

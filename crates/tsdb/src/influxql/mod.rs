@@ -24,7 +24,7 @@
 //! | `token`, `keyword`, `parse/`, `ast`, `text` | from text to a tree, and back to text for errors |
 //! | `fold`, `validate`, `function` | constants, and which columns may stand together |
 //! | `time`, `interval` | times and durations as text; buckets |
-//! | `condition`, `columns`, `plan`, `inputs`, `group` | what a SELECT reads and makes, every name found |
+//! | `condition`, `columns`, `slots`, `plan`, `inputs`, `group` | what a SELECT reads and makes, every name found |
 //! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
 //! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions by parts of a bucket, of all its points, from point to point; values of expressions |
 //! | `series`, `threads` | tallies of a series; those of many series, read by several threads |
@@ -57,6 +57,7 @@ mod rows;
 mod select;
 mod series;
 mod show;
+mod slots;
 mod step;
 mod stream;
 mod tally;
