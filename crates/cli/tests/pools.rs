@@ -283,6 +283,26 @@ fn what_is_damaged_in_an_ordered_pool_is_given_up() -> Outcome<()> {
     Ok(())
 }
 
+/// Of a long key a part is in the leaf, which is sound, and the rest is not.
+#[test]
+fn a_repair_that_leaves_damage_says_so() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--engine", "bptree", "--size", "64MiB"])?;
+    let key = "long key ".repeat(800) + "its end";
+    pool.expect(0, &["put", &key, "value"])?;
+    pool.expect(0, &["put", "other", "value"])?;
+    let mut bytes = pool.bytes()?;
+    let found = bytes.windows(7).position(|bytes| bytes == b"its end");
+    bytes[found.ok_or("the key is not in the file")?] ^= 0x10;
+    pool.put_bytes(&bytes)?;
+    pool.says(1, &["DAMAGED"], &["verify"])?;
+    let (code, said) = pool.ask(&["verify", "--repair"], b"")?;
+    assert!(code == 2 && said.contains("restore it from a copy"), "{code}: {said}");
+    assert_eq!(said.matches("a long key").count(), 1, "{said}");
+    assert_eq!(pool.expect(0, &["get", "other"])?, "value\n");
+    Ok(())
+}
+
 #[test]
 fn what_cannot_be_repaired_is_refused_and_left_alone() -> Outcome<()> {
     let (place, pool) = pool()?;

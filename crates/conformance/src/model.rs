@@ -162,7 +162,8 @@ impl ModelEngine {
         self.is_miscounted.store(is_miscounted, Ordering::Release);
     }
 
-    /// From now on every second call that shows several records fails with [`Error::Busy`]; or no longer.
+    /// From now on every second call that shows several records fails with [`Error::Busy`] when it has shown them; or no
+    /// longer.
     pub fn set_busy(&self, is_busy: bool) {
         self.is_busy.store(is_busy, Ordering::Release);
     }

@@ -11,7 +11,8 @@
 //!   scrub       what is left of the damage is left behind
 //! ```
 //!
-//! What a step leaves may show more, so they are made until nothing is found. A repair that is cut off is begun anew.
+//! What a step leaves may show more, so they are made until nothing is found; what cannot be given up so, as the rest of a
+//! long key, refuses the repair. A repair that is cut off is begun anew.
 //!
 //! Of `list` and `cow-tree` only a file that was cut short is repaired. Any other damage of a list may make all of its older
 //! records doubtful, and a tree that has lost nodes above its leaves takes no delete: it is left as it is.
@@ -27,6 +28,7 @@ use coreplane_mvcc::MapEngine;
 use coreplane_pmem::{OpenOptions, Pool, PoolError};
 use coreplane_record::pool_error;
 use coreplane_scmkv::Scmkv;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -106,11 +108,14 @@ fn give_up_damage(
         repair.note(tell, 0, (0, 0), what);
     }
     let page_size = u64::from(pool_page_size(path).unwrap_or(u32::MAX));
+    let mut told = HashSet::new();
     for _ in 0..ROUNDS_MAX {
         let report = engine.verify(&mut |_| {})?;
         let ranges = engine.lost_ranges()?;
         if report.is_sound() && ranges.is_empty() {
-            break;
+            engine.sync()?;
+            Pool::end_repair(path).map_err(pool_error)?;
+            return Ok(repair);
         }
         let (mut lost, mut findings) = (Vec::new(), Vec::new());
         for damage in report.damages {
@@ -119,7 +124,9 @@ fn give_up_damage(
         for finding in findings {
             let keys = finding.keys.iter().filter(|(_, fate)| *fate == Fate::Lost);
             lost.extend(keys.map(|(key, _)| key.clone()));
-            repair.add(tell, finding);
+            if told.insert((finding.offset, finding.what.clone())) {
+                repair.add(tell, finding);
+            }
         }
         for range in &ranges {
             repair.note(tell, 0, (0, 0), of_range(range));
@@ -131,9 +138,8 @@ fn give_up_damage(
         }
         engine.scrub(&mut |_| {})?;
     }
-    engine.sync()?;
-    Pool::end_repair(path).map_err(pool_error)?;
-    Ok(repair)
+    let what = "damage is left that cannot be given up".to_owned();
+    Err(Error::Corrupt { offset: repair.findings.last().map_or(0, |it| it.offset), what })
 }
 
 /// What becomes of the keys of damage: those of a range are accepted as they are.

@@ -2,6 +2,7 @@
 
 use coreplane_pmem::pool::ROOT_WORDS;
 use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool, PoolError};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 const PAGE: u32 = 64 << 10;
@@ -401,6 +402,34 @@ fn a_repair_that_is_not_ended_leaves_a_pool_that_is_cut_short() {
     Pool::end_repair(&path).unwrap();
     assert!(Pool::repair(&path, &options).unwrap().is_empty());
     drop(Pool::open(&path, &options).unwrap());
+}
+
+/// Once: what is written there later stays, however often the repair is begun.
+#[test]
+fn a_page_of_which_a_part_was_cut_off_reads_as_zeroes_as_a_whole() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("p");
+    drop(Pool::create(&path, &options(4)).unwrap());
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let len = file.metadata().unwrap().len();
+    let (page, left) = (len - u64::from(PAGE), len - u64::from(PAGE) + 100);
+    file.write_all_at(&[7; 200], page - 100).unwrap();
+    file.set_len(left).unwrap();
+    let read = || {
+        let mut bytes = [1; 200];
+        file.read_exact_at(&mut bytes, page - 100).unwrap();
+        bytes
+    };
+    let options = OpenOptions::default();
+    let restored = Pool::repair_in_pages(&path, &options).unwrap();
+    assert!(restored[0].contains(&format!("{left} of {len} bytes are left")), "{restored:?}");
+    assert!(read()[..100] == [7; 100] && read()[100..] == [0; 100]);
+    file.write_all_at(&[8; 100], page).unwrap();
+    assert!(Pool::is_cut_short(&path).unwrap());
+    assert_eq!(Pool::repair_in_pages(&path, &options).unwrap().len(), 1);
+    assert!(read()[100..] == [8; 100]);
+    Pool::end_repair(&path).unwrap();
+    assert!(!Pool::is_cut_short(&path).unwrap());
 }
 
 /// Kilobytes of the file at `path` that this process has mapped and that the kernel has still to write.

@@ -200,12 +200,16 @@ impl Overlay {
     }
 
     /// As a batch within these limits, if so few keys were changed.
-    pub(crate) fn into_batch(mut self, limits: &Limits) -> Batch {
-        if self.changes.check(limits).is_ok() {
-            return self.changes;
+    ///
+    /// # Errors
+    /// As [`Overlay::check`].
+    pub(crate) fn into_batch(mut self, limits: &Limits) -> Result<Batch> {
+        if self.changes.check(limits).is_err() {
+            self.compact();
         }
-        self.compact();
-        self.changes
+        // Now, too, they may be found to be too many.
+        self.check()?;
+        Ok(self.changes)
     }
 }
 
@@ -223,6 +227,8 @@ fn live_record(change: ChangeRef<'_>, now: UnixMillis) -> Option<Record<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coreplane_conformance::model::ModelEngine;
+    use coreplane_engine::Engine;
 
     fn seen(overlay: &mut Overlay, key: &[u8]) -> Option<Option<Vec<u8>>> {
         match overlay.look(key, UnixMillis(5)) {
@@ -311,6 +317,21 @@ mod tests {
     }
 
     #[test]
+    fn changes_that_are_found_to_be_too_many_at_the_end_are_no_empty_batch() {
+        let mut overlay = Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(1000, 2 << 20) };
+        // Below what is looked at while they are made.
+        (0..15_u32).for_each(|at| overlay.put(&at.to_le_bytes(), &vec![7; 250 << 10], None));
+        overlay.check().expect("nobody knows yet");
+        let bytes_max = 1 << 20;
+        let limits = Limits {
+            batch_len_max: 100,
+            batch_bytes_max: bytes_max,
+            ..ModelEngine::new().limits()
+        };
+        assert!(matches!(overlay.into_batch(&limits), Err(Error::BatchTooLong { .. })));
+    }
+
+    #[test]
     fn a_batch_over_the_limits_has_the_last_changes_alone() {
         for (batch_len_max, batch_bytes_max) in [(10, 100), (100, 10)] {
             let mut overlay = Overlay::with_capacity(0, 0);
@@ -320,7 +341,7 @@ mod tests {
             }
             let (key_len_max, value_len_max) = (100, 100);
             let limits = Limits { key_len_max, value_len_max, batch_len_max, batch_bytes_max };
-            let batch = overlay.into_batch(&limits);
+            let batch = overlay.into_batch(&limits).expect("few enough");
             assert_eq!(batch.len(), 2);
             assert!(batch.changes().all(|change| change.value() == Some(&[9])));
         }

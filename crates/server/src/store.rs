@@ -85,7 +85,7 @@ impl<'a> Store<'a> {
         }
         let limits = self.engine.limits();
         if !overlay.clears() {
-            return self.apply_kept(overlay.into_batch(&limits));
+            return self.apply_kept(overlay.into_batch(&limits)?);
         }
         let mut batch = Batch::new();
         let changes = overlay.last_changes();
@@ -95,6 +95,11 @@ impl<'a> Store<'a> {
         }
         batch.check(&limits)?;
         self.apply_kept(batch)
+    }
+
+    /// Drops the changes that were kept back.
+    pub(crate) fn discard(&mut self) {
+        self.overlay = None;
     }
 
     fn apply_kept(&mut self, batch: Batch) -> Result<()> {

@@ -319,6 +319,8 @@ impl EventLoop {
         let upstream = connection.and_then(|connection| connection.upstream.as_ref());
         if upstream.is_some_and(|upstream| upstream.is_readable) {
             self.on_upstream(key);
+            // It may be the end of a turn: the next one sends it.
+            self.port().wake();
         }
     }
 

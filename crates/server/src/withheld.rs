@@ -217,6 +217,8 @@ impl EventLoop {
             connection.is_waiting = false;
             connection.rests = false;
             connection.output.discard_held();
+            // Nor what a leader answers, a piece of which may be among them.
+            connection.upstream = None;
             // Pushes behind those answers, too.
             connection.session.feed = None;
             let text = engine_error_text(error);

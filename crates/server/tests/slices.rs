@@ -281,9 +281,46 @@ fn a_long_command_goes_on_where_it_was_when_the_engine_was_busy() {
     wire.send(&of_keys("MGET", 0..MANY));
     assert!(strings(&wire.reply()).iter().all(|value| value == b"v"));
     wire.send(format!("SCAN 0 COUNT {MANY}\r\n").as_bytes());
-    assert!(wire.reply().starts_with(b"*2\r\n"));
+    let scanned = wire.reply();
+    assert!(scanned.starts_with(b"*2\r\n$1\r\n0\r\n"));
+    let scanned = strings(&scanned[b"*2\r\n$1\r\n0\r\n".len()..]);
+    assert_eq!(scanned.len(), MANY);
+    assert_eq!(scanned.iter().collect::<BTreeSet<_>>(), keys.iter().collect::<BTreeSet<_>>());
     wire.send(b"RANGE - + LIMIT 1024\r\n");
-    assert!(wire.reply().starts_with(b"*2\r\n$13\r\n(key:00001023\r\n*1024\r\n"));
+    let ranged = wire.reply();
+    let head = b"*2\r\n$13\r\n(key:00001023\r\n";
+    assert!(ranged.starts_with(head));
+    let ranged = strings(&ranged[head.len()..]);
+    assert!(ranged.iter().enumerate().all(|(at, shown)| *shown == key(at).into_bytes()));
+    assert_eq!(ranged.len(), 1024);
+}
+
+/// A transaction goes on in no later turn: where the engine is busy it is discarded, and nothing of it is kept for others.
+#[test]
+fn a_transaction_that_meets_a_busy_engine_is_discarded_as_a_whole() {
+    let engine = Arc::new(ModelEngine::new());
+    fill(&engine, 100, 1);
+    let server = Running::start(config(), Arc::<ModelEngine>::clone(&engine));
+    engine.set_busy(true);
+    let mut wire = server.connect();
+    let (mut aborted, mut made) = (0, "$-1\\r\\n".to_owned());
+    for command in ["KEYS *", "MGET key:00000001 key:00000002", "SCAN 0"] {
+        for round in 0..3 {
+            wire.say("MULTI");
+            wire.say(&format!("SET new {round}"));
+            for command in [command, "KEYS key:0000001*", "EXISTS key:00000001 key:00000002"] {
+                assert_eq!(wire.say(command), "+QUEUED\\r\\n");
+            }
+            match wire.say("EXEC").starts_with("-EXECABORT") {
+                true => aborted += 1,
+                false => made = format!("$1\\r\\n{round}\\r\\n"),
+            }
+            assert_eq!(wire.say("GET new"), made, "{command}");
+        }
+    }
+    assert!(aborted > 2, "{aborted}");
+    engine.set_busy(false);
+    assert_eq!(strings(&wire.ask(&[b"KEYS", b"key:0000009*"])).len(), 10);
 }
 
 /// A client that watches commands is told of none within an answer, half of which it has taken.

@@ -116,7 +116,6 @@ impl Engine for ModelEngine {
         visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
-        self.count_read()?;
         let mut state = self.lock();
         keys.iter().for_each(|key| state.settle(key));
         let mut horizon = Horizon::new();
@@ -137,6 +136,7 @@ impl Engine for ModelEngine {
         for (index, (cell, ticket)) in cells.iter().enumerate() {
             visit(index, cell.as_ref().and_then(|cell| cell.record(*ticket)));
         }
+        self.count_read()?;
         Ok(horizon)
     }
 
@@ -264,7 +264,6 @@ impl Engine for ModelEngine {
     }
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
-        self.count_read()?;
         let state = self.lock();
         let start = (cursor, Arc::from([].as_slice()));
         let mut shown = 0;
@@ -272,7 +271,7 @@ impl Engine for ModelEngine {
         for (place, key) in state.order.range((Bound::Included(start), Bound::Unbounded)) {
             // All keys of one place are shown at one call, so that the place can be the cursor.
             if shown >= count.max(1) && last != Some(*place) {
-                return Ok(*place);
+                return self.count_read().map(|()| *place);
             }
             last = Some(*place);
             let Some(cell) = state.live(key) else { continue };
@@ -280,7 +279,7 @@ impl Engine for ModelEngine {
             let record = cell.record(state.ticket_of(cell));
             visit(Entry { key, record, sequence: cell.sequence });
         }
-        Ok(0)
+        self.count_read().map(|()| 0)
     }
 
     fn len(&self) -> Result<u64> {

@@ -16,11 +16,10 @@ impl Ordered for ModelEngine {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
-        self.count_read()?;
         let state = self.lock();
         let ticket = |cell: &Cell| state.ticket_of(cell);
         show((&state.cells, state.now), (start, end, reverse), limit, &ticket, visit);
-        Ok(())
+        self.count_read()
     }
 }
 

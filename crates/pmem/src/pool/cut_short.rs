@@ -35,15 +35,18 @@ pub(super) fn len_left(path: &Path, len: u64) -> Result<u64, PoolError> {
     }
 }
 
-/// Lays the mark: `len` bytes are left. Durable when it returns.
+/// Lays the mark, or another in its place: `len` bytes are left. Durable when it returns.
 ///
 /// # Errors
 /// [`PoolError::Io`].
 pub(super) fn lay(path: &Path, len: u64) -> Result<(), PoolError> {
     let mark = mark_of(path);
-    let written = File::create(&mark).and_then(|mut file| {
+    let mut new = mark.clone().into_os_string();
+    new.push(".new");
+    let written = File::create(&new).and_then(|mut file| {
         writeln!(file, "{len}")?;
-        file.sync_all()
+        file.sync_all()?;
+        std::fs::rename(&new, &mark)
     });
     written.io(format!("write {}", mark.display()))?;
     allocate::sync_directory(path)

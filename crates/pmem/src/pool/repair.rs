@@ -4,6 +4,7 @@ use super::error::{IoContext, PoolError};
 use super::types::OpenOptions;
 use super::{Pool, allocate, choose, cut_short, header, lock};
 use crate::mutant;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 impl Pool {
@@ -53,11 +54,15 @@ impl Pool {
                 cut_short::lay(path, found)?;
             }
             if len < root.size {
-                let part = if keeps_part { 0 } else { len % u64::from(header.page_size) };
-                if part > 0 {
-                    file.set_len(len - part).io(format!("shorten {}", path.display()))?;
-                }
-                allocate::extend(&file, path, len - part, root.size)?;
+                allocate::extend(&file, path, len, root.size)?;
+            }
+            let part = if keeps_part { 0 } else { found % u64::from(header.page_size) };
+            if part > 0 {
+                let zeroes = vec![0; part as usize];
+                let zeroed = file.write_all_at(&zeroes, found - part);
+                zeroed.and_then(|()| file.sync_data()).io(format!("write {}", path.display()))?;
+                // Once: from here on the page is one that the engine may write.
+                cut_short::lay(path, found - part)?;
             }
             restored.push(format!(
                 "the file was cut short: {found} of {} bytes are left, and what was behind them is lost: a key that \

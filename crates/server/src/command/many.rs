@@ -66,7 +66,7 @@ pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
 
 /// True if a command that reads more keys than so many does so in slices, or has begun to.
 pub(super) fn goes_in_slices(call: &Call<'_, '_>, at_once: usize) -> bool {
-    call.session.continuation.is_some() || call.may_slice && call.words.len() > at_once + 1
+    call.may_slice && (call.session.continuation.is_some() || call.words.len() > at_once + 1)
 }
 
 /// Reads the keys that are the words from the second on, as they are at one moment.

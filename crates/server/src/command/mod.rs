@@ -196,9 +196,12 @@ impl<'a> Call<'a, '_> {
         Err(Failure::Unfinished)
     }
 
-    /// Where a step of it has failed: what was done so far is kept, for an engine that has too much to do for now.
+    /// Where a step of it has failed: what was done so far is kept if it may be run again, for an engine that has too much
+    /// to do for now.
     fn keep(&mut self, continuation: Continuation, error: Error) -> Failure {
-        self.session.continuation = Some(continuation);
+        if self.may_slice {
+            self.session.continuation = Some(continuation);
+        }
         Failure::Engine(error)
     }
 

@@ -115,7 +115,7 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     if queue.is_refused {
         return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
-    if !hold? {
+    if !hold.map_err(|failure| discarded(&failure.text()))? {
         call.reply.null_array();
         return Ok(());
     }
@@ -123,13 +123,19 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     call.slice.charge();
     let start = call.reply.out.len();
     call.reply.array(queue.len());
-    for (index, words) in queue.commands() {
-        run_queued(call, index, words);
-    }
+    // An engine that has too much to do for one of them has done nothing of any.
+    let is_busy = queue.commands().any(|(index, words)| !run_queued(call, index, words));
     // Before the engine needs as much once more.
     call.session.spare_queue = queue.emptied();
     let clears = call.store.clears();
-    if let Err(error) = call.store.finish() {
+    let finished = match is_busy {
+        true => {
+            call.store.discard();
+            Err(Error::Busy)
+        }
+        false => call.store.finish(),
+    };
+    if let Err(error) = finished {
         let text = engine_error_text(&error);
         let is_too_much = matches!(
             error,
@@ -139,21 +145,30 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
             true => "; nothing was removed: send FLUSHALL alone, outside of a transaction",
             false => "",
         };
-        let failure = format!("EXECABORT Transaction discarded because of: {text}{remedy}").into();
+        let failure = discarded(format!("{text}{remedy}").as_bytes());
         fail(&failure, start, call.reply.out);
     }
     Ok(())
 }
 
-fn run_queued(call: &mut Call<'_, '_>, index: usize, words: crate::resp::frame::Words<'_>) {
+fn discarded(why: &[u8]) -> Failure {
+    Failure::Echoed([b"EXECABORT Transaction discarded because of: ", why].concat())
+}
+
+/// Runs one of the commands; false if the engine is busy.
+fn run_queued(call: &mut Call<'_, '_>, index: usize, words: crate::resp::frame::Words<'_>) -> bool {
     let command = &COMMANDS[index];
     let command = command.part(words.at(1)).unwrap_or(command);
     let start = call.reply.out.len();
     if let Err(failure) = call.run(command, words) {
+        if matches!(failure, Failure::Engine(Error::Busy)) {
+            return false;
+        }
         fail(&failure, start, call.reply.out);
     }
     if call.is_over_output_limit(0) {
         // Its changes are made all the same, as those of any command whose answer nobody takes.
         call.reply.out.truncate(start);
     }
+    true
 }

@@ -98,18 +98,24 @@ impl Listing {
         }
         let Self { left, listed, count, keys, .. } = self;
         self.has_begun = true;
-        let mut met = 0;
+        let (mut met, mut shown, mut bytes) = (0, 0, Vec::new());
         let most = left.map_or(STEP, |left| left.min(STEP));
-        self.cursor = store.iterate(self.cursor, most, &mut |entry: Entry<'_>| {
+        let next = store.iterate(self.cursor, most, &mut |entry: Entry<'_>| {
             met += 1;
             let is_listed =
                 wanted.has(entry.key) && listed.as_mut().is_none_or(|listed| listed.add(entry.key));
             if is_listed {
-                *count += 1;
+                shown += 1;
                 // Strings are written alike in both versions.
-                keys.append(|out| Reply { out, proto: Proto::Two }.bulk(entry.key));
+                Reply { out: &mut bytes, proto: Proto::Two }.bulk(entry.key);
             }
-        })?;
+        });
+        // A step that has failed is made again: what it has listed stays where it is not listed again.
+        if next.is_ok() || listed.is_some() {
+            *count += shown;
+            keys.append(|out| out.extend_from_slice(&bytes));
+        }
+        self.cursor = next?;
         if let Some(left) = left {
             *left = left.saturating_sub(met);
         }

@@ -22,6 +22,8 @@ use crate::slice::Slice;
 use crate::store::Store;
 use crate::watch::{Marked, Marks};
 use coreplane_engine::{Record, Result, UnixMillis};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 /// Keys of a step at most and at first, and bytes of values above which the rest of them are left for the next.
@@ -61,7 +63,8 @@ pub(crate) struct ManyKeys {
     /// Keys that are to be read still, since their step was full, and those to be read again.
     left_out: Vec<u32>,
     written: Vec<u32>,
-    earliest_expiry: u64,
+    /// When keys expire that are there: the next one first. What a later read has found may be otherwise.
+    expiries: BinaryHeap<Reverse<(u64, u32)>>,
     attempts: u32,
     is_complete: bool,
     /// How many keys are in the output; none: nothing is.
@@ -99,7 +102,7 @@ impl ManyKeys {
             step: FIRST_STEP_KEYS,
             left_out: Vec::new(),
             written: Vec::new(),
-            earliest_expiry: NEVER,
+            expiries: BinaryHeap::new(),
             attempts: 0,
             is_complete: false,
             answered: None,
@@ -181,7 +184,7 @@ impl ManyKeys {
     /// Reads these keys, but leaves out those for whose values there is no room in a step.
     fn read(&mut self, store: &mut Store<'_>, words: Words<'_>, keys: &[u32]) -> Result<()> {
         let named: Vec<&[u8]> = keys.iter().map(|key| words.at(*key as usize + 1)).collect();
-        let Self { kind, found, values, left_out, earliest_expiry, .. } = self;
+        let Self { kind, found, values, left_out, expiries, .. } = self;
         let (mut bytes, left_before) = (0, left_out.len());
         let read = store.read_many(&named, &mut |index, record| {
             let Some(key) = keys.get(index) else { return };
@@ -198,7 +201,9 @@ impl ManyKeys {
                 return;
             };
             let expires_at = record.expires_at.map_or(NEVER, |at| at.0);
-            *earliest_expiry = expires_at.min(*earliest_expiry);
+            if expires_at != NEVER {
+                expiries.push(Reverse((expires_at, *key)));
+            }
             let mut place = (0, 0, 0);
             if let Kind::Values(proto) = *kind {
                 bytes += record.value.len();
@@ -224,16 +229,40 @@ impl ManyKeys {
     /// loop is alone.
     fn read_last(&mut self, store: &mut Store<'_>, words: Words<'_>) -> Result<bool> {
         self.take_marked(store.leaderships());
-        self.take_expired(store.engine_now());
         let takes_its_time = self.attempts >= ATTEMPTS_MAX;
         self.attempts += 1;
-        if self.written.len() > LAST_KEYS && !takes_its_time {
+        loop {
+            self.take_expired(store.engine_now());
+            if self.written.len() > LAST_KEYS && !takes_its_time {
+                return Ok(false);
+            }
+            if self.written.is_empty() {
+                break;
+            }
+            // Meanwhile some more may expire.
+            self.read_written(store, words, takes_its_time)?;
+            if !self.left_out.is_empty() {
+                return Ok(false);
+            }
+        }
+        if self.leadership != store.leaderships() {
             return Ok(false);
         }
+        store.rest_on_all();
+        Ok(true)
+    }
+
+    /// Reads what is to be read again; what is left out, too, where that takes as long as it takes.
+    fn read_written(
+        &mut self,
+        store: &mut Store<'_>,
+        words: Words<'_>,
+        takes_its_time: bool,
+    ) -> Result<()> {
         loop {
             let keys = some_of(&mut self.written, self.step);
             if keys.is_empty() {
-                break;
+                return Ok(());
             }
             self.read(store, words, &keys)?;
             while takes_its_time && !self.left_out.is_empty() {
@@ -241,28 +270,16 @@ impl ManyKeys {
                 self.read(store, words, &keys)?;
             }
         }
-        if !self.left_out.is_empty() || self.leadership != store.leaderships() {
-            return Ok(false);
-        }
-        if self.earliest_expiry <= store.engine_now().0 {
-            // Something has expired since it was read a moment ago.
-            return Ok(false);
-        }
-        store.rest_on_all();
-        Ok(true)
     }
 
     /// What has expired by now is read again: the engine is to know that its absence was shown.
     fn take_expired(&mut self, now: UnixMillis) {
-        if self.earliest_expiry > now.0 {
-            return;
-        }
-        self.earliest_expiry = NEVER;
-        for (key, found) in (0..).zip(&self.found) {
-            if found.expires_at <= now.0 {
+        while let Some(Reverse((at, key))) = self.expiries.peek().copied()
+            && at <= now.0
+        {
+            self.expiries.pop();
+            if self.found.get(key as usize).is_some_and(|found| found.expires_at == at) {
                 self.written.push(key);
-            } else {
-                self.earliest_expiry = found.expires_at.min(self.earliest_expiry);
             }
         }
     }
@@ -360,18 +377,49 @@ impl Values {
         let at = piece as usize;
         let Some(wanted) = self.wanted.get_mut(at) else { return };
         *wanted = wanted.saturating_sub(1);
-        // To the last one there may come more.
+        let is_last = at + 1 == self.pieces.len();
         if *wanted == 0
-            && at + 1 < self.pieces.len()
             && let Some(piece) = self.pieces.get_mut(at)
         {
             self.len -= piece.len();
-            *piece = Vec::new();
+            piece.clear();
+            // To the last one there may come more.
+            if !is_last {
+                *piece = Vec::new();
+            }
         }
     }
 
     fn at(&self, (piece, start, len): (u32, u32, u32)) -> &[u8] {
         let piece = self.pieces.get(piece as usize).map_or(&[][..], Vec::as_slice);
         piece.get(start as usize..start as usize + len as usize).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_engine::{Ticket, Value};
+
+    #[test]
+    fn a_value_that_is_read_again_and_again_takes_the_room_of_one() {
+        let (value, mut values) = (vec![7; 1 << 20], Values::default());
+        let record = || Record {
+            value: Value::Whole(&value),
+            sequence: 1,
+            expires_at: None,
+            ticket: Ticket::DURABLE,
+        };
+        let mut place = values.add(&record(), Proto::Two);
+        let one = values.len;
+        for _ in 0..100 {
+            values.give_back(place);
+            place = values.add(&record(), Proto::Two);
+            assert_eq!((values.len, values.pieces.len()), (one, 1));
+        }
+        let other = values.add(&record(), Proto::Two);
+        values.give_back(place);
+        assert_eq!(values.at(other).len(), one);
+        assert_eq!(values.len, one);
     }
 }

@@ -77,10 +77,19 @@ impl RangePage {
         // One more than is shown, to know whether there is one.
         let most = STEP.min((self.limit - self.records).saturating_add(1));
         let mut met = 0;
-        store.range((&left.0, left.1.as_deref()), self.reverse, most, &mut |entry| {
+        let before = (self.records, self.body.len(), self.last.clone());
+        let shown = store.range((&left.0, left.1.as_deref()), self.reverse, most, &mut |entry| {
             met += 1;
             self.show(&entry)
-        })?;
+        });
+        if let Err(error) = shown {
+            // It may be made again, as a whole: what is not shown is to be known as absent.
+            let len;
+            (self.records, len, self.last) = before;
+            self.body.truncate(len);
+            self.has_more = false;
+            return Err(error);
+        }
         let is_complete = self.has_more || met < most;
         if is_complete {
             store.rest_on_all();
