@@ -81,6 +81,7 @@ pub trait Deferred: Engine {
         self.apply(batch, options)
     }
 
-    /// Registers one more listener, called (from any thread) whenever more became durable in the background.
+    /// Registers one more listener, called (from any thread) whenever more became durable in the background. It must not
+    /// call the engine, nor wait for anybody who does: who calls it may hold what they need.
     fn on_durable(&self, listener: DurableListener);
 }

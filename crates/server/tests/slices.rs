@@ -266,6 +266,33 @@ fn keys_that_expire_while_others_are_read_are_absent() {
     assert_eq!(engine.stats().expired, 100);
 }
 
+/// A call of `SCAN` looks at as many records as it is asked to, be they there or have they expired.
+#[test]
+fn a_scan_passes_by_what_has_expired_step_by_step() {
+    let clock = ManualClock::starting_at(UnixMillis(1_000));
+    let engine = Arc::new(ModelEngine::with_clock(clock.as_clock()));
+    fill(&engine, 1_001, 1);
+    let server = Running::start(one_loop(), Arc::<ModelEngine>::clone(&engine));
+    let mut wire = server.connect();
+    for number in 0..1_000 {
+        assert_eq!(wire.say(&format!("PEXPIREAT {} 5000", key(number))), ":1\\r\\n");
+    }
+    clock.advance(9_000);
+    let (mut calls, mut cursor, mut shown) = (0, "0".to_owned(), 0);
+    loop {
+        let answer = wire.say(&format!("SCAN {cursor} COUNT 10"));
+        let mut words = answer.split("\\r\\n").skip(2);
+        cursor = words.next().expect("a cursor").to_owned();
+        shown += words.next().expect("an array")[1..].parse::<usize>().expect("a count");
+        calls += 1;
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(shown, 1);
+    assert!((50..=200).contains(&calls), "{calls} calls");
+}
+
 /// An engine that is busy at every second step keeps no long command from its end.
 #[test]
 fn a_long_command_goes_on_where_it_was_when_the_engine_was_busy() {

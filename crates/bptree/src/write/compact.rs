@@ -180,8 +180,14 @@ impl Writer {
                     Ok(false) => {}
                     // What is damaged stays as it is, and is told to who reads it.
                     Err(error) if is_damage(&error) => {}
-                    // Others have taken them, or it takes more for a long key: it is to be looked at once more.
-                    Err(Error::NoSpace { .. }) => cursor.pages = Some(0),
+                    Err(Error::NoSpace { .. }) => {
+                        if self.wear(reserve).pages == 0 {
+                            // Others have taken them: here it goes on when there are some.
+                            return Ok(false);
+                        }
+                        // It takes more for a long key: with more pages it is to be looked at once more.
+                        cursor.pages = Some(pages.saturating_sub(1));
+                    }
                     Err(error) => return Err(error),
                 }
             }

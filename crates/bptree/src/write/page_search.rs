@@ -185,7 +185,8 @@ impl<'w> PageSearch<'w> {
     /// Others have taken pages, of which they give back as many in a moment: tries again, so many times.
     fn again(&mut self, refused: Error) -> Result<()> {
         if self.tries == TRIES_MAX {
-            return Err(refused);
+            // Who has never had the turn has not waited yet.
+            return if self.is_waited_for() { Ok(()) } else { Err(refused) };
         }
         self.tries += 1;
         self.backoff.wait();

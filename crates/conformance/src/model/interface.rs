@@ -274,8 +274,9 @@ impl Engine for ModelEngine {
                 return self.count_read().map(|()| *place);
             }
             last = Some(*place);
+            // One that has expired is a step, too.
+            shown += usize::from(state.cells.get(key).is_some_and(|cell| cell.value.is_some()));
             let Some(cell) = state.live(key) else { continue };
-            shown += 1;
             let record = cell.record(state.ticket_of(cell));
             visit(Entry { key, record, sequence: cell.sequence });
         }

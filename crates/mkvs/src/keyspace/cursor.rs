@@ -24,6 +24,9 @@ pub(crate) struct Place {
     inner: u64,
 }
 
+/// So many times a device that has more is asked in one call.
+const CALLS_MAX: u32 = 8;
+
 impl Keyspace {
     pub(crate) fn iterate(
         &self,
@@ -33,7 +36,7 @@ impl Keyspace {
     ) -> Result<u64> {
         let _still = self.moves.read_recursive();
         let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
-        let (mut shown, mut stretch) = (0, Stretch::default());
+        let (mut shown, mut calls, mut stretch) = (0, 0, Stretch::default());
         while let Some(of) = self.groups.get(group) {
             self.lost_ranges.check(of.number, b"", None)?;
             let (wanted, from) = (count.max(1) - shown, (device, inner));
@@ -70,8 +73,10 @@ impl Keyspace {
             if inner == 0 {
                 (group, device) = (group + 1, None);
             }
-            // A device that has more has met as many as it was asked for.
-            if (inner > 0 || shown >= count.max(1)) && group < self.groups.len() {
+            // A device that has more has met as many as it was asked for, of which some may have expired, or are the matrix's.
+            calls += u32::from(inner > 0);
+            let is_enough = shown >= count.max(1) || calls == CALLS_MAX;
+            if is_enough && group < self.groups.len() {
                 let place = Place { group, device, inner };
                 return Ok(spin::lock(&self.cursors).remember(cursor, place));
             }

@@ -4,7 +4,7 @@
 //! durable: the thesis's early completion. It comes at the latest when [`GROUPS`] have been appended or after
 //! [`DELAY`] (its k and its millisecond), and at once when somebody asks for one of them: by waiting, by a commit,
 //! or by a look at a record that is not durable. Where a fence is a sync, a ticket is the generation of the sync
-//! that covers the group; nobody waits for it with the map in hand.
+//! that covers the group; nobody waits for it with the map in hand, but a batch of several pages that has waited in vain.
 
 use super::Store;
 use super::write::Standing;

@@ -129,7 +129,13 @@ impl Replica {
             }
             let now = self.now(&core);
             core.counts.batches += 1;
-            apply(&mut core, batch, now)?
+            match apply(&mut core, batch, now) {
+                // What was proposed before gives room when it is applied.
+                Err(Error::NoSpace { .. }) if is_removal(batch) && core.effects.last() > 0 => {
+                    return Err(Error::Busy);
+                }
+                applied => applied?,
+            }
         };
         if options.completion == Completion::Early {
             return Ok(written);
@@ -180,6 +186,11 @@ impl Replica {
             }
         }
     }
+}
+
+/// True if it makes room.
+fn is_removal(batch: &Batch) -> bool {
+    batch.changes().all(|change| change.value().is_none())
 }
 
 /// Keys that are deleted at once.

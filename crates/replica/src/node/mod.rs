@@ -222,6 +222,9 @@ impl Node {
                 if promise::lacks(raw, &node.view) {
                     // It follows, and is not to stand for election. That it has heard no leader is to be known all the same.
                     raw.raft.election_elapsed += 1;
+                    if raw.raft.pass_election_timeout() {
+                        raw.raft.leader_id = raft::INVALID_ID;
+                    }
                 } else {
                     let _is_ready = raw.tick();
                 }

@@ -117,7 +117,8 @@ impl Listing {
         }
         self.cursor = next?;
         if let Some(left) = left {
-            *left = left.saturating_sub(met);
+            // An engine that has more has met as many as it was asked for, be it of those that have expired.
+            *left = left.saturating_sub(if self.cursor == 0 { met } else { met.max(most) });
         }
         self.is_listed = self.cursor == 0 || self.left == Some(0);
         Ok(self.is_listed && self.end(store))

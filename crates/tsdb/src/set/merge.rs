@@ -95,8 +95,9 @@ impl Set {
     ) -> Result<bool> {
         breath()?;
         let _alone = spin::lock(&self.merging);
-        let view = self.view();
-        for (shard, segments) in &view.segments {
+        // Not the view, whose heads are sealed meanwhile and would stay in memory.
+        let segments = self.view().segments.clone();
+        for (shard, segments) in &segments {
             if !is_shard_live(*shard) {
                 self.replace(segments, None)?;
                 return Ok(true);

@@ -175,16 +175,28 @@ impl Shared {
     /// makes some.
     pub(super) fn tidy_all(&self, bytes_min: u64, cold: i64) -> Result<()> {
         let seal = |set: &Set| self.seal(set, bytes_min.min(self.head_bytes_max(set))).map(drop);
-        let merge = |set: &Set| -> Result<()> {
-            while self.merge(set, cold)? {}
-            Ok(())
-        };
         // All of them, whatever comes of one.
-        let sealed: Vec<Result<()>> = self.sets.iter().map(seal).collect();
-        let sealed: Result<()> = sealed.into_iter().collect();
-        *spin::lock(&self.bell.trouble) = sealed.as_ref().err().map(ToString::to_string);
-        let merged: Vec<Result<()>> = self.sets.iter().map(merge).collect();
-        merged.into_iter().collect::<Result<()>>().and(sealed)
+        let seal_all = || -> Result<()> {
+            let sealed: Vec<Result<()>> = self.sets.iter().map(seal).collect();
+            let sealed: Result<()> = sealed.into_iter().collect();
+            *spin::lock(&self.bell.trouble) = sealed.as_ref().err().map(ToString::to_string);
+            self.bell.changed.notify_all();
+            sealed
+        };
+        let mut sealed = seal_all();
+        let mut merged = Ok(());
+        for set in &self.sets {
+            merged = loop {
+                match self.merge(set, cold) {
+                    // It may have made the room that was missing.
+                    Ok(true) if sealed.is_err() => sealed = seal_all(),
+                    Ok(true) => {}
+                    Ok(false) => break merged,
+                    Err(error) => break merged.and(Err(error)),
+                }
+            };
+        }
+        merged.and(sealed)
     }
 
     /// Fails once the background has ended before its time.
