@@ -132,9 +132,8 @@ fn all_points_are_sealed_once_there_is_room() {
     write("db", 0..600).expect("room");
     assert!(matches!(store.seal(), Err(Error::Full(_))), "{:?}", store.stats());
     store.drop_database("old").expect("dropped");
-    // Gives back what the database had, behind that.
-    assert!(store.seal().is_err());
     write("db", 0..1).expect("room");
+    // Behind the merge that gives back what the database had.
     store.seal().expect("room");
     assert_eq!(store.stats().head_points, 0);
     store.check_pages().expect("pages");
