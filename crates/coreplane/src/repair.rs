@@ -129,7 +129,10 @@ fn give_up_damage(
             }
         }
         for range in &ranges {
-            repair.note(tell, 0, (0, 0), of_range(range));
+            let what = of_range(range);
+            if told.insert((0, what.clone())) {
+                repair.note(tell, 0, (0, 0), what);
+            }
             engine.accept(range)?;
         }
         for key in lost {

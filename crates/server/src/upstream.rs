@@ -2,8 +2,8 @@
 //!
 //! A follower's client whose commands need the records has a connection of its own to the leader, so that what it agrees
 //! upon with its server (a transaction, keys that are watched) is between it and the leader. The bytes of a command go
-//! there as they came, and those of its answer come back as they come. Commands that this node answers itself wait until all that were
-//! sent before them are answered.
+//! there as they came, and those of its answer come back as they come. Commands that this node answers itself wait until
+//! all that were sent before them are answered.
 //!
 //! When another node leads, or the connection breaks, nobody knows of the commands that were under way whether they were
 //! run: the client is told so, and its connection ends. One that had nothing under way notices nothing, nor does one of
@@ -299,7 +299,7 @@ impl EventLoop {
         let Some(upstream) = &mut connection.upstream else { return };
         let goes_on = upstream.relay(&mut connection.output, pause);
         let is_awaited = upstream.is_awaited();
-        if !upstream.is_within_answer() {
+        if !connection.is_within_answer() {
             // What was not pushed into an answer that was half there.
             connection.output.buffer().append(&mut connection.session.monitor_lines);
         }

@@ -6,7 +6,11 @@ const PACKAGE: &str = "coreplane-pmem";
 /// Creation, root and growth, cut everywhere.
 const POOL_CUTS: Suite = Suite::of(PACKAGE, "sim_pool", &["a_pool_survives_every_cut"]);
 const POOL_FLIPS: Suite = Suite::of(PACKAGE, "pool", &["flip", "older_root", "damaged"]);
-const COPIES: Suite = Suite::of(PACKAGE, "pool", &["a_copy_shows", "a_repair_that_is_not_ended"]);
+const COPIES: Suite = Suite::of(
+    PACKAGE,
+    "pool",
+    &["a_copy_shows", "a_repair_that_is_not_ended", "a_page_of_which_a_part"],
+);
 const FOLIOS: Suite = Suite::of(PACKAGE, "folios", &["a_block_that"]);
 const WRITERS: Suite = Suite::of(PACKAGE, "bounds", &[]);
 const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retirement"]);
@@ -55,6 +59,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("pmem.recovery.guard", "anybody reads what a recovery may cut", RECOVERY),
     Mutant::new("pmem.recovery.cut", "a page that is in service can be cut", RECOVERY).quick(),
     Mutant::new("pmem.copy.sync", "a look shows what a power cut may take back", COPIES),
+    Mutant::new(
+        "pmem.repair.part",
+        "a repair that is begun anew empties a page that was written since",
+        COPIES,
+    ),
     Mutant::new("pmem.repair.mark", "a killed repair leaves a pool that says it is whole", COPIES),
     Mutant::new("pmem.sync.covers", "a flush is taken to be in the sync under way", SYNCS).hangs(),
     Mutant::new("pmem.sync.failure", "a sync that failed counts", SYNC_MODEL),

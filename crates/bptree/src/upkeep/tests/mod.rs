@@ -5,7 +5,7 @@ mod large;
 mod loads;
 mod locks;
 mod merges;
-mod pinned;
+mod pins;
 mod rows;
 
 use std::sync::RwLock;
