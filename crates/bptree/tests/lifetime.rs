@@ -2,6 +2,7 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_conformance::model::ManualClock;
+use coreplane_conformance::steps::iterate_all;
 use coreplane_engine::{
     Batch, Deferred, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions,
 };
@@ -350,15 +351,7 @@ fn what_has_expired_is_a_step_of_an_iteration() {
     }
     assert!(store.put(b"lives", b"v", &WriteOptions::default()).expect("put").is_written());
     clock.set(UnixMillis(3000));
-    let (mut calls, mut cursor, mut shown) = (0, 0, Vec::new());
-    loop {
-        let visit = &mut |entry: coreplane_engine::Entry<'_>| shown.push(entry.key.to_vec());
-        cursor = store.iterate(cursor, COUNT, visit).expect("iterate");
-        calls += 1;
-        if cursor == 0 {
-            break;
-        }
-    }
+    let (calls, shown) = iterate_all(&store, COUNT).expect("iterate");
     assert_eq!(shown, [b"lives"]);
     // A leaf that is begun is shown to its end: of up to 128 records.
     assert!(calls >= EXPIRED / 128, "{calls} calls");

@@ -53,6 +53,7 @@ mod rng;
 pub mod script;
 mod sequences;
 mod sizes;
+pub mod steps;
 mod threads;
 
 use crate::model::ManualClock;

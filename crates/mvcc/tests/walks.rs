@@ -1,5 +1,6 @@
 //! Walks over many keys, beside writes that give up the pages which a walk has yet to look at.
 
+use coreplane_conformance::steps::iterate_all;
 use coreplane_engine::{Batch, Engine, Ordered, Snapshots, TimeSource, UnixMillis, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
@@ -176,15 +177,7 @@ fn what_has_expired_is_a_step_of_an_iteration() {
         batch.put(&key(EXPIRED), b"lives");
         store.apply(&batch, &WriteOptions::default()).expect("write");
         now.store(3000, Ordering::Relaxed);
-        let (mut calls, mut cursor, mut shown) = (0, 0, Vec::new());
-        loop {
-            let visit = &mut |entry: coreplane_engine::Entry<'_>| shown.push(entry.key.to_vec());
-            cursor = store.iterate(cursor, COUNT, visit).expect("iterate");
-            calls += 1;
-            if cursor == 0 {
-                break;
-            }
-        }
+        let (calls, shown) = iterate_all(&store, COUNT).expect("iterate");
         assert_eq!(shown, [key(EXPIRED)], "{kind:?}");
         assert!(calls >= EXPIRED as usize / (2 * COUNT), "{kind:?}: {calls} calls");
     }

@@ -3,6 +3,7 @@
 mod home;
 
 use coreplane_conformance::model::ManualClock;
+use coreplane_conformance::steps::iterate_all;
 use coreplane_engine::{
     Batch, Completion, Deferred, Engine, Horizon, Mutation, Outcome, Record, Repairable,
     Replicated, UnixMillis, Visibility, WriteOptions,
@@ -293,15 +294,7 @@ fn what_has_expired_is_a_step_of_an_iteration() {
     }
     let _outcome = store.put(b"lives", b"v", &WriteOptions::default()).expect("put");
     clock.set(UnixMillis(START + HOUR));
-    let (mut calls, mut cursor, mut shown) = (0, 0, Vec::new());
-    loop {
-        let visit = &mut |entry: coreplane_engine::Entry<'_>| shown.push(entry.key.to_vec());
-        cursor = store.iterate(cursor, COUNT, visit).expect("iterate");
-        calls += 1;
-        if cursor == 0 {
-            break;
-        }
-    }
+    let (calls, shown) = iterate_all(&store, COUNT).expect("iterate");
     assert_eq!(shown, [b"lives"]);
     // A group that is begun is shown to its end.
     assert!(calls >= EXPIRED / (8 * COUNT), "{calls} calls");

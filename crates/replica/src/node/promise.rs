@@ -9,8 +9,10 @@
 //!
 //! That `c₉` is committed may rest on this node's word. So the end of a log that was lost is noted ([`damage`](super::start))
 //! or given up ([`transfer`](super::transfer)), and stays noted over the snapshot, which may end before it. Until the log
-//! has come so far again the node gives its vote only to one whose log has, and does not stand for election itself. Terms
-//! rise: once it has, no note of before is above its log for long, and so nothing has to be struck out.
+//! has come so far again the node gives its vote only to one whose log has, and does not stand for election itself.
+//!
+//! The note is not struck out when the log has come so far. It is above the log again only while a leader of a later term
+//! shortens the log, and may then cost an election that plain Raft would hold; no write.
 
 use crate::log_view::{LogView, SharedView};
 use coreplane_pmem::mutant;

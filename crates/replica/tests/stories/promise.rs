@@ -26,6 +26,8 @@ fn what_was_acknowledged_is_kept_in_mind_over_an_older_snapshot() {
             table.cut.clear();
             table.run(300);
             assert_eq!(table.leader(), None, "a write that was acknowledged is lost");
+            // Clients wait for a leader, and are not sent to one that is gone.
+            assert_eq!(table.node(2).status().leader, None);
             table.seat(1).start();
             table.run(100);
             for id in 1..=3 {
