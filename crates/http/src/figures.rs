@@ -42,10 +42,11 @@ impl Figures {
     }
 }
 
-fn rows(host: &Host) -> [Row; 18] {
+fn rows(host: &Host) -> [Row; 19] {
     let stats = host.store.stats();
     let is_in_trouble = u64::from(host.store.trouble().is_some());
     [
+        ("request_bytes", false, "Bytes that bodies and answers hold", host.memory.held_bytes()),
         ("series", false, "Series", stats.series),
         ("measurements", false, "Measurements", stats.measurements),
         ("names_bytes", false, "Bytes of DRAM of names, about", stats.names_bytes),

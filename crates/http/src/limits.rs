@@ -99,12 +99,18 @@ const PAGE: usize = 4096;
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     pages: Arc<Semaphore>,
+    pages_max: usize,
 }
 
 impl Budget {
     pub(crate) fn new(bytes: usize) -> Self {
-        let pages = (bytes / PAGE).clamp(1, Semaphore::MAX_PERMITS);
-        Self { pages: Arc::new(Semaphore::new(pages)) }
+        let pages_max = (bytes / PAGE).clamp(1, Semaphore::MAX_PERMITS);
+        Self { pages: Arc::new(Semaphore::new(pages_max)), pages_max }
+    }
+
+    /// Bytes that all shares hold.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        (self.pages_max.saturating_sub(self.pages.available_permits()) * PAGE) as u64
     }
 
     /// A share of nothing yet.
@@ -156,7 +162,9 @@ mod tests {
         assert_eq!(other.grow_to(4 * PAGE), Ok(()));
         assert_eq!(other.grow_to(3 * PAGE), Ok(()), "it has them");
         assert_eq!(other.grow_to(4 * PAGE + 1), Err(NoRoom));
+        assert_eq!(budget.held_bytes(), 10 * PAGE as u64);
         drop(one);
+        assert_eq!(budget.held_bytes(), 4 * PAGE as u64);
         assert_eq!(other.grow_to(10 * PAGE), Ok(()));
         assert_eq!(other.grow_to(usize::MAX), Err(NoRoom));
     }

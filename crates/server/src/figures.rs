@@ -102,6 +102,7 @@ const ROWS: &[Row] = &[
     ("ts_queries", Counter, "Queries that were answered."),
     ("ts_queries_running", Gauge, "Queries that run."),
     ("ts_connections", Gauge, "Connections of HTTP."),
+    ("ts_request_bytes", Gauge, "Bytes that bodies and answers of HTTP hold."),
     ("ts_series", Gauge, "Series."),
     ("ts_measurements", Gauge, "Measurements."),
     ("ts_names_bytes", Gauge, "Bytes of DRAM of names, about."),
