@@ -6,6 +6,10 @@
 //! written over, so that of each record there may be two in the pool. Each snapshot that is read to its end must
 //! have shown every record.
 //!
+//! Writes follow each other without a pause, or come at a rate. Without a pause the faster case has more writes between
+//! two interrupts of the kernel, so that fewer of its writes meet one. At a rate both cases meet as many; each write is
+//! timed from when it was due, so that what waits behind a slow one counts, too.
+//!
 //! The second thread takes a processor, and its share of caches and memory: what is measured includes that.
 
 use crate::choice::Draws;
@@ -16,7 +20,7 @@ use crate::{Error, Plan, Result};
 use coreplane_engine::{Error as EngineError, Snapshots, StorageEngine, WriteOptions};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Overwrites between two looks at whether pages are cleaned yet.
 const LOOK_EVERY: u64 = 1024;
@@ -38,6 +42,8 @@ pub struct InterferenceReport {
     pub pool_bytes: u64,
     /// Overwrites that were timed.
     pub puts: u64,
+    /// Overwrites a second that were due; 0 if each began when the last had ended.
+    pub put_rate: u64,
     /// Overwrites a second.
     pub puts_per_s: f64,
     /// Half of them took at most so long.
@@ -60,7 +66,7 @@ pub struct InterferenceReport {
     pub value_size: usize,
 }
 
-/// Loads so many records into an empty store, and writes over them [`Plan::operations`] times.
+/// Loads so many records into an empty store, and writes over them [`Plan::operations`] times, at a rate if it is not 0.
 ///
 /// # Errors
 /// [`Error::Plan`] if the store has no snapshots, does not take the records, or does not come to clean;
@@ -68,7 +74,7 @@ pub struct InterferenceReport {
 pub fn run_interference(
     engine: &dyn StorageEngine,
     plan: &Plan,
-    records: u64,
+    (records, put_rate): (u64, u64),
     is_busy: bool,
 ) -> Result<InterferenceReport> {
     let plan = &Plan { records, ..*plan };
@@ -89,7 +95,7 @@ pub fn run_interference(
         let over = &over;
         let reader = is_busy.then(|| scope.spawn(move || read_until(engine, plan, over)));
         let begun = Instant::now();
-        written = writer.write(plan.operations);
+        written = writer.write(plan.operations, put_rate);
         seconds = begun.elapsed().as_secs_f64();
         over.store(true, Ordering::Relaxed);
         if let Some(reader) = reader {
@@ -107,6 +113,7 @@ pub fn run_interference(
         records,
         pool_bytes: after.pool_bytes,
         puts: tally.operations,
+        put_rate,
         puts_per_s: tally.operations as f64 / seconds,
         p50_ns: tally.latencies.value_at_quantile(0.5),
         p999_ns: tally.latencies.value_at_quantile(0.999),
@@ -146,7 +153,7 @@ impl<'a> Writer<'a> {
     fn warm_up(&mut self) -> Result<()> {
         let most = WARM_UP_MAX * self.plan.records + LOOK_EVERY;
         while self.engine.stats().cleaner_pages_freed == 0 {
-            self.write(LOOK_EVERY)?;
+            self.write(LOOK_EVERY, 0)?;
             if self.version > most {
                 let what = format!("nothing is cleaned after {most} overwrites");
                 return Err(Error::Plan(what));
@@ -156,14 +163,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn write(&mut self, count: u64) -> Result<()> {
+    fn write(&mut self, count: u64, rate: u64) -> Result<()> {
         let (mut key, mut value) = (vec![0; self.plan.key_size], vec![0; self.plan.value_size]);
-        for _ in 0..count {
+        let first = Instant::now();
+        for at in 0..count {
             let number = self.draws.below(self.plan.records);
             self.version += 1;
             write_key(number, &mut key);
             write_value(number, self.version, &mut value);
-            let begun = Instant::now();
+            let begun = match (at * 1_000_000_000).checked_div(rate) {
+                Some(after_ns) => await_instant(first + Duration::from_nanos(after_ns)),
+                None => Instant::now(),
+            };
             let put = self.engine.put(&key, &value, &WriteOptions::default());
             let took = begun.elapsed();
             match put {
@@ -175,6 +186,14 @@ impl<'a> Writer<'a> {
         }
         Ok(())
     }
+}
+
+/// Waits, without leaving the processor, until an instant if it has not passed yet; that instant.
+fn await_instant(due: Instant) -> Instant {
+    while Instant::now() < due {
+        std::hint::spin_loop();
+    }
+    due
 }
 
 /// What was read.
@@ -233,13 +252,29 @@ mod tests {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let plan = Plan { operations: 30_000, ..Plan::default() };
         let busy =
-            run_interference(&made(&directory.path().join("a"), 4 << 20)?, &plan, 7000, true)?;
+            run_interference(&made(&directory.path().join("a"), 4 << 20)?, &plan, (7000, 0), true)?;
         assert!(busy.pages_cleaned > 0 && busy.snapshot_records > 0, "{busy:?}");
         assert_eq!(busy.puts + busy.refused_puts, 30_000, "{busy:?}");
         let large = made(&directory.path().join("b"), 64 << 20)?;
-        let quiet = run_interference(&large, &plan, 7000, false)?;
+        let quiet = run_interference(&large, &plan, (7000, 0), false)?;
         assert_eq!((quiet.pages_cleaned, quiet.snapshots), (0, 0), "{quiet:?}");
         assert!(quiet.max_ns >= quiet.p999_ns && quiet.p999_ns >= quiet.p50_ns, "{quiet:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn writes_come_at_a_rate_and_are_timed_from_when_they_were_due() -> Result<()> {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let plan = Plan { operations: 1000, ..Plan::default() };
+        let begun = Instant::now();
+        let store = made(&directory.path().join("a"), 16 << 20)?;
+        let slow = run_interference(&store, &plan, (100, 10_000), false)?;
+        assert!(begun.elapsed() >= Duration::from_millis(99), "{slow:?}");
+        assert!(slow.put_rate == 10_000 && slow.puts_per_s < 10_200.0, "{slow:?}");
+        // A billion a second cannot be: what waits behind the first writes counts.
+        let store = made(&directory.path().join("b"), 16 << 20)?;
+        let behind = run_interference(&store, &plan, (100, 1_000_000_000), false)?;
+        assert!(behind.max_ns as f64 > 0.9e12 / behind.puts_per_s, "{behind:?}");
         Ok(())
     }
 
@@ -248,7 +283,7 @@ mod tests {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let plan = Plan { operations: 10, ..Plan::default() };
         let store = made(&directory.path().join("a"), 4 << 20)?;
-        let full = run_interference(&store, &plan, 1_000_000, false);
+        let full = run_interference(&store, &plan, (1_000_000, 0), false);
         assert!(matches!(full, Err(Error::Plan(_))), "{full:?}");
         let without = coreplane_bptree::Bptree::create(
             &directory.path().join("b"),
@@ -257,7 +292,7 @@ mod tests {
             MediaChoice::Auto,
             &Default::default(),
         )?;
-        let refused = run_interference(&without, &plan, 10, false);
+        let refused = run_interference(&without, &plan, (10, 0), false);
         assert!(matches!(refused, Err(Error::Plan(_))), "{refused:?}");
         Ok(())
     }

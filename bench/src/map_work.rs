@@ -20,11 +20,14 @@ pub struct MapWork {
     /// interference: the pool in which nothing is to be cleaned is so many times as large as the other.
     #[arg(long, default_value_t = MapWork::default().room)]
     pub room: u64,
+    /// interference: overwrites a second, each timed from when it was due; 0: each begins when the last has ended.
+    #[arg(long, default_value_t = MapWork::default().put_rate)]
+    pub put_rate: u64,
 }
 
 impl Default for MapWork {
     /// The thesis's commit every ten writes.
     fn default() -> Self {
-        Self { group: 10, cycles: 10, times: 100, fullness: 70, room: 16 }
+        Self { group: 10, cycles: 10, times: 100, fullness: 70, room: 16, put_rate: 0 }
     }
 }

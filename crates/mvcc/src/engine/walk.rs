@@ -120,6 +120,11 @@ impl Store {
         let guard = epoch::pin();
         let (map, next) = self.find_some(&guard, place, (at, most), found)?;
         let map = holds.then_some(map);
+        // All that are found are on their way when the first is read.
+        for Found { newest, .. } in &*found {
+            (0..LINES)
+                .for_each(|line| self.volume.space.prefetch(newest.offset + line * LINE as u64));
+        }
         for Found { key, newest, older, sure } in found.drain(..) {
             let (seen, spot) = match self.see_at(&guard, newest, &older, at) {
                 Ok(Some(seen)) => seen,
@@ -180,8 +185,6 @@ impl Store {
             Place::Down(below) => Way::Down(below.as_deref()),
         };
         let spot = |offset| {
-            // All that are found are on their way when the first is read.
-            (0..LINES).for_each(|line| self.volume.space.prefetch(offset + line * LINE as u64));
             let is_hidden = map.stream().is_hidden(offset);
             Spot { offset, is_hidden, ticket: self.rests_on(&**map, offset) }
         };

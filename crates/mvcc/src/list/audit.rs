@@ -1,6 +1,6 @@
 //! Counts what lives once more, for tests: what is kept up to date by every write must not drift.
 
-use super::List;
+use super::{List, Versions};
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::Kind;
 use std::collections::BTreeMap;
@@ -9,8 +9,12 @@ impl List {
     /// Bytes of the newest versions that are no tombstones, large values included; what is wrong if the counts of
     /// any page, or of records, are not those of all that is led to.
     pub(super) fn count_again(&self, guard: &Guard) -> Result<u64, String> {
-        if self.pins.is_empty() && (!self.aged.is_empty() || !self.archives.is_empty()) {
+        if self.pins.is_empty() && (self.aged.len() > 0 || !self.archives.is_empty()) {
             return Err("there are versions that no pin sees".to_owned());
+        }
+        let aged = self.index.values().filter(|it| matches!(it, Versions::Many(_))).count();
+        if aged > self.aged.len() {
+            return Err(format!("{aged} keys have several versions, {} wait", self.aged.len()));
         }
         let volume = &self.stream.volume;
         let size = volume.space.page_size();

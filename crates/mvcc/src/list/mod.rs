@@ -38,8 +38,9 @@ use coreplane_record::{Header, Kind, View};
 use damage::Damage;
 use entries::Entries;
 use grave::Grave;
+use pins::Aged;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use tombstone::Tombstones;
@@ -93,9 +94,7 @@ pub(crate) struct List {
     archives: Vec<(u64, Index)>,
     /// Versions that are pinned, and how often.
     pins: BTreeMap<u64, u32>,
-    /// Keys that have several versions; a pin has gone, and those before this one were looked at since.
-    aged: BTreeSet<Key>,
-    trimmed: Option<Key>,
+    aged: Aged,
     graves: VecDeque<Grave>,
     /// Tombstones that the index does not lead to any more, and records of clears, or control records that rolled back.
     tombstones: Tombstones,
@@ -140,8 +139,7 @@ impl List {
             key_bytes: 0,
             archives: Vec::new(),
             pins: BTreeMap::new(),
-            aged: BTreeSet::new(),
-            trimmed: None,
+            aged: Aged::default(),
             graves: VecDeque::new(),
             tombstones: Tombstones::default(),
             held,
@@ -260,10 +258,13 @@ impl Map for List {
         self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
         let is_seen = self.pins.range(view.header.version..new.version).next().is_some();
         if is_seen && !mutant!("mvcc.list.pin") {
-            let mut offsets = versions.all().to_vec();
-            offsets.push(new.offset);
-            *versions = Versions::Many(offsets);
-            self.aged.insert(entry.key().clone());
+            match versions {
+                Versions::Many(offsets) => offsets.push(new.offset),
+                Versions::One(old) => {
+                    *versions = Versions::Many(vec![*old, new.offset]);
+                    self.aged.push(entry.key().clone());
+                }
+            }
             return Ok(());
         }
         if let Some(last) = versions.all_mut().last_mut() {
@@ -332,7 +333,7 @@ impl Map for List {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
                 self.pins.remove(&version);
-                self.trimmed = Some(Key::new(&[]));
+                self.aged.all_due();
                 self.stream.pages.release();
                 self.drop_archives(guard);
             }

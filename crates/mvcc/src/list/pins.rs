@@ -9,9 +9,61 @@ use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::Kind;
+use std::collections::VecDeque;
 
 /// Keys that are looked at at once when a pin has gone.
-const TRIMMED: usize = 8;
+const TRIMMED: usize = 4;
+
+/// Keys of a chunk: the queue of chunks that grows moves chunks, and no keys.
+const CHUNK: usize = 256;
+
+/// Keys that have several versions, in the order in which they came to have them.
+#[derive(Debug, Default)]
+pub(super) struct Aged {
+    chunks: VecDeque<VecDeque<Key>>,
+    /// So many, the first of them, were not looked at since a pin has gone.
+    due: usize,
+    len: usize,
+}
+
+impl Aged {
+    pub(super) fn push(&mut self, key: Key) {
+        self.len += 1;
+        match self.chunks.back_mut() {
+            Some(last) if last.len() < CHUNK => last.push_back(key),
+            _ => {
+                let mut chunk = VecDeque::with_capacity(CHUNK);
+                chunk.push_back(key);
+                self.chunks.push_back(chunk);
+            }
+        }
+    }
+
+    /// The next that is due.
+    fn pop_due(&mut self) -> Option<Key> {
+        self.due = self.due.checked_sub(1)?;
+        let first = self.chunks.front_mut()?;
+        let key = first.pop_front()?;
+        self.len -= 1;
+        if first.is_empty() {
+            self.chunks.pop_front();
+        }
+        Some(key)
+    }
+
+    /// A pin has gone: all of them are due.
+    pub(super) fn all_due(&mut self) {
+        self.due = self.len;
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
 
 impl List {
     /// True if a pin sees this version of a key, which a later one replaces.
@@ -23,10 +75,10 @@ impl List {
         Ok(self.stream.volume.view(guard, offset)?.header.version)
     }
 
-    /// Drops the versions of a key that no pin sees any more.
-    fn trim(&mut self, guard: &Guard, key: &Key) -> Result<()> {
-        let Some(versions) = self.index.get(key.bytes()) else { return Ok(()) };
-        let offsets = versions.all().to_vec();
+    /// Drops the versions of a key that no pin sees any more; true if it has several still.
+    fn trim(&mut self, guard: &Guard, key: &Key) -> Result<bool> {
+        let Some(Versions::Many(offsets)) = self.index.get(key.bytes()) else { return Ok(false) };
+        let offsets = offsets.clone();
         let (mut kept, mut dropped) = (Vec::with_capacity(offsets.len()), Vec::new());
         for (at, offset) in offsets.iter().enumerate() {
             let is_needed = match offsets.get(at + 1) {
@@ -45,14 +97,13 @@ impl List {
         // Once the index does not lead to them, lest they are superseded again.
         dropped.into_iter().for_each(|offset| self.supersede(guard, offset));
         if is_one {
-            self.aged.remove(key.bytes());
             let view = self.stream.volume.view(guard, newest)?;
             if view.header.kind == Kind::Delete {
                 let grave = self.grave_of(key.clone(), &view);
                 self.graves.push_back(grave);
             }
         }
-        Ok(())
+        Ok(!is_one)
     }
 
     /// The index that leads to what was there at a version.
@@ -87,10 +138,18 @@ impl List {
 
     /// Trims the next keys; false if there are no more.
     pub(super) fn trim_some(&mut self, guard: &Guard) -> Result<bool> {
-        let Some(from) = self.trimmed.take() else { return Ok(false) };
-        let next: Vec<Key> = self.aged.range(from..).take(TRIMMED + 1).cloned().collect();
-        self.trimmed = next.get(TRIMMED).filter(|_| !mutant!("mvcc.list.trim")).cloned();
-        next.iter().take(TRIMMED).try_for_each(|key| self.trim(guard, key))?;
-        Ok(self.trimmed.is_some())
+        for _ in 0..TRIMMED {
+            let Some(key) = self.aged.pop_due() else { return Ok(false) };
+            let is_aged = self.trim(guard, &key);
+            // One that cannot be read is looked at again when the next pin has gone.
+            if !matches!(is_aged, Ok(false)) {
+                self.aged.push(key);
+            }
+            is_aged?;
+        }
+        if mutant!("mvcc.list.trim") {
+            return Ok(false);
+        }
+        Ok(true)
     }
 }

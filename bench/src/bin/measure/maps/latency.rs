@@ -5,7 +5,8 @@ use crate::flags::Flags;
 use crate::table::{Table, figure};
 use crate::{Outcome, Rounds};
 
-pub(super) const FLAGS: [&str; 4] = ["latency-pool", "latency-puts", "fullness", "room"];
+pub(super) const FLAGS: [&str; 5] =
+    ["latency-pool", "latency-puts", "fullness", "room", "put-rate"];
 
 /// Percent of a pool's records. While a snapshot is held a tree has to write ways anew for what it moves: fuller ones than
 /// this refuse writes beside snapshots that follow each other without a pause. A list at that is not cleaned at all.
@@ -26,11 +27,17 @@ pub(super) fn part(flags: &Flags, engines: &[String]) -> Outcome<Part> {
         (given, _) => given,
     };
     let room: u64 = flags.get("room", 32, 16)?;
-    let limit = 300 + puts / 5_000;
-    let contenders = engines.iter().map(|engine| {
-        let full = ("fullness", fullness(engine));
-        let options = [("size", pool << 20), ("operations", puts), full, ("room", room)];
-        Contender::new(engine.clone(), engine, "interference", &options, limit)
+    let put_rate: u64 = flags.get("put-rate", 50_000, 50_000)?;
+    let limit = 300 + puts / 5_000 + (2 * puts).checked_div(put_rate).unwrap_or_default();
+    let contender = |engine: &str, name: String, put_rate: u64| {
+        let (full, rate) = (("fullness", fullness(engine)), ("put-rate", put_rate));
+        let options = [("size", pool << 20), ("operations", puts), full, ("room", room), rate];
+        Contender::new(name, engine, "interference", &options, limit)
+    };
+    let contenders = engines.iter().flat_map(|engine| {
+        let at_rate = (put_rate > 0)
+            .then(|| contender(engine, format!("{engine}, {put_rate} a second"), put_rate));
+        std::iter::once(contender(engine, engine.clone(), 0)).chain(at_rate)
     });
     let contenders = contenders.collect();
     let full: Vec<String> =
@@ -43,7 +50,9 @@ pub(super) fn part(flags: &Flags, engines: &[String]) -> Outcome<Part> {
              which nothing is cleaned. Busy: a pool of {pool} MiB, so full of what a load can put in, the newest records and as \
              many again that a snapshot may keep: {}. It is cleaned, while another thread reads snapshots from end to end. On \
              2 processors the two threads have one each, and nothing is left for anything else: the kernel, or \
-             a thread of the store's own, takes from them",
+             a thread of the store's own, takes from them. Without a rate each put begins when the last has ended, \
+             so that fewer puts of the faster case meet an interrupt of the kernel; at {put_rate} a second as many do in \
+             both, and a put is timed from when it was due",
             pool * room,
             full.join(", ")
         ),

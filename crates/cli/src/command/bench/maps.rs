@@ -55,8 +55,9 @@ pub(super) fn interference(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     // A snapshot may keep as many again.
     let records = full * work.fullness / 200;
     for (size, is_busy) in [(size.saturating_mul(work.room), false), (size, true)] {
-        let report =
-            pool.with(size, |store| run_interference(&**store.engine(), plan, records, is_busy))?;
+        let report = pool.with(size, |store| {
+            run_interference(&**store.engine(), plan, (records, work.put_rate), is_busy)
+        })?;
         let line = format!(
             "interference     {:<10} {:<5}   puts {:.0}/s  p50 {} ns  p99.9 {} ns  max {} ns   refused {}   pages \
              cleaned {}  snapshots {}",
