@@ -91,7 +91,7 @@ cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|ma
                      --pools 2,2.5,4 (times the bytes of the newest records)
             latency: --latency-pool MiB  --latency-puts N  --fullness PERCENT
                      --room N (the quiet pool is so many times as large)
-                     --put-rate N (beside puts without a pause: so many a second; 0: none)
+                     --put-rate N (beside puts without a pause: so many a second)
             Two questions of the maps are asked by others, of any engine. YCSB beside bptree and LMDB:
               ordered --engines bptree,list,cow-tree --peers lmdb --keys 1000000,10000000 --sizes 16/100
                 --power-keys 0

@@ -20,13 +20,17 @@ use crate::key::Key;
 use crate::map::Way;
 use coreplane_engine::{Entry, Error, Record, Result, Ticket};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::{LINE, mutant};
+use coreplane_pmem::{LINE, mutant, spin};
 use coreplane_record::{Kind, View};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 /// Keys that are found before the map is let go of.
 const STEP: usize = 32;
+
+/// Steps after which a walk gives its processor away once: who looks for the map on the same one would find it had
+/// each time that this thread is put aside in the midst of a step.
+const STEPS: usize = 8;
 
 /// Lines of a record that are asked for ahead.
 const LINES: u64 = 3;
@@ -98,14 +102,18 @@ impl Store {
     ) -> Result<()> {
         let (mut found, mut next) = (Vec::new(), Next::At(place));
         let most = STEP.min(expected.max(1));
-        loop {
+        for step in 1_usize.. {
             let (place, most, holds) = match &next {
                 Next::At(place) => (place, most, self.check_reads),
                 Next::Again(place) => (place, 1, true),
                 Next::End => return Ok(()),
             };
             next = self.walk_some(place, (at, most, holds), &mut found, visit)?;
+            if step.is_multiple_of(STEPS) {
+                spin::yield_processor();
+            }
         }
+        Ok(())
     }
 
     /// Shows some of them, with the map in hand if it `holds`; where to go on.

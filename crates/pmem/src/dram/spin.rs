@@ -103,10 +103,19 @@ fn look<G>(mut find: impl FnMut() -> Option<G>) -> Option<G> {
     })
 }
 
-/// Leaves a lock to those who look for it, between two times of having it: some microseconds.
+/// Leaves a lock to those who look for it, between two times of having it: some microseconds on another processor, and
+/// this one if they wait for it.
 pub fn leave() {
     if !schedule::waiting() {
         (0..LEFT).for_each(|_| std::hint::spin_loop());
+        std::thread::yield_now();
+    }
+}
+
+/// Gives the processor to those who look for a lock on this one, if there are any.
+pub fn yield_processor() {
+    if !schedule::waiting() {
+        std::thread::yield_now();
     }
 }
 
