@@ -210,6 +210,7 @@ impl ClusterInfo for Directory {
             ("applied", applied),
             ("lag_entries_max", behind.unwrap_or(0)),
             ("snapshots_installed", installed),
+            ("entries_without_room", self.replica.left_out()),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.to_string()))

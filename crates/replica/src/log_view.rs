@@ -28,6 +28,14 @@ use std::sync::Arc;
 /// Bytes that an entry takes in the ring beside its own.
 const PER_ENTRY: usize = 64;
 
+/// The changes of an entry; none of one that changes members.
+fn changes_of(entry: &Entry) -> Result<Batch> {
+    match entry.get_entry_type() {
+        EntryType::EntryNormal => decode_changes(&entry.data).ok_or_else(no_entry),
+        _ => Ok(Batch::new()),
+    }
+}
+
 /// The map and the ring before it.
 pub(crate) struct LogView {
     pub(crate) map: Box<dyn ReplicaMap>,
@@ -154,11 +162,7 @@ impl LogView {
             let is_members = entry.get_entry_type() != EntryType::EntryNormal;
             let kind = if is_members { Kind::Members } else { Kind::Changes };
             let header = Header { kind, term: entry.term, context: entry.context.clone() };
-            let changes = match kind {
-                Kind::Changes => decode_changes(&entry.data).ok_or_else(no_entry)?,
-                Kind::Members => Batch::new(),
-            };
-            parts.push((entry.index, header.encode(), changes));
+            parts.push((entry.index, header.encode(), changes_of(entry)?));
         }
         let appends = parts.iter().map(|(timestamp, header, changes)| LogAppend {
             timestamp: *timestamp,
@@ -173,6 +177,26 @@ impl LogView {
         self.note()?;
         self.shorten_ring();
         Ok(())
+    }
+
+    /// How many of the entries that a leader sends, the first of them, there is room for; none if there is room for all.
+    ///
+    /// # Errors
+    /// As [`ReplicaMap::room_for_entries`].
+    pub(crate) fn room_for(&self, entries: &[Entry]) -> Result<Option<usize>> {
+        let is_there = |entry: &&Entry| {
+            entry.index <= self.control.applied || self.term_at(entry.index) == Some(entry.term)
+        };
+        let known = entries.iter().take_while(is_there).count();
+        let new = entries.get(known..).unwrap_or_default();
+        // Those that take the place of others have what these had.
+        if new.first().is_none_or(|first| first.index <= self.control.newest) {
+            return Ok(None);
+        }
+        let len_of = |entry: &Entry| (entry.data.len() + entry.context.len() + PER_ENTRY) as u64;
+        let bytes = new.iter().map(len_of).sum();
+        let fits = self.map.room_for_entries(bytes, &|| new.iter().map(changes_of).collect())?;
+        Ok(fits.map(|fits| known + fits))
     }
 
     /// Notes term and vote. Durable after a commit.

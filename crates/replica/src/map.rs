@@ -37,6 +37,17 @@ pub trait ReplicaMap: Send + Sync {
     /// As [`LogMap::check_room`].
     fn check_room(&self, changes: &Batch, beside: u64) -> Result<()>;
 
+    /// How many of some entries, the first of them, there is room for; none if there is room for all. They have so many
+    /// `bytes`, and are decoded only if it is not clear.
+    ///
+    /// # Errors
+    /// As [`LogMap::room_for_entries`].
+    fn room_for_entries(
+        &self,
+        bytes: u64,
+        decode: &dyn Fn() -> Result<Vec<Batch>>,
+    ) -> Result<Option<usize>>;
+
     /// Bytes that are asked for one by one before they are appended, at most.
     fn room_at_once(&self) -> u64;
 
@@ -221,6 +232,14 @@ impl ReplicaMap for LogMap {
 
     fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
         self.check_room(changes, beside)
+    }
+
+    fn room_for_entries(
+        &self,
+        bytes: u64,
+        decode: &dyn Fn() -> Result<Vec<Batch>>,
+    ) -> Result<Option<usize>> {
+        self.room_for_entries(bytes, decode)
     }
 
     fn room_at_once(&self) -> u64 {

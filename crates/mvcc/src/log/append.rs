@@ -23,6 +23,10 @@ use std::collections::BTreeMap;
 /// Changes of an entry at most.
 const CHANGES_MAX: usize = 1 << 20;
 
+/// A change has so many bytes at least as it is sent, and so many pages are more than it takes, its way in a tree included.
+const CHANGE_BYTES_MIN: u64 = 6;
+const CHANGE_PAGES_MAX: u64 = 16;
+
 /// An entry that is to be appended.
 #[derive(Debug, Clone, Copy)]
 pub struct LogAppend<'b> {
@@ -38,6 +42,16 @@ pub struct LogAppend<'b> {
 struct Change<'b> {
     change: ChangeRef<'b>,
     prepared: Option<Prepared>,
+}
+
+/// What entries take that are not appended yet.
+#[derive(Default)]
+struct Need<'c> {
+    lengths: Vec<usize>,
+    keys: Vec<&'c [u8]>,
+    /// Pages of large values.
+    chains: u32,
+    has_puts: bool,
 }
 
 impl Change<'_> {
@@ -154,33 +168,83 @@ impl LogMap {
     /// # Errors
     /// [`Error::NoSpace`]; as [`LogMap::append`] of changes that no entry can have.
     pub fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
+        let mut need = Need::default();
+        self.add_need(&mut need, changes)?;
+        let (mut left, most) = (beside as usize, self.store.inline_max(&[]));
+        while left > 0 {
+            need.lengths.push(left.min(most));
+            left -= left.min(most);
+        }
+        let purpose = purpose_of(!need.has_puts);
+        self.with_room(|| self.look_for_room(&need, purpose, &mut Patience::default()))
+    }
+
+    /// How many of some entries, the first of them, there is room for with the [reserve](LogMap::append); none if there is
+    /// room for all. It is asked of what a leader has sent, which has so many `bytes`, and is decoded only where pages are
+    /// so few that it matters.
+    ///
+    /// # Errors
+    /// As [`LogMap::check_room`] but for want of space; those of `decode`.
+    pub fn room_for_entries(
+        &self,
+        bytes: u64,
+        decode: &dyn Fn() -> Result<Vec<Batch>>,
+    ) -> Result<Option<usize>> {
+        let (total, free) = self.store.map.read().stream().pages.total_and_free();
+        let pages_max = (bytes / CHANGE_BYTES_MIN + 1) * CHANGE_PAGES_MAX;
+        if free >= total / 4 && u64::from(free) >= pages_max {
+            return Ok(None);
+        }
+        let entries = decode()?;
+        let (mut count, mut patience, mut is_committed) =
+            (entries.len(), Patience::default(), false);
+        while let Some(first) = entries.get(..count).filter(|first| !first.is_empty()) {
+            // A record of what was applied comes before them.
+            let mut need = Need { lengths: vec![self.store.inline_max(&[])], ..Need::default() };
+            first.iter().try_for_each(|changes| self.add_need(&mut need, changes))?;
+            let purpose = if need.has_puts { purpose_of(true) } else { Purpose::Delete };
+            match self.look_for_room(&need, purpose, &mut patience) {
+                Ok(()) => break,
+                // What was applied since the last commit gives pages back with the next.
+                Err(Error::NoSpace { .. }) if !is_committed && !mutant!("mvcc.log.unsettled") => {
+                    self.wait_durable(self.commit()?)?;
+                    is_committed = true;
+                }
+                Err(Error::NoSpace { .. }) => count /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((count < entries.len()).then_some(count))
+    }
+
+    /// Adds what an entry of these changes takes.
+    fn add_need<'c>(&self, need: &mut Need<'c>, changes: &'c Batch) -> Result<()> {
         let store = &self.store;
-        let (mut lengths, mut keys) = (Vec::new(), Vec::new());
-        let (mut chains, mut has_puts) = (0, false);
         for change in changes.changes() {
             let (key, value_len) = (change.key(), change.value().map_or(0, <[u8]>::len));
             store.check_lengths(key, value_len)?;
-            has_puts |= change.value().is_some();
+            need.has_puts |= change.value().is_some();
             if value_len > store.inline_max(key) {
-                chains += store.volume.chain_pages(value_len);
+                need.chains += store.volume.chain_pages(value_len);
             }
-            lengths.push(Change { change, prepared: None }.len().min(store.inline_max(&[])));
-            keys.push(key);
+            let len = Change { change, prepared: None }.len().min(store.inline_max(&[]));
+            need.lengths.push(len);
+            need.keys.push(key);
         }
-        let (mut left, most) = (beside as usize, store.inline_max(&[]));
-        while left > 0 {
-            lengths.push(left.min(most));
-            left -= left.min(most);
-        }
-        lengths.push(store.map.read().log().ok_or_else(no_log)?.closing_len(ENTRY_HEADER_MAX));
-        let group = Group { lengths: &lengths, keys: &keys };
-        let purpose = purpose_of(!has_puts);
-        self.with_room(|| self.look_for_room(group, chains, purpose))
+        let closing = store.map.read().log().ok_or_else(no_log)?.closing_len(ENTRY_HEADER_MAX);
+        need.lengths.push(closing);
+        Ok(())
     }
 
-    fn look_for_room(&self, group: Group<'_>, chains: u32, purpose: Purpose) -> Result<()> {
+    fn look_for_room(
+        &self,
+        need: &Need<'_>,
+        purpose: Purpose,
+        patience: &mut Patience,
+    ) -> Result<()> {
         let store = &self.store;
-        let mut patience = Patience::default();
+        let Need { lengths, keys, chains, .. } = need;
+        let (group, chains) = (Group { lengths, keys }, *chains);
         loop {
             let mut map = store.map.write();
             let guard = epoch::pin();

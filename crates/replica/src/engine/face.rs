@@ -178,6 +178,7 @@ impl Engine for Replica {
             ("raft_applied", status.applied),
             ("raft_leaderships", core.open.leaderships()),
             ("raft_snapshots_installed", core.node.installed()),
+            ("raft_entries_without_room", core.node.left_out()),
         ]);
         stats
     }

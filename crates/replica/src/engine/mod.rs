@@ -223,6 +223,11 @@ impl Replica {
         self.core.lock().node.installed()
     }
 
+    /// As [`Node::left_out`].
+    pub fn left_out(&self) -> u64 {
+        self.core.lock().node.left_out()
+    }
+
     /// Proposes that members change: what to wait for.
     ///
     /// # Errors

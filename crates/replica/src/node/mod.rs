@@ -6,6 +6,7 @@ mod identity;
 mod promise;
 mod propose;
 mod reads;
+mod room;
 mod settings;
 mod start;
 mod transfer;
@@ -84,6 +85,7 @@ pub struct Node {
     reads_confirmed: Vec<(u64, Open, Vec<u64>)>,
     transfers: BTreeMap<NodeId, Transfer>,
     installed: u64,
+    left_out: u64,
     /// Ticks since somebody who leads was heard, of a node that installs.
     silent_ticks: usize,
     output: Output,
@@ -150,6 +152,7 @@ impl Node {
             reads_confirmed: Vec::new(),
             transfers: BTreeMap::new(),
             installed: 0,
+            left_out: 0,
             silent_ticks: 0,
             output: Output::default(),
             stopped: None,
@@ -385,14 +388,17 @@ impl Node {
     }
 
     fn step_raft(&mut self, mut message: RaftMessage) -> Result<()> {
-        let State::Running(raw) = &mut self.state else { return self.answer_without_log(&message) };
+        let State::Running(raw) = &self.state else { return self.answer_without_log(&message) };
         let newest = raw.raft.raft_log.last_index();
         let is_admitted = admission::is_possible(raw, newest, &self.view.0.lock(), &message);
         let is_named = message.get_msg_type() == MessageType::MsgTimeoutNow;
         if is_admitted && !(is_named && promise::lacks(raw, &self.view)) {
+            self.leave_out(&mut message)?;
             promise::refuse_less(&self.view.0.lock(), &mut message);
-            // What it refuses is nothing that has to be done about.
-            let _refused = raw.step(message).is_err();
+            if let State::Running(raw) = &mut self.state {
+                // What it refuses is nothing that has to be done about.
+                let _refused = raw.step(message).is_err();
+            }
             self.draw_timeout();
         }
         Ok(())

@@ -49,6 +49,15 @@ impl ReplicaMap for WalBaseline {
         self.inner.lock().check_room(self.storage.as_ref(), &self.state(), changes, beside)
     }
 
+    fn room_for_entries(
+        &self,
+        _bytes: u64,
+        decode: &dyn Fn() -> Result<Vec<Batch>>,
+    ) -> Result<Option<usize>> {
+        let Some(room) = self.storage.room() else { return Ok(None) };
+        Ok(self.inner.lock().room_for(room, &self.state(), &decode()?))
+    }
+
     fn room_at_once(&self) -> u64 {
         room::at_once(self.storage.room())
     }

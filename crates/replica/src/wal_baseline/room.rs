@@ -10,6 +10,7 @@
 use super::Inner;
 use super::state::State;
 use super::storage::{Room, Storage};
+use crate::entry::CONTEXT_MAX;
 use coreplane_engine::{Batch, Error, Result};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -62,6 +63,21 @@ impl Inner {
             return Err(Error::NoSpace { needed, reclaimable: 0 });
         }
         Ok(())
+    }
+
+    /// How many entries of these changes, the first of them, there is room for with what is kept for deletes; none if there
+    /// is room for all.
+    pub(super) fn room_for(
+        &self,
+        room: Room,
+        state: &RwLock<State>,
+        entries: &[Batch],
+    ) -> Option<usize> {
+        let mut needed = self.checkpoint_need(state);
+        entries.iter().position(|changes| {
+            needed += len_of(CONTEXT_MAX, changes);
+            3 * needed + slack(room) > room.all
+        })
     }
 
     /// Bytes beyond what is added, and what checkpoints need: none if there are less.

@@ -2,6 +2,7 @@
 
 mod pools;
 mod promise;
+mod room;
 mod table;
 
 use coreplane_engine::{Batch, Error};

@@ -13,8 +13,11 @@ fn options() -> Options {
     map_options(&Options { background: false, ..Options::default() })
 }
 
-fn sim(model: Model) -> Sim {
-    let (len, page_size) = (1 << 20, 4096);
+/// Bytes of a pool, unless it is said.
+pub(crate) const LEN: u64 = 1 << 20;
+
+fn sim(model: Model, len: u64) -> Sim {
+    let page_size = 4096;
     Sim::new(&SimOptions { len, max_len: len, page_size, model, ..SimOptions::default() })
         .expect("memory")
 }
@@ -31,8 +34,8 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(crate) fn new(kind: MapKind, settings: Settings, model: Model) -> Self {
-        let sim = sim(model);
+    pub(crate) fn new(kind: MapKind, settings: Settings, model: Model, len: u64) -> Self {
+        let sim = sim(model, len);
         let map = LogMap::simulated_create(kind, Arc::clone(sim.space()), &options());
         let node = Node::open(Box::new(map.expect("create")), settings.clone()).expect("open");
         let (settled, reads, fresh) = (Vec::new(), Vec::new(), Vec::new());
@@ -50,7 +53,7 @@ impl Seat {
     pub(crate) fn wipe(&mut self, identity: u64) {
         self.settings.identity = identity;
         let settings = self.settings.clone();
-        *self = Self::new(self.kind, settings, Model::X86);
+        *self = Self::new(self.kind, settings, Model::X86, LEN);
     }
 
     /// The pool as it is.
@@ -122,7 +125,7 @@ impl Table {
                 ..Settings::default()
             };
             set(&mut settings);
-            (id, Seat::new(kind, settings, model))
+            (id, Seat::new(kind, settings, model, LEN))
         });
         Self { seats: seats.collect(), letters: Vec::new(), cut: BTreeSet::new() }
     }

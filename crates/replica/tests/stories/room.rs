@@ -1,0 +1,107 @@
+//! A follower that has no room for what its leader sends.
+
+use crate::table::{LEN, Seat, Table};
+use coreplane_engine::{Batch, Error};
+use coreplane_mvcc::MapKind;
+use coreplane_pmem::media::sim::Model;
+
+/// Bytes that the ring of each leader keeps: who lags further behind is sent a snapshot. All that fits a pool fits it.
+const RING: usize = LEN as usize;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key{number:06}").into_bytes()
+}
+
+/// Three nodes, of which the third has a pool of so many bytes.
+fn table(kind: MapKind, len: u64) -> Table {
+    let mut table = Table::with(kind, (3, 3), Model::X86, |settings| settings.ring_bytes = RING);
+    let settings = table.seats[&3].settings.clone();
+    table.seats.insert(3, Seat::new(kind, settings, Model::X86, len));
+    table.lead(1);
+    table
+}
+
+/// Proposes a change and has it delivered; false if the leader has no room.
+fn write(table: &mut Table, batch: &Batch) -> bool {
+    match table.node(1).propose(batch, None) {
+        Ok(_) => {}
+        Err(Error::NoSpace { .. }) => return false,
+        Err(error) => panic!("{error}"),
+    }
+    table.flush(1);
+    while table.deliver() {}
+    true
+}
+
+/// Fills the cluster until the leader refuses; how many keys it has.
+fn fill(table: &mut Table) -> u32 {
+    let mut count = 0;
+    loop {
+        let mut batch = Batch::new();
+        batch.put(&key(count), &[7; 300]);
+        if !write(table, &batch) {
+            return count;
+        }
+        count += 1;
+        if count % 64 == 0 {
+            table.run(2);
+        }
+    }
+}
+
+fn get(table: &mut Table, id: u64, number: u32) -> Option<Vec<u8>> {
+    table.node(id).with_map(|map| map.get(&key(number))).expect("a map that can be read")
+}
+
+/// It goes on, acknowledges what it has, and has all again when there is less.
+#[test]
+fn a_follower_with_less_room_lags_and_does_not_stop() {
+    for kind in MapKind::ALL {
+        let mut table = table(kind, LEN / 2);
+        let count = fill(&mut table);
+        table.run(50);
+        let newest = table.node(1).status().newest;
+        let third = table.node(3).status();
+        assert!(third.newest < newest, "it has room for all {count} records");
+        assert!(table.node(3).left_out() > 0);
+        assert_eq!(table.node(2).status().applied, newest, "the others went on");
+        assert_eq!(table.node(2).left_out(), 0);
+        // What it has is what the others have.
+        assert_eq!(get(&mut table, 3, 0).as_deref(), Some(&[7; 300][..]));
+        assert_eq!(get(&mut table, 3, count - 1), None);
+        for number in 0..count - 10 {
+            let mut batch = Batch::new();
+            batch.delete(&key(number));
+            assert!(write(&mut table, &batch), "a delete of {kind:?}");
+        }
+        // So far behind that it is sent a snapshot, which fits.
+        for _ in 0..2 * RING / 300 {
+            let mut batch = Batch::new();
+            batch.put(&key(count - 1), &[7; 300]);
+            assert!(write(&mut table, &batch), "an overwrite of {kind:?}");
+        }
+        table.run(200);
+        let (newest, third) = (table.node(1).status().newest, table.node(3).status());
+        assert_eq!((third.newest, third.applied), (newest, newest), "{kind:?}");
+        assert!(table.node(3).installed() > 0);
+        assert_eq!(get(&mut table, 3, 0), None);
+        assert_eq!(get(&mut table, 3, count - 1).as_deref(), Some(&[7; 300][..]));
+    }
+}
+
+/// With a pool like the leader's a follower that is told of everything late has room for it.
+#[test]
+fn a_follower_with_as_much_room_catches_up() {
+    for kind in MapKind::ALL {
+        let mut table = table(kind, LEN);
+        table.part(&[3], &[1, 2]);
+        let count = fill(&mut table);
+        table.cut.clear();
+        table.run(200);
+        let newest = table.node(1).status().newest;
+        assert_eq!(table.node(3).status().applied, newest, "{kind:?}");
+        for number in [0, count / 2, count - 1] {
+            assert_eq!(get(&mut table, 3, number).as_deref(), Some(&[7; 300][..]));
+        }
+    }
+}
