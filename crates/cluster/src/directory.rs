@@ -90,6 +90,8 @@ impl Directory {
         }
         if let Some(failure) = &known.failure {
             text += &format!("failure:{failure}\n");
+        } else if self.replica.lacks_room() {
+            text += "failure:the pool has no room for what the leader sends: grow it\n";
         }
         text
     }

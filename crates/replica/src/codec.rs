@@ -83,6 +83,8 @@ pub(crate) struct Page {
     /// Pages of a snapshot are numbered from 0 on.
     pub(crate) number: u64,
     pub(crate) is_last: bool,
+    /// Bytes of all that is alive at who sends it.
+    pub(crate) bytes: u64,
     /// The header of that entry, and the members of then.
     pub(crate) header: Bytes,
     pub(crate) members: Bytes,
@@ -115,6 +117,8 @@ pub(crate) enum Received {
     All,
     /// It is older than what the receiver had: a newer one is wanted.
     Older,
+    /// It is larger than the receiver's pool.
+    Unfit,
 }
 
 /// Why bytes are no message.
@@ -317,6 +321,7 @@ pub(crate) fn to_members_entry(entry: &mut Entry, context: &[u8]) -> Option<()> 
 fn encode_page(page: &Page, writer: &mut Writer<'_>) {
     [page.term, page.index, page.number].into_iter().for_each(|it| writer.word(it));
     writer.byte(u8::from(page.is_last));
+    writer.word(page.bytes);
     writer.part(&page.header);
     writer.part(&page.members);
     writer.count(page.records.len());
@@ -331,7 +336,7 @@ fn encode_page(page: &Page, writer: &mut Writer<'_>) {
 
 fn decode_page(reader: &mut Reader<'_>) -> Option<Page> {
     let (term, index, number) = (reader.word()?, reader.word()?, reader.word()?);
-    let is_last = reader.byte()? != 0;
+    let (is_last, bytes) = (reader.byte()? != 0, reader.word()?);
     let header = Bytes::copy_from_slice(reader.part()?);
     let members = Bytes::copy_from_slice(reader.part()?);
     let count = reader.count()?;
@@ -343,7 +348,7 @@ fn decode_page(reader: &mut Reader<'_>) -> Option<Page> {
         Some(Record { key, value, timestamp, expires_at })
     });
     let records = records.collect::<Option<Vec<Record>>>()?;
-    Some(Page { term, index, number, is_last, header, members, records })
+    Some(Page { term, index, number, is_last, bytes, header, members, records })
 }
 
 fn encode_receipt(receipt: &Receipt, writer: &mut Writer<'_>) {
@@ -351,6 +356,7 @@ fn encode_receipt(receipt: &Receipt, writer: &mut Writer<'_>) {
         Received::Wants(number) => (0, number),
         Received::All => (1, 0),
         Received::Older => (2, 0),
+        Received::Unfit => (3, 0),
     };
     writer.word(receipt.term);
     writer.word(receipt.index);
@@ -364,6 +370,7 @@ fn decode_receipt(reader: &mut Reader<'_>) -> Option<Receipt> {
         (0, number) => Received::Wants(number),
         (1, _) => Received::All,
         (2, _) => Received::Older,
+        (3, _) => Received::Unfit,
         _ => return None,
     };
     Some(Receipt { term, index, state })
@@ -406,6 +413,7 @@ mod tests {
             index: 70,
             number: 1,
             is_last: true,
+            bytes: 700,
             header: Bytes::from_static(b"header"),
             members: Bytes::new(),
             records: vec![record.clone(), Record { expires_at: None, ..record }],
@@ -418,6 +426,7 @@ mod tests {
             Body::Receipt(receipt),
             Body::Receipt(Receipt { state: Received::All, ..receipt }),
             Body::Receipt(Receipt { state: Received::Older, ..receipt }),
+            Body::Receipt(Receipt { state: Received::Unfit, ..receipt }),
             Body::Ask(9),
             Body::Told(9, 70),
             Body::Hello(Hello {

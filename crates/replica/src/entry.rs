@@ -122,6 +122,23 @@ pub(crate) fn decode_changes(bytes: &[u8]) -> Option<Batch> {
     Some(batch)
 }
 
+/// How many changes there are in bytes that [`decode_changes`] understands.
+pub(crate) fn count_changes(bytes: &[u8]) -> u64 {
+    let (mut reader, mut count) = (Reader(bytes), 0);
+    let mut skip = || {
+        match reader.byte()? {
+            DELETE => reader.part()?,
+            PUT => (reader.part()?, reader.part()?).1,
+            _ => (reader.word()?, reader.part()?, reader.part()?).2,
+        };
+        Some(())
+    };
+    while skip().is_some() {
+        count += 1;
+    }
+    count
+}
+
 /// Takes numbers and parts from the front of bytes.
 pub(crate) struct Reader<'b>(pub(crate) &'b [u8]);
 
@@ -165,6 +182,7 @@ mod tests {
         let bytes = encode_changes(batch.changes());
         let again = decode_changes(&bytes).unwrap();
         assert!(again.changes().eq(batch.changes()));
+        assert_eq!((count_changes(&bytes), count_changes(&[])), (3, 0));
         assert!(decode_changes(&[]).unwrap().is_empty());
         for cut in 1..bytes.len() {
             // A cut behind a change is another list of changes.

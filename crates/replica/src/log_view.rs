@@ -11,7 +11,7 @@
 //! map; who lags behind both is sent a snapshot. After a start the ring is empty.
 
 use crate::codec::to_members_entry;
-use crate::entry::{Header, Kind, decode_changes, encode_changes};
+use crate::entry::{Header, Kind, count_changes, decode_changes, encode_changes};
 use crate::map::ReplicaMap;
 use crate::members::{Members, NODES_MAX, NodeId, Notes};
 use bytes::Bytes;
@@ -179,24 +179,37 @@ impl LogView {
         Ok(())
     }
 
-    /// How many of the entries that a leader sends, the first of them, there is room for; none if there is room for all.
+    /// How many of the entries that a leader sends behind `place`, an index and its term, there is room for: the first of
+    /// them. None if there is room for all, or if they follow nothing that is here. Where it `is_asked_again`, and nothing has
+    /// changed, there is still none.
     ///
     /// # Errors
     /// As [`ReplicaMap::room_for_entries`].
-    pub(crate) fn room_for(&self, entries: &[Entry]) -> Result<Option<usize>> {
+    pub(crate) fn room_for(
+        &self,
+        place: (u64, u64),
+        entries: &[Entry],
+        is_asked_again: bool,
+    ) -> Result<Option<usize>> {
+        if self.term_at(place.0) != Some(place.1) {
+            return Ok(None);
+        }
         let is_there = |entry: &&Entry| {
             entry.index <= self.control.applied || self.term_at(entry.index) == Some(entry.term)
         };
         let known = entries.iter().take_while(is_there).count();
         let new = entries.get(known..).unwrap_or_default();
-        // Those that take the place of others have what these had.
-        if new.first().is_none_or(|first| first.index <= self.control.newest) {
+        let Some(first) = new.first() else { return Ok(None) };
+        let changes = new.iter().map(|entry| count_changes(&entry.data)).sum();
+        let bytes = new.iter().map(|entry| entry.data.len() as u64).sum();
+        if self.map.has_ample_room((new.len() as u64, changes, bytes)) {
             return Ok(None);
         }
-        let len_of = |entry: &Entry| (entry.data.len() + entry.context.len() + PER_ENTRY) as u64;
-        let bytes = new.iter().map(len_of).sum();
-        let fits = self.map.room_for_entries(bytes, &|| new.iter().map(changes_of).collect())?;
-        Ok(fits.map(|fits| known + fits))
+        let batches: Vec<Batch> = new.iter().map(changes_of).collect::<Result<_>>()?;
+        let fits = if is_asked_again { 0 } else { self.map.room_for_entries(&batches)? };
+        // The first that takes the place of another one gives back what that had.
+        let fits = fits.max(usize::from(first.index <= self.control.newest));
+        Ok((fits < new.len()).then_some(known + fits))
     }
 
     /// Notes term and vote. Durable after a commit.

@@ -11,6 +11,9 @@ use coreplane_mvcc::{Control, LogAppend, LogEntry, LogMap, LogSnapshot, Snapshot
 use coreplane_pmem::Medium;
 use std::ops::RangeInclusive;
 
+/// Bytes of a page, about.
+const PAGE_BYTES: u64 = 4096;
+
 /// A log and the map that it makes. One thread drives it, any may read. All is as [`LogMap`] says.
 pub trait ReplicaMap: Send + Sync {
     /// Its name.
@@ -37,16 +40,17 @@ pub trait ReplicaMap: Send + Sync {
     /// As [`LogMap::check_room`].
     fn check_room(&self, changes: &Batch, beside: u64) -> Result<()>;
 
-    /// How many of some entries, the first of them, there is room for; none if there is room for all. They have so many
-    /// `bytes`, and are decoded only if it is not clear.
+    /// True if there is room beyond doubt for so many entries, of so many changes and bytes of keys and values.
+    fn has_ample_room(&self, entries_changes_bytes: (u64, u64, u64)) -> bool;
+
+    /// How many of some entries, the first of them, there is room for.
     ///
     /// # Errors
     /// As [`LogMap::room_for_entries`].
-    fn room_for_entries(
-        &self,
-        bytes: u64,
-        decode: &dyn Fn() -> Result<Vec<Batch>>,
-    ) -> Result<Option<usize>>;
+    fn room_for_entries(&self, entries: &[Batch]) -> Result<usize>;
+
+    /// False if a snapshot of so many bytes of records is too large.
+    fn may_fit(&self, bytes: u64) -> bool;
 
     /// Bytes that are asked for one by one before they are appended, at most.
     fn room_at_once(&self) -> u64;
@@ -234,12 +238,18 @@ impl ReplicaMap for LogMap {
         self.check_room(changes, beside)
     }
 
-    fn room_for_entries(
-        &self,
-        bytes: u64,
-        decode: &dyn Fn() -> Result<Vec<Batch>>,
-    ) -> Result<Option<usize>> {
-        self.room_for_entries(bytes, decode)
+    fn has_ample_room(&self, entries_changes_bytes: (u64, u64, u64)) -> bool {
+        self.has_ample_room(entries_changes_bytes)
+    }
+
+    fn room_for_entries(&self, entries: &[Batch]) -> Result<usize> {
+        self.room_for_entries(entries)
+    }
+
+    fn may_fit(&self, bytes: u64) -> bool {
+        // Pages that are not full, and what is left to others.
+        let beside = bytes / 16 + 16 * PAGE_BYTES;
+        bytes + beside <= self.stats().pool_bytes
     }
 
     fn room_at_once(&self) -> u64 {

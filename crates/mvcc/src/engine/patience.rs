@@ -10,14 +10,28 @@ use std::time::{Duration, Instant};
 /// Readers are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// And so long by who can ask again.
+const BRIEF: Duration = Duration::from_millis(5);
+
 /// How long pages have been waited for.
-#[derive(Default)]
 pub(crate) struct Patience {
     since: Option<Instant>,
+    most: Duration,
     backoff: Backoff,
 }
 
+impl Default for Patience {
+    fn default() -> Self {
+        Self { since: None, most: PATIENCE, backoff: Backoff::new() }
+    }
+}
+
 impl Patience {
+    /// As long as a reader takes who does not stay.
+    pub(crate) fn brief() -> Self {
+        Self { most: BRIEF, ..Self::default() }
+    }
+
     /// Waits for pages without the map.
     ///
     /// # Errors
@@ -32,7 +46,7 @@ impl Patience {
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         self.backoff.wait();
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > self.most {
             return Err(Error::NoSpace { needed: 0, reclaimable: 0 });
         }
         Ok(())

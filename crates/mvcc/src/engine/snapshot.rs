@@ -8,6 +8,9 @@ use coreplane_pmem::{epoch, spin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Steps of a release after which its processor is given away once, for the sake of who waits for the map on the same one.
+const STEPS: usize = 32;
+
 /// A pinned version.
 pub(crate) struct Pinned {
     store: Arc<Store>,
@@ -50,10 +53,14 @@ impl Drop for Pinned {
             }
             map.release_some(&guard)
         };
-        let mut is_first = true;
-        while release(&mut self.store.map.write(), is_first).unwrap_or(false) {
-            is_first = false;
+        for step in 1_usize.. {
+            if !release(&mut self.store.map.write(), step == 1).unwrap_or(false) {
+                return;
+            }
             spin::leave();
+            if step.is_multiple_of(STEPS) {
+                spin::yield_processor();
+            }
         }
     }
 }

@@ -129,9 +129,9 @@ impl Store {
         let (map, next) = self.find_some(&guard, place, (at, most), found)?;
         let map = holds.then_some(map);
         // All that are found are on their way when the first is read.
-        for Found { newest, .. } in &*found {
+        for spot in found.iter().flat_map(|it| it.older.iter().chain([&it.newest])) {
             (0..LINES)
-                .for_each(|line| self.volume.space.prefetch(newest.offset + line * LINE as u64));
+                .for_each(|line| self.volume.space.prefetch(spot.offset + line * LINE as u64));
         }
         for Found { key, newest, older, sure } in found.drain(..) {
             let (seen, spot) = match self.see_at(&guard, newest, &older, at) {

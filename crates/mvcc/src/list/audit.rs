@@ -13,7 +13,7 @@ impl List {
             return Err("there are versions that no pin sees".to_owned());
         }
         let aged = self.index.values().filter(|it| matches!(it, Versions::Many(_))).count();
-        if aged > self.aged.len() {
+        if aged != self.aged.len() {
             return Err(format!("{aged} keys have several versions, {} wait", self.aged.len()));
         }
         let volume = &self.stream.volume;

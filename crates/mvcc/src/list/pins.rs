@@ -91,18 +91,15 @@ impl List {
         }
         let newest = kept.last().copied().unwrap_or_default();
         let is_one = kept.len() == 1;
+        let view = self.stream.volume.view(guard, newest)?;
+        let is_tombstone = is_one && view.header.kind == Kind::Delete;
+        let grave = is_tombstone.then(|| self.grave_of(key.clone(), &view));
         if let Some(versions) = self.index.get_mut(key.bytes()) {
             *versions = if is_one { Versions::One(newest) } else { Versions::Many(kept) };
         }
         // Once the index does not lead to them, lest they are superseded again.
         dropped.into_iter().for_each(|offset| self.supersede(guard, offset));
-        if is_one {
-            let view = self.stream.volume.view(guard, newest)?;
-            if view.header.kind == Kind::Delete {
-                let grave = self.grave_of(key.clone(), &view);
-                self.graves.push_back(grave);
-            }
-        }
+        self.graves.extend(grave);
         Ok(!is_one)
     }
 

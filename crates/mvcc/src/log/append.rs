@@ -9,6 +9,7 @@
 
 use super::{LogMap, check_range, log_of, no_log};
 use crate::control::ENTRY_HEADER_MAX;
+use crate::engine::MapKind;
 use crate::engine::durable::Writing;
 use crate::engine::patience::Patience;
 use crate::engine::write::Prepared;
@@ -23,9 +24,15 @@ use std::collections::BTreeMap;
 /// Changes of an entry at most.
 const CHANGES_MAX: usize = 1 << 20;
 
-/// A change has so many bytes at least as it is sent, and so many pages are more than it takes, its way in a tree included.
-const CHANGE_BYTES_MIN: u64 = 6;
-const CHANGE_PAGES_MAX: u64 = 16;
+/// Bytes of a change beside its key and value, and of an entry beside its changes, are fewer.
+const BESIDE_CHANGE: u64 = 96;
+const BESIDE_ENTRY: u64 = 512;
+
+/// Nodes of a tree that a change writes anew are fewer.
+const WAY: u64 = 16;
+
+/// What ends a page takes no more.
+const PAGE_END: usize = 16;
 
 /// An entry that is to be appended.
 #[derive(Debug, Clone, Copy)]
@@ -176,34 +183,42 @@ impl LogMap {
             left -= left.min(most);
         }
         let purpose = purpose_of(!need.has_puts);
-        self.with_room(|| self.look_for_room(&need, purpose, &mut Patience::default()))
+        let mut patience = Patience::default();
+        self.with_room(|| self.look_for_room(&need, purpose, (&mut patience, false)))
     }
 
-    /// How many of some entries, the first of them, there is room for with the [reserve](LogMap::append); none if there is
-    /// room for all. It is asked of what a leader has sent, which has so many `bytes`, and is decoded only where pages are
-    /// so few that it matters.
+    /// True if there is room beyond doubt for so many entries, of so many changes and bytes of keys and values.
+    pub fn has_ample_room(&self, (entries, changes, bytes): (u64, u64, u64)) -> bool {
+        let page_size = u64::from(self.store.volume.space.page_size());
+        let (total, free) = self.store.map.read().stream().pages.total_and_free();
+        let bytes = bytes + changes * BESIDE_CHANGE + entries * BESIDE_ENTRY;
+        let ways = match self.kind() {
+            MapKind::List => 0,
+            MapKind::CowTree => changes * WAY,
+        };
+        // Half of a page may be left empty before each record.
+        u64::from(free) >= u64::from(total / 8) + 2 * bytes.div_ceil(page_size) + entries + ways
+    }
+
+    /// How many of some entries, the first of them, there is room for with the [reserve](LogMap::append). It is asked of
+    /// what a leader has sent. It waits for syncs, and some milliseconds for readers. Entries without changes take what is kept for clears: the
+    /// first ones always count as if there were room.
     ///
     /// # Errors
-    /// As [`LogMap::check_room`] but for want of space; those of `decode`.
-    pub fn room_for_entries(
-        &self,
-        bytes: u64,
-        decode: &dyn Fn() -> Result<Vec<Batch>>,
-    ) -> Result<Option<usize>> {
-        let (total, free) = self.store.map.read().stream().pages.total_and_free();
-        let pages_max = (bytes / CHANGE_BYTES_MIN + 1) * CHANGE_PAGES_MAX;
-        if free >= total / 4 && u64::from(free) >= pages_max {
-            return Ok(None);
-        }
-        let entries = decode()?;
-        let (mut count, mut patience, mut is_committed) =
-            (entries.len(), Patience::default(), false);
-        while let Some(first) = entries.get(..count).filter(|first| !first.is_empty()) {
+    /// As [`LogMap::check_room`] but for want of space.
+    pub fn room_for_entries(&self, entries: &[Batch]) -> Result<usize> {
+        let least = entries.iter().take_while(|changes| changes.is_empty()).count();
+        let (mut count, mut patience, mut is_committed) = (entries.len(), Patience::brief(), false);
+        while let Some(first) = entries.get(..count).filter(|_| count > least) {
             // A record of what was applied comes before them.
             let mut need = Need { lengths: vec![self.store.inline_max(&[])], ..Need::default() };
-            first.iter().try_for_each(|changes| self.add_need(&mut need, changes))?;
+            for changes in first {
+                let begin = need.lengths.len();
+                self.add_need(&mut need, changes)?;
+                self.keep_together(&mut need, begin);
+            }
             let purpose = if need.has_puts { purpose_of(true) } else { Purpose::Delete };
-            match self.look_for_room(&need, purpose, &mut patience) {
+            match self.look_for_room(&need, purpose, (&mut patience, true)) {
                 Ok(()) => break,
                 // What was applied since the last commit gives pages back with the next.
                 Err(Error::NoSpace { .. }) if !is_committed && !mutant!("mvcc.log.unsettled") => {
@@ -214,7 +229,19 @@ impl LogMap {
                 Err(error) => return Err(error),
             }
         }
-        Ok((count < entries.len()).then_some(count))
+        Ok(count.max(least))
+    }
+
+    /// The records of an entry begin a page of their own if they do not fit what is left of one.
+    fn keep_together(&self, need: &mut Need<'_>, begin: usize) {
+        let page = self.store.volume.space.page_size() as usize - PAGE_END;
+        let len: usize = need.lengths.iter().skip(begin).sum();
+        if len <= page {
+            need.lengths.truncate(begin);
+            need.lengths.push(len);
+        } else {
+            need.lengths.insert(begin, page);
+        }
     }
 
     /// Adds what an entry of these changes takes.
@@ -240,7 +267,7 @@ impl LogMap {
         &self,
         need: &Need<'_>,
         purpose: Purpose,
-        patience: &mut Patience,
+        (patience, waits): (&mut Patience, bool),
     ) -> Result<()> {
         let store = &self.store;
         let Need { lengths, keys, chains, .. } = need;
@@ -258,7 +285,7 @@ impl LogMap {
             match space {
                 Space::Found => return Ok(()),
                 // Pages come with a sync that is under way, which nobody waits for here.
-                Space::Wait(generation) if generation > 0 => return Ok(()),
+                Space::Wait(generation) if generation > 0 && !waits => return Ok(()),
                 space => patience.wait(store, space)?,
             }
         }
@@ -292,7 +319,12 @@ impl LogMap {
         let lengths: Vec<usize> = lengths.collect();
         let keys: Vec<&[u8]> = all.iter().map(|it| it.change.key()).collect();
         let has_puts = all.iter().any(|it| it.change.value().is_some());
-        let purpose = if has_puts { purpose_of(uses_reserve) } else { Purpose::Delete };
+        let purpose = match has_puts {
+            true => purpose_of(uses_reserve),
+            // Without it nothing is committed: the first entry of a leader, or a change of members.
+            false if all.is_empty() && uses_reserve => Purpose::Clear,
+            false => Purpose::Delete,
+        };
         let mut patience = Patience::default();
         loop {
             let mut map = store.map.write();

@@ -103,16 +103,15 @@ fn look<G>(mut find: impl FnMut() -> Option<G>) -> Option<G> {
     })
 }
 
-/// Leaves a lock to those who look for it, between two times of having it: some microseconds on another processor, and
-/// this one if they wait for it.
+/// Leaves a lock to those on other processors who look for it, between two times of having it: some microseconds.
 pub fn leave() {
     if !schedule::waiting() {
         (0..LEFT).for_each(|_| std::hint::spin_loop());
-        std::thread::yield_now();
     }
 }
 
-/// Gives the processor to those who look for a lock on this one, if there are any.
+/// Gives the processor to whoever else can run on it: who looks for a lock there is among them. For once in a while: where
+/// there are more threads than processors it takes as long as the others run.
 pub fn yield_processor() {
     if !schedule::waiting() {
         std::thread::yield_now();

@@ -223,6 +223,11 @@ impl Replica {
         self.core.lock().node.installed()
     }
 
+    /// As [`Node::lacks_room`].
+    pub fn lacks_room(&self) -> bool {
+        self.core.lock().node.lacks_room()
+    }
+
     /// As [`Node::left_out`].
     pub fn left_out(&self) -> u64 {
         self.core.lock().node.left_out()

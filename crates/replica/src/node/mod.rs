@@ -20,6 +20,7 @@ use coreplane_engine::{Error, Result, Ticket, UnixMillis};
 use parking_lot::{Mutex, MutexGuard};
 use raft::eraftpb::{Entry, Message as RaftMessage, MessageType};
 use raft::{RawNode, StateRole};
+use room::Shortage;
 pub use settings::{AppliedEntry, MemberProgress, Output, Proposal, Role, Settings, Status};
 use start::{begin, consensus, damage, form};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -85,7 +86,7 @@ pub struct Node {
     reads_confirmed: Vec<(u64, Open, Vec<u64>)>,
     transfers: BTreeMap<NodeId, Transfer>,
     installed: u64,
-    left_out: u64,
+    shortage: Shortage,
     /// Ticks since somebody who leads was heard, of a node that installs.
     silent_ticks: usize,
     output: Output,
@@ -152,7 +153,7 @@ impl Node {
             reads_confirmed: Vec::new(),
             transfers: BTreeMap::new(),
             installed: 0,
-            left_out: 0,
+            shortage: Shortage::default(),
             silent_ticks: 0,
             output: Output::default(),
             stopped: None,
@@ -217,6 +218,7 @@ impl Node {
     pub fn tick(&mut self) -> Result<()> {
         self.run(|node| {
             node.view().tick();
+            node.shortage.asked_at = None;
             node.tick_identity();
             let waits = node.is_waiting();
             if let State::Running(raw) = &mut node.state
@@ -393,12 +395,8 @@ impl Node {
         let is_admitted = admission::is_possible(raw, newest, &self.view.0.lock(), &message);
         let is_named = message.get_msg_type() == MessageType::MsgTimeoutNow;
         if is_admitted && !(is_named && promise::lacks(raw, &self.view)) {
-            self.leave_out(&mut message)?;
             promise::refuse_less(&self.view.0.lock(), &mut message);
-            if let State::Running(raw) = &mut self.state {
-                // What it refuses is nothing that has to be done about.
-                let _refused = raw.step(message).is_err();
-            }
+            self.step_append(message)?;
             self.draw_timeout();
         }
         Ok(())

@@ -36,6 +36,8 @@ const PATIENCE: usize = 20;
 pub(super) struct Transfer {
     snapshot: Box<dyn MapSnapshot>,
     term: u64,
+    /// Bytes of all that is alive here.
+    bytes: u64,
     /// The page that was sent last.
     page: Page,
     /// Where each page begins, up to the one behind that: so that the follower may ask for any.
@@ -89,6 +91,7 @@ impl Transfer {
             index: self.snapshot.timestamp(),
             number,
             is_last,
+            bytes: self.bytes,
             header: Bytes::copy_from_slice(self.snapshot.header()),
             members: Bytes::copy_from_slice(self.snapshot.members()),
             records,
@@ -111,12 +114,13 @@ impl Node {
             index: 0,
             number: 0,
             is_last: false,
+            bytes: 0,
             header: Bytes::new(),
             members: Bytes::new(),
             records: Vec::new(),
         };
-        let starts = vec![Vec::new()];
-        let transfer = Transfer { snapshot, term, page, starts, ticks: 0, silent_ticks: 0 };
+        let (starts, bytes) = (vec![Vec::new()], self.view().map.stats().live_bytes);
+        let transfer = Transfer { snapshot, term, bytes, page, starts, ticks: 0, silent_ticks: 0 };
         self.transfers.insert(to, transfer);
         self.send_page(to, 0)
     }
@@ -181,7 +185,7 @@ impl Node {
                 Ok(())
             }
             // A leader that was elected just now has not applied all of it again.
-            Received::Older => {
+            Received::Older | Received::Unfit => {
                 self.end_transfer(from, SnapshotStatus::Failure);
                 Ok(())
             }
@@ -224,6 +228,10 @@ impl Node {
             if is_there && !mutant!("replica.snapshot.older") {
                 return Ok(Some(Received::All));
             }
+        }
+        // There is room for one state: it keeps its own.
+        if page.number == 0 && self.refuses_snapshot(page.bytes) {
+            return Ok(Some(Received::Unfit));
         }
         let next = match &self.state {
             State::Installing(Some(it))
@@ -338,6 +346,7 @@ impl Node {
         self.state = State::Running(Box::new(consensus(&self.view, &self.settings)?));
         self.draw_timeout();
         self.installed += 1;
+        self.shortage.end();
         Ok(())
     }
 

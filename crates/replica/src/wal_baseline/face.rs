@@ -49,13 +49,18 @@ impl ReplicaMap for WalBaseline {
         self.inner.lock().check_room(self.storage.as_ref(), &self.state(), changes, beside)
     }
 
-    fn room_for_entries(
-        &self,
-        _bytes: u64,
-        decode: &dyn Fn() -> Result<Vec<Batch>>,
-    ) -> Result<Option<usize>> {
-        let Some(room) = self.storage.room() else { return Ok(None) };
-        Ok(self.inner.lock().room_for(room, &self.state(), &decode()?))
+    fn has_ample_room(&self, (entries, changes, bytes): (u64, u64, u64)) -> bool {
+        let Some(room) = self.storage.room() else { return true };
+        self.inner.lock().has_ample_room(room, &self.state(), (entries, changes, bytes))
+    }
+
+    fn room_for_entries(&self, entries: &[Batch]) -> Result<usize> {
+        let Some(room) = self.storage.room() else { return Ok(entries.len()) };
+        Ok(self.inner.lock().room_for(room, &self.state(), entries))
+    }
+
+    fn may_fit(&self, bytes: u64) -> bool {
+        self.storage.room().is_none_or(|room| 3 * bytes <= room.all)
     }
 
     fn room_at_once(&self) -> u64 {

@@ -65,19 +65,26 @@ impl Inner {
         Ok(())
     }
 
-    /// How many entries of these changes, the first of them, there is room for with what is kept for deletes; none if there
-    /// is room for all.
-    pub(super) fn room_for(
+    /// True if there is room beyond doubt for so many entries, of so many changes and bytes.
+    pub(super) fn has_ample_room(
         &self,
         room: Room,
         state: &RwLock<State>,
-        entries: &[Batch],
-    ) -> Option<usize> {
+        (entries, changes, bytes): (u64, u64, u64),
+    ) -> bool {
+        let beside = entries * (FRAME_BYTES + CONTEXT_MAX as u64) + changes * CHANGE_BYTES;
+        3 * (self.checkpoint_need(state) + bytes + beside) + 2 * slack(room) <= room.all
+    }
+
+    /// How many entries of these changes, the first of them, there is room for with what is kept for deletes. For entries
+    /// without changes there is always: nothing is committed without them.
+    pub(super) fn room_for(&self, room: Room, state: &RwLock<State>, entries: &[Batch]) -> usize {
         let mut needed = self.checkpoint_need(state);
-        entries.iter().position(|changes| {
-            needed += len_of(CONTEXT_MAX, changes);
-            3 * needed + slack(room) > room.all
-        })
+        let is_over = |changes: &Batch| {
+            needed += if changes.is_empty() { 0 } else { len_of(CONTEXT_MAX, changes) };
+            !changes.is_empty() && 3 * needed + slack(room) > room.all
+        };
+        entries.iter().position(is_over).unwrap_or(entries.len())
     }
 
     /// Bytes beyond what is added, and what checkpoints need: none if there are less.

@@ -78,6 +78,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.entries.again", "a follower is sent the same again and again", REPLICAS),
     Mutant::new("replica.room.alone", "a proposal whose room others have been promised", REPLICAS),
     Mutant::new("replica.room.follower", "a follower takes what it has no room for", STORIES),
+    Mutant::new("replica.snapshot.unfit", "all is given up for what does not fit", STORIES),
     Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", REPLICAS),
     Mutant::new("replica.turn.late", "more is proposed than a turn has room for", REPLICAS),
     Mutant::new("replica.effect.unseen", "a write that does not see the one before it", ENGINE),
