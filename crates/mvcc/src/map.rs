@@ -283,6 +283,9 @@ pub(crate) trait Log {
     /// If they cannot be found.
     fn pending(&self, guard: &Guard, timestamp: u64) -> Result<Option<Places>>;
 
+    /// Keys for which an application of all that is pending writes pages.
+    fn pending_keys(&self) -> u64;
+
     /// Bytes of the record that closes an entry with a header of so many.
     fn closing_len(&self, header: usize) -> usize;
 

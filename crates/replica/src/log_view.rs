@@ -36,6 +36,20 @@ fn changes_of(entry: &Entry) -> Result<Batch> {
     }
 }
 
+/// What there is room for of entries that were sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    All,
+    /// So many, the first of them.
+    First(usize),
+    /// They follow nothing that is here.
+    Unknown,
+}
+
+fn has_no_changes(entry: &Entry) -> bool {
+    entry.data.is_empty() || entry.get_entry_type() != EntryType::EntryNormal
+}
+
 /// The map and the ring before it.
 pub(crate) struct LogView {
     pub(crate) map: Box<dyn ReplicaMap>,
@@ -180,8 +194,7 @@ impl LogView {
     }
 
     /// How many of the entries that a leader sends behind `place`, an index and its term, there is room for: the first of
-    /// them. None if there is room for all, or if they follow nothing that is here. Where it `is_asked_again`, and nothing has
-    /// changed, there is still none.
+    /// them. Where it `is_asked_again`, and nothing has changed, no more than those without changes, which always count.
     ///
     /// # Errors
     /// As [`ReplicaMap::room_for_entries`].
@@ -190,26 +203,27 @@ impl LogView {
         place: (u64, u64),
         entries: &[Entry],
         is_asked_again: bool,
-    ) -> Result<Option<usize>> {
+    ) -> Result<Room> {
         if self.term_at(place.0) != Some(place.1) {
-            return Ok(None);
+            return Ok(Room::Unknown);
         }
         let is_there = |entry: &&Entry| {
             entry.index <= self.control.applied || self.term_at(entry.index) == Some(entry.term)
         };
         let known = entries.iter().take_while(is_there).count();
         let new = entries.get(known..).unwrap_or_default();
-        let Some(first) = new.first() else { return Ok(None) };
         let changes = new.iter().map(|entry| count_changes(&entry.data)).sum();
         let bytes = new.iter().map(|entry| entry.data.len() as u64).sum();
-        if self.map.has_ample_room((new.len() as u64, changes, bytes)) {
-            return Ok(None);
+        if new.is_empty() || self.map.has_ample_room((new.len() as u64, changes, bytes)) {
+            return Ok(Room::All);
         }
-        let batches: Vec<Batch> = new.iter().map(changes_of).collect::<Result<_>>()?;
-        let fits = if is_asked_again { 0 } else { self.map.room_for_entries(&batches)? };
-        // The first that takes the place of another one gives back what that had.
-        let fits = fits.max(usize::from(first.index <= self.control.newest));
-        Ok((fits < new.len()).then_some(known + fits))
+        let fits = if is_asked_again {
+            new.iter().take_while(|entry| has_no_changes(entry)).count()
+        } else {
+            let batches: Vec<Batch> = new.iter().map(changes_of).collect::<Result<_>>()?;
+            self.map.room_for_entries(&batches)?
+        };
+        Ok(if fits < new.len() { Room::First(known + fits) } else { Room::All })
     }
 
     /// Notes term and vote. Durable after a commit.

@@ -11,9 +11,6 @@ use coreplane_mvcc::{Control, LogAppend, LogEntry, LogMap, LogSnapshot, Snapshot
 use coreplane_pmem::Medium;
 use std::ops::RangeInclusive;
 
-/// Bytes of a page, about.
-const PAGE_BYTES: u64 = 4096;
-
 /// A log and the map that it makes. One thread drives it, any may read. All is as [`LogMap`] says.
 pub trait ReplicaMap: Send + Sync {
     /// Its name.
@@ -49,7 +46,7 @@ pub trait ReplicaMap: Send + Sync {
     /// As [`LogMap::room_for_entries`].
     fn room_for_entries(&self, entries: &[Batch]) -> Result<usize>;
 
-    /// False if a snapshot of so many bytes of records is too large.
+    /// False if a snapshot of so many bytes of records surely does not fit.
     fn may_fit(&self, bytes: u64) -> bool;
 
     /// Bytes that are asked for one by one before they are appended, at most.
@@ -247,9 +244,7 @@ impl ReplicaMap for LogMap {
     }
 
     fn may_fit(&self, bytes: u64) -> bool {
-        // Pages that are not full, and what is left to others.
-        let beside = bytes / 16 + 16 * PAGE_BYTES;
-        bytes + beside <= self.stats().pool_bytes
+        bytes <= self.stats().pool_bytes
     }
 
     fn room_at_once(&self) -> u64 {

@@ -25,37 +25,55 @@ fn maps(directory: &Path) -> Result<Vec<Box<dyn ReplicaMap>>> {
     Ok(maps)
 }
 
-/// Entries of some changes each, of values of this length.
-fn entries(from: u64, count: u64, (changes, len): (u64, usize)) -> Vec<Batch> {
+/// What entries are like.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    /// Entries of a message.
+    count: u64,
+    changes: u64,
+    key_len: usize,
+    value_len: usize,
+    /// Messages until what was sent is applied.
+    lag: u64,
+}
+
+fn entries(from: u64, shape: Shape) -> Vec<Batch> {
     let entry = |at: u64| {
         let mut batch = Batch::new();
-        for change in 0..changes {
-            batch.put(&((from + at) * 100 + change).to_le_bytes(), &vec![7; len]);
+        for change in 0..shape.changes {
+            let number = ((from + at) * 100 + change).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut key = number.to_le_bytes().to_vec();
+            key.resize(shape.key_len, b'.');
+            batch.put(&key, &vec![7; shape.value_len]);
         }
         batch
     };
-    (0..count).map(entry).collect()
+    (0..shape.count).map(entry).collect()
 }
 
 /// Sends entries until none fits any more; how many were taken.
-fn fill(map: &dyn ReplicaMap, shape: (u64, usize)) -> Result<u64> {
-    let (mut taken, mut refused) = (0, 0);
+fn fill(map: &dyn ReplicaMap, shape: Shape) -> Result<u64> {
+    let (mut taken, mut refused, mut message) = (0, 0, 0);
     while refused < 4 {
         let next = map.control().newest + 1;
-        let sent = entries(next, 40, shape);
+        let sent = entries(next, shape);
         let bytes: usize = sent.iter().map(Batch::bytes_len).sum();
-        let fits = match map.has_ample_room((40, 40 * shape.0, bytes as u64)) {
-            true => sent.len(),
-            false => map.room_for_entries(&sent)?,
-        };
+        let fits =
+            match map.has_ample_room((shape.count, shape.count * shape.changes, bytes as u64)) {
+                true => sent.len(),
+                false => map.room_for_entries(&sent)?,
+            };
         let appends = (next..).zip(sent.iter().take(fits));
         let appends =
             appends.map(|(timestamp, changes)| LogAppend { timestamp, header: b"header", changes });
         map.append(&appends.collect::<Vec<_>>())?;
         map.wait_durable(map.commit()?)?;
-        // What is committed is applied one message later.
-        map.apply(map.control().newest - fits as u64 / 2)?;
-        map.wait_durable(map.commit()?)?;
+        message += 1;
+        // What is committed is applied some messages later.
+        if message % shape.lag == 0 || fits == 0 {
+            map.apply(map.control().newest - fits as u64 / 2)?;
+            map.wait_durable(map.commit()?)?;
+        }
         taken += fits as u64;
         refused = if fits == 0 { refused + 1 } else { 0 };
     }
@@ -64,14 +82,27 @@ fn fill(map: &dyn ReplicaMap, shape: (u64, usize)) -> Result<u64> {
 
 #[test]
 fn what_is_said_to_fit_fits() -> Result<()> {
-    for shape in [(1, 300), (8, 250), (3, 700), (7, 20), (1, 0), (2, 3000), (1, 20_000)] {
+    let usual = Shape { count: 40, changes: 1, key_len: 8, value_len: 300, lag: 1 };
+    let shapes = [
+        usual,
+        Shape { changes: 8, value_len: 250, ..usual },
+        Shape { changes: 3, value_len: 700, ..usual },
+        Shape { changes: 7, value_len: 20, ..usual },
+        Shape { changes: 2, value_len: 3000, ..usual },
+        Shape { value_len: 20_000, ..usual },
+        Shape { count: 1, lag: 200, ..usual },
+        Shape { count: 1, key_len: 500, value_len: 10, lag: 10, ..usual },
+        Shape { count: 2, changes: 20, key_len: 16, value_len: 0, lag: 30 },
+    ];
+    for shape in shapes {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         for map in maps(directory.path())? {
             let taken = fill(&*map, shape).unwrap_or_else(|error| {
                 panic!("{shape:?} of {}: {error}", map.name());
             });
-            let bytes = taken * shape.0 * shape.1.max(50) as u64;
-            assert!(bytes > LEN / 8, "{shape:?} of {}: {taken} entries", map.name());
+            let change = (shape.key_len + shape.value_len).max(50) as u64;
+            let bytes = taken * shape.changes * change;
+            assert!(bytes > LEN / 16, "{shape:?} of {}: {taken} entries", map.name());
             assert_eq!(map.control().newest, taken, "{}", map.name());
         }
     }

@@ -182,6 +182,10 @@ impl Log for List {
         }))
     }
 
+    fn pending_keys(&self) -> u64 {
+        0
+    }
+
     fn closing_len(&self, header: usize) -> usize {
         closing_len(header)
     }

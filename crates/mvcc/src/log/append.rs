@@ -28,8 +28,11 @@ const CHANGES_MAX: usize = 1 << 20;
 const BESIDE_CHANGE: u64 = 96;
 const BESIDE_ENTRY: u64 = 512;
 
-/// Nodes of a tree that a change writes anew are fewer.
-const WAY: u64 = 16;
+/// Pages of the nodes of a tree that a change writes anew are fewer.
+const WAY: u64 = 24;
+
+/// Pages that a leader leaves to followers, whose records are packed otherwise.
+const FOR_FOLLOWERS: usize = 2;
 
 /// What ends a page takes no more.
 const PAGE_END: usize = 16;
@@ -182,22 +185,29 @@ impl LogMap {
             need.lengths.push(left.min(most));
             left -= left.min(most);
         }
+        if !need.has_puts {
+            // Followers ask for them as entries that begin pages. Puts leave them more than that.
+            need.lengths.extend([self.page_max(); FOR_FOLLOWERS]);
+        }
         let purpose = purpose_of(!need.has_puts);
         let mut patience = Patience::default();
         self.with_room(|| self.look_for_room(&need, purpose, (&mut patience, false)))
     }
 
-    /// True if there is room beyond doubt for so many entries, of so many changes and bytes of keys and values.
+    /// True if there is so much room that [`LogMap::room_for_entries`] need not be asked of so many entries, of so many
+    /// changes and bytes of keys and values.
     pub fn has_ample_room(&self, (entries, changes, bytes): (u64, u64, u64)) -> bool {
         let page_size = u64::from(self.store.volume.space.page_size());
-        let (total, free) = self.store.map.read().stream().pages.total_and_free();
+        let map = self.store.map.read();
+        let (total, free) = map.stream().pages.total_and_free();
         let bytes = bytes + changes * BESIDE_CHANGE + entries * BESIDE_ENTRY;
         let ways = match self.kind() {
             MapKind::List => 0,
-            MapKind::CowTree => changes * WAY,
+            MapKind::CowTree => (changes + map.log().map_or(0, |log| log.pending_keys())) * WAY,
         };
+        let reserve = map.reserve(Purpose::Overwrite).max(total / 8);
         // Half of a page may be left empty before each record.
-        u64::from(free) >= u64::from(total / 8) + 2 * bytes.div_ceil(page_size) + entries + ways
+        u64::from(free) >= u64::from(reserve) + 2 * bytes.div_ceil(page_size) + entries + ways
     }
 
     /// How many of some entries, the first of them, there is room for with the [reserve](LogMap::append). It is asked of
@@ -234,7 +244,7 @@ impl LogMap {
 
     /// The records of an entry begin a page of their own if they do not fit what is left of one.
     fn keep_together(&self, need: &mut Need<'_>, begin: usize) {
-        let page = self.store.volume.space.page_size() as usize - PAGE_END;
+        let page = self.page_max();
         let len: usize = need.lengths.iter().skip(begin).sum();
         if len <= page {
             need.lengths.truncate(begin);
@@ -242,6 +252,11 @@ impl LogMap {
         } else {
             need.lengths.insert(begin, page);
         }
+    }
+
+    /// Bytes of records that a page takes.
+    fn page_max(&self) -> usize {
+        self.store.volume.space.page_size() as usize - PAGE_END
     }
 
     /// Adds what an entry of these changes takes.

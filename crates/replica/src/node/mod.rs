@@ -85,6 +85,8 @@ pub struct Node {
     reads_asked: BTreeMap<u64, (Open, Vec<u64>)>,
     reads_confirmed: Vec<(u64, Open, Vec<u64>)>,
     transfers: BTreeMap<NodeId, Transfer>,
+    /// Nodes that have refused a snapshot as too large, and ticks until they are sent one again.
+    unfit: BTreeMap<NodeId, usize>,
     installed: u64,
     shortage: Shortage,
     /// Ticks since somebody who leads was heard, of a node that installs.
@@ -152,6 +154,7 @@ impl Node {
             reads_asked: BTreeMap::new(),
             reads_confirmed: Vec::new(),
             transfers: BTreeMap::new(),
+            unfit: BTreeMap::new(),
             installed: 0,
             shortage: Shortage::default(),
             silent_ticks: 0,

@@ -8,11 +8,12 @@
 //! A leader asks its own map before it proposes. A follower's may have less room: the pool is smaller, less of it is clean,
 //! or readers hold pages. It takes the entries that it has room for. The others are sent again, as all that is lost is:
 //! until what is applied meanwhile has given pages back, or until the node lags so far that it is sent a snapshot, which it
-//! refuses if that is larger than its pool. So what is acknowledged has its pages, and a node without room lags, and does not
-//! stop. A cluster that cannot commit without such a node waits for it: the node says that it has no room
+//! refuses if that is larger than its pool. So what is acknowledged has its pages, and a node without room lags. Entries
+//! without changes are taken without a question. A cluster that cannot commit without such a node waits for it: the node says that it has no room
 //! ([`Node::lacks_room`]).
 
-use super::{Node, State};
+use super::{Node, Role, State};
+use crate::log_view::Room;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use raft::eraftpb::Message as RaftMessage;
@@ -39,41 +40,46 @@ impl Node {
     /// Steps a message of a leader with the entries that there is room for. If there are more, what it commits is applied
     /// first, which may give pages back, and those are tried then.
     pub(super) fn step_append(&mut self, mut message: RaftMessage) -> Result<()> {
-        let rest = self.leave_out(&mut message)?;
+        let mut rest = self.leave_out(&mut message)?;
         let State::Running(raw) = &mut self.state else { return Ok(()) };
         let applies = message.commit > raw.raft.raft_log.committed;
         // What it refuses is nothing that has to be done about.
         let _refused = raw.step(message).is_err();
-        let Some(mut rest) = rest.filter(|_| applies) else { return Ok(()) };
-        self.turn()?;
-        self.leave_out(&mut rest)?;
-        if let State::Running(raw) = &mut self.state
-            && !rest.entries.is_empty()
-        {
-            let _refused = raw.step(rest).is_err();
+        if let Some(mut second) = rest.take_if(|_| applies) {
+            self.turn()?;
+            rest = self.leave_out(&mut second)?;
+            if let State::Running(raw) = &mut self.state
+                && !second.entries.is_empty()
+            {
+                let _refused = raw.step(second).is_err();
+            }
         }
+        self.shortage.entries += rest.map_or(0, |rest| rest.entries.len() as u64);
         Ok(())
     }
 
     /// Leaves out of a message the entries that there is no room for: a message of these, if there are any.
     fn leave_out(&mut self, message: &mut RaftMessage) -> Result<Option<RaftMessage>> {
         let State::Running(raw) = &self.state else { return Ok(None) };
-        if message.entries.is_empty()
-            || message.term < raw.raft.term
-            || mutant!("replica.room.follower")
-        {
+        let is_heard =
+            message.term >= raw.raft.term && message.index >= raw.raft.raft_log.committed;
+        if message.entries.is_empty() || !is_heard || mutant!("replica.room.follower") {
             return Ok(None);
         }
-        let (fits, at) = {
+        let (room, at) = {
             let view = self.view();
             let at = (view.control().applied, view.control().newest);
             let is_again = self.shortage.asked_at == Some(at);
             let place = (message.index, message.log_term);
             (view.room_for(place, &message.entries, is_again)?, at)
         };
-        let Some(fits) = fits else {
-            self.shortage.end();
-            return Ok(None);
+        let fits = match room {
+            Room::First(fits) => fits,
+            Room::All => {
+                self.shortage.end();
+                return Ok(None);
+            }
+            Room::Unknown => return Ok(None),
         };
         let mut entries = message.take_entries().into_vec();
         let mut rest = message.clone();
@@ -81,15 +87,13 @@ impl Node {
         if let Some(last) = entries.last() {
             (rest.index, rest.log_term) = (last.index, last.term);
         }
-        self.shortage.asked_at = Some(at);
-        self.shortage.is_there = true;
-        self.shortage.entries += left_out.len() as u64;
+        (self.shortage.asked_at, self.shortage.is_there) = (Some(at), true);
         message.set_entries(entries.into());
         rest.set_entries(left_out.into());
         Ok(Some(rest))
     }
 
-    /// True if a snapshot of so many bytes is too large: then what is here is kept.
+    /// True if a snapshot of so many bytes surely does not fit: then what is here is kept.
     pub(super) fn refuses_snapshot(&mut self, bytes: u64) -> bool {
         let is_running =
             matches!(self.state, State::Running(_)) && !mutant!("replica.snapshot.unfit");
@@ -98,9 +102,9 @@ impl Node {
         refuses
     }
 
-    /// True if the last entries that were sent to it, or the last snapshot, did not fit its pool.
+    /// True if the last entries that a leader has sent it, or the last snapshot, did not fit its pool.
     pub fn lacks_room(&self) -> bool {
-        self.shortage.is_there
+        self.shortage.is_there && self.role() != Role::Leader
     }
 
     /// Entries that were sent to it, and that it had no room for, since it was opened; each as often as it was sent.

@@ -106,6 +106,11 @@ impl Node {
         if self.transfers.contains_key(&to) {
             return Ok(());
         }
+        if self.unfit.contains_key(&to) {
+            // Consensus asks again with the next sign of life.
+            self.end_transfer(to, SnapshotStatus::Failure);
+            return Ok(());
+        }
         let State::Running(raw) = &self.state else { return Ok(()) };
         let term = raw.raft.term;
         let snapshot = self.snapshot()?;
@@ -141,6 +146,10 @@ impl Node {
     pub(super) fn tick_transfers(&mut self) -> Result<()> {
         let (election, mut again, mut over) =
             (self.settings.election_ticks, Vec::new(), Vec::new());
+        self.unfit.retain(|_, ticks| {
+            *ticks = ticks.saturating_sub(1);
+            *ticks > 0
+        });
         for (to, transfer) in &mut self.transfers {
             transfer.ticks += 1;
             transfer.silent_ticks += 1;
@@ -185,7 +194,13 @@ impl Node {
                 Ok(())
             }
             // A leader that was elected just now has not applied all of it again.
-            Received::Older | Received::Unfit => {
+            Received::Older => {
+                self.end_transfer(from, SnapshotStatus::Failure);
+                Ok(())
+            }
+            // What is there will not be less so soon: no snapshot is pinned for it before.
+            Received::Unfit => {
+                self.unfit.insert(from, self.settings.election_ticks);
                 self.end_transfer(from, SnapshotStatus::Failure);
                 Ok(())
             }

@@ -76,13 +76,14 @@ impl Inner {
         3 * (self.checkpoint_need(state) + bytes + beside) + 2 * slack(room) <= room.all
     }
 
-    /// How many entries of these changes, the first of them, there is room for with what is kept for deletes. For entries
-    /// without changes there is always: nothing is committed without them.
+    /// How many entries of these changes, the first of them, there is room for with half of what a leader keeps of
+    /// all: what a leader had room for, an equal pool has. For entries without changes there is always: nothing is
+    /// committed without them.
     pub(super) fn room_for(&self, room: Room, state: &RwLock<State>, entries: &[Batch]) -> usize {
         let mut needed = self.checkpoint_need(state);
         let is_over = |changes: &Batch| {
-            needed += if changes.is_empty() { 0 } else { len_of(CONTEXT_MAX, changes) };
-            !changes.is_empty() && 3 * needed + slack(room) > room.all
+            needed += if changes.is_empty() { 0 } else { len_of(0, changes) };
+            !changes.is_empty() && 3 * needed + slack(room) / 2 > room.all
         };
         entries.iter().position(is_over).unwrap_or(entries.len())
     }

@@ -295,6 +295,10 @@ impl Log for Tree {
         }))
     }
 
+    fn pending_keys(&self) -> u64 {
+        self.entries.pending.iter().map(|it| it.keys.len() as u64).sum()
+    }
+
     fn closing_len(&self, header: usize) -> usize {
         closing_len(header + LINKS)
     }
