@@ -15,6 +15,7 @@ mod command;
 mod failure;
 mod geometry;
 mod json;
+mod node_pool;
 mod notation;
 mod pool;
 mod progress;

@@ -11,6 +11,8 @@
 mod backups;
 #[path = "cluster/followers.rs"]
 mod followers;
+#[path = "cluster/node_pools.rs"]
+mod node_pools;
 mod nodes;
 mod pool;
 mod session;

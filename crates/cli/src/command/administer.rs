@@ -4,6 +4,7 @@ use crate::arguments::{Create, Grow, Tended};
 use crate::ask::Asked;
 use crate::failure::{Failure, Outcome};
 use crate::json;
+use crate::node_pool;
 use crate::remote;
 use crate::terms;
 use coreplane::Store;
@@ -61,6 +62,14 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
     }
     if grow.pool.path().is_dir() {
         return grow_matrix(grow);
+    }
+    if let Some(map) = node_pool::open(&grow.pool, false) {
+        let (map, path) = (map?, grow.pool.path());
+        let before = map.stats().pool_bytes;
+        let grown = map.grow(grow.size);
+        let after = map.stats().pool_bytes;
+        map.close().and(grown).map_err(|error| Failure::of_pool(&error, &path))?;
+        return tell_grown(grow, &growth(grow, before, after));
     }
     let store = grow.pool.open()?;
     let before = store.engine().stats().pool_bytes;

@@ -4,6 +4,7 @@ use crate::arguments::{Pool, Verify};
 use crate::ask::Asked;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
+use crate::node_pool;
 use crate::pool::expect_pool;
 use crate::progress::Bar;
 use crate::remote;
@@ -13,6 +14,9 @@ use coreplane::admin::{Fate, Finding, VerifyReport};
 use coreplane_server::administration::verdict;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
+
+/// What to do about the pool of a node.
+const FILL_NODE: &str = "remove the pool and start the node: the others fill a new one; a cluster of one needs a backup";
 
 pub(crate) fn run(verify: &Verify) -> Outcome {
     let pool = &verify.pool;
@@ -26,6 +30,13 @@ pub(crate) fn run(verify: &Verify) -> Outcome {
 }
 
 fn check(pool: &Pool) -> Outcome {
+    if let Some(map) = node_pool::open(pool, true) {
+        let bar = Bar::new("verify", 0, false);
+        let report = map?.verify(&mut |progress| bar.show(progress));
+        drop(bar);
+        let report = report.map_err(|error| Failure::of_pool(&error, &pool.path()))?;
+        return show(&verdict(&report), pool.json, FILL_NODE);
+    }
     let store = pool.open_to_verify()?;
     let report = read_all(&store, pool)?;
     // The verdict first, whatever a close of what is damaged comes to.

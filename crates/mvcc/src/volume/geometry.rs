@@ -3,6 +3,7 @@
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::Pool;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 /// Entries that a node may be allowed to have.
 const FAN_OUTS: RangeInclusive<u32> = 4..=256;
@@ -25,6 +26,12 @@ impl Default for Geometry {
 }
 
 impl Geometry {
+    /// True if the pool of a map has the log of a replica, as far as its parameters can be read.
+    pub fn has_log_at(path: &Path) -> bool {
+        Pool::parameters_at(path)
+            .is_ok_and(|parameters| parameters.first() == Use::Log.parameters(0).first())
+    }
+
     /// The most entries of a node of a pool with these parameters, if that can be told.
     pub fn fan_out_of(parameters: [u64; 8]) -> Option<u32> {
         u32::try_from(parameters[1]).ok().filter(|it| FAN_OUTS.contains(it))
