@@ -3,17 +3,27 @@
 use crate::arguments::Pool;
 use crate::failure::Failure;
 use coreplane::EngineChoice;
-use coreplane_mvcc::{Geometry, LogMap, Options};
+use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_replica::map_options;
+use std::path::Path;
 
 /// Opens it, to be read alone if it `is_copy`: then nothing in it is changed. None if the pool is no node's.
 pub(crate) fn open(pool: &Pool, is_copy: bool) -> Option<Result<LogMap, Failure>> {
     let path = pool.path();
-    let Some(EngineChoice::Map(kind)) = coreplane::admin::engine_at(&path) else { return None };
-    if !Geometry::has_log_at(&path) {
-        return None;
-    }
+    let kind = kind_at(&path)?;
     let options = map_options(&Options { background: false, is_copy, ..Options::default() });
     let map = LogMap::open(kind, &path, pool.media.clone(), &options, &|_| {});
     Some(map.map_err(|error| Failure::of_pool(&error, &path)))
+}
+
+/// True if there is one at a path.
+pub(crate) fn is_at(path: &Path) -> bool {
+    kind_at(path).is_some()
+}
+
+fn kind_at(path: &Path) -> Option<MapKind> {
+    match coreplane::admin::engine_at(path) {
+        Some(EngineChoice::Map(kind)) if Geometry::has_log_at(path) => Some(kind),
+        _ => None,
+    }
 }

@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
 /// What to do about the pool of a node.
-const FILL_NODE: &str = "remove the pool and start the node: the others fill a new one; a cluster of one needs a backup";
+const FILL_NODE: &str = "remove the pool and start the node: the others fill a new one; \
+                         a cluster of one needs a backup";
 
 pub(crate) fn run(verify: &Verify) -> Outcome {
     let pool = &verify.pool;
@@ -46,6 +47,10 @@ fn check(pool: &Pool) -> Outcome {
 }
 
 fn repair(pool: &Pool) -> Outcome {
+    if node_pool::is_at(&pool.path()) {
+        let what = format!("the pool of a node of a cluster is not repaired: {FILL_NODE}");
+        return Err(Failure::new(failure::REFUSED, what));
+    }
     let config = pool.config().background(false);
     expect_pool(&config)?;
     let mut told = Ok(());

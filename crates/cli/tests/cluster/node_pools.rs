@@ -28,6 +28,8 @@ fn verify_and_grow(map: &str) -> Outcome<()> {
     }
     assert_eq!(std::fs::metadata(&pool)?.len(), 48 << 20);
     assert_eq!(coreplane(&["verify", "--pool", &pool])?.status.code(), Some(0));
+    let repaired = coreplane(&["verify", "--repair", "--pool", &pool])?;
+    assert!(String::from_utf8_lossy(&repaired.stderr).contains("remove the pool"), "{repaired:?}");
     nodes[0].start()?;
     wait_for(&nodes[0], "leader:1")?;
     let mut client = Client::connect(&nodes[0].address())?;

@@ -210,9 +210,9 @@ impl LogMap {
         u64::from(free) >= u64::from(reserve) + 2 * bytes.div_ceil(page_size) + entries + ways
     }
 
-    /// How many of some entries, the first of them, there is room for with the [reserve](LogMap::append). It is asked of
-    /// what a leader has sent. It waits for syncs, and some milliseconds for readers. Entries without changes take what is kept for clears: the
-    /// first ones always count as if there were room.
+    /// How many of some entries, the first of them, there is room for with the [reserve](LogMap::append): asked of what
+    /// a leader has sent. It waits for syncs, and some milliseconds for readers. Entries without changes take what is kept
+    /// for clears; those before the first change always count as if there were room.
     ///
     /// # Errors
     /// As [`LogMap::check_room`] but for want of space.
@@ -300,7 +300,11 @@ impl LogMap {
             match space {
                 Space::Found => return Ok(()),
                 // Pages come with a sync that is under way, which nobody waits for here.
-                Space::Wait(generation) if generation > 0 && !waits => return Ok(()),
+                Space::Wait(generation)
+                    if generation > 0 && (!waits || mutant!("mvcc.log.unawaited")) =>
+                {
+                    return Ok(());
+                }
                 space => patience.wait(store, space)?,
             }
         }

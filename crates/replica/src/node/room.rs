@@ -5,12 +5,12 @@
 //!                                                                              e₈ e₉: as if they were lost on the way
 //! ```
 //!
-//! A leader asks its own map before it proposes. A follower's may have less room: the pool is smaller, less of it is clean,
-//! or readers hold pages. It takes the entries that it has room for. The others are sent again, as all that is lost is:
-//! until what is applied meanwhile has given pages back, or until the node lags so far that it is sent a snapshot, which it
-//! refuses if that is larger than its pool. So what is acknowledged has its pages, and a node without room lags. Entries
-//! without changes are taken without a question. A cluster that cannot commit without such a node waits for it: the node says that it has no room
-//! ([`Node::lacks_room`]).
+//! A leader asks its own map before it proposes. A follower's may have less room: the pool is smaller, less of it is
+//! clean, or readers hold pages. It takes the entries that it has room for. The leader sends the others again, as it does
+//! with all that is lost: until what is applied meanwhile has given pages back, or until the node lags so far that it is
+//! sent a snapshot. It refuses one that is larger than its pool. So what is acknowledged has its pages, and a node without
+//! room lags. Entries without changes are taken without a question. A cluster that cannot commit without such a node waits
+//! for it, and the node says why ([`Node::lacks_room`]).
 
 use super::{Node, Role, State};
 use crate::log_view::Room;

@@ -4,6 +4,7 @@ use super::{Mutant, Suite};
 
 /// What an engine has to do, of a cluster of one.
 const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in_memory"]);
+const ROOM: Suite = Suite::of("coreplane-replica", "room", &["what_is_said_to_fit"]);
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
 const REPLICAS: Suite = Suite::of("coreplane-replica", "replicas", &[]);
 const WAL: Suite = Suite::of("coreplane-replica", "wal", &[]);
@@ -79,6 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.room.alone", "a proposal whose room others have been promised", REPLICAS),
     Mutant::new("replica.room.follower", "a follower takes what it has no room for", STORIES),
     Mutant::new("replica.snapshot.unfit", "all is given up for what does not fit", STORIES),
+    Mutant::new("mvcc.log.unawaited", "a sync that is to come is taken for pages", ROOM),
     Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", REPLICAS),
     Mutant::new("replica.turn.late", "more is proposed than a turn has room for", REPLICAS),
     Mutant::new("replica.effect.unseen", "a write that does not see the one before it", ENGINE),

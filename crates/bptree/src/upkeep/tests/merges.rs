@@ -1,27 +1,15 @@
 //! Leaves that become fewer.
 
-use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
-use crate::upkeep::tests::GUARD;
+use crate::upkeep::tests::{GUARD, new_store};
 use crate::volume::counters::Count;
 use crate::volume::pages::Demand;
 use coreplane_engine::{Batch, Outcome, Result, WriteOptions};
-use coreplane_pmem::{MediaChoice, Pool};
 use std::os::unix::fs::FileExt as _;
 use std::sync::PoisonError;
 
-const PAGE: u32 = 4096;
-
 fn key(number: u32) -> Vec<u8> {
     format!("key {number:03}").into_bytes()
-}
-
-fn new_store() -> (tempfile::TempDir, Store) {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
-    let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
-    let options = Options { background: false, ..Options::default() };
-    (directory, Store::format(pool, &options).expect("a store"))
 }
 
 /// A store of two leaves or more, of which the second has little, and all that it has is damaged; and the

@@ -8,8 +8,23 @@ mod merges;
 mod pins;
 mod rows;
 
+use crate::recovery::open::{Options, create_options};
+use crate::upkeep::Store;
+use coreplane_pmem::{MediaChoice, Pool};
 use std::sync::RwLock;
+
+/// Bytes of a leaf.
+const PAGE: u32 = 4096;
 
 /// Held by who keeps a guard for long, and shared by those who need what is given back meanwhile: a guard keeps
 /// the pages of all stores.
 static GUARD: RwLock<()> = RwLock::new(());
+
+/// An empty store of 1 MiB, of which nobody takes care in the background.
+fn new_store() -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
+    let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
+    let options = Options { background: false, ..Options::default() };
+    (directory, Store::format(pool, &options).expect("a store"))
+}

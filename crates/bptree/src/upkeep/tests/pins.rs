@@ -2,7 +2,7 @@
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
-use crate::upkeep::tests::GUARD;
+use crate::upkeep::tests::{GUARD, PAGE, new_store};
 use crate::volume::counters::Count;
 use crate::volume::pages::RESERVE;
 use coreplane_engine::{Batch, Error, TimeSource, UnixMillis, WriteOptions};
@@ -12,16 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-const PAGE: u32 = 4096;
-
-fn new_store() -> (tempfile::TempDir, Store) {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
-    let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
-    let options = Options { background: false, ..Options::default() };
-    (directory, Store::format(pool, &options).expect("a store"))
-}
 
 /// Takes pages until no more than `left` are free.
 fn take_all_but(store: &Store, left: u32) -> Vec<u32> {
