@@ -44,7 +44,10 @@ fn write(store: &Bptree, thread: u64, round: u64) {
         1 | 2 if decays => persist(|| store.delete(&key.to_be_bytes(), &options).map(drop)),
         1 => {
             let mut batch = Batch::new();
-            for key in [key, (key + 200) % KEYS] {
+            // Of one leaf or of many, beside those that others split and merge. None of many large values.
+            let is_large = value(key, round).len() > 24;
+            let count = if is_large { 2 } else { 1 + round % 40 };
+            for key in (0..count).map(|at| (key + 200 + 53 * at) % KEYS) {
                 batch.put(&key.to_be_bytes(), &value(key, round));
             }
             persist(|| store.apply(&batch, &options).map(drop));

@@ -25,12 +25,14 @@
 
 mod bounds;
 mod node;
+mod siblings;
 
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::spin;
 pub(crate) use node::word_at;
 use node::{Content, FANOUT, Node};
 use parking_lot::Mutex;
+pub(crate) use siblings::Siblings;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Nodes that come into being together: some MiB.
@@ -47,19 +49,6 @@ pub(crate) struct Descent {
 
 /// A separator and the leaf behind it.
 pub(crate) type Bound = (Box<[u8]>, u32);
-
-/// Leaves below one node.
-#[derive(Debug, Default)]
-pub(crate) struct Siblings {
-    /// In the order of keys.
-    pub(crate) leaves: Vec<u32>,
-    /// The least key of each but the first.
-    pub(crate) separators: Vec<Box<[u8]>>,
-    /// Which of them was asked for.
-    pub(crate) at: usize,
-    /// The least key of the next leaf; none if there is none.
-    pub(crate) bound: Option<Box<[u8]>>,
-}
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -313,27 +302,6 @@ impl Inner {
             }
             level = below;
         }
-    }
-
-    /// The leaves below the node of the one that serves `key`, as they are at one moment.
-    pub(crate) fn siblings_of(&self, key: &[u8]) -> Siblings {
-        let _spare = spin::lock(&self.spare);
-        let mut path = self.path(key);
-        let Some((number, at)) = path.pop() else { return Siblings::default() };
-        let Content { separators, children: leaves, .. } = self.node(number).content();
-        let bound = path
-            .iter()
-            .rev()
-            .find_map(|(number, at)| self.node(*number).content().separators.get(*at).cloned());
-        Siblings { leaves, separators, at, bound }
-    }
-
-    /// The leaf that serves `key` and one beside it, below the same node: the left one, the
-    /// separator and the right one. None if it is alone there.
-    pub(crate) fn pair_of(&self, key: &[u8]) -> Option<(u32, Box<[u8]>, u32)> {
-        let Siblings { leaves, mut separators, at, .. } = self.siblings_of(key);
-        let left = at.min(leaves.len().checked_sub(2)?);
-        Some((leaves[left], separators.swap_remove(left), leaves[left + 1]))
     }
 
     /// Puts `leaf` in the place of the two that `separator` parts. They may be below two nodes by now,

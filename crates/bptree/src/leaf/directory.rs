@@ -49,8 +49,8 @@ pub(crate) struct Directory {
     offsets: [[AtomicU64; LINE / 8]; PLACES * 2 / LINE],
     word: AtomicU64,
     used: [AtomicU64; PLACES / WORD],
-    /// Bytes of the page that its living records take.
-    live: AtomicU32,
+    /// Bytes of the page that its living records take, and above those how many they are.
+    live: AtomicU64,
     /// As in [`Begun`].
     doubt: AtomicU32,
     /// The greatest version that any key of the leaf was given. Of whoever holds the lock.
@@ -108,7 +108,7 @@ impl Directory {
             used: Default::default(),
             tags: Default::default(),
             offsets: Default::default(),
-            live: AtomicU32::new(0),
+            live: AtomicU64::new(0),
             doubt: AtomicU32::new(0),
             given: AtomicU64::new(0),
             birth: AtomicU64::new(0),
@@ -230,12 +230,12 @@ impl Directory {
         self.has_long.store(begun.has_long, Ordering::Relaxed);
         // Put together first: a word that was just stored is not there to be changed at once.
         let (mut tags, mut offsets) = ([0; PLACES / 8], [0; PLACES / 4]);
-        let (mut count, mut live) = (0, 0);
+        let (mut count, mut live) = (0, 0_u64);
         for (place, (tag, offset, len)) in records.enumerate() {
             debug_assert!(offset.is_multiple_of(8) && offset / 8 <= u32::from(u16::MAX));
             tags[place / 8] |= u64::from(tag) << (8 * (place % 8));
             offsets[place / 4] |= u64::from(offset / 8) << (16 * (place % 4));
-            (count, live) = (place + 1, live + len);
+            (count, live) = (place + 1, live + live_word(len));
         }
         let store = |word: &AtomicU64, value: &u64| word.store(*value, Ordering::Relaxed);
         self.tags.as_flattened().iter().zip(&tags).for_each(|(word, value)| store(word, value));
@@ -323,7 +323,12 @@ impl Directory {
 
     /// Bytes of the page that its living records take.
     pub(crate) fn live(&self) -> u32 {
-        self.live.load(Ordering::Relaxed)
+        self.live.load(Ordering::Relaxed) as u32
+    }
+
+    /// How many living records it has; 0 if it is not loaded.
+    pub(crate) fn records(&self) -> usize {
+        (self.live.load(Ordering::Relaxed) >> RECORDS) as usize
     }
 
     /// Not 0 if records were lost: those below it in the page may be old, and others be missing.
@@ -366,8 +371,10 @@ impl Directory {
         put(&self.used[place / WORD], place % WORD, 1, 1);
     }
 
-    fn add_live(&self, by: i32) {
-        let live = self.live.load(Ordering::Relaxed).wrapping_add_signed(by);
+    /// A record of so many bytes takes the place of another; 0: there is none.
+    fn replace_live(&self, len: u32, old: u32) {
+        let live = self.live.load(Ordering::Relaxed);
+        let live = live.wrapping_add(live_word(len)).wrapping_sub(live_word(old));
         self.live.store(live, Ordering::Relaxed);
     }
 }
@@ -402,7 +409,7 @@ impl Held<'_> {
     #[inline]
     pub(crate) fn set(&self, place: usize, (tag, offset, len): (u8, u32, u32), old: u32) {
         self.leaf.fill(place, tag, offset);
-        self.leaf.add_live(len as i32 - old as i32);
+        self.leaf.replace_live(len, old);
     }
 
     /// The value of a record is large.
@@ -428,6 +435,15 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         kernel::end(&self.leaf.word, self.word);
     }
+}
+
+/// Where in the word of what lives the count of records begins.
+const RECORDS: u32 = 32;
+
+/// A living record of so many bytes; 0: none.
+#[inline]
+fn live_word(len: u32) -> u64 {
+    u64::from(len) | u64::from(len > 0) << RECORDS
 }
 
 /// The tag of a key.

@@ -5,7 +5,7 @@ use crate::leaf::{Directory, Held, Life, Version, tag_of};
 use crate::tree::Tree;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::{LINE, WriteMode};
+use coreplane_pmem::{LINE, WriteMode, mutant};
 use coreplane_record::{HEADER, lost};
 use std::sync::atomic::Ordering;
 
@@ -47,16 +47,21 @@ impl Tree {
     /// # Errors
     /// As [`Tree::load_leaf`], and if the medium is gone.
     pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
-        self.lock_leaf_for((key, 0), 0)
+        self.lock_leaf_for(self.descend(key), (key, 0), 0)
     }
 
-    /// As [`Tree::lock_leaf`], where a record of about `len` bytes is to be appended (0: none) of a key
-    /// with this tag.
+    /// As [`Tree::lock_leaf`], by a way to the leaf that was gone before, where a record of about `len` bytes is to
+    /// be appended (0: none) of a key with this tag.
     #[inline]
-    fn lock_leaf_for(&self, (key, tag): (&[u8], u8), len: usize) -> Result<Locked<'_>> {
-        let mut backoff = Backoff::new();
+    fn lock_leaf_for(
+        &self,
+        way: Descent,
+        (key, tag): (&[u8], u8),
+        len: usize,
+    ) -> Result<Locked<'_>> {
+        let (mut way, mut backoff) = (Some(way), Backoff::new());
         loop {
-            let descent = self.descend(key);
+            let descent = way.take().unwrap_or_else(|| self.inner.descend(key));
             let leaf = self.leaves.get(descent.leaf as usize);
             self.prefetch_leaf((descent.leaf, leaf), (key, tag), len);
             let Some(version) = self.begin_at(&descent, leaf) else {
@@ -70,6 +75,15 @@ impl Tree {
             self.space.check_lost().map_err(|at| lost(&self.pool, at))?;
             backoff.wait();
         }
+    }
+
+    /// True if a leaf that the caller has locked serves `key`. What leads to it stays so while it is locked:
+    /// whoever makes another of it, or one of it and its neighbours, has its lock.
+    /// `way` is one to the leaf of the key that was gone before.
+    pub(crate) fn serves(&self, locked: &Locked<'_>, way: Descent, key: &[u8]) -> bool {
+        let is_current = self.inner.is_current(&way);
+        let way = if is_current { way } else { self.inner.descend(key) };
+        way.leaf == locked.page || mutant!("bptree.batch.serves")
     }
 
     /// Asks for what a write to a leaf will look at, for the lines that a record of `len` bytes will
@@ -113,15 +127,29 @@ impl Tree {
         self.lock_to_append((key, tag_of(key)), len)
     }
 
+    /// The same, by a way to the leaf that was gone before.
+    ///
+    /// # Errors
+    /// As [`Tree::lock_to_write`].
+    pub(crate) fn lock_to_write_by(&self, way: Descent, key: &[u8]) -> Result<Locked<'_>> {
+        self.lock_open_leaf(way, (key, tag_of(key)), 0)
+    }
+
     /// As [`Tree::lock_to_write`], of a key with this tag.
     ///
     /// # Errors
     /// As [`Tree::lock_to_write`].
     #[inline]
     pub(crate) fn lock_to_append(&self, keyed: (&[u8], u8), len: usize) -> Result<Locked<'_>> {
-        let mut backoff = Backoff::new();
+        self.lock_open_leaf(self.descend(keyed.0), keyed, len)
+    }
+
+    #[inline]
+    fn lock_open_leaf(&self, way: Descent, keyed: (&[u8], u8), len: usize) -> Result<Locked<'_>> {
+        let (mut way, mut backoff) = (Some(way), Backoff::new());
         loop {
-            let locked = self.lock_leaf_for(keyed, len)?;
+            let by = way.take().unwrap_or_else(|| self.inner.descend(keyed.0));
+            let locked = self.lock_leaf_for(by, keyed, len)?;
             if !locked.held.is_shut() {
                 return Ok(locked);
             }

@@ -109,6 +109,11 @@ impl Tree {
         (self.space.page_size() as usize).saturating_sub(tail as usize + SUPERSEDED_MARK_LEN)
     }
 
+    /// True if a leaf is to be made one with another, whose living records took `before` bytes and take `after` now.
+    pub(crate) fn leaves_little(&self, before: u32, after: u32) -> bool {
+        after < before && after < self.space.page_size() / 4
+    }
+
     /// True if a tombstone is to be kept. One that is not is noted as forgotten.
     pub(crate) fn holds_tombstone(&self, sequence: u64) -> bool {
         let is_held = sequence > self.held_tombstones.load(Ordering::Acquire);

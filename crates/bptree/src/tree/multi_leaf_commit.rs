@@ -36,6 +36,7 @@ use crate::tree::leaf_page::DEAD;
 use coreplane_engine::Result;
 use coreplane_pmem::{Pen, WriteMode, mutant};
 use coreplane_record::{HEADER, Header, Kind, View};
+use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 
 /// Bytes of the record of a commit link.
@@ -229,13 +230,16 @@ impl Commits {
 /// What is to be appended to a leaf that is locked.
 pub(crate) struct NewPart<'a> {
     pub(crate) life: Life,
-    pub(crate) items: Vec<Item<'a>>,
+    pub(crate) items: SmallVec<[Item<'a>; 1]>,
     /// The leaf ends with it.
     pub(crate) is_superseded: bool,
 }
 
 /// Where in the page a record is, and its length.
 pub(crate) type Place = (u32, u32);
+
+/// The records of one leaf: mostly one.
+pub(crate) type Places = SmallVec<[Place; 1]>;
 
 impl Tree {
     /// Appends to each leaf its part, with a commit link: all of them count, or none. Durable when it
@@ -244,11 +248,7 @@ impl Tree {
     ///
     /// # Errors
     /// If the medium fails: nothing counts then.
-    pub(crate) fn append_commit(
-        &self,
-        parts: &[NewPart<'_>],
-        version: u64,
-    ) -> Result<Vec<Vec<Place>>> {
+    pub(crate) fn append_commit(&self, parts: &[NewPart<'_>], version: u64) -> Result<Vec<Places>> {
         let mut names = Vec::with_capacity(parts.len());
         for part in parts {
             let page = part.life.page;
@@ -280,7 +280,7 @@ impl Tree {
         part: &NewPart<'_>,
         link: CommitLink,
         version: u64,
-    ) -> Result<(Pen, Vec<Place>)> {
+    ) -> Result<(Pen, Places)> {
         let Life { page, birth } = part.life;
         let mut writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let past_caches = self.space.append_mode() == WriteMode::NonTemporal;

@@ -16,6 +16,9 @@ use std::cell::Cell;
 /// Keys up to this length are remembered.
 const KEY_LEN_MAX: usize = 24;
 
+/// Ways that a thread remembers.
+const WAYS_MAX: usize = 4;
+
 /// Keys whose leaves are asked for before the first of them is looked at.
 const LANE: usize = 16;
 
@@ -25,56 +28,93 @@ const RECORD_LINES: u64 = 2;
 /// A key, and where its way ended.
 #[derive(Debug, Clone, Copy)]
 struct Way {
-    /// Of this tree; 0: of none.
-    tree: u64,
     key: [u8; KEY_LEN_MAX],
     len: usize,
     descent: Descent,
 }
 
 impl Way {
-    const NONE: Self = Self { tree: 0, key: [0; KEY_LEN_MAX], len: 0, descent: Descent::NOWHERE };
+    const NONE: Self = Self { key: [0; KEY_LEN_MAX], len: 0, descent: Descent::NOWHERE };
+}
 
-    fn is_of(&self, tree: u64, key: &[u8]) -> bool {
-        self.tree == tree && self.key.get(..self.len) == Some(key)
-    }
+/// A tree, and the end of a key: what tells most ways apart. Tree 0: no way.
+type Mark = (u64, u64);
+
+const NO_MARK: Mark = (0, 0);
+
+/// The last ways of a thread: one is remembered while those before are still to be used, which in a matrix
+/// lead to the key before on several devices.
+struct Ways {
+    /// How many are to be used: of a thread that asks for nothing ahead, none.
+    len: Cell<usize>,
+    marks: [Cell<Mark>; WAYS_MAX],
+    ways: [Cell<Way>; WAYS_MAX],
+    /// Which of them is the oldest.
+    oldest: Cell<usize>,
 }
 
 thread_local! {
-    /// The last ways of the thread: one is remembered while the one before is still to be used.
-    static WAYS: [Cell<Way>; 2] = const { [const { Cell::new(Way::NONE) }; 2] };
-    /// Which of them is the older.
-    static OLDER: Cell<usize> = const { Cell::new(0) };
+    static WAYS: Ways = const { Ways::new() };
+}
+
+impl Ways {
+    const fn new() -> Self {
+        Self {
+            len: Cell::new(0),
+            marks: [const { Cell::new(NO_MARK) }; WAYS_MAX],
+            ways: [const { Cell::new(Way::NONE) }; WAYS_MAX],
+            oldest: Cell::new(0),
+        }
+    }
+
+    fn remember(&self, tree: u64, key: &[u8], descent: Descent) {
+        let mut way = Way { len: key.len(), descent, ..Way::NONE };
+        let Some(room) = way.key.get_mut(..key.len()) else { return };
+        room.copy_from_slice(key);
+        let at = self.oldest.get();
+        self.oldest.set((at + 1) % WAYS_MAX);
+        let before = self.marks[at].replace(mark_of(tree, key));
+        self.len.set(self.len.get() + usize::from(before == NO_MARK));
+        self.ways[at].set(way);
+    }
+
+    fn recall(&self, tree: u64, key: &[u8], is_used: bool) -> Option<Descent> {
+        let mark = mark_of(tree, key);
+        let known = |at: &usize| {
+            let way = self.ways[*at].get();
+            way.key.get(..way.len) == Some(key)
+        };
+        let at = (0..WAYS_MAX).filter(|at| self.marks[*at].get() == mark).find(known)?;
+        if is_used {
+            self.marks[at].set(NO_MARK);
+            self.len.set(self.len.get() - 1);
+        }
+        Some(self.ways[at].get().descent)
+    }
+}
+
+#[inline]
+fn mark_of(tree: u64, key: &[u8]) -> Mark {
+    let end = key.last_chunk().map_or(key.len() as u64, |end| u64::from_le_bytes(*end));
+    (tree, end)
 }
 
 fn remember(tree: u64, key: &[u8], descent: Descent) {
-    let mut way = Way { tree, len: key.len(), descent, ..Way::NONE };
-    let Some(room) = way.key.get_mut(..key.len()) else { return };
-    room.copy_from_slice(key);
-    let at = OLDER.get();
-    OLDER.set(1 - at);
-    WAYS.with(|ways| ways[at].set(way));
+    WAYS.with(|ways| ways.remember(tree, key, descent));
 }
 
 /// Where the way of a key has ended, if the thread has gone it; it is forgotten then if `is_used`.
 #[inline]
 fn recall(tree: u64, key: &[u8], is_used: bool) -> Option<Descent> {
-    WAYS.with(|ways| {
-        let known = ways.iter().find(|way| way.get().is_of(tree, key))?;
-        let descent = known.get().descent;
-        if is_used {
-            known.set(Way::NONE);
-        }
-        Some(descent)
-    })
+    WAYS.with(|ways| if ways.len.get() == 0 { None } else { ways.recall(tree, key, is_used) })
 }
 
 impl Tree {
     /// Goes the way to the leaf that serves `key`, and asks for what is looked at there first.
     pub(crate) fn prefetch(&self, key: &[u8]) {
-        let descent = self.inner.descend(key);
-        self.ask_for(&descent);
-        remember(self.inner.id(), key, descent);
+        if recall(self.inner.id(), key, false).is_none() {
+            remember(self.inner.id(), key, self.ask_for(key));
+        }
     }
 
     /// Goes the ways to the leaves of all keys, and asks for what is looked at there first; then for the
@@ -83,7 +123,7 @@ impl Tree {
         for lane in keys.chunks(LANE).filter(|lane| lane.len() > 1) {
             let mut leaves = [0; LANE];
             for (leaf, key) in leaves.iter_mut().zip(lane) {
-                *leaf = self.ask_for(&self.inner.descend(key));
+                *leaf = self.ask_for(key).leaf;
             }
             for (page, key) in leaves.iter().zip(lane) {
                 self.ask_for_old(*page, tag_of(key), RECORD_LINES);
@@ -91,12 +131,13 @@ impl Tree {
         }
     }
 
-    /// Asks for what is looked at first in a leaf.
-    fn ask_for(&self, descent: &Descent) -> u32 {
+    /// Goes the way to the leaf that serves `key`, and asks for what is looked at there first.
+    pub(crate) fn ask_for(&self, key: &[u8]) -> Descent {
+        let descent = self.inner.descend(key);
         self.leaves.get(descent.leaf as usize).prefetch();
         self.space.prefetch_page(descent.leaf);
         self.space.prefetch(self.space.start_of(descent.leaf));
-        descent.leaf
+        descent
     }
 
     /// Asks for the records of a leaf that have this tag.
@@ -142,5 +183,11 @@ mod tests {
         assert!(!is_known(7, &[1; KEY_LEN_MAX + 1], true), "too long");
         remember(7, b"", Descent::NOWHERE);
         assert!(is_known(7, b"", true) && !is_known(7, b"", true));
+        // Keys that end alike, and more than are remembered: the oldest go.
+        let keys: Vec<[u8; 12]> = (0..6).map(|at| [at, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]).collect();
+        keys.iter().for_each(|key| remember(7, key, Descent::NOWHERE));
+        let known: Vec<bool> = keys.iter().map(|key| is_known(7, key, true)).collect();
+        assert_eq!(known, [false, false, true, true, true, true]);
+        assert_eq!(WAYS.with(|ways| ways.len.get()), 0);
     }
 }

@@ -34,6 +34,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{LINE, mutant};
 use coreplane_record::{Header, Kind, View};
+use smallvec::SmallVec;
 
 /// Lines of a record that are asked for before its length is known.
 const ASKED: u64 = 3;
@@ -412,7 +413,7 @@ impl Tree {
     pub(crate) fn mark_superseded(&self, leaves: &[&Locked<'_>], version: u64) -> Result<()> {
         let part = |locked: &&Locked<'_>| NewPart {
             life: locked.life(),
-            items: Vec::new(),
+            items: SmallVec::new(),
             is_superseded: true,
         };
         let parts: Vec<NewPart<'_>> = leaves.iter().map(part).collect();

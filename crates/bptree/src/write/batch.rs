@@ -11,11 +11,12 @@
 //! Reads of several keys want more than that: they look again if a batch has been published since
 //! they began ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
 
+use crate::inner::Descent;
 use crate::leaf::tag_of;
 use crate::tree::image::{Image, Item, Source, live_len};
 use crate::tree::lock::Locked;
 use crate::tree::look::Standing;
-use crate::tree::multi_leaf_commit::{NewPart, Place};
+use crate::tree::multi_leaf_commit::{self, NewPart, Places};
 use crate::volume::counters::Count;
 use crate::volume::durable::Level;
 use crate::volume::keys::Rest;
@@ -27,10 +28,14 @@ use crate::write::page_search::PageSearch;
 use coreplane_engine::{Batch, ChangeRef, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{epoch, mutant};
-use coreplane_record::{Header, Kind, View};
+use coreplane_record::{HEADER, Header, Kind, View};
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 
 mod successors;
+
+/// Steps whose leaves are asked for before the first of them is locked.
+const LANE: usize = 16;
 
 /// The last change of a key.
 struct Step<'b> {
@@ -70,6 +75,13 @@ impl Step<'_> {
     }
 }
 
+/// The ways to the leaves of some steps, from one on.
+#[derive(Default)]
+struct Ways {
+    from: usize,
+    descents: SmallVec<[Descent; LANE]>,
+}
+
 /// What came of applying steps.
 enum Applied {
     /// What was written, and keys of leaves in which it has left little.
@@ -94,11 +106,11 @@ struct Gone<'g> {
 struct Share<'s> {
     locked: Locked<'s>,
     /// The steps that are written, by their numbers, each with what it finds.
-    steps: Vec<(usize, Standing<'s>)>,
+    steps: SmallVec<[(usize, Standing<'s>); 1]>,
     /// The leaves in the place of this one, if it has no room.
     successors: Option<Vec<Image<'s>>>,
     /// Where the records are; none if it has successors.
-    places: Vec<Place>,
+    places: Places,
 }
 
 impl Share<'_> {
@@ -335,31 +347,51 @@ impl Writer {
 
     /// Locks all leaves that a batch looks at, and looks.
     fn shares<'g>(&'g self, guard: &'g Guard, steps: &[Step<'_>]) -> Result<Vec<Share<'g>>> {
-        let mut shares = Vec::new();
+        let mut shares = Vec::with_capacity(steps.len().min(LANE));
+        let mut ways = Ways::default();
         let mut next = 0;
         while next < steps.len() {
-            let locked = self.lock_to_write(steps[next].key, 0)?;
-            let (_, bound) = self.bounds(guard, locked.page)?;
-            if bound.as_deref().is_some_and(|bound| steps[next].key >= bound) {
-                // It would be locked again.
-                return Err(self.not_a_leaf(locked.page));
-            }
-            let mut mine = Vec::new();
-            while let Some(step) = steps.get(next)
-                && bound.as_deref().is_none_or(|bound| step.key < bound)
-            {
-                let standing = self.look_to_write(guard, locked.page, locked.leaf, step.key)?;
+            let way = self.way_ahead(&mut ways, steps, next);
+            let locked = self.lock_to_write_by(way, steps[next].key)?;
+            let mut mine = SmallVec::new();
+            loop {
+                let key = steps[next].key;
+                let standing = self.look_to_write(guard, locked.page, locked.leaf, key)?;
                 // What is relaxed is in no ticket of a reader.
                 let is_durable = self.unproven(locked.page).is_none();
-                if !step.is_idle(&standing, is_durable) {
+                if !steps[next].is_idle(&standing, is_durable) {
                     mine.push((next, standing));
                 }
                 next += 1;
+                let Some(step) = steps.get(next) else { break };
+                let way = self.way_ahead(&mut ways, steps, next);
+                if !self.serves(&locked, way, step.key) {
+                    break;
+                }
             }
             // A leaf in which nothing is done stays locked too, so that all happens at one moment.
-            shares.push(Share { locked, steps: mine, successors: None, places: Vec::new() });
+            shares.push(Share { locked, steps: mine, successors: None, places: Places::new() });
         }
         Ok(shares)
+    }
+
+    /// The way to the leaf of a step. Those of the steps behind it are gone too, a lane at a time, and what is
+    /// looked at in their leaves is asked for.
+    fn way_ahead(&self, ways: &mut Ways, steps: &[Step<'_>], at: usize) -> Descent {
+        if at >= ways.from + ways.descents.len() {
+            let lane = &steps[at..steps.len().min(at + LANE)];
+            ways.from = at;
+            ways.descents.clear();
+            ways.descents.extend(lane.iter().map(|step| self.ask_for(step.key)));
+            for (step, way) in lane.iter().zip(&ways.descents) {
+                // What is large is not in the page.
+                let value_len = if step.header.large { 0 } else { step.value.len() };
+                let len = HEADER + step.key.len() + value_len + multi_leaf_commit::LEN;
+                let leaf = self.leaves.get(way.leaf as usize);
+                self.prefetch_leaf((way.leaf, leaf), (step.key, tag_of(step.key)), len);
+            }
+        }
+        ways.descents[at - ways.from]
     }
 
     /// A version above all that the leaves have given out, and above a sequence that was given.
@@ -418,7 +450,7 @@ impl Writer {
             }
             for share in &mut shares {
                 let key = steps[share.steps[0].0].key;
-                let page = share.locked.page;
+                let (page, before) = (share.locked.page, share.locked.leaf.live());
                 if let Some(images) = share.successors.take() {
                     let successors = self.begin_all(images);
                     for (_, successor) in &successors {
@@ -445,7 +477,7 @@ impl Writer {
                         share.locked.held.note_long();
                     }
                 }
-                if share.locked.leaf.live() < self.space.page_size() / 4 {
+                if self.leaves_little(before, share.locked.leaf.live()) {
                     sparse.push(key.to_vec());
                 }
             }

@@ -5,7 +5,7 @@
 //! for, and comes behind that.
 
 use crate::inner::Bound;
-use crate::leaf::Head;
+use crate::leaf::{Directory, Head};
 use crate::tree::fill_factor::FillFactor;
 use crate::tree::image::give_items;
 use crate::tree::lock::Locked;
@@ -32,7 +32,20 @@ impl Writer {
     fn merge_at(&self, key: &[u8]) -> Result<bool> {
         let guard = epoch::pin();
         let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(false) };
-        self.merge_run(&guard, (&[left, right], &[separator]), (FillFactor::HALF, 1, 0))
+        let pair = [left, right];
+        if !self.may_be_one(&pair, FillFactor::HALF) {
+            return Ok(false);
+        }
+        self.merge_run(&guard, (&pair, &[separator]), (FillFactor::HALF, 1, 0))
+    }
+
+    /// True if one leaf may have what these have, as far as their directories tell: mostly it may not, and then
+    /// nobody is to lock and read them for that after each delete.
+    fn may_be_one(&self, pages: &[u32], fill: FillFactor) -> bool {
+        let leaves = || pages.iter().map(|page| self.leaves.get(*page as usize));
+        let live: usize = leaves().map(|leaf| leaf.live() as usize).sum();
+        let records: usize = leaves().map(Directory::records).sum();
+        live <= fill.of(self.space.page_size() as usize) && records <= fill.records
     }
 
     /// Writes leaves beside each other anew, parted by `separators` now, as `count_max` at most, none of which

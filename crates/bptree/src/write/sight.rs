@@ -202,9 +202,14 @@ impl Writer {
         let item = Item { header, key, value, source: Source::Caller };
         let replaced = self.replaced(standing);
         let tag = tag_of_field(key, self.field_max());
+        let before = leaf.live();
         let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
         let outcome = Outcome::Written(written);
-        let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
-        Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
+        let is_delete = header.kind == Kind::Delete;
+        Ok(if is_delete && self.leaves_little(before, leaf.live()) {
+            Attempt::LeftLittle(outcome)
+        } else {
+            Attempt::Done(outcome)
+        })
     }
 }

@@ -19,6 +19,7 @@ const LENGTHS: Suite = Suite::of(PACKAGE, "damage", &["lengths_with_two_wrong_bi
 const HELD: Suite = Suite::of(PACKAGE, "held", &[]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
 const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_most_writes_are_relaxed"]);
+const BATCHES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["each_change_of_a_batch"]);
 const COMMITS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["multi_leaf_commit::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -49,6 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a batch's superseded marks before their successors",
         CUTS,
     ),
+    Mutant::new("bptree.batch.serves", "all of a batch goes to one leaf", BATCHES),
     Mutant::new("bptree.batch.isolation", "readers see half of a batch", CONFORMANCE),
     Mutant::new("bptree.recover.checksum", "a recovery looks at no checksum", TORN),
     Mutant::new("bptree.recover.half_batch", "a batch without its commit link counts", CUTS),

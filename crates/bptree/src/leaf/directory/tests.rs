@@ -12,6 +12,7 @@ proptest! {
         let records = tags.iter().enumerate().map(|(at, tag)| (*tag, at as u32 * 8, 8));
         leaf.begin(Begun::default(), records);
         prop_assert_eq!(leaf.live() as usize, 8 * leaf.used().count());
+        prop_assert_eq!(leaf.records(), leaf.used().count());
         for tag in 0..5_u8 {
             let candidates = leaf.candidates(tag);
             for (place, is) in tags.iter().enumerate() {
@@ -69,7 +70,18 @@ fn a_change_is_seen_and_a_lock_alone_is_not() {
     drop(held);
     assert!(!leaf.is_at(version) && leaf.try_lock(version).is_none());
     assert!(leaf.candidates(2).eq([0]) && leaf.candidates(1).is_empty());
-    assert_eq!(leaf.live(), 24);
+    assert_eq!((leaf.live(), leaf.records()), (24, 1));
+    let set = |place: usize, len: u32, old: u32| {
+        let mut held = leaf.lock().unwrap();
+        held.begin();
+        held.set(place, (3, 120, len), old);
+    };
+    // A record more; a tombstone in the place of one, and of a tombstone; a record there again.
+    let steps = [(1, 8, 0, (32, 2)), (0, 0, 24, (8, 1)), (0, 0, 0, (8, 1)), (0, 40, 0, (48, 2))];
+    for (place, len, old, left) in steps {
+        set(place, len, old);
+        assert_eq!((leaf.live(), leaf.records()), left);
+    }
     leaf.lock().unwrap().free();
     assert!(leaf.version().is_none() && leaf.lock().is_none());
     leaf.begin(Begun::default(), std::iter::empty());

@@ -2,16 +2,46 @@
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
-use crate::upkeep::tests::GUARD;
+use crate::upkeep::tests::{GUARD, new_store};
 use crate::volume::counters::Count;
 use coreplane_engine::{Batch, WriteOptions};
-use coreplane_pmem::{MediaChoice, Pool};
+use coreplane_pmem::{MediaChoice, Pool, epoch};
 use std::sync::PoisonError;
 
 const PAGE: u32 = 4096;
 
 fn key(number: u32) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
+}
+
+/// Many of one leaf, one of each, and more than the ways that are gone ahead.
+#[test]
+fn each_change_of_a_batch_goes_to_the_leaf_of_its_key() {
+    let (_directory, store) = new_store();
+    let write = WriteOptions::default();
+    const KEYS: u32 = 1000;
+    for number in 0..KEYS {
+        let _outcome = store.put(&key(number), b"old", &write).expect("put");
+    }
+    let leaf_of = |number| store.inner.descend(&key(number)).leaf;
+    for (round, stride) in [1, 2, 30, 300].into_iter().enumerate() {
+        let value = [round as u8; 30];
+        let mut batch = Batch::new();
+        let numbers = || (0..KEYS).step_by(stride);
+        for number in numbers() {
+            batch.put(&key(number), &value);
+        }
+        store.apply(&batch, &write).expect("a batch");
+        let guard = epoch::pin();
+        for number in numbers() {
+            let (page, key) = (leaf_of(number), key(number));
+            let leaf = store.leaves.get(page as usize);
+            let standing = store.look_to_write(&guard, page, leaf, &key).expect("a look");
+            assert_eq!(standing.old.expect("a record").value(), value, "{number} by {stride}");
+        }
+    }
+    assert!(leaf_of(0) != leaf_of(KEYS / 2) && leaf_of(KEYS / 2) != leaf_of(KEYS - 1));
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
 /// Each page is gained by leaves that are put together. What is written of the batch when there is no other

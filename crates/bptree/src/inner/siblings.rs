@@ -1,0 +1,44 @@
+//! Leaves beside each other, for whoever makes fewer of them.
+
+use super::{Content, Inner};
+use coreplane_pmem::spin;
+
+/// Leaves below one node.
+#[derive(Debug, Default)]
+pub(crate) struct Siblings {
+    /// In the order of keys.
+    pub(crate) leaves: Vec<u32>,
+    /// The least key of each but the first.
+    pub(crate) separators: Vec<Box<[u8]>>,
+    /// Which of them was asked for.
+    pub(crate) at: usize,
+    /// The least key of the next leaf; none if there is none.
+    pub(crate) bound: Option<Box<[u8]>>,
+}
+
+impl Inner {
+    /// The leaves below the node of the one that serves `key`, as they are at one moment.
+    pub(crate) fn siblings_of(&self, key: &[u8]) -> Siblings {
+        let _spare = spin::lock(&self.spare);
+        let mut path = self.path(key);
+        let Some((number, at)) = path.pop() else { return Siblings::default() };
+        let Content { separators, children: leaves, .. } = self.node(number).content();
+        let bound = path
+            .iter()
+            .rev()
+            .find_map(|(number, at)| self.node(*number).content().separators.get(*at).cloned());
+        Siblings { leaves, separators, at, bound }
+    }
+
+    /// The leaf that serves `key` and one beside it, below the same node: the left one, the
+    /// separator and the right one. None if it is alone there.
+    pub(crate) fn pair_of(&self, key: &[u8]) -> Option<(u32, Box<[u8]>, u32)> {
+        let _spare = spin::lock(&self.spare);
+        let (number, at) = self.path(key).pop()?;
+        let node = self.node(number);
+        let count = node.children().1.count();
+        let left = at.min(count.checked_sub(2)?);
+        let mut pair = node.children().1.skip(left);
+        Some((pair.next()?, node.separator(left)?, pair.next()?))
+    }
+}
