@@ -103,6 +103,12 @@ impl Filter {
         self.switch.prefetch(hash);
     }
 
+    /// Asks for what [`Filter::may_contain`] looks at.
+    #[inline]
+    pub(crate) fn prefetch_to_read(&self, hash: u64) {
+        self.switch.prefetch_to_read(hash);
+    }
+
     /// Begins a change of the group. It is begun before the engine is touched and dropped after:
     ///
     /// ```

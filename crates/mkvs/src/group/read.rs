@@ -97,6 +97,34 @@ impl Group {
         }
     }
 
+    /// The device to read many keys on in this thread, if that is not to be done through the rings; the members by
+    /// which it is so, and the moment. Of each key it is to be asked whether it has the newest
+    /// ([`Group::see_current`]), and then whether it is [still so](Group::is_as_at).
+    pub(crate) fn lane_reader(&self) -> Option<(&Arc<Device>, Devices, Moment)> {
+        let now = self.states.now();
+        let device = self.device(self.choose(now.members())?).ok()?;
+        (!self.reads_by_rings(device)).then_some((device, now.members(), now))
+    }
+
+    /// If one of the `members` has the newest of a key, what is to be held against
+    /// [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before it is shown.
+    #[inline]
+    pub(crate) fn see_current(&self, hash: u64, device: u8, members: Devices) -> Option<Seen> {
+        let seen = self.in_flight.see(hash);
+        let has_newest = match self.in_flight.current(hash, members) {
+            Current::All => true,
+            Current::Some(devices) => devices & 1 << device != 0,
+            Current::Ask(asked) => asked == device,
+            Current::Wait => false,
+        };
+        (has_newest || mutant!("mkvs.multi_get.current")).then_some(seen)
+    }
+
+    /// True if the members are what they were, and none is another device.
+    pub(crate) fn is_as_at(&self, moment: Moment) -> bool {
+        self.states.now() == moment
+    }
+
     /// As [`Group::reader`], of those that are there at this moment; none if there is no other that has
     /// the newest of the key.
     pub(crate) fn other_reader(&self, hash: u64, but: Devices) -> Option<(&Arc<Device>, Seen)> {
@@ -126,14 +154,27 @@ impl Group {
 
     /// A key is about to be read, probably on the thread's own device.
     pub(crate) fn prefetch_to_read(&self, key: &[u8]) {
+        if let Some(device) = self.likely_reader() {
+            device.engine.prefetch(key);
+        }
+    }
+
+    /// After [`Group::prefetch_to_read`], and a little later, asks for the record that the key probably has, where
+    /// the engine finds it without the key's own lines.
+    pub(crate) fn prefetch_record(&self, key: &[u8]) {
+        if let Some(device) = self.likely_reader() {
+            device.engine.prefetch_replaced(key);
+        }
+    }
+
+    /// The device that this thread's reads mostly go to.
+    fn likely_reader(&self) -> Option<&Arc<Device>> {
         let now = self.states.now();
         let own = match self.competes() {
             true => nth(now.members(), thread_number() as u32),
             false => Some(now.primary()),
         };
-        if let Some(Ok(device)) = own.map(|number| self.device(number)) {
-            device.engine.prefetch(key);
-        }
+        self.device(own?).ok()
     }
 
     /// One of a set: of one thread mostly the same, so that its caches hold half as much, and of

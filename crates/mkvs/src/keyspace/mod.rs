@@ -6,6 +6,7 @@
 
 mod cursor;
 pub(crate) mod intent;
+mod multi_get;
 pub(crate) mod read;
 pub(crate) mod relaxed;
 mod scan;

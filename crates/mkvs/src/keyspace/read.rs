@@ -1,4 +1,4 @@
-//! Reads of single keys, and of several at one moment.
+//! Reads of single keys.
 
 use super::Keyspace;
 use crate::device::Device;
@@ -13,8 +13,7 @@ use crate::shape::position::Devices;
 use crate::shape::position::is_reserved;
 use crate::stats::counters::{Count, Said};
 use crate::stats::latency;
-use coreplane_engine::{Found, Record, Result, Ticket, UnixMillis, Value};
-use coreplane_pmem::spin::Backoff;
+use coreplane_engine::{Found, Record, Result, Ticket};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,33 +21,9 @@ use std::sync::atomic::Ordering;
 /// Looks for a key, each at one whose writes began meanwhile, before the key lock to write it is taken.
 const READS: u32 = 8;
 
-/// Keys of which the lines are asked for before the first is read.
-const LANE: usize = 16;
-
-/// Looks at several keys before their key locks are taken.
-const TRIES: usize = 8;
-
 thread_local! {
     /// What the device shows that is being read.
     static SHOWN: RefCell<RecordCopy> = RefCell::default();
-}
-
-/// A record that was copied.
-pub(crate) struct Answer {
-    value: Vec<u8>,
-    sequence: u64,
-    expires_at: Option<UnixMillis>,
-}
-
-impl Answer {
-    pub(crate) fn record(&self) -> Record<'_> {
-        Record {
-            value: Value::Whole(&self.value),
-            sequence: self.sequence,
-            expires_at: self.expires_at,
-            ticket: Ticket::DURABLE,
-        }
-    }
 }
 
 impl Keyspace {
@@ -79,16 +54,6 @@ impl Keyspace {
         bypass::note(found.hit);
         self.groups[owner].asked.note(found.hit, said);
         Ok(found)
-    }
-
-    /// As [`Self::get_with`], copied.
-    pub(crate) fn answer(&self, key: &[u8]) -> Result<Option<Answer>> {
-        let mut answer = None;
-        self.get_with(key, &mut |record| {
-            let (value, sequence) = (record.value.to_vec(), record.sequence);
-            answer = Some(Answer { value, sequence, expires_at: record.expires_at });
-        })?;
-        Ok(answer)
     }
 
     /// Reads a key, of which the caller has the key lock, on a device that has the newest of it. What is
@@ -245,32 +210,5 @@ impl Keyspace {
             }
             Err(error) => group.go_on_without(device, error).map(|()| None),
         }
-    }
-
-    /// The records of keys, as they were at one moment as far as batches go.
-    pub(crate) fn answers(&self, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>> {
-        let read = || {
-            let lanes = keys.chunks(LANE).map(|lane| self.lane_of(lane));
-            lanes.collect::<Result<Vec<_>>>().map(|lanes| lanes.into_iter().flatten().collect())
-        };
-        let mut backoff = Backoff::new();
-        for _ in 0..TRIES {
-            let Some(quiet) = self.isolation.quiet() else {
-                backoff.wait();
-                continue;
-            };
-            let answers: Result<Vec<Option<Answer>>> = read();
-            if self.isolation.is_quiet_since(quiet) {
-                return answers;
-            }
-        }
-        let _turns = self.lock_keys(keys.iter().map(|key| hash_of(key)));
-        read()
-    }
-
-    /// Of a few keys: the engines go ahead for all, and are asked then.
-    fn lane_of(&self, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>> {
-        keys.iter().for_each(|key| self.group_of(hash_of(key)).prefetch_to_read(key));
-        keys.iter().map(|key| self.answer(key)).collect()
     }
 }

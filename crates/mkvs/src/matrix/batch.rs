@@ -24,8 +24,12 @@ use coreplane_engine::{
     Batch, ChangeRef, Completion, Error, Record, Result, Ticket, WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Keys whose lines are asked for before the first of them is looked at.
+const LANE: usize = 16;
 
 /// A change, and what there was before.
 struct Step<'b> {
@@ -190,7 +194,11 @@ impl Writes {
         given: Option<u64>,
     ) -> Result<Vec<Share<'b>>> {
         let mut by_group: BTreeMap<u16, Vec<Step<'b>>> = BTreeMap::new();
-        for (key, change) in changes {
+        let mut ahead = changes.keys();
+        for (at, (key, change)) in changes.iter().enumerate() {
+            if at.is_multiple_of(LANE) {
+                self.prefetch_lane(ahead.by_ref().take(LANE));
+            }
             let hash = hash_of(key);
             let (mut old, mut newest) = (None, None);
             // It may be written anew, with a checksum of its own.
@@ -220,6 +228,14 @@ impl Writes {
             Share { group, steps, batch: Arc::new(batch), order: None, made: 0, then: None }
         };
         Ok(by_group.into_iter().map(share).collect())
+    }
+
+    /// Keys are about to be looked at.
+    fn prefetch_lane<'k>(&self, keys: impl Iterator<Item = &'k &'k [u8]>) {
+        let keyed = keys.map(|key| (self.keyspace.group_of(hash_of(key)), *key));
+        let lane: SmallVec<[_; LANE]> = keyed.collect();
+        lane.iter().for_each(|(group, key)| group.prefetch_to_read(key));
+        lane.iter().for_each(|(group, key)| group.prefetch_record(key));
     }
 
     /// Makes all of it; or none, and says which device refused, and how.

@@ -2,7 +2,6 @@
 
 use crate::device::decision::is_damage;
 use crate::keyspace::intent::own_records;
-use crate::keyspace::read::Answer;
 use crate::matrix::Matrix;
 use crate::matrix::condition::If;
 use crate::rebuild::compare::difference;
@@ -22,6 +21,10 @@ impl Engine for Matrix {
         self.keyspace.limits
     }
 
+    fn prefetch(&self, key: &[u8]) {
+        self.keyspace.prefetch(key);
+    }
+
     fn get_with(
         &self,
         key: &[u8],
@@ -37,9 +40,7 @@ impl Engine for Matrix {
         _visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
-        for (at, answer) in self.keyspace.answers(keys)?.iter().enumerate() {
-            visit(at, answer.as_ref().map(Answer::record));
-        }
+        self.keyspace.answers(keys)?.show(visit);
         Ok(Horizon::new())
     }
 

@@ -79,6 +79,11 @@ impl Asked {
         self.0.add(at, 1);
     }
 
+    /// So many reads have found something.
+    pub(crate) fn note_hits(&self, hits: i64) {
+        self.0.add(0, hits);
+    }
+
     pub(crate) fn answered(&self) -> Answered {
         let get = |at| self.0.get(at).max(0) as u64;
         Answered { hits: get(0), denied: get(1), false_hits: get(2), unasked: get(3) }

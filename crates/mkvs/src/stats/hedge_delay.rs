@@ -178,6 +178,15 @@ impl Pace {
         }
     }
 
+    /// How long the device took for several reads in one call. A stall is as long for all of them as for one.
+    pub(crate) fn note_lane(&self, took: Duration, reads: usize, is_watching: bool) {
+        let reads = u32::try_from(reads.max(1)).unwrap_or(u32::MAX);
+        self.gets.note(took / reads);
+        if is_watching {
+            self.look_at(took, reads);
+        }
+    }
+
     /// How long the device takes: for reads as their callers wait, in the ring too.
     pub(crate) fn latencies(&self) -> Vec<Latency> {
         vec![self.gets.told("get"), self.puts.told("put")]
@@ -186,8 +195,12 @@ impl Pace {
     /// How long the device took for a read, its waiting in the ring apart: one of all, or of those
     /// that are looked at.
     pub(crate) fn look(&self, took: Duration) {
+        self.look_at(took, 1);
+    }
+
+    fn look_at(&self, took: Duration, reads: u32) {
         // From several threads: one that is lost does not matter.
-        let looked = self.looked.load(Ordering::Relaxed) + 1;
+        let looked = self.looked.load(Ordering::Relaxed).saturating_add(reads);
         let stalled = self.stalled.load(Ordering::Relaxed) + u32::from(took > STALL);
         if stalled >= UNSTEADY {
             self.is_unsteady.store(true, Ordering::Relaxed);
@@ -288,6 +301,20 @@ mod tests {
             pace.look(Duration::from_micros(if stalls { 5000 } else { 1 }));
         }
         assert!(!pace.is_unsteady());
+    }
+
+    /// A stall holds up all reads of a lane, and is one.
+    #[test]
+    fn stalls_of_lanes_are_counted_by_their_reads() {
+        let (fast, slow) = (Duration::from_micros(5), Duration::from_millis(5));
+        let looks = |stalled_every: u32| {
+            let pace = Pace::new();
+            let lane = |at: u32| if at.is_multiple_of(stalled_every) { slow } else { fast };
+            (1..1000).for_each(|at| pace.note_lane(lane(at), 64, true));
+            pace.is_unsteady()
+        };
+        assert!(!looks(16), "one read in 1,024");
+        assert!(looks(3), "one in 192");
     }
 
     #[test]

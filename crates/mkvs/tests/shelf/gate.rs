@@ -5,6 +5,7 @@ use coreplane_engine::{Batch, Brief, Error, Outcome, Result, StorageEngine, Tick
 use coreplane_mkvs::interceptor::{Call, Interceptor};
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -62,6 +63,8 @@ pub(crate) struct Gate {
     /// Who goes through all keys waits, or scans.
     pub(crate) holds_looks: AtomicBool,
     pub(crate) holds_scans: AtomicBool,
+    /// A call for many keys shows what it finds, and then the device is out.
+    pub(crate) goes_in_a_look: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
     /// So many puts are made, and answered with an error that is none of the device; or early.
@@ -105,6 +108,16 @@ fn is(flag: &AtomicBool) -> bool {
 fn is_left(count: &AtomicU64) -> bool {
     let less = |left: u64| left.checked_sub(1);
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+}
+
+thread_local! {
+    /// The device goes before the thread's call of many keys is answered.
+    static GOES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True in the threads of the matrix.
+fn is_of_the_matrix() -> bool {
+    std::thread::current().name().is_some_and(|name| name.starts_with("coreplane-"))
 }
 
 /// True in a device's processor.
@@ -224,6 +237,7 @@ impl Interceptor for Gate {
         }
         if matches!(call, Call::Look) {
             self.looks.fetch_add(1, Ordering::SeqCst);
+            GOES.set(!is_of_the_matrix() && self.goes_in_a_look.swap(false, Ordering::SeqCst));
         }
         self.hold(call);
         wait_while(|| self.holds_up());
@@ -246,6 +260,20 @@ impl Interceptor for Gate {
         }
         let is_write = matches!(call, Call::Put(_) | Call::Change(_));
         Ok(Let { gate: self, is_write, _turn: turn })
+    }
+
+    fn make<T>(
+        &self,
+        engine: &dyn StorageEngine,
+        make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
+    ) -> Result<T> {
+        let made = make(engine);
+        if !GOES.take() {
+            return made;
+        }
+        self.is_out.store(true, Ordering::SeqCst);
+        let source = std::io::Error::other("the device went meanwhile");
+        Err(Error::Io { context: "a device".to_owned(), source })
     }
 
     fn make_put(

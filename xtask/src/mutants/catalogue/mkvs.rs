@@ -19,9 +19,25 @@ const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::test
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
+const SEVERAL_READS: Suite = Suite::of(PACKAGE, "multi_get", &["several_"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mkvs.read.second_look", "no second look at the in-flight word", READS),
+    Mutant::new(
+        "mkvs.multi_get.second_look",
+        "no second look where several keys are read",
+        SEVERAL_READS,
+    ),
+    Mutant::new(
+        "mkvs.multi_get.current",
+        "several keys are read on any device, be it behind or not",
+        SEVERAL_READS,
+    ),
+    Mutant::new(
+        "mkvs.multi_get.failed",
+        "what a failed call has shown of several keys counts",
+        SEVERAL_READS,
+    ),
     Mutant::new("mkvs.read.settled", "a new primary is read before writes have ended", RACES),
     Mutant::new("mkvs.order.primary_first", "the primary gets a write before the others", RACES),
     Mutant::new("mkvs.scan.taken_back", "a scan shows what was taken back", DOUBTS),

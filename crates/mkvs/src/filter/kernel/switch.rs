@@ -82,6 +82,11 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
     }
 
     #[inline]
+    pub(in crate::filter) fn prefetch_to_read(&self, hash: u64) {
+        self.phase.look(|phase| phase.current.table.prefetch_to_read(hash));
+    }
+
+    #[inline]
     pub(in crate::filter) fn may_contain(&self, hash: u64) -> bool {
         self.phase.look(|phase| phase.current.table.may_contain(hash))
     }

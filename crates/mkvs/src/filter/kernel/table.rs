@@ -3,7 +3,7 @@
 use super::Atomic;
 use crate::filter::counters;
 use crate::filter::marks::{Marks, WORDS, line_of};
-use coreplane_pmem::arch::prefetch_to_write;
+use coreplane_pmem::arch::{prefetch, prefetch_to_write};
 use coreplane_pmem::huge;
 use coreplane_pmem::stripes::Stripes;
 use std::collections::TryReserveError;
@@ -57,10 +57,16 @@ impl<A: Atomic> Table<A> {
         &self.lines[line_of(hash, self.lines.len())].0
     }
 
-    /// Asks for the line of a key.
+    /// Asks for the line of a key that will be counted.
     #[inline]
     pub(in crate::filter) fn prefetch(&self, hash: u64) {
         prefetch_to_write(self.line(hash));
+    }
+
+    /// Asks for the line of a key that will be asked for.
+    #[inline]
+    pub(in crate::filter) fn prefetch_to_read(&self, hash: u64) {
+        prefetch(self.line(hash));
     }
 
     #[inline]

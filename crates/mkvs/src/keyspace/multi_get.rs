@@ -1,0 +1,272 @@
+//! Reads of several keys at one moment.
+//!
+//! A lane of keys is sorted by their groups, and of each group one device that has the newest of its keys is
+//! asked for all of them in one call, so that the engine goes for all of their lines at once:
+//!
+//! ```text
+//!   keys ─ by group ─▶ one device: found, and no write has begun ─▶ copied
+//!              └───── all others ─▶ as a read of one key
+//! ```
+//!
+//! Only records that were found are taken from there, each by the same two looks at the in-flight word as that
+//! of a single read. What is not there, is being written, may be lost or is damaged is read key by key. Nothing
+//! is shown before all is read, and no batch was published meanwhile. A thread whose reads often miss asks the
+//! filters first, lest what is not there is looked for twice.
+
+use super::Keyspace;
+use crate::filter::{bypass, hash_of};
+use crate::group::Group;
+use crate::in_flight::Seen;
+use crate::shape::position::is_reserved;
+use crate::stats::counters::Said;
+use crate::stats::latency;
+use coreplane_engine::{Record, Result, Ticket, UnixMillis, Value, Visibility};
+use coreplane_pmem::mutant;
+use coreplane_pmem::spin::Backoff;
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keys that are read side by side: as many as hardly any write begins beside.
+const LANE: usize = 64;
+
+/// Looks at several keys before their key locks are taken.
+const TRIES: usize = 8;
+
+/// A lane with more bytes takes its time even where a device does not stall.
+const STEADY_BYTES_MAX: usize = 64 << 10;
+
+/// Answers with more bytes, or of more keys, are not kept for the next call.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+const KEPT_KEYS_MAX: usize = 1 << 14;
+
+thread_local! {
+    /// The answers of the last call, for the next one.
+    static ANSWERS: Cell<Answers> = const { Cell::new(Answers::NONE) };
+}
+
+/// Records that were copied, by the numbers of their keys.
+#[derive(Default)]
+pub(crate) struct Answers {
+    bytes: Vec<u8>,
+    found: Vec<Option<Copied>>,
+}
+
+/// A record: where its value begins among the bytes of all, and how long it is.
+struct Copied {
+    start: usize,
+    len: usize,
+    sequence: u64,
+    expires_at: Option<UnixMillis>,
+}
+
+/// A key of a lane: its group, and its number among all keys.
+struct Ask {
+    group: u16,
+    at: usize,
+    hash: u64,
+}
+
+impl Answers {
+    const NONE: Self = Self { bytes: Vec::new(), found: Vec::new() };
+
+    fn begin(&mut self, keys: usize) {
+        self.bytes.clear();
+        self.found.clear();
+        self.found.resize_with(keys, || None);
+    }
+
+    fn keep(&mut self, at: usize, record: &Record<'_>) {
+        let start = self.bytes.len();
+        record.value.append_to(&mut self.bytes);
+        let (len, sequence) = (self.bytes.len() - start, record.sequence);
+        self.found[at] = Some(Copied { start, len, sequence, expires_at: record.expires_at });
+    }
+
+    /// Shows each, or that there is none, and leaves the room to the next call of the thread.
+    pub(crate) fn show(self, visit: &mut dyn FnMut(usize, Option<Record<'_>>)) {
+        for (at, found) in self.found.iter().enumerate() {
+            let record = found.as_ref().map(|it| Record {
+                value: Value::Whole(&self.bytes[it.start..it.start + it.len]),
+                sequence: it.sequence,
+                expires_at: it.expires_at,
+                ticket: Ticket::DURABLE,
+            });
+            visit(at, record);
+        }
+        if self.bytes.capacity() <= KEPT_BYTES_MAX && self.found.capacity() <= KEPT_KEYS_MAX {
+            ANSWERS.set(self);
+        }
+    }
+}
+
+impl Keyspace {
+    /// A key is about to be read.
+    pub(crate) fn prefetch(&self, key: &[u8]) {
+        self.group_of(hash_of(key)).prefetch_to_read(key);
+    }
+
+    /// The records of keys, as they were at one moment as far as batches go.
+    ///
+    /// # Errors
+    /// As a read of each.
+    pub(crate) fn answers(&self, keys: &[&[u8]]) -> Result<Answers> {
+        let mut answers = ANSWERS.take();
+        let mut backoff = Backoff::new();
+        for _ in 0..TRIES {
+            let Some(quiet) = self.isolation.quiet() else {
+                backoff.wait();
+                continue;
+            };
+            let read = self.read_all(keys, &mut answers);
+            if self.isolation.is_quiet_since(quiet) {
+                return read.map(|()| answers);
+            }
+        }
+        let _turns = self.lock_keys(keys.iter().map(|key| hash_of(key)));
+        self.read_all(keys, &mut answers).map(|()| answers)
+    }
+
+    fn read_all(&self, keys: &[&[u8]], answers: &mut Answers) -> Result<()> {
+        answers.begin(keys.len());
+        let starts = (0..keys.len()).step_by(LANE);
+        starts.into_iter().try_for_each(|start| self.read_lane(keys, start, answers))
+    }
+
+    /// Reads up to [`LANE`] keys from one on.
+    fn read_lane(&self, keys: &[&[u8]], start: usize, answers: &mut Answers) -> Result<()> {
+        let end = keys.len().min(start + LANE);
+        let ask = |at| {
+            let hash = hash_of(keys[at]);
+            Ask { group: self.owners.of(hash).owner() as u16, at, hash }
+        };
+        let mut asks: SmallVec<[Ask; LANE]> = (start..end).map(ask).collect();
+        let mut rest: SmallVec<[usize; LANE]> = SmallVec::new();
+        if self.is_empty.load(Ordering::Acquire) || self.lost_ranges.is_any() {
+            rest.extend(start..end);
+        } else {
+            if bypass::is_worth_it() {
+                self.leave_denied(&mut asks);
+            }
+            asks.sort_by_key(|ask| ask.group);
+            for asks in asks.chunk_by(|one, other| one.group == other.group) {
+                let group = &self.groups[usize::from(asks[0].group)];
+                self.read_on_one(group, keys, asks, answers, &mut rest);
+            }
+        }
+        rest.iter().skip(1).for_each(|at| self.prefetch(keys[*at]));
+        for at in rest {
+            self.get_with(keys[at], &mut |record| answers.keep(at, &record))?;
+        }
+        Ok(())
+    }
+
+    /// Copies what one device has of keys of its group, of which it has the newest. All others go to the `rest`.
+    fn read_on_one(
+        &self,
+        group: &Arc<Group>,
+        keys: &[&[u8]],
+        asks: &[Ask],
+        answers: &mut Answers,
+        rest: &mut SmallVec<[usize; LANE]>,
+    ) {
+        let Some((device, members, moment)) = group.lane_reader() else {
+            return rest.extend(asks.iter().map(|ask| ask.at));
+        };
+        let mut known: SmallVec<[(&Ask, Seen); LANE]> = SmallVec::new();
+        for ask in asks {
+            match group.see_current(ask.hash, device.number, members) {
+                Some(seen) if !is_reserved(keys[ask.at]) => known.push((ask, seen)),
+                _ => rest.push(ask.at),
+            }
+        }
+        // Who is no member any more may lack what was acknowledged since; and who has become one, what was lost: that
+        // is noted before.
+        if !group.is_as_at(moment) || self.lost_ranges.is_any() {
+            return rest.extend(known.iter().map(|(ask, _)| ask.at));
+        }
+        if known.is_empty() {
+            return;
+        }
+        let lane: SmallVec<[&[u8]; LANE]> = known.iter().map(|(ask, _)| keys[ask.at]).collect();
+        let before = answers.bytes.len();
+        let timer = latency::timer();
+        let read = device.engine.multi_get(&lane, Visibility::Durable, &mut |number, record| {
+            let (ask, seen) = &known[number];
+            if let Some(record) = record
+                && (!group.in_flight.has_begun_since(ask.hash, *seen)
+                    || mutant!("mkvs.multi_get.second_look"))
+            {
+                answers.keep(ask.at, &record);
+            }
+        });
+        let bytes = answers.bytes.len() - before;
+        if let Some(begun_at) = timer
+            && bytes <= STEADY_BYTES_MAX
+        {
+            device.pace.note_lane(begun_at.elapsed(), lane.len(), group.is_watching());
+        }
+        let mut hits = 0;
+        for (ask, _) in &known {
+            let found = &mut answers.found[ask.at];
+            if read.is_err() && !mutant!("mkvs.multi_get.failed") {
+                // What a device shows whose medium goes meanwhile is none of what it has.
+                *found = None;
+            }
+            match found {
+                Some(_) => hits += 1,
+                None => rest.push(ask.at),
+            }
+        }
+        group.asked.note_hits(hits);
+        (0..hits).for_each(|_| bypass::note(true));
+    }
+
+    /// Leaves out the keys of which their groups' filters say that they are not there.
+    fn leave_denied(&self, asks: &mut SmallVec<[Ask; LANE]>) {
+        asks.iter()
+            .for_each(|ask| self.groups[usize::from(ask.group)].prefetch_filter_to_read(ask.hash));
+        asks.retain(|ask| {
+            let group = &self.groups[usize::from(ask.group)];
+            // A group that the key has moved away from meanwhile does not say where it is, nor a filter what was
+            // lost.
+            let is_denied = group.denies(ask.hash)
+                && self.is_of(ask.group, ask.hash)
+                && !self.lost_ranges.is_any();
+            if is_denied {
+                bypass::note(false);
+                group.asked.note(false, Said::No);
+            }
+            !is_denied
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_shown_by_the_numbers_of_their_keys() {
+        for round in 0..2 {
+            let mut answers = ANSWERS.take();
+            answers.begin(3);
+            let record = |value, sequence| Record {
+                value: Value::Whole(value),
+                sequence,
+                expires_at: (sequence == 7).then_some(UnixMillis(9)),
+                ticket: Ticket::DURABLE,
+            };
+            answers.keep(2, &record(b"third", 7));
+            answers.keep(0, &record(b"", 8 + round));
+            let mut shown = Vec::new();
+            answers.show(&mut |at, record| {
+                let told = |it: Record<'_>| (it.value.to_vec(), it.sequence, it.expires_at);
+                shown.push((at, record.map(told)));
+            });
+            let third = (b"third".to_vec(), 7, Some(UnixMillis(9)));
+            assert_eq!(shown, [(0, Some((vec![], 8 + round, None))), (1, None), (2, Some(third))]);
+        }
+    }
+}
