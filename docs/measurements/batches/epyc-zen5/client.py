@@ -52,14 +52,14 @@ def start(which, d):
     if which == 'redis':
         p = subprocess.Popen(['redis-server', '--port', str(port), '--save', '', '--appendonly', 'no', '--dir', d], stdout=subprocess.DEVNULL)
     else:
-        p = subprocess.Popen([BIN, 'serve', '--media', 'emulated:none', '--engine', which, '--pool', d + '/pool', '--size', '2GiB', '--port', str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        p = subprocess.Popen([BIN, 'serve', '--media', 'emulated:none', '--engine', which.split()[0], '--pool', d + '/pool', '--size', '2GiB', '--port', str(port)] + (['--matrix', '2x2'] if '2x2' in which else []), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(100):
         try: socket.create_connection(('127.0.0.1', port)).close(); return p, port
         except OSError: time.sleep(0.1)
     raise SystemExit('no server ' + which)
 res = {}
 for r in range(ROUNDS):
-    for which in ['redis', 'scmkv', 'bptree']:
+    for which in ['redis', 'scmkv', 'bptree', 'scmkv 2x2', 'bptree 2x2']:
         d = '/mnt/huge/batches'; shutil.rmtree(d, ignore_errors=True); os.makedirs(d)
         p, port = start(which, d)
         drive(port, p.pid, 'set', 64)
