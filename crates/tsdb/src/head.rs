@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::merge::ascending;
 use crate::pace::Pace;
 use crate::rows::{RowValue, Rows, ShardId};
+use crate::summary::{Most, Sums};
 use crate::value::{Block, Column, Value};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -158,6 +159,27 @@ impl Head {
         pace.spend(points.cost(range))?;
         let found = points.read(range);
         Ok((!found.is_empty()).then_some(found))
+    }
+
+    /// Adds what the points of a field of a series in a shard come to, those in the range alone.
+    ///
+    /// # Errors
+    /// [`Error::Ended`](crate::Error::Ended), before it has read any; that there are too many buckets.
+    pub(crate) fn sum_up<'m>(
+        &self,
+        of: (ShardId, SeriesId, FieldId),
+        range: &RangeInclusive<i64>,
+        sums: &mut Sums,
+        (pace, most): (&mut Pace<'m>, &mut Most<'m>),
+    ) -> Result<()> {
+        let Some(points) = self.points(of) else { return Ok(()) };
+        pace.spend(points.cost(range))?;
+        let Points { block, is_ascending, .. } = points;
+        if *is_ascending {
+            sums.add_points(&block.times, &block.values, block.places(range), most)
+        } else {
+            sums.add_block(&points.read(range), most)
+        }
     }
 
     /// The last point of a field of a series in a shard that is not behind this time.

@@ -19,17 +19,27 @@ impl Buckets {
     /// The start of the bucket that has this time; the least time that there is, if that is later.
     #[must_use]
     pub fn start(&self, time: i64) -> i64 {
-        let width = i128::from(self.width.max(1));
-        let behind = (i128::from(time) - i128::from(self.origin)).rem_euclid(width);
-        i64::try_from(i128::from(time) - behind).unwrap_or(i64::MIN)
+        time.checked_sub(self.since_start(time)).unwrap_or(i64::MIN)
     }
 
     /// The last time of the bucket that has this one.
     #[must_use]
     pub fn end(&self, time: i64) -> i64 {
-        let width = i128::from(self.width.max(1));
-        let behind = (i128::from(time) - i128::from(self.origin)).rem_euclid(width);
-        i64::try_from(i128::from(time) - behind + width - 1).unwrap_or(i64::MAX)
+        let left = self.width.max(1) - 1 - self.since_start(time);
+        time.saturating_add(left)
+    }
+
+    /// Nanoseconds from the start of the bucket that has this time.
+    fn since_start(&self, time: i64) -> i64 {
+        let width = self.width.max(1);
+        match time.checked_sub(self.origin) {
+            Some(from) => from.rem_euclid(width),
+            None => {
+                let from = i128::from(time) - i128::from(self.origin);
+                // Less than the width.
+                i64::try_from(from.rem_euclid(i128::from(width))).unwrap_or(0)
+            }
+        }
     }
 }
 
@@ -226,6 +236,10 @@ impl Sums {
             Ok(buckets) => buckets.start(summary.first.0),
             Err(start) => *start,
         };
+        self.add_to(start, summary, most)
+    }
+
+    fn add_to(&mut self, start: i64, summary: Summary, most: &mut Most<'_>) -> Fallible<()> {
         match self.all.last_mut() {
             Some((last, sum)) if *last == start => sum.merge(&summary),
             _ => {
@@ -257,16 +271,16 @@ impl Sums {
     ) -> Fallible<()> {
         let mut from = range.start;
         while let Some(time) = times.get(from).filter(|_| from < range.end) {
-            let to = match &self.buckets {
+            let (start, to) = match &self.buckets {
                 Ok(buckets) => {
                     let end = buckets.end(*time);
                     let rest = times.get(from..range.end).unwrap_or_default();
-                    from + rest.partition_point(|time| *time <= end)
+                    (buckets.start(*time), from + rest.partition_point(|time| *time <= end))
                 }
-                Err(_) => range.end,
+                Err(start) => (*start, range.end),
             };
             if let Some(summary) = Summary::of_points(times, values, from..to) {
-                self.add(summary, most)?;
+                self.add_to(start, summary, most)?;
             }
             from = to.max(from + 1);
         }
@@ -301,6 +315,26 @@ pub(crate) fn of_bits(of: crate::value::FieldType, bits: u64) -> Value {
 mod tests {
     use super::*;
     use crate::error::Error;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bucket_has_its_width_and_begins_where_it_should(
+            time in any::<i64>(),
+            width in 1..=i64::MAX,
+            origin in any::<i64>(),
+            is_small in any::<bool>(),
+        ) {
+            let part = |of: i64| if is_small { of >> 40 } else { of };
+            let (time, width, origin) = (part(time), part(width).max(1), part(origin));
+            let wide = |of: i64| i128::from(of);
+            let start = wide(time) - (wide(time) - wide(origin)).rem_euclid(wide(width));
+            let buckets = Buckets { width, origin };
+            prop_assert_eq!(buckets.start(time), i64::try_from(start).unwrap_or(i64::MIN));
+            let end = start + wide(width) - 1;
+            prop_assert_eq!(buckets.end(time), i64::try_from(end).unwrap_or(i64::MAX));
+        }
+    }
 
     #[test]
     fn sums_of_parts_are_those_of_the_whole() {

@@ -3,7 +3,7 @@
 //! Each is asked again and again, so that what was known before meets what came later: late points, points that are written
 //! again, shards and series that are gone. What is right is a map of all points, and a reader that goes through all of them.
 
-use coreplane_tsdb::influxql::{Answer, Cell, Limits, Request, run};
+use coreplane_tsdb::influxql::{Answer, Cell, Cells, Limits, Request, run};
 use coreplane_tsdb::{
     Error, Field, FieldValue, Options, Point, Policy, Reader, Series, SeriesKey, Store, TagFilter,
     Value,
@@ -281,7 +281,7 @@ fn asked(store: &Store, text: &str) -> Vec<Answer> {
 /// Answers of which the first rows of each table, and the first columns, are kept.
 fn cut(answers: Vec<Answer>, rows: usize, columns: usize) -> Vec<Vec<Vec<Cell>>> {
     let tables = answers.into_iter().flat_map(|it| it.outcome.unwrap());
-    let row = |row: Vec<Cell>| row.into_iter().take(columns).collect();
+    let row = |row: Cells| row.into_iter().take(columns).collect();
     tables.map(|it| it.rows.into_iter().take(rows).map(row).collect()).collect()
 }
 

@@ -195,7 +195,7 @@ mod tests {
             name: Some("m".to_owned()),
             tags: tags.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
             columns: columns.iter().map(|it| (*it).to_owned()).collect(),
-            rows,
+            rows: rows.into_iter().map(Into::into).collect(),
         }
     }
 

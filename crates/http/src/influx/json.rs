@@ -141,13 +141,19 @@ pub(crate) fn float(value: f64, out: &mut Vec<u8>) {
         let text = format!("{value:e}");
         out.write_all(text.replace('e', if size < 1.0 { "e" } else { "e+" }).as_bytes())
     } else {
-        write!(out, "{value}")
+        let mut buffer = ryu::Buffer::new();
+        let text = buffer.format_finite(value);
+        if text.contains('e') {
+            write!(out, "{value}")
+        } else {
+            out.write_all(text.strip_suffix(".0").unwrap_or(text).as_bytes())
+        }
     }
     .is_ok();
 }
 
-fn integer(value: impl std::fmt::Display, out: &mut Vec<u8>) {
-    let _written = write!(out, "{value}").is_ok();
+fn integer(value: impl itoa::Integer, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 fn cell(value: &Cell, epoch: Option<Unit>, out: &mut Vec<u8>) {
@@ -162,8 +168,8 @@ fn cell(value: &Cell, epoch: Option<Unit>, out: &mut Vec<u8>) {
             }
         },
         Cell::Float(value) => float(*value, out),
-        Cell::Integer(value) => integer(value, out),
-        Cell::Unsigned(value) => integer(value, out),
+        Cell::Integer(value) => integer(*value, out),
+        Cell::Unsigned(value) => integer(*value, out),
         Cell::Boolean(true) => out.extend_from_slice(b"true"),
         Cell::Boolean(false) => out.extend_from_slice(b"false"),
         Cell::String(text) => string(text, out),

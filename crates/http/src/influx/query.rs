@@ -20,7 +20,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Method, Response};
 use bytes::Bytes;
-use coreplane_tsdb::influxql::{self, Answer, Cell, Limits};
+use coreplane_tsdb::influxql::{self, Answer, Cell, Cells, Limits};
 use hyper::body::Frame;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -147,7 +147,7 @@ fn size_of_answers(answers: &[Answer]) -> usize {
     let tables = answers.iter().filter_map(|answer| answer.outcome.as_ref().ok()).flatten();
     tables
         .map(|table| {
-            let row = size_of::<Vec<Cell>>() + table.columns.len() * size_of::<Cell>();
+            let row = size_of::<Cells>() + table.columns.len() * size_of::<Cell>();
             let names: usize = table.columns.iter().map(|name| name.len() + 24).sum();
             let tags: usize =
                 table.tags.iter().map(|(key, value)| key.len() + value.len() + 48).sum();

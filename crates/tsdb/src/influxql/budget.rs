@@ -38,7 +38,7 @@ const POINT_BYTES: usize = 16;
 const FEW_BYTES: usize = 64 << 10;
 
 /// Nanoseconds that a series takes which is listed, about, and bytes that it takes then.
-const SERIES_NS: u64 = 100;
+const SERIES_NS: u64 = 500;
 const SERIES_BYTES: usize = 8;
 
 /// Why a query has to end within a time: its client has gone, or it is late then.

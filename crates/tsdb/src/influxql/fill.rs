@@ -152,7 +152,9 @@ impl Points for Filled<'_> {
             self.made(start)?
         } else {
             let Some(point) = self.input.take()? else { return Ok(None) };
-            self.before = Some(point.clone());
+            if matches!(self.fill, Fill::Previous | Fill::Linear) {
+                self.before = Some(point.clone());
+            }
             point
         };
         self.next = self.interval.next(start, is_descending);

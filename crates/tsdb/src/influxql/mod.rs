@@ -76,6 +76,7 @@ use ast::Statement;
 use budget::{Budget, Fallible};
 use inputs::Inputs;
 use show::Show;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -133,8 +134,11 @@ pub struct Table {
     /// Names of columns.
     pub columns: Vec<String>,
     /// Rows, as long as the columns.
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Cells>,
 }
+
+/// The cells of a row: mostly a time and one value.
+pub type Cells = SmallVec<[Cell; 2]>;
 
 /// A value of a row.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,6 +6,7 @@ use super::evaluate::{self, Formula, cast};
 use super::plan::Plan;
 use super::stream::{Beside, Point, Points};
 use crate::value::{FieldType, Value};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A row.
@@ -13,8 +14,8 @@ use std::sync::Arc;
 pub(super) struct Row {
     /// Its time.
     pub(super) time: i64,
-    /// What is in its columns.
-    pub(super) values: Vec<Option<Value>>,
+    /// What is in its columns, which is mostly one.
+    pub(super) values: SmallVec<[Option<Value>; 1]>,
 }
 
 /// The rows of a group of a sub-query.

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::rows::{Answered, Row};
 use super::stream::{Ahead, Context, Limited, Point};
 use super::threads::ReadAhead;
-use super::{Cell, Table};
+use super::{Cell, Cells, Table};
 use crate::value::{FieldType, Value};
 
 /// The answer to a SELECT.
@@ -34,7 +34,7 @@ pub(super) fn select(
         table.columns.extend(plan.columns.names.iter().cloned());
         while let Some(row) = rows.next()? {
             budget.row(held(&row))?;
-            let mut cells = Vec::with_capacity(row.values.len() + 1);
+            let mut cells = Cells::with_capacity(row.values.len() + 1);
             cells.push(Cell::Time(row.time));
             cells.extend(row.values.into_iter().map(cell));
             table.rows.push(cells);

@@ -6,10 +6,11 @@ use super::condition::{Settled, postings, resolved, settle, split};
 use super::inputs::{Inputs, named};
 use super::time::go_duration;
 use super::token::Operator;
-use super::{Cell, Table};
+use super::{Cell, Cells, Table};
 use crate::catalogue::{Series, TagFilter};
 use crate::read::Reader;
 use crate::store::Store;
+use smallvec::smallvec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ fn text(of: &str) -> Cell {
     Cell::String(of.into())
 }
 
-fn table(name: Option<&str>, columns: &[&str], rows: Vec<Vec<Cell>>) -> Table {
+fn table(name: Option<&str>, columns: &[&str], rows: Vec<Cells>) -> Table {
     Table {
         name: name.map(str::to_owned),
         tags: Vec::new(),
@@ -56,7 +57,7 @@ struct About<'r, 's> {
 }
 
 /// The rows of a measurement.
-type RowsOf<'f, 's> = &'f dyn Fn(&About<'_, 's>, &Budget<'_>) -> Fallible<Vec<Vec<Cell>>>;
+type RowsOf<'f, 's> = &'f dyn Fn(&About<'_, 's>, &Budget<'_>) -> Fallible<Vec<Cells>>;
 
 impl About<'_, '_> {
     /// The series.
@@ -113,7 +114,7 @@ impl<'s> Show<'_, 's> {
 
     /// SHOW DATABASES
     pub(super) fn databases(&self) -> Vec<Table> {
-        let rows = self.store.databases().iter().map(|it| vec![text(it)]).collect();
+        let rows = self.store.databases().iter().map(|it| smallvec![text(it)]).collect();
         vec![table(Some("databases"), &["name"], rows)]
     }
 
@@ -138,7 +139,7 @@ impl<'s> Show<'_, 's> {
         let database = named(self.store, on.or(self.database))?;
         let policies = self.store.policies(database).map_err(|it| it.to_string())?;
         let rows = policies.iter().map(|it| {
-            vec![
+            smallvec![
                 text(&it.name),
                 text(&go_duration(it.duration_ns)),
                 text(&go_duration(it.shard_ns)),
@@ -170,7 +171,8 @@ impl<'s> Show<'_, 's> {
                 names.push(about.name);
             }
         }
-        let rows: Vec<_> = windowed(names.iter(), scope.rows).map(|it| vec![text(it)]).collect();
+        let rows: Vec<_> =
+            windowed(names.iter(), scope.rows).map(|it| smallvec![text(it)]).collect();
         rows.iter().try_for_each(|_| budget.row(64))?;
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -200,7 +202,7 @@ impl<'s> Show<'_, 's> {
     /// SHOW TAG KEYS
     pub(super) fn tag_keys(&mut self, scope: &Scope) -> Fallible<Vec<Table>> {
         self.each(scope, &["tagKey"], &|about, budget| {
-            Ok(about.keys(budget)?.iter().map(|it| vec![text(it)]).collect())
+            Ok(about.keys(budget)?.iter().map(|it| smallvec![text(it)]).collect())
         })
     }
 
@@ -208,8 +210,9 @@ impl<'s> Show<'_, 's> {
     pub(super) fn field_keys(&mut self, scope: &Scope) -> Fallible<Vec<Table>> {
         self.each(scope, &["fieldKey", "fieldType"], &|about, _| {
             let fields = about.reader.fields(&about.name);
-            let row =
-                |it: &crate::catalogue::Field| vec![text(&it.name), text(it.field_type.name())];
+            let row = |it: &crate::catalogue::Field| {
+                smallvec![text(&it.name), text(it.field_type.name())]
+            };
             Ok(fields.iter().map(row).collect())
         })
     }
@@ -227,7 +230,7 @@ impl<'s> Show<'_, 's> {
                     }
                 }
             }
-            Ok(found.into_iter().map(|(key, value)| vec![text(key), text(value)]).collect())
+            Ok(found.into_iter().map(|(key, value)| smallvec![text(key), text(value)]).collect())
         })
     }
 
@@ -244,7 +247,7 @@ impl<'s> Show<'_, 's> {
         let mut rows = Vec::new();
         for key in windowed(keys.into_iter(), scope.rows) {
             budget.row(64)?;
-            rows.push(vec![Cell::String(key)]);
+            rows.push(smallvec![Cell::String(key)]);
         }
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -285,17 +288,21 @@ impl<'s> Show<'_, 's> {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             total = total.saturating_add(count);
             if count > 0 && counted != Counted::Measurement {
-                let rows = vec![vec![Cell::Integer(count)]];
+                let rows = vec![smallvec![Cell::Integer(count)]];
                 tables.push(table(Some(&about.name), &["count"], rows));
             }
         }
         Ok(match (is_estimate, counted) {
             (true, _) => {
-                vec![table(None, &["cardinality estimation"], vec![vec![Cell::Integer(total)]])]
+                vec![table(
+                    None,
+                    &["cardinality estimation"],
+                    vec![smallvec![Cell::Integer(total)]],
+                )]
             }
             (false, Counted::Measurement) if total == 0 => Vec::new(),
             (false, Counted::Measurement) => {
-                vec![table(None, &["count"], vec![vec![Cell::Integer(total)]])]
+                vec![table(None, &["count"], vec![smallvec![Cell::Integer(total)]])]
             }
             (false, _) => tables,
         })

@@ -154,6 +154,10 @@ impl Stretch {
 
 /// Stretches chunks, which ascend by their first time, and the points of heads.
 fn stretches_of(chunks: &[(usize, Entry)], head: Option<Block>) -> Vec<Stretch> {
+    if chunks.is_empty() {
+        let all = head.map(|head| Stretch { chunks: SmallVec::new(), head: Some(head) });
+        return all.into_iter().collect();
+    }
     let mut all = Vec::new();
     let mut taken = 0;
     let part = |range: std::ops::Range<usize>| {

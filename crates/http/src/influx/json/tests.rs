@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 use std::sync::Arc;
 
 fn all(answers: Vec<Answer>, shape: Shape) -> String {
@@ -19,7 +20,7 @@ fn table(name: &str, tags: &[(&str, &str)], rows: Vec<Vec<Cell>>) -> Table {
         name: Some(name.to_owned()),
         tags: tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         columns: vec!["time".to_owned(), "value".to_owned()],
-        rows,
+        rows: rows.into_iter().map(Into::into).collect(),
     }
 }
 
@@ -183,4 +184,21 @@ fn long_answers_come_in_pieces() {
     let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let values = text["results"][0]["series"][0]["values"].as_array().unwrap();
     assert_eq!((values.len(), values[49_999][1].as_i64()), (50_000, Some(49_999)));
+}
+
+proptest! {
+    /// Where there is no exponent it is the shortest text that Rust writes.
+    #[test]
+    fn a_float_is_the_shortest_text_that_reads_the_same(bits in any::<u64>(), of in -400_i32..400) {
+        let values = [f64::from_bits(bits), f64::from(of) / 8.0, f64::from(of) * 1e18, -0.0];
+        for value in values.into_iter().filter(|it| it.is_finite()) {
+            let mut out = Vec::new();
+            float(value, &mut out);
+            let text = String::from_utf8(out).expect("text");
+            prop_assert_eq!(text.parse::<f64>().map(f64::to_bits), Ok(value.to_bits()));
+            if value == 0.0 || (1e-6..1e21).contains(&value.abs()) {
+                prop_assert_eq!(text, value.to_string());
+            }
+        }
+    }
 }
