@@ -161,6 +161,15 @@ impl Head {
         Ok((!found.is_empty()).then_some(found))
     }
 
+    /// How many points are looked at to read a field of a series in a shard.
+    pub(crate) fn cost(
+        &self,
+        of: (ShardId, SeriesId, FieldId),
+        range: &RangeInclusive<i64>,
+    ) -> usize {
+        self.points(of).map_or(0, |points| points.cost(range))
+    }
+
     /// Adds what the points of a field of a series in a shard come to, those in the range alone.
     ///
     /// # Errors
@@ -227,5 +236,50 @@ impl Entry {
         }
         *hint += 1;
         self.fields.get_mut(*hint - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::Buckets;
+    use crate::value::FieldType;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// In any order, and some of them twice.
+        #[test]
+        fn what_is_summed_up_in_place_is_what_is_read(
+            rows in proptest::collection::vec((0_i64..60, any::<i32>()), 0..80),
+            is_sorted in any::<bool>(),
+            width in 1_i64..30,
+            (from, len) in (0_i64..60, 0_i64..60),
+        ) {
+            let mut rows = rows;
+            if is_sorted {
+                rows.sort_by_key(|row| row.0);
+                rows.dedup_by_key(|row| row.0);
+            }
+            let block = Block::new(FieldType::Integer);
+            let mut points = Points { field: 3, block, is_ascending: true };
+            for (time, value) in rows {
+                prop_assert!(points.push(time, RowValue::Integer(value.into())));
+            }
+            let mut head = Head::default();
+            let (key, range) = ((1, 2, 3), from..=from + len);
+            head.entries.push(Entry { shard: 1, series: 2, fields: SmallVec::from_iter([points]) });
+            head.places.insert((1, 2), 0);
+            let sums = || Sums::new(Some(Buckets { width, origin: 7 }), from);
+            let (mut in_place, mut of_block) = (sums(), sums());
+            let (pace, most) = (&mut Pace::new(None), &mut Most::new(&|_| Ok(())));
+            head.sum_up(key, &range, &mut in_place, (&mut *pace, &mut *most)).expect("sums");
+            if let Some(block) = head.read(key, &range, pace).expect("a block") {
+                of_block.add_block(&block, most).expect("sums");
+            }
+            prop_assert_eq!(&in_place.all, &of_block.all);
+            // There is no such field.
+            head.sum_up((1, 2, 4), &range, &mut in_place, (pace, most)).expect("nothing");
+            prop_assert_eq!(in_place.all, of_block.all);
+        }
     }
 }

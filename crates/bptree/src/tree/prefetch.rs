@@ -112,9 +112,13 @@ fn recall(tree: u64, key: &[u8], is_used: bool) -> Option<Descent> {
 impl Tree {
     /// Goes the way to the leaf that serves `key`, and asks for what is looked at there first.
     pub(crate) fn prefetch(&self, key: &[u8]) {
-        if recall(self.inner.id(), key, false).is_none() {
-            remember(self.inner.id(), key, self.ask_for(key));
+        let tree = self.inner.id();
+        if recall(tree, key, false).is_some_and(|way| self.inner.is_current(&way)) {
+            return;
         }
+        // One that leads there no more is not to be found first.
+        let _stale = recall(tree, key, true);
+        remember(tree, key, self.ask_for(key));
     }
 
     /// Goes the ways to the leaves of all keys, and asks for what is looked at there first; then for the

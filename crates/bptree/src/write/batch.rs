@@ -77,7 +77,7 @@ impl Step<'_> {
 
 /// The ways to the leaves of some steps, from one on.
 #[derive(Default)]
-struct Ways {
+struct LaneAhead {
     from: usize,
     descents: SmallVec<[Descent; LANE]>,
 }
@@ -348,7 +348,7 @@ impl Writer {
     /// Locks all leaves that a batch looks at, and looks.
     fn shares<'g>(&'g self, guard: &'g Guard, steps: &[Step<'_>]) -> Result<Vec<Share<'g>>> {
         let mut shares = Vec::with_capacity(steps.len().min(LANE));
-        let mut ways = Ways::default();
+        let mut ways = LaneAhead::default();
         let mut next = 0;
         while next < steps.len() {
             let way = self.way_ahead(&mut ways, steps, next);
@@ -377,7 +377,7 @@ impl Writer {
 
     /// The way to the leaf of a step. Those of the steps behind it are gone too, a lane at a time, and what is
     /// looked at in their leaves is asked for.
-    fn way_ahead(&self, ways: &mut Ways, steps: &[Step<'_>], at: usize) -> Descent {
+    fn way_ahead(&self, ways: &mut LaneAhead, steps: &[Step<'_>], at: usize) -> Descent {
         if at >= ways.from + ways.descents.len() {
             let lane = &steps[at..steps.len().min(at + LANE)];
             ways.from = at;

@@ -147,7 +147,10 @@ fn size_of_answers(answers: &[Answer]) -> usize {
     let tables = answers.iter().filter_map(|answer| answer.outcome.as_ref().ok()).flatten();
     tables
         .map(|table| {
-            let row = size_of::<Cells>() + table.columns.len() * size_of::<Cell>();
+            let columns = table.columns.len();
+            let is_inline = columns <= Cells::new().inline_size();
+            let apart = if is_inline { 0 } else { columns * size_of::<Cell>() };
+            let row = size_of::<Cells>() + apart;
             let names: usize = table.columns.iter().map(|name| name.len() + 24).sum();
             let tags: usize =
                 table.tags.iter().map(|(key, value)| key.len() + value.len() + 48).sum();

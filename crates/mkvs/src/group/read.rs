@@ -106,7 +106,7 @@ impl Group {
         (!self.reads_by_rings(device)).then_some((device, now.members(), now))
     }
 
-    /// If one of the `members` has the newest of a key, what is to be held against
+    /// If a device, one of the `members`, has the newest of a key, what is to be held against
     /// [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before it is shown.
     #[inline]
     pub(crate) fn see_current(&self, hash: u64, device: u8, members: Devices) -> Option<Seen> {

@@ -36,6 +36,9 @@ const LATE_FREE: u64 = 256;
 /// A read that takes so long has met a stall.
 const STALL: Duration = Duration::from_micros(200);
 
+/// What each further read of a lane may take without a stall.
+const LANE_READ: Duration = Duration::from_micros(5);
+
 /// Reads after which it is decided anew whether the device is steady: unsteady if so many of them
 /// met a stall, steady again if at most so many did.
 const WINDOW: u32 = 1024;
@@ -183,7 +186,7 @@ impl Pace {
         let reads = u32::try_from(reads.max(1)).unwrap_or(u32::MAX);
         self.gets.note(took / reads);
         if is_watching {
-            self.look_at(took, reads);
+            self.look_at(took.saturating_sub(LANE_READ * (reads - 1)), reads);
         }
     }
 
@@ -315,6 +318,9 @@ mod tests {
         };
         assert!(!looks(16), "one read in 1,024");
         assert!(looks(3), "one in 192");
+        let slow = Pace::new();
+        (0..1000).for_each(|_| slow.note_lane(Duration::from_micros(64 * 4), 64, true));
+        assert!(!slow.is_unsteady(), "it takes its time for each");
     }
 
     #[test]

@@ -37,8 +37,11 @@ const POINT_BYTES: usize = 16;
 /// Bytes of points that are read together whatever may be held: those of two chunks.
 const FEW_BYTES: usize = 64 << 10;
 
+/// Nanoseconds that a series takes which is listed and given its group, about.
+const GROUPED_NS: u64 = 500;
+
 /// Nanoseconds that a series takes which is listed, about, and bytes that it takes then.
-const SERIES_NS: u64 = 500;
+const SERIES_NS: u64 = 100;
 const SERIES_BYTES: usize = 8;
 
 /// Why a query has to end within a time: its client has gone, or it is late then.
@@ -107,7 +110,16 @@ impl<'q> Budget<'q> {
 
     /// Refuses to list so many series, for which there is no time, or no memory. It takes as long as nobody else makes names.
     pub(super) fn may_list(&self, series: usize) -> Fallible<()> {
-        let within = Duration::from_nanos(SERIES_NS.saturating_mul(series as u64));
+        self.may_list_in(series, SERIES_NS)
+    }
+
+    /// The same, of series that are given their groups.
+    pub(super) fn may_group(&self, series: usize) -> Fallible<()> {
+        self.may_list_in(series, GROUPED_NS)
+    }
+
+    fn may_list_in(&self, series: usize, each_ns: u64) -> Fallible<()> {
+        let within = Duration::from_nanos(each_ns.saturating_mul(series as u64));
         why_ended(self.limits, within).map_or(Ok(()), |why| Err(why.to_owned()))?;
         let bytes = series.saturating_mul(SERIES_BYTES);
         self.hold(bytes)?;

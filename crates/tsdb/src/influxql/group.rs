@@ -99,7 +99,7 @@ fn stored<'a>(
         Some(condition) => postings(condition),
     };
     let empty: Arc<str> = "".into();
-    let may = |count| context.budget.may_list(count);
+    let may = |count| context.budget.may_group(count);
     for series in reader.series_within(&of.name, &filter, &may)? {
         context.budget.tick()?;
         let filter = match &plan.condition {

@@ -24,6 +24,9 @@ pub(crate) type Window = (ShardId, i64, i64);
 /// Stretches that are read under one guard.
 const GUARDED: usize = 64;
 
+/// Points of a head that are summed up where they are: writers wait meanwhile.
+const IN_PLACE_MAX: usize = 4096;
+
 /// What the points of a field come to, for each bucket that has any, ascending.
 type Summaries = Vec<(i64, Summary)>;
 
@@ -71,9 +74,16 @@ impl Scope<'_> {
                 if is_in_active_head(view, shard) {
                     for (field, sums) in fields.iter().zip(&mut sums) {
                         let key = (shard, series.id, *field);
-                        // Writers wait for one field at most.
                         let head = spin::read(&view.active);
-                        head.sum_up(key, range, sums, (&mut pace, &mut *most))?;
+                        if head.cost(key, range) <= IN_PLACE_MAX {
+                            head.sum_up(key, range, sums, (&mut pace, &mut *most))?;
+                            continue;
+                        }
+                        let block = head.read(key, range, &mut pace)?;
+                        drop(head);
+                        if let Some(block) = block {
+                            sums.add_block(&block, &mut *most)?;
+                        }
                     }
                     continue;
                 }

@@ -187,18 +187,37 @@ fn long_answers_come_in_pieces() {
 }
 
 proptest! {
-    /// Where there is no exponent it is the shortest text that Rust writes.
+    /// As short as any text that reads the same.
     #[test]
     fn a_float_is_the_shortest_text_that_reads_the_same(bits in any::<u64>(), of in -400_i32..400) {
         let values = [f64::from_bits(bits), f64::from(of) / 8.0, f64::from(of) * 1e18, -0.0];
         for value in values.into_iter().filter(|it| it.is_finite()) {
-            let mut out = Vec::new();
-            float(value, &mut out);
-            let text = String::from_utf8(out).expect("text");
+            let text = float_text(value);
             prop_assert_eq!(text.parse::<f64>().map(f64::to_bits), Ok(value.to_bits()));
             if value == 0.0 || (1e-6..1e21).contains(&value.abs()) {
-                prop_assert_eq!(text, value.to_string());
+                prop_assert_eq!(text.len(), value.to_string().len());
             }
         }
+    }
+}
+
+fn float_text(value: f64) -> String {
+    let mut out = Vec::new();
+    float(value, &mut out);
+    String::from_utf8(out).expect("text")
+}
+
+/// Of two shortest texts that are equally near Go takes the even one (strconv, Go 1.26), Rust the greater.
+#[test]
+fn a_float_between_two_texts_is_as_in_go() {
+    for (whole, part, expected) in [
+        (1e14, 0.125, "100000000000000.12"),
+        (1e14, 0.375, "100000000000000.38"),
+        (1e14, 0.625, "100000000000000.62"),
+        (1_125_899_906_842_624.0, 0.25, "1125899906842624.2"),
+        (1_125_899_906_842_624.0, 0.75, "1125899906842624.8"),
+        (562_949_953_421_312.0, 0.25, "562949953421312.2"),
+    ] {
+        assert_eq!(float_text(whole + part), expected);
     }
 }
