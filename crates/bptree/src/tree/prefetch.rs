@@ -38,16 +38,16 @@ impl Way {
 }
 
 /// A tree, and the end of a key: what tells most ways apart. Tree 0: no way.
-type Mark = (u64, u64);
+type Digest = (u64, u64);
 
-const NO_MARK: Mark = (0, 0);
+const NO_DIGEST: Digest = (0, 0);
 
 /// The last ways of a thread: one is remembered while those before are still to be used, which in a matrix
 /// lead to the key before on several devices.
 struct Ways {
     /// How many are to be used: of a thread that asks for nothing ahead, none.
     len: Cell<usize>,
-    marks: [Cell<Mark>; WAYS_MAX],
+    digests: [Cell<Digest>; WAYS_MAX],
     ways: [Cell<Way>; WAYS_MAX],
     /// Which of them is the oldest.
     oldest: Cell<usize>,
@@ -61,7 +61,7 @@ impl Ways {
     const fn new() -> Self {
         Self {
             len: Cell::new(0),
-            marks: [const { Cell::new(NO_MARK) }; WAYS_MAX],
+            digests: [const { Cell::new(NO_DIGEST) }; WAYS_MAX],
             ways: [const { Cell::new(Way::NONE) }; WAYS_MAX],
             oldest: Cell::new(0),
         }
@@ -73,20 +73,20 @@ impl Ways {
         room.copy_from_slice(key);
         let at = self.oldest.get();
         self.oldest.set((at + 1) % WAYS_MAX);
-        let before = self.marks[at].replace(mark_of(tree, key));
-        self.len.set(self.len.get() + usize::from(before == NO_MARK));
+        let before = self.digests[at].replace(digest_of(tree, key));
+        self.len.set(self.len.get() + usize::from(before == NO_DIGEST));
         self.ways[at].set(way);
     }
 
     fn recall(&self, tree: u64, key: &[u8], is_used: bool) -> Option<Descent> {
-        let mark = mark_of(tree, key);
+        let digest = digest_of(tree, key);
         let known = |at: &usize| {
             let way = self.ways[*at].get();
             way.key.get(..way.len) == Some(key)
         };
-        let at = (0..WAYS_MAX).filter(|at| self.marks[*at].get() == mark).find(known)?;
+        let at = (0..WAYS_MAX).filter(|at| self.digests[*at].get() == digest).find(known)?;
         if is_used {
-            self.marks[at].set(NO_MARK);
+            self.digests[at].set(NO_DIGEST);
             self.len.set(self.len.get() - 1);
         }
         Some(self.ways[at].get().descent)
@@ -94,7 +94,7 @@ impl Ways {
 }
 
 #[inline]
-fn mark_of(tree: u64, key: &[u8]) -> Mark {
+fn digest_of(tree: u64, key: &[u8]) -> Digest {
     let end = key.last_chunk().map_or(key.len() as u64, |end| u64::from_le_bytes(*end));
     (tree, end)
 }

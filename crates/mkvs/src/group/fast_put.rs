@@ -105,11 +105,6 @@ impl Group {
         }
     }
 
-    /// The filter is about to be asked for a key.
-    pub(crate) fn prefetch_filter_to_read(&self, hash: u64) {
-        self.filter.prefetch_to_read(hash);
-    }
-
     /// The thread has put a key, which was new or not.
     #[inline]
     pub(super) fn note_put(&self, is_new: bool) {

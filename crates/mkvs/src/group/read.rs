@@ -99,7 +99,7 @@ impl Group {
 
     /// The device to read many keys on in this thread, if that is not to be done through the rings; the members by
     /// which it is so, and the moment. Of each key it is to be asked whether it has the newest
-    /// ([`Group::see_current`]), and then whether it is [still so](Group::is_as_at).
+    /// ([`Group::see_current`]), and then whether the states are still those of the moment.
     pub(crate) fn lane_reader(&self) -> Option<(&Arc<Device>, Devices, Moment)> {
         let now = self.states.now();
         let device = self.device(self.choose(now.members())?).ok()?;
@@ -118,11 +118,6 @@ impl Group {
             Current::Wait => false,
         };
         (has_newest || mutant!("mkvs.multi_get.current")).then_some(seen)
-    }
-
-    /// True if the members are what they were, and none is another device.
-    pub(crate) fn is_as_at(&self, moment: Moment) -> bool {
-        self.states.now() == moment
     }
 
     /// As [`Group::reader`], of those that are there at this moment; none if there is no other that has
@@ -159,8 +154,8 @@ impl Group {
         }
     }
 
-    /// After [`Group::prefetch_to_read`], and a little later, asks for the record that the key probably has, where
-    /// the engine finds it without the key's own lines.
+    /// After [`Group::prefetch_to_read`], and a little later, asks for the record that the key probably has. An
+    /// engine whose index does not say where that is does nothing (`bptree`).
     pub(crate) fn prefetch_record(&self, key: &[u8]) {
         if let Some(device) = self.likely_reader() {
             device.engine.prefetch_replaced(key);

@@ -62,7 +62,7 @@ struct Copied {
 }
 
 /// A key of a lane: its group, and its number among all keys.
-struct Ask {
+struct LaneKey {
     group: u16,
     at: usize,
     hash: u64,
@@ -139,9 +139,9 @@ impl Keyspace {
         let end = keys.len().min(start + LANE);
         let ask = |at| {
             let hash = hash_of(keys[at]);
-            Ask { group: self.owners.of(hash).owner() as u16, at, hash }
+            LaneKey { group: self.owners.of(hash).owner() as u16, at, hash }
         };
-        let mut asks: SmallVec<[Ask; LANE]> = (start..end).map(ask).collect();
+        let mut asks: SmallVec<[LaneKey; LANE]> = (start..end).map(ask).collect();
         let mut rest: SmallVec<[usize; LANE]> = SmallVec::new();
         if self.is_empty.load(Ordering::Acquire) || self.lost_ranges.is_any() {
             rest.extend(start..end);
@@ -167,14 +167,14 @@ impl Keyspace {
         &self,
         group: &Arc<Group>,
         keys: &[&[u8]],
-        asks: &[Ask],
+        asks: &[LaneKey],
         answers: &mut Answers,
         rest: &mut SmallVec<[usize; LANE]>,
     ) {
         let Some((device, members, moment)) = group.lane_reader() else {
             return rest.extend(asks.iter().map(|ask| ask.at));
         };
-        let mut known: SmallVec<[(&Ask, Seen); LANE]> = SmallVec::new();
+        let mut known: SmallVec<[(&LaneKey, Seen); LANE]> = SmallVec::new();
         for ask in asks {
             match group.see_current(ask.hash, device.number, members) {
                 Some(seen) if !is_reserved(keys[ask.at]) => known.push((ask, seen)),
@@ -183,7 +183,7 @@ impl Keyspace {
         }
         // Who is no member any more may lack what was acknowledged since; and who has become one, what was lost: that
         // is noted before.
-        if !group.is_as_at(moment) || self.lost_ranges.is_any() {
+        if group.states.now() != moment || self.lost_ranges.is_any() {
             return rest.extend(known.iter().map(|(ask, _)| ask.at));
         }
         if known.is_empty() {
@@ -224,9 +224,9 @@ impl Keyspace {
     }
 
     /// Leaves out the keys of which their groups' filters say that they are not there.
-    fn leave_denied(&self, asks: &mut SmallVec<[Ask; LANE]>) {
-        asks.iter()
-            .for_each(|ask| self.groups[usize::from(ask.group)].prefetch_filter_to_read(ask.hash));
+    fn leave_denied(&self, asks: &mut SmallVec<[LaneKey; LANE]>) {
+        let filter = |ask: &LaneKey| &self.groups[usize::from(ask.group)].filter;
+        asks.iter().for_each(|ask| filter(ask).prefetch_to_read(ask.hash));
         asks.retain(|ask| {
             let group = &self.groups[usize::from(ask.group)];
             // A group that the key has moved away from meanwhile does not say where it is, nor a filter what was
