@@ -1,14 +1,18 @@
 // The thesis's workload: so many puts or gets of keys and values of 10 bytes, by so many clients, each waiting for an
 // answer before it asks again. On etcd by its own client; on whatever speaks the Redis protocol by a plain socket.
+// Clients have a connection each, or share some: etcd's client sends the requests of all who share it over one HTTP/2
+// connection, and the plain socket is shared in the same way, by a pipeline.
 //
 //	go run . -endpoints 127.0.0.1:2379 -clients 20 -operations 50000 -keys 50000 -what put
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand"
 	"net"
 	"os"
@@ -68,14 +72,23 @@ func openResp(endpoint string) store {
 	return redis{stream, bufio.NewReader(stream)}
 }
 
-func (it redis) call(words ...string) error {
-	text := fmt.Sprintf("*%d\r\n", len(words))
+func writeCommand(to io.Writer, words []string) {
+	fmt.Fprintf(to, "*%d\r\n", len(words))
 	for _, word := range words {
-		text += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+		fmt.Fprintf(to, "$%d\r\n%s\r\n", len(word), word)
 	}
-	if _, err := it.stream.Write([]byte(text)); err != nil {
+}
+
+func (it redis) call(words ...string) error {
+	var text bytes.Buffer
+	writeCommand(&text, words)
+	if _, err := it.stream.Write(text.Bytes()); err != nil {
 		return err
 	}
+	return it.readAnswer()
+}
+
+func (it redis) readAnswer() error {
 	line, err := it.reader.ReadString('\n')
 	if err != nil {
 		return err
@@ -93,9 +106,52 @@ func (it redis) put(key, value string) error { return it.call("SET", key, value)
 func (it redis) get(key string) error        { return it.call("GET", key) }
 func (it redis) ping() error                 { return it.call("PING") }
 
+// A socket that callers share: one routine sends what has been asked so far in one write, one gives each caller its answer
+// in the order of the requests.
+type pipeline struct{ requests chan request }
+
+type request struct {
+	words  []string
+	answer chan error
+}
+
+func openPipeline(endpoint string, callers int) store {
+	single := openResp(endpoint).(redis)
+	it := pipeline{make(chan request, callers)}
+	asked := make(chan request, callers)
+	go func() {
+		writer := bufio.NewWriterSize(single.stream, 64<<10)
+		for request := range it.requests {
+			asked <- request
+			// What could not be sent is not answered: the reader meets the end of the stream.
+			writeCommand(writer, request.words)
+			if len(it.requests) == 0 {
+				writer.Flush()
+			}
+		}
+	}()
+	go func() {
+		for request := range asked {
+			request.answer <- single.readAnswer()
+		}
+	}()
+	return it
+}
+
+func (it pipeline) call(words ...string) error {
+	answer := make(chan error, 1)
+	it.requests <- request{words, answer}
+	return <-answer
+}
+
+func (it pipeline) put(key, value string) error { return it.call("SET", key, value) }
+func (it pipeline) get(key string) error        { return it.call("GET", key) }
+func (it pipeline) ping() error                 { return it.call("PING") }
+
 func main() {
 	endpoints := flag.String("endpoints", "127.0.0.1:2379", "where the nodes are, by commas")
-	clients := flag.Int("clients", 1, "clients at a time, each with a connection of its own")
+	clients := flag.Int("clients", 1, "clients at a time")
+	connections := flag.Int("connections", 0, "connections that the clients share, 0: each has its own")
 	operations := flag.Int("operations", 1000, "operations in all")
 	keys := flag.Int("keys", 50000, "keys of which one is drawn for each operation")
 	what := flag.String("what", "put", "put, get, or ping (of a Redis protocol alone)")
@@ -105,10 +161,19 @@ func main() {
 	flag.Parse()
 
 	open := func() store {
-		if *resp {
-			return openResp(strings.Split(*endpoints, ",")[0])
+		first := strings.Split(*endpoints, ",")[0]
+		switch {
+		case !*resp:
+			return openEtcd(strings.Split(*endpoints, ","))
+		case *connections > 0:
+			return openPipeline(first, *clients)
+		default:
+			return openResp(first)
 		}
-		return openEtcd(strings.Split(*endpoints, ","))
+	}
+	shared := make([]store, *connections)
+	for at := range shared {
+		shared[at] = open()
 	}
 	each := *operations / *clients
 	text := strings.Repeat("0123456789", *most/10+1)
@@ -120,7 +185,12 @@ func main() {
 		done.Add(1)
 		go func() {
 			defer done.Done()
-			client := open()
+			var client store
+			if len(shared) > 0 {
+				client = shared[at%len(shared)]
+			} else {
+				client = open()
+			}
 			random := rand.New(rand.NewSource(int64(at)))
 			key := func() string { return fmt.Sprintf("key%07d", random.Intn(*keys)) }
 			// The connection is made before the time is taken.
@@ -162,6 +232,6 @@ func main() {
 	at := func(share float64) float64 {
 		return float64(every[int(share*float64(len(every)-1))].Nanoseconds()) / 1000
 	}
-	fmt.Printf("{\"what\":\"%s\",\"clients\":%d,\"operations\":%d,\"per_second\":%.0f,\"p50_us\":%.1f,\"p90_us\":%.1f,\"p99_us\":%.1f}\n",
-		*what, *clients, len(every), float64(len(every))/all.Seconds(), at(0.5), at(0.9), at(0.99))
+	fmt.Printf("{\"what\":\"%s\",\"clients\":%d,\"connections\":%d,\"operations\":%d,\"per_second\":%.0f,\"p50_us\":%.1f,\"p90_us\":%.1f,\"p99_us\":%.1f}\n",
+		*what, *clients, *connections, len(every), float64(len(every))/all.Seconds(), at(0.5), at(0.9), at(0.99))
 }

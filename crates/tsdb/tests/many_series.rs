@@ -125,9 +125,16 @@ fn queries() -> Vec<String> {
         all.push(format!(
             "SELECT sum(a) FROM m WHERE (rack = 'r1' OR a > 0) AND {within} GROUP BY {by}"
         ));
+        all.push(format!("SELECT count(a), sum(c) FROM m GROUP BY {by} fill(previous) SLIMIT 90"));
         all.push(format!(
             "SELECT sum(x) FROM (SELECT mean(a) AS x FROM m WHERE {within} GROUP BY {by}, host)"
         ));
+    }
+    for by in ["host", "rack", "*"] {
+        all.push(format!("SELECT a, b, s FROM m WHERE {within} GROUP BY {by} LIMIT 9 OFFSET 2"));
+        all.push(format!("SELECT a + c FROM m WHERE b > 0 GROUP BY {by} ORDER BY time DESC"));
+        all.push(format!("SELECT top(a, 3), b FROM m GROUP BY {by}"));
+        all.push(format!("SELECT x - 1 FROM (SELECT c AS x FROM m GROUP BY host) GROUP BY {by}"));
     }
     all
 }
@@ -195,6 +202,8 @@ fn even() -> Vec<Drawn> {
     (0..SERIES * 100).map(place).collect()
 }
 
+const LIMITS: [&str; 3] = ["max-select-bytes", "max-select-buckets", "max-row-limit"];
+
 #[test]
 fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
     let (_directory, store) = store(&even());
@@ -204,29 +213,34 @@ fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
         "SELECT max(x) FROM (SELECT mean(a) AS x FROM m GROUP BY time(10s), host)",
         // Points of a group are held while tallies of the others are there: those are given up.
         "SELECT mean(a), median(a) FROM m GROUP BY rack",
+        "SELECT a, b FROM m GROUP BY host",
+        "SELECT sum(a) FROM m GROUP BY time(10s), host fill(none)",
+        "SELECT percentile(a, 90) FROM m GROUP BY time(100s), host",
     ];
-    let (mut ended, mut whole) = (0, 0);
+    let (mut ended, mut whole) = ([0; LIMITS.len()], 0);
     let steps = std::iter::successors(Some(4000_usize), |it| Some(it + it / 12));
-    for bytes_max in steps.take_while(|it| *it < 16 << 20) {
+    for (step, bytes_max) in steps.take_while(|it| *it < 16 << 20).enumerate() {
         for text in texts {
-            // As many buckets as there are at some step.
-            let small =
-                |threads| Limits { bytes_max, buckets_max: bytes_max / 8, ..limits(threads) };
+            // As many buckets, or as many rows, as there are at some step.
+            let small = |threads| match step % 3 {
+                0 => Limits { bytes_max, ..limits(threads) },
+                1 => Limits { buckets_max: bytes_max / 256, ..limits(threads) },
+                _ => Limits { rows_max: bytes_max / 256, ..limits(threads) },
+            };
             let one = asked(&store, text, small(1));
             assert_eq!(bits(&asked(&store, text, small(0))), bits(&one), "{bytes_max}: {text}");
             for answer in &one {
                 match &answer.outcome {
                     Ok(_) => whole += 1,
                     Err(said) => {
-                        let known = ["max-select-bytes", "max-select-buckets"];
-                        assert!(known.iter().any(|it| said.contains(it)), "{said}");
-                        ended += 1;
+                        let limit = LIMITS.iter().position(|it| said.contains(it));
+                        ended[limit.unwrap_or_else(|| panic!("{said}"))] += 1;
                     }
                 }
             }
         }
     }
-    assert!(ended > 10 && whole > 10, "{ended} ended, {whole} did not");
+    assert!(ended.iter().all(|it| *it > 5) && whole > 10, "{ended:?} ended, {whole} did not");
 }
 
 #[test]

@@ -170,6 +170,8 @@ fn text_len(cell: &Cell) -> usize {
 /// An answer that is encoded while it is taken.
 struct Stream {
     encoder: Option<Box<dyn Encoder>>,
+    /// Bytes of the piece before.
+    before: usize,
     host: Arc<Host>,
     _share: Share,
 }
@@ -177,10 +179,12 @@ struct Stream {
 impl Stream {
     fn piece(&mut self) -> Option<Vec<u8>> {
         let encoder = self.encoder.as_mut()?;
-        let mut piece = Vec::with_capacity(PIECE / 16);
+        // Most answers are short; those of two pieces mostly have more.
+        let mut piece = Vec::with_capacity((self.before + PIECE / 16).min(PIECE + PIECE / 8));
         if !encoder.fill(&mut piece) {
             self.encoder = None;
         }
+        self.before = piece.len();
         add(&self.host.metrics.bytes_out, piece.len() as u64);
         Some(piece)
     }
@@ -298,7 +302,8 @@ async fn answer(
         true => Box::new(Csv::new(answers, shape)),
         false => Box::new(Document::new(answers, shape)),
     };
-    let stream = Stream { encoder: Some(encoder), host: Arc::clone(host), _share: share };
+    let stream =
+        Stream { encoder: Some(encoder), before: 0, host: Arc::clone(host), _share: share };
     let mut response = Response::new(body_of(stream, shape.chunk.is_some()));
     let kind = if is_csv { HeaderValue::from_static("text/csv") } else { JSON };
     response.headers_mut().insert(CONTENT_TYPE, kind);

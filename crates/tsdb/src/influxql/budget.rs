@@ -3,8 +3,8 @@
 //! Every loop over points, buckets or series asks here ([`Budget::tick`]), and everything that stays in memory is
 //! held here before it is made ([`Budget::hold`]): so a query ends with an error, whatever it asks for.
 //!
-//! A budget belongs to the thread of its query. Other threads that read for it ask [`end_of`], and what they have made is held
-//! here when they are done. Since it is made ahead of its time it is given up ([`Spare`]) before a query ends for want of memory:
+//! A budget belongs to the thread of its query. Other threads that read for it ask [`end_of`], or have a budget of their own,
+//! and what they have made is held here when they are done. Since it is made ahead of its time it is given up ([`Spare`]) before a query ends for want of memory:
 //! so a query ends at the same place, however many threads read for it. What reads the points of a series looks at the limits
 //! itself ([`Ends`]), every few thousand of them.
 
@@ -69,12 +69,26 @@ impl Ends for Limits {
     }
 }
 
+/// What was counted against a budget.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cost {
+    rows: usize,
+    /// Bytes that are held still.
+    pub(super) bytes: usize,
+    /// Bytes that were held at most.
+    bytes_max: usize,
+    answers: usize,
+    buckets: usize,
+}
+
 /// What is left of the limits of a query.
 #[derive(Debug)]
 pub(super) struct Budget<'q> {
     limits: &'q Limits,
     rows: Cell<usize>,
     bytes: Cell<usize>,
+    /// Bytes that were held at most so far.
+    most: Cell<usize>,
     /// Those of rows of answers, which stay until the query is answered.
     answers: Cell<usize>,
     buckets: Cell<usize>,
@@ -89,6 +103,7 @@ impl<'q> Budget<'q> {
             limits,
             rows: Cell::new(0),
             bytes: Cell::new(0),
+            most: Cell::new(0),
             answers: Cell::new(0),
             buckets: Cell::new(0),
             ticks: Cell::new(0),
@@ -155,7 +170,37 @@ impl<'q> Budget<'q> {
             return Err(format!("max-select-bytes limit exceeded: ({held}/{max})"));
         }
         self.bytes.set(held);
+        self.most.set(held.max(self.most.get()));
         Ok(())
+    }
+
+    /// What was counted so far.
+    pub(super) fn cost(&self) -> Cost {
+        Cost {
+            rows: self.rows.get(),
+            bytes: self.bytes.get(),
+            bytes_max: self.most.get(),
+            answers: self.answers.get(),
+            buckets: self.buckets.get(),
+        }
+    }
+
+    /// Counts what another thread has made with a budget of its own. False, and nothing is counted, if it could not have been
+    /// made here.
+    pub(super) fn charge(&self, cost: &Cost) -> bool {
+        let Limits { rows_max, bytes_max, buckets_max, .. } = *self.limits;
+        let rows = self.rows.get().saturating_add(cost.rows);
+        let buckets = self.buckets.get().saturating_add(cost.buckets);
+        let most = self.bytes.get().saturating_add(cost.bytes_max);
+        if rows > rows_max || buckets > buckets_max || most > bytes_max {
+            return false;
+        }
+        self.rows.set(rows);
+        self.buckets.set(buckets);
+        self.bytes.set(self.bytes.get().saturating_add(cost.bytes));
+        self.most.set(most.max(self.most.get()));
+        self.answers.set(self.answers.get().saturating_add(cost.answers));
+        true
     }
 
     /// Counts bytes that are free again.
@@ -233,6 +278,28 @@ mod tests {
         assert!(budget.buckets(1).is_ok());
         // The rows are there still, and nothing else.
         assert!(budget.hold(81).is_err() && budget.hold(80).is_ok());
+    }
+
+    #[test]
+    fn what_was_made_apart_is_counted_if_it_could_have_been_made_here() {
+        let limits = limits(Instant::now() + Duration::from_secs(1000));
+        let (budget, apart) = (Budget::new(&limits), Budget::new(&limits));
+        assert!(apart.hold(60).is_ok() && apart.row(10).is_ok() && apart.buckets(6).is_ok());
+        apart.release(60);
+        let cost = apart.cost();
+        assert_eq!((cost.bytes, cost.bytes_max), (10, 70));
+        // Seventy bytes are held while it is made.
+        assert!(budget.hold(31).is_ok() && !budget.charge(&cost));
+        budget.release(1);
+        assert!(budget.charge(&cost) && budget.bytes_left() == 60);
+        budget.release(30);
+        // Six buckets more are too many, and nothing is counted then.
+        assert!(!budget.charge(&cost) && budget.bytes_left() == 90);
+        budget.begin_statement();
+        assert!(budget.charge(&cost) && !budget.charge(&cost));
+        budget.begin_statement();
+        // Two rows are there, and no third.
+        assert!(!budget.charge(&cost) && budget.hold(80).is_ok() && budget.hold(1).is_err());
     }
 
     #[derive(Debug)]

@@ -27,12 +27,14 @@
 //! | `condition`, `columns`, `slots`, `plan`, `inputs`, `group` | what a SELECT reads and makes, every name found |
 //! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
 //! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions by parts of a bucket, of all its points, from point to point; values of expressions |
-//! | `series`, `threads` | tallies of a series; those of many series, read by several threads |
+//! | `series`, `members` | tallies of a series; those of many series, read by several threads |
+//! | `ahead`, `threads` | several threads make things ahead of the query's own; where they come from |
 //! | `latest` | the latest row of a series, where no other is asked for |
 //! | `pipeline`, `select` | a group's way to its table |
 //! | `show`, `change`, `creation` | SHOW, statements that change something, those that make a database as it is |
 //! | `budget` | what a query may still cost |
 
+mod ahead;
 mod ast;
 mod budget;
 mod change;
@@ -49,6 +51,7 @@ mod inputs;
 mod interval;
 mod keyword;
 mod latest;
+mod members;
 mod merge;
 mod parse;
 mod pipeline;

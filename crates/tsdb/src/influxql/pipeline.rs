@@ -17,13 +17,13 @@ use super::fill::Filled;
 use super::function::{Call, Function, Simple, Step, Whole};
 use super::group::{Group, Member};
 use super::latest::{is_latest, latest};
+use super::members::ReadAhead;
 use super::merge::merged;
 use super::plan::{Plan, Range};
 use super::series::{Direct, Fields, HELD, Reading, Tallies, direct, fields_of};
 use super::step::{Integral, Steps};
 use super::stream::{Beside, Context, Point, Points, Stream};
 use super::tally::{Tally, Winner, add_all};
-use super::threads::ReadAhead;
 use super::time::TIME_MIN;
 use super::whole::Wholes;
 use crate::value::FieldType;
@@ -38,30 +38,30 @@ const ASKED: usize = 256;
 type TallyKey<'a> = (&'a str, Cast, Range);
 
 /// A group on its way.
-pub(super) struct Pipeline<'a, 's> {
+pub(super) struct Pipeline<'a, 's, 'r> {
     context: Context<'a, 's>,
     plan: &'a Plan,
     group: &'a Group<'a>,
     /// What was read ahead, and the number of the group's first member there.
-    ahead: Option<(&'a ReadAhead<'a, 's>, usize)>,
+    ahead: Option<(&'r ReadAhead<'a>, usize)>,
     tallies: RefCell<Vec<(TallyKey<'a>, Rc<Tallies>)>>,
     held: Cell<usize>,
 }
 
 /// What is gone with the group.
-impl Drop for Pipeline<'_, '_> {
+impl Drop for Pipeline<'_, '_, '_> {
     fn drop(&mut self) {
         self.context.budget.release(self.held.get());
     }
 }
 
-impl<'a, 's: 'a> Pipeline<'a, 's> {
+impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
     /// Nothing is read yet.
     pub(super) fn new(
         context: Context<'a, 's>,
         plan: &'a Plan,
         group: &'a Group<'a>,
-        ahead: Option<(&'a ReadAhead<'a, 's>, usize)>,
+        ahead: Option<(&'r ReadAhead<'a>, usize)>,
     ) -> Self {
         let (tallies, held) = (RefCell::new(Vec::new()), Cell::new(0));
         Self { context, plan, group, ahead, tallies, held }

@@ -1,17 +1,22 @@
 //! SELECT: from a plan to tables.
 
+use super::ahead::{self, ITEMS_MIN, InOrder, Make, threads_of};
 use super::ast::{Cast, Fill, Select};
-use super::budget::{Budget, Fallible};
+use super::budget::{Budget, Cost, Fallible};
 use super::evaluate::{Place, cast};
 use super::group::{Group, groups};
 use super::inputs::Inputs;
+use super::members::ReadAhead;
 use super::pipeline::Pipeline;
 use super::plan::Plan;
 use super::rows::{Answered, Row};
 use super::stream::{Ahead, Context, Limited, Point};
-use super::threads::ReadAhead;
-use super::{Cell, Cells, Table};
+use super::{Cell, Cells, Limits, Table};
 use crate::value::{FieldType, Value};
+use std::fmt::Debug;
+
+/// Series of a group, on an average, from which on several threads read those of one group.
+const SERIES_MANY: usize = 16;
 
 /// The answer to a SELECT.
 pub(super) fn select(
@@ -22,8 +27,7 @@ pub(super) fn select(
 ) -> Fallible<Vec<Table>> {
     let plan = Plan::new(select, inputs, now)?;
     let context = Context { inputs: &*inputs, budget };
-    let mut tables = Vec::new();
-    each_group(&plan, context, &mut |group, rows| {
+    of_groups(&plan, context, &|group, rows, budget| {
         let mut table = Table {
             name: Some(group.name.to_string()),
             tags: group.tags.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
@@ -39,12 +43,8 @@ pub(super) fn select(
             cells.extend(row.values.into_iter().map(cell));
             table.rows.push(cells);
         }
-        if !table.rows.is_empty() {
-            tables.push(table);
-        }
-        Ok(())
-    })?;
-    Ok(tables)
+        Ok((!table.rows.is_empty()).then_some(table))
+    })
 }
 
 /// Bytes of a row, about.
@@ -71,58 +71,116 @@ fn cell(value: Option<Value>) -> Cell {
 
 /// The groups of a sub-query, with their rows.
 fn answered(plan: &Plan, context: Context<'_, '_>) -> Fallible<Vec<Answered>> {
-    let mut all = Vec::new();
-    each_group(plan, context, &mut |group, rows| {
+    of_groups(plan, context, &|group, rows, budget| {
         let mut table = Answered {
             name: std::sync::Arc::clone(&group.name),
             tags: group.tags.clone(),
             rows: Vec::new(),
         };
         while let Some(row) = rows.next()? {
-            context.budget.tick()?;
-            context.budget.hold(held(&row))?;
+            budget.tick()?;
+            budget.hold(held(&row))?;
             table.rows.push(row);
         }
-        if !table.rows.is_empty() {
-            all.push(table);
-        }
-        Ok(())
-    })?;
-    Ok(all)
+        Ok((!table.rows.is_empty()).then_some(table))
+    })
 }
 
-type Visit<'v> = &'v mut dyn FnMut(&Group<'_>, &mut Rows<'_>) -> Fallible<()>;
+/// Makes something of the rows of a group, if it has any. All threads have it.
+type MakeTable<'m, T> =
+    &'m (dyn Fn(&Group<'_>, &mut Rows<'_>, &Budget<'_>) -> Fallible<Option<T>> + Sync);
 
-/// Gives the rows of each group to a visitor.
-fn each_group(plan: &Plan, context: Context<'_, '_>, visit: Visit<'_>) -> Fallible<()> {
+/// What was made of a group by a thread that has a budget of its own, and what it cost.
+#[derive(Debug)]
+struct Made<T> {
+    table: Option<T>,
+    cost: Cost,
+}
+
+impl<T: Debug + Send + 'static> ahead::Made for Made<T> {
+    fn bytes(&self) -> usize {
+        self.cost.bytes.saturating_add(size_of::<Self>())
+    }
+}
+
+/// What is made of each group that has rows, in their order. Of many groups each is made by one of several threads; of few that
+/// have many series several threads read them for one.
+fn of_groups<T: Debug + Send + 'static>(
+    plan: &Plan,
+    context: Context<'_, '_>,
+    make: MakeTable<'_, T>,
+) -> Fallible<Vec<T>> {
     let mut kinds = plan.columns.references.iter().map(|(_, kind)| *kind);
     if plan.calls().is_empty() && kinds.all(|kind| kind == Cast::None) {
         // Of nothing that is known there are no rows.
-        return Ok(());
+        return Ok(Vec::new());
     }
     let answer = |inner| answered(inner, context);
     let groups = groups(plan, context, &answer)?;
-    let mut slots = Slots::new(plan);
-    let ahead = ReadAhead::new(context, plan, &groups);
-    let mut members = 0;
+    let members: usize = groups.iter().map(|it| it.members.len()).sum();
+    let Context { inputs, budget } = context;
+    let limits = budget.limits();
+    let has_threads = members >= ITEMS_MIN && threads_of(limits) > 1;
+    if has_threads && groups.len() >= ITEMS_MIN && members / groups.len() < SERIES_MANY {
+        let make_ahead = |group: &&Group<'_>, bytes_max: usize| {
+            let limits = Limits { bytes_max, threads_max: 1, ..limits.clone() };
+            let budget = Budget::new(&limits);
+            let table = of_group(plan, Context { inputs, budget: &budget }, group, None, make);
+            table.ok().map(|table| Made { table, cost: budget.cost() })
+        };
+        return each_ahead(plan, context, &groups, Box::new(make_ahead), make);
+    }
+    let ahead = if has_threads { ReadAhead::new(context, plan, &groups) } else { None };
+    let (mut all, mut members) = (Vec::new(), 0);
     for group in &groups {
-        context.budget.tick()?;
-        slots.values.fill(None);
+        budget.tick()?;
         let ahead = ahead.as_ref().map(|it| (it, members));
         members += group.members.len();
-        let pipeline = Pipeline::new(context, plan, group, ahead);
-        let mut streams = Vec::new();
-        if plan.calls().is_empty() {
-            streams.push(Ahead::new(Box::new(Limited::new(pipeline.raw()?, plan.rows))));
-        }
-        for call in plan.calls() {
-            let points = pipeline.call(call)?;
-            streams.push(Ahead::new(Box::new(Limited::new(points, plan.rows))));
-        }
-        let mut rows = Rows { plan, streams, slots: &mut slots };
-        visit(group, &mut rows)?;
+        all.extend(of_group(plan, context, group, ahead, make)?);
     }
-    Ok(())
+    Ok(all)
+}
+
+/// The same, where groups are made ahead.
+fn each_ahead<'a, T: Debug + Send + 'static>(
+    plan: &Plan,
+    context: Context<'_, '_>,
+    groups: &'a [Group<'a>],
+    make_ahead: Make<'_, &'a Group<'a>, Made<T>>,
+    make: MakeTable<'_, T>,
+) -> Fallible<Vec<T>> {
+    let budget = context.budget;
+    let ahead = InOrder::new(budget, groups.iter().collect(), make_ahead);
+    let mut all = Vec::new();
+    for (at, group) in groups.iter().enumerate() {
+        budget.tick()?;
+        // What the budget refuses is refused where it is made.
+        match ahead.take(at)?.filter(|it| budget.charge(&it.cost)) {
+            Some(made) => all.extend(made.table),
+            None => all.extend(of_group(plan, context, group, None, make)?),
+        }
+    }
+    Ok(all)
+}
+
+/// What is made of a group; none if it has no rows.
+fn of_group<'a, 's: 'a, T>(
+    plan: &'a Plan,
+    context: Context<'a, 's>,
+    group: &'a Group<'a>,
+    ahead: Option<(&ReadAhead<'a>, usize)>,
+    make: MakeTable<'_, T>,
+) -> Fallible<Option<T>> {
+    let pipeline = Pipeline::new(context, plan, group, ahead);
+    let mut streams = Vec::with_capacity(plan.calls().len().max(1));
+    if plan.calls().is_empty() {
+        streams.push(Ahead::new(Box::new(Limited::new(pipeline.raw()?, plan.rows))));
+    }
+    for call in plan.calls() {
+        let points = pipeline.call(call)?;
+        streams.push(Ahead::new(Box::new(Limited::new(points, plan.rows))));
+    }
+    make(group, &mut Rows { plan, streams, slots: Slots::new(plan) }, context.budget)
 }
 
 /// What the formulas of a row are of. With `fill(previous)` a value stays until there is another one.
@@ -171,7 +229,7 @@ impl Slots {
 struct Rows<'r> {
     plan: &'r Plan,
     streams: Vec<Ahead<'r>>,
-    slots: &'r mut Slots,
+    slots: Slots,
 }
 
 impl Rows<'_> {

@@ -1,0 +1,102 @@
+//! The tallies of many series of few groups, made ahead by several threads ([`InOrder`]) and added up in the order of members
+//! by the query's own.
+//!
+//! Every thread looks before each series, and within long ones, whether the query has to end.
+
+use super::Limits;
+use super::ahead::{self, InOrder};
+use super::ast::Cast;
+use super::budget::{Fallible, end_of};
+use super::group::{Group, Member};
+use super::interval::Interval;
+use super::plan::{Plan, Range};
+use super::series::{Fields, HELD, Reading, Tallies, direct, fields_of};
+use super::stream::Context;
+use crate::read::Scope;
+use std::cell::Cell;
+
+/// The tallies of a member, and how many buckets the budget has to be asked for.
+#[derive(Debug)]
+pub(super) struct Made {
+    /// By fields.
+    pub(super) tallies: Vec<Tallies>,
+    /// Buckets of all fields.
+    pub(super) buckets: usize,
+}
+
+impl ahead::Made for Made {
+    fn bytes(&self) -> usize {
+        let tallies: usize = self.tallies.iter().map(Vec::len).sum();
+        tallies.saturating_mul(HELD).saturating_add(size_of::<Self>())
+    }
+}
+
+/// What is read of members. All threads have it.
+struct Read<'a, 's> {
+    limits: &'a Limits,
+    scopes: Vec<&'a Scope<'s>>,
+    fields: Vec<(&'a str, Cast)>,
+    range: Range,
+    interval: Option<Interval>,
+    is_last: bool,
+}
+
+impl Read<'_, '_> {
+    /// The tallies of a member with its number in its group; none if the query's own thread has to read it.
+    fn made(&self, (member, number): (&Member<'_>, u32), bytes_max: usize) -> Option<Made> {
+        let Self { limits, range, interval, is_last, .. } = *self;
+        let fields: &Fields<'_> = &self.fields;
+        end_of(limits).ok()?;
+        let direct = direct(member, fields)?;
+        let scope = self.scopes.get(direct.of.reader)?;
+        let buckets = Cell::new(0);
+        let most = |count: usize| {
+            buckets.set(count.max(buckets.get()));
+            let bytes = count.saturating_mul(HELD);
+            if bytes > bytes_max { Err(String::new()) } else { Ok(()) }
+        };
+        let reading = Reading { scope, range, interval, is_last, limits };
+        let tallies = direct.tallies(reading, number, &most).ok()?;
+        Some(Made { tallies, buckets: buckets.get() })
+    }
+}
+
+/// See the module.
+pub(super) struct ReadAhead<'a> {
+    members: InOrder<'a, (&'a Member<'a>, u32), Made>,
+    range: Range,
+}
+
+impl<'a> ReadAhead<'a> {
+    /// Nothing is read yet. None if there is nothing to be read ahead.
+    pub(super) fn new<'s: 'a>(
+        context: Context<'a, 's>,
+        plan: &'a Plan,
+        groups: &'a [Group<'a>],
+    ) -> Option<Self> {
+        let range = plan.calls().first().map(|it| plan.range_before(it.buckets_before()))?;
+        let read = Read {
+            limits: context.budget.limits(),
+            scopes: context.inputs.scopes(),
+            fields: fields_of(plan, range),
+            range,
+            interval: plan.interval,
+            is_last: plan.is_last(),
+        };
+        if read.fields.is_empty() || range.start > range.end {
+            return None;
+        }
+        let members = groups.iter().flat_map(|it| it.members.iter().zip(0..)).collect();
+        let make = Box::new(move |of: &(&Member<'_>, u32), bytes_max| read.made(*of, bytes_max));
+        Some(Self { members: InOrder::new(context.budget, members, make), range })
+    }
+
+    /// The tallies of a member of all groups, by its number, for calls of a range. None if they are to be made where they
+    /// are asked for.
+    ///
+    /// # Errors
+    /// That the query has to end; a panic of a thread.
+    pub(super) fn take(&self, at: usize, range: Range) -> Fallible<Option<Made>> {
+        if range == self.range { self.members.take(at) } else { Ok(None) }
+    }
+}
