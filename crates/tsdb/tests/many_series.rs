@@ -1,4 +1,4 @@
-//! Aggregates of many series, which several threads read: what they answer is what one thread does, bit by bit. And fields that
+//! Queries of many series, which several threads read: what they answer is what one thread does, bit by bit. And fields that
 //! are read together come to what each does.
 //!
 //! Series have gaps, points that come late, and fields that not all points have; some points are sealed, some are in the head.
@@ -207,7 +207,13 @@ const LIMITS: [&str; 3] = ["max-select-bytes", "max-select-buckets", "max-row-li
 #[test]
 fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
     let (_directory, store) = store(&even());
+    // More buckets are asked for than are there.
+    let backwards = format!(
+        "SELECT mean(a) FROM m WHERE time <= {} GROUP BY time(10s), host ORDER BY time DESC",
+        START + 990 * SECOND
+    );
     let texts = [
+        backwards.as_str(),
         "SELECT mean(a), sum(b), max(c) FROM m GROUP BY time(10s), host",
         "SELECT mean(a), sum(b), max(c) FROM m GROUP BY time(10s)",
         "SELECT max(x) FROM (SELECT mean(a) AS x FROM m GROUP BY time(10s), host)",

@@ -10,11 +10,10 @@
 //! # What holds
 //!
 //! - The answer, and any error, is that of one thread, bit by bit: items are taken in their order by the query's own thread. Where
-//!   another thread finds an error, or no room, the batch ends; the query's thread then makes that item itself, and finds the
-//!   error itself.
+//!   another thread finds an error, or no room, the query's thread makes that item itself, and finds the error itself.
 //! - What is made ahead is a part of what the budget has left, is held there, and is given up before the query ends for want of
-//!   memory.
-//! - A panic of a thread ends the query.
+//!   memory. What is being made takes as much again at most.
+//! - A panic of a thread is one of the query.
 //!
 //! The other threads are those of [`threads`](super::threads), which live as long as the process.
 
@@ -26,6 +25,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 /// Items from which on more than one thread makes them.
 pub(super) const ITEMS_MIN: usize = 64;
@@ -33,20 +33,20 @@ pub(super) const ITEMS_MIN: usize = 64;
 const BATCH: usize = 1024;
 /// Bytes of a batch at most.
 const BATCH_BYTES: usize = 32 << 20;
-/// A batch has at most one of so many parts of what the budget has left.
+/// A batch has at most one of so many parts of what the budget has left, and so has what is being made of it.
 const PARTS: usize = 4;
-/// Items of a batch at least, or they are not made ahead any more: the budget is too small, or most must be made by the query's
-/// own thread.
-const BATCH_MIN: usize = 8;
+/// Items of a batch that must have been made, or none is made ahead any more: the budget is too small, or the query's own thread
+/// has to make them.
+const MADE_MIN: usize = 8;
 
 /// What was made of an item.
-pub(super) trait Made: Debug + Send + 'static {
+pub(super) trait Held: Debug + Send + 'static {
     /// Bytes that it holds, about.
     fn bytes(&self) -> usize;
 }
 
-/// Makes an item with at most so many bytes; none if the query's own thread has to make it.
-pub(super) type Make<'a, I, M> = Box<dyn Fn(&I, usize) -> Option<M> + Sync + 'a>;
+/// Makes an item within limits of its own; none if the query's own thread has to make it.
+pub(super) type Make<'a, I, M> = Box<dyn Fn(&I, &Limits) -> Option<M> + Sync + 'a>;
 
 /// How many threads may work for a query.
 pub(super) fn threads_of(limits: &Limits) -> usize {
@@ -58,10 +58,10 @@ pub(super) fn threads_of(limits: &Limits) -> usize {
     }
 }
 
-/// What was made ahead.
+/// What was made ahead; none of an item that the query's own thread has to make.
 #[derive(Debug)]
 struct Queue<M> {
-    made: RefCell<VecDeque<M>>,
+    made: RefCell<VecDeque<Option<M>>>,
     /// The number of its first item.
     first: Cell<usize>,
     bytes: Cell<usize>,
@@ -69,7 +69,7 @@ struct Queue<M> {
     is_over: Cell<bool>,
 }
 
-impl<M: Made> Spare for Queue<M> {
+impl<M: Held> Spare for Queue<M> {
     fn give_up(&self) -> usize {
         self.is_over.set(true);
         self.made.borrow_mut().clear();
@@ -81,25 +81,46 @@ impl<M: Made> Spare for Queue<M> {
 struct Batch<'b, 'a, I, M> {
     all: &'b [I],
     make: &'b Make<'a, I, M>,
-    /// Bytes of all that is made, and of one item while it is made.
+    /// Those of one item while it is made.
+    limits: Limits,
+    /// Bytes of all that is made.
     bytes_max: usize,
-    part_max: usize,
     bytes: AtomicUsize,
     next: AtomicUsize,
+    made: AtomicUsize,
+    refused: AtomicUsize,
     is_over: AtomicBool,
 }
 
-impl<I: Sync, M: Made> Batch<'_, '_, I, M> {
+/// Ends a batch whose thread panics.
+struct EndOnPanic<'b>(&'b AtomicBool);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
     /// Makes items that nobody has yet, until there is none or the batch is over.
-    fn work(&self) -> Vec<(usize, M)> {
+    fn work(&self) -> Vec<(usize, Option<M>)> {
+        let _end = EndOnPanic(&self.is_over);
         let mut done = Vec::new();
         while !self.is_over.load(Ordering::Relaxed) {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(item) = self.all.get(at) else { break };
-            match (self.make)(item, self.part_max).filter(|made| self.has_room(made.bytes())) {
-                Some(made) => done.push((at, made)),
-                None => self.is_over.store(true, Ordering::Relaxed),
+            let made = (self.make)(item, &self.limits);
+            match &made {
+                Some(made) if !self.has_room(made.bytes()) => {
+                    self.is_over.store(true, Ordering::Relaxed);
+                    break;
+                }
+                Some(_) => _ = self.made.fetch_add(1, Ordering::Relaxed),
+                None => self.note_refused(),
             }
+            done.push((at, made));
         }
         done
     }
@@ -109,28 +130,35 @@ impl<I: Sync, M: Made> Batch<'_, '_, I, M> {
         before.saturating_add(bytes) <= self.bytes_max
     }
 
-    /// Makes them by so many threads at most, of which this one is one.
-    fn run(&self, threads: usize) -> Fallible<Vec<(usize, M)>> {
+    /// An item was begun in vain: where that is so of most, no more are begun.
+    fn note_refused(&self) {
+        let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        if refused >= MADE_MIN + self.made.load(Ordering::Relaxed) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes them by so many threads at most, of which this one is one: in their order, up to the first one that nobody has
+    /// come to.
+    fn run(&self, threads: usize) -> VecDeque<Option<M>> {
         let parts = QueryThreads::get().work(threads - 1, || self.work());
-        let parts = parts.map_err(|_| "a thread of the query panicked".to_owned())?;
         let mut all: Vec<_> = parts.into_iter().flatten().collect();
         all.sort_unstable_by_key(|(at, _)| *at);
-        Ok(all)
+        let in_order = all.into_iter().enumerate().take_while(|(count, (at, _))| count == at);
+        in_order.map(|(_, (_, made))| made).collect()
     }
 }
 
 /// Items in their order, of which some are made ahead. See the module.
-pub(super) struct InOrder<'a, I, M: Made> {
+pub(super) struct InOrder<'a, I, M: Held> {
     budget: &'a Budget<'a>,
     items: Vec<I>,
     make: Make<'a, I, M>,
     threads: usize,
     queue: Rc<Queue<M>>,
-    /// The number of the item at which a batch ended.
-    refused: Cell<Option<usize>>,
 }
 
-impl<'a, I: Sync, M: Made> InOrder<'a, I, M> {
+impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
     /// Nothing is made yet.
     pub(super) fn new(budget: &'a Budget<'a>, items: Vec<I>, make: Make<'a, I, M>) -> Self {
         let queue = Rc::new(Queue {
@@ -141,35 +169,34 @@ impl<'a, I: Sync, M: Made> InOrder<'a, I, M> {
         });
         let spare: Rc<dyn Spare> = Rc::<Queue<M>>::clone(&queue);
         budget.spare(Some(spare));
-        let (threads, refused) = (threads_of(budget.limits()), Cell::new(None));
-        Self { budget, items, make, threads, queue, refused }
+        let threads = threads_of(budget.limits());
+        Self { budget, items, make, threads, queue }
     }
 
     /// What was made of an item, by its number. None if the query's own thread is to make it.
     ///
     /// # Errors
-    /// That the query has to end; a panic of a thread.
+    /// That the query has to end.
     pub(super) fn take(&self, at: usize) -> Fallible<Option<M>> {
-        if let Some(made) = self.next(at) {
-            return Ok(Some(made));
+        if let Some(next) = self.next(at) {
+            return Ok(next);
         }
         let rest = self.items.get(at..).unwrap_or_default();
-        let is_one = self.queue.is_over.get() || self.refused.get() == Some(at);
-        if is_one || rest.len() < ITEMS_MIN {
+        if self.queue.is_over.get() || rest.len() < ITEMS_MIN {
             return Ok(None);
         }
         self.fill(at, rest.get(..BATCH).unwrap_or(rest))?;
-        Ok(self.next(at))
+        Ok(self.next(at).flatten())
     }
 
-    /// What was made of an item, if it is the next one that was made ahead.
-    fn next(&self, at: usize) -> Option<M> {
+    /// What was made of an item, if it is the next one of those that threads have come to.
+    fn next(&self, at: usize) -> Option<Option<M>> {
         if self.queue.first.get() != at {
             return None;
         }
         let made = self.queue.made.borrow_mut().pop_front()?;
         self.queue.first.set(at + 1);
-        let bytes = made.bytes().min(self.queue.bytes.get());
+        let bytes = made.as_ref().map_or(0, Held::bytes).min(self.queue.bytes.get());
         self.queue.bytes.set(self.queue.bytes.get() - bytes);
         self.budget.release(bytes);
         Some(made)
@@ -179,26 +206,23 @@ impl<'a, I: Sync, M: Made> InOrder<'a, I, M> {
     fn fill(&self, first: usize, all: &[I]) -> Fallible<()> {
         self.budget.release(self.queue.bytes.take());
         self.queue.made.borrow_mut().clear();
-        let bytes_max = BATCH_BYTES.min(self.budget.bytes_left() / PARTS);
+        let part = self.budget.bytes_left() / PARTS;
         let batch = Batch {
             all,
             make: &self.make,
-            bytes_max,
-            part_max: bytes_max / self.threads,
+            limits: self.budget.limits_of_part(part / self.threads),
+            bytes_max: BATCH_BYTES.min(part),
             bytes: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
+            made: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
         };
-        let found = batch.run(self.threads)?;
+        let made = batch.run(self.threads);
         self.budget.check()?;
-        // Up to the first one that is missing.
-        let in_order = found.into_iter().enumerate().take_while(|(count, (at, _))| count == at);
-        let made: VecDeque<M> = in_order.map(|(_, (_, made))| made).collect();
-        if made.len() < all.len() {
-            self.refused.set(Some(first + made.len()));
-            self.queue.is_over.set(made.len() < BATCH_MIN);
-        }
-        let bytes = made.iter().map(Made::bytes).sum();
+        let is_enough = made.iter().flatten().count() >= MADE_MIN.min(all.len());
+        self.queue.is_over.set(!is_enough);
+        let bytes = made.iter().flatten().map(Held::bytes).sum();
         self.budget.hold(bytes)?;
         self.queue.first.set(first);
         self.queue.bytes.set(bytes);
@@ -207,9 +231,114 @@ impl<'a, I: Sync, M: Made> InOrder<'a, I, M> {
     }
 }
 
-impl<I, M: Made> Drop for InOrder<'_, I, M> {
+impl<I, M: Held> Drop for InOrder<'_, I, M> {
     fn drop(&mut self) {
         self.budget.spare(None);
         self.budget.release(self.queue.give_up());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    #[derive(Debug)]
+    struct Number(usize);
+
+    impl Held for Number {
+        fn bytes(&self) -> usize {
+            10
+        }
+    }
+
+    fn limits(bytes_max: usize) -> Limits {
+        let deadline = Instant::now() + Duration::from_secs(100);
+        let (rows_max, buckets_max) = (usize::MAX, usize::MAX);
+        Limits { rows_max, buckets_max, bytes_max, deadline, cancel: None, threads_max: 0 }
+    }
+
+    fn numbers<'a>(
+        budget: &'a Budget<'a>,
+        count: usize,
+        make: impl Fn(usize) -> Option<Number> + Sync + 'a,
+    ) -> InOrder<'a, usize, Number> {
+        InOrder::new(budget, (0..count).collect(), Box::new(move |at, _| make(*at)))
+    }
+
+    /// Which of all were made ahead.
+    fn ahead(all: &InOrder<'_, usize, Number>) -> Vec<usize> {
+        let take = |at| all.take(at).unwrap().map(|it| (it.0 == at).then_some(at).unwrap());
+        (0..all.items.len()).filter_map(take).collect()
+    }
+
+    #[test]
+    fn all_of_several_batches_are_made_ahead_up_to_the_last_few() {
+        let limits = limits(1 << 20);
+        let budget = Budget::new(&limits);
+        let count = 2 * BATCH + ITEMS_MIN;
+        let all = numbers(&budget, count + ITEMS_MIN - 1, |at| Some(Number(at)));
+        assert_eq!(ahead(&all), (0..all.items.len()).collect::<Vec<_>>());
+        let few = numbers(&budget, ITEMS_MIN - 1, |_| unreachable!());
+        assert_eq!(ahead(&few), []);
+        drop((all, few));
+        assert_eq!(budget.bytes_left(), 1 << 20);
+    }
+
+    #[test]
+    fn what_is_refused_is_left_to_the_query_and_the_rest_is_not() {
+        let limits = limits(1 << 20);
+        let budget = Budget::new(&limits);
+        let all = numbers(&budget, 500, |at| (at % 5 != 3).then_some(Number(at)));
+        assert_eq!(ahead(&all), (0..500).filter(|at| at % 5 != 3).collect::<Vec<_>>());
+        // Where most are refused it is no use.
+        let tries = AtomicUsize::new(0);
+        let all = numbers(&budget, 5000, |_| {
+            tries.fetch_add(1, Ordering::Relaxed);
+            None
+        });
+        assert_eq!(ahead(&all), []);
+        assert!(tries.load(Ordering::Relaxed) < 100, "{tries:?}");
+    }
+
+    #[test]
+    fn a_batch_has_a_part_of_what_is_left_and_is_given_up() {
+        let limits = limits(1000);
+        let budget = Budget::new(&limits);
+        let all = numbers(&budget, 100, |at| Some(Number(at)));
+        assert!(all.take(0).unwrap().is_some());
+        assert!((750..=900).contains(&budget.bytes_left()), "{budget:?}");
+        assert!(budget.hold(900).is_ok());
+        assert!(all.take(1).unwrap().is_none() && budget.bytes_left() == 100);
+        drop(all);
+        budget.release(900);
+        // What does not fit comes in the next batch.
+        let made = ahead(&numbers(&budget, 200, |at| Some(Number(at))));
+        assert!(made.len() > 200 - ITEMS_MIN - 25 && made == (0..made.len()).collect::<Vec<_>>());
+        assert_eq!(budget.bytes_left(), 1000);
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_the_query() {
+        let limits = limits(1 << 20);
+        let budget = Budget::new(&limits);
+        for by_caller in [true, false] {
+            let caller = thread::current().id();
+            let made = Arc::new(AtomicUsize::new(0));
+            let all = numbers(&budget, 1000, |at| {
+                made.fetch_add(1, Ordering::Relaxed);
+                let is_caller = thread::current().id() == caller;
+                // So that the other one has some, too.
+                thread::sleep(Duration::from_millis(1));
+                assert!(at < 10 || is_caller != by_caller, "on purpose");
+                Some(Number(at))
+            });
+            let took = catch_unwind(AssertUnwindSafe(|| all.take(0).is_ok()));
+            assert!(took.is_err() || QueryThreads::get().threads() == 0);
+            assert!(made.load(Ordering::Relaxed) < 900, "{made:?}");
+        }
+        assert_eq!(budget.bytes_left(), 1 << 20);
     }
 }

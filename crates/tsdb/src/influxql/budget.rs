@@ -4,9 +4,9 @@
 //! held here before it is made ([`Budget::hold`]): so a query ends with an error, whatever it asks for.
 //!
 //! A budget belongs to the thread of its query. Other threads that read for it ask [`end_of`], or have a budget of their own,
-//! and what they have made is held here when they are done. Since it is made ahead of its time it is given up ([`Spare`]) before a query ends for want of memory:
-//! so a query ends at the same place, however many threads read for it. What reads the points of a series looks at the limits
-//! itself ([`Ends`]), every few thousand of them.
+//! and what they have made is charged here ([`Budget::charge`]). Since it is made ahead of its time it is given up ([`Spare`])
+//! before a query ends for want of memory: so a query ends at the same place, however many threads read for it. What reads the
+//! points of a series looks at the limits itself ([`Ends`]), every few thousand of them.
 
 use super::Limits;
 use crate::error::{Error, Result as Read};
@@ -75,10 +75,12 @@ pub(super) struct Cost {
     rows: usize,
     /// Bytes that are held still.
     pub(super) bytes: usize,
-    /// Bytes that were held at most.
-    bytes_max: usize,
+    /// Bytes that were held at a time, at most.
+    bytes_peak: usize,
     answers: usize,
     buckets: usize,
+    /// Buckets that were asked for, at most: some are asked for and not counted.
+    buckets_peak: usize,
 }
 
 /// What is left of the limits of a query.
@@ -87,11 +89,11 @@ pub(super) struct Budget<'q> {
     limits: &'q Limits,
     rows: Cell<usize>,
     bytes: Cell<usize>,
-    /// Bytes that were held at most so far.
-    most: Cell<usize>,
+    bytes_peak: Cell<usize>,
     /// Those of rows of answers, which stay until the query is answered.
     answers: Cell<usize>,
     buckets: Cell<usize>,
+    buckets_peak: Cell<usize>,
     ticks: Cell<u32>,
     spare: RefCell<Option<Rc<dyn Spare>>>,
 }
@@ -103,9 +105,10 @@ impl<'q> Budget<'q> {
             limits,
             rows: Cell::new(0),
             bytes: Cell::new(0),
-            most: Cell::new(0),
+            bytes_peak: Cell::new(0),
             answers: Cell::new(0),
             buckets: Cell::new(0),
+            buckets_peak: Cell::new(0),
             ticks: Cell::new(0),
             spare: RefCell::new(None),
         }
@@ -170,8 +173,20 @@ impl<'q> Budget<'q> {
             return Err(format!("max-select-bytes limit exceeded: ({held}/{max})"));
         }
         self.bytes.set(held);
-        self.most.set(held.max(self.most.get()));
+        self.bytes_peak.set(held.max(self.bytes_peak.get()));
         Ok(())
+    }
+
+    /// Limits of a part of the query that another thread does, with so many bytes: of rows and buckets it may have what is left.
+    pub(super) fn limits_of_part(&self, bytes_max: usize) -> Limits {
+        let limits = self.limits.clone();
+        Limits {
+            rows_max: limits.rows_max.saturating_sub(self.rows.get()),
+            buckets_max: limits.buckets_max.saturating_sub(self.buckets.get()),
+            bytes_max,
+            threads_max: 1,
+            ..limits
+        }
     }
 
     /// What was counted so far.
@@ -179,9 +194,10 @@ impl<'q> Budget<'q> {
         Cost {
             rows: self.rows.get(),
             bytes: self.bytes.get(),
-            bytes_max: self.most.get(),
+            bytes_peak: self.bytes_peak.get(),
             answers: self.answers.get(),
             buckets: self.buckets.get(),
+            buckets_peak: self.buckets_peak.get(),
         }
     }
 
@@ -190,15 +206,14 @@ impl<'q> Budget<'q> {
     pub(super) fn charge(&self, cost: &Cost) -> bool {
         let Limits { rows_max, bytes_max, buckets_max, .. } = *self.limits;
         let rows = self.rows.get().saturating_add(cost.rows);
-        let buckets = self.buckets.get().saturating_add(cost.buckets);
-        let most = self.bytes.get().saturating_add(cost.bytes_max);
-        if rows > rows_max || buckets > buckets_max || most > bytes_max {
+        let buckets_peak = self.buckets.get().saturating_add(cost.buckets_peak);
+        let bytes_peak = self.bytes.get().saturating_add(cost.bytes_peak);
+        if rows > rows_max || buckets_peak > buckets_max || bytes_peak > bytes_max {
             return false;
         }
         self.rows.set(rows);
-        self.buckets.set(buckets);
+        self.buckets.set(self.buckets.get().saturating_add(cost.buckets));
         self.bytes.set(self.bytes.get().saturating_add(cost.bytes));
-        self.most.set(most.max(self.most.get()));
         self.answers.set(self.answers.get().saturating_add(cost.answers));
         true
     }
@@ -241,6 +256,7 @@ impl<'q> Budget<'q> {
             let max = self.limits.buckets_max;
             return Err(format!("max-select-buckets limit exceeded: ({buckets}/{max})"));
         }
+        self.buckets_peak.set(buckets.max(self.buckets_peak.get()));
         Ok(())
     }
 }
@@ -287,7 +303,7 @@ mod tests {
         assert!(apart.hold(60).is_ok() && apart.row(10).is_ok() && apart.buckets(6).is_ok());
         apart.release(60);
         let cost = apart.cost();
-        assert_eq!((cost.bytes, cost.bytes_max), (10, 70));
+        assert_eq!((cost.bytes, cost.bytes_peak, cost.buckets_peak), (10, 70, 6));
         // Seventy bytes are held while it is made.
         assert!(budget.hold(31).is_ok() && !budget.charge(&cost));
         budget.release(1);
@@ -300,6 +316,11 @@ mod tests {
         budget.begin_statement();
         // Two rows are there, and no third.
         assert!(!budget.charge(&cost) && budget.hold(80).is_ok() && budget.hold(1).is_err());
+        // What is asked for and not counted must be there, too.
+        let (budget, apart) = (Budget::new(&limits), Budget::new(&limits));
+        assert!(apart.may_have_buckets(9).is_ok() && apart.buckets(1).is_ok());
+        let cost = apart.cost();
+        assert!(budget.charge(&cost) && budget.charge(&cost) && !budget.charge(&cost));
     }
 
     #[derive(Debug)]

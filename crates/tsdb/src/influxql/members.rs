@@ -24,7 +24,7 @@ pub(super) struct Made {
     pub(super) buckets: usize,
 }
 
-impl ahead::Made for Made {
+impl ahead::Held for Made {
     fn bytes(&self) -> usize {
         let tallies: usize = self.tallies.iter().map(Vec::len).sum();
         tallies.saturating_mul(HELD).saturating_add(size_of::<Self>())
@@ -43,7 +43,7 @@ struct Read<'a, 's> {
 
 impl Read<'_, '_> {
     /// The tallies of a member with its number in its group; none if the query's own thread has to read it.
-    fn made(&self, (member, number): (&Member<'_>, u32), bytes_max: usize) -> Option<Made> {
+    fn made(&self, (member, number): (&Member<'_>, u32), part: &Limits) -> Option<Made> {
         let Self { limits, range, interval, is_last, .. } = *self;
         let fields: &Fields<'_> = &self.fields;
         end_of(limits).ok()?;
@@ -53,7 +53,7 @@ impl Read<'_, '_> {
         let most = |count: usize| {
             buckets.set(count.max(buckets.get()));
             let bytes = count.saturating_mul(HELD);
-            if bytes > bytes_max { Err(String::new()) } else { Ok(()) }
+            if bytes > part.bytes_max { Err(String::new()) } else { Ok(()) }
         };
         let reading = Reading { scope, range, interval, is_last, limits };
         let tallies = direct.tallies(reading, number, &most).ok()?;
@@ -87,7 +87,7 @@ impl<'a> ReadAhead<'a> {
             return None;
         }
         let members = groups.iter().flat_map(|it| it.members.iter().zip(0..)).collect();
-        let make = Box::new(move |of: &(&Member<'_>, u32), bytes_max| read.made(*of, bytes_max));
+        let make = Box::new(move |of: &(&Member<'_>, u32), part: &Limits| read.made(*of, part));
         Some(Self { members: InOrder::new(context.budget, members, make), range })
     }
 

@@ -1,6 +1,6 @@
 //! SELECT: from a plan to tables.
 
-use super::ahead::{self, ITEMS_MIN, InOrder, Make, threads_of};
+use super::ahead::{Held, ITEMS_MIN, InOrder, Make, threads_of};
 use super::ast::{Cast, Fill, Select};
 use super::budget::{Budget, Cost, Fallible};
 use super::evaluate::{Place, cast};
@@ -14,9 +14,6 @@ use super::stream::{Ahead, Context, Limited, Point};
 use super::{Cell, Cells, Limits, Table};
 use crate::value::{FieldType, Value};
 use std::fmt::Debug;
-
-/// Series of a group, on an average, from which on several threads read those of one group.
-const SERIES_MANY: usize = 16;
 
 /// The answer to a SELECT.
 pub(super) fn select(
@@ -86,25 +83,24 @@ fn answered(plan: &Plan, context: Context<'_, '_>) -> Fallible<Vec<Answered>> {
     })
 }
 
-/// Makes something of the rows of a group, if it has any. All threads have it.
+/// Makes something of the rows of a group, if it has any; called by several threads.
 type MakeTable<'m, T> =
     &'m (dyn Fn(&Group<'_>, &mut Rows<'_>, &Budget<'_>) -> Fallible<Option<T>> + Sync);
 
-/// What was made of a group by a thread that has a budget of its own, and what it cost.
+/// What a thread that has a budget of its own has made of a group, and what it cost.
 #[derive(Debug)]
 struct Made<T> {
     table: Option<T>,
     cost: Cost,
 }
 
-impl<T: Debug + Send + 'static> ahead::Made for Made<T> {
+impl<T: Debug + Send + 'static> Held for Made<T> {
     fn bytes(&self) -> usize {
         self.cost.bytes.saturating_add(size_of::<Self>())
     }
 }
 
-/// What is made of each group that has rows, in their order. Of many groups each is made by one of several threads; of few that
-/// have many series several threads read them for one.
+/// What is made of each group that has rows, in their order.
 fn of_groups<T: Debug + Send + 'static>(
     plan: &Plan,
     context: Context<'_, '_>,
@@ -117,33 +113,40 @@ fn of_groups<T: Debug + Send + 'static>(
     }
     let answer = |inner| answered(inner, context);
     let groups = groups(plan, context, &answer)?;
-    let members: usize = groups.iter().map(|it| it.members.len()).sum();
+    let empty = empty(plan);
     let Context { inputs, budget } = context;
-    let limits = budget.limits();
-    let has_threads = members >= ITEMS_MIN && threads_of(limits) > 1;
-    if has_threads && groups.len() >= ITEMS_MIN && members / groups.len() < SERIES_MANY {
-        let make_ahead = |group: &&Group<'_>, bytes_max: usize| {
-            let limits = Limits { bytes_max, threads_max: 1, ..limits.clone() };
-            let budget = Budget::new(&limits);
-            let table = of_group(plan, Context { inputs, budget: &budget }, group, None, make);
+    let members: usize = groups.iter().map(|it| it.members.len()).sum();
+    let threads = if members < ITEMS_MIN { 1 } else { threads_of(budget.limits()) };
+    if threads > 1 && is_even(&groups, members, threads) {
+        let make_ahead = |group: &&Group<'_>, part: &Limits| {
+            let budget = Budget::new(part);
+            let context = Context { inputs, budget: &budget };
+            let table = of_group((plan, &empty), context, group, None, make);
             table.ok().map(|table| Made { table, cost: budget.cost() })
         };
-        return each_ahead(plan, context, &groups, Box::new(make_ahead), make);
+        return each_ahead((plan, &empty), context, &groups, Box::new(make_ahead), make);
     }
-    let ahead = if has_threads { ReadAhead::new(context, plan, &groups) } else { None };
+    let ahead = if threads > 1 { ReadAhead::new(context, plan, &groups) } else { None };
     let (mut all, mut members) = (Vec::new(), 0);
     for group in &groups {
         budget.tick()?;
         let ahead = ahead.as_ref().map(|it| (it, members));
         members += group.members.len();
-        all.extend(of_group(plan, context, group, ahead, make)?);
+        all.extend(of_group((plan, &empty), context, group, ahead, make)?);
     }
     Ok(all)
 }
 
+/// True if threads are to be given whole groups: there are many, and none has so many of the series that it is the last one to
+/// be ready. Else several threads read the series of a group.
+fn is_even(groups: &[Group<'_>], series: usize, threads: usize) -> bool {
+    let largest = groups.iter().map(|it| it.members.len()).max().unwrap_or(0);
+    groups.len() >= ITEMS_MIN && largest.saturating_mul(2 * threads) <= series
+}
+
 /// The same, where groups are made ahead.
 fn each_ahead<'a, T: Debug + Send + 'static>(
-    plan: &Plan,
+    of: (&Plan, &Empty),
     context: Context<'_, '_>,
     groups: &'a [Group<'a>],
     make_ahead: Make<'_, &'a Group<'a>, Made<T>>,
@@ -157,7 +160,7 @@ fn each_ahead<'a, T: Debug + Send + 'static>(
         // What the budget refuses is refused where it is made.
         match ahead.take(at)?.filter(|it| budget.charge(&it.cost)) {
             Some(made) => all.extend(made.table),
-            None => all.extend(of_group(plan, context, group, None, make)?),
+            None => all.extend(of_group(of, context, group, None, make)?),
         }
     }
     Ok(all)
@@ -165,7 +168,7 @@ fn each_ahead<'a, T: Debug + Send + 'static>(
 
 /// What is made of a group; none if it has no rows.
 fn of_group<'a, 's: 'a, T>(
-    plan: &'a Plan,
+    (plan, empty): (&'a Plan, &Empty),
     context: Context<'a, 's>,
     group: &'a Group<'a>,
     ahead: Option<(&ReadAhead<'a>, usize)>,
@@ -180,41 +183,49 @@ fn of_group<'a, 's: 'a, T>(
         let points = pipeline.call(call)?;
         streams.push(Ahead::new(Box::new(Limited::new(points, plan.rows))));
     }
-    make(group, &mut Rows { plan, streams, slots: Slots::new(plan) }, context.budget)
+    make(group, &mut Rows { plan, streams, slots: Slots::new(empty) }, context.budget)
+}
+
+/// What stands in slots that have no value, and how many slots there are; with `fill(previous)` nothing does.
+struct Empty {
+    slots: Option<Vec<Option<Value>>>,
+    count: usize,
+}
+
+/// That of a plan.
+fn empty(plan: &Plan) -> Empty {
+    let of_calls = plan.calls().iter().map(|it| it.result());
+    let of_references = plan.columns.references.iter().map(|(_, kind)| match kind {
+        Cast::Type(it) => Some(*it),
+        _ => None,
+    });
+    let number = match plan.fill {
+        Fill::Integer(it) => Some(Value::Integer(it)),
+        Fill::Number(it) => Some(Value::Float(it)),
+        _ => None,
+    };
+    let filled = |of: Option<FieldType>| match (number.clone(), of) {
+        (Some(number), Some(of)) => Some(cast(number, of)),
+        (number, _) => number,
+    };
+    let slots: Vec<_> = of_calls.chain(of_references).map(filled).collect();
+    Empty { count: slots.len(), slots: (plan.fill != Fill::Previous).then_some(slots) }
 }
 
 /// What the formulas of a row are of. With `fill(previous)` a value stays until there is another one.
-struct Slots {
+struct Slots<'r> {
     values: Vec<Option<Value>>,
-    empty: Option<Vec<Option<Value>>>,
+    empty: &'r Empty,
 }
 
-impl Slots {
-    fn new(plan: &Plan) -> Self {
-        let of_calls = plan.calls().iter().map(|it| it.result());
-        let of_references = plan.columns.references.iter().map(|(_, kind)| match kind {
-            Cast::Type(it) => Some(*it),
-            _ => None,
-        });
-        let number = match plan.fill {
-            Fill::Integer(it) => Some(Value::Integer(it)),
-            Fill::Number(it) => Some(Value::Float(it)),
-            _ => None,
-        };
-        let filled = |of: Option<FieldType>| match (number.clone(), of) {
-            (Some(number), Some(of)) => Some(cast(number, of)),
-            (number, _) => number,
-        };
-        let empty: Vec<_> = of_calls.chain(of_references).map(filled).collect();
-        Self {
-            values: vec![None; empty.len()],
-            empty: (plan.fill != Fill::Previous).then_some(empty),
-        }
+impl<'r> Slots<'r> {
+    fn new(empty: &'r Empty) -> Self {
+        Self { values: vec![None; empty.count], empty }
     }
 
     /// Puts a value, or what stands for none.
     fn put(&mut self, at: usize, value: Option<Value>) {
-        let value = match (value, &self.empty) {
+        let value = match (value, &self.empty.slots) {
             (None, None) => return,
             (None, Some(empty)) => empty.get(at).cloned().flatten(),
             (value, _) => value,
@@ -229,7 +240,7 @@ impl Slots {
 struct Rows<'r> {
     plan: &'r Plan,
     streams: Vec<Ahead<'r>>,
-    slots: Slots,
+    slots: Slots<'r>,
 }
 
 impl Rows<'_> {

@@ -4,11 +4,11 @@
 //! waits until that pauses (Linux 6.18: 2 ms behind one that works for 2 ms, where one that is woken begins within 40 µs on the
 //! other core): a query of some milliseconds would have no use of it.
 //!
-//! No query waits for one. Those that are free work for it, and it does the rest itself.
+//! No query waits for one to become free: those that are free when a batch begins work for it, and it does the rest itself. It
+//! waits for those that it has hired to end what they are at.
 
 use parking_lot::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -20,15 +20,12 @@ pub(super) struct QueryThreads {
     free: AtomicUsize,
 }
 
-/// Some of them, until it is dropped.
-struct Hired<'h> {
-    count: usize,
-    free: &'h AtomicUsize,
-}
+/// One of them, until it is dropped.
+struct Hired<'h>(&'h AtomicUsize);
 
 impl Drop for Hired<'_> {
     fn drop(&mut self) {
-        self.free.fetch_add(self.count, Ordering::Release);
+        self.0.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -56,38 +53,35 @@ impl QueryThreads {
         self.pool.as_ref().map_or(0, ThreadPool::current_num_threads)
     }
 
-    /// Those that are free, at most so many.
-    fn hire(&self, most: usize) -> Hired<'_> {
-        let take = |free: usize| Some(free - free.min(most));
-        let before = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
-        Hired { count: before.unwrap_or_default().min(most), free: &self.free }
+    /// One that is free.
+    fn hire(&self) -> Option<Hired<'_>> {
+        let take = |free: usize| free.checked_sub(1);
+        let hired = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
+        hired.ok().map(|_| Hired(&self.free))
     }
 
-    /// Does this in the caller's thread, and in at most so many others at the same time: what each comes to.
-    ///
-    /// # Errors
-    /// That one has panicked, when all are done.
-    pub(super) fn work<R: Send>(
-        &self,
-        others: usize,
-        work: impl Fn() -> R + Sync,
-    ) -> thread::Result<Vec<R>> {
-        let hired = self.hire(others);
-        let Some(pool) = self.pool.as_ref().filter(|_| hired.count > 0) else {
-            return catch_unwind(AssertUnwindSafe(|| vec![work()]));
+    /// Does this in the caller's thread, and in at most so many others at the same time: what each comes to. A panic of one goes
+    /// on in the caller's, when all have ended.
+    pub(super) fn work<R: Send>(&self, others: usize, work: impl Fn() -> R + Sync) -> Vec<R> {
+        let hired: Vec<_> = (0..others).map_while(|_| self.hire()).collect();
+        let Some(pool) = self.pool.as_ref().filter(|_| !hired.is_empty()) else {
+            return vec![work()];
         };
-        let all = Mutex::new(Vec::with_capacity(hired.count + 1));
+        let all = Mutex::new(Vec::with_capacity(hired.len() + 1));
         let add = || {
             let one = work();
             all.lock().push(one);
         };
-        catch_unwind(AssertUnwindSafe(|| {
-            pool.in_place_scope(|scope| {
-                (0..hired.count).for_each(|_| scope.spawn(|_| add()));
-                add();
-            });
-        }))?;
-        Ok(all.into_inner())
+        pool.in_place_scope(|scope| {
+            for one in hired {
+                scope.spawn(|_| {
+                    let _until_its_end = one;
+                    add();
+                });
+            }
+            add();
+        });
+        all.into_inner()
     }
 }
 
@@ -95,6 +89,7 @@ impl QueryThreads {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Barrier;
 
     #[test]
@@ -107,7 +102,7 @@ mod tests {
                 together.wait();
                 thread::current().id()
             });
-            let names: HashSet<_> = names.unwrap().into_iter().collect();
+            let names: HashSet<_> = names.into_iter().collect();
             assert!(names.len() == count && names.contains(&thread::current().id()));
         }
     }
@@ -115,24 +110,32 @@ mod tests {
     #[test]
     fn a_caller_who_finds_none_free_does_it_alone() {
         let threads = QueryThreads::new(2);
-        let within = threads.work(2, || threads.work(2, || ()).unwrap().len());
-        assert_eq!(within.unwrap(), [1, 1, 1]);
-        assert_eq!(threads.work(2, || ()).unwrap().len(), 3);
-        assert_eq!(QueryThreads::new(0).work(2, || ()).unwrap().len(), 1);
+        // Until all have tried.
+        let (together, apart) = (Barrier::new(3), Barrier::new(3));
+        let within = threads.work(2, || {
+            together.wait();
+            let count = threads.work(2, || ()).len();
+            apart.wait();
+            count
+        });
+        assert_eq!(within, [1, 1, 1]);
+        assert_eq!(threads.work(2, || ()).len(), 3);
+        assert_eq!(QueryThreads::new(0).work(2, || ()).len(), 1);
     }
 
     #[test]
-    fn a_panic_is_told_when_all_are_done_and_leaves_them_free() {
+    fn a_panic_goes_on_when_all_have_ended_and_leaves_them_free() {
         let threads = QueryThreads::new(1);
         let caller = thread::current().id();
         for is_of_caller in [true, false] {
             let done = AtomicUsize::new(0);
-            let ended = threads.work(1, || {
+            let work = || {
                 assert_ne!(thread::current().id() == caller, is_of_caller, "on purpose");
                 done.fetch_add(1, Ordering::Relaxed);
-            });
-            assert!(ended.is_err() && done.load(Ordering::Relaxed) == 1);
+            };
+            assert!(catch_unwind(AssertUnwindSafe(|| threads.work(1, work))).is_err());
+            assert_eq!(done.load(Ordering::Relaxed), 1);
         }
-        assert_eq!(threads.work(1, || ()).unwrap().len(), 2);
+        assert_eq!(threads.work(1, || ()).len(), 2);
     }
 }
