@@ -112,6 +112,7 @@ cargo xtask measure competition|cost|disk|drivers|engines|figures|filter|maps|ma
             --operations N  --peer-operations N  --peer-rounds N  --peers lmdb,redb,…
   restart   from the start of a process to its first read and write, after a close and a kill -9
             --engines scmkv,bptree,list,…  --keys 1000000,10000000 (scmkv alone: 40000000 too)
+            --matrix 2x2  devices of such a matrix, which waits for all copies (default: one device)
             --then-ms N  overwrites for so long afterwards, and tells the longest
   resync    a 2x2 matrix at W = all under load loses a device and is given another, at full speed and
             throttled: throughput of clients in each stage, failed reads, lost writes
