@@ -234,7 +234,7 @@ impl Bench {
             let mut create = child::limited(&self.binaries.coreplane, 120);
             create.args(["create", "--matrix", shape, "--ack", "all", "--engine", engine]);
             create.args(["--index", index, "--size", &(size / groups).to_string()]);
-            child::lines(create.arg("--pool").arg(pool))?;
+            child::output(create.arg("--pool").arg(pool))?;
         }
         let mut load = child::limited(&self.binaries.coreplane, 120 + keys / 50_000);
         load.args(["bench", "--workload", "load", "--threads", "2", "--json"]);
