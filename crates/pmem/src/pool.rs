@@ -42,7 +42,7 @@ mod reserve;
 mod root;
 mod types;
 
-pub use allocate::{space_at, sync_directory};
+pub use allocate::{FaultInHold, space_at, sync_directory};
 pub use error::PoolError;
 pub use types::{
     CreateOptions, FileState, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS,
@@ -336,8 +336,9 @@ impl Pool {
     }
 
     /// Faults an opened pool in, in the background, so that later accesses need not: for whoever has read
-    /// what it takes to begin. Before that it would take its processor and its locks of the kernel. Does
-    /// nothing where it is not worth it, or a second time.
+    /// what it takes to begin. Before that it would take its processor and its locks of the kernel. Whoever opens
+    /// several holds it until all are open ([`FaultInHold`]). Does nothing where it is not worth it, or a second
+    /// time.
     pub fn fault_in(&self) {
         self.faulting_in.get_or_init(|| FaultIn::start(&self.space));
     }

@@ -38,6 +38,7 @@ use crate::stats::counters::Counters;
 use coreplane_engine::{Cursors, Error, Progress, Result};
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::mutant;
+use coreplane_pmem::pool::FaultInHold;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -118,6 +119,8 @@ impl Matrix {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
+        // Until all devices are open, and have been compared.
+        let _hold = FaultInHold::begin();
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
         // Places where there is none yet, and why.
         let (mut damaged, mut blank) = (Vec::new(), Vec::new());

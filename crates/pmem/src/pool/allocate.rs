@@ -12,8 +12,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Creates the file, which must not be there.
 pub(super) fn create_file(path: &Path) -> Result<File, PoolError> {
@@ -176,6 +177,31 @@ fn access_of(space: &Space) -> Access {
 /// take one processor at most.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Openings of several pools that are under way.
+static HOLDS: AtomicUsize = AtomicUsize::new(0);
+
+/// How long faulting in sleeps between two looks at whether it is held.
+const HELD: Duration = Duration::from_millis(1);
+
+/// While it lives no pool is faulted in in the background: for whoever opens several pools, and has to read more of them when
+/// the first ones are open.
+#[derive(Debug)]
+pub struct FaultInHold(());
+
+impl FaultInHold {
+    /// Holds them from now on; a chunk that is under way is finished.
+    pub fn begin() -> Self {
+        HOLDS.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for FaultInHold {
+    fn drop(&mut self) {
+        HOLDS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Faults an opened pool in behind the back of whoever opened it. Ends when all is in, or when it
 /// is dropped (which waits for one chunk), so that a closed pool is unlocked at once.
 #[derive(Debug)]
@@ -197,6 +223,9 @@ impl FaultIn {
             .spawn(move || {
                 let access = access_of(&space);
                 populate((0, space.len()), &stopped, |at, len| {
+                    while HOLDS.load(Ordering::Relaxed) > 0 && !stopped.load(Ordering::Relaxed) {
+                        std::thread::sleep(HELD);
+                    }
                     let _turn = TURN.lock();
                     space.populate_for(at, len, access);
                 });
