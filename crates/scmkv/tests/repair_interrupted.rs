@@ -31,9 +31,11 @@ struct Repairing {
     expected: Map,
 }
 
-/// Writes `bytes` to a space of which nobody has claimed anything, durable when it returns.
+/// Writes `bytes` to a space of which nobody has claimed anything, durable when it returns. The first page, which says that it
+/// is a pool, comes last: what is there in part is none. A pool most of which is zeroes is repaired, but not to the same if
+/// that is interrupted.
 fn install(space: &Arc<Space>, bytes: &[u8]) {
-    for (page, bytes) in bytes.chunks(PAGE).enumerate() {
+    for (page, bytes) in bytes.chunks(PAGE).enumerate().rev() {
         let mut writer = space.claim_log(page as u32).expect("a free page");
         writer.append(&[bytes]).expect("it fits");
         writer.flush_from(space.start_of(page as u32));
