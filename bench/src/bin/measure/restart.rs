@@ -213,6 +213,7 @@ impl Bench {
                 }
                 for line in [&mut line, &mut then].into_iter().filter(|line| line.is_object()) {
                     line["after"] = after.into();
+                    line["store"] = stored.name().into();
                     line["round"] = round.into();
                     line["wall_ms"] = wall.into();
                     record.keep(line)?;
@@ -230,7 +231,8 @@ impl Bench {
         let each = if engine == "scmkv" { 144 + 32 } else { 2 * (144 + 32) };
         let size = keys * each * 21 / 20 + (2 << 30);
         if let Some(shape) = matrix {
-            let groups: u64 = shape.split('x').next().unwrap_or_default().parse()?;
+            let groups = shape.split('x').next().and_then(|groups| groups.parse::<u64>().ok());
+            let groups = groups.filter(|it| *it > 0).ok_or("a matrix is GROUPSxDEVICES")?;
             let mut create = child::limited(&self.binaries.coreplane, 120);
             create.args(["create", "--matrix", shape, "--ack", "all", "--engine", engine]);
             create.args(["--index", index, "--size", &(size / groups).to_string()]);

@@ -119,8 +119,8 @@ impl Matrix {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        // Until all devices are open, and have been compared.
-        let _hold = FaultInHold::begin();
+        // Until all devices are open, have been compared, and have their filters.
+        let hold = FaultInHold::begin();
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
         // Places where there is none yet, and why.
         let (mut damaged, mut blank) = (Vec::new(), Vec::new());
@@ -179,6 +179,7 @@ impl Matrix {
         *matrix.failover.damaged.lock() = damaged;
         *matrix.failover.losses.lock() = losses;
         *matrix.rebuild.occupied.lock() = occupied;
+        drop(hold);
         if !options.looks_only {
             for (position, device) in outdated {
                 matrix.rebuild.fill_outdated(position, device, progress);

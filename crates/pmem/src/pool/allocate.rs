@@ -181,11 +181,12 @@ static TURN: Mutex<()> = Mutex::new(());
 static HOLDS: AtomicUsize = AtomicUsize::new(0);
 
 /// How long faulting in sleeps between two looks at whether it is held.
-const HELD: Duration = Duration::from_millis(1);
+const HELD: Duration = Duration::from_millis(10);
 
 /// While it lives no pool is faulted in in the background: for whoever opens several pools, and has to read more of them when
 /// the first ones are open.
 #[derive(Debug)]
+#[must_use = "it holds as long as it lives"]
 pub struct FaultInHold(());
 
 impl FaultInHold {
@@ -225,6 +226,9 @@ impl FaultIn {
                 populate((0, space.len()), &stopped, |at, len| {
                     while HOLDS.load(Ordering::Relaxed) > 0 && !stopped.load(Ordering::Relaxed) {
                         std::thread::sleep(HELD);
+                    }
+                    if stopped.load(Ordering::Relaxed) {
+                        return;
                     }
                     let _turn = TURN.lock();
                     space.populate_for(at, len, access);

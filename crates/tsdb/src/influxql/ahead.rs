@@ -35,9 +35,8 @@ const BATCH: usize = 1024;
 const BATCH_BYTES: usize = 32 << 20;
 /// A batch has at most one of so many parts of what the budget has left, and so has what is being made of it.
 const PARTS: usize = 4;
-/// Items of a batch that must have been made, or none is made ahead any more: the budget is too small, or the query's own thread
-/// has to make them.
-const MADE_MIN: usize = 8;
+/// So many more than were made are begun in vain at most, or none is made ahead any more.
+const REFUSED_MAX: usize = 8;
 
 /// What was made of an item.
 pub(super) trait Held: Debug + Send + 'static {
@@ -89,6 +88,8 @@ struct Batch<'b, 'a, I, M> {
     next: AtomicUsize,
     made: AtomicUsize,
     refused: AtomicUsize,
+    /// Most are refused.
+    is_in_vain: AtomicBool,
     is_over: AtomicBool,
 }
 
@@ -113,11 +114,7 @@ impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
             let Some(item) = self.all.get(at) else { break };
             let made = (self.make)(item, &self.limits);
             match &made {
-                Some(made) if !self.has_room(made.bytes()) => {
-                    self.is_over.store(true, Ordering::Relaxed);
-                    break;
-                }
-                Some(_) => _ = self.made.fetch_add(1, Ordering::Relaxed),
+                Some(made) => self.note_made(made.bytes()),
                 None => self.note_refused(),
             }
             done.push((at, made));
@@ -125,27 +122,31 @@ impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
         done
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
+    /// An item was made: where there is no room for more, no more are begun.
+    fn note_made(&self, bytes: usize) {
+        self.made.fetch_add(1, Ordering::Relaxed);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        before.saturating_add(bytes) <= self.bytes_max
+        if before.saturating_add(bytes) > self.bytes_max {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
     }
 
     /// An item was begun in vain: where that is so of most, no more are begun.
     fn note_refused(&self) {
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        if refused >= MADE_MIN + self.made.load(Ordering::Relaxed) {
+        if refused >= REFUSED_MAX + self.made.load(Ordering::Relaxed) {
+            self.is_in_vain.store(true, Ordering::Relaxed);
             self.is_over.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Makes them by so many threads at most, of which this one is one: in their order, up to the first one that nobody has
-    /// come to.
+    /// Makes them by so many threads at most, of which this one is one: in their order, those that somebody has come to, which
+    /// are the first ones.
     fn run(&self, threads: usize) -> VecDeque<Option<M>> {
         let parts = QueryThreads::get().work(threads - 1, || self.work());
         let mut all: Vec<_> = parts.into_iter().flatten().collect();
         all.sort_unstable_by_key(|(at, _)| *at);
-        let in_order = all.into_iter().enumerate().take_while(|(count, (at, _))| count == at);
-        in_order.map(|(_, (_, made))| made).collect()
+        all.into_iter().map(|(_, made)| made).collect()
     }
 }
 
@@ -202,12 +203,10 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
         Some(made)
     }
 
-    /// Makes a batch: these items, the first of which has this number.
-    fn fill(&self, first: usize, all: &[I]) -> Fallible<()> {
-        self.budget.release(self.queue.bytes.take());
-        self.queue.made.borrow_mut().clear();
+    /// These items, none of which is made yet.
+    fn batch<'b>(&'b self, all: &'b [I]) -> Batch<'b, 'a, I, M> {
         let part = self.budget.bytes_left() / PARTS;
-        let batch = Batch {
+        Batch {
             all,
             make: &self.make,
             limits: self.budget.limits_of_part(part / self.threads),
@@ -216,13 +215,25 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
             next: AtomicUsize::new(0),
             made: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
+            is_in_vain: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-        };
+        }
+    }
+
+    /// Makes a batch: these items, the first of which has this number.
+    fn fill(&self, first: usize, all: &[I]) -> Fallible<()> {
+        self.budget.release(self.queue.bytes.take());
+        self.queue.made.borrow_mut().clear();
+        let batch = self.batch(all);
         let made = batch.run(self.threads);
         self.budget.check()?;
-        let is_enough = made.iter().flatten().count() >= MADE_MIN.min(all.len());
-        self.queue.is_over.set(!is_enough);
+        self.queue.is_over.set(batch.is_in_vain.into_inner());
         let bytes = made.iter().flatten().map(Held::bytes).sum();
+        if bytes > self.budget.bytes_left() {
+            // They are small beside what tells of them.
+            self.queue.is_over.set(true);
+            return Ok(());
+        }
         self.budget.hold(bytes)?;
         self.queue.first.set(first);
         self.queue.bytes.set(bytes);
@@ -242,7 +253,6 @@ impl<I, M: Held> Drop for InOrder<'_, I, M> {
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     #[derive(Debug)]
@@ -300,7 +310,7 @@ mod tests {
             None
         });
         assert_eq!(ahead(&all), []);
-        assert!(tries.load(Ordering::Relaxed) < 100, "{tries:?}");
+        assert!(tries.load(Ordering::Relaxed) < REFUSED_MAX + threads_of(&limits), "{tries:?}");
     }
 
     #[test]
@@ -309,36 +319,30 @@ mod tests {
         let budget = Budget::new(&limits);
         let all = numbers(&budget, 100, |at| Some(Number(at)));
         assert!(all.take(0).unwrap().is_some());
-        assert!((750..=900).contains(&budget.bytes_left()), "{budget:?}");
+        assert!(budget.bytes_left() <= 750, "{budget:?}");
         assert!(budget.hold(900).is_ok());
         assert!(all.take(1).unwrap().is_none() && budget.bytes_left() == 100);
         drop(all);
         budget.release(900);
         // What does not fit comes in the next batch.
         let made = ahead(&numbers(&budget, 200, |at| Some(Number(at))));
-        assert!(made.len() > 200 - ITEMS_MIN - 25 && made == (0..made.len()).collect::<Vec<_>>());
+        assert!(made.len() > 200 - ITEMS_MIN && made == (0..made.len()).collect::<Vec<_>>());
         assert_eq!(budget.bytes_left(), 1000);
     }
 
     #[test]
-    fn a_thread_that_panics_ends_the_query() {
+    fn a_panic_ends_the_batch_and_is_the_query_s() {
         let limits = limits(1 << 20);
         let budget = Budget::new(&limits);
-        for by_caller in [true, false] {
-            let caller = thread::current().id();
-            let made = Arc::new(AtomicUsize::new(0));
-            let all = numbers(&budget, 1000, |at| {
-                made.fetch_add(1, Ordering::Relaxed);
-                let is_caller = thread::current().id() == caller;
-                // So that the other one has some, too.
-                thread::sleep(Duration::from_millis(1));
-                assert!(at < 10 || is_caller != by_caller, "on purpose");
-                Some(Number(at))
-            });
-            let took = catch_unwind(AssertUnwindSafe(|| all.take(0).is_ok()));
-            assert!(took.is_err() || QueryThreads::get().threads() == 0);
-            assert!(made.load(Ordering::Relaxed) < 900, "{made:?}");
-        }
+        let all = numbers(&budget, 1000, |at| {
+            assert!(at < 10, "on purpose");
+            Some(Number(at))
+        });
+        assert!(catch_unwind(AssertUnwindSafe(|| all.take(0).is_ok())).is_err());
+        let batch = all.batch(&all.items);
+        assert!(catch_unwind(AssertUnwindSafe(|| batch.work().len())).is_err());
+        assert!(batch.is_over.load(Ordering::Relaxed));
+        drop(all);
         assert_eq!(budget.bytes_left(), 1 << 20);
     }
 }

@@ -33,7 +33,6 @@ impl ahead::Held for Made {
 
 /// What is read of members. All threads have it.
 struct Read<'a, 's> {
-    limits: &'a Limits,
     scopes: Vec<&'a Scope<'s>>,
     fields: Vec<(&'a str, Cast)>,
     range: Range,
@@ -44,9 +43,9 @@ struct Read<'a, 's> {
 impl Read<'_, '_> {
     /// The tallies of a member with its number in its group; none if the query's own thread has to read it.
     fn made(&self, (member, number): (&Member<'_>, u32), part: &Limits) -> Option<Made> {
-        let Self { limits, range, interval, is_last, .. } = *self;
+        let Self { range, interval, is_last, .. } = *self;
         let fields: &Fields<'_> = &self.fields;
-        end_of(limits).ok()?;
+        end_of(part).ok()?;
         let direct = direct(member, fields)?;
         let scope = self.scopes.get(direct.of.reader)?;
         let buckets = Cell::new(0);
@@ -55,7 +54,7 @@ impl Read<'_, '_> {
             let bytes = count.saturating_mul(HELD);
             if bytes > part.bytes_max { Err(String::new()) } else { Ok(()) }
         };
-        let reading = Reading { scope, range, interval, is_last, limits };
+        let reading = Reading { scope, range, interval, is_last, limits: part };
         let tallies = direct.tallies(reading, number, &most).ok()?;
         Some(Made { tallies, buckets: buckets.get() })
     }
@@ -76,7 +75,6 @@ impl<'a> ReadAhead<'a> {
     ) -> Option<Self> {
         let range = plan.calls().first().map(|it| plan.range_before(it.buckets_before()))?;
         let read = Read {
-            limits: context.budget.limits(),
             scopes: context.inputs.scopes(),
             fields: fields_of(plan, range),
             range,
@@ -95,7 +93,7 @@ impl<'a> ReadAhead<'a> {
     /// are asked for.
     ///
     /// # Errors
-    /// That the query has to end; a panic of a thread.
+    /// That the query has to end.
     pub(super) fn take(&self, at: usize, range: Range) -> Fallible<Option<Made>> {
         if range == self.range { self.members.take(at) } else { Ok(None) }
     }

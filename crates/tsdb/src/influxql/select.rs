@@ -141,7 +141,7 @@ fn of_groups<T: Debug + Send + 'static>(
 /// be ready. Else several threads read the series of a group.
 fn is_even(groups: &[Group<'_>], series: usize, threads: usize) -> bool {
     let largest = groups.iter().map(|it| it.members.len()).max().unwrap_or(0);
-    groups.len() >= ITEMS_MIN && largest.saturating_mul(2 * threads) <= series
+    groups.len() >= ITEMS_MIN && largest.saturating_mul(threads) <= series
 }
 
 /// The same, where groups are made ahead.
