@@ -35,7 +35,7 @@ const BATCH: usize = 1024;
 const BATCH_BYTES: usize = 32 << 20;
 /// A batch has at most one of so many parts of what the budget has left, and so has what is being made of it.
 const PARTS: usize = 4;
-/// So many more than were made are begun in vain at most, or none is made ahead any more.
+/// When so many items more are refused than made, the batch ends, and none is made ahead any more.
 const REFUSED_MAX: usize = 8;
 
 /// What was made of an item.
@@ -131,7 +131,7 @@ impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
         }
     }
 
-    /// An item was begun in vain: where that is so of most, no more are begun.
+    /// An item was refused: where most are, no more are begun.
     fn note_refused(&self) {
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         if refused >= REFUSED_MAX + self.made.load(Ordering::Relaxed) {
@@ -230,7 +230,7 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
         self.queue.is_over.set(batch.is_in_vain.into_inner());
         let bytes = made.iter().flatten().map(Held::bytes).sum();
         if bytes > self.budget.bytes_left() {
-            // They are small beside what tells of them.
+            // The budget is smaller than what tells of the items.
             self.queue.is_over.set(true);
             return Ok(());
         }

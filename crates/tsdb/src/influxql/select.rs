@@ -137,8 +137,8 @@ fn of_groups<T: Debug + Send + 'static>(
     Ok(all)
 }
 
-/// True if threads are to be given whole groups: there are many, and none has so many of the series that it is the last one to
-/// be ready. Else several threads read the series of a group.
+/// True if each group is to be the work of one thread: there are many groups, and none has more than a thread's share of the
+/// series. Else several threads read the series of a group.
 fn is_even(groups: &[Group<'_>], series: usize, threads: usize) -> bool {
     let largest = groups.iter().map(|it| it.members.len()).max().unwrap_or(0);
     groups.len() >= ITEMS_MIN && largest.saturating_mul(threads) <= series

@@ -1,4 +1,4 @@
-//! Threads that work for queries beside the queries' own: one less than there are cores, of all stores of the process together.
+//! Threads that work for queries beside the queries' own: one fewer than there are cores, for all stores of the process together.
 //!
 //! They are made when the first query wants one, and live on. A thread that is made begins where the one that makes it runs, and
 //! waits until that pauses (Linux 6.18: 2 ms behind one that works for 2 ms, where one that is woken begins within 40 µs on the
