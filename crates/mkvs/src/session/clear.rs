@@ -17,6 +17,7 @@ use crate::rebuild::filter_snapshot;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
 use coreplane_engine::{Completion, Result, StorageEngine, WriteOptions};
+use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,16 +33,20 @@ fn empty(engine: &dyn StorageEngine, record: &MembershipRecord, is_alone: bool) 
     } else {
         Intent::drop_all(engine)?;
         filter_snapshot::drop_all(engine)?;
-        empty_one_by_one(engine)?;
+        empty_one_by_one(engine, record.watermark)?;
     }
     record.write(engine)?;
     engine.hold_tombstones(record.held.min(record.watermark))
 }
 
-fn empty_one_by_one(engine: &dyn StorageEngine) -> Result<()> {
-    let options = WriteOptions {
+/// Deletes each key with the sequence `watermark`, which was drawn when no writer was active. Reconciliation compares
+/// only what is above the watermark. With the devices' own sequences the tombstones would differ between members, and
+/// look like writes that some of them lack.
+fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
+    let options = |sequence| WriteOptions {
         completion: Completion::Early,
         use_reserve: true,
+        sequence: Some(sequence).filter(|_| !mutant!("mkvs.clear.own_sequences")),
         ..WriteOptions::default()
     };
     let mut cursor = 0;
@@ -49,10 +54,11 @@ fn empty_one_by_one(engine: &dyn StorageEngine) -> Result<()> {
         let mut keys = Vec::with_capacity(AT_A_TIME);
         cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
             if !is_reserved(entry.key) {
-                keys.push(entry.key.to_vec());
+                keys.push((entry.key.to_vec(), watermark.max(entry.sequence + 1)));
             }
         })?;
-        keys.iter().try_for_each(|key| engine.delete(key, &options).map(|_| ()))?;
+        keys.iter()
+            .try_for_each(|(key, sequence)| engine.delete(key, &options(*sequence)).map(|_| ()))?;
         if cursor == 0 {
             break;
         }

@@ -18,6 +18,7 @@ const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::follow
 const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::tests"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
+const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
 const SEVERAL_READS: Suite = Suite::of(PACKAGE, "multi_get", &["several_"]);
 
@@ -82,5 +83,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         RECONCILIATION,
     ),
     Mutant::new("mkvs.intents.relaxed", "an intent goes before its batch is durable", INTENTS),
+    Mutant::new(
+        "mkvs.clear.own_sequences",
+        "tombstones of an emptied matrix look like writes that a member lacks",
+        CLEAR,
+    ),
     Mutant::new("mkvs.open.clean", "a matrix in use says that it was closed", MEMBERSHIP),
 ];

@@ -1,0 +1,84 @@
+//! The power is cut at each write of a device while a matrix is emptied: it opens again, with all records or none.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::Ordering;
+
+const KEYS: u64 = 10;
+const LEN: u64 = 256 << 10;
+
+fn options() -> Options {
+    // In one thread, so that each run makes the same writes in the same order.
+    Options { answers_within: None, threads: 1, ..Options::default() }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
+}
+
+fn opened(shelf: &Shelf, what: &str) -> Matrix {
+    Matrix::open(shelf, &options(), &|_| {}).unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+fn put(matrix: &Matrix, number: u64, value: &[u8]) {
+    let _outcome = matrix.put(&key(number), value, &WriteOptions::default()).expect("put");
+}
+
+/// How many of the keys are there with this value; there are no others.
+fn count(matrix: &Matrix, value: &[u8], what: &str) -> u64 {
+    (0..KEYS).fold(0, |count, number| match matrix.get(&key(number)).expect("get") {
+        Some(found) if found == value => count + 1,
+        None => count,
+        Some(found) => panic!("{what}: {}", String::from_utf8_lossy(&found)),
+    })
+}
+
+/// The power is cut after so many writes of an emptying, or after its end; false if it needed fewer.
+fn is_cut_off(kind: Kind, shape: Shape, writes: u64) -> bool {
+    let what = format!("{kind:?}, {shape:?}, {writes} writes");
+    let shelf = Shelf::new(kind, LEN);
+    let matrix = Matrix::create(&shelf, shape, &options()).expect("create");
+    (0..KEYS).for_each(|number| put(&matrix, number, b"old"));
+    // So that the rings to the followers are empty.
+    matrix.sync().expect("sync");
+    let power = shelf.power();
+    power.writes_left.store(writes, Ordering::SeqCst);
+    let is_emptied = matrix.clear().is_ok();
+    power.writes_left.store(u64::MAX, Ordering::SeqCst);
+    let is_cut = power.is_dead.swap(true, Ordering::SeqCst);
+    assert!(is_cut || is_emptied, "{what}: it fails by itself");
+    drop(matrix);
+    shelf.restore_power();
+    let matrix = opened(&shelf, &what);
+    let left = count(&matrix, b"old", &what);
+    assert!(left == 0 || (!is_emptied && left == KEYS), "{what}: {left} of {KEYS} records");
+    // New records are newer than the tombstones, on all members.
+    (0..KEYS).for_each(|number| put(&matrix, number, b"new"));
+    matrix.sync().expect("sync");
+    shelf.cut_power();
+    drop(matrix);
+    shelf.restore_power();
+    let without = Position { group: 0, device: 0 };
+    if shape.groups > 1 {
+        // Without another group a missing device cannot be proven to be up to date.
+        std::fs::remove_file(shelf.path(without)).expect("remove");
+    }
+    assert_eq!(count(&opened(&shelf, &what), b"new", &what), KEYS, "{what}");
+    is_cut
+}
+
+#[test]
+fn a_matrix_opens_after_each_cut_of_its_emptying() {
+    // An engine whose keys go one by one, and one that is emptied at once.
+    for (kind, cuts_min) in [(Kind::Scmkv, 30), (Kind::Bptree, 10)] {
+        for (groups, devices, ack) in [(2, 2, Ack::First), (2, 2, Ack::All), (1, 3, Ack::Majority)]
+        {
+            let shape = Shape { groups, devices, ack, ..Shape::default() };
+            let cuts = (0..).take_while(|writes| is_cut_off(kind, shape, *writes)).count();
+            assert!(cuts >= cuts_min, "{kind:?}, {shape:?}: {cuts} cuts");
+        }
+    }
+}
