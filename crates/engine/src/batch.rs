@@ -28,7 +28,7 @@ impl Change {
         self.as_ref().key()
     }
 
-    /// The same, its bytes borrowed.
+    /// The same change with borrowed bytes.
     pub fn as_ref(&self) -> ChangeRef<'_> {
         match self {
             Self::Put { key, value, expires_at } => {
@@ -39,7 +39,7 @@ impl Change {
     }
 }
 
-/// One change, its bytes where they are: in a [`Batch`], or wherever a [`Change`] has them.
+/// One change with borrowed bytes: from a [`Batch`] or a [`Change`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeRef<'b> {
     /// Write a record.
@@ -67,7 +67,7 @@ impl<'b> ChangeRef<'b> {
         }
     }
 
-    /// Its value; none of a delete.
+    /// Its value; none for a delete.
     #[inline]
     pub fn value(&self) -> Option<&'b [u8]> {
         match self {
@@ -76,7 +76,7 @@ impl<'b> ChangeRef<'b> {
         }
     }
 
-    /// The same with bytes of its own.
+    /// The same change with owned bytes.
     pub fn to_change(self) -> Change {
         let key = self.key().to_vec();
         match self {
@@ -88,7 +88,7 @@ impl<'b> ChangeRef<'b> {
     }
 }
 
-/// Where the bytes of a change lie in those of its batch: the key, and behind it the value.
+/// The place of a change in the bytes of its batch: the key, and behind it the value.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     start: usize,
@@ -98,11 +98,10 @@ struct Entry {
     is_put: bool,
 }
 
-/// Changes in order; of several to the same key the last wins.
+/// Changes in order; of several changes of a key the last wins.
 ///
-/// All their bytes lie in one buffer, one change after the other: a batch is long more often than it is
-/// made of much, and an allocation for each key and value took longer than all else that is done for
-/// a small record.
+/// All bytes lie in one buffer, one change after the other: batches tend to have many small changes,
+/// and an allocation for each key and value took longer than all other work for a small record.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -115,8 +114,8 @@ impl Batch {
         Self::default()
     }
 
-    /// An empty batch with room for so many changes, whose keys and values have so many bytes
-    /// together.
+    /// An empty batch with room for `changes` changes, with `bytes` bytes of keys and values in
+    /// total.
     pub fn with_capacity(changes: usize, bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), entries: Vec::with_capacity(changes) }
     }
@@ -181,7 +180,7 @@ impl Batch {
         }
     }
 
-    /// The change number `at`, if there are so many.
+    /// The change with index `at`, if there is one.
     #[inline]
     pub fn get(&self, at: usize) -> Option<ChangeRef<'_>> {
         self.entries.get(at).map(|entry| self.change_of(entry))
@@ -197,7 +196,7 @@ impl Batch {
         self.get(0).filter(|_| self.len() == 1)
     }
 
-    /// How many there are.
+    /// The number of changes.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -207,10 +206,10 @@ impl Batch {
         self.bytes.len()
     }
 
-    /// Holds it against the limits of an engine.
+    /// Checks the batch against the limits of an engine.
     ///
     /// # Errors
-    /// [`Error::BatchTooLarge`] and [`Error::BatchTooLong`] of more than an engine takes at once.
+    /// [`Error::BatchTooLarge`] and [`Error::BatchTooLong`] if the batch exceeds a limit.
     pub fn check(&self, limits: &Limits) -> Result<()> {
         let (len, max) = (self.len(), limits.batch_len_max);
         if len > max {
@@ -223,13 +222,13 @@ impl Batch {
         Ok(())
     }
 
-    /// Takes all changes out; keeps the memory.
+    /// Removes all changes; keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
     }
 
-    /// True if there is none.
+    /// True if there is no change.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

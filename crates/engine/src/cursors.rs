@@ -1,18 +1,18 @@
 //! Cursors of unordered iteration: numbers that stand for places of any kind.
 //!
-//! A cursor of 64 bits cannot say where among keys of any length an iteration is. So an engine may
-//! remember that, for the iterations under way that were last asked to go on. One that is
-//! forgotten begins again, which shows records twice and never leaves one out.
+//! A cursor of 64 bits cannot express a place among keys of any length. So an engine may remember
+//! the places of the iterations that went on most recently. An iteration whose place is forgotten
+//! begins again: it shows records twice and never omits one.
 //!
-//! What is forgotten first is what nobody is likely to ask for: places from which an iteration has
-//! gone on, or behind which one has ended. So one that is quick does not make a slow one be forgotten.
+//! The places that are least likely to be asked for are forgotten first: those from which an iteration has already
+//! gone on or ended. So a quick iteration does not make the engine forget the place of a slow one.
 
 use std::collections::VecDeque;
 
 /// Places that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// The places where iterations go on.
+/// The places from which iterations go on.
 #[derive(Debug, Default)]
 pub struct Cursors<P> {
     last: u64,
@@ -24,20 +24,21 @@ pub struct Cursors<P> {
 struct Known<P> {
     cursor: u64,
     place: P,
-    /// It was gone on from, or nobody goes on from it.
+    /// An iteration has already gone on from here or ended, or none is likely to go on from here.
     is_spare: bool,
 }
 
 impl<P: Clone + Default> Cursors<P> {
-    /// Those behind this number: of several that go on with each other's cursors, each has its own.
+    /// An empty set that numbers its cursors from `last` on: several engines, each of which may receive the
+    /// cursors of another, use distinct numbers.
     pub fn behind(last: u64) -> Self {
         Self { last, places: VecDeque::new() }
     }
 
-    /// A cursor that stands for a place, to which an iteration has come that went on from the cursor
-    /// `from`.
+    /// Returns a cursor for the place that an iteration has reached from the cursor `from`.
     pub fn remember(&mut self, from: u64, place: P) -> u64 {
-        // Whoever begins anywhere has a cursor that was never given out, and does not come back.
+        // A caller that begins at an arbitrary number used a cursor that was never given out, and is not expected to
+        // go on.
         let is_spare = from > self.last;
         self.end(from);
         if self.places.len() == REMEMBERED {
@@ -49,7 +50,7 @@ impl<P: Clone + Default> Cursors<P> {
         self.last
     }
 
-    /// An iteration that went on from the cursor `from` has come to its end.
+    /// Notes that the iteration that went on from the cursor `from` has ended.
     pub fn end(&mut self, from: u64) {
         let known = self.position(from).and_then(|at| self.places.get_mut(at));
         if let Some(known) = known {
@@ -57,8 +58,8 @@ impl<P: Clone + Default> Cursors<P> {
         }
     }
 
-    /// The place of a cursor, which stays known, since the same cursor may be asked for twice; the
-    /// beginning if it is not known.
+    /// The place of a cursor, or the beginning if it is not known. The place stays known, since the
+    /// same cursor may be used twice.
     pub fn place_of(&self, cursor: u64) -> P {
         let known = self.position(cursor).and_then(|at| self.places.get(at));
         known.map_or_else(P::default, |known| known.place.clone())
@@ -95,10 +96,10 @@ mod tests {
             all.push(cursors.remember(all[all.len() - 1], place));
         }
         assert_eq!(cursors.place_of(slow), 7);
-        // It may ask again, also where it was some steps before.
+        // It may go on again, also from a cursor of some steps before.
         let then = all.len() - 1000;
         assert_eq!(cursors.place_of(all[then]), then as u64);
-        // Others end, or begin anywhere.
+        // Other iterations end, or begin at arbitrary cursors.
         for place in 1..MANY {
             let short = cursors.remember(0, place);
             cursors.end(short);

@@ -1,4 +1,4 @@
-//! When a write returns, and what it may rest on.
+//! When a write returns, and which tickets an answer depends on.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ pub enum Durability {
     /// Returns after its own durable fence.
     #[default]
     Strict,
-    /// The promise of `Strict`, fences shared among the writes that wait; flushed at once when
-    /// the queue drains. The bounds are only upper bounds.
+    /// As `Strict`, but the waiting writes share fences; they are flushed at once when the queue
+    /// drains. The bounds are only upper bounds.
     Group {
-        /// At most so many writes share a fence.
+        /// The most writes that share a fence.
         max_ops: u32,
-        /// No write waits longer than this for others to join it; nor for its caller to ask, if
-        /// that one does not wait ([`Completion::Early`]).
+        /// The longest time that a write waits for others to join it; or for its caller to commit,
+        /// if the caller does not wait ([`Completion::Early`]).
         max_delay: Duration,
     },
     /// On files: visible at once, durable within the window; after a crash each key is at its newest
-    /// surviving version, never torn. Where a fence is an instruction it is `Strict`, than which it was
-    /// nowhere faster (`docs/concepts.md`).
+    /// surviving version, never torn. Where a fence is an instruction it is the same as `Strict`, since
+    /// it was nowhere faster (`docs/concepts.md`).
     Relaxed {
-        /// At most so many bytes may be undurable in one log.
+        /// The most bytes of one log that may be not yet durable.
         window_bytes: u64,
-        /// Nothing stays undurable longer than this.
+        /// The longest time until a write is durable.
         window: Duration,
     },
 }
@@ -32,7 +32,7 @@ impl Durability {
     /// `group` with its usual bounds: 64 writes, 100 microseconds.
     pub const GROUP: Self = Self::Group { max_ops: 64, max_delay: Duration::from_micros(100) };
 
-    /// `relaxed` with its usual window: 256 KiB a log, 10 milliseconds.
+    /// `relaxed` with its usual window: 256 KiB per log, 10 milliseconds.
     pub const RELAXED: Self =
         Self::Relaxed { window_bytes: 256 << 10, window: Duration::from_millis(10) };
 }
@@ -43,20 +43,20 @@ pub enum Completion {
     /// Durable, then visible, then return.
     #[default]
     Wait,
-    /// Visible at once; the caller withholds whatever depends on it until the ticket is durable.
-    /// That is no later than the caller's `Deferred::commit`; under `Group` the engine sees to it
-    /// within `max_delay` even if nobody ever asks.
+    /// Visible at once; the caller withholds all answers that depend on it until the ticket is
+    /// durable. That is no later than the caller's `Deferred::commit`; under `Group` the engine
+    /// makes it durable within `max_delay` even without a commit.
     Early,
 }
 
-/// What a read may see.
+/// Which records a read may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Visibility {
-    /// Only what is durable: a read that meets a record which is not yet durable waits for it
-    /// (records written `Relaxed` to a file are seen at once, as their writer asked).
+    /// Only durable records: a read that meets a record which is not yet durable waits for it
+    /// (records written `Relaxed` to a file are seen at once, as their writer requested).
     #[default]
     Durable,
-    /// Whatever is there; the caller withholds its answer until the ticket is durable.
+    /// All visible records; the caller withholds its answer until the ticket is durable.
     Early,
 }
 
@@ -67,7 +67,7 @@ pub struct Ticket(u64);
 impl Ticket {
     const POSITION_BITS: u32 = 52;
 
-    /// The ticket of what is durable already.
+    /// The ticket of a write that is already durable.
     pub const DURABLE: Self = Self(0);
 
     /// Position `position` (at least 1; counts up within a log) of log `log` (below 4096).
@@ -93,14 +93,14 @@ impl Ticket {
     }
 }
 
-/// The latest ticket per log of all that a reply, a batch or a reader rests on.
+/// The latest ticket per log of all writes that a reply, a batch or a reader depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Horizon {
     tickets: Vec<Ticket>,
 }
 
 impl Horizon {
-    /// A horizon that is durable already.
+    /// A horizon that is already durable.
     pub const fn new() -> Self {
         Self { tickets: Vec::new() }
     }
@@ -133,7 +133,7 @@ impl Horizon {
         self.tickets.is_empty()
     }
 
-    /// Waits for nothing any more; keeps its memory.
+    /// Removes all tickets; keeps the memory.
     pub fn clear(&mut self) {
         self.tickets.clear();
     }

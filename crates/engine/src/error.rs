@@ -1,4 +1,4 @@
-//! Errors, with evidence, sorted by what the caller must do.
+//! Errors, with details, sorted by what the caller must do.
 
 /// The result of an engine's call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -18,16 +18,16 @@ pub enum Remedy {
     GiveUp,
 }
 
-/// What makes way for a device at a place of a matrix.
+/// How a place of a matrix can be made free for a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vacancy {
-    /// A fresh device can take the place of what is there.
+    /// A fresh device can replace the one there.
     Fresh,
-    /// The device there is current: it is to be retired first.
+    /// The device there is current: it must be retired first.
     Retire,
 }
 
-/// Why an engine could not do what was asked.
+/// The reason for which a call of an engine failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -68,7 +68,7 @@ pub enum Error {
     NoSpace {
         /// Bytes needed.
         needed: u64,
-        /// Dead bytes that cleaning could still give back.
+        /// Dead bytes that cleaning could still reclaim.
         reclaimable: u64,
     },
     /// Stored bytes do not match their checksum.
@@ -94,13 +94,13 @@ pub enum Error {
     /// The pool cannot be used at all.
     #[error("unusable pool: {0}")]
     Unusable(String),
-    /// There is no pool: something else, or what is left of one whose creation was cut off.
+    /// Not a pool: other content, or the remains of a pool whose creation was interrupted.
     #[error("unusable pool: {0}")]
     NotAPool(String),
-    /// Somebody has the pool open: another process, or this one.
+    /// The pool is already open, in another process or in this one.
     #[error("unusable pool: {0}")]
     Locked(String),
-    /// The file is shorter than the pool that it is to hold.
+    /// The file is shorter than the pool in it.
     #[error("truncated pool: {expected} bytes expected, the file has {found}")]
     Truncated {
         /// Bytes that the pool has.
@@ -108,16 +108,16 @@ pub enum Error {
         /// Bytes that the file has.
         found: u64,
     },
-    /// A device of a matrix cannot be filled at its place as it is.
+    /// A place of a matrix cannot take a device in its present state.
     #[error("unusable pool: {what}")]
     Occupied {
         /// Why.
         what: String,
-        /// What makes way for it.
+        /// How the place can be made free.
         vacancy: Vacancy,
     },
-    /// A sync of the medium failed; what was not yet durable may be lost, and writes have stopped
-    /// for good.
+    /// A sync of the medium failed; writes that were not yet durable may be lost, and the store
+    /// accepts no more writes.
     #[error("sync of the medium failed: {0}; writes have stopped, open the pool again")]
     SyncFailed(String),
     /// The store was opened read-only.
@@ -126,7 +126,7 @@ pub enum Error {
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
-    /// The changes asked for are no longer complete.
+    /// The requested changes are no longer complete.
     #[error("changes since sequence {asked} are gone: the horizon is {horizon}")]
     HistoryGone {
         /// The sequence that was asked for.
@@ -134,34 +134,35 @@ pub enum Error {
         /// The oldest that can be answered.
         horizon: u64,
     },
-    /// A number that is none of those that can be given now.
+    /// A number outside the range that is valid now.
     #[error("{what}: {given} is not one of {from} to {to}")]
     OutOfRange {
-        /// What it was given for.
+        /// The purpose of the number.
         what: &'static str,
         /// The number.
         given: u64,
-        /// The least that can be.
+        /// The smallest valid number.
         from: u64,
-        /// The greatest that can be.
+        /// The greatest valid number.
         to: u64,
     },
-    /// A snapshot is being installed: nothing is there before it is.
+    /// A snapshot is being installed: there are no records until that is done.
     #[error("a snapshot is being installed, and was not installed as a whole yet")]
     Installing,
-    /// Another node leads: ask there.
+    /// Another node is the leader: send the request there.
     #[error("this node does not lead; the leader is {}", leader.map_or("not known".to_owned(), |id| format!("node {id}")))]
     NotLeader {
         /// Its number, if it is known.
         leader: Option<u64>,
     },
-    /// A write that may have been made, or may be made later, or never: its leader lost the leadership before it knew.
+    /// A write that may have been made, or may be made later, or never: its leader lost the leadership before it
+    /// knew.
     #[error("nobody knows whether the write was made: the leadership ended before")]
     Indeterminate,
-    /// Too much is under way: nothing was done.
+    /// Too many operations are under way: nothing was done.
     #[error("too much is under way; try again")]
     Busy,
-    /// The operation is not one of this engine's.
+    /// The engine does not support the operation.
     #[error("{engine} does not support {operation}")]
     Unsupported {
         /// The engine.
@@ -169,7 +170,7 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
-    /// The engine keeps its keys in no order, so that it has no ranges of them.
+    /// The engine keeps its keys in no order, so that it has no ranges.
     #[error(
         "{engine} keeps its keys in no order: ranges and prefixes need an engine that is ordered"
     )]
@@ -180,7 +181,7 @@ pub enum Error {
     /// An error of the operating system.
     #[error("{context}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: String,
         /// The error.
         source: std::io::Error,

@@ -1,19 +1,19 @@
-//! The contract between whoever stores records and whoever asks for them.
+//! The contract between storage engines and their callers.
 //!
-//! An [`Engine`] maps keys to [`Record`]s: reads, writes, batches, iteration. Beside it stand traits for those who
-//! ask for more:
+//! An [`Engine`] maps keys to [`Record`]s: reads, writes, batches, iteration. Further traits add capabilities that
+//! some callers need:
 //!
-//! | trait | what it adds | asked by |
+//! | trait | adds | used by |
 //! |---|---|---|
-//! | [`Ordered`], [`Snapshots`] | keys in their order; a state that stays (some engines) | `SCAN` by range, backups |
-//! | [`Deferred`] | tickets: durability that is waited for later | an event loop |
-//! | [`Replicated`] | sequences, changes since one, tombstones | a matrix of devices |
-//! | [`Repairable`] | verify, scrub, damaged keys, a medium that goes | administration, a matrix |
-//! | [`StorageEngine`] | all of it | a store |
+//! | [`Ordered`], [`Snapshots`] | access in key order; a view of one moment (some engines) | `SCAN` by range, backups |
+//! | [`Deferred`] | tickets, with which a caller waits for durability later | an event loop |
+//! | [`Replicated`] | sequences, changes since a sequence, tombstones | a matrix of devices |
+//! | [`Repairable`] | verify, scrub, damaged keys, loss of the medium | administration, a matrix |
+//! | [`StorageEngine`] | all of them together | a store |
 //!
-//! All are object-safe, so that a server, a matrix of devices or a benchmark never learns which engine it holds. The
-//! crate also holds the errors, sorted by what the caller must do ([`Remedy`]). What every engine must do on every
-//! medium is code: the suite of `coreplane-conformance`, with its reference model.
+//! All are object-safe, so that a server, a matrix of devices or a benchmark need not know which engine it holds.
+//! The crate also contains the errors, sorted by what the caller must do ([`Remedy`]). The requirements for every
+//! engine on every medium are code: the test suite of `coreplane-conformance`, with its reference model.
 //!
 //! # Durability and visibility
 //!
@@ -25,17 +25,17 @@
 //! | `Strict`, `Group` | durable, then visible, then return | visible, return a [`Ticket`]; durable once committed |
 //! | `Relaxed` | visible, return; durable within the window | the same |
 //!
-//! A caller that writes `Early`, or reads with [`Visibility::Early`], takes over the duty that
-//! nothing leaves the process before [`Deferred::is_durable`] holds for every ticket it was given,
-//! for which it calls [`Deferred::commit`]. That is how an event loop shares one fence or one sync among all
-//! commands that arrived together and never blocks on it.
+//! A caller that writes `Early`, or reads with [`Visibility::Early`], must let no answer leave the process
+//! before [`Deferred::is_durable`] holds for every ticket it was given; it calls [`Deferred::commit`] to
+//! make them durable. In this way an event loop shares one fence or one sync among all commands that arrived
+//! together and never blocks on it.
 //!
 //! # Sequences
 //!
-//! Every write has a 64-bit sequence, greater than that of every earlier write of the same key
-//! (whichever thread wrote it, deletes and restarts included). Two keys' sequences are ordered
-//! only across [`Replicated::advance_sequence`]. A matrix supplies its own by
-//! [`WriteOptions::sequence`], with which "put if newer" and "delete if newer" decide.
+//! Every write has a 64-bit sequence, greater than that of every earlier write of the same key (by
+//! any thread; deletes count, and restarts do not reset it). Sequences of different keys are
+//! ordered only across [`Replicated::advance_sequence`]. A matrix supplies its own sequence in
+//! [`WriteOptions::sequence`]; "put if newer" and "delete if newer" decide by it.
 
 mod batch;
 mod cursors;
@@ -80,26 +80,26 @@ pub const KEY_LEN_MAX: usize = 64 << 10;
 /// The longest value, in bytes (512 MiB, Redis's limit), unless [`Limits`] are narrower.
 pub const VALUE_LEN_MAX: usize = 512 << 20;
 
-/// What one write asks for beyond key and value. `WriteOptions::default()` is a write at the
-/// store's own durability, waited for, without expiry.
+/// The options of one write. `WriteOptions::default()` is a write at the store's own durability,
+/// without expiry; the call waits until it is complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOptions {
     /// The time at which the record ceases to exist; none: never.
     pub expires_at: Option<UnixMillis>,
-    /// Overrides the store's durability for this write; none: the store's.
+    /// Overrides the store's durability for this write; none: the store's durability.
     pub durability: Option<Durability>,
     /// Whether the call waits for durability.
     pub completion: Completion,
-    /// A sequence given by the caller (a matrix). The write then happens only if it is newer than
-    /// the record's (or its tombstone's) sequence; else the answer is
-    /// [`Outcome::NotNewer`]. None: the engine gives the next one.
+    /// A sequence given by the caller (a matrix). The write is then made only if this is newer than
+    /// the sequence of the record (or its tombstone); else the answer is [`Outcome::NotNewer`].
+    /// None: the engine assigns the next sequence.
     pub sequence: Option<u64>,
-    /// The write may use the reserve, the pages that are kept for deletes, so that it succeeds in a full
-    /// pool as a delete does. For small records that take the place of others of their kind, now and then.
+    /// The write may use the reserve (pages that are kept for deletes), so that it succeeds in a full pool
+    /// as a delete does. For small records that now and then replace others of their kind.
     pub use_reserve: bool,
 }
 
-/// What [`Engine::compare_and_set`] compares with.
+/// The state that [`Engine::compare_and_set`] expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected<'a> {
     /// The key must be absent.
@@ -134,17 +134,17 @@ impl<'a> From<&'a str> for Expected<'a> {
     }
 }
 
-/// What a read has answered: a value, or that there is none.
+/// The answer of a read: a value, or none.
 impl<'a> From<Option<&'a [u8]>> for Expected<'a> {
     fn from(value: Option<&'a [u8]>) -> Self {
         value.map_or(Self::Absent, Self::Value)
     }
 }
 
-/// What [`Engine::modify`] does with the record that it showed.
+/// The change that [`Engine::modify`] makes to the record that it showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mutation {
-    /// Leave all as it is.
+    /// Change nothing.
     Keep,
     /// Delete the record (as `Keep` if there is none).
     Delete,
@@ -193,9 +193,9 @@ pub type DurableListener = Arc<dyn Fn() + Send + Sync>;
 ///
 /// # Errors
 ///
-/// Every method may return [`Error::Io`], [`Error::SyncFailed`] or [`Error::Corrupt`]; further
-/// errors are named at each. After any error of a write nothing of it is visible, but after [`Error::Indeterminate`]: then
-/// it may be, now or later.
+/// Every method may return [`Error::Io`], [`Error::SyncFailed`] or [`Error::Corrupt`]; further errors are named at
+/// each method. A write that failed is not visible, with one exception: after [`Error::Indeterminate`] it may be
+/// visible, now or later.
 pub trait Engine: Send + Sync {
     /// The engine's name, as in `--engine`.
     fn name(&self) -> &'static str;
@@ -203,15 +203,15 @@ pub trait Engine: Send + Sync {
     /// The bounds that hold here.
     fn limits(&self) -> Limits;
 
-    /// The caller is about to read or to write `key`: what is looked at first may be asked for while
-    /// the caller does something else. A hint; nothing changes, no lock is waited for. It does not panic,
-    /// whatever bytes the medium reads as, or none.
+    /// The caller is about to read or to write `key`: the memory that is needed first may be prefetched
+    /// while the caller does something else. A hint: nothing changes, and no lock is waited for. It does
+    /// not panic, even if the medium returns wrong bytes or cannot be read.
     fn prefetch(&self, _key: &[u8]) {}
 
     /// Shows the record of `key` to `visit`; false if there is none. With
     /// [`Visibility::Durable`] the record is durable before `visit` sees it; with
-    /// [`Visibility::Early`] see [`Record::ticket`]. An absence, too, may rest on an undurable
-    /// delete: the returned ticket covers it.
+    /// [`Visibility::Early`] see [`Record::ticket`]. An absence, too, may depend on a delete that
+    /// is not durable: the returned ticket covers it.
     ///
     /// # Errors
     /// As the trait's.
@@ -222,7 +222,7 @@ pub trait Engine: Send + Sync {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found>;
 
-    /// Copies the value of `key`. Reads only what is durable.
+    /// Copies the value of `key`. Reads only durable records.
     ///
     /// # Errors
     /// As [`Engine::get_with`].
@@ -234,8 +234,8 @@ pub trait Engine: Send + Sync {
         Ok(value)
     }
 
-    /// Shows the records of `keys`, each with its index, in any order; absent ones as `None`. No batch is
-    /// seen in part. The ticket covers all that was read.
+    /// Shows the records of `keys`, each with its index, in any order; `None` for an absent key. No batch
+    /// is seen in part. The ticket covers all that was read.
     ///
     /// # Errors
     /// As [`Engine::get_with`].
@@ -246,7 +246,7 @@ pub trait Engine: Send + Sync {
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon>;
 
-    /// Writes `value` for `key`, whether or not it is there.
+    /// Writes `value` for `key`, whether or not the key is present.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::ReadOnly`].
@@ -258,7 +258,7 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::put`].
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
 
-    /// Writes only if `key` is there, else [`Outcome::Missing`].
+    /// Writes only if `key` is present, else [`Outcome::Missing`].
     ///
     /// # Errors
     /// As [`Engine::put`].
@@ -283,8 +283,8 @@ pub trait Engine: Send + Sync {
         options: &WriteOptions,
     ) -> Result<Outcome>;
 
-    /// Reads, decides, writes: no other write of `key` comes between. `decide` may run more than
-    /// once; the last answer counts.
+    /// Reads the record, lets `decide` choose, and writes: no other write of `key` comes between.
+    /// `decide` may run more than once; the last answer counts.
     ///
     /// # Errors
     /// As [`Engine::put`].
@@ -303,11 +303,11 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::put`], [`Error::BatchTooLarge`], and [`Error::BatchTooLong`].
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written>;
 
-    /// Iterates over the live records in an order of the engine's own, at least `count` at a call
-    /// while there are more (no more than a small factor beyond), where one that has expired may
-    /// count as if it were shown: so a call may show none. Start with cursor 0; the answer
-    /// is the next cursor, 0 at the end. A record that is there from the first call to the last
-    /// is shown at least once; one that comes or goes between may or may not be. A cursor holds
+    /// Iterates over the live records in an order of the engine's own, at least `count` in a call
+    /// while there are more (and at most a small factor more). Expired records may count without
+    /// being shown, so that a call may show none. Start with cursor 0; the answer is the next
+    /// cursor, 0 at the end. A record that exists from the first call to the last is shown at least
+    /// once; one that is written or removed in between may or may not be shown. A cursor keeps
     /// nothing open, and any number is a valid cursor.
     ///
     /// # Errors
@@ -320,8 +320,8 @@ pub trait Engine: Send + Sync {
     /// As the trait's.
     fn len(&self) -> Result<u64>;
 
-    /// As [`Engine::len`], for who cannot wait: none if the records of a store that was opened are
-    /// not all counted yet. A call counts some of them, so that who asks again gets an answer.
+    /// As [`Engine::len`], for callers that cannot wait: none if not all records of the opened
+    /// store are counted yet. Each call counts some of them, so that a later call gets an answer.
     ///
     /// # Errors
     /// As the trait's.
@@ -329,8 +329,8 @@ pub trait Engine: Send + Sync {
         self.len().map(Some)
     }
 
-    /// Counts what [`Engine::stats`] tells of records and of what they take, as far as that was not
-    /// done since the store was opened: it may take as long as to look at every record.
+    /// Completes the counts of records, and of the bytes they take, that [`Engine::stats`] reports, as far as this
+    /// was not done since the store was opened: it may take as long as a look at every record.
     ///
     /// # Errors
     /// As the trait's.
@@ -346,29 +346,28 @@ pub trait Engine: Send + Sync {
         Ok(self.len()? == 0)
     }
 
-    /// Removes every record, durably when it returns. Writes that run beside it come before or
-    /// after it.
+    /// Removes every record, durably when it returns. Concurrent writes come before or after it.
     ///
     /// # Errors
     /// As [`Engine::put`].
     fn clear(&self) -> Result<()>;
 
-    /// Removes every record that has expired by now, so that it is counted no more; how many it
-    /// was. Readers see no difference, and what stays of a record has its sequence. Engines do
-    /// it by themselves too, sooner or later.
+    /// Removes every record that has expired by now, so that it is no longer counted; returns their
+    /// number. Readers see no difference, and what remains of a record keeps its sequence. Engines
+    /// also do this by themselves, sooner or later.
     ///
     /// # Errors
     /// As [`Engine::put`].
     fn sweep_expired(&self) -> Result<u64>;
 
-    /// The time that expiries are held against: the clock's, but never less than any expiry that
-    /// a reader was told has passed, whatever became of the clock since. Relative expiries are
-    /// computed from it, lest a record be gone when it is written.
+    /// The time that expiries are compared with: the clock's, but never below an expiry that
+    /// readers have already seen as passed, even if the clock was set back since. Relative expiries
+    /// are computed from it, so that a record is not already expired when it is written.
     fn now(&self) -> UnixMillis {
         UnixMillis::now()
     }
 
-    /// Makes everything durable that was written before the call.
+    /// Makes all writes before the call durable.
     ///
     /// # Errors
     /// [`Error::SyncFailed`].
@@ -395,16 +394,16 @@ pub trait Engine: Send + Sync {
     }
 }
 
-/// All of it: what a store is held as that may be served, be a device of a matrix, and be mended.
+/// All traits of an engine that can be served, be a device of a matrix, and be repaired.
 pub trait StorageEngine: Deferred + Replicated + Repairable {}
 
 impl<T: Deferred + Replicated + Repairable> StorageEngine for T {}
 
-/// What a read found.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// True if there was a record, and `visit` saw it.
     pub hit: bool,
-    /// What the answer rests on; [`Ticket::DURABLE`] after [`Visibility::Durable`].
+    /// The ticket that the answer depends on; [`Ticket::DURABLE`] after [`Visibility::Durable`].
     pub ticket: Ticket,
 }

@@ -20,8 +20,8 @@ pub trait Ordered {
     ) -> Result<()>;
 }
 
-/// The first key that is above every key that begins with `prefix`; none if no key is. With `prefix`
-/// itself these are the bounds of a scan of all keys that begin so.
+/// The smallest key above all keys that begin with `prefix`; none if there is none. `prefix` and
+/// this key are the bounds of a scan of all keys with the prefix.
 pub fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let len = prefix.iter().rposition(|byte| *byte < u8::MAX)? + 1;
     let mut end = prefix[..len].to_vec();

@@ -1,12 +1,12 @@
-//! What came of a write, and what that rests on.
+//! The outcome of a write, and the ticket that it depends on.
 
 #[cfg(doc)]
 use crate::{Completion, Engine};
 use crate::{Result, Ticket};
 
-/// What a write did.
+/// The outcome of a write.
 ///
-/// A write that was refused is no error, and easily overlooked. So the compiler warns of an outcome that nobody looks at:
+/// A refused write is not an error, and easily overlooked. So the compiler warns of an outcome that is not used:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -38,16 +38,16 @@ pub enum Outcome {
 pub struct Written {
     /// Its sequence.
     pub sequence: u64,
-    /// Durable when [`Deferred::is_durable`](crate::Deferred::is_durable) says so of it; [`Ticket::DURABLE`] after
-    /// [`Completion::Wait`].
+    /// The write is durable once [`Deferred::is_durable`](crate::Deferred::is_durable) holds for this ticket;
+    /// [`Ticket::DURABLE`] after [`Completion::Wait`].
     pub ticket: Ticket,
     /// True if a live record was replaced or deleted.
     pub replaced: bool,
 }
 
 impl Outcome {
-    /// The ticket that must be durable before the outcome may leave the process: of the write, or
-    /// of the record that the refusal speaks of.
+    /// The ticket that must be durable before the outcome may leave the process: the ticket of the
+    /// write, or of the record because of which it was refused.
     pub fn ticket(&self) -> Ticket {
         match self {
             Self::Written(written) => written.ticket,
@@ -59,7 +59,7 @@ impl Outcome {
         }
     }
 
-    /// The same, resting on this ticket.
+    /// The same outcome with this ticket.
     #[inline]
     pub fn resting_on(self, ticket: Ticket) -> Self {
         match self {
@@ -77,7 +77,7 @@ impl Outcome {
         matches!(self, Self::Written(_))
     }
 
-    /// What was written, if anything was.
+    /// The write, if it was made.
     pub fn written(&self) -> Option<Written> {
         match self {
             Self::Written(written) => Some(*written),
@@ -86,43 +86,43 @@ impl Outcome {
     }
 }
 
-/// What goes on beside a put ([`Replicated::put_briefly`](crate::Replicated::put_briefly)): the same put on
-/// another engine, so that both share a fence.
+/// A put on another engine that runs inside a put ([`Replicated::put_briefly`](crate::Replicated::put_briefly)), with
+/// the same key and value, so that both share a fence.
 ///
 /// ```text
-///   one engine:   locks, room ─▶ beside ………………………………………………………………▶ publish
-///   another:                     locks, room ─▶ record, the one's record ─▶ fence ─▶ publish
+///   this engine:  locks, room ─▶ beside ………………………………………………………………▶ publish
+///   the other:                   locks, room ─▶ record, this one's ───────▶ fence ─▶ publish
 /// ```
 ///
-/// The engine calls it once, when the put has all locks and all room that it takes. It is given the next
-/// step: to append the record and to flush it, true if that was done. It calls that once, or not at all,
-/// and says whether the put goes on. Then the engine makes a fence, unless the thread has made one since
-/// the record was flushed, and publishes; or else takes back what it has appended, and declines.
+/// The engine calls it once, when its put has all the locks and all the room that it needs, and passes the next step:
+/// append the record and flush it; it returns true if that was done. The callee calls this step once or not at all,
+/// and returns whether the put goes on. If it does, the engine makes a fence, unless the thread has made one since
+/// the record was flushed, and publishes. If not, the engine takes back the appended record and declines.
 ///
-/// A locked instruction waits for all that its thread has flushed, as a fence does. Hence this order: all
-/// locks of both engines, both records, one fence.
+/// A locked instruction waits for all flushes of its thread, as a fence does. Hence this order: all locks
+/// of both engines, both records, one fence.
 pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool) -> bool;
 
-/// What came of a put to which the sequence was given ([`Replicated::put_briefly`](crate::Replicated::put_briefly)).
+/// The outcome of a put with a given sequence ([`Replicated::put_briefly`](crate::Replicated::put_briefly)).
 ///
-/// It is returned in registers. What is returned in memory is stored word by word and copied by several
-/// words at a time, and such a load waits until everything stored before it has left the processor: here
-/// that is behind the fence.
+/// It is returned in registers. A result in memory would be stored word by word and loaded several words
+/// at a time, and such a load waits until all earlier stores have left the processor: here, until after
+/// the fence.
 #[derive(Debug)]
 pub enum Brief {
-    /// It was made where no live record was, and is as durable as was asked for: one at `relaxed` may
-    /// not be so yet.
+    /// The put was made, and there was no live record before. It is as durable as was asked for: a
+    /// put at `relaxed` may not be durable yet.
     New,
-    /// The same in the place of a live record.
+    /// The same, but a live record was replaced.
     Replaced,
-    /// Nothing was made: it takes more than can be done beside another put, or is not to go on.
+    /// Nothing was written: the put needs more steps than can be done beside another put, or `beside` has stopped it.
     Declined,
-    /// What [`Engine::put`](crate::Engine::put) says otherwise.
+    /// Any other result of [`Engine::put`](crate::Engine::put).
     Else(Box<Result<Outcome>>),
 }
 
 impl Brief {
-    /// The same in brief.
+    /// The brief form of an outcome.
     pub fn of(outcome: Result<Outcome>) -> Self {
         match outcome {
             Ok(Outcome::Written(written)) if written.ticket.is_durable() => {

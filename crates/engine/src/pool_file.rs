@@ -1,18 +1,18 @@
-//! What there is beneath an open store.
+//! The state of the file of an open store.
 
 /// The file of an open store, as it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backing {
-    /// It is as long as it has to be, and has a name; or there is none.
+    /// The file has its full length and a name; or the store has no file.
     #[default]
     Whole,
-    /// It has no name any more: what it has is gone when the store is closed.
+    /// The file has no name any more: its contents are gone when the store is closed.
     Removed,
-    /// It was cut short under the store.
+    /// The file was truncated under the store.
     Shortened {
-        /// Bytes that are left of it.
+        /// Its length now.
         len: u64,
-        /// Bytes that it has to have.
+        /// The length that the store needs.
         expected: u64,
     },
 }

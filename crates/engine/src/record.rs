@@ -1,4 +1,4 @@
-//! What a key maps to.
+//! Records, values and times.
 
 use crate::Ticket;
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixMillis(pub u64);
 
-/// Tells the time; tests bring their own.
+/// Returns the time; tests provide their own.
 pub type TimeSource = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
 impl UnixMillis {
@@ -20,7 +20,7 @@ impl UnixMillis {
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The time that is so much later; the last that there is, if that is beyond it.
+    /// The time later by `delay`; the greatest time if that overflows.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
@@ -28,7 +28,7 @@ impl UnixMillis {
     }
 }
 
-/// A record as the engine holds it: borrowed, valid only where it was handed over.
+/// A record as the engine holds it: borrowed, valid only in the closure that receives it.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
     /// The value.
@@ -37,12 +37,12 @@ pub struct Record<'a> {
     pub sequence: u64,
     /// When it ceases to exist.
     pub expires_at: Option<UnixMillis>,
-    /// What it rests on; [`Ticket::DURABLE`] unless it was read with
+    /// The ticket that the record depends on; [`Ticket::DURABLE`] unless it was read with
     /// [`Visibility::Early`](crate::Visibility::Early) or by an iteration.
     pub ticket: Ticket,
 }
 
-/// The bytes of a value: in one piece, or, when it is large, in several.
+/// The bytes of a value: in one piece, or in several if it is large.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
     /// All in one place.

@@ -1,6 +1,6 @@
-//! What the repair of a damaged pool tells.
+//! The findings of the repair of a damaged pool.
 
-/// What became of a key that was in something damaged.
+/// What became of a key in a damaged part of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
@@ -8,12 +8,12 @@ pub enum Fate {
     Lost,
     /// It was deleted, and stays so: nothing is lost.
     Deleted,
-    /// Its newest record that can be read is kept, if there is one, and may be out of date.
+    /// Its newest readable record, if any, is kept; it may be out of date.
     Uncertain,
 }
 
 impl Fate {
-    /// In words.
+    /// The fate in words.
     pub fn text(self) -> &'static str {
         match self {
             Self::Lost => "lost; it is absent now",
@@ -23,39 +23,39 @@ impl Fate {
     }
 }
 
-/// Something damaged, and what was lost by it.
+/// A damaged part of the pool, and the keys that it affects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Of the page.
+    /// The page.
     pub page: u32,
     /// Where the damage begins in the pool.
     pub offset: u64,
-    /// How many bytes.
+    /// Its length in bytes.
     pub len: u64,
-    /// What it is.
+    /// A description.
     pub what: String,
-    /// The keys that it is about, as far as they can be named.
+    /// The affected keys, as far as they can be named.
     pub keys: Vec<(Vec<u8>, Fate)>,
 }
 
-/// What a repair has found.
+/// The result of a repair.
 #[derive(Debug, Default)]
 pub struct Repair {
-    /// All that was damaged; if there is none nothing was changed.
+    /// All damage; if there is none, nothing was changed.
     pub findings: Vec<Finding>,
 }
 
-/// Where findings go, one by one, before anything is changed because of them.
+/// Receives each finding, before anything is changed because of it.
 pub type Tell<'t> = &'t mut dyn FnMut(&Finding);
 
 impl Repair {
-    /// Tells of a finding, and keeps it.
+    /// Reports a finding, and keeps it.
     pub fn add(&mut self, tell: Tell<'_>, finding: Finding) {
         tell(&finding);
         self.findings.push(finding);
     }
 
-    /// The same, of damage whose keys nobody knows.
+    /// The same, for damage whose keys are unknown.
     pub fn note(&mut self, tell: Tell<'_>, page: u32, (offset, len): (u64, u64), what: String) {
         self.add(tell, Finding { page, offset, len, what, keys: Vec::new() });
     }

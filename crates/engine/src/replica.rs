@@ -1,4 +1,4 @@
-//! What a copy of a store needs beyond reads and writes: sequences, changes since one of them, tombstones.
+//! What a copy of a store needs beyond reads and writes: sequences, changes since a sequence, tombstones.
 
 use crate::{Beside, Brief, Engine, Entry, Result, WriteOptions};
 
@@ -7,17 +7,17 @@ use crate::{Beside, Brief, Engine, Entry, Result, WriteOptions};
 /// # Errors
 /// As [`Engine`].
 pub trait Replicated: Engine {
-    /// A hint as [`Engine::prefetch`], a little after it: the caller is about to write `key` with a value of `len`
-    /// bytes. The lock may be asked for, and where the record will be.
+    /// A hint as [`Engine::prefetch`], given a little after it: the caller is about to write `key` with a value of
+    /// `len` bytes. The engine may prefetch the lock and the place of the new record.
     fn prefetch_to_write(&self, _key: &[u8], _len: usize) {}
 
-    /// Likewise of the record that the write replaces, when what [`Engine::prefetch`] has asked for has come: it may
-    /// be loaded. For a caller who has several engines look side by side; one alone waits here for what
-    /// the write would wait for.
+    /// The same hint for the record that the write replaces, given when the memory prefetched by
+    /// [`Engine::prefetch`] has arrived: it may be loaded. For a caller that prefetches in several engines side by
+    /// side; with a single engine the wait only moves here from the write.
     fn prefetch_replaced(&self, _key: &[u8]) {}
 
-    /// As [`Engine::put`], with the sequence given, and told in two words what came of it. With `beside`
-    /// only if it takes no more than an append and a fence that is an instruction.
+    /// As [`Engine::put`] with a given sequence; the outcome fits two words. With `beside`, only a put
+    /// that needs no more than an append, and a fence that is an instruction, is made.
     fn put_briefly(
         &self,
         key: &[u8],
@@ -31,22 +31,23 @@ pub trait Replicated: Engine {
         }
     }
 
-    /// Draws a sequence: that of no write that has returned is greater, that of each later write is.
+    /// Draws a sequence: no write that has returned has a greater one, and each later write has.
     ///
     /// # Errors
     /// As the trait's.
     fn advance_sequence(&self) -> Result<u64>;
 
-    /// Shows every record and tombstone whose sequence is greater than `sequence`, in any order, perhaps
-    /// some older ones too. Complete only from [`Replicated::tombstone_horizon`] on.
+    /// Shows every record and tombstone with a sequence above `sequence`, in any order, and possibly
+    /// some older ones. Complete only from [`Replicated::tombstone_horizon`] on.
     ///
     /// # Errors
-    /// [`Error::HistoryGone`](crate::Error::HistoryGone) if `sequence` is below the tombstone horizon: before
-    /// anything was shown, or afterwards, if tombstones were dropped meanwhile. Then all others have been shown.
+    /// [`Error::HistoryGone`](crate::Error::HistoryGone) if `sequence` is below the tombstone horizon: either before
+    /// anything was shown, or afterwards, if tombstones were dropped meanwhile. In the latter case all other changes
+    /// have been shown.
     fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()>;
 
-    /// Keep every tombstone with a sequence above `sequence`, until called again, restarts
-    /// included. It starts at `u64::MAX`: none is kept for the caller's sake.
+    /// Keeps every tombstone with a sequence above `sequence` until the next call, across restarts.
+    /// The initial value is `u64::MAX`: no tombstone is kept for the caller.
     ///
     /// # Errors
     /// As the trait's.

@@ -1,26 +1,26 @@
-//! The scrub of an engine: reads what is at rest, page after page, so that damage is found while
-//! another copy may still exist. The engine has the pages, the thread and the counters.
+//! The scrub of an engine: reads stored data page by page, so that damage is found while another
+//! copy may still exist. The engine provides the pages, the thread and the counters.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How often [`SCRUB_BYTES`] are looked at, at most.
+/// The shortest interval between two looks, each at [`SCRUB_BYTES`].
 pub const SCRUB_PACE: Duration = Duration::from_millis(100);
 
-/// A scrub rests so many times as long as a look took: with a hundredth of a core a writer that shares the
-/// core with it does not notice it, and neither does one beside the scrubs of several devices.
+/// A scrub rests this many times as long as a look took. It then takes a hundredth of a core, which does
+/// not slow a writer on the same core noticeably, not even beside the scrubs of several devices.
 const SCRUB_REST: u32 = 100;
 
-/// And at most so long: a medium that stalls now and then is looked at nevertheless.
+/// The longest rest, so that the scrub of a medium that stalls now and then still makes progress.
 const SCRUB_REST_MAX: Duration = Duration::from_mins(1);
 
-/// Bytes of pages that are looked at each time, or one page if that is longer.
+/// Bytes of pages that one look reads, or one page if that is longer.
 pub const SCRUB_BYTES: u32 = 1 << 20;
 
-/// Pages that one step passes over at most, so that in a store with few it is not long either.
+/// The most pages that one step skips, so that a step is short in a store with few pages to look at, too.
 const PASSED_MAX: usize = 1024;
 
-/// How long a scrub rests after it has looked at [`SCRUB_BYTES`] for so long.
+/// How long a scrub rests after a look at [`SCRUB_BYTES`] that took `look`.
 pub fn scrub_rest(look: Duration) -> Duration {
     look.saturating_mul(SCRUB_REST).clamp(SCRUB_PACE, SCRUB_REST_MAX)
 }
@@ -29,7 +29,7 @@ pub fn scrub_rest(look: Duration) -> Duration {
 #[derive(Debug, Default)]
 pub struct Scrub {
     next: u32,
-    /// Page and life of what is damaged.
+    /// Page and life of each damaged page.
     damaged: BTreeSet<(u32, u64)>,
 }
 
@@ -38,15 +38,15 @@ pub struct Scrub {
 pub struct Scrubbed {
     /// Its number.
     pub page: u32,
-    /// It is damaged, and was not known to be.
+    /// True if it is damaged and this was not known before.
     pub is_new_damage: bool,
 }
 
 impl Scrub {
-    /// Goes on to the next of `pages` pages that `look` does not pass over, and has it looked at.
-    /// `look` says which life of the page it was (no two uses of a page have the same), and whether
-    /// it is sound; none if there is nothing to look at. None if that is so of the next pages, of which
-    /// there may be many: the next step goes on behind them.
+    /// Goes on to the next of `pages` pages that `look` does not skip. `look` returns the life of the
+    /// page (no two uses of a page have the same) and whether it is sound; none if there is nothing to
+    /// read. The step returns none if `look` skipped all pages of this step; the next step goes on
+    /// behind them.
     pub fn step(
         &mut self,
         pages: u32,
@@ -79,7 +79,7 @@ mod tests {
     fn it_goes_round_and_tells_each_damage_once() {
         let mut scrub = Scrub::default();
         let looks = |scrub: &mut Scrub, life| {
-            // Page 0 is nothing to look at, page 2 is damaged.
+            // Page 0 is skipped, page 2 is damaged.
             let look = |page: u32| (page > 0).then_some((life, page != 2));
             scrub.step(4, look).map(|it| (it.page, it.is_new_damage))
         };

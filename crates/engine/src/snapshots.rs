@@ -11,19 +11,19 @@ pub trait Snapshots {
     fn snapshot(&self) -> Result<Box<dyn Snapshot>>;
 }
 
-/// A view of one moment; dropping it releases what it pinned.
+/// A view of one moment; dropping it releases the versions that it pinned.
 pub trait Snapshot: Send + Sync {
-    /// Shows the record that `key` had then; false if it had none.
+    /// Shows the record that `key` had at that moment; false if it had none.
     ///
     /// # Errors
     /// As [`Engine`](crate::Engine)'s.
     fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
 
-    /// The sequence of the last write that it has: every later one is greater.
+    /// The sequence of the last write in the view: that of every later write is greater.
     fn sequence(&self) -> u64;
 
-    /// Shows the records that there were then, as [`Ordered::scan`](crate::Ordered::scan) does. A scan of all of
-    /// them may take as long as it likes: writes go on.
+    /// Shows the records of that moment, as [`Ordered::scan`](crate::Ordered::scan) does. A scan may take any
+    /// time: writes go on meanwhile.
     ///
     /// # Errors
     /// As [`Engine`](crate::Engine)'s.

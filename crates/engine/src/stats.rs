@@ -1,4 +1,4 @@
-//! What an engine tells of itself.
+//! The statistics and reports of an engine.
 
 /// Counters since the store was opened, and sizes as they are now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,26 +39,26 @@ pub struct Stats {
     pub dram_bytes: u64,
     /// Records removed because they had expired.
     pub expired: u64,
-    /// Anything else, by name.
+    /// Other figures, by name.
     pub more: Vec<(&'static str, u64)>,
-    /// The devices of an engine that has several: a place for each, though nobody be there.
+    /// The devices of an engine that has several: an entry for each place, even if no device is there.
     pub devices: Vec<DeviceStats>,
     /// The groups that they are in.
     pub groups: Vec<GroupStats>,
 }
 
-/// What one device of an engine tells of itself.
+/// The statistics of one device of an engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceStats {
     /// Its name, such as `g0d1`.
     pub name: String,
     /// Its figures, by name.
     pub figures: Vec<(&'static str, u64)>,
-    /// How long it takes, by what it is asked for.
+    /// Its latencies, by kind of call.
     pub latencies: Vec<Latency>,
 }
 
-/// What a group of devices tells of itself.
+/// The statistics of a group of devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupStats {
     /// Its name, such as `g0`.
@@ -67,24 +67,24 @@ pub struct GroupStats {
     pub figures: Vec<(&'static str, u64)>,
 }
 
-/// How long calls took that were timed.
+/// The latencies of the calls that were timed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// What they were: `get`, `put`.
+    /// The kind of call: `get`, `put`.
     pub name: &'static str,
-    /// How many took so long: bucket `n` has those below `2^n` nanoseconds, and the last one all above.
+    /// The number of calls by latency: bucket `n` counts those below `2^n` nanoseconds, and the last one all above.
     pub buckets: Vec<u64>,
-    /// Nanoseconds of all of them.
+    /// The sum of all latencies, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Latency {
-    /// How many were timed.
+    /// The number of calls that were timed.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Nanoseconds below which `share` of them lie, a power of two; 0 if none was timed.
+    /// An upper bound of the latencies of `share` of the calls: nanoseconds, a power of two; 0 if none was timed.
     pub fn below_ns(&self, share: f64) -> u64 {
         let count = self.count();
         let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
@@ -104,10 +104,10 @@ impl Stats {
     }
 }
 
-/// How far a long job is.
+/// The progress of a long job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done, for a person.
+    /// The current stage, in words for an operator.
     pub stage: &'static str,
     /// Units done.
     pub done: u64,
@@ -122,17 +122,17 @@ pub struct Damage {
     pub offset: u64,
     /// What is wrong.
     pub what: String,
-    /// The keys whose records it is about, as far as they can be named.
+    /// The keys whose records are damaged, as far as they can be named.
     pub keys: Vec<Vec<u8>>,
 }
 
 impl Damage {
-    /// Damage at an offset in the pool, 0 if it has no place, of no key that can be named.
+    /// Damage at an offset in the pool (0 if it has no place), without keys.
     pub fn new(offset: u64, what: impl Into<String>) -> Self {
         Self { offset, what: what.into(), keys: Vec::new() }
     }
 
-    /// The same, of the record of `key`.
+    /// The same damage, of the record of `key` too.
     #[must_use]
     pub fn of(mut self, key: &[u8]) -> Self {
         self.keys.push(key.to_vec());
@@ -140,41 +140,41 @@ impl Damage {
     }
 }
 
-/// Keys of which records were lost.
+/// A range of keys, some of whose records were lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The first of them.
+    /// The first key of the range.
     pub start: Vec<u8>,
-    /// The first that is too great; none: there is none.
+    /// The first key behind the range; none: the range has no end.
     pub end: Option<Vec<u8>>,
 }
 
-/// A key whose record is there and cannot be shown: a part of it, or of the key itself, is damaged.
+/// A key whose record exists and cannot be shown: a part of it, or of the key itself, is damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedKey {
-    /// The key is one of these.
+    /// The range in which the key lies.
     pub within: KeyRange,
     /// The sequence of its record.
     pub sequence: u64,
 }
 
-/// What `verify` found.
+/// The result of `verify`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Live records checked.
     pub records: u64,
     /// Bytes checked.
     pub bytes: u64,
-    /// What is wrong; empty if the store is sound.
+    /// The damage found; empty if the store is sound.
     pub damages: Vec<Damage>,
 }
 
-/// What a scrub has done.
+/// The result of a scrub.
 #[derive(Debug, Clone, Default)]
 pub struct ScrubReport {
-    /// Pages that were written anew.
+    /// Pages that were rewritten.
     pub rewritten: u64,
-    /// What is damaged still.
+    /// The damage that is left.
     pub damages: Vec<Damage>,
 }
 
@@ -186,8 +186,9 @@ impl ScrubReport {
 }
 
 impl VerifyReport {
-    /// Has each damage once, in the order of the places. What was found at one place several times, as a part of its page
-    /// and as the record of a key say, is one damage: it is called what it was called first, and has all the keys.
+    /// Merges the entries about each damage, in the order of their places. Damage that was found several times at one
+    /// place, for instance as part of a page and as the record of a key, is one entry: it keeps the first description
+    /// and has all the keys.
     #[must_use]
     pub fn merged(mut self) -> Self {
         self.damages.sort_by(|a, b| {
