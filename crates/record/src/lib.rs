@@ -1,4 +1,4 @@
-//! A record: what the log is made of. It proves itself, so that the log can be read without any index.
+//! The records of a log. A record is self-validating, so that a log can be read without an index.
 //!
 //! ```text
 //!   0   crc       CRC-32C of all that follows up to the end of the value, begun with a seed of
@@ -10,25 +10,25 @@
 //!       key, value, zeroes up to a multiple of 8
 //! ```
 //!
-//! The paper's record also names the one that it replaces (`addr_of_oldobj`), to roll back along. Here recovery reads the
-//! logs and takes the greatest version that is sound, so that nothing has to be known of the old record when the new one is
-//! written. The seed makes a record valid only where and when it was written: what an earlier use of the page left is never
-//! taken for one.
+//! The paper's record also refers to the record that it replaces (`addr_of_oldobj`), for rollback. Here recovery
+//! reads the logs and takes the greatest sound version, so that a write does not need the old record. The seed makes
+//! a record valid only where and when it was written: bytes of an earlier use of the page are never taken for a
+//! record.
 //!
-//! *Follows*: a record says whether everything before it in its page was durable when it was written. So a record that is
-//! not sound, with one that follows behind it, is damage and not where a crash cut the log off.
+//! *Follows*: a record states whether everything before it in its page was durable when it was written. So an unsound
+//! record with a following record behind it is damage, and not the place where a crash cut off the log.
 //!
-//! *Doubtful*: a newer record of its key may have been lost, so that nobody is to rest on this one.
+//! *Doubtful*: a newer record of its key may have been lost, so that this one must not be relied on.
 //!
 //! | kind | value |
 //! |---|---|
 //! | `Put` | the value, or with `LARGE` its length and the offsets of its overflow records |
-//! | `Delete` | what the engine has to know to forget it one day |
-//! | `Overflow` | its index among the overflow records of the value, then a part of it |
-//! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
-//! | `Lost` | what was left of the records that lay here; in a list, of a key nothing, and without one up to where all is in doubt |
-//! | `Node` | a node of a tree: keys, and where what they lead to is |
-//! | `Entry` | what ends the changes of an entry of a log: how many they are, and a header |
+//! | `Delete` | the data with which the engine can drop it later |
+//! | `Overflow` | its index among the overflow records of the value, then a part of the value |
+//! | `Commit` | the records that count from now on: the runs of a batch, the leaves that replace another |
+//! | `Lost` | remains of the records here; in a list: nothing with a key, else the end of the part in doubt |
+//! | `Node` | a node of a tree: keys, and the places that they lead to |
+//! | `Entry` | the end of the changes of an entry of a log: their number, and a header |
 
 mod errors;
 mod options;
@@ -50,11 +50,11 @@ use coreplane_pmem::{PageBytes, Space, mutant};
 /// Bytes of a header without expiry and sequence.
 pub const HEADER: usize = 20;
 const KEY_BITS: u32 = 17;
-/// Where in a header the version is.
+/// The offset of the version in a header.
 pub const VERSION: usize = 12;
 // media-format: end
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -64,9 +64,9 @@ pub enum Kind {
     Delete = 2,
     /// A piece of a large value.
     Overflow = 3,
-    /// What makes other records count.
+    /// Makes other records count.
     Commit = 4,
-    /// What is known of bytes that were lost.
+    /// Describes lost bytes.
     Lost = 5,
     /// A node of a tree.
     Node = 6,
@@ -100,10 +100,10 @@ const DOUBTFUL: u32 = 32;
 const FLAGS: u32 = 0x3f;
 // media-format: end
 
-/// What is written before key and value.
+/// The header before key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the record is.
+    /// The kind of the record.
     pub kind: Kind,
     /// The value is a list of overflow records.
     pub large: bool,
@@ -123,7 +123,7 @@ pub struct Header {
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl Header {
-    /// Of a plain record.
+    /// The header of a plain record.
     pub fn put(version: u64) -> Self {
         Self {
             kind: Kind::Put,
@@ -167,8 +167,8 @@ impl Header {
         let lengths =
             key.len() as u32 | (self.kind as u32) << KEY_BITS | self.flags() << (KEY_BITS + 3);
         let mut bytes = [0; HEADER + 16];
-        // Both at once, as the checksum's words read them: what was stored in parts and is loaded
-        // as a whole is not there before the parts have left the processor's stores.
+        // Both in one store, as the checksum loads whole words: a load of a word that was stored in
+        // parts waits until the parts have left the store buffer.
         let both = u64::from(lengths) | u64::from(value_len as u32) << 32;
         bytes[4..12].copy_from_slice(&both.to_le_bytes());
         bytes[VERSION..HEADER].copy_from_slice(&self.version.to_le_bytes());
@@ -196,14 +196,14 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// The same with a checksum that does not match: what was damaged stays so wherever it is copied.
+    /// The same header with a wrong checksum: a copy of a damaged record stays damaged.
     #[must_use]
     pub fn spoiled(mut self) -> Self {
         self.bytes[0] ^= 0xff;
         self
     }
 
-    /// The bytes, up to where the key begins.
+    /// The bytes before the key.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -213,7 +213,7 @@ impl Encoded {
 /// A record in the log.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// Where in the pool it begins.
+    /// Its offset in the pool.
     pub offset: u64,
     /// Its header.
     pub header: Header,
@@ -234,10 +234,10 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl<'a> View<'a> {
-    /// The record at `within` a page; none if nothing that could be one is published there. Its
-    /// checksum is not looked at.
-    // A view that comes through memory is stored field by field and loaded in larger pieces, which wait
-    // until the fields have left the processor's stores: longer than to make it.
+    /// The record at offset `within` of a page; none if no possible record is published there. Its
+    /// checksum is not checked.
+    // A view returned in memory is stored field by field and loaded in larger pieces; such a load waits
+    // until the fields have left the store buffer, which takes longer than making the view.
     #[inline(always)]
     pub fn of(page: &PageBytes<'a>, within: u32) -> Option<Self> {
         let form = Form::of(page.get(within, HEADER)?)?;
@@ -245,13 +245,13 @@ impl<'a> View<'a> {
         Some(Self::of_form(form, bytes, page.start() + u64::from(within)))
     }
 
-    /// The record that these bytes, or the first of them, are a copy of. Its checksum is not looked at.
+    /// The record whose copy begins at the start of `bytes`. Its checksum is not checked.
     pub fn of_bytes(bytes: &'a [u8], offset: u64) -> Option<Self> {
         let form = Form::of(bytes)?;
         Some(Self::of_form(form, bytes.get(..form.len())?, offset))
     }
 
-    /// The record of this form, whose bytes these are.
+    /// The record with this form and these bytes.
     #[inline(always)]
     fn of_form(form: Form, bytes: &'a [u8], offset: u64) -> Self {
         let Form { kind, flags, key_len, .. } = form;
@@ -307,7 +307,7 @@ impl<'a> View<'a> {
         (word32(self.bytes, 0), crc32c_append(seed, &self.bytes[4..]))
     }
 
-    /// Holds the record against its checksum.
+    /// Checks the record against its checksum.
     ///
     /// # Errors
     /// If the bytes are not those that were written here.
@@ -319,7 +319,7 @@ impl<'a> View<'a> {
         Err(Error::ChecksumMismatch { offset: self.offset, stored, computed })
     }
 
-    /// True if the record is sound but for its key, which was `key` when it was written.
+    /// True if the record is sound except for its key, and its checksum is right with `key` in its place.
     #[cold]
     pub fn had_key(&self, seed: u32, key: &[u8]) -> bool {
         if self.key().len() != key.len() || self.key() == key {
@@ -330,7 +330,7 @@ impl<'a> View<'a> {
         crc32c_append(crc, &from_key[key.len()..]) == word32(self.bytes, 0)
     }
 
-    /// For a copy of the record, whose checksum begins with `seed`.
+    /// The original for a copy of this record, whose checksum begins with `seed`.
     #[inline]
     pub fn original(&self, seed: u32) -> Original<'a> {
         Original { bytes: self.bytes, seed }
@@ -348,13 +348,13 @@ impl<'a> View<'a> {
 pub struct Original<'a> {
     /// From the header to the end of the value.
     bytes: &'a [u8],
-    /// What its checksum begins with.
+    /// The seed of its checksum.
     seed: u32,
 }
 
 impl Original<'_> {
-    /// Appends a copy, padded, with the flags of `header`, of which all else is as it was. Its
-    /// checksum begins with `seed`, and is as right as the original's, or as wrong.
+    /// Appends a padded copy with the flags of `header`; everything else in `header` must be as in the original. The
+    /// checksum of the copy begins with `seed`; it is right if that of the original is, and wrong otherwise.
     #[inline]
     pub fn copy(&self, header: &Header, seed: u32, to: &mut Vec<u8>) {
         let start = to.len();
@@ -370,10 +370,10 @@ impl Original<'_> {
     }
 }
 
-/// What the first bytes of a record say of its form.
+/// The form of a record, from its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// What the record is.
+    /// The kind of the record.
     pub kind: Kind,
     flags: u32,
     /// Bytes before the key.
@@ -385,7 +385,7 @@ pub struct Form {
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl Form {
-    /// None if no record begins so.
+    /// The form of the record that begins with these bytes; none if no record can.
     #[inline]
     pub fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < HEADER {
@@ -400,7 +400,7 @@ impl Form {
         Some(Self { kind, flags, head: HEADER + 8 * extras, key_len, value_len })
     }
 
-    /// False if no record begins with these eight bytes: a first look, for whoever looks for records among other bytes.
+    /// False if no record begins with these eight bytes: a quick check for a search for records among other bytes.
     #[inline]
     pub fn may_begin(first: &[u8]) -> bool {
         let Some(Ok(lengths)) = first.get(4..8).map(TryInto::try_into) else { return false };
@@ -423,8 +423,8 @@ pub struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    /// The record at `offset`; none if nothing that could be one is published there. Its checksum
-    /// is not looked at.
+    /// The record at `offset`; none if no possible record is published there. Its checksum is not
+    /// checked.
     #[inline]
     pub fn view<'g>(&self, guard: &'g Guard, offset: u64) -> Option<View<'g>>
     where
@@ -434,7 +434,7 @@ impl<'s> Reader<'s> {
         View::of(&page, (offset - page.start()) as u32)
     }
 
-    /// As [`Reader::view`], of a record that is nothing but a pair.
+    /// As [`Reader::view`], for a record that is a plain pair.
     #[inline(always)]
     pub fn pair<'g>(&self, guard: &'g Guard, offset: u64) -> Option<Pair<'g>>
     where
@@ -445,7 +445,7 @@ impl<'s> Reader<'s> {
     }
 }
 
-/// What the checksum of a record at `offset` begins with.
+/// The seed of the checksum of a record at `offset`.
 #[inline]
 pub fn seed(pool: u32, generation: u32, offset: u64) -> u32 {
     let generation = if mutant!("record.seed_life") { 0 } else { generation };

@@ -1,32 +1,32 @@
-//! How an open store behaves, whichever of the engines on pools it is of.
+//! The options of an open store, for all engines on pools.
 
 use coreplane_engine::{Durability, TimeSource};
 
-/// How an open store behaves.
+/// The options of an open store.
 #[derive(Clone)]
 pub struct Options {
-    /// The durability of writes that do not say otherwise.
+    /// The durability of writes that do not specify another.
     pub durability: Durability,
-    /// Whether threads work in the background. Without them nothing is scrubbed, cleaning is done by the
-    /// writers that need space, and the window of a `relaxed` write ends by its bytes, by a sync or by
-    /// closing, not by its time; nor does `max_delay` end the waiting of early writes at `group`.
+    /// Whether threads work in the background. Without them nothing is scrubbed, cleaning is done by the writers that
+    /// need space, and the window of a `relaxed` write ends by its bytes, by a sync or by closing, but not by its
+    /// time; likewise `max_delay` does not end the wait of early writes at `group`.
     pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage that the scrub has
-    /// not found yet is an error and never a wrong value. It costs some 10 ns for 100 bytes. Scans do so
-    /// for each record that they show, and iterations do not. A `modify` does so always,
-    /// for what is made of a damaged value would be as good as a sound one.
+    /// not found yet is an error and never a wrong value. It takes about 10 ns for 100 bytes. Scans
+    /// check each record that they show; iterations do not. A `modify` always checks, since a new value
+    /// derived from a damaged one would look sound.
     pub check_reads: bool,
-    /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
-    /// is gone when it is dropped.
+    /// Whether the opened pool stays unchanged: changes are made to a copy in memory, and are gone when
+    /// it is dropped.
     pub is_copy: bool,
-    /// Whether a pool is opened that [`Pool::repair`](coreplane_pmem::Pool::repair) has been to: it may have been cut
-    /// short, and nothing but its pages says what is in it.
+    /// Whether the opened pool has been through [`Pool::repair`](coreplane_pmem::Pool::repair): it may have been
+    /// truncated, and only its pages show its contents.
     pub is_repair: bool,
-    /// Tells the time that expiries are held against; none: the system's clock.
+    /// The source of the time that expiries are compared with; none: the system's clock.
     pub time: Option<TimeSource>,
-    /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
-    /// a page that is poisoned. Else that ends it, with a line that says where. Whoever asks for this
-    /// has to ask [`coreplane_engine::Repairable::check_medium`] after each call, before its answer is used.
+    /// Whether the process survives a loss of the medium under the pool: a truncated file, a poisoned page.
+    /// Otherwise a loss ends the process, with a line that names the place. A caller that sets this must
+    /// call [`coreplane_engine::Repairable::check_medium`] after each call, before its answer is used.
     pub outlives_medium: bool,
 }
 

@@ -1,12 +1,12 @@
-//! A record as nearly every read wants it.
+//! The form of nearly every record that is read.
 
 use crate::{EXPIRES, HEADER, KEY_BITS, Kind, LARGE, SEQUENCE, word32, word64};
 use coreplane_pmem::PageBytes;
 
-/// What is the same of all pairs, kind and flags: neither expiry nor overflow records.
+/// The bits of kind and flags that are the same for all pairs: neither expiry nor overflow records.
 const PAIR_MASK: u32 = 7 | (EXPIRES | LARGE) << 3;
 
-/// What a reader asks for of nearly every record: of one that has its whole value and no expiry.
+/// The parts of a record that a reader needs, for a record with its whole value and no expiry.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair<'a> {
     /// The key.
@@ -21,9 +21,9 @@ pub struct Pair<'a> {
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl<'a> Pair<'a> {
-    /// The pair at `within` a page; none if the record there is anything else, or none. Its checksum is
-    /// not looked at. Nothing but its lengths is looked at, either: to be inlined where only they are
-    /// needed, hence so little of it.
+    /// The pair at offset `within` of a page; none if there is no record, or one of another form. Only
+    /// its lengths are checked, not its checksum: the function is inlined where only the lengths are
+    /// needed, and therefore small.
     #[inline(always)]
     pub fn of(page: &PageBytes<'a>, within: u32) -> Option<Self> {
         let head = page.get(within, HEADER)?.first_chunk::<HEADER>()?;

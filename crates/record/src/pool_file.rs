@@ -1,9 +1,9 @@
-//! The file beneath a pool, as an engine tells of it.
+//! The file of a pool, as an engine reports it.
 
 use coreplane_engine::Backing;
 use coreplane_pmem::Pool;
 
-/// The file of a pool, as it is now. One that cannot be asked counts as removed.
+/// The state of a pool's file now. A file whose state cannot be read counts as removed.
 pub fn backing_of(pool: &Pool) -> Backing {
     match pool.file_state() {
         None => Backing::Whole,

@@ -1,5 +1,5 @@
-//! A word that proves itself: 48 bits of content and a 16-bit check that is bound to the place
-//! of the word, so that a flipped bit, or a word copied elsewhere, is seen. It is stored
+//! A self-validating word: 48 bits of content and a 16-bit check that is bound to the place of the
+//! word, so that a flipped bit, or a word copied to another place, is detected. It is stored
 //! atomically, as every aligned 8-byte word is.
 
 use coreplane_pmem::{checksum, mutant};
@@ -17,14 +17,14 @@ pub fn seal(content: u64, offset: u64) -> u64 {
 }
 // media-format: end
 
-/// The content of the sealed `word` at `offset`; none if it was not sealed for there.
+/// The content of the sealed `word` at `offset`; none if it was not sealed for this place.
 #[inline]
 pub fn open(word: u64, offset: u64) -> Option<u64> {
     let [content] = open_all([word], offset);
     content
 }
 
-/// As [`open`], of words that follow each other from `offset` on: of eight in little more than the time of one.
+/// As [`open`], for successive words from `offset` on: eight take little more time than one.
 #[inline]
 pub fn open_all<const COUNT: usize>(words: [u64; COUNT], offset: u64) -> [Option<u64>; COUNT] {
     let contents = words.map(|word| word & CONTENT_MAX);
@@ -40,7 +40,7 @@ fn check(content: u64, offset: u64) -> u16 {
     check
 }
 
-/// Those of words that follow each other from `offset` on.
+/// The checks of successive words from `offset` on.
 #[inline]
 fn checks<const COUNT: usize>(contents: [u64; COUNT], offset: u64) -> [u16; COUNT] {
     let place = |at: usize| match mutant!("record.seal_place") {
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(open(0, 64), None, "a word that was never sealed");
     }
 
-    /// What is on media was sealed byte by byte.
+    /// Words on existing media were sealed byte by byte.
     #[test]
     fn words_are_sealed_as_ever() {
         assert_eq!(seal(0x1234_5678_9abc, 4096), 0xac58_1234_5678_9abc);
