@@ -1,9 +1,9 @@
-//! What this machine's file systems can do for a pool; `cargo xtask vm` runs it on an emulated
-//! NVDIMM.
+//! Checks the support of this machine's file systems for pools; `cargo xtask vm` runs it on an
+//! emulated NVDIMM.
 //!
 //! ```text
 //! dax_probe sync PATH      maps PATH with MAP_SYNC and leaves a pattern there
-//! dax_probe verify PATH    finds that pattern again, after the power cut
+//! dax_probe verify PATH    checks that pattern after the power cut
 //! dax_probe pool PATH      PATH is on DAX: a pool there must be power-safe
 //! dax_probe refuse PATH    PATH is on DAX: a pool on a plain mapping must be refused
 //! dax_probe without PATH   PATH is not on DAX: MAP_SYNC and a DAX pool must be refused
@@ -51,8 +51,8 @@ fn open(path: &str) -> Outcome<File> {
 
 /// Maps the file with MAP_SYNC and shows the mapping to `visit`.
 fn with_map_sync<T>(file: &File, visit: impl FnOnce(&mut [u8]) -> T) -> rustix::io::Result<T> {
-    // SAFETY: a fresh mapping at an address of the kernel's choice, `LEN` bytes of a file that
-    // was allocated to that length and that nobody shortens meanwhile.
+    // SAFETY: a fresh mapping at an address of the kernel's choice, `LEN` bytes of a file that was
+    // allocated to that length and that is not truncated meanwhile.
     let start = unsafe {
         mmap(
             ptr::null_mut(),
@@ -66,7 +66,7 @@ fn with_map_sync<T>(file: &File, visit: impl FnOnce(&mut [u8]) -> T) -> rustix::
     // SAFETY: `LEN` bytes were just mapped for reading and writing, and only this slice is made
     // of them, which ends before the mapping does.
     let answer = visit(unsafe { std::slice::from_raw_parts_mut(start.cast(), LEN) });
-    // SAFETY: the mapping made above, of which nothing is borrowed any more.
+    // SAFETY: the mapping made above, of which no borrow is left.
     unsafe { munmap(start, LEN) }?;
     Ok(answer)
 }
@@ -75,8 +75,8 @@ fn pattern(index: usize) -> u8 {
     (index.wrapping_mul(31) >> 3) as u8
 }
 
-/// Flushes nothing: the emulator's host keeps every store, and a missing flush is looked for by
-/// the crash simulator. What is tried is that the blocks of the file outlive the machine.
+/// Flushes nothing: the emulator's host keeps every store, and the crash simulator finds missing
+/// flushes. This tests that the blocks of the file survive the machine.
 fn sync(path: &str) -> Outcome<()> {
     let file = open(path)?;
     with_map_sync(&file, |bytes| {
@@ -101,7 +101,7 @@ fn verify(path: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Creates a pool on `path` anew and says what it rests on.
+/// Creates a new pool at `path` and prints its medium.
 fn create(path: &str, media: MediaChoice) -> Outcome<Medium> {
     if Path::new(path).exists() {
         std::fs::remove_file(path)?;
@@ -126,8 +126,8 @@ fn pool(path: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// `emulated` maps plainly. On a DAX file system that looks like persistent memory and loses the
-/// file's blocks with the power.
+/// `emulated` uses a plain mapping. On a DAX file system that looks like persistent memory, but
+/// loses the file's blocks at a power cut.
 fn refuse(path: &str) -> Outcome<()> {
     match create(path, MediaChoice::Emulated("none".to_owned())) {
         Ok(medium) if medium.power_safe => {

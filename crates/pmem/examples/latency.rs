@@ -1,13 +1,13 @@
-//! What the emulated media promise beside what they take, on this machine.
+//! Compares the modelled and the measured times of the emulated media on this machine.
 //!
 //! ```text
 //! cargo run --release -p coreplane-pmem --example latency [PROFILE…]
 //! ```
 //!
-//! A profile may have parameters, as in `optane,wait=yield`; without any it is all of them. A line per
-//! profile and operation: promised and measured nanoseconds (medians of an operation
-//! for latencies, means for streams). A medium that is faster than this machine's own DRAM and
-//! instructions (the line `none`) cannot be emulated and shows as such.
+//! A profile may have parameters, as in `optane,wait=yield`; without arguments all profiles are
+//! measured. It prints a line per profile and operation: modelled and measured nanoseconds (medians of
+//! an operation for latencies, means for streams). A medium that is faster than this machine's own
+//! DRAM and instructions (the line `none`) cannot be emulated, and the output shows that.
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
 use coreplane_pmem::media::Profile;

@@ -1,6 +1,7 @@
-//! Ordinary files that are written from front to back: by `write`, and durable by `fdatasync`.
+//! Ordinary files that are written from front to back by `write`, and made durable by `fdatasync`.
 //!
-//! Not what pools are made of: it is for what is to be compared with them, and for files that are written once as a whole.
+//! Pools do not use them: they are for baselines that are compared with pools, and for files that are written once as
+//! a whole.
 
 use crate::media::file::memory_filesystem;
 use rustix::fs::FallocateFlags;
@@ -21,24 +22,24 @@ pub struct AppendFile {
     is_memory: bool,
 }
 
-/// Syncs a file that somebody else appends to.
+/// Syncs a file that another owner appends to.
 #[derive(Debug, Clone)]
 pub struct Syncer(Arc<File>);
 
 impl Syncer {
-    /// What was appended before is durable when this returns (`fdatasync`).
+    /// Makes all earlier appends durable (`fdatasync`).
     ///
     /// # Errors
-    /// If it fails: what is durable is not known then.
+    /// If it fails; it is then unknown which bytes are durable.
     pub fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
     }
 }
 
 impl AppendFile {
-    /// Opens the file at `path`, or creates it, and cuts it to `len` bytes, which are durable when this returns, and so is
-    /// its name. It is allocated in steps of `ahead` bytes, or each sync would wait for the file system's journal; one that
-    /// lives in memory is not.
+    /// Opens the file at `path`, or creates it, and truncates it to `len` bytes, which are durable when this returns,
+    /// as is its name. Space is allocated in steps of `ahead` bytes, since otherwise each sync would wait for the
+    /// file system's journal; no space is allocated ahead on a file system in memory.
     ///
     /// # Errors
     /// If the file system fails, or is full.
@@ -60,7 +61,7 @@ impl AppendFile {
             return Ok(());
         }
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.allocated) {
-            // Where it cannot be done a sync takes longer.
+            // Where this is not supported, a sync takes longer.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -69,7 +70,7 @@ impl AppendFile {
     /// Appends bytes; durable after a sync.
     ///
     /// # Errors
-    /// If the file system fails, or is full: then none of them count.
+    /// If the file system fails, or is full: then none of the bytes count.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let to = self.len + bytes.len() as u64;
         if to > self.allocated {
@@ -100,7 +101,7 @@ impl AppendFile {
         self.is_memory
     }
 
-    /// Gives up what is allocated ahead; what was appended is durable when this returns.
+    /// Releases the space allocated ahead; all appended bytes are durable when this returns.
     ///
     /// # Errors
     /// If the file system fails.
@@ -118,7 +119,7 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// A file that is there as a whole, or not at all.
+/// A file that appears as a whole, or not at all.
 #[derive(Debug)]
 pub struct DraftFile {
     file: File,
@@ -127,7 +128,7 @@ pub struct DraftFile {
 }
 
 impl DraftFile {
-    /// Begins a file that is to be at `path`.
+    /// Begins a file that will be published at `path`.
     ///
     /// # Errors
     /// If the file system fails.
@@ -144,10 +145,10 @@ impl DraftFile {
         self.file.write_all(bytes)
     }
 
-    /// Puts the file in its place: all of it is durable there when this returns.
+    /// Moves the file to its place, where all of it is durable when this returns.
     ///
     /// # Errors
-    /// If the file system fails: then it may be there, as a whole, or not.
+    /// If the file system fails: then the file may be there as a whole, or not.
     pub fn publish(self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.draft, &self.path)?;

@@ -1,13 +1,13 @@
-//! The checksum of what is short: CRC-32C, the same as the crate `crc32c` computes.
+//! The checksum of short inputs: CRC-32C, the same as the crate `crc32c` computes.
 //!
 //! That crate is made for long inputs. It goes byte by byte to an aligned address, then by three
 //! streams at once, then byte by byte to the end: for the header, key and value of a small record
-//! 440 instructions, a sixth of a put. Here short inputs go word by word from wherever they begin,
-//! in 70. What is long is left to the crate, whose streams are faster from there on.
+//! 440 instructions, a sixth of a put. Here short inputs are processed word by word from their
+//! first byte, in 70. Long inputs are left to the crate, whose streams are faster for them.
 
 use crate::arch;
 
-/// Longer inputs are the crate's: from about here on three streams outrun one.
+/// Longer inputs are left to the crate: from about this length on three streams are faster than one.
 const SHORT: usize = 256;
 
 /// The checksum of the bytes whose checksum is `crc`, followed by `bytes`.
@@ -20,21 +20,21 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     }
 }
 
-/// The checksums of inputs of two words each, as [`crc32c_append`] makes them of their bytes in order, the least first:
-/// of several in little more than the time of one.
+/// The checksums of inputs of two words each, equal to those of [`crc32c_append`] over their little-endian bytes.
+/// Several inputs take little more time than one.
 #[inline]
 pub fn crc32c_pairs<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32; COUNT] {
     arch::crc32c_pairs(pairs)
 }
 
-/// By how much the checksums of two inputs differ that are as long as each other: `seeds` is what
-/// they begin with, the one xor the other, `first` the same of their first bytes; behind those,
-/// `zeroes` bytes are equal in both. So a copy that differs a little has its checksum without a
-/// look at its bytes, and one of damaged bytes is as wrong as it was.
+/// The xor of the checksums of two inputs of the same length. `seeds` is the xor of their initial
+/// checksums, `first` the xor of their first bytes; the `zeroes` bytes behind those are equal in
+/// both. So the checksum of a slightly changed copy can be computed without reading its bytes, and
+/// that of a copy of damaged bytes stays wrong.
 #[inline]
 pub fn crc32c_difference(seeds: u32, first: &[u8], zeroes: usize) -> u32 {
     const ZEROES: [u8; SHORT] = [0; SHORT];
-    // A checksum is inverted before and after: what is linear lies between.
+    // A checksum is inverted before and after; the part in between is linear.
     let mut crc = crc32c_append(!seeds, first);
     let mut rest = zeroes;
     while rest > 0 {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of one stream, and of several: the crate takes three, of 256 bytes or of 8 KiB each.
+        /// Lengths for one stream and for several: the crate uses three, of 256 bytes or of 8 KiB each.
         #[test]
         fn the_checksum_is_as_it_is_defined(
             len in prop_oneof![0..800_usize, 800..9_000_usize, 24_000..27_000_usize],

@@ -1,7 +1,7 @@
 //! Epochs: when may the memory of a retired page be used again?
 //!
-//! A reader pins the current epoch while it holds slices of a pool; whoever retires a page stamps
-//! it with the epoch of that moment and uses the page again only when no reader is pinned at that
+//! A reader pins the current epoch while it holds slices of a pool. The retirer of a page stamps it
+//! with the epoch of that moment, and uses the page again only when no reader is pinned at that
 //! epoch or before.
 //!
 //! ```text
@@ -10,25 +10,25 @@
 //!   later:    SeqCst fence; reuse the page once every slot is 0 or greater than the stamp
 //! ```
 //!
-//! The fences meet: either the retirer sees the reader's slot (and waits for it), or the
-//! reader sees that the page is retired (and looks the key up again). A reader that loads the
-//! global epoch and stalls before it stores its slot publishes an old epoch, which only delays
-//! reuse, or has not yet looked at any state, in which case it sees `retired`.
+//! The fences pair up: either the retirer sees the reader's slot (and waits for it), or the reader
+//! sees that the page is retired (and looks the key up again). A reader that loads the global epoch
+//! and stalls before it stores its slot publishes an old epoch, which only delays reuse, or has not
+//! yet looked at any state, in which case it sees `retired`.
 //!
-//! A reader's fence costs nothing where the kernel lets the later look fence for all (`barrier`).
+//! A reader's fence costs nothing where the kernel can fence for all threads at the later look (`barrier`).
 //!
-//! A model checker tries this in every interleaving (module `kernel`), and finds the page used
-//! under a reader as soon as a fence is missing.
+//! A model checker tries every interleaving (module `kernel`), and finds a page reused under a
+//! reader as soon as a fence is missing.
 //!
 //! Slots are per thread and process-wide; a guard may be nested at the cost of a counter.
 //!
-//! What is said of pages holds for values in DRAM as well: [`Published`].
+//! The same protocol serves for values in DRAM: [`Published`].
 //!
-//! There are two *domains*, which know nothing of each other: [`Pages`], and [`Calls`] on things that may
-//! be taken away as a whole, such as the engine of a device. A call may wait for space, which comes from
-//! pages that are used again; so it must not keep those pages from being used again.
+//! There are two independent *domains*: [`Pages`], and [`Calls`] on objects that may be removed as a
+//! whole, such as the engine of a device. A call may wait for space, which comes from reused pages; so it
+//! must not prevent the reuse of pages.
 //!
-//! And a space may have a domain to itself, for its pages alone ([`Space::pin`](crate::Space::pin)): its
+//! A space may also have its own domain, for its pages alone ([`Space::pin`](crate::Space::pin)): its
 //! readers are counted under a lock (module `readers`).
 
 pub mod barrier;
@@ -62,14 +62,14 @@ const DOMAINS: usize = 2;
 /// One thread's slots, of each domain.
 type Slots = CachePadded<[Slot; DOMAINS]>;
 
-/// What guards and stamps are about: those of one domain do not wait for those of another.
+/// A set of guards and stamps: stamps of one domain do not wait for guards of another.
 pub trait Domain: sealed::Numbered {}
 
-/// Pages of a pool, and what is read together with them.
+/// Pages of a pool, and values that are read together with them.
 #[derive(Debug, Clone, Copy)]
 pub enum Pages {}
 
-/// Calls, which may take long, on something that may be taken away.
+/// Calls, which may take long, on an object that may be removed.
 #[derive(Debug, Clone, Copy)]
 pub enum Calls {}
 
@@ -113,12 +113,12 @@ fn register() -> Arc<Slots> {
     slots
 }
 
-/// Keeps every page that is not yet retired from being used again while it lives; or, in another domain,
-/// what else can be reached. Not `Send`: it belongs to the thread that pinned.
+/// Prevents the reuse of every page that is not yet retired, while the guard exists; in another domain, the removal
+/// of all objects that can still be reached. Not `Send`: it belongs to the thread that pinned.
 #[derive(Debug)]
 pub struct Guard<D: Domain = Pages> {
     slot: *const Slot,
-    /// What it was pinned for in particular, as a space knows it by its address; 0: nothing.
+    /// The special purpose of the pin, which a space identifies by its address; 0: none.
     purpose: usize,
     not_send: PhantomData<(*mut (), D)>,
 }
@@ -177,7 +177,7 @@ impl<D: Domain> Drop for Guard<D> {
     }
 }
 
-/// Draws a stamp for what was made unreachable before the call, and advances the epoch.
+/// Draws a stamp for pages made unreachable before the call, and advances the epoch.
 pub fn stamp() -> u64 {
     stamp_in::<Pages>()
 }
@@ -213,7 +213,7 @@ mod tests {
     use crate::spin::Backoff;
 
     /// True if the stamp passes, at once or when readers of other tests, which may have been
-    /// stopped in the middle, go on.
+    /// suspended in the middle, go on.
     fn passes(stamp: u64) -> bool {
         let mut backoff = Backoff::new();
         (0..100_000).any(|_| {

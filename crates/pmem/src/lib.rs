@@ -1,24 +1,24 @@
-//! Pools of persistent memory behind one narrow, safe door.
+//! Pools of persistent memory behind one narrow, safe interface.
 //!
-//! Nobody above this crate knows an instruction, a system call or a pointer. A [`Pool`] is a file
-//! (or DAX device) mapped at any address; whatever is inside is named by its offset. A pool is
-//! cut into pages, and a page is at any time exactly one of
+//! Code above this crate uses no flush instruction, no system call and no pointer. A [`Pool`] is a
+//! file (or DAX device) mapped at any address; references inside are offsets. A pool is divided
+//! into pages, and a page is at any time exactly one of
 //!
 //! - *words* ([`Space::claim_words`]): aligned 8-byte atomics, reached by [`Word`] handles;
-//! - *log* ([`PageWriter`]): bytes appended by one owner, which become `&[u8]` to everyone only
-//!   below the published watermark and never change after (but for a [`Recovery`], before anybody
-//!   else can look);
+//! - *log* ([`PageWriter`]): bytes appended by one owner. Bytes below the published watermark can
+//!   be read as `&[u8]` by all threads and never change (except by a [`Recovery`], before any other
+//!   thread has access);
 //! - *free*, or *retired* and waiting until no reader can hold a slice of it ([`epoch`]).
 //!
-//! That is what makes the face safe: no `&mut [u8]` and no `&AtomicU64` into a pool ever leaves
-//! the crate, so that there is no aliasing to get wrong, and so that the crash simulator
-//! ([`media::sim`]) sees every store, flush and fence.
+//! That makes the interface safe: no `&mut [u8]` and no `&AtomicU64` into a pool ever leaves the
+//! crate, so that aliasing errors are impossible, and so that the crash simulator ([`media::sim`])
+//! sees every store, flush and fence.
 //!
 //! # Order
 //!
-//! A store reaches the medium at any time after it was made, and surely after a [`Space::flush`]
-//! of its lines that is followed by a [`Space::fence`] of the same thread. Only aligned 8-byte
-//! stores are atomic; a 64-byte line may tear between its words.
+//! A store may reach the medium at any time after it was made; it has certainly reached it after a
+//! [`Space::flush`] of its lines and a subsequent [`Space::fence`] of the same thread. Only aligned
+//! 8-byte stores are atomic; a 64-byte line may tear between its words.
 
 pub mod append_file;
 pub mod arch;

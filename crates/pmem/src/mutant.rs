@@ -1,8 +1,8 @@
-//! Mistakes on purpose, by which the tests are tested.
+//! Deliberate mistakes that test the tests.
 //!
-//! A test suite is worth what it finds. So the sources carry the classic mistakes of persistent
-//! memory (a flush left out, a publish before its fence, a checksum that nobody looks at), each as
-//! one line that does nothing:
+//! A test suite is only as good as the mistakes it finds. So the sources contain the classic
+//! mistakes of persistent memory (a missing flush, a publish before its fence, a checksum that is
+//! not checked), each as one line that normally does nothing:
 //!
 //! ```
 //! # use coreplane_pmem::mutant;
@@ -13,11 +13,11 @@
 //! fence();
 //! ```
 //!
-//! In a build with the feature `mutants` the variable `COREPLANE_MUTANT` names the one that is made
-//! in this process. `cargo xtask mutants` makes all of them, one after the other, and fails if the
-//! tests that should have met one have passed. Without the feature [`is_on`] is the constant
-//! `false`, and the program is what it would be without these lines. `cargo xtask tidy` sees to it
-//! that nothing but a command line turns the feature on, and that the names here and in the
+//! In a build with the feature `mutants` the variable `COREPLANE_MUTANT` names the mistake that is
+//! made in this process. `cargo xtask mutants` makes all of them, one after the other, and fails if
+//! the tests that should have found a mistake have passed. Without the feature [`is_on`] is the
+//! constant `false`, and the program is the same as without these lines. `cargo xtask tidy` ensures
+//! that only a command line can turn the feature on, and that the names in the sources and in the
 //! catalogue (`xtask/src/mutants`) are the same.
 
 /// The variable that names the mistake.

@@ -2,9 +2,9 @@
 //!
 //! The choice is made once per process by measurement: on some processors clflushopt beats clwb
 //! (clwb that evicts all the same), on others the reverse. `COREPLANE_FLUSH` (clwb, clflushopt,
-//! clflush, none) overrides it; valgrind, for one, stops at clwb. In the same way it is measured
-//! whether appending past the caches is faster yet (`COREPLANE_APPEND`): a cached append first
-//! has the line read.
+//! clflush, none) overrides it; valgrind, for one, stops at clwb. A measurement also decides
+//! whether appending past the caches is faster still (`COREPLANE_APPEND`): a cached append first
+//! reads the line.
 
 use crate::arch;
 use crate::space::WriteMode;
@@ -94,28 +94,28 @@ fn choice() -> Choice {
     })
 }
 
-/// True if the one time is less than the other by a quarter of itself: less is within what the same
-/// measurement gives from one process to the next, and what is stored through the caches is there
-/// for whoever reads it soon.
+/// True if `one` is less than `other` by more than a quarter of itself. Smaller differences occur
+/// between runs of the same measurement, and bytes stored through the caches are still there for a
+/// reader that comes soon.
 fn is_clearly_less(one: Duration, other: Duration) -> bool {
     one + one / 4 < other
 }
 
-/// True if this processor can make a mapped store durable at all.
+/// True if this processor can make a store to a mapping durable.
 pub fn can_flush() -> bool {
     !arch::available().is_empty()
 }
 
 const ROUNDS: usize = 3;
-/// So that all of it takes less than a millisecond: each process waits for it when it opens its first pool.
+/// So few that the measurement takes less than a millisecond: each process waits for it when it opens its first pool.
 const RECORDS: usize = 200;
-/// Not whole lines: where a record ends in the middle of a line, the next one writes to a line
-/// that was just flushed, and that is what tells the instructions apart.
+/// Not a multiple of the line: where a record ends in the middle of a line, the next one writes to
+/// a line that was just flushed, and this is where the instructions differ.
 const RECORD: usize = 144;
 
 /// Time of appending and persisting records to lines that are in no cache: with a flush of their
-/// lines, or past the caches. The best of some rounds, each in a part of `area` (line-aligned) of
-/// its own.
+/// lines, or past the caches. The best of some rounds, each in its own part of `area`
+/// (line-aligned).
 fn append_time(area: &mut [u8], instruction: Option<Instruction>) -> Duration {
     let record = [0x5a_u8; RECORD];
     if let Some(evict) = arch::available().last() {
@@ -141,8 +141,8 @@ fn append_time(area: &mut [u8], instruction: Option<Instruction>) -> Duration {
                             unsafe { arch::flush_line(line, instruction) };
                         }
                     }
-                    // SAFETY: source and target are as long as it says and apart; `area` starts
-                    // at a line and records are multiples of 8.
+                    // SAFETY: source and target have `RECORD` bytes and do not overlap; `area`
+                    // starts at a line and records are multiples of 8.
                     None => unsafe {
                         arch::copy_nt(place.as_mut_ptr(), record.as_ptr(), RECORD);
                     },

@@ -1,22 +1,22 @@
-//! Bytes that cannot be read.
+//! Handling of bytes that cannot be read.
 //!
-//! A load from a page that the medium has lost (an uncorrectable error, or a file that someone
-//! shortened) does not return an error: the kernel ends the process with SIGBUS, silently. Three
+//! A load from a page that the medium has lost (an uncorrectable error, or a file that was
+//! truncated) does not return an error: the kernel ends the process with SIGBUS, silently. Three
 //! remedies:
 //!
-//! - [`install_handler`]: a handler that says which pool and offset it was before the process
-//!   ends with status [`EXIT_STATUS`]. It does not try to go on: whatever the thread was doing
-//!   with the page is unknown.
-//! - [`Pool::outlive`](crate::Pool::outlive): of such a pool the handler lets the thread go on, with
-//!   zeroes. For one of several that hold the same; below.
-//! - [`Space::probe`](crate::Space::probe): asks the kernel to read a page on the caller's
-//!   behalf, which returns an error instead of a signal. For whoever verifies a pool.
+//! - [`install_handler`]: a handler that reports the pool and the offset before the process ends
+//!   with status [`EXIT_STATUS`]. It does not try to go on, since it cannot know what the thread
+//!   was doing with the page.
+//! - [`Pool::outlive`](crate::Pool::outlive): in such a pool the handler lets the thread go on, with
+//!   zeroes. For one of several pools with the same contents; see below.
+//! - [`Space::probe`](crate::Space::probe): lets the kernel read a page on the caller's behalf,
+//!   which returns an error instead of a signal. For the verification of a pool.
 //!
 //! The handler may run at any instruction, so that it allocates nothing, locks nothing and calls
 //! nothing but `write`, `mmap`, `pause` and `_exit`: mapped pools are registered in a fixed table of
-//! atomics. A signal in a mapping can only come from a thread that uses the mapping, so that the
-//! entry it finds cannot be going away. A SIGBUS anywhere else is left to the handler that was
-//! there before.
+//! atomics. A signal in a mapping can only come from a thread that uses the mapping, so that its
+//! entry cannot be removed at the same time. A SIGBUS at any other address is left to the handler
+//! that was installed before.
 //!
 //! # A pool that is outlived
 //!
@@ -25,27 +25,27 @@
 //!     ─▶ the instruction runs again ─▶ … ─▶ the engine answers ─▶ the mark is looked at: an error
 //! ```
 //!
-//! All of it, and not the page: the rest of a device that goes goes too, no mapping of huge pages need
-//! be split, there is one mapping afterwards and not one for each page, and nothing that is stored from
-//! then on can come to the file. The mark is set *before* the zeroes can be seen. So whoever has seen
-//! some, on whatever thread, and looks at the mark afterwards ([`Space::check_lost`]), finds it.
+//! Zeroes are mapped over the whole pool, not only over the page: when a device fails, its other pages will fail,
+//! too; no mapping of huge pages has to be split; there is one mapping afterwards and not one for each page; and
+//! later stores cannot reach the file. The mark is set *before* the zeroes can be seen. So any thread that has seen
+//! zeroes and checks the mark afterwards ([`Space::check_lost`]) finds it set.
 //!
 //! [`Space::check_lost`]: crate::Space::check_lost
 //!
-//! What this asks of those who use such a pool:
+//! Obligations of the users of such a pool:
 //!
-//! - Nothing that was read, concluded or shown since the pool was marked may be used: after each call
-//!   of an engine the mark is looked at before its answer is. `Space::fence` fails once there is one, so
-//!   that no write is taken for durable.
-//! - Whatever lies in the pool may become zero between two looks at it, behind a shared slice too. The
-//!   compiler is told otherwise of a slice; what it may do with that is to load a byte once or several
-//!   times, of which each is the byte or zero. So an offset, a length or a count is looked at once, or
-//!   is as safe to use when it is zero: as it must be of a pool that is damaged. Then the engine can
-//!   do no more than answer nonsense, fail, or panic: in the pool and in its own memory, both of which
-//!   are given up.
+//! - Nothing that was read, concluded or shown since the pool was marked may be used: after each call of
+//!   an engine the mark is checked before the answer is used. `Space::fence` fails once the mark is set,
+//!   so that no write is taken for durable.
+//! - Any byte in the pool may become zero between two loads, behind a shared slice, too. The compiler
+//!   assumes that a slice does not change; at most it loads a byte once or several times, and each
+//!   load gives the byte or zero. So an offset, a length or a count must be loaded once, or be as safe
+//!   to use when it is zero, as is required for a damaged pool in any case. Then the worst that an
+//!   engine can do is give wrong answers, fail, or panic; this affects the pool and the engine's own
+//!   memory, both of which are given up.
 //!
-//! What reaches no page of the file any more is not noticed by the handler: a file that is cut short
-//! and made long again before anybody looks reads as zeroes, without a signal.
+//! The handler notices only accesses that fault: a file that is truncated and extended again between
+//! two accesses reads as zeroes, without a signal.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -55,14 +55,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Once};
 
-/// With which the process ends after a SIGBUS in a pool (`EX_SOFTWARE`).
+/// The exit status of the process after a SIGBUS in a pool (`EX_SOFTWARE`).
 pub const EXIT_STATUS: i32 = 70;
 
 /// A page that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("unreadable (poisoned) at offset {offset:#x}")]
 pub struct PoisonedAt {
-    /// Of the first byte that cannot be read, or of the system page that it is in.
+    /// The offset of the first byte that cannot be read, or of its system page.
     pub offset: u64,
 }
 
@@ -75,19 +75,19 @@ struct Entry {
     name_len: AtomicUsize,
     /// Bytes from the start that are mapped; the rest is in reserve.
     mapped: AtomicUsize,
-    /// Of a pool that is outlived.
+    /// The mark of a pool that is outlived; null otherwise.
     mark: AtomicPtr<AtomicU64>,
 }
 
-/// Whether a pool that is outlived was lost, and where that was found out: 0, or one more than the
-/// offset.
+/// Whether a pool that is outlived was lost, and where that was detected: 0, or the offset plus
+/// one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mark(Arc<AtomicU64>);
 
 impl Mark {
     #[inline]
     pub(crate) fn check(&self) -> Result<(), LostAt> {
-        // After all that this thread has loaded before.
+        // After all earlier loads of this thread.
         fence(Ordering::Acquire);
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -100,18 +100,19 @@ impl Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the medium is gone, found out at offset {offset:#x}")]
 pub struct LostAt {
-    /// Where that was found out, in bytes.
+    /// The offset at which the loss was detected, in bytes.
     pub offset: u64,
 }
 
 impl From<LostAt> for io::Error {
-    /// As a device answers that can still be asked.
+    /// The error that a failing device returns.
     fn from(_: LostAt) -> Self {
         Self::from_raw_os_error(libc::EIO)
     }
 }
 
-/// Pools beyond this many are mapped all the same; a SIGBUS in them ends the process silently.
+/// The most pools in the table. Further pools are mapped without an entry; a SIGBUS in them ends the process
+/// silently.
 const ENTRIES: usize = 256;
 
 static TABLE: [Entry; ENTRIES] = [const {
@@ -131,12 +132,12 @@ static TABLE: [Entry; ENTRIES] = [const {
 pub(crate) struct Registered {
     entry: Option<usize>,
     name: Box<[u8]>,
-    /// Where the entry points to, if it does.
+    /// The mark that the entry points to, if it points to one.
     mark: Mark,
 }
 
 impl Registered {
-    /// The mapping of `path` at `start .. start + len`, which may be outlived with this mark.
+    /// Registers the mapping of `path` at `start .. start + len`, which may be outlived with this mark.
     pub(crate) fn new(start: usize, len: usize, path: &Path, mark: Mark) -> Self {
         let mut name: Box<[u8]> = path.as_os_str().as_bytes().into();
         let free = |entry: &Entry| !entry.taken.swap(true, Ordering::AcqRel);
@@ -154,14 +155,14 @@ impl Registered {
         self.entry.and_then(|number| TABLE.get(number))
     }
 
-    /// So many bytes from the start are mapped.
+    /// Sets how many bytes from the start are mapped.
     pub(crate) fn set_mapped(&self, mapped: u64) {
         if let Some(entry) = self.entry() {
             entry.mapped.store(mapped as usize, Ordering::Release);
         }
     }
 
-    /// From now on the pool is outlived; false if it cannot be, since there are too many.
+    /// The pool is outlived from now on; false if it has no entry, since there are too many pools.
     pub(crate) fn outlive(&self) -> bool {
         let Some(entry) = self.entry() else { return false };
         entry.mark.store(Arc::as_ptr(&self.mark.0).cast_mut(), Ordering::Release);
@@ -188,7 +189,7 @@ impl Registered {
     }
 }
 
-/// The action that was there before.
+/// The action that was installed before.
 struct Previous(std::cell::UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written once before the handler is installed, only read after.
@@ -199,7 +200,7 @@ static PREVIOUS: Previous = Previous(std::cell::UnsafeCell::new(MaybeUninit::uni
 /// Installs the handler of SIGBUS; once per process, further calls do nothing.
 ///
 /// # Errors
-/// If the system refuses, which it does not.
+/// If the system refuses, which is not expected.
 pub fn install_handler() -> io::Result<()> {
     static ONCE: Once = Once::new();
     let mut installed = Ok(());
@@ -232,7 +233,7 @@ extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
         let len = entry.len.load(Ordering::Acquire);
         let start = entry.start.load(Ordering::Relaxed);
         if address.wrapping_sub(start) < len {
-            // One that is not aligned would fault again.
+            // A misaligned access would fault again.
             if code != libc::BUS_ADRALN && go_on(entry, start, (address - start) as u64) {
                 return;
             }
@@ -247,26 +248,25 @@ extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
 }
 
 /// Marks a pool that is outlived as lost, and maps zeroes over it, so that the instruction that
-/// faulted can run again; false if that cannot be, and the process must end.
+/// faulted can run again; false if that is impossible, and the process must end.
 fn go_on(entry: &Entry, start: usize, offset: u64) -> bool {
     let mark = entry.mark.load(Ordering::Acquire);
     if mark.is_null() {
         return false;
     }
-    // SAFETY: it is that of the mapping's `Registered`, which goes before the mapping; and the thread
-    // that faulted uses the mapping.
+    // SAFETY: the mark belongs to the mapping's `Registered`, which is dropped before the mapping;
+    // and the thread that faulted still uses the mapping.
     let mark = unsafe { &*mark };
-    // Before anybody can see a zero.
+    // Before any thread can see a zero.
     let is_first = mark.compare_exchange(0, offset + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let mapped = entry.mapped.load(Ordering::Acquire);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: `start .. start + mapped` is this pool's mapping, of which nobody else has a part, and
-    // which is not unmapped while a thread uses it. All references into it stay good: they lead to
-    // memory of the same length, whose bytes have become zero, for which the users of such a pool are
-    // prepared (see the module). Several threads may do this one after the other: what is stored to a
-    // lost pool is nobody's. It is one system call, which may be made at any instruction; the thread's
-    // `errno` is put back.
+    // SAFETY: `start .. start + mapped` is the mapping of this pool alone, and is not unmapped while a
+    // thread uses it. All references into it stay valid: they lead to memory of the same length, whose
+    // bytes have become zero, for which the users of such a pool are prepared (see the module).
+    // Several threads may do this one after the other: stores to a lost pool do not matter. It is one
+    // system call, which may be made at any instruction; the thread's `errno` is restored.
     let at = unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -281,8 +281,8 @@ fn go_on(entry: &Entry, start: usize, offset: u64) -> bool {
     is_mapped
 }
 
-/// Says what happened and ends the process. Of several threads that meet lost pages at once the
-/// first says it; the others wait for the end, so that no line is cut in two by another.
+/// Reports the fault and ends the process. If several threads meet lost pages at once, the first
+/// one reports; the others wait for the end, so that their lines do not mix.
 fn report(entry: &Entry, offset: u64) -> ! {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if IS_SAID.swap(true, Ordering::AcqRel) {
@@ -300,8 +300,8 @@ fn report(entry: &Entry, offset: u64) -> ! {
 fn say(entry: &Entry, what: &[u8], offset: u64, rest: &[u8]) {
     let mut digits = [0; 16];
     let offset = hex(offset, &mut digits);
-    // SAFETY: the name lives as long as the entry, and the mapping that faulted keeps both; the
-    // other buffers are ours. `write` may be called in a signal handler.
+    // SAFETY: the name lives as long as the entry, and the mapping that faulted keeps both alive; the other buffers
+    // belong to this function and its callers. `write` may be called in a signal handler.
     unsafe {
         let name = std::slice::from_raw_parts(
             entry.name.load(Ordering::Relaxed),

@@ -1,35 +1,35 @@
-//! A pool: a file that says what it is.
+//! A pool: a file that describes itself.
 //!
 //! ```text
 //!   page 0   0     static part: magic, version, uuid, geometry, kind, parameters, CRC
 //!            512   root slot A      the root twice: generation, size, eight words, CRC
 //!            1024  root slot B
-//!            1536  root state       one word: which generation is acknowledged
+//!            1536  root state       one word: the acknowledged generation
 //!            2048  body of page 0: words of the engine (HEADER_LEN)
 //!   page 1…  as the engine claims them
 //! ```
 //!
 //! Where pages have 1 KiB or 2 KiB the header takes as many of them as it needs, all claimed as pages of
-//! words, and nothing is left of them: the engine's own begin at [`Pool::first_page`].
+//! words, and fills them completely: the pages of the engine begin at [`Pool::first_page`].
 //!
-//! The static part is written once, its magic last of all: a creation that is cut short leaves
-//! no pool, never half of one. The root is for state larger than 8 bytes that must change
-//! atomically (module `root` says how, and how a torn write is told from a flipped bit). The size that
-//! the pool has grown to travels with the root.
+//! The static part is written once, its magic last: an interrupted creation leaves no pool, never half
+//! of one. The root is for state larger than 8 bytes that must change atomically (module `root`
+//! explains how, and how a torn write is distinguished from a flipped bit). The size that the pool has
+//! grown to is part of the root.
 //!
 //! # What opening checks
 //!
-//! That nobody else has the pool open (`flock` on the file, which holds within one process too
-//! and lasts as long as the mapping); that the file is a pool, of a version and kind that is
-//! understood, whose checksums are right; that it is as long as it was acknowledged to be. What
-//! is wrong is said with evidence ([`PoolError`]).
+//! That the pool is not open elsewhere (`flock` on the file, which also excludes a second open in
+//! the same process and lasts as long as the mapping); that the file is a pool of a known version,
+//! with correct checksums; that it has the acknowledged length. Errors contain the details
+//! ([`PoolError`]).
 //!
 //! # A full file system
 //!
 //! A store to a mapped page for which the file system has no block is a SIGBUS. So blocks are
 //! allocated when a pool is created or grown, where a full file system is an error
-//! ([`PoolError::NoSpace`]); and the pages are faulted in then too, since a first touch costs
-//! more than the store.
+//! ([`PoolError::NoSpace`]); and the pages are faulted in at the same time, since the first access
+//! to a page costs more than the store.
 
 mod allocate;
 mod choose;
@@ -83,22 +83,22 @@ struct Opened {
 }
 
 impl Pool {
-    /// Creates a pool at `path`, where nothing may be yet. Allocates and faults in all of it;
-    /// durable when it returns.
+    /// Creates a pool at `path`, which must not exist. Allocates and faults in all of it; durable
+    /// when it returns.
     ///
     /// # Errors
-    /// [`PoolError::Exists`], [`PoolError::NoSpace`] (nothing is left behind),
+    /// [`PoolError::Exists`], [`PoolError::NoSpace`] (no file is left behind),
     /// [`PoolError::Geometry`], [`PoolError::NotPowerSafe`], [`PoolError::NotMemory`],
     /// [`PoolError::Profile`], [`PoolError::Io`].
     pub fn create(path: &Path, options: &CreateOptions) -> Result<Self, PoolError> {
         barrier::prepare();
         let header = Static::of(options, header::random_uuid()?)?;
         let file = allocate::create_file(path)?;
-        // Of a pool that was there before.
+        // The mark of an earlier pool at this path.
         cut_short::lift(path)?;
         let made = Self::create_in(path, file, header, options);
         if made.is_err() {
-            // Ours alone since `create_file`. If it cannot be removed, it still is no pool.
+            // This call created the file. If it cannot be removed, it still is no pool.
             let _removed = std::fs::remove_file(path).is_ok();
         }
         made
@@ -123,8 +123,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Creates a pool in the simulator's memory; size and page size are those of `space`. Its
-    /// uuid is always the same, so that a run can be replayed.
+    /// Creates a pool in the simulator's memory; size and page size are those of `space`. The uuid
+    /// is always the same, so that a run can be replayed.
     ///
     /// # Errors
     /// As [`Pool::create`].
@@ -178,7 +178,7 @@ impl Pool {
         Self::open_whole(path, options, len_left)
     }
 
-    /// Opens the pool at `path` if the bytes that `len_of` says are left of its file are all that it has.
+    /// Opens the pool at `path` if the length that `len_of` returns covers the whole pool.
     fn open_whole(
         path: &Path,
         options: &OpenOptions,
@@ -201,9 +201,9 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Opens a copy of the pool at `path`, which is made page by page as it is stored to: nothing that
-    /// is done to it reaches the file, for which no permission to write is needed. Others may have copies meanwhile, but
-    /// nobody has the pool. It cannot grow.
+    /// Opens a private copy of the pool at `path`; a page is copied at the first store to it. No change reaches the
+    /// file, and no permission to write it is needed. Others may have copies open at the same time, but not the pool
+    /// itself. The copy cannot grow.
     ///
     /// # Errors
     /// As [`Pool::open`].
@@ -216,7 +216,7 @@ impl Pool {
             return Err(PoolError::Truncated { expected: root.size, found });
         }
         let chosen = choose::medium(&file, path, &options.media)?;
-        // What a killed process has written is perhaps not durable, and is about to be shown.
+        // Writes of a killed process may not be durable yet, and are about to be shown.
         if !mutant!("pmem.copy.sync") {
             allocate::sync(&file, path)?;
         }
@@ -225,9 +225,9 @@ impl Pool {
             .io(format!("map {}", path.display()))?;
         space.set_name(path);
         let mut pool = Self::adopt(Arc::new(space), &chosen)?;
-        // A page that is faulted in to be stored to is copied: there is memory for those that are stored to.
+        // Faulting in a page for stores would copy it: memory is used only for pages that are stored to.
         pool.faulting_in = OnceLock::from(None);
-        // It keeps the lock.
+        // The open file keeps the lock.
         pool.file = Some(Opened { path: path.to_owned(), file });
         Ok(pool)
     }
@@ -279,7 +279,7 @@ impl Pool {
         roots.replace(&self.space, Root { unsafe_shutdowns: now, ..root })
     }
 
-    /// What the pool at `path` holds, for example `scmkv`; it may be open elsewhere.
+    /// The kind of the pool at `path`, for example `scmkv`; it may be open elsewhere.
     ///
     /// # Errors
     /// [`PoolError::NotAPool`], [`PoolError::WrongVersion`], [`PoolError::ChecksumMismatch`],
@@ -322,11 +322,11 @@ impl Pool {
         })
     }
 
-    /// A loss of the medium under the mapping (its file cut short, a page poisoned, the device gone)
-    /// ends the process no more. The pool reads as zeroes then, what is stored to it goes nowhere, every
-    /// fence fails, and so does [`Space::check_lost`], which whoever uses the pool asks before he
-    /// believes anything that was read: the module [`poison`](crate::poison) has the whole duty. False
-    /// if it cannot be so: the pool is not a file, or too many are mapped.
+    /// From now on the process survives a loss of the medium under the mapping (its file truncated, a
+    /// page poisoned, the device gone). The pool then reads as zeroes, stores to it have no effect,
+    /// every fence fails, and so does [`Space::check_lost`], which users of the pool must call before
+    /// they rely on any bytes read: the module [`poison`](crate::poison) states all obligations. False
+    /// if this is impossible: the pool is not a file, or too many are mapped.
     ///
     /// # Errors
     /// If the handler of SIGBUS cannot be installed.
@@ -335,15 +335,15 @@ impl Pool {
         Ok(self.space.outlive())
     }
 
-    /// Faults an opened pool in, in the background, so that later accesses need not: for whoever has read
-    /// what it takes to begin. Before that it would take its processor and its locks of the kernel. Whoever opens
-    /// several holds it until all are open ([`FaultInHold`]). Does nothing where it is not worth it, or a second
-    /// time.
+    /// Faults in an opened pool in the background, so that later accesses do not fault. Call it when the data
+    /// needed at the start has been read: before, it would compete with the caller for processor and kernel
+    /// locks. A caller that opens several pools holds it back until all are open ([`FaultInHold`]). Does nothing
+    /// where it is not worth it, or a second time.
     pub fn fault_in(&self) {
         self.faulting_in.get_or_init(|| FaultIn::start(&self.space));
     }
 
-    /// The first page of which all is the engine's: [`first_page`].
+    /// The first page that belongs to the engine as a whole: [`first_page`].
     pub fn first_page(&self) -> u32 {
         first_page(self.header.page_size)
     }
@@ -353,17 +353,17 @@ impl Pool {
         &self.space
     }
 
-    /// Who the pool is; drawn at random when it was created.
+    /// The identity of the pool; drawn at random when it was created.
     pub fn uuid(&self) -> [u8; 16] {
         self.header.uuid
     }
 
-    /// What it holds, for example `scmkv`.
+    /// The kind of the pool, for example `scmkv`.
     pub fn kind(&self) -> &str {
         &self.header.kind
     }
 
-    /// Fails unless the pool holds `expected`.
+    /// Fails unless the pool is of kind `expected`.
     ///
     /// # Errors
     /// [`PoolError::WrongKind`].
@@ -390,7 +390,7 @@ impl Pool {
     }
 
     /// Replaces the root, all words or none; durable when it returns. Four fences: for rare use.
-    /// After an error the root is the old or the new one, which the next open shows.
+    /// After an error the root is the old or the new one; the next open shows which.
     ///
     /// # Errors
     /// [`PoolError::Sync`].
@@ -401,7 +401,7 @@ impl Pool {
     }
 
     /// Grows the pool to `size` bytes (rounded down to whole pages) while it is in use; durable
-    /// when it returns. Nothing to do if it is that large already.
+    /// when it returns. Does nothing if it is already that large.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`] and [`PoolError::Geometry`], after which the pool is as before;
@@ -413,7 +413,7 @@ impl Pool {
         if size <= root.size {
             return Ok(());
         }
-        // A file that was cut short is not made long again, as if nothing had been lost.
+        // A truncated file must not get its length back, which would hide the loss.
         self.space.check_lost().map_err(std::io::Error::from).io("grow the pool")?;
         let reserved = self.space.reserved();
         if size > reserved {
@@ -431,7 +431,7 @@ impl Pool {
         roots.replace(&self.space, Root { size, ..root })
     }
 
-    /// What the pool rests on.
+    /// The medium of the pool.
     pub fn medium(&self) -> Medium {
         self.medium.clone()
     }
@@ -441,7 +441,7 @@ impl Pool {
         self.file.as_ref().map(|opened| opened.path.as_path())
     }
 
-    /// Its file as it is now: what was done to it under the open pool. None in the simulator.
+    /// The state of its file now, which may have been changed under the open pool. None in the simulator.
     pub fn file_state(&self) -> Option<std::io::Result<FileState>> {
         let expected = self.space.len();
         let state = |metadata: std::fs::Metadata| {
@@ -452,14 +452,14 @@ impl Pool {
     }
 
     /// Set if the medium counted unsafe shutdowns (power lost before its buffers were drained)
-    /// since the pool was last open: what was written shortly before may be damaged, and
-    /// `verify` is due.
+    /// since the pool was last open: data written shortly before may be damaged, and `verify`
+    /// should be run.
     pub fn unsafe_shutdowns(&self) -> Option<UnsafeShutdowns> {
         self.unsafe_shutdowns
     }
 }
 
-/// Claims the pages that the header is in.
+/// Claims the pages of the header.
 fn claim_header(space: &Space, claim: Claim) -> Result<(), PoolError> {
     let mut pages = 0..first_page(space.page_size());
     if pages.all(|page| space.claim_words(page, claim)) {

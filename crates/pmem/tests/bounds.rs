@@ -1,4 +1,4 @@
-//! No offset, whatever it is made of, gets a safe caller at memory that is not the space's.
+//! No offset gives a safe caller access to memory outside the space.
 
 use coreplane_pmem::{PageWriter, Space, SpaceOptions, epoch};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ fn a_flush_outside_the_pool_does_nothing() {
     let pool = Pool::create(&directory.path().join("pool"), &options).unwrap();
     let space = pool.space();
     let before = space.flushes_and_fences();
-    // Within the reserve, far beyond it, and where the end of the range has no number.
+    // Within the reserve, far beyond it, and where the end of the range overflows.
     for (offset, len) in
         [(1 << 16, 64), (1 << 16, 1), (1 << 50, 8), (u64::MAX - 7, 8), (8, u64::MAX)]
     {

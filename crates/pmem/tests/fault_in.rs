@@ -1,4 +1,4 @@
-//! Faulting in in the background, and who holds it. By itself, since a hold is one of the process.
+//! Faulting in in the background, and holding it back. A separate test, since a hold affects the whole process.
 
 use coreplane_pmem::pool::FaultInHold;
 use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool};
@@ -33,7 +33,7 @@ fn faulting_in_waits_for_whoever_holds_it_and_a_pool_that_goes_does_not() {
     pool.fault_in();
     std::thread::sleep(Duration::from_millis(50));
     assert!(resident(&path) < LEN / 2, "{} bytes", resident(&path));
-    // Ends, though it is held.
+    // The drop ends although faulting in is held back.
     drop(pool);
     let pool = Pool::open(&path, &OpenOptions::default()).unwrap();
     pool.fault_in();

@@ -1,4 +1,4 @@
-//! In what pieces the kernel keeps the file of a pool, and what that asks of it.
+//! The sizes of the folios in which the kernel keeps the file of a pool, and the number of its mapped ranges.
 
 use coreplane_pmem::{
     Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Preparation, epoch,
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// Bytes in a page of the usual size.
 const PAGE: u32 = 2 << 20;
 
-/// What a store may make dirty: a system page, and one of the file system's.
+/// The most bytes that a store may make dirty: a system page, and a page of the file system.
 const MOST: u64 = 8 << 10;
 
-/// A pool on a file system, its path, and what keeps it.
+/// A pool on a file system, its path, and its directory.
 fn create(size: u64, page_size: u32) -> (Pool, PathBuf, tempfile::TempDir) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("p");
@@ -28,15 +28,14 @@ fn dirtied_bytes() -> u64 {
     line.parse().unwrap()
 }
 
-/// What one store makes dirty.
+/// Bytes that one store makes dirty.
 fn dirtied_by(store: impl FnOnce()) -> u64 {
     let before = dirtied_bytes();
     store();
     dirtied_bytes() - before
 }
 
-/// Read ahead by the kernel, as it is where nobody says otherwise, such a store makes up to 2 MiB
-/// dirty on ext4.
+/// With the kernel's default read-ahead, such a store makes up to 2 MiB dirty on ext4.
 #[test]
 fn a_store_to_a_prepared_page_or_a_table_dirties_one_system_page() {
     let (pool, _, _directory) = create(128 << 20, PAGE);
@@ -61,7 +60,7 @@ fn a_store_to_a_prepared_page_or_a_table_dirties_one_system_page() {
     }
 }
 
-/// Has the kernel drop what it keeps of the file, which nobody maps, and read it in its own way.
+/// Makes the kernel drop its pages of the file, which is not mapped, and read it with its default read-ahead.
 fn read_ahead(path: &Path) {
     let mut file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -70,8 +69,8 @@ fn read_ahead(path: &Path) {
     while file.read(&mut bytes).unwrap() > 0 {}
 }
 
-/// Where the file system has large folios, as ext4 has, the assertion on `again` is what
-/// fails without the preparation: a store then makes 16 KiB to 2 MiB dirty.
+/// On a file system with large folios, such as ext4, the assertion on `again` fails without the
+/// preparation: a store then makes 16 KiB to 2 MiB dirty.
 #[test]
 fn a_page_that_is_used_again_is_kept_in_small_folios_again() {
     let (pool, path, _directory) = create(64 << 20, PAGE);
@@ -96,7 +95,7 @@ fn a_page_that_is_used_again_is_kept_in_small_folios_again() {
     }
 }
 
-/// Nobody has prepared the pages of blocks.
+/// The pages of blocks are not prepared.
 #[test]
 fn a_block_that_is_appended_as_a_whole_dirties_itself() {
     let (pool, _, _directory) = create(64 << 20, 4096);
@@ -109,13 +108,13 @@ fn a_block_that_is_appended_as_a_whole_dirties_itself() {
         let guard = epoch::pin();
         assert_eq!(space.bytes(&guard, space.start_of(page), 4096), Some(&[7; 4096][..]));
     }
-    // There is something to sync, once.
+    // There is something to sync, but only once.
     let syncs = space.syncs();
     assert!(space.fence().is_ok() && space.fence().is_ok());
     assert_eq!(space.syncs(), syncs + 1);
 }
 
-/// A store through the mapping is not held against the limit, a write is; and whoever exceeds it
+/// The limit does not apply to stores through the mapping, but to writes; a process that exceeds it
 /// is killed by a signal.
 #[test]
 fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
@@ -132,7 +131,7 @@ fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
     }
     let (pool, path, _directory) = create(1 << 20, 64 << 10);
     drop(pool);
-    // In units of 512 bytes or of 1 KiB, as the shell has it.
+    // In units of 512 bytes or of 1 KiB, depending on the shell.
     let limited = "ulimit -f 512 && exec \"$0\" --exact \"$1\"";
     let output = std::process::Command::new("sh")
         .args(["-c", limited])
@@ -143,7 +142,7 @@ fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// The kernel keeps what is advised differently apart, and lets a process have so many ranges.
+/// The kernel keeps ranges with different advice apart, and limits their number in a process.
 #[test]
 fn tables_without_end_do_not_use_up_the_ranges_of_the_address_space() {
     let (pool, _, _directory) = create(24 << 20, 4096);

@@ -1,5 +1,5 @@
-//! A pool that is outlived: its file is cut short under the mapping, and the process goes on, with a
-//! mark that nobody misses who has seen what is not there.
+//! A pool that is outlived: its file is truncated under the mapping, and the process goes on; a
+//! thread that has read missing bytes finds the mark.
 
 use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, Pool, epoch};
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const PAGE: u32 = 64 << 10;
 const PAGES: u64 = 32;
 
-/// A pool whose pages from the second on are full of sevens, but for the last, which has words.
+/// A pool with pages full of sevens from the second on, except the last, which has words.
 fn pool_at(path: &Path) -> Pool {
     let options = CreateOptions {
         size: PAGES * u64::from(PAGE),
@@ -35,7 +35,7 @@ fn cut(path: &Path, pages: u64) -> File {
     file
 }
 
-/// The sum of a page, as somebody sees it who does not know that it may go.
+/// The sum of a page, read without regard to a loss.
 fn sum(pool: &Pool, page: u64) -> u64 {
     let guard = epoch::pin();
     let start = page * u64::from(PAGE);
@@ -61,18 +61,18 @@ fn a_lost_pool_reads_as_zeroes_says_so_and_leaves_its_file_alone() {
     assert_eq!(std::io::Error::from(lost).raw_os_error(), Some(libc::EIO));
     assert!(space.fence().is_err() && space.check_sync().is_err());
     assert_eq!(sum(&pool, 1), 0, "what is there still is not shown either");
-    // Stores go nowhere, and nothing makes the file what it was.
+    // Stores have no effect, and the file stays truncated.
     let word = space.word::<Durable>((PAGES - 1) * u64::from(PAGE)).unwrap();
     word.store(77);
     assert_eq!(word.load(), 77);
     space.populate(0, space.len());
     assert!(pool.set_root([1; 8]).is_err() && pool.grow(space.len() * 2).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), before);
-    // The other one is as it was.
+    // The other pool is unchanged.
     assert!(peer.space().check_lost().is_ok() && peer.space().fence().is_ok());
     assert_eq!(sum(&peer, 9), WHOLE);
     drop(pool);
-    // Where it was mapped there may be another by now.
+    // Another pool may be mapped at its address by now.
     drop(file);
     let third = pool_at(&directory.path().join("r"));
     assert!(third.outlive().unwrap());
@@ -80,7 +80,7 @@ fn a_lost_pool_reads_as_zeroes_says_so_and_leaves_its_file_alone() {
     assert_eq!(sum(&third, 9), WHOLE);
 }
 
-/// Whoever sees a zero finds the mark, whichever thread it was that met the loss.
+/// A thread that sees a zero finds the mark, whichever thread has met the loss.
 #[test]
 fn nobody_sees_a_zero_without_the_mark() {
     const THREADS: u64 = 4;
@@ -122,7 +122,7 @@ fn nobody_sees_a_zero_without_the_mark() {
     }
 }
 
-/// What is written by a call makes a file longer that was cut short, if nobody looks.
+/// Without a check of the length, a write by a call would extend the truncated file.
 #[test]
 fn a_block_is_not_written_behind_the_end_of_a_file_that_was_cut_short() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

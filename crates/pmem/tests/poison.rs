@@ -1,5 +1,5 @@
-//! A lost page ends the process with a clear message, and a probe with an error. The losing is
-//! done in a child process: this test binary, run again with `LOSE` set.
+//! A lost page ends the process with a clear message, and a probe with an error. The loss happens
+//! in a child process: this test binary, run again with `LOSE` set.
 
 use coreplane_pmem::{CreateOptions, MediaChoice, Pool, epoch, poison};
 use std::io::Write;
@@ -42,7 +42,7 @@ fn a_lost_page_is_named_before_the_process_ends() {
     }
 }
 
-/// A file that someone has shortened: what is behind its end cannot be read, until it is healed.
+/// A truncated file: the part behind its end cannot be read until it is healed.
 #[test]
 fn what_is_lost_can_be_read_again_as_zeroes() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -140,7 +140,7 @@ fn the_child() {
     read();
 }
 
-/// `userfaultfd(2)`: as much of it as poisons a page.
+/// The part of `userfaultfd(2)` that poisons a page.
 mod user_fault {
     use std::io;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -162,9 +162,9 @@ mod user_fault {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Makes the page at `address` one that cannot be read.
+    /// Makes the page at `address` unreadable.
     pub(super) fn poison(address: *const u8) -> io::Result<()> {
-        // SAFETY: a new file descriptor, owned by nobody else.
+        // SAFETY: a new file descriptor without another owner.
         let fd = unsafe {
             let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
             if fd < 0 {
@@ -180,7 +180,7 @@ mod user_fault {
         }
         control(&fd, REGISTER, [start, LEN, 1, 0])?;
         control(&fd, POISON, [start, LEN, 0, 0])?;
-        // Registered and poisoned as long as it is open.
+        // The page stays registered and poisoned as long as the descriptor is open.
         std::mem::forget(fd);
         Ok(())
     }

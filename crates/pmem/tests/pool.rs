@@ -1,4 +1,4 @@
-//! Pools from the outside: what they keep, and what they refuse.
+//! Tests of pools through the public interface: what they keep, and what they refuse.
 
 use coreplane_pmem::pool::ROOT_WORDS;
 use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool, PoolError};
@@ -17,7 +17,7 @@ fn options(pages: u64) -> CreateOptions {
     }
 }
 
-/// A directory on a memory file system and one on whatever `/tmp` is.
+/// A directory on a memory file system, and one in `/tmp`.
 fn directories() -> [tempfile::TempDir; 2] {
     [tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap()]
 }
@@ -82,7 +82,7 @@ fn no_path_is_left_behind_by_a_refused_creation() {
     assert!(!path.exists());
 }
 
-/// The bytes of a small pool whose root has been replaced, and of nothing else.
+/// The bytes of a small pool in which only the root has been replaced.
 fn bytes_of_a_pool() -> Vec<u8> {
     bytes_with_pages_of(4096)
 }
@@ -107,14 +107,14 @@ fn open_bytes(bytes: &[u8]) -> (tempfile::TempDir, Result<Pool, PoolError>) {
     (directory, opened)
 }
 
-/// The parts of the header that mean something.
+/// The used parts of the header.
 const STATIC: std::ops::Range<usize> = 0..512;
 const SLOTS: [std::ops::Range<usize>; 2] = [512..640, 1024..1152];
 const STATE: std::ops::Range<usize> = 1536..1544;
 
 #[test]
 fn every_flipped_bit_of_the_header_is_an_error_and_flips_of_one_copy_are_repaired() {
-    // In one page, in one that has nothing else, and in two.
+    // The header is in a page with other data, in a page of its own, and in two pages.
     for page_size in [4096, 2048, 1024] {
         flip_every_bit(&bytes_with_pages_of(page_size));
     }
@@ -211,7 +211,7 @@ fn what_is_no_pool_is_refused() {
     ));
 }
 
-/// The static part's checksum, as `docs/media-format.md` has it.
+/// Renews the static part's checksum, as defined in `docs/media-format.md`.
 fn reseal(bytes: &mut [u8]) {
     bytes[12..16].fill(0);
     let crc = crc32c::crc32c(&bytes[..512]);
@@ -324,7 +324,7 @@ fn media_say_truthfully_what_a_power_cut_loses() {
     assert_eq!(file.power_cut_loses, "nothing");
 }
 
-/// False if `directory`, too, lives in memory.
+/// False if `directory` is in memory, too.
 fn emulated_is_refused_on(directory: &tempfile::TempDir) -> bool {
     let options = CreateOptions { media: MediaChoice::Emulated("none".to_owned()), ..options(1) };
     match Pool::create(&directory.path().join("e"), &options) {
@@ -375,8 +375,8 @@ fn an_event_loop_learns_of_its_syncs_without_waiting() {
     assert!(space.syncs() >= 20, "each record was waited for");
 }
 
-/// From the moment on at which a repair gives a file its length back, until it says that it is done, the pool says that
-/// it was cut short, whatever comes between.
+/// From the moment at which a repair gives the file its length back until the repair is ended, the pool is reported
+/// as truncated.
 #[test]
 fn a_repair_that_is_not_ended_leaves_a_pool_that_is_cut_short() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -404,7 +404,7 @@ fn a_repair_that_is_not_ended_leaves_a_pool_that_is_cut_short() {
     drop(Pool::open(&path, &options).unwrap());
 }
 
-/// Once: what is written there later stays, however often the repair is begun.
+/// Only once: later writes to the page stay, even if the repair is begun again.
 #[test]
 fn a_page_of_which_a_part_was_cut_off_reads_as_zeroes_as_a_whole() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -432,7 +432,7 @@ fn a_page_of_which_a_part_was_cut_off_reads_as_zeroes_as_a_whole() {
     assert!(!Pool::is_cut_short(&path).unwrap());
 }
 
-/// Kilobytes of the file at `path` that this process has mapped and that the kernel has still to write.
+/// KiB of the file at `path` that this process has mapped and that the kernel has not yet written.
 fn dirty_kib(path: &std::path::Path) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let name = path.to_str().unwrap();
@@ -443,7 +443,7 @@ fn dirty_kib(path: &std::path::Path) -> u64 {
         let mut kib = || words.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
         match first {
             "Private_Dirty:" | "Shared_Dirty:" if is_its => dirty += kib(),
-            // What was copied is not the file's.
+            // Copied pages do not belong to the file.
             "Anonymous:" if is_its => dirty -= kib(),
             first if !first.ends_with(':') => is_its = line.ends_with(name),
             _ => {}
@@ -452,7 +452,7 @@ fn dirty_kib(path: &std::path::Path) -> u64 {
     u64::try_from(dirty).unwrap()
 }
 
-/// What a process has written that was killed is in the kernel alone, perhaps. Nobody is shown it before it is durable.
+/// Writes of a killed process may be only in the kernel. They are not shown before they are durable.
 #[test]
 fn a_copy_shows_what_is_durable() {
     // On the disk of the build: in a memory file system there is nothing to sync.

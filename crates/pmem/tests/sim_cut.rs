@@ -1,10 +1,10 @@
-//! The power cut in front of a fence of what ran last, and the machine that goes on.
+//! Power cuts before a fence of the last steps, and machines that go on after them.
 
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
 use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, Pool, Space};
 use std::collections::BTreeSet;
 
-/// Where word `number` of the test is: each in a line and a sector of its own.
+/// The offset of word `number` of the test: each has its own line and sector.
 fn at(number: u64) -> u64 {
     number * 512
 }
@@ -19,7 +19,7 @@ fn started(model: Model) -> Sim {
     sim
 }
 
-/// Stores a word and makes it durable, one after the other, and stores the last one alone.
+/// Stores all words, one after the other, and makes each but the last durable.
 fn turn(space: &Space, value: u64) {
     for number in 0..WORDS {
         space.word::<Durable>(at(number)).unwrap().store(value);
@@ -44,8 +44,8 @@ fn the_power_is_cut_in_front_of_each_fence_and_at_the_end() {
         let fences = sim.fences_since(before);
         assert_eq!(fences as u64, WORDS - 1, "{model:?}: those of the turn before do not count");
         for made in 0..=fences {
-            // What is fenced is there, what comes behind the next fence is not. Of the turn before the
-            // last word is not fenced either, and no fence comes that would make it so.
+            // Fenced stores are there, and stores after the next fence are not. The last word of the
+            // turn before is not fenced either, and no later fence covers it.
             let left = |eviction| words(&sim.crash_at_fence(before, made, eviction));
             let [nothing, everything] = [Eviction::Nothing, Eviction::Everything].map(left);
             for number in 0..WORDS as usize - 1 {
@@ -88,7 +88,7 @@ fn the_seed_decides_what_is_kept_of_what_no_fence_covers() {
     }
 }
 
-/// Lives of one machine, each cut somewhere and gone on from: all that it was left with.
+/// The images of successive lives of one machine, each cut somewhere and continued.
 fn lives(model: Model, seed: u64) -> Vec<Vec<u8>> {
     let mut sim = started(model);
     let mut left = Vec::new();
@@ -118,7 +118,7 @@ fn a_machine_goes_on_from_what_is_left_and_does_so_each_time() {
     }
 }
 
-/// The pool of what is left is opened again, and the root is the old or the new one.
+/// The pool in the image is opened again, and the root is the old or the new one.
 #[test]
 fn a_pool_is_cut_while_its_root_is_replaced_and_opened_again() {
     let create = CreateOptions {

@@ -1,10 +1,10 @@
-//! A simulated space with epochs of its own uses its pages again in the same order each time, whoever reads
+//! A simulated space with its own epochs reuses its pages in the same order each time, with any readers
 //! elsewhere in the process.
 
 use coreplane_pmem::epoch;
 use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
 
-/// Writes records to pages that are used again as soon as can be: the pages, and what is left.
+/// Writes records to pages that are reused as soon as possible; returns the pages, and the bytes left by a power cut.
 fn run(own_epochs: bool) -> (Vec<u32>, Vec<u8>) {
     let sim = Sim::new(&SimOptions { own_epochs, ..SimOptions::default() }).unwrap();
     let sim = sim.crash(Eviction::Nothing).reopen().unwrap();
@@ -44,7 +44,7 @@ fn a_guard_elsewhere_does_not_change_which_pages_are_used_again() {
     assert_ne!(shared.1, alone.1);
 }
 
-/// A machine that was killed or lost its power has them again.
+/// A machine that is started again after a kill or a power cut has its own epochs again.
 #[test]
 fn epochs_stay_a_spaces_own_however_it_is_started_again() {
     let options = SimOptions { own_epochs: true, ..SimOptions::default() };

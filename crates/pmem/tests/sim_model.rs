@@ -1,4 +1,4 @@
-//! The laws of the simulated medium, one by one.
+//! The rules of the simulated medium, one by one.
 
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Volatile, WriteMode, fence_mark};
@@ -18,7 +18,7 @@ fn store(space: &Space, offset: u64, value: u64) {
     space.word::<Durable>(offset).unwrap().store(value);
 }
 
-/// All values that the words at `offsets` have together in any image of a power cut now.
+/// The combined values of the words at `offsets` in all images of a power cut now.
 fn outcomes(sim: &Sim, offsets: &[u64]) -> BTreeSet<Vec<u64>> {
     let images = sim.crashes(LIMIT);
     assert!(images.len() < LIMIT);
@@ -398,7 +398,7 @@ fn a_load_of_what_another_thread_has_not_made_durable_is_seen() {
     assert_eq!(sim.early_reads().len(), 1);
 }
 
-/// Two spaces lose power at the same moment, and each keeps what it may, whatever the other keeps.
+/// Two spaces lose power at the same moment, and the states left in them are independent.
 #[test]
 fn spaces_of_one_machine_lose_power_together() {
     let sim = Sim::new(&SimOptions { spaces: 2, ..SimOptions::default() }).unwrap();
@@ -413,7 +413,7 @@ fn spaces_of_one_machine_lose_power_together() {
     let any = set(&[[0, 0], [1, 0], [0, 2], [1, 2]]);
     assert_eq!(outcomes(&sim, &[0, second]), any);
     one.flush(0, 8);
-    // A fence in one of them is none in the other.
+    // A fence in one of them does not count in the other.
     other.fence().unwrap();
     assert_eq!(outcomes(&sim, &[0, second]), any);
     one.fence().unwrap();
@@ -426,7 +426,7 @@ fn spaces_of_one_machine_lose_power_together() {
     assert!(one.grow(2 * second).is_err(), "several do not grow");
 }
 
-/// On one machine a fence covers what its thread has flushed in any space, for who asks whether there was one.
+/// On one machine a fence covers the flushes of its thread in all spaces, for a caller of `fence_since`.
 #[test]
 fn a_fence_in_one_space_covers_what_its_thread_has_flushed_in_another_before() {
     let sim = Sim::new(&SimOptions { spaces: 2, ..SimOptions::default() }).unwrap();
@@ -445,7 +445,7 @@ fn a_fence_in_one_space_covers_what_its_thread_has_flushed_in_another_before() {
     one.fence_since(mark).unwrap();
     assert_eq!(outcomes(&sim, &[0]), set(&[[1]]));
     assert_eq!(fences(), [before[0], before[1] + 1], "it is no fence of its own");
-    // One before the mark, or of another thread, says nothing: it makes its own.
+    // A fence before the mark, or of another thread, does not count: the call makes its own.
     store(one, 0, 2);
     one.flush(0, 8);
     let mark = fence_mark();
@@ -472,7 +472,7 @@ fn where_a_fence_is_a_sync_each_space_has_its_own() {
     assert_eq!(outcomes(&file, &[0]), set(&[[1]]));
 }
 
-/// What was flushed of one file is durable with a sync of that one, whatever syncs of others there are.
+/// Flushes of a file become durable with a sync of that file, not with syncs of others.
 #[test]
 fn of_several_files_each_has_its_own_syncs() {
     let files = SimOptions { spaces: 2, model: Model::File, ..SimOptions::default() };

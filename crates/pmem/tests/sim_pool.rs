@@ -12,10 +12,10 @@ enum Op {
     Grow(u64),
 }
 
-/// Creates a pool with pages of so many bytes, sets its root, grows it.
+/// Creates a pool with pages of this many bytes, sets its root, grows it.
 struct Pools(u64);
 
-/// Bytes of a pool at first.
+/// The initial bytes of a pool.
 const LEN: u64 = 64 << 10;
 
 fn root(value: u64) -> [u64; ROOT_WORDS] {
@@ -32,7 +32,7 @@ fn create_options() -> CreateOptions {
     }
 }
 
-/// None: there is no pool. Else its root and pages.
+/// The root and the number of pages; none if there is no pool.
 type Contents = Option<([u64; ROOT_WORDS], u64)>;
 
 impl Subject for Pools {
@@ -71,7 +71,8 @@ impl Subject for Pools {
         if pool.parameters() != [3; 8] || pool.kind() != "test" {
             return Err("the static part is wrong".to_owned());
         }
-        // The space may be longer than the pool: grown, and cut before the root said so.
+        // The space may be longer than the pool, if the power was cut after the growth and before the root recorded
+        // it.
         Ok(Some((pool.root(), pool.space().len() / self.0)))
     }
 
@@ -124,7 +125,7 @@ fn a_pool_survives_every_cut() {
     }
 }
 
-/// The header is all of a page, or of two: what is written to one of them is cut off from the other.
+/// The header fills one page, or two: a power cut may come between the writes to the two.
 #[test]
 fn a_pool_survives_every_cut_with_pages_no_larger_than_its_header() {
     for model in [Model::X86, Model::File] {

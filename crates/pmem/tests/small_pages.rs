@@ -1,4 +1,4 @@
-//! Pools whose pages are smaller than a page of the system, and no larger than the pool's header.
+//! Pools with pages smaller than a system page, and no larger than the pool's header.
 
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use coreplane_pmem::pool::{HEADER_LEN, first_page};
@@ -16,7 +16,7 @@ fn options(page_size: u32, pages: u64, media: MediaChoice) -> CreateOptions {
     CreateOptions { size, media, page_size, kind: "test".to_owned(), parameters: [5; 8] }
 }
 
-/// A way to have a pool: its medium, and a directory for it.
+/// The media for pools, each with a directory.
 fn places() -> [(MediaChoice, tempfile::TempDir); 3] {
     let memory = || tempfile::tempdir_in("/dev/shm").unwrap();
     let target = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -31,7 +31,7 @@ fn open(path: &Path, media: &MediaChoice) -> Pool {
     Pool::open(path, &OpenOptions { media: media.clone() }).unwrap()
 }
 
-/// What page `number` is filled with.
+/// The contents of page `number`.
 fn pattern(number: u32, page_size: u32) -> Vec<u8> {
     (0..page_size).map(|at| (number.wrapping_mul(31) ^ at) as u8).collect()
 }
@@ -74,7 +74,7 @@ fn the_header_takes_as_many_pages_as_it_needs() {
     }
 }
 
-/// Grown by one page at a time: within a page of the system, up to its end and beyond it.
+/// Grown by one page at a time: within a system page, up to its end and beyond it.
 #[test]
 fn a_pool_is_found_again_as_it_was_left_whatever_it_was_grown_to() {
     for (media, directory) in places() {
@@ -111,7 +111,7 @@ fn a_pool_is_found_again_as_it_was_left_whatever_it_was_grown_to() {
     }
 }
 
-/// Nothing that the kernel is asked for a page reaches the others in its system page.
+/// Calls to the kernel for one page do not affect the others in its system page.
 #[test]
 fn neighbours_of_a_page_stay_as_they_are() {
     for (media, directory) in places() {
@@ -143,7 +143,7 @@ fn neighbours_of_a_page_stay_as_they_are() {
     }
 }
 
-/// The file is cut short at a page of the system, which is what a medium loses.
+/// The file is truncated at a system page, since a medium loses whole system pages.
 #[test]
 fn what_is_lost_is_healed_with_its_neighbours_or_not_at_all() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -178,8 +178,8 @@ fn what_is_lost_is_healed_with_its_neighbours_or_not_at_all() {
     pool.check().unwrap();
 }
 
-/// A store to a small page is as durable, and as little, as one to a large page; sectors and lines have
-/// the size that they have.
+/// A store to a small page is as durable as one to a large page, and no more; sectors and lines keep
+/// their size.
 #[test]
 fn a_simulated_pool_with_small_pages_is_cut_grown_and_opened_again() {
     for model in [Model::X86, Model::File] {

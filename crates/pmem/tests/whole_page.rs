@@ -1,4 +1,4 @@
-//! A page that is written as a whole: what it costs, and when it is there.
+//! A page that is written as a whole: its cost, and when it is durable.
 
 use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
 use coreplane_pmem::{CreateOptions, MediaChoice, Pool, Space, WriteMode, epoch, order};
@@ -8,7 +8,7 @@ const PAGE: usize = 4096;
 const LINES: u64 = (PAGE / order::LINE) as u64;
 const MODES: [WriteMode; 2] = [WriteMode::NonTemporal, WriteMode::Cached];
 
-/// No two words of it are equal.
+/// The contents of a page, with no two words equal.
 fn content() -> Vec<u8> {
     (1..=PAGE as u64 / 8).flat_map(u64::to_le_bytes).collect()
 }
@@ -60,8 +60,8 @@ fn past_the_caches_a_page_costs_a_fence_and_no_flush() {
     }
 }
 
-/// One store, straight from where the bytes are: what consists of parts, or ends within a word, is put
-/// together first, a KiB at a time.
+/// One store directly from the source: contents in several parts, or ending within a word, are
+/// assembled first, a KiB at a time.
 #[test]
 fn a_page_goes_past_the_caches_without_a_copy_in_between() {
     let content = content();

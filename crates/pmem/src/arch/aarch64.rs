@@ -10,7 +10,7 @@ pub(crate) fn available() -> Vec<Instruction> {
     if hwcap & HWCAP_DCPOP != 0 { vec![Instruction::DcCvap] } else { Vec::new() }
 }
 
-/// Writes the line that holds `address` back.
+/// Writes back the line that holds `address`.
 ///
 /// # Safety
 /// `address` is mapped, and the processor has `instruction` ([`available`]).

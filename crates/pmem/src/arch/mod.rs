@@ -1,9 +1,9 @@
-//! The instructions that write lines back, one file per architecture behind one face:
-//! `available`, `flush_line`, `fence`, `copy_nt`; the ones that make checksums (`crc32c_words`, `crc32c_pairs`);
-//! the one that asks for a line; and those that compare many bytes (`equal_bytes`).
+//! The instructions that write lines back, one file per architecture with the same interface: `available`,
+//! `flush_line`, `fence`, `copy_nt`; instructions for checksums (`crc32c_words`, `crc32c_pairs`), for
+//! prefetching a line, and for comparing many bytes (`equal_bytes`).
 //!
-//! `RUSTFLAGS="--cfg coreplane_portable"` builds the twin for unknown processors anywhere, so
-//! that it is tested on the processors that we have.
+//! `RUSTFLAGS="--cfg coreplane_portable"` builds the variant for unknown processors on any
+//! processor, so that it can be tested.
 
 use crate::order::LINE;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,16 +51,16 @@ fn equal_bytes_of_words(words: [u64; 8], byte: u8) -> u64 {
     let mut found = 0;
     for (at, word) in words.into_iter().enumerate() {
         let differences = word ^ (LOW * u64::from(byte));
-        // The high bit of each byte that has another one: no carry leaves a byte.
+        // The high bit of each byte that differs: no carry leaves a byte.
         let others = ((differences & !(LOW << 7)) + LOW * 0x7f) | differences;
-        // Those of the eight bytes, gathered in the topmost one.
+        // The bits of the eight equal bytes, gathered in the topmost byte.
         let gathered = ((!others & (LOW << 7)) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         found |= gathered << (8 * at);
     }
     found
 }
 
-/// Asks for the line at an address ahead of its use; of an address where nothing is, for nothing.
+/// Prefetches the line at an address; has no effect at an address that is not mapped.
 #[inline]
 pub(crate) fn prefetch_address(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -73,19 +73,19 @@ pub(crate) fn prefetch_address(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for the line where `of` begins ahead of its use.
+/// Prefetches the line where `of` begins.
 #[inline]
 pub fn prefetch<T>(of: &T) {
     prefetch_address(std::ptr::from_ref(of).cast());
 }
 
-/// Asks for the line where `of` begins ahead of a store to it, which takes it from other processors.
+/// Prefetches the line where `of` begins for a store, which takes it from other processors.
 #[inline]
 pub fn prefetch_to_write<T>(of: &T) {
     prefetch_address_to_write(std::ptr::from_ref(of).cast());
 }
 
-/// Asks for all lines of `of` ahead of stores to them.
+/// Prefetches all lines of `of` for stores.
 #[inline]
 pub fn prefetch_all_to_write<T>(of: &T) {
     let start = std::ptr::from_ref(of).cast::<u8>();
@@ -94,12 +94,12 @@ pub fn prefetch_all_to_write<T>(of: &T) {
         .for_each(|at| prefetch_address_to_write(start.wrapping_add(at)));
 }
 
-/// As [`prefetch_to_write`], at an address; of one where nothing is, for nothing.
+/// As [`prefetch_to_write`], at an address; has no effect at an address that is not mapped.
 #[inline]
 pub(crate) fn prefetch_address_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect that the program could see, and never faults. Where the
-    // processor does not know this one it does nothing.
+    // SAFETY: a prefetch has no effect that the program could see, and never faults. A processor
+    // that lacks this instruction does nothing.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags));
     }

@@ -1,5 +1,5 @@
-//! Any other processor: no flush instruction is known, so that no mapping is power-safe and only
-//! the `file` media (which sync by system call) make promises.
+//! Any other processor: no flush instruction is known, so that no mapping is power-safe, and only
+//! `file` media (which sync by system call) can make writes durable.
 
 use crate::order::Instruction;
 

@@ -28,14 +28,14 @@ pub(crate) fn available() -> Vec<Instruction> {
     found
 }
 
-/// Writes the line that holds `address` back.
+/// Writes back the line that holds `address`.
 ///
 /// # Safety
 /// `address` is mapped, and the processor has `instruction` ([`available`]).
 #[inline(always)]
 pub(crate) unsafe fn flush_line(address: *const u8, instruction: Instruction) {
-    // SAFETY: the caller says that the address is mapped and that the instruction exists; none of
-    // them changes memory as the program sees it.
+    // SAFETY: the caller guarantees that the address is mapped and that the instruction exists;
+    // none of them changes memory as the program sees it.
     unsafe {
         match instruction {
             Instruction::Clwb => {
@@ -61,8 +61,8 @@ pub(crate) fn fence() {
 
 /// Copies `len` bytes past the caches. Durable after the next [`fence`].
 ///
-/// Whole lines in one store each, where the processor can: what comes after then waits less for
-/// them than for eight words a line.
+/// Whole lines in one store each, where the processor can: later instructions then wait less than
+/// for eight words a line.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes, `from` for reads, they do not overlap; `to` and `len`
@@ -137,7 +137,7 @@ pub(crate) fn equal_bytes(words: [u64; 8], byte: u8) -> u64 {
     pairs.iter().enumerate().map(|(at, pair)| of_pair(pair) << (16 * at)).sum()
 }
 
-/// The CRC-32C of the bytes whose own is `crc`, followed by `bytes`: word by word.
+/// The CRC-32C of the bytes whose checksum is `crc`, followed by `bytes`: word by word.
 #[inline]
 pub(crate) fn crc32c_words(crc: u32, bytes: &[u8]) -> u32 {
     if std::arch::is_x86_feature_detected!("sse4.2") {
@@ -159,7 +159,7 @@ pub(crate) fn crc32c_pairs<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32
     }
 }
 
-/// None waits for another, so that the processor has several under way.
+/// The inputs do not depend on each other, so that the processor works on several at once.
 #[target_feature(enable = "sse4.2")]
 fn crc32c_pairs_by_instruction<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32; COUNT] {
     let begun = pairs.map(|[first, _]| _mm_crc32_u64(u64::from(!0_u32), first));
@@ -169,7 +169,7 @@ fn crc32c_pairs_by_instruction<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> 
 #[target_feature(enable = "sse4.2")]
 fn crc32c_by_instruction(crc: u32, bytes: &[u8]) -> u32 {
     let mut wide = u64::from(!crc);
-    // Four at a time: one after the other, a third of the instructions would be the loop's.
+    // Four words a turn: with one, a third of the instructions would be those of the loop.
     let (fours, rest) = bytes.as_chunks::<32>();
     for four in fours {
         for word in four.as_chunks::<8>().0 {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_goes_past_the_caches_is_what_was_given_and_no_byte_more() {
-        // SAFETY: as theirs, which every call below heeds.
+        // SAFETY: as required by `copy_words_nt`; every call below conforms to it.
         let by_words = |to, from, len| unsafe { copy_words_nt(to, from, len) };
         // SAFETY: as above.
         let as_chosen = |to, from, len| unsafe { copy_nt(to, from, len) };

@@ -1,5 +1,5 @@
-//! A table that comes into being a chunk at a time, so that a small store in a large reserve
-//! costs no memory and every open of it is quick.
+//! A table that is allocated a chunk at a time, so that the reserve of a small store costs no
+//! memory and opening it is quick.
 
 use crate::huge;
 use crate::spin;
@@ -14,17 +14,17 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub struct Chunked<T> {
     /// The number of a chunk is an index shifted by this.
     shift: u32,
-    /// Null until they are made; then as many entries as a chunk has.
+    /// Null until the chunk is made; then a pointer to all entries of the chunk.
     chunks: Box<[AtomicPtr<T>]>,
-    /// Held by whoever makes one.
+    /// Held while a chunk is made.
     making: Mutex<()>,
     initial: fn() -> T,
-    /// What it is like to threads.
+    /// Gives the table the auto traits of this type.
     owned: PhantomData<OnceLock<Box<[T]>>>,
 }
 
 impl<T> Chunked<T> {
-    /// A table of `len` entries, `chunk` of which (a power of two) come into being at a time.
+    /// A table of `len` entries, of which `chunk` (a power of two) are made at a time.
     pub fn new(len: usize, chunk: usize, initial: fn() -> T) -> Self {
         let chunk = chunk.min(len).next_power_of_two();
         let chunks = (0..len.div_ceil(chunk)).map(|_| AtomicPtr::default()).collect();
@@ -64,12 +64,12 @@ impl<T> Chunked<T> {
     /// `chunk` was loaded, by acquiring, from `chunks`, and is not null.
     #[inline]
     unsafe fn entry(&self, chunk: *const T, index: usize) -> &T {
-        // SAFETY: what is in `chunks` points to as many entries as a chunk has, which `make_chunk`
+        // SAFETY: a pointer in `chunks` points to all the entries of a chunk, which `make_chunk`
         // has made and only `drop` destroys; the mask keeps the index below their number.
         unsafe { &*chunk.add(index & (self.chunk_len() - 1)) }
     }
 
-    /// A chunk, in huge pages where it is large enough for some.
+    /// Makes a chunk, in huge pages where it is large enough.
     #[cold]
     fn make_chunk(&self, number: usize) -> *mut T {
         let _making = spin::lock(&self.making);
@@ -78,7 +78,7 @@ impl<T> Chunked<T> {
             return made;
         }
         let chunk = huge::table(self.chunk_len(), self.initial).unwrap_or_else(|| {
-            // What every other collection does without memory. The layout is only for the message.
+            // As every other collection does without memory. The layout is only for the message.
             std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>())
         });
         let chunk = chunk.as_ptr();
@@ -99,7 +99,7 @@ impl<T> Drop for Chunked<T> {
         let len = self.chunk_len();
         for chunk in &mut self.chunks {
             if let Some(chunk) = NonNull::new(*chunk.get_mut()) {
-                // SAFETY: `make_chunk` has made it with so many entries, and nobody else frees it.
+                // SAFETY: `make_chunk` has made it with `len` entries, and no other code frees it.
                 unsafe { huge::free(chunk, len) };
             }
         }

@@ -1,5 +1,5 @@
-//! Large tables in DRAM: in huge pages, where they are large enough for some. A table that is
-//! read at random misses the processor's translations as often as its caches otherwise.
+//! Large tables in DRAM, in huge pages where they are large enough. Otherwise random reads of a
+//! table miss the processor's address translations (TLB) as often as its caches.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::TryReserveError;
@@ -20,14 +20,14 @@ pub fn boxed<T>(len: usize, initial: impl Fn() -> T) -> Result<Box<[T]>, TryRese
     Ok(table.into_boxed_slice())
 }
 
-/// Where a table of `len` entries lies: from a huge page on, if it is as long as one.
+/// The layout of a table of `len` entries: it begins at a huge page if it is at least as long as one.
 fn layout<T>(len: usize) -> Option<Layout> {
     let layout = Layout::array::<T>(len).ok()?;
     if layout.size() < HUGE { Some(layout) } else { layout.align_to(HUGE).ok() }
 }
 
-/// `len` entries, each made by `initial`, until [`free`]; none if the system does not give the memory. All of
-/// them are in huge pages, but for those in less than one at the end.
+/// `len` entries, each made by `initial`, until [`free`]; none if the system does not give the memory. All
+/// entries are in huge pages, except a rest at the end that fills less than one.
 pub(crate) fn table<T>(len: usize, initial: impl Fn() -> T) -> Option<NonNull<T>> {
     let layout = layout::<T>(len)?;
     if layout.size() == 0 {
@@ -37,7 +37,7 @@ pub(crate) fn table<T>(len: usize, initial: impl Fn() -> T) -> Option<NonNull<T>
     let table = NonNull::new(unsafe { alloc(layout) })?.cast::<T>();
     advise_range(table.addr().get(), layout.size());
     for at in 0..len {
-        // SAFETY: what was allocated has room for `len` entries, from a multiple of their alignment on.
+        // SAFETY: the allocated memory has room for `len` entries, from a multiple of their alignment on.
         unsafe { table.add(at).write(initial()) };
     }
     Some(table)
@@ -46,22 +46,23 @@ pub(crate) fn table<T>(len: usize, initial: impl Fn() -> T) -> Option<NonNull<T>
 /// Destroys the entries of a table, and gives its memory back.
 ///
 /// # Safety
-/// `table` is from [`table`] with this `len`, was not freed, and nobody uses it from now on.
+/// `table` is from [`table`] with this `len`, was not freed, and is not used from now on.
 pub(crate) unsafe fn free<T>(table: NonNull<T>, len: usize) {
     let Some(layout) = layout::<T>(len) else { return };
-    // SAFETY: as many entries were made, in memory of this layout, and the caller has the last word on them.
+    // SAFETY: `len` entries were made in memory of this layout, and the caller guarantees that they are not used any
+    // more.
     unsafe {
         NonNull::slice_from_raw_parts(table, len).drop_in_place();
         dealloc(table.cast().as_ptr(), layout);
     }
 }
 
-/// Asks for huge pages below entries, as far as these fill some.
+/// Requests huge pages for entries, as far as they fill some.
 pub(crate) fn advise<T>(entries: &[T]) {
     advise_range(entries.as_ptr() as usize, size_of_val(entries));
 }
 
-/// Asks for huge pages in a range that was allocated: for all of them if nobody has touched it.
+/// Requests huge pages in an allocated range: for all of it if it was not touched yet.
 fn advise_range(start: usize, bytes: usize) {
     let end = start.saturating_add(bytes) / HUGE * HUGE;
     let start = start.next_multiple_of(HUGE);
@@ -90,7 +91,7 @@ mod tests {
             let is_long = len * size_of::<Arc<u32>>() >= HUGE;
             assert!(!is_long || entries.addr().get().is_multiple_of(HUGE), "{len}");
             assert_eq!(Arc::strong_count(&entry), len + 1);
-            // SAFETY: it is of this length, and used no more.
+            // SAFETY: it has this length, and is not used any more.
             unsafe { free(entries, len) };
             assert_eq!(Arc::strong_count(&entry), 1);
         }

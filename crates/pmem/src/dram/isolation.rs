@@ -1,19 +1,19 @@
-//! Reads of several keys beside batches: whether one came in between.
+//! Tells whether a batch was published during a read of several keys.
 //!
-//! Whoever publishes a batch says when it begins and when it has ended, by two counters. Whoever
-//! reads several keys looks at them first: if all that began have ended, reads, and then looks
-//! whether another has begun. If so it has perhaps seen a part of it, and reads again.
+//! The publisher of a batch counts its beginning and its end in two counters. A reader of several
+//! keys first checks that all batches that began have ended, then reads, and then checks whether
+//! another batch has begun. If so, it may have seen a part of that batch, and reads again.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Tells reads of several keys whether a batch came in between.
+/// Tells reads of several keys whether a batch was published in between.
 #[derive(Debug, Default)]
 pub struct Isolation {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// A batch is being published, until this is dropped.
+/// A batch is being published until this is dropped.
 #[derive(Debug)]
 #[must_use = "it lasts until it is dropped"]
 pub struct Publishing<'a>(&'a Isolation);
@@ -25,17 +25,17 @@ impl Isolation {
         (self.begun.load(Ordering::Acquire) == ended).then_some(ended)
     }
 
-    /// True if none has begun to be published since.
+    /// True if no publication has begun since.
     pub fn is_quiet_since(&self, quiet: u64) -> bool {
-        // What was loaded before this is not loaded after the number.
+        // Earlier loads are not moved behind the load of the number.
         fence(Ordering::Acquire);
         self.begun.load(Ordering::Relaxed) == quiet
     }
 
-    /// A batch is about to be published.
+    /// Announces that a batch is about to be published.
     pub fn begin(&self) -> Publishing<'_> {
         self.begun.fetch_add(1, Ordering::AcqRel);
-        // Whoever sees anything of it sees that it has begun.
+        // A reader that sees any of its changes also sees that it has begun.
         fence(Ordering::Release);
         Publishing(self)
     }

@@ -1,14 +1,13 @@
-//! What engines keep in DRAM beside their pools, and how their threads count and wait. Nothing here is on the medium, and
-//! nothing is needed by a recovery.
+//! Tables, counters and locks of engines in DRAM. Nothing here is on the medium, and a recovery needs none of it.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`huge`] | memory for large tables |
 //! | [`chunked`] | a table that grows a chunk at a time |
 //! | [`stripes`] | counters without a locked instruction |
 //! | [`spin`] | locks, and waiting for other threads |
 //! | [`isolation`] | reads of several keys beside batches |
-//! | [`windows`] | the time within which a write that is not durable has to be |
+//! | [`windows`] | the time within which a relaxed write becomes durable |
 
 pub mod chunked;
 pub mod huge;

@@ -1,7 +1,7 @@
 //! Waiting for another thread: spin a little, then let it run.
 //!
-//! Under the crash simulator only one thread runs at a time, so that whoever spins would wait for
-//! ever. Both kinds of waiting here let another thread run instead
+//! Under the crash simulator only one thread runs at a time, so that a spinning thread would wait
+//! for ever. Both kinds of waiting here let another thread run instead
 //! ([`media::sim`](crate::media::sim)).
 
 use crate::media::sim::schedule;
@@ -12,21 +12,21 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Looks at a mutex that another thread holds before it is slept for: for as long as it takes to put a
-/// thread to sleep and to wake it. What is done under one of ours takes less, mostly.
+/// The number of looks at a held mutex before the thread sleeps: about as long as putting a thread to
+/// sleep and waking it takes. Most critical sections here are shorter.
 const LOOKS: u32 = 400;
 
-/// Looks after those, between which others may have the processor: who lets go of a lock and takes it again at once would
-/// have to wake those who sleep each time.
+/// Further looks, between which the thread yields the processor: a thread that releases a lock and takes it again at
+/// once would otherwise have to wake sleeping threads each time.
 const YIELDS: u32 = 200;
 
-/// Turns in which a lock is left to others.
+/// Turns for which a lock is left to other threads.
 const LEFT: u32 = 200;
 
 /// Turns of a wait before it sleeps.
 const AWAKE: u32 = 200;
 
-/// How long this wait has lasted.
+/// The length of a wait so far.
 #[derive(Debug, Default)]
 pub struct Backoff {
     turns: u32,
@@ -38,13 +38,13 @@ impl Backoff {
         Self::default()
     }
 
-    /// True if it sleeps from here on. Under the crash simulator it never does.
+    /// True if the wait sleeps from here on. Under the crash simulator it never does.
     pub fn is_long(&self) -> bool {
         self.turns >= AWAKE
     }
 
-    /// Waits a little, longer each time; gives the processor away after a few turns, and sleeps
-    /// in a wait that goes on.
+    /// Waits a little, longer each time; yields the processor after a few turns, and sleeps if the
+    /// wait goes on.
     pub fn wait(&mut self) {
         if schedule::waiting() {
             return;
@@ -58,7 +58,7 @@ impl Backoff {
     }
 }
 
-/// Locks `mutex`; in a simulated thread so that the one who holds it can run.
+/// Locks `mutex`; in a simulated thread, lets the thread that holds it run.
 #[inline]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.try_lock().unwrap_or_else(|| {
@@ -66,7 +66,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     })
 }
 
-/// Has `lock` to read, with others; waits as [`lock`] does.
+/// Locks `lock` for reading, shared with others; waits as [`lock`] does.
 #[inline]
 pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.try_read().unwrap_or_else(|| {
@@ -75,7 +75,7 @@ pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     })
 }
 
-/// Has `lock` to write, alone; waits as [`lock`] does.
+/// Locks `lock` for writing, exclusively; waits as [`lock`] does.
 #[inline]
 pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.try_write().unwrap_or_else(|| {
@@ -83,7 +83,7 @@ pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     })
 }
 
-/// Looks for something for as long as a wait that does not sleep.
+/// Tries `find` repeatedly for as long as a wait that does not sleep.
 #[cold]
 fn look<G>(mut find: impl FnMut() -> Option<G>) -> Option<G> {
     while schedule::waiting() {
@@ -103,40 +103,40 @@ fn look<G>(mut find: impl FnMut() -> Option<G>) -> Option<G> {
     })
 }
 
-/// Leaves a lock to those on other processors who look for it, between two times of having it: some microseconds.
+/// Leaves a lock to waiting threads on other processors before it is taken again: some microseconds.
 pub fn leave() {
     if !schedule::waiting() {
         (0..LEFT).for_each(|_| std::hint::spin_loop());
     }
 }
 
-/// Gives the processor to whoever else can run on it: who looks for a lock there is among them. For once in a while: where
-/// there are more threads than processors it takes as long as the others run.
+/// Yields the processor to other threads that can run on it, among them those that wait for a lock. For occasional
+/// use: where there are more threads than processors it takes as long as the others run.
 pub fn yield_processor() {
     if !schedule::waiting() {
         std::thread::yield_now();
     }
 }
 
-/// A mutex for what is nearly always one thread's own. It is released by a plain store: a locked
-/// instruction, as an ordinary mutex needs for its release, waits until all that was flushed or
-/// stored past the caches before it has left the processor.
+/// A mutex for a value that is nearly always used by one thread. It is released by a plain store:
+/// the locked instruction that an ordinary mutex needs for its release waits until all earlier
+/// flushes and stores past the caches have left the processor.
 pub struct Lock<T> {
     locked: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a `Held` alone, of which there is one at a time; it may be
-// another thread's each time, hence `Send`.
+// SAFETY: the value is reached only through a `Held`, of which there is one at a time; each may
+// belong to another thread, hence `Send`.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// A lock that nobody holds.
+    /// A lock that is not held.
     pub fn new(value: T) -> Self {
         Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until no other thread holds it, and takes it.
     #[inline]
     pub fn lock(&self) -> Held<'_, T> {
         let mut backoff = Backoff::new();
@@ -148,7 +148,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes it if nobody holds it.
+    /// Takes it if it is not held.
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
         let free = !self.locked.load(Ordering::Relaxed)
@@ -178,7 +178,7 @@ impl<T> std::fmt::Debug for Lock<T> {
 /// ```
 pub struct Held<'a, T> {
     lock: &'a Lock<T>,
-    /// What it is like to threads: whoever shares it shares the value.
+    /// Gives it the auto traits of this type: sharing it shares the value.
     held: PhantomData<&'a mut T>,
 }
 

@@ -1,12 +1,12 @@
-//! Counters in stripes, one a thread, so that counting needs no locked instruction: such a one
-//! would wait until all that the thread has flushed has left the processor. Threads beyond the
-//! stripes share the last, and there additions are atomic: no count is ever lost.
+//! Counters in stripes, one per thread, so that counting needs no locked instruction, which would
+//! wait until all flushes of the thread have left the processor. Threads beyond the number of
+//! stripes share the last one, where additions are atomic: no count is ever lost.
 
 use crate::thread_number;
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Stripes that are one thread's own; there is one more.
+/// Stripes that belong to one thread each; there is one more.
 const OWN: usize = 64;
 
 /// `N` counters.
@@ -29,7 +29,7 @@ impl<const N: usize> Stripes<N> {
         self.add_all([(at, by)]);
     }
 
-    /// As [`Stripes::add`], to several.
+    /// As [`Stripes::add`], for several counters.
     #[inline]
     pub fn add_all<const COUNT: usize>(&self, added: [(usize, i64); COUNT]) {
         let number = thread_number();
@@ -44,7 +44,7 @@ impl<const N: usize> Stripes<N> {
         }
     }
 
-    /// What counter `at` has come to.
+    /// The value of counter `at`.
     pub fn get(&self, at: usize) -> i64 {
         self.stripes.iter().map(|stripe| stripe[at].load(Ordering::Relaxed)).sum()
     }

@@ -1,17 +1,16 @@
-//! Writes that are not durable yet, and must be within a time: the windows that they open, and the
-//! thread that ends them.
+//! Time windows within which writes must become durable, and the thread that ends them.
 //!
-//! The thread sleeps while nothing is open. The first such write after that wakes it, it waits for
-//! half of the least window that is open, and makes durable what it finds; so that, but for the
-//! time of the flush itself, nothing stays undurable for longer than a window, wherever in its
-//! turn it came. As long as it finds something it goes on like that, and needs no waking: a
-//! writer then stores one word a turn.
+//! The thread sleeps while no window is open. The first write wakes it; it waits for half of the
+//! shortest open window, and makes durable the writes that it finds. So, except for the time of the
+//! flush itself, no write stays undurable for longer than a window, at whichever time of a turn it
+//! came. As long as the thread finds writes it goes on in this way and needs no waking: a writer
+//! then stores one word a turn.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Windows are not ended more often than this, in microseconds.
+/// The shortest turn, in microseconds: windows are not ended more often.
 const TURN_MIN: u64 = 50;
 /// No window.
 const NONE: u64 = u64::MAX;
@@ -19,9 +18,9 @@ const NONE: u64 = u64::MAX;
 /// The open windows.
 #[derive(Debug)]
 pub struct Windows {
-    /// The least that was opened since they were ended last, in microseconds.
+    /// The shortest window opened since they were last ended, in microseconds.
     open: AtomicU64,
-    /// So long the thread that ends them sleeps now, in microseconds.
+    /// How long the thread that ends them sleeps now, in microseconds.
     turn: AtomicU64,
     sleeping: Mutex<()>,
     changed: Condvar,
@@ -34,7 +33,7 @@ impl Default for Windows {
 }
 
 impl Windows {
-    /// None is open.
+    /// Without an open window.
     pub fn new() -> Self {
         Self {
             open: AtomicU64::new(NONE),
@@ -44,13 +43,13 @@ impl Windows {
         }
     }
 
-    /// A write was made that is to be durable within `window`. Whoever ends the windows must find
-    /// it from now on: its log is still locked, or it was noted in a locked instruction.
+    /// Notes a write that must be durable within `window`. The thread that ends the windows must be able to find it
+    /// from now on: its log is still locked, or it was noted in a locked instruction.
     #[inline]
     pub fn opened(&self, window: Duration) {
         let micros = window.as_secs().saturating_mul(1_000_000) + u64::from(window.subsec_micros());
         let micros = micros.min(NONE - 1);
-        // Open already: then whoever ends the windows has yet to come to this log.
+        // If one is open already, the thread that ends the windows has not come to this log yet.
         if micros < self.open.load(Ordering::SeqCst) {
             self.open_for(micros);
         }
@@ -63,15 +62,15 @@ impl Windows {
         }
     }
 
-    /// Sleeps until windows are to be ended; false if it was woken before. `turn`: how long it
-    /// was the last time, [`NONE`] if none was open then.
+    /// Sleeps until windows are to be ended; false if it was woken before. `turn`: the length of
+    /// the last turn, [`NONE`] if no window was open then.
     fn sleep(&self, turn: &mut u64, is_closed: impl Fn() -> bool) -> bool {
         let mut sleeping = self.sleeping.lock();
-        // Said before `open` is looked at, as `open_for` looks here when it has said that.
+        // Stored before `open` is loaded, as `open_for` loads this after it has stored `open`.
         self.turn.store(*turn, Ordering::SeqCst);
         *turn = turn_of(self.open.load(Ordering::SeqCst)).min(*turn);
         self.turn.store(*turn, Ordering::SeqCst);
-        // Under the lock, as `wake` takes it: no call to end is slept through.
+        // Under the lock, which `wake` takes: no call to end is missed.
         if is_closed() {
             return false;
         }
@@ -82,15 +81,15 @@ impl Windows {
         self.changed.wait_for(&mut sleeping, Duration::from_micros(*turn)).timed_out()
     }
 
-    /// Ends windows by `end` as they fall due, until `is_closed`, of which it is told by
-    /// [`Windows::wake`], or until `end` says no.
+    /// Ends windows by `end` as they become due, until `is_closed` (announced by [`Windows::wake`])
+    /// or until `end` returns false.
     pub fn end_in_time(&self, is_closed: impl Fn() -> bool, end: impl Fn() -> bool) {
         let mut turn = NONE;
         while !is_closed() {
             if !self.sleep(&mut turn, &is_closed) {
                 continue;
             }
-            // Before anything is looked at: a write that comes after opens them again.
+            // Before any log is looked at: a later write opens a window again.
             let ended = self.open.swap(NONE, Ordering::SeqCst);
             turn = turn_of(ended);
             if ended != NONE && !end() {
@@ -99,7 +98,7 @@ impl Windows {
         }
     }
 
-    /// Has the thread look whether the store is closed.
+    /// Makes the thread check whether the store is closed.
     #[cold]
     pub fn wake(&self) {
         drop(self.sleeping.lock());
@@ -107,8 +106,8 @@ impl Windows {
     }
 }
 
-/// How long to wait with a window of `micros` open: half of it is over when a turn has passed in
-/// which it was opened.
+/// The length of a turn while a window of `micros` is open: a turn in which it was opened takes at
+/// most half of it.
 fn turn_of(micros: u64) -> u64 {
     if micros == NONE { NONE } else { (micros / 2).max(TURN_MIN) }
 }

@@ -1,23 +1,23 @@
-//! Two fences that meet, one of which costs nothing.
+//! Two paired fences, one of which costs nothing.
 //!
 //! A reader pins at every operation, a retirer looks at the readers' slots a few times a second.
 //! So the retirer pays for both: `membarrier` of Linux makes every running thread of the process
-//! fence, and the reader's own fence is left to the compiler alone. Where the kernel lacks the
-//! call, both fence by themselves.
+//! fence, and the reader only needs a compiler fence. Where the kernel lacks the call, each uses a
+//! fence of its own.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
-/// True once the kernel has said that it fences for readers. Set before the first pin
-/// ([`prepare`]), never changed after.
+/// True if the kernel fences for readers. Set before the first pin ([`prepare`]), never changed
+/// after.
 static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
 
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// Decides which fences are used. Every thread calls it before its first pin or look; whoever opens a
-/// pool does before that: where the process has other threads by then, the kernel waits for all
-/// processors, which takes it 20 ms, and the first operation should not.
+/// Decides which fences are used. Every thread calls it before its first pin or look. Opening a pool
+/// calls it earlier: if the process has other threads at the time, the kernel waits 20 ms for all
+/// processors, and the first operation should not take that long.
 pub(crate) fn prepare() {
     static PREPARED: OnceLock<()> = OnceLock::new();
     PREPARED.get_or_init(|| {
@@ -27,12 +27,12 @@ pub(crate) fn prepare() {
 }
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: the call takes no pointer; what it does to other threads is a fence.
+    // SAFETY: the call takes no pointer; its effect on other threads is a fence.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// The reader's fence: between its slot and what it looks at. For whoever does that far more often
-/// than another looks for it with [`heavy`].
+/// The reader's fence, between its slot and the state that it reads. For a side that fences far
+/// more often than the other side calls [`heavy`].
 #[inline]
 pub fn light() {
     if ASYMMETRIC.load(Ordering::Relaxed) {
@@ -42,12 +42,12 @@ pub fn light() {
     }
 }
 
-/// The retirer's: between what is made unreachable and the slots. A system call.
+/// The retirer's fence, between making a page unreachable and reading the slots. A system call.
 pub fn heavy() {
     prepare();
     fence(Ordering::SeqCst);
     if ASYMMETRIC.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {
-        // It was registered and has worked; without it nothing may be reused any more.
+        // The call was registered and has worked before; without it nothing may be reused any more.
         std::process::abort();
     }
 }

@@ -1,15 +1,15 @@
-//! The few accesses on which epochs rest, over any kind of atomic, so that a model checker runs
-//! the very code that readers run.
+//! The few memory accesses on which epochs depend, generic over the atomic type, so that a model
+//! checker runs the same code as readers do.
 
 use super::barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a fence stands.
+/// The place of a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Between a reader's slot and what it looks at.
+    /// Between a reader's slot and the state that it reads.
     Pin,
-    /// Between what is made unreachable and the stamp.
+    /// Between making a page unreachable and the stamp.
     Stamp,
     /// Between the stamp and the slots.
     Look,
@@ -51,7 +51,7 @@ impl Atomic for AtomicU64 {
 
 #[inline]
 pub(super) fn pin<A: Atomic>(slot: &A, epoch: &A) {
-    // Nothing that is read behind this was read before it.
+    // No later read moves before this.
     slot.store(epoch.load(Ordering::Acquire), Ordering::Relaxed);
     A::fence(Place::Pin);
 }
@@ -145,7 +145,7 @@ mod tests {
         fn read(&self, slot: usize) {
             pin(&self.slots[slot], &self.epoch);
             if self.role.load(Ordering::Acquire) == LIVE {
-                // SAFETY: that nobody writes meanwhile is what loom is asked to refute.
+                // SAFETY: no thread writes meanwhile; loom is asked to refute this.
                 let first = self.bytes.with(|bytes| unsafe { *bytes });
                 loom::thread::yield_now();
                 // SAFETY: as above.
@@ -155,7 +155,7 @@ mod tests {
             unpin(&self.slots[slot]);
         }
 
-        /// Retires the page and uses it again if nobody can be reading it: true if so.
+        /// Retires the page and uses it again if no reader can be reading it: true if so.
         fn reuse(&self) -> bool {
             let retired =
                 self.role.compare_exchange(LIVE, RETIRED, Ordering::SeqCst, Ordering::Relaxed);
@@ -164,14 +164,14 @@ mod tests {
             if drawn >= oldest(|| self.slots.iter()) {
                 return false;
             }
-            // SAFETY: that nobody reads meanwhile is what loom is asked to refute.
+            // SAFETY: no thread reads meanwhile; loom is asked to refute this.
             self.bytes.with_mut(|bytes| unsafe { *bytes += 1 });
             self.role.store(LIVE, Ordering::Release);
             true
         }
     }
 
-    /// Runs all of it; how many runs used the page again and how many had to wait.
+    /// Runs all interleavings; returns how many used the page again and how many had to wait.
     fn explore<const DROPPED: u8>(readers: usize) -> (usize, usize) {
         use std::sync::atomic::AtomicUsize;
         let reused = std::sync::Arc::new(AtomicUsize::new(0));

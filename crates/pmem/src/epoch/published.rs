@@ -5,7 +5,7 @@
 //!   replacer:  swap the pointer; stamp ─▶ the old value waits ─▶ stamp has passed: it is dropped
 //! ```
 //!
-//! It is the protocol of pages: the swap is what makes the old value unreachable, and whoever may
+//! The protocol is that of pages: the swap makes the old value unreachable, and a reader that may
 //! still have its pointer was pinned before the stamp was drawn.
 
 use super::{Domain, Guard, Pages, has_passed_in, stamp_in};
@@ -21,11 +21,11 @@ pub struct Published<T, D: Domain = Pages> {
     owns: PhantomData<(Box<T>, D)>,
 }
 
-// SAFETY: it owns its values like boxes, which may be sent if the values may be.
+// SAFETY: it owns its values like boxes, which may be sent if the values may be sent.
 unsafe impl<T: Send, D: Domain> Send for Published<T, D> {}
 
-// SAFETY: threads share references to the values (`Sync`), and whichever comes last drops one that
-// another has put there (`Send`).
+// SAFETY: threads share references to the values (`Sync`), and a thread may drop a value that
+// another thread has put there (`Send`).
 unsafe impl<T: Send + Sync, D: Domain> Sync for Published<T, D> {}
 
 impl<T, D: Domain> Published<T, D> {
@@ -38,19 +38,19 @@ impl<T, D: Domain> Published<T, D> {
         }
     }
 
-    /// The value of this moment. It stays as long as the guard.
+    /// The current value. It stays valid as long as the guard.
     #[inline]
     pub fn get<'a>(&'a self, _guard: &'a Guard<D>) -> &'a T {
         let current = self.current.load(Ordering::Acquire);
-        // SAFETY: the pointer came from a box. It is freed by `reclaim` after a stamp has passed
-        // that was drawn after the pointer was swapped out: this thread was pinned before it loaded
-        // the pointer, and so before that stamp, and is so until the guard is dropped, which `'a`
-        // does not outlive. Or by `drop`, which has `self` for itself.
+        // SAFETY: the pointer came from a box. It is freed either by `reclaim`, after a stamp has
+        // passed that was drawn after the pointer was swapped out: this thread was pinned before it
+        // loaded the pointer, and so before that stamp, and stays pinned until the guard is
+        // dropped, which `'a` does not outlive. Or by `drop`, which has `self` exclusively.
         unsafe { &*current }
     }
 
     /// Shows `value` from now on. The old one is dropped when its readers are gone: by this call,
-    /// by [`Self::reclaim`], or with the whole.
+    /// by [`Self::reclaim`], or together with `self`.
     pub fn replace(&self, value: T) {
         let old = self.current.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel);
         let drawn = stamp_in::<D>();
@@ -58,7 +58,7 @@ impl<T, D: Domain> Published<T, D> {
         self.reclaim();
     }
 
-    /// Drops the replaced values that nobody reads any more; how many are left.
+    /// Drops the replaced values that no reader can hold any more; returns how many are left.
     pub fn reclaim(&self) -> usize {
         let mut replaced = self.replaced.lock();
         let passed: Vec<_> =
@@ -67,7 +67,7 @@ impl<T, D: Domain> Published<T, D> {
         drop(replaced);
         for (_, old) in passed {
             // SAFETY: the pointer came from a box, was taken out of the list by this call alone,
-            // and whoever could have loaded it has unpinned since.
+            // and every thread that could have loaded it has unpinned since.
             drop(unsafe { Box::from_raw(old) });
         }
         left
@@ -78,8 +78,8 @@ impl<T, D: Domain> Drop for Published<T, D> {
     fn drop(&mut self) {
         let replaced = self.replaced.get_mut().drain(..).map(|(_, old)| old);
         for value in replaced.chain([*self.current.get_mut()]) {
-            // SAFETY: each came from a box and is here once; `&mut self` says that no reference of
-            // `get` is left.
+            // SAFETY: each pointer came from a box and occurs once; `&mut self` guarantees that no
+            // reference of `get` is left.
             drop(unsafe { Box::from_raw(value) });
         }
     }
@@ -99,7 +99,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    /// Counts its drops, and is no longer what it was then.
+    /// Counts its drops, and changes its number when dropped.
     struct Value {
         number: AtomicU64,
         twin: AtomicU64,
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// At once, or when readers of other tests, which may have been stopped in the middle, go on.
+    /// Waits, if necessary, for readers of other tests, which may have been suspended in the middle.
     fn reclaim_all(published: &Published<Value>) {
         let mut backoff = Backoff::new();
         let is_done = (0..100_000).any(|_| {

@@ -1,20 +1,20 @@
 //! A domain of one space: its readers, counted under a lock.
 //!
-//! When a page of the process-wide domain is used again depends on whoever reads in any pool, and on
-//! threads that the system has stopped somewhere. A simulation with many pools in one process is then
-//! not the same when it is run again. So a space may have a domain to itself.
+//! In the process-wide domain the time at which a page is reused depends on the readers of all pools,
+//! and on threads that the system has suspended. A simulation with many pools in one process could
+//! then not be repeated exactly. So a space may have its own domain.
 //!
-//! It is the same protocol, with a lock in the place of the fences:
+//! The protocol is the same, with a lock instead of the fences:
 //!
 //! ```text
-//!   reader:   locked: pinned at the epoch;     look at the page's state; read;     locked: no more
+//!   reader:   locked: pinned at the epoch;     look at the page's state; read;     locked: unpinned
 //!   retirer:  state = retired;     locked: stamp = epoch, advanced by one
-//!   later:    locked: use the page again if all that are pinned are so at epochs behind the stamp
+//!   later:    locked: use the page again if all pinned epochs are greater than the stamp
 //! ```
 //!
-//! Of a pin and a stamp one comes first. If it is the pin, its epoch is not behind the stamp, and the page
-//! waits for it; if it is the stamp, the reader sees that the page is retired. A pin locks twice, and all
-//! readers of a space take turns: it is not for speed.
+//! The lock orders a pin and a stamp. If the pin comes first, its epoch is not greater than the stamp, and
+//! the page waits for it; if the stamp comes first, the reader sees that the page is retired. A pin locks
+//! twice, and all readers of a space contend for the lock: this domain is not meant for speed.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ pub(crate) struct Readers(Mutex<State>);
 struct State {
     /// The next epoch to pin.
     epoch: u64,
-    /// How many readers each epoch has that has any.
+    /// The number of readers of each epoch that has any.
     pinned: BTreeMap<u64, u64>,
 }
 
-/// One of them: has the epoch pinned at which it began.
+/// A reader: pins the epoch at which it began.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     readers: &'a Readers,
@@ -47,7 +47,7 @@ impl Readers {
         Reader { readers: self, epoch }
     }
 
-    /// Draws a stamp for what was made unreachable before the call, and advances the epoch.
+    /// Draws a stamp for pages made unreachable before the call, and advances the epoch.
     pub(crate) fn stamp(&self) -> u64 {
         let mut state = self.0.lock();
         state.epoch += 1;

@@ -1,12 +1,12 @@
-//! Persistent memory: what the kernel says about it.
+//! Properties of persistent memory, as reported by the kernel.
 //!
-//! A flushed line is safe only if the file system also knows, durably, which blocks of the device
-//! are the file's. `MAP_SYNC` is the kernel's promise of that, and it can only be found out by
-//! trying: a kernel, file system or file without it refuses the mapping (`MAP_SHARED_VALIDATE`
-//! makes unknown flags an error). A plain mapping of a file on a DAX file system succeeds and
-//! promises nothing: its metadata may never be journalled.
+//! A flushed line is safe only if the file system has also recorded durably which blocks of the
+//! device belong to the file. With `MAP_SYNC` the kernel guarantees this, and only an attempt shows
+//! whether it is supported: a kernel, file system or file without it refuses the mapping
+//! (`MAP_SHARED_VALIDATE` makes unknown flags an error). A plain mapping of a file on a DAX file
+//! system succeeds and guarantees nothing: its metadata may never be journalled.
 //!
-//! sysfs has the rest. The device of the file lies in a *region*
+//! Further properties are in sysfs. The device of the file lies in a *region*
 //! (`…/ndbus0/region0/namespace0.0/block/pmem0`), whose `persistence_domain` says whether the CPU
 //! caches are drained at a power cut (eADR: `cpu_cache`), and whose DIMMs count the shutdowns at
 //! which draining failed (`nmem*/nfit/dirty_shutdown`). The domain is never inferred from the
@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 /// Maps the first page of `file` with `MAP_SYNC` and unmaps it again.
 pub(crate) fn try_map_sync(file: &File) -> io::Result<()> {
     const LEN: usize = 4096;
-    // SAFETY: a fresh mapping at an address that the kernel chooses, touched by nobody, unmapped
-    // at once.
+    // SAFETY: a fresh mapping at an address that the kernel chooses, accessed by no thread,
+    // unmapped at once.
     unsafe {
         let at = rustix::mm::mmap(
             std::ptr::null_mut(),
             LEN,
-            // A file that may only be read is on the same medium.
+            // Reading is enough, so that a read-only file works, too.
             ProtFlags::READ,
             MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             file,
@@ -39,21 +39,21 @@ pub(crate) fn try_map_sync(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// What is drained to the medium when the power fails.
+/// The persistence domain: data that is drained to the medium when the power fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Domain {
     /// The CPU caches too (eADR): no flush is needed.
     Caches,
-    /// What has reached the memory controller: lines must be flushed.
+    /// Only data that has reached the memory controller: lines must be flushed.
     MemoryController,
 }
 
 /// The persistent-memory region beneath a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Region {
-    /// None: the kernel does not say, or says something else; then lines must be flushed.
+    /// None: the kernel reports nothing, or another value; then lines must be flushed.
     pub(crate) domain: Option<Domain>,
-    /// The sum over its DIMMs; none if the kernel does not offer it.
+    /// The sum over its DIMMs; none if the kernel does not report it.
     pub(crate) unsafe_shutdowns: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A sysfs with `/dev/pmem0p1` (259:1) in region3, made of the DIMMs given.
+    /// A sysfs with `/dev/pmem0p1` (259:1) in region3, which consists of the given DIMMs.
     fn sysfs(domain: Option<&str>, dirty: &[Option<&str>]) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         let bus = sys.path().join("devices/LNXSYSTM:00/ACPI0012:00/ndbus0");

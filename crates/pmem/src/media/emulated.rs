@@ -2,40 +2,39 @@
 //!
 //! ```text
 //!   flush ─▶ granules of 256 bytes ─▶ channel = granule mod n ─▶ a queue per channel
-//!   fence ─▶ waits until the last granule of this thread is through, plus the write latency
-//!   read  ─▶ touches the bytes, waits until they would have come
+//!   fence ─▶ waits until the last granule of this thread is written, plus the write latency
+//!   read  ─▶ touches the bytes, waits until they would have arrived
 //! ```
 //!
 //! A *channel* (a DIMM, a bank) serves one granule after the other; its queue is one number, the
 //! time at which it will be free. So bandwidth, parallelism and the contention of writers follow
-//! from the same rule: whoever comes to a busy channel waits for it. Where concurrent writers
-//! also make a medium less efficient (Optane's buffer thrashes), each further writer that has
-//! granules at the same channel at that moment, waiting or being written, lengthens the service by
-//! a share; whoever writes elsewhere, or whose granules are through, does not. A granule is written
-//! whole, however little of it was flushed; lines of one granule that follow each other before a
-//! fence are one write.
+//! from the same rule: a granule for a busy channel waits. Where concurrent writers also make a
+//! medium less efficient (Optane's buffer thrashes), each further writer that has granules at the
+//! same channel at that moment, waiting or being written, lengthens the service by a share; a
+//! writer at other channels, or one whose granules are written, does not. A granule is always
+//! written as a whole; successive lines of one granule before a fence are one write.
 //!
 //! Times are *absolute*: an operation ends at the time that the model says or when the real one
-//! ends, whichever is later. So the cost of DRAM, flush instruction and model is not added to
-//! what is promised, and nothing that is faster than this machine can be emulated.
+//! ends, whichever is later. So the cost of DRAM, flush instruction and model is not added to the
+//! modelled time, and no medium that is faster than this machine can be emulated.
 //!
 //! # Waiting
 //!
 //! A load or a fence keeps the processor while it waits for a medium, and so does a thread here: it
-//! spins (`wait=spin`). Where there are more threads than cores that is wrong in its own way: a wait
-//! burns the core on which another thread would make use of it, and what is measured is how the
-//! scheduler shares cores out. With `wait=yield` a thread gives its core away between looks at the
-//! clock, as if the medium were waited for by a call. It still ends when the model says or later:
-//! later by a system call, and by what the other thread takes until it gives the core back, which no
-//! model knows: beside a thread that never waits for anything, a time slice of some milliseconds. So
-//! it is for throughput, and where whoever shares a core waits now and then as well. Of a wait of
-//! more than 200 µs all but the end is slept, in both.
+//! spins (`wait=spin`). Where there are more threads than cores this distorts results: a wait
+//! occupies a core that another thread could use, and a measurement shows how the scheduler
+//! distributes cores. With `wait=yield` a thread yields its core between looks at the clock, as if
+//! it waited for the medium in a system call. The wait still ends at the modelled time or later:
+//! later by a system call, and by the time that the other thread keeps the core, which is not
+//! modelled. A thread that never waits keeps it for a time slice of some milliseconds. So `yield` is
+//! for throughput, and for threads that share cores with threads that also wait now and then. In a
+//! wait of more than 200 µs the thread sleeps for all but the end, in both modes.
 //!
 //! # Jitter
 //!
-//! Media that level their wear stall now and then for as long as it takes to move a block. With
-//! probability `jitter` a granule's write blocks its channel for `stall` microseconds; which ones
-//! follows from `seed` and the number of the write alone.
+//! Media with wear levelling sometimes stall while a block is moved. With probability `jitter` the
+//! write of a granule blocks its channel for `stall` microseconds; which writes stall depends only
+//! on `seed` and the number of the write.
 
 use super::LatencyModel;
 use crate::order::lines;
@@ -51,7 +50,7 @@ mod clock;
 pub use clock::Wait;
 use clock::{Clock, Processor};
 
-/// Bytes that a medium writes at once, and by which channels alternate.
+/// Bytes that a medium writes at once; successive granules alternate between channels.
 const GRANULE: u64 = 256;
 
 /// An emulated medium: `NAME` or `NAME,key=value,…` with keys `read`, `write` (nanoseconds),
@@ -71,8 +70,8 @@ pub struct Profile {
     pub write_gbps: f64,
     /// Channels.
     pub channels: u32,
-    /// By how much each further writer that has granules at the same channel lengthens a granule's
-    /// write there.
+    /// The share by which each further writer with granules at the same channel lengthens a
+    /// granule's write there.
     pub contention: f64,
     /// Probability that a granule's write stalls its channel.
     pub jitter: f64,
@@ -80,13 +79,13 @@ pub struct Profile {
     pub stall_us: u64,
     /// Decides which writes stall.
     pub seed: u64,
-    /// What a thread does with its core while it waits.
+    /// How a thread uses its core while it waits.
     pub wait: Wait,
 }
 
-/// The profiles. `optane` is as measured by others on six interleaved DIMMs of the first
+/// The profiles. `optane` has published measurements of six interleaved DIMMs of the first
 /// generation (random read 305 ns; 2.3 GB/s written and 6.6 GB/s read by each DIMM); `pcm` and
-/// `stt-ram` are the figures that papers on these cells commonly assume; `nv-cmm` stands for
+/// `stt-ram` have the figures that papers on these cells commonly assume; `nv-cmm` stands for
 /// battery-backed DRAM behind a coherent link.
 const PROFILES: [Profile; 5] = [
     Profile::NONE,
@@ -96,7 +95,7 @@ const PROFILES: [Profile; 5] = [
     profile("nv-cmm", (400, 16.0), (450, 16.0), 2),
 ];
 
-/// Latency in nanoseconds and bytes a nanosecond, of reads and of writes.
+/// A profile from latency (in nanoseconds) and bandwidth (in bytes a nanosecond) of reads and of writes.
 const fn profile(
     name: &'static str,
     (read_ns, read_gbps): (u64, f64),
@@ -119,7 +118,7 @@ const fn profile(
 }
 
 impl Profile {
-    /// DRAM as it is.
+    /// Plain DRAM.
     pub const NONE: Self = profile("none", (0, f64::INFINITY), (0, f64::INFINITY), 1);
 
     /// The names of all profiles.
@@ -132,8 +131,8 @@ impl Profile {
         Self { wait: Wait::Spin, ..self.clone() } == Self::NONE
     }
 
-    /// Nanoseconds that a channel needs for the write of a granule while `writers` threads have some
-    /// there.
+    /// Nanoseconds that a channel needs for the write of a granule while `writers` threads have
+    /// granules there.
     fn granule_write_ns(&self, writers: u64) -> u64 {
         let alone = GRANULE as f64 / self.write_gbps;
         let others = writers.saturating_sub(1) as f64;
@@ -212,13 +211,13 @@ impl FromStr for Profile {
     }
 }
 
-/// The model of a profile; none if it is DRAM as it is.
+/// The model of a profile; none for plain DRAM.
 pub(crate) fn model(profile: &Profile) -> Option<Arc<dyn LatencyModel>> {
     if profile.is_none() {
         return None;
     }
     let clock = Processor::calibrated();
-    // What the model itself takes, beside the waiting, is part of what it promises.
+    // The time that the model itself takes, beside the waiting, must be part of the modelled time.
     let even = Profile { read_ns: 300, write_ns: 300, ..Profile::NONE };
     let model = Model::new(even, clock);
     let persist = |line: u64| {
@@ -230,14 +229,14 @@ pub(crate) fn model(profile: &Profile) -> Option<Arc<dyn LatencyModel>> {
     Some(Arc::new(Model::new(profile.clone(), clock.hurried(writing.min(reading)))))
 }
 
-/// What one thread (or, beyond 64, a few) waits for.
+/// The pending writes of one thread (or, beyond 64, of a few).
 #[derive(Debug, Default)]
 struct Waiter {
-    /// When its last granule will be durable; 0 if it flushed nothing since its last fence.
+    /// The time when its last granule will be durable; 0 if it flushed nothing since its last fence.
     done: AtomicU64,
-    /// The granule that it flushed last, plus one.
+    /// The number of the last granule that it flushed, plus one.
     granule: AtomicU64,
-    /// When its last granule at each channel will be written; of none, where writers do not contend.
+    /// The time when its last granule at each channel will be written; empty where writers do not contend.
     written: Box<[AtomicU64]>,
 }
 
@@ -245,19 +244,19 @@ struct Waiter {
 struct Model<C> {
     profile: Profile,
     clock: C,
-    /// When each channel will be free to write; reads have queues of their own.
+    /// The time when each channel will be free for writes; reads have separate queues.
     writes: Box<[CachePadded<AtomicU64>]>,
     reads: Box<[CachePadded<AtomicU64>]>,
     waiters: Box<[CachePadded<Waiter>]>,
-    /// A bit for each waiter that has flushed and not fenced since: nobody else has granules at any
-    /// channel. All zero where writers do not contend.
+    /// A bit for each waiter that has flushed and not fenced since; no other waiter has granules at
+    /// any channel. All zero where writers do not contend.
     writers: CachePadded<AtomicU64>,
     /// Granules written so far.
     written: CachePadded<AtomicU64>,
 }
 
 impl<C: Clock> Model<C> {
-    /// As many as a word has bits.
+    /// The number of bits of a word.
     const WAITERS: usize = 64;
 
     fn new(profile: Profile, clock: C) -> Self {
@@ -287,7 +286,7 @@ impl<C: Clock> Model<C> {
         (granule % u64::from(self.profile.channels)) as usize
     }
 
-    /// Threads that have granules at the channel at `now`, with this one, which brings some.
+    /// The number of threads that have granules at the channel at `now`, including this one, which adds some.
     fn writers_at(&self, channel: usize, own: usize, now: u64) -> u64 {
         let mut others = self.writers.load(Ordering::Relaxed) & !(1 << own);
         let mut writers = 1;
@@ -300,7 +299,7 @@ impl<C: Clock> Model<C> {
         writers
     }
 
-    /// Joins the queue of a channel with so many granules; returns when the last one is written.
+    /// Adds granules to the queue of a channel; returns the time when the last one will be written.
     fn write(&self, channel: usize, granules: u64, own: usize, now: u64) -> u64 {
         let stalls: u64 = match self.profile.jitter {
             0.0 => 0,
@@ -314,7 +313,7 @@ impl<C: Clock> Model<C> {
         written
     }
 
-    /// Nanoseconds that the next write stalls.
+    /// Nanoseconds for which the next write stalls.
     fn stall_ns(&self) -> u64 {
         if self.profile.jitter == 0.0 {
             return 0;
@@ -325,7 +324,7 @@ impl<C: Clock> Model<C> {
     }
 }
 
-/// Joins the queue at `now` for `service`; returns when it is through.
+/// Adds a request that takes `service` to the queue at `now`; returns the time when it ends.
 fn enqueue(queue: &AtomicU64, now: u64, service: u64) -> u64 {
     let mut free = queue.load(Ordering::Relaxed);
     loop {
@@ -337,7 +336,7 @@ fn enqueue(queue: &AtomicU64, now: u64, service: u64) -> u64 {
     }
 }
 
-/// SplitMix64: one number into another that looks like chance.
+/// SplitMix64: maps a number to one that looks random.
 fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -363,7 +362,7 @@ impl<C: Clock> LatencyModel for Model<C> {
         }
         waiter.granule.store(last + 1, Ordering::Relaxed);
         let (granules, channels) = ((last + 1) - first, u64::from(self.profile.channels));
-        // One turn at each channel, for all its granules together.
+        // One step for each channel, with all its granules together.
         for nth in 0..granules.min(channels) {
             let mine = (granules - nth).div_ceil(channels);
             let written = self.write(self.channel(first + nth), mine, own, now);

@@ -1,7 +1,7 @@
-//! Ordinary files: which file system a file is on.
+//! The file system of an ordinary file.
 //!
-//! A fence on `file` media is a sync (`space::sync`). What that is worth depends on the file
-//! system: one that lives in DRAM syncs at once and loses everything with the power.
+//! A fence on `file` media is a sync (`space::sync`). Its effect depends on the file system: one in
+//! DRAM syncs at once and loses everything at a power cut.
 
 use std::fs::File;
 
@@ -9,7 +9,7 @@ use std::fs::File;
 const IN_MEMORY: [(u64, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 
-/// Others that are worth a name in a message.
+/// Other file systems, named in messages.
 const ON_DISK: [(u64, &str); 6] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),

@@ -1,4 +1,4 @@
-//! What a mapping rests on, and what it therefore guarantees.
+//! The media of mappings, and their guarantees.
 
 pub(crate) mod dax;
 pub(crate) mod emulated;
@@ -16,11 +16,11 @@ use std::sync::Arc;
 pub enum Behaviour {
     /// Persistent memory mapped with `MAP_SYNC`: power-safe at the fence.
     Dax {
-        /// The caches are in the persistence domain (eADR): flushes fall away, fences stay.
+        /// The caches are in the persistence domain (eADR): no flushes are needed, fences are.
         caches_persist: bool,
     },
-    /// DRAM or tmpfs that stands in for persistent memory: real flushes and fences, survives the
-    /// process and not the power; with a model of a medium's latency if one was chosen.
+    /// DRAM or tmpfs in place of persistent memory: real flushes and fences; data survives the
+    /// process but not a power cut. With a latency model if one was chosen.
     Emulated(Option<Arc<dyn LatencyModel>>),
     /// An ordinary file: a fence is a group-committed sync of the dirty ranges.
     File,
@@ -52,7 +52,7 @@ pub trait LatencyModel: Send + Sync + std::fmt::Debug {
     /// The thread waits for its flushes.
     fn fence(&self);
 
-    /// Bytes are read that are likely not cached. `touch` fetches them from DRAM, so that its time
-    /// is part of the model's and not added to it.
+    /// Bytes are read that are probably not cached. `touch` fetches them from DRAM, so that this
+    /// time is part of the modelled time and not added to it.
     fn read(&self, offset: u64, len: u64, touch: &dyn Fn());
 }

@@ -1,5 +1,5 @@
-//! Blocks and pages ahead of their use, so that a full file system is an error here and never a
-//! SIGBUS later.
+//! Allocates blocks and faults in pages ahead of their use, so that a full file system is an error
+//! here and never a SIGBUS later.
 
 use super::error::{IoContext, PoolError};
 use crate::media::Behaviour;
@@ -37,7 +37,7 @@ pub(super) fn blocks(file: &File, path: &Path, start: u64, end: u64) -> Result<(
         return match rustix::fs::fallocate(file, FallocateFlags::empty(), start, end - start) {
             Err(Errno::INTR) => continue,
             Err(Errno::NOSPC | Errno::DQUOT) => Err(no_space(file, end - start)),
-            // No such call on this file system: written zeroes are blocks too.
+            // The file system lacks this call: writing zeroes allocates blocks, too.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 file.set_len(end).io(context())?;
                 write_zeroes(file, path, start, end)
@@ -59,7 +59,7 @@ fn no_space(file: &File, needed: u64) -> PoolError {
     PoolError::NoSpace { needed, available }
 }
 
-/// Allocates what a sparse copy of a pool lacks.
+/// Allocates the missing blocks of a sparse copy of a pool.
 pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), PoolError> {
     let stat = file.metadata().io(format!("stat {}", path.display()))?;
     if stat.blocks().saturating_mul(512) >= size {
@@ -120,13 +120,13 @@ pub(super) fn extend(file: &File, path: &Path, old: u64, new: u64) -> Result<(),
     let len = file_len(file, path)?;
     let extended = blocks(file, path, old, new).and_then(|()| sync(file, path));
     if extended.is_err() {
-        // Blocks beyond the acknowledged size are of no use to anyone.
+        // Blocks beyond the acknowledged size are useless.
         let _given_back = file.set_len(len.min(new).max(old)).is_ok();
     }
     extended
 }
 
-/// Bytes faulted in by one call: short enough that nobody who maps or faults waits long.
+/// Bytes faulted in by one call: so few that other threads that map or fault do not wait long.
 const CHUNK: u64 = 16 << 20;
 
 /// True where pages are worth faulting in: not on a file, whose pages come from a disk, and where
@@ -164,8 +164,8 @@ fn populate((start, len): (u64, u64), stop: &AtomicBool, chunk: impl Fn(u64, u64
     }
 }
 
-/// How pages that were written before are faulted in. In memory the kernel maps those around a page that is
-/// read with it, and for stores as well; on a DAX file a store to a page that was only read faults again.
+/// The access by which pages that were written before are faulted in. On a file in memory a read fault also maps the
+/// surrounding pages, and for stores as well; on a DAX file a store to a page that was only read faults again.
 fn access_of(space: &Space) -> Access {
     match space.behaviour() {
         Behaviour::Emulated(_) => Access::Read,
@@ -173,24 +173,24 @@ fn access_of(space: &Space) -> Access {
     }
 }
 
-/// Held while a chunk is faulted in behind somebody's back: the devices of a matrix take turns, so that they
-/// take one processor at most.
+/// Held while a chunk is faulted in in the background: the devices of a matrix take turns, so that they
+/// occupy at most one processor.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Openings of several pools that are under way.
+/// The number of [`FaultInHold`]s that exist.
 static HOLDS: AtomicUsize = AtomicUsize::new(0);
 
-/// How long faulting in sleeps between two looks at whether it is held.
+/// How long faulting in sleeps before it checks again whether it is held.
 const HELD: Duration = Duration::from_millis(10);
 
-/// While it lives no pool is faulted in in the background: for whoever opens several pools, and has to read more of them when
-/// the first ones are open.
+/// While it exists no pool is faulted in in the background: for a caller that opens several pools and still has to
+/// read from others when the first ones are open.
 #[derive(Debug)]
 #[must_use = "it holds as long as it lives"]
 pub struct FaultInHold(());
 
 impl FaultInHold {
-    /// Holds them from now on; a chunk that is under way is finished.
+    /// Holds back faulting in from now on; a chunk that is under way is finished.
     pub fn begin() -> Self {
         HOLDS.fetch_add(1, Ordering::Relaxed);
         Self(())
@@ -203,8 +203,8 @@ impl Drop for FaultInHold {
     }
 }
 
-/// Faults an opened pool in behind the back of whoever opened it. Ends when all is in, or when it
-/// is dropped (which waits for one chunk), so that a closed pool is unlocked at once.
+/// Faults in an opened pool in the background. Ends when all pages are in, or when it is dropped
+/// (which waits for one chunk), so that a closed pool is unlocked at once.
 #[derive(Debug)]
 pub(super) struct FaultIn {
     stop: Arc<AtomicBool>,
@@ -212,7 +212,7 @@ pub(super) struct FaultIn {
 }
 
 impl FaultIn {
-    /// None if it is not worth it, or no thread can be had: pages then come as they are used.
+    /// None if it is not worth it, or no thread can be started: pages are then faulted in as they are used.
     pub(super) fn start(space: &Arc<Space>) -> Option<Self> {
         if !wants_faults(space) {
             return None;
@@ -243,7 +243,7 @@ impl Drop for FaultIn {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It cannot panic; if it did, pages would come as they are used.
+            // It cannot panic; if it did, pages would be faulted in as they are used.
             let _ended = thread.join().is_ok();
         }
     }

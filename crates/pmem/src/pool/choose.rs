@@ -1,4 +1,4 @@
-//! Which medium a file is.
+//! Choice of the medium of a file.
 
 use super::error::PoolError;
 use super::types::{MediaChoice, Medium};
@@ -7,7 +7,7 @@ use crate::order;
 use std::fs::File;
 use std::path::Path;
 
-/// A medium, chosen.
+/// The chosen medium.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) behaviour: Behaviour,
@@ -103,7 +103,7 @@ impl Chosen {
     }
 }
 
-/// The medium of `file`, whose blocks are allocated, as `choice` wants it.
+/// The medium of `file`, whose blocks are allocated, according to `choice`.
 pub(super) fn medium(file: &File, path: &Path, choice: &MediaChoice) -> Result<Chosen, PoolError> {
     match choice {
         MediaChoice::Auto => {

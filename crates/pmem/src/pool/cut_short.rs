@@ -1,9 +1,9 @@
-//! A pool whose file was cut short, while it is repaired.
+//! The mark beside a pool with a truncated file while it is repaired.
 //!
-//! A repair gives the file its length back, and from then on nothing of the pool says that a part of it was lost: zeroes
-//! look like pages that were never written. So before that a mark is laid beside the pool, a file with the length that
-//! was found, and it goes when the repair is done. Whoever opens the pool meanwhile finds it truncated, as it is, and a
-//! repair that was cut off is begun again and tells the same.
+//! A repair gives the file its length back, and from then on nothing in the pool shows that a part of it was lost:
+//! zeroes look like pages that were never written. So a mark is first written beside the pool, a file with the length
+//! that was found, and removed when the repair is done. An open of the pool meanwhile reports it as truncated, and an
+//! interrupted repair begins again with the same findings.
 //!
 //! ```text
 //!   pool (short)  ──►  mark, durable  ──►  pool (long)  ──►  repaired, durable  ──►  mark removed
@@ -22,20 +22,21 @@ fn mark_of(path: &Path) -> PathBuf {
     PathBuf::from(mark)
 }
 
-/// Bytes that the file at `path`, which has `len`, was cut short to, as far as a mark says.
+/// The length to which the file at `path`, now `len` bytes long, was truncated according to the mark; `len` without a
+/// mark.
 ///
 /// # Errors
 /// [`PoolError::Io`].
 pub(super) fn len_left(path: &Path, len: u64) -> Result<u64, PoolError> {
     match std::fs::read_to_string(mark_of(path)) {
-        // A mark that is not whole was not durable, and the file is as short as it was.
+        // An incomplete mark was not durable, and the file is still truncated.
         Ok(text) => Ok(text.trim_end().parse().map_or(len, |left: u64| left.min(len))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(len),
         Err(error) => Err(error).io(format!("read {}", mark_of(path).display())),
     }
 }
 
-/// Lays the mark, or another in its place: `len` bytes are left. Durable when it returns.
+/// Writes or replaces the mark: `len` bytes are left. Durable when it returns.
 ///
 /// # Errors
 /// [`PoolError::Io`].

@@ -1,14 +1,14 @@
-//! Why a pool could not be used, with the evidence.
+//! The reasons for which a pool cannot be used, with details.
 
 use crate::SyncError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a pool could not be used.
+/// The reason for which a pool cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The file is something else, or the creation of a pool in it never finished.
+    /// The file is not a pool, or the creation of a pool in it was not finished.
     #[error("not a pool: {0}")]
     NotAPool(String),
     /// Another version of the format.
@@ -50,27 +50,27 @@ pub enum PoolError {
         /// Where.
         offset: u64,
     },
-    /// The pool holds something else.
+    /// The pool is of another kind.
     #[error("the pool holds `{found}`, not `{expected}`")]
     WrongKind {
-        /// What was wanted.
+        /// The kind that was expected.
         expected: String,
-        /// What it holds.
+        /// The kind of the pool.
         found: String,
     },
-    /// Someone has the pool open.
+    /// The pool is open elsewhere.
     #[error("{} is locked: another process, or this one, has the pool open", path.display())]
     Locked {
         /// The pool.
         path: PathBuf,
     },
-    /// There is something at the path already.
+    /// The path exists already.
     #[error("{} exists already", path.display())]
     Exists {
         /// The path.
         path: PathBuf,
     },
-    /// `dax` was asked for where the kernel cannot promise that a flushed store survives.
+    /// `dax` was requested where the kernel cannot guarantee that a flushed store survives.
     #[error("{} is not power-safe persistent memory: {reason}", path.display())]
     NotPowerSafe {
         /// The pool.
@@ -78,7 +78,7 @@ pub enum PoolError {
         /// Why not.
         reason: String,
     },
-    /// `emulated` was asked for on a file system that does not live in memory.
+    /// `emulated` was requested on a file system that does not live in memory.
     #[error(
         "{} is on {filesystem}: emulated media need a memory file system such as /dev/shm; \
          use `file`",
@@ -98,7 +98,7 @@ pub enum PoolError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The file system is full. Whatever had been allocated was given back.
+    /// The file system is full. All blocks allocated by the call were released.
     #[error("no space on the file system: {needed} bytes needed, {available} available")]
     NoSpace {
         /// Bytes that were to be allocated.
@@ -106,23 +106,23 @@ pub enum PoolError {
         /// Bytes that the file system offers.
         available: u64,
     },
-    /// Sizes that cannot be.
+    /// Invalid sizes.
     #[error("impossible geometry: {0}")]
     Geometry(String),
-    /// The medium could not sync; writes have stopped for good.
+    /// The medium could not sync; no more writes are possible.
     #[error(transparent)]
     Sync(#[from] SyncError),
     /// An error of the operating system.
     #[error("{context}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: String,
         /// The error.
         source: io::Error,
     },
 }
 
-/// Says what was being done when the system refused.
+/// Adds the operation to an error of the system.
 pub(super) trait IoContext<T> {
     fn io(self, context: impl Into<String>) -> Result<T, PoolError>;
 }

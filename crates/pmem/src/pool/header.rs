@@ -1,9 +1,9 @@
-//! The static part of the header (`docs/media-format.md` has it to the byte).
+//! The static part of the header (`docs/media-format.md` lists every byte).
 //!
-//! Two things are the same in every version of the format, so that a program can say what it
-//! meets: the magic at byte 0, and a CRC32C at byte 12 over bytes 0 to 511 with those four taken
-//! as zero, which covers the version at byte 8. So a flipped bit in the version is a wrong
-//! checksum and not a foreign version.
+//! Two things are the same in every version of the format, so that a program can tell what it
+//! found: the magic at byte 0, and a CRC32C at byte 12 over bytes 0 to 511 with those four taken as
+//! zero, which covers the version at byte 8. So a flipped bit in the version is a wrong checksum
+//! and not a foreign version.
 
 use super::error::{IoContext, PoolError};
 use super::root::{self, Root};
@@ -114,7 +114,7 @@ impl Static {
     }
     // media-format: end
 
-    /// Writes the static part, the magic after all else is durable.
+    /// Writes the static part; the magic after everything else is durable.
     pub(super) fn write(&self, space: &Space) -> Result<(), PoolError> {
         let words = self.encode();
         for (at, value) in words.iter().enumerate().skip(1) {
@@ -180,7 +180,7 @@ impl Static {
     }
 }
 
-/// What to say of a first word that is not the magic.
+/// The error for a first word that is not the magic.
 fn no_pool(found: u64, rest_is_a_pool: bool) -> PoolError {
     PoolError::NotAPool(match (rest_is_a_pool, found) {
         (true, 0) => "its creation did not finish; remove the file and create it again".to_owned(),
@@ -258,12 +258,12 @@ pub(super) fn read_file(file: &File, path: &Path) -> Result<(Static, Root), Pool
     Ok((header, root))
 }
 
-/// The static part alone; somebody may be changing its root meanwhile.
+/// The static part alone; another process may be changing the root meanwhile.
 pub(super) fn static_of_file(file: &File, path: &Path) -> Result<Static, PoolError> {
     Static::decode(&read_words(file, path)?)
 }
 
-/// Writes whatever can be restored; says what it was.
+/// Writes all possible repairs; returns their descriptions.
 pub(super) fn repair_file(file: &File, path: &Path) -> Result<Vec<String>, PoolError> {
     let words = read_words(file, path)?;
     let header = Static::decode(&words)?;

@@ -1,4 +1,4 @@
-//! One opener at a time, unless all of them only read.
+//! The lock of a pool: one opener at a time, unless all only read.
 //!
 //! `flock` belongs to the open file description: a second open of the file conflicts, in another
 //! process or in this one, and the lock ends when the last handle to the description is closed,
@@ -19,7 +19,7 @@ pub(super) fn exclusively(file: &File, path: &Path) -> Result<(), PoolError> {
     }
 }
 
-/// Opens a file to read it and locks it, together with others who read it: nobody has it to write meanwhile. Needs no
+/// Opens a file for reading and locks it shared with other readers: it cannot be open for writing meanwhile. Needs no
 /// permission to write.
 pub(super) fn open_to_read(path: &Path) -> Result<File, PoolError> {
     check_file(path)?;
@@ -31,7 +31,7 @@ pub(super) fn open_to_read(path: &Path) -> Result<File, PoolError> {
     }
 }
 
-/// Before it is opened, which of a pipe would wait for ever.
+/// Checked before the open, which would block for ever on a pipe.
 pub(super) fn check_file(path: &Path) -> Result<(), PoolError> {
     let kind = std::fs::metadata(path).io(format!("open {}", path.display()))?;
     if !kind.is_file() {

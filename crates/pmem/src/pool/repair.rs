@@ -1,4 +1,4 @@
-//! A pool whose header is damaged, or whose file was cut short, before anything in it is looked at.
+//! Repair of a pool whose header is damaged, or whose file was truncated, before its contents are read.
 
 use super::error::{IoContext, PoolError};
 use super::types::OpenOptions;
@@ -8,19 +8,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 impl Pool {
-    /// Restores what [`Pool::open`] refuses: a damaged copy of the root beside a sound one; a file that was cut short,
-    /// of which what is missing reads as zeroes then, as if the medium had lost it. Returns what it repaired, in words;
-    /// nothing if nothing is wrong. The pool is opened by [`Pool::open_repaired`] from then on, until the repair of what
-    /// is in it is done, and [`Pool::end_repair`] is called.
+    /// Repairs a pool that [`Pool::open`] refuses: a damaged copy of the root beside a sound one; a truncated file,
+    /// whose missing part then reads as zeroes, as if the medium had lost it. Returns descriptions of the repairs;
+    /// none if nothing is wrong. From then on the pool is opened by [`Pool::open_repaired`], until the repair of its
+    /// contents is done and [`Pool::end_repair`] is called.
     ///
     /// # Errors
-    /// As [`Pool::open`], for damage of which there is no sound copy; [`PoolError::NoSpace`], after which the file is as
-    /// it was.
+    /// As [`Pool::open`], for damage of which there is no sound copy; [`PoolError::NoSpace`], after which the file is
+    /// as it was.
     pub fn repair(path: &Path, options: &OpenOptions) -> Result<Vec<String>, PoolError> {
         Self::restore(path, options, true)
     }
 
-    /// As [`Pool::repair`]; a page of which a part was cut off reads as zeroes as a whole.
+    /// As [`Pool::repair`]; a page that was cut off in part reads as zeroes as a whole.
     ///
     /// # Errors
     /// As [`Pool::repair`].
@@ -28,7 +28,7 @@ impl Pool {
         Self::restore(path, options, false)
     }
 
-    /// True if the file at `path` was cut short, or its repair has not ended.
+    /// True if the file at `path` was truncated, or its repair has not ended.
     ///
     /// # Errors
     /// As [`Pool::open`].
@@ -61,7 +61,7 @@ impl Pool {
                 let zeroes = vec![0; part as usize];
                 let zeroed = file.write_all_at(&zeroes, found - part);
                 zeroed.and_then(|()| file.sync_data()).io(format!("write {}", path.display()))?;
-                // Once: from here on the page is one that the engine may write.
+                // Only once: from here on the engine may write to the page.
                 if !mutant!("pmem.repair.part") {
                     cut_short::lay(path, found - part)?;
                 }
@@ -83,7 +83,7 @@ impl Pool {
         Self::open_whole(path, options, allocate::file_len)
     }
 
-    /// The repair of what is in the pool is done, and durable: it is opened as any other from now on.
+    /// Ends the repair: the contents are repaired durably, and the pool is opened as any other from now on.
     ///
     /// # Errors
     /// [`PoolError::Io`].

@@ -1,7 +1,7 @@
-//! Address space into which an open pool can grow: it moves no page, and so can grow no further.
+//! Address space into which an open pool can grow: since growing moves no page, the pool cannot grow beyond it.
 //!
-//! The reserve costs address space alone, and so does the word in DRAM that goes with each of its
-//! pages (`space::roles`), until the page is there. Only so many words are reserved as the machine
+//! The reserve costs only address space, and so does the word in DRAM for each of its pages
+//! (`space::roles`), until the page exists. The words reserved are limited to what the machine
 //! could ever use: a sixteenth of its memory.
 
 use super::error::{IoContext, PoolError};
@@ -13,15 +13,15 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is reserved where pages are large enough, unless 16 times the size of the pool is more.
+/// The reserve where pages are large enough, unless 16 times the size of the pool is more.
 const USUAL: u64 = 1 << 40;
 
-/// Pages that any machine has the words for, 8 MiB.
+/// Pages for which any machine has the words, 8 MiB.
 const PAGES_LEAST: u64 = 1 << 20;
 
-/// Pages of a reserve on a machine with so many bytes of memory.
+/// The most pages of a reserve on a machine with `memory` bytes.
 fn pages_max(memory: u64) -> u64 {
-    // Their numbers have 32 bits.
+    // Page numbers have 32 bits.
     (memory / 16 / size_of::<u64>() as u64).clamp(PAGES_LEAST, u32::MAX.into())
 }
 
@@ -54,7 +54,7 @@ pub(super) fn map(
                 space.set_name(path);
                 return Ok(Arc::new(space));
             }
-            // A limit on address space: less reserve will do.
+            // A limit on address space: try a smaller reserve.
             Err(error) if error.kind() == ErrorKind::OutOfMemory && reserve / 2 >= size => {
                 reserve /= 2;
             }
@@ -70,12 +70,12 @@ mod tests {
     #[test]
     fn a_reserve_is_bounded_by_the_words_of_its_pages_and_never_below_the_pool() {
         const GIB: u64 = 1 << 30;
-        // A pool of large pages: by itself. Of small ones: by 1/16 of the memory, 8 bytes a page.
+        // Large pages: bounded by the pool's own rule. Small pages: by 1/16 of the memory, 8 bytes a page.
         assert_eq!(reserve_of(GIB, 2 << 20, 8 * GIB), 1 << 40);
         assert_eq!(reserve_of(1 << 38, 2 << 20, 8 * GIB), 1 << 42);
         assert_eq!(reserve_of(GIB, 1 << 10, 8 * GIB), 64 * GIB);
         assert_eq!(reserve_of(GIB, 4 << 10, 8 * GIB), 256 * GIB);
-        // However little memory there is, or whatever it says of it.
+        // With any amount of memory, known or not.
         assert_eq!(reserve_of(GIB, 4 << 10, 0), 4 * GIB);
         assert_eq!(reserve_of(256 * GIB, 1 << 10, 8 * GIB), 256 * GIB);
         assert_eq!(reserve_of(GIB, 1 << 30, u64::MAX), 1 << 40);

@@ -1,10 +1,10 @@
 //! The root: a few words that change all together or not at all.
 //!
 //! Two alternating slots with a generation and a checksum are enough to survive a torn write, but
-//! not to tell it from damage: if the newer slot does not match its checksum, was the write cut
-//! short (then the older root is right), or did a bit flip after the write had been acknowledged
-//! (then falling back would silently undo it)? So the root is kept twice, and a *state* word says
-//! what is going on:
+//! not to tell it from damage: if the newer slot does not match its checksum, was the write
+//! interrupted (then the older root is right), or did a bit flip after the write had been
+//! acknowledged (then falling back would silently undo it)? So the root is kept twice, and a
+//! *state* word records whether a write is under way:
 //!
 //! ```text
 //!   at rest     state = (g, rest)        A = g      B = g
@@ -14,11 +14,11 @@
 //!   4. fence    state = (g+1, rest)                              acknowledged
 //! ```
 //!
-//! - *At rest* both copies must be sound, of the state's generation and equal: anything else is
-//!   damage and an error, and the other copy is there to repair from ([`Decoded::repairs`]).
-//! - *Writing*: A counts if it is sound and of generation g+1; else B must be sound and older and
-//!   counts. A slot that does not match is torn, which is legitimate here, and opening completes
-//!   the write (with the same generation, so that a cut within the completion changes nothing).
+//! - *At rest* both copies must be sound, of the state's generation and equal. Anything else is
+//!   damage and an error; a damaged copy can be repaired from the other one ([`Decoded::repairs`]).
+//! - *Writing*: A counts if it is sound and of generation g+1; else B counts, and must be sound and of generation g.
+//!   A slot that does not match is torn, which is legitimate here, and opening completes the write (with the same
+//!   generation, so that a power cut within the completion changes nothing).
 //!
 //! The state is one aligned word, which cannot tear; its upper half is a checksum of its lower
 //! half, so that a flip in it is an error too. Checksums are seeded with the pool's uuid.
@@ -49,13 +49,13 @@ const CHECKSUM: usize = SLOT_WORDS - 1;
 const COUNTS_SHUTDOWNS: u64 = 1;
 // media-format: end
 
-/// What the pool keeps in a slot.
+/// The contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Root {
-    /// Of the pool, in bytes, as acknowledged.
+    /// The acknowledged size of the pool, in bytes.
     pub(super) size: u64,
     pub(super) unsafe_shutdowns: Option<u64>,
-    /// The engine's.
+    /// The words of the engine.
     pub(super) words: [u64; ROOT_WORDS],
 }
 
@@ -93,7 +93,7 @@ fn checksum(uuid: [u8; 16], words: &[u64]) -> u32 {
 }
 // media-format: end
 
-/// What is going on, and for which generation (its low 31 bits).
+/// Whether a write is under way, and the generation (its low 31 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     generation: u32,
@@ -182,7 +182,7 @@ impl Found {
         self.sound.is_ok() && state.is_of(self.generation())
     }
 
-    /// Fails unless sound and of the generation that the state says.
+    /// Fails unless the slot is sound and of the generation of `state`.
     fn expect(&self, state: State) -> Result<(), PoolError> {
         self.sound.map_err(|mismatch| mismatch.at(self.name, self.at))?;
         if state.is_of(self.generation()) {
@@ -220,7 +220,7 @@ pub(super) struct Decoded {
     state_sound: Result<(), Mismatch>,
 }
 
-/// Looks at the root part of a header whose static part is sound.
+/// Decodes the root part of a header whose static part is sound.
 pub(super) fn decode(words: &Words, uuid: [u8; 16]) -> Result<Decoded, PoolError> {
     let a = Found::new("root slot A", SLOT_A, uuid, words);
     let b = Found::new("root slot B", SLOT_B, uuid, words);
@@ -260,7 +260,7 @@ impl Decoded {
         newer.generation() + u64::from(!self.state.is_of(newer.generation()))
     }
 
-    /// What can be restored; nothing if nothing is wrong.
+    /// The repairs that are possible; none if nothing is wrong.
     pub(super) fn repairs(&self) -> Result<Vec<Repair>, PoolError> {
         let both_sound = self.a.sound.is_ok() && self.b.sound.is_ok();
         if self.state_sound.is_err() && both_sound && self.a.words == self.b.words {
@@ -300,7 +300,7 @@ impl Roots {
         Ok(roots)
     }
 
-    /// Finds the root that counts, and completes a write that was cut short.
+    /// Finds the root that counts, and completes an interrupted write.
     pub(super) fn recover(space: &Space, uuid: [u8; 16]) -> Result<Self, PoolError> {
         let decoded = decode(&header::words_of(space)?, uuid)?;
         let root = decoded.current()?;
@@ -358,7 +358,7 @@ impl Roots {
         Ok(())
     }
 
-    /// The root on the medium is sound, and not the one that was acknowledged.
+    /// The error for a root on the medium that is sound but not the acknowledged one.
     pub(super) fn not_as_acknowledged(&self) -> PoolError {
         PoolError::Damaged {
             what: format!("root generation {} is not the acknowledged one", self.generation),

@@ -1,12 +1,12 @@
-//! What a caller says to a pool, and what the pool says of itself.
+//! The options of a pool, and the descriptions that it returns.
 
 use std::str::FromStr;
 
-/// Bytes from the start that the pool itself uses: of page 0, or of so many smaller pages as they take.
+/// Bytes from the start that the pool itself uses: in page 0, or in several smaller pages.
 pub const HEADER_LEN: u64 = 2048;
 
-/// The first page of which all is the engine's, in a pool whose pages have so many bytes: 1, or 2 if
-/// they have 1 KiB. Of the page before it the engine has what is behind [`HEADER_LEN`], as words.
+/// The first page that belongs to the engine as a whole, in a pool with pages of `page_size` bytes: 1, or 2 if they
+/// have 1 KiB. In the page before it, the engine has the part behind [`HEADER_LEN`], as words.
 pub const fn first_page(page_size: u32) -> u32 {
     HEADER_LEN.div_ceil(page_size as u64) as u32
 }
@@ -67,7 +67,7 @@ pub struct CreateOptions {
     pub media: MediaChoice,
     /// Bytes in a page; a power of two from 1 KiB to 1 GiB.
     pub page_size: u32,
-    /// What the pool holds, for example `scmkv`; at most 8 bytes.
+    /// The kind of the pool, for example `scmkv`; at most 8 bytes.
     pub kind: String,
     /// Parameters of the engine that never change.
     pub parameters: [u64; 8],
@@ -80,7 +80,7 @@ pub struct OpenOptions {
     pub media: MediaChoice,
 }
 
-/// What a pool rests on, in words for a person.
+/// The medium of a pool, in words for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Medium {
     /// For example `dax`, `emulated:none`, `file`.

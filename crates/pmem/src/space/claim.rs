@@ -1,15 +1,15 @@
-//! A free page becomes one of words, or one of a log.
+//! Claims: a free page becomes a word page or a log page.
 
 use super::{PageWriter, Space};
 use crate::media::Behaviour;
 use std::sync::Arc;
 
-/// What a page is claimed for.
+/// The purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// Aligned 8-byte atomics, zeroed by the claim (the zeroes are stores like any others).
     Words,
-    /// As `Words`, the bytes left as they are: for reopening.
+    /// As `Words`, with the bytes left unchanged: for reopening.
     WordsAsStored,
 }
 
@@ -34,8 +34,8 @@ impl Space {
         if let Behaviour::Traced(trace) = &self.behaviour {
             trace.store(start, &vec![0; len], true);
         }
-        // SAFETY: the page is claimed by this call alone and not yet of any role, so that nobody
-        // holds a reference into it; it is mapped in full.
+        // SAFETY: the page is claimed by this call alone and has no role yet, so that no reference
+        // into it exists; it is mapped in full.
         unsafe { self.mapping.at(start).write_bytes(0, len) };
     }
 
@@ -54,8 +54,8 @@ impl Space {
         true
     }
 
-    /// Adopts a free page as a log page that nobody appends to, `published` bytes of it readable:
-    /// for reopening. False if it is not free or not that long.
+    /// Adopts a free page as a log page without a writer, with its first `published` bytes
+    /// readable: for reopening. False if the page is not free or not that long.
     pub fn adopt_log(&self, page: u32, published: u32) -> bool {
         if page >= self.pages() || published > self.page_size() || !self.roles.claim(page) {
             return false;

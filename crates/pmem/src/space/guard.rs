@@ -1,13 +1,12 @@
-//! Guards of one space, and the domain of epochs that it may have to itself.
+//! Guards of one space, and the domain of epochs that a space may own.
 //!
-//! A usual space is read with any guard of the process-wide domain ([`epoch::pin`]), and nothing need be
-//! looked at. A space with epochs of its own ([`SpaceOptions::own_epochs`](super::SpaceOptions)) must
-//! not be: its pages do not wait for such guards. So all its log pages have the mark that those of a
-//! recovery have (`roles`), which sends whoever reads them off the usual way, to where the guard is
-//! looked at.
+//! A usual space is read with any guard of the process-wide domain ([`epoch::pin`]), without a check. A
+//! space with its own epochs ([`SpaceOptions::own_epochs`](super::SpaceOptions)) must not be read with
+//! such a guard: its pages do not wait for it. So all its log pages have the same mark as those of a
+//! recovery (`roles`), with which a read takes the slower path that checks the guard.
 //!
-//! What such a space gives out is a guard of both domains: with one of its own alone a usual space could
-//! be read, which does not look at it.
+//! Such a space returns guards of both domains: a guard of its own domain alone could also be used to
+//! read a usual space, which does not check guards.
 
 use super::Space;
 use super::roles::Roles;
@@ -17,12 +16,11 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-/// A guard by which the log pages of a space can be read, and those of every space that has no epochs of its
-/// own.
+/// A guard with which the log pages of a space can be read, and those of every space without its own epochs.
 #[derive(Debug)]
 pub struct SpaceGuard<'s> {
     guard: Guard,
-    /// In the domain of the space, if it has one.
+    /// The pin in the domain of the space, if it has one.
     _reader: Option<Reader<'s>>,
 }
 
@@ -35,33 +33,33 @@ impl Deref for SpaceGuard<'_> {
     }
 }
 
-/// The epochs of a space that has a domain to itself.
+/// The epochs of a space with its own domain.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     pub(super) readers: Readers,
-    /// The pages that a recovery has adopted, and up to where they can be read by its guards alone. Of a
-    /// usual space the mark says so, which here all log pages have.
+    /// The pages that a recovery has adopted, and up to where only its guards can read them. In a usual
+    /// space the mark shows this, but here all log pages have the mark.
     adopted: Mutex<BTreeMap<u32, u32>>,
 }
 
 impl Own {
-    /// A recovery adopts a page that it has claimed.
+    /// Notes that a recovery adopts a page that it has claimed.
     pub(super) fn adopt(&self, page: u32, published: u32) {
         self.adopted.lock().insert(page, published);
     }
 
-    /// The page is about to be another log page.
+    /// Removes a page that is about to become another log page.
     pub(super) fn forget(&self, page: u32) {
         self.adopted.lock().remove(&page);
     }
 
-    /// The recovery is over.
+    /// Ends the recovery.
     pub(super) fn put_into_service(&self) {
         self.adopted.lock().clear();
     }
 
-    /// Cuts a page for the recovery that has adopted it, of which no guard lives. False if it has adopted no such
-    /// page, if more was published since, which others may be reading, or if it has a writer.
+    /// Cuts a page for the recovery that has adopted it and of which no guard lives. False if it has not adopted
+    /// the page, if more was published since (which others may be reading), or if the page has a writer.
     pub(super) fn cut(&self, roles: &Roles, page: u32, published: u32) -> bool {
         let mut adopted = self.adopted.lock();
         let Some(until) = adopted.get_mut(&page) else {
@@ -77,38 +75,39 @@ impl Own {
 }
 
 impl Space {
-    /// Pins the current epoch for this thread: in the domain that the space has to itself, or, if it has none,
-    /// as [`epoch::pin`] does.
+    /// Pins the current epoch for this thread: in the space's own domain, if it has one, and as [`epoch::pin`]
+    /// does.
     pub fn pin(&self) -> SpaceGuard<'_> {
         self.pin_for(if self.own.is_some() { self.reads() } else { 0 })
     }
 
-    /// Pins it for a purpose.
+    /// Pins the current epoch for a purpose.
     pub(super) fn pin_for(&self, purpose: usize) -> SpaceGuard<'_> {
         let reader = self.own.as_ref().filter(|_| !mutant!("pmem.guard.reader"));
         let _reader = reader.map(|own| own.readers.pin());
         SpaceGuard { guard: epoch::pin_for(purpose), _reader }
     }
 
-    /// The purpose of those who recover it. It tells a space from all others while it lives, and so as long as
-    /// a guard does: nobody moves it meanwhile.
+    /// The purpose of guards of a recovery. It distinguishes the space from all others while the space lives,
+    /// and so as long as a guard lives: the space does not move meanwhile.
     pub(super) fn recovers(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The purpose of those who read in the domain that it has to itself. No space lies there.
+    /// The purpose of guards that read in the space's own domain. No space has this address.
     fn reads(&self) -> usize {
         self.recovers() + 1
     }
 
-    /// How much of a page of a space with epochs of its own may be read by whoever has this guard.
+    /// How much may be read with this guard of a page of a space with its own epochs.
     pub(super) fn own_bytes(&self, own: &Own, page: u32, guard: &Guard) -> Option<u32> {
         let recovers = guard.is_for(self.recovers());
         let reads = guard.is_for(self.reads()) || mutant!("pmem.guard.any");
         if !recovers && !reads {
             return None;
         }
-        // Under the lock: no cut comes between, and one that comes later is refused if this is more.
+        // Under the lock: no cut can happen here, and a later cut is refused if more is published than the recovery
+        // adopted.
         let adopted = own.adopted.lock();
         let published = self.roles.published(page)?;
         let is_in_service = adopted.get(&page).is_none_or(|until| published > *until);
@@ -150,7 +149,7 @@ mod tests {
         fill(&own, 3, 7);
         let recovery = other.recovery().unwrap();
         let guards = (epoch::pin(), other.pin(), usual.pin(), recovery.pin());
-        // At once, and each time: nobody need be waited for.
+        // At once, and each time: there is no reader to wait for.
         assert!(own.retire(2) && own.retire(3));
         assert_eq!((own.reclaim(), reclaimed(&own)), (Some(2), vec![3]));
         assert!(other.retire(2) && usual.retire(2));
@@ -178,7 +177,7 @@ mod tests {
             let retired = space.retire(2);
             let is_read = space.bytes(&space.pin(), at, 64).is_some();
             let used_again = (space.reclaim(), reclaimed(space), space.claim_log(2).is_some());
-            // First, or a failure would leave the other waiting.
+            // Sent first, since a failure would leave the other thread waiting.
             over.send(()).unwrap();
             assert!(retired && !is_read);
             assert_eq!(used_again, (None, Vec::new(), false));
@@ -212,7 +211,7 @@ mod tests {
             assert!(!foreign.iter().any(|guard| reads(guard, page)), "{what}");
             assert!(reads(own, page), "{what}");
         };
-        // Whatever is done to the page.
+        // After every kind of change of the page.
         let mut writer = space.claim_log(1).unwrap();
         let append = |writer: &mut crate::PageWriter| {
             assert!(writer.append(&[&[7; 64]]).is_some());
@@ -276,7 +275,7 @@ mod tests {
         assert_eq!(bytes, [7; 64]);
         drop(guard);
         let mut backoff = Backoff::new();
-        // Readers of other tests, which may have been stopped in the middle, go on.
+        // Readers of other tests may have been suspended in the middle.
         while usual.reclaim().is_none() {
             backoff.wait();
         }

@@ -1,7 +1,7 @@
 //! Reserved address space, part of it mapped.
 //!
-//! The whole reserve is claimed from the system once, without access; growth maps more of it in
-//! place, so that no offset, slice or handle ever moves.
+//! The whole reserve is mapped once, without access; growth maps more of it in place, so that no
+//! offset, slice or handle ever moves.
 
 use super::{Access, Space, SpaceOptions};
 use crate::media::Behaviour;
@@ -19,20 +19,20 @@ pub(super) struct Mapping {
     reserved: u64,
     len: AtomicU64,
     growing: Mutex<()>,
-    /// The length with which it may be used again, once dropped: [`Mapping::holding`].
+    /// The length for which it may be reused after it is dropped: [`Mapping::holding`].
     spare_at: Option<u64>,
 }
 
-/// Mappings of the crash simulator that are dropped on the thread that makes the next: to map,
-/// fault in and unmap costs more than a whole simulated recovery.
+/// Mappings of the crash simulator that a thread keeps after their drop for reuse: mapping,
+/// faulting in and unmapping costs more than a whole simulated recovery.
 const SPARES: usize = 4;
 
 thread_local! {
     static SPARE: RefCell<Vec<Mapping>> = const { RefCell::new(Vec::new()) };
 }
 
-// SAFETY: the mapping is plain memory that lives until drop; every access to its bytes goes
-// through `Space`, which says who may touch what.
+// SAFETY: the mapping is plain memory that lives until drop; every access to its bytes goes through
+// `Space`, which decides which accesses are allowed.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -40,12 +40,12 @@ unsafe impl Sync for Mapping {}
 /// The size of a huge page, to which reserves are aligned.
 const HUGE: u64 = 2 << 20;
 
-/// Bytes of a page of the system: all that is mapped, or that the kernel is told, is of whole ones.
+/// Bytes of a system page: mappings and advice to the kernel cover whole system pages.
 fn system_page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// The whole system pages that a range lies in: where they begin, and their bytes.
+/// The whole system pages that contain a range: their offset and their length.
 pub(super) fn system_pages(offset: u64, len: u64) -> (u64, u64) {
     let start = offset / system_page() * system_page();
     (start, (offset + len).next_multiple_of(system_page()) - start)
@@ -67,7 +67,7 @@ impl Mapping {
         let raw = raw.cast::<u8>();
         let slack = raw.align_offset(HUGE as usize);
         let tail = HUGE as usize - slack;
-        // SAFETY: both ends lie within the mapping just made, which nobody else knows.
+        // SAFETY: both ends lie within the mapping just made, which no other code knows.
         unsafe {
             if slack > 0 {
                 rustix::mm::munmap(raw.cast(), slack)?;
@@ -85,8 +85,8 @@ impl Mapping {
     pub(super) fn anonymous(len: u64, reserve: u64, huge: bool) -> io::Result<Self> {
         let mapping = Self::reserve(reserve.max(len))?;
         if huge {
-            // SAFETY: advice on our own reserve. A kernel without huge pages refuses it, which
-            // costs speed alone.
+            // SAFETY: advice on our own reserve. A kernel without huge pages refuses it, which only
+            // costs speed.
             let _best_effort = unsafe {
                 rustix::mm::madvise(
                     mapping.base.as_ptr().cast(),
@@ -99,7 +99,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// DRAM that holds `bytes`; beyond them, up to `reserve`, it will be zero when it is grown.
+    /// DRAM with the contents `bytes`; growth, up to `reserve`, adds zeroes.
     pub(super) fn holding(bytes: &[u8], reserve: u64) -> io::Result<Self> {
         let len = bytes.len() as u64;
         let spare = SPARE.with_borrow_mut(|spare| {
@@ -114,8 +114,8 @@ impl Mapping {
                 mapping
             }
         };
-        // SAFETY: the mapping is that long, and nobody else knows it: it is new, or its owner was
-        // dropped, whom every reference into it had borrowed.
+        // SAFETY: the mapping is that long, and no other code knows it: it is new, or its owner was
+        // dropped, which every reference into it had borrowed.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.at(0), bytes.len());
         }
@@ -129,13 +129,13 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The first `len` bytes of `file`, copied page by page as they are stored to: no store reaches
-    /// the file.
+    /// A private mapping of the first `len` bytes of `file`: a page is copied at the first store,
+    /// and no store reaches the file.
     pub(super) fn copy(file: &File, len: u64) -> io::Result<Self> {
         let mapping = Self::reserve(len)?;
         let bytes = usize::try_from(len).map_err(io::Error::other)?;
-        // SAFETY: `len <= reserved`: the range is ours, without access so far, and nobody else knows
-        // it.
+        // SAFETY: `len <= reserved`: the range is ours, without access so far, and no other code
+        // knows it.
         unsafe {
             rustix::mm::mmap(
                 mapping.base.as_ptr().cast(),
@@ -228,7 +228,7 @@ impl Mapping {
         crate::arch::prefetch_address_to_write(self.at(offset));
     }
 
-    /// Faults the range in, where the kernel can (Linux 5.14); best effort.
+    /// Faults in the range, where the kernel can (Linux 5.14); best effort.
     pub(super) fn populate(&self, offset: u64, len: u64, access: Access) {
         let len = len.min(self.len().saturating_sub(offset));
         if len == 0 {
@@ -247,14 +247,14 @@ impl Mapping {
 }
 
 impl Space {
-    /// A copy of a file, which no store to it reaches, and which cannot grow.
+    /// A copy of a file: no store reaches the file, and it cannot grow.
     ///
     /// # Errors
-    /// If it cannot be mapped so.
+    /// If it cannot be mapped in this way.
     pub(crate) fn copy(file: Arc<File>, len: u64, page_size: u32) -> io::Result<Self> {
         let options = SpaceOptions { page_size, reserve: len, own_epochs: false };
         let mapping = Mapping::copy(&file, len)?;
-        // What is not stored to is the file's: it is probed.
+        // Pages without a store are still those of the file, which can be probed.
         Self::new(mapping, &options, Behaviour::Dram, Some(file))
     }
 }
@@ -262,7 +262,7 @@ impl Space {
 impl Mapping {
     /// Keeps the memory for the next [`Mapping::holding`] on this thread; false if it cannot.
     fn is_spared(&self) -> bool {
-        // One that has grown is dirty beyond its first length.
+        // A mapping that has grown is dirty beyond its first length.
         let spared = |spare: &RefCell<Vec<Self>>| {
             let Ok(mut spare) = spare.try_borrow_mut() else {
                 return false;
@@ -288,7 +288,7 @@ impl Drop for Mapping {
         if self.is_spared() {
             return;
         }
-        // SAFETY: nobody holds a reference any more: they all borrow the `Space` that owns this.
+        // SAFETY: no references are left: they all borrow the `Space` that owns this.
         let unmapped =
             unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.reserved as usize) };
         debug_assert!(unmapped.is_ok());

@@ -1,11 +1,11 @@
 //! A mapped range of memory in pages, and the only code that loads, stores, flushes or fences it.
 //!
-//! What a page is for is kept in DRAM, one word a page ([`roles`]): its published and its durable
-//! watermark. A handle to words is given out only for word pages, a slice only below the
-//! watermark of a log page, an appending [`PageWriter`] once per claim: hence the safe face.
+//! The role of a page is kept in DRAM, in one word per page ([`roles`]) with its published and its durable watermark.
+//! The interface is safe because a handle to words is given out only for word pages, a slice only below the watermark
+//! of a log page, and an appending [`PageWriter`] once per claim.
 //!
-//! The same type serves a persistent pool and a DRAM arena, so that an index is one code with
-//! two placements: in DRAM nothing is flushed and nothing is traced.
+//! The same type serves a persistent pool and a DRAM arena, so that the same index code works in
+//! both: in DRAM nothing is flushed and nothing is traced.
 
 mod block;
 mod claim;
@@ -51,16 +51,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::Syncer;
 
-/// What is done to memory.
+/// A kind of access to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Loads.
     Read,
-    /// Stores as well.
+    /// Loads and stores.
     Write,
 }
 
-/// Bytes that a page may have, if they are a power of two.
+/// The range of page sizes; they must also be a power of two.
 pub(crate) const PAGE_SIZES: std::ops::RangeInclusive<u32> = 1 << 10..=1 << 30;
 
 /// How a [`Space`] is made.
@@ -70,39 +70,39 @@ pub struct SpaceOptions {
     pub page_size: u32,
     /// Address space to reserve for growth, in bytes.
     pub reserve: u64,
-    /// The space has a domain of epochs to itself: log pages are read by guards of [`Space::pin`] alone, and
-    /// no other readers keep one from being used again. For simulations, since all its readers share a lock.
+    /// The space has its own domain of epochs: log pages are read only with guards of [`Space::pin`], and no
+    /// other readers delay the reuse of a page. For simulations, since all its readers share a lock.
     pub own_epochs: bool,
 }
 
 /// A mapped range in pages. All offsets are in bytes from its start.
 pub struct Space {
-    /// In the table of the SIGBUS handler; goes before the mapping.
+    /// The entry in the table of the SIGBUS handler; dropped before the mapping.
     registered: OnceLock<Registered>,
     mapping: Mapping,
-    /// Set if it was lost and is outlived.
+    /// Set if the space was lost and is outlived.
     lost: Mark,
     page_shift: u32,
     roles: Roles,
     behaviour: Behaviour,
-    /// True if loads go through the trace of a simulator, or take an emulated medium's time.
+    /// True if loads go through the trace of a simulator, or are delayed by an emulated medium.
     is_watched: bool,
     instruction: Instruction,
     syncer: Option<Syncer>,
-    /// The file that is mapped: keeps its lock.
+    /// The mapped file: keeps its lock.
     backing: Option<Arc<std::fs::File>>,
-    /// The same file through a description of its own; none if that is not to be had.
+    /// The same file through a separate open file description; none if it cannot be opened.
     preparing: OnceLock<Option<std::fs::File>>,
-    /// Pages that the kernel was given advice on.
+    /// The number of pages for which the kernel was given advice.
     told: AtomicU32,
     counters: Box<[CachePadded<Counter>]>,
     retired: Mutex<VecDeque<(u32, u64)>>,
-    /// The domain of epochs that it has to itself.
+    /// The space's own domain of epochs, if it has one.
     own: Option<Box<guard::Own>>,
     recovery: recovery::Phase,
 }
 
-/// Lines flushed and fences of the threads that share it.
+/// Lines flushed and fences made by the threads that share the counter.
 #[derive(Debug, Default)]
 struct Counter {
     flushes: AtomicU64,
@@ -159,11 +159,11 @@ impl Space {
         })
     }
 
-    /// An arena of DRAM: nothing in it is ever durable, flushes and fences do nothing. Huge pages
-    /// are asked for. `len` may grow up to `options.reserve`.
+    /// An arena of DRAM: nothing in it is ever durable, flushes and fences do nothing. Requests
+    /// huge pages. `len` may grow up to `options.reserve`.
     ///
     /// # Errors
-    /// If the address space cannot be had.
+    /// If the address space cannot be reserved.
     pub fn dram(len: u64, options: &SpaceOptions) -> std::io::Result<Self> {
         let mapping = Mapping::anonymous(len, options.reserve, true)?;
         Self::new(mapping, options, Behaviour::Dram, None)
@@ -172,7 +172,7 @@ impl Space {
     /// Memory of the crash simulator: every access goes through `trace`.
     ///
     /// # Errors
-    /// If the address space cannot be had.
+    /// If the address space cannot be reserved.
     pub fn traced(
         len: u64,
         options: &SpaceOptions,
@@ -182,7 +182,7 @@ impl Space {
         Self::new(mapping, options, Behaviour::Traced(trace), None)
     }
 
-    /// As [`Space::traced`], with `bytes` in it: what a simulated power cut has left.
+    /// As [`Space::traced`], with the contents `bytes` that a simulated power cut has left.
     pub(crate) fn traced_with(
         bytes: &[u8],
         options: &SpaceOptions,
@@ -192,20 +192,20 @@ impl Space {
         Self::new(mapping, options, Behaviour::Traced(trace), None)
     }
 
-    /// All bytes as they are now, of a space that nobody writes to any more.
+    /// All bytes of a space, after all writers have stopped.
     pub(crate) fn all_bytes(&self) -> Vec<u8> {
         let word = |at: u64| {
-            // SAFETY: an aligned word within the mapping, which lives as long as `self`. Nobody
-            // writes; if somebody did, it would be a race with whoever does not write atomically.
+            // SAFETY: an aligned word within the mapping, which lives as long as `self`. No thread
+            // writes; if one did, there would be a race only with a non-atomic write.
             unsafe { AtomicU64::from_ptr(self.mapping.at(at).cast()) }.load(Ordering::Acquire)
         };
         (0..self.len()).step_by(8).flat_map(|at| word(at).to_ne_bytes()).collect()
     }
 
-    /// A mapped file. `behaviour` says how its stores become durable.
+    /// A mapped file. `behaviour` determines how its stores become durable.
     ///
     /// # Errors
-    /// If it cannot be mapped so.
+    /// If it cannot be mapped in this way.
     pub(crate) fn file(
         file: Arc<std::fs::File>,
         len: u64,
@@ -216,30 +216,30 @@ impl Space {
         Self::new(mapping, options, behaviour, Some(file))
     }
 
-    /// The file that is mapped.
+    /// The mapped file.
     pub(crate) fn backing(&self) -> Option<Arc<std::fs::File>> {
         self.backing.clone()
     }
 
-    /// Says which pool this is, for the message that a SIGBUS ends with.
+    /// Sets the name of the pool, for the message of a SIGBUS.
     pub(crate) fn set_name(&self, path: &Path) {
         let (start, len) = (self.mapping.at(0).addr(), self.mapping.reserved() as usize);
         let register = || Registered::new(start, len, path, self.lost.clone());
         self.registered.get_or_init(register).set_mapped(self.len());
     }
 
-    /// A loss of the medium ends the process no more: from then on [`Space::check_lost`] fails. Of a
-    /// file that has a name. False if it cannot be so.
+    /// Makes the process survive a loss of the medium: after a loss [`Space::check_lost`] fails. For
+    /// a file with a name ([`Space::set_name`]). False if this is impossible.
     pub(crate) fn outlive(&self) -> bool {
         self.registered.get().is_some_and(Registered::outlive)
     }
 
-    /// Of a pool that is outlived ([`Pool::outlive`](crate::Pool::outlive)): fails if anything that
-    /// this thread has read of it until now may be other than what is there. To be asked before it is
-    /// used. Of any other space it never fails.
+    /// For a pool that is outlived ([`Pool::outlive`](crate::Pool::outlive)): fails if any bytes that
+    /// this thread has read from it so far may be wrong. To be called before they are used. For any
+    /// other space it never fails.
     ///
     /// # Errors
-    /// [`LostAt`], for ever after.
+    /// [`LostAt`], from then on.
     #[inline]
     pub fn check_lost(&self) -> Result<(), LostAt> {
         self.lost.check()
@@ -251,7 +251,7 @@ impl Space {
         self.mapping.len()
     }
 
-    /// Bytes up to which it can grow.
+    /// The greatest size to which it can grow.
     pub fn reserved(&self) -> u64 {
         self.mapping.reserved()
     }
@@ -272,12 +272,12 @@ impl Space {
         u32::try_from(self.len() >> self.page_shift).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of DRAM that go with the pages mapped now.
+    /// Bytes of DRAM for the roles of the pages mapped now.
     pub fn dram_bytes(&self) -> u64 {
         u64::from(self.pages()) * size_of::<u64>() as u64
     }
 
-    /// The page that `offset` is in; one that is nowhere is in page `u32::MAX`.
+    /// The page that contains `offset`; `u32::MAX` for an offset beyond all page numbers.
     #[inline]
     pub fn page_of(&self, offset: u64) -> u32 {
         u32::try_from(offset >> self.page_shift).unwrap_or(u32::MAX)
@@ -289,7 +289,7 @@ impl Space {
         u64::from(page) << self.page_shift
     }
 
-    /// How stores become durable here.
+    /// How stores become durable in this space.
     pub fn behaviour(&self) -> &Behaviour {
         &self.behaviour
     }
@@ -316,14 +316,14 @@ impl Space {
         Ok(())
     }
 
-    /// Touches every page of the range so that no later access faults (best effort).
+    /// Faults in every page of the range so that no later access faults (best effort).
     pub fn populate(&self, offset: u64, len: u64) {
         self.populate_for(offset, len, Access::Write);
     }
 
-    /// As [`Space::populate`], for such accesses.
+    /// As [`Space::populate`], for accesses of this kind.
     pub(crate) fn populate_for(&self, offset: u64, len: u64, access: Access) {
-        // What was lost would be memory for nothing.
+        // Populating a lost pool would only waste memory.
         if self.check_lost().is_ok() {
             self.mapping.populate(offset, len, access);
         }
@@ -340,12 +340,12 @@ impl Space {
 
     #[inline]
     fn is_words(&self, offset: u64) -> bool {
-        // All of the page's number, as in `bytes`. What has a role is mapped.
+        // The full page number, as in `bytes`. A page with a role is mapped.
         self.roles.is_words(offset >> self.page_shift)
     }
 
     /// The eight words of the line at `offset` (64-aligned, in a word page), each loaded
-    /// atomically, not all of them together.
+    /// atomically, but not the line as a whole.
     #[inline]
     pub fn load_line(&self, offset: u64) -> Option<[u64; 8]> {
         if offset & 63 != 0 || !self.is_words(offset) {
@@ -374,12 +374,12 @@ impl Space {
     }
 
     /// The published bytes at `offset`; none if any of them is not in a log page below its
-    /// watermark (the page was retired, the offset is wrong, or it is under recovery or in a space with epochs
-    /// of its own, and the guard is another's). The slice stays as it is while the guard lives.
+    /// watermark (the page was retired; the offset is wrong; or the page is under recovery or in a space with
+    /// its own epochs, and the guard is not one of theirs). The slice does not change while the guard lives.
     #[inline]
     pub fn bytes<'g>(&'g self, guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]> {
         let within = offset & u64::from(self.page_size() - 1);
-        // All of the page's number, whatever the offset: cut short it could name another page.
+        // The full page number, for any offset: a truncated number could denote another page.
         let page = offset >> self.page_shift;
         let (mut published, is_recovered) = self.roles.readable(page)?;
         if is_recovered {
@@ -388,13 +388,12 @@ impl Space {
         if within.checked_add(len)? > u64::from(published) {
             return None;
         }
-        // SAFETY: a page has a role only if it is mapped, and no watermark is above its end, so
-        // that `offset + len <= self.len()`. The bytes are below the watermark that the page had after the guard was pinned:
-        // they were written before it was raised (Release/Acquire), its writer writes only above
-        // it, and the page is not claimed again before the guard is dropped (module `epoch`), which is of
-        // the space's own domain if it has one (`recovered_bytes`). It is cut
-        // only by a recovery that no guard borrows, before anybody else sees it (`recovery`). The
-        // mapping outlives `'g` because `self` does.
+        // SAFETY: a page has a role only if it is mapped, and no watermark is above its end, so that
+        // `offset + len <= self.len()`. The bytes are below the watermark that the page had after the guard was
+        // pinned: they were written before the watermark was raised (Release/Acquire), the page's writer writes only
+        // above it, and the page is not claimed again before the guard is dropped (module `epoch`); the guard is of
+        // the space's own domain if it has one (`recovered_bytes`). The page is cut only by a recovery that no guard
+        // borrows, before any other reader can see it (`recovery`). The mapping outlives `'g` because `self` does.
         let bytes: &'g [u8] = unsafe {
             std::slice::from_raw_parts(self.mapping.at(offset), usize::try_from(len).ok()?)
         };
@@ -406,8 +405,8 @@ impl Space {
         Some(bytes)
     }
 
-    /// Durable bytes are about to be loaded: a simulator sees it, an emulated medium takes its
-    /// time.
+    /// Called before a load of durable bytes: a simulator records it, an emulated medium adds its
+    /// latency.
     #[inline]
     fn before_load(&self, offset: u64, len: u64, touch: impl Fn()) {
         if self.is_watched {
@@ -415,7 +414,7 @@ impl Space {
         }
     }
 
-    // Out of the way of what inlines a load.
+    // Not inlined into the callers of a load.
     #[cold]
     fn before_slow_load(&self, offset: u64, len: u64, touch: &dyn Fn()) {
         match &self.behaviour {
@@ -436,14 +435,13 @@ impl Space {
         }
     }
 
-    /// Raises the durable watermark of a log page: the caller has seen to it that the bytes below
-    /// are durable.
+    /// Raises the durable watermark of a log page: the caller has made the bytes below it durable.
     pub fn mark_durable(&self, page: u32, durable: u32) {
         self.roles.raise_durable(page, durable.min(self.page_size()));
     }
 }
 
-/// Adds without a locked instruction: the counter is, but for thread 65 and on, one thread's.
+/// Adds without a locked instruction: the counter belongs to one thread, unless there are more than 64.
 #[inline]
 fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);

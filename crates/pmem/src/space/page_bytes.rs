@@ -1,10 +1,10 @@
-//! What is published of a page, for a look at many of its records.
+//! The published bytes of a page, for reading many of its records.
 
 use super::Space;
 use crate::epoch::Guard;
 use crate::order::LINE;
 
-/// What was published of a log page at one moment.
+/// The published bytes of a log page at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct PageBytes<'g> {
     space: &'g Space,
@@ -13,19 +13,19 @@ pub struct PageBytes<'g> {
 }
 
 impl<'g> PageBytes<'g> {
-    /// Where in the pool the page begins.
+    /// The offset of the page in the pool.
     #[inline]
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// How many there are.
+    /// The number of published bytes.
     #[inline]
     pub fn published(&self) -> u32 {
         self.bytes.len() as u32
     }
 
-    /// Asks for the line of a byte ahead of its use.
+    /// Prefetches the line of a byte.
     #[inline]
     pub fn prefetch(&self, within: u32) {
         if let Some(byte) = self.bytes.get(within as usize) {
@@ -33,7 +33,7 @@ impl<'g> PageBytes<'g> {
         }
     }
 
-    /// So many bytes from `within` the page on; none if not all of them are published.
+    /// `len` bytes from offset `within` of the page; none if not all of them are published.
     #[inline(always)]
     pub fn get(&self, within: u32, len: usize) -> Option<&'g [u8]> {
         let from = within as usize;
@@ -48,17 +48,17 @@ impl<'g> PageBytes<'g> {
 }
 
 impl Space {
-    /// What is published of a log page, to be looked at piece by piece: as [`Space::bytes`], but what
-    /// the page is was asked once, and stays the answer while the guard lives.
+    /// The published bytes of a log page, to be read piece by piece: as [`Space::bytes`], but the
+    /// role of the page is checked only once, and the result stays valid while the guard lives.
     #[inline]
     pub fn page_bytes<'g>(&'g self, guard: &'g Guard, page: u32) -> Option<PageBytes<'g>> {
         self.bytes_of_page(guard, u64::from(page))
     }
 
-    /// As [`Space::page_bytes`], of the page that `offset` is in, whatever it is.
+    /// As [`Space::page_bytes`], for the page that contains `offset`, which may be any number.
     #[inline(always)]
     pub fn page_at<'g>(&'g self, guard: &'g Guard, offset: u64) -> Option<PageBytes<'g>> {
-        // All of the page's number: cut short it could name another page.
+        // The full page number: a truncated number could denote another page.
         self.bytes_of_page(guard, offset >> self.page_shift)
     }
 

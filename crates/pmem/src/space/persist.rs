@@ -1,4 +1,4 @@
-//! Making stores durable: flushes, fences, and how many there were.
+//! Flushes and fences, which make stores durable, and their counts.
 
 use super::sync::Syncer;
 use super::{Counter, Space, SyncError, WriteMode, bump, thread_number};
@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 thread_local! {
-    /// Fences that this thread has made, where a fence is an instruction.
+    /// The number of fence instructions that this thread has made.
     static FENCES: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -19,11 +19,11 @@ thread_local! {
 #[derive(Debug, Clone, Copy)]
 pub struct FenceMark {
     fences: u64,
-    /// Another thread's fences say nothing.
+    /// Not `Send`: another thread's fences prove nothing.
     _of_thread: PhantomData<*const ()>,
 }
 
-/// Now, for [`Space::fence_since`].
+/// The current moment, for [`Space::fence_since`].
 #[inline]
 pub fn fence_mark() -> FenceMark {
     FenceMark { fences: FENCES.get(), _of_thread: PhantomData }
@@ -40,9 +40,9 @@ fn lost(at: LostAt) -> SyncError {
 }
 
 impl Space {
-    /// Writes the lines of the range back: durable at this thread's next [`Space::fence`]. On
-    /// `file` media it notes the range as dirty instead. Of a range that ends outside the space
-    /// nothing is flushed: nothing can have been stored there.
+    /// Writes back the lines of the range: durable at this thread's next [`Space::fence`]. On
+    /// `file` media it marks the file as dirty instead. A range that ends outside the space is not
+    /// flushed: nothing can have been stored there.
     #[inline]
     pub fn flush(&self, offset: u64, len: u64) {
         if matches!(self.behaviour, Behaviour::Dram) {
@@ -53,12 +53,12 @@ impl Space {
             return;
         }
         self.count_flushes((lines.end - lines.start) / LINE as u64);
-        // First, so that the time of the instructions is part of an emulated medium's.
+        // First, so that the time of the instructions is part of the time of an emulated medium.
         self.behaviour_flush(&lines);
         if self.instruction != Instruction::None {
             let mut at = lines.start;
             while at < lines.end {
-                // SAFETY: `at < lines.end <= self.len()`, checked above, and what is mapped stays
+                // SAFETY: `at < lines.end <= self.len()`, checked above, and mapped memory stays
                 // mapped; the instruction is one of `available()`.
                 unsafe { arch::flush_line(self.mapping.at(at), self.instruction) };
                 at += LINE as u64;
@@ -80,7 +80,7 @@ impl Space {
         }
     }
 
-    /// Bytes went past the caches to `offset .. offset + len`: the next fence covers them.
+    /// Notes a write past the caches to `offset .. offset + len`: the next fence covers it.
     #[inline]
     pub(super) fn note_nt(&self, offset: u64, len: u64) {
         if matches!(self.behaviour, Behaviour::Emulated(Some(_)) | Behaviour::File) {
@@ -92,7 +92,7 @@ impl Space {
     /// returns. On `file` media it takes part in a group-committed sync.
     ///
     /// # Errors
-    /// [`SyncError`] on `file` media, and of a pool that was lost and is outlived; after which no later
+    /// [`SyncError`] on `file` media, and for a pool that was lost and is outlived; after it no later
     /// fence succeeds.
     #[inline]
     pub fn fence(&self) -> Result<(), SyncError> {
@@ -121,13 +121,13 @@ impl Space {
                 self.syncer.as_ref().map_or(Ok(()), Syncer::sync)?;
             }
         }
-        // Afterwards: what was stored before the loss was seen went nowhere, too.
+        // Checked afterwards: stores made before the loss was noticed may be lost, too.
         self.check_lost().map_err(lost)
     }
 
-    /// As [`Space::fence`], of what this thread flushed here before `mark`: makes no fence if the
-    /// thread has made one since, in whichever space. The instruction orders all flushes of its
-    /// thread, wherever they went. Where a fence is a sync, each file has its own.
+    /// As [`Space::fence`], for the flushes of this thread in this space before `mark`: makes no
+    /// fence if the thread has made one since, in any space. The instruction orders all flushes of
+    /// its thread, to any space. Where a fence is a sync, each file has its own.
     ///
     /// # Errors
     /// As [`Space::fence`].
@@ -138,7 +138,7 @@ impl Space {
         }
         match &self.behaviour {
             Behaviour::Traced(trace) => trace.fenced_elsewhere(),
-            // Its own flushes may take longer.
+            // The flushes to this medium may take longer.
             Behaviour::Emulated(Some(model)) => model.fence(),
             _ => {}
         }
@@ -155,9 +155,9 @@ impl Space {
         self.fence()
     }
 
-    /// The faster way to append what the next fence makes durable: through the caches, with a
-    /// flush of the lines, or past them. For records of some hundred bytes that will not be read
-    /// at once.
+    /// The faster way to append bytes that the next fence makes durable: through the caches, with a
+    /// flush of the lines, or past them. For records of some hundred bytes that will not be read at
+    /// once.
     #[inline]
     pub fn append_mode(&self) -> WriteMode {
         match &self.behaviour {
@@ -172,7 +172,7 @@ impl Space {
     }
 
     /// As [`Space::append_mode`], for many whole lines at once: past the caches wherever a flush is
-    /// an instruction, since then no line is read that is written as a whole.
+    /// an instruction, since then lines that are written as a whole need not be read.
     #[inline]
     pub fn fill_mode(&self) -> WriteMode {
         match &self.behaviour {
@@ -194,7 +194,7 @@ impl Space {
         }
     }
 
-    /// The error of the sync that failed, if one did: writes have stopped for good.
+    /// The error of the sync that failed, if one did: no more writes are possible.
     ///
     /// # Errors
     /// That error.

@@ -1,9 +1,9 @@
-//! Asking for lines ahead of their use.
+//! Prefetching of lines.
 
 use super::Space;
 
 impl Space {
-    /// Asks for the line at `offset` ahead of its use. Any offset will do.
+    /// Prefetches the line at `offset`. Any offset is allowed.
     #[inline]
     pub fn prefetch(&self, offset: u64) {
         if offset < self.len() {
@@ -11,7 +11,7 @@ impl Space {
         }
     }
 
-    /// As [`Space::prefetch`], ahead of a store.
+    /// As [`Space::prefetch`], for a store.
     #[inline]
     pub fn prefetch_to_write(&self, offset: u64) {
         if offset < self.len() {
@@ -19,8 +19,8 @@ impl Space {
         }
     }
 
-    /// Asks for what is known of a page ahead of its use: where there are many pages, that is as
-    /// far away as what is in them.
+    /// Prefetches the role of a page: with many pages, roles are as unlikely to be cached as the
+    /// pages' contents.
     #[inline]
     pub fn prefetch_page(&self, page: u32) {
         self.roles.prefetch(page);

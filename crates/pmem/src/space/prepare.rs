@@ -1,35 +1,35 @@
-//! Free pages of a file made ready for small syncs.
+//! Prepares free pages of a file for small syncs.
 //!
-//! A sync of a file writes more than was stored, for two reasons that a log can do without:
+//! A sync of a file writes more than the stored bytes, for two reasons that a log can avoid:
 //!
-//! - The kernel keeps the file in *folios*. What it has read ahead, or written in one piece, is a
-//!   folio of up to a huge page, and one byte stored through a mapping makes all of it dirty: each
-//!   sync of 64 bytes then writes 2 MiB. Written 4 KiB at a time the folios are that small.
-//! - A block that was allocated and never written is so marked in the file system's tree. The
-//!   first sync after a store to it has to write that too, one or two blocks more, each behind the
-//!   other.
+//! - The kernel keeps the file in *folios*. A range that was read ahead, or written in one piece, is a folio of up to
+//!   a huge page, and one byte stored through a mapping makes all of it dirty: each sync of 64 bytes then writes 2
+//!   MiB. If the file is written 4 KiB at a time, the folios are that small.
+//! - A block that was allocated and never written is marked as such in the file system's tree. The
+//!   first sync after a store to it has to write this change, too: one or two further blocks, one
+//!   after the other.
 //!
-//! So whoever is about to fill a page has it written with zeroes first, in the background: on ext4
-//! that halves the time of a sync, and makes those of large batches a third as long
-//! (`docs/measurements/server`). The bytes of a free page are nobody's, so that a crash at any moment
-//! loses nothing; and nothing here is ever needed for durability.
+//! So a page is filled with zeroes in the background before it is used: on ext4 that halves the time
+//! of a sync, and reduces it to a third for large batches (`docs/measurements/server`). The bytes of
+//! a free page are not used, so that a crash at any moment loses nothing; and nothing here is needed
+//! for durability.
 //!
-//! A page that was filled so once has its blocks written for good, but not its folios: memory may
-//! run short, so that the kernel drops them, and whoever reads a record then has it read ahead in
-//! large ones. Nothing says which they are. So before it is filled again they are all dropped, and
-//! the page is read, which for once is done in folios of 4 KiB: by `posix_fadvise`, whose
-//! read-ahead is not of the kernel's own making.
+//! After this the blocks of the page stay written, but its folios may change: when memory is short
+//! the kernel drops them, and a later read of a record reads ahead into large ones. There is no way
+//! to find out which folios are large. So before the page is filled again all its folios are
+//! dropped, and it is read in folios of 4 KiB by `posix_fadvise`, which does not use the kernel's
+//! own read-ahead.
 //!
-//! A page of less than 4 KiB is one of several in its folio, of which the others may be in use. So
-//! such pages are not prepared: what the kernel keeps and writes is never less than the folio.
+//! A page of less than 4 KiB shares its folio with others, which may be in use. So such pages are
+//! not prepared: the kernel never keeps or writes less than a folio.
 //!
-//! # Whose errors
+//! # Write errors
 //!
-//! When the kernel cannot write what was stored it says so once to each *open file description*,
-//! whatever part of the file it was, by the first call that waits for writing: `fdatasync`, but
-//! `sync_file_range` just as well. Were that called on the description that fences sync, it would
-//! take the error away from the fence behind it, which would then say that all is durable. So pages
-//! are prepared through a description of their own; where none is to be had, they are not.
+//! When the kernel cannot write stored bytes it reports the error once to each *open file
+//! description*, for any part of the file, in the first call that waits for writing: `fdatasync`,
+//! but also `sync_file_range`. If that were called on the description that fences sync, it would
+//! consume the error, and the next fence would wrongly report that all is durable. So pages are
+//! prepared through a separate description; if it cannot be opened, they are not prepared.
 
 use super::Space;
 use super::map::system_pages;
@@ -40,24 +40,24 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-/// What one folio is to be.
+/// The desired size of a folio.
 const FOLIO: usize = 4096;
-/// What is written before it is sent to the disk: a sync of others' that comes meanwhile has so
+/// Bytes written before they are sent to the disk: a sync by another thread in between has that
 /// much more to write.
 const CHUNK: u64 = 256 << 10;
-/// What is asked for to be read at a time: of more than the device takes in one request, or the
-/// system reads ahead, the kernel leaves out the rest and does not say so.
+/// Bytes of one read request: of a longer request than the device takes at once, or the system
+/// reads ahead, the kernel silently omits the rest.
 const ASKED: u64 = 64 << 10;
-/// For so many pages of words the kernel is told not to read ahead. Each may be two ranges of the
-/// address space more, of which a process has 65,530; pages of a usual size need a few.
+/// The most pages of words for which the kernel is told not to read ahead. Each may add two ranges to the address
+/// space, of which a process can have 65,530; with pages of usual size only a few are needed.
 const TOLD_MAX: u32 = 1024;
 
-/// What is known of a page that is to be made ready.
+/// The history of a page to be prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preparation {
-    /// Nothing: its blocks may never have been written.
+    /// Unknown: its blocks may never have been written.
     First,
-    /// It was made ready before, and was in use since.
+    /// It was prepared before, and was in use since.
     Again,
 }
 
@@ -79,16 +79,16 @@ impl Space {
         self.page_size() < FOLIO as u32
     }
 
-    /// Has a free page kept in such a way that later syncs of it write little; false if it is not
-    /// free. The first time it is filled with zeroes. It may take milliseconds; nobody can claim
-    /// the page meanwhile. Nothing need be durable when it returns. A page that the process may
-    /// not write by a system call (`RLIMIT_FSIZE`, which kills who tries) is left as it is, and so is
-    /// one of less than 4 KiB.
+    /// Prepares a free page so that later syncs of it write little; false if it is not free. The
+    /// first time it is filled with zeroes. This may take milliseconds, during which the page cannot
+    /// be claimed. Nothing is guaranteed to be durable when it returns. A page that the process may
+    /// not write by a system call (`RLIMIT_FSIZE`, which kills the process) is left unchanged, and so
+    /// is one of less than 4 KiB.
     ///
     /// # Errors
-    /// If the file cannot be written. The page is free all the same.
+    /// If the file cannot be written. The page is free in this case, too.
     pub fn prepare(&self, page: u32, preparation: Preparation) -> io::Result<bool> {
-        // Nothing is written to the file of a pool that was lost.
+        // Nothing is written to the file of a lost pool.
         self.check_lost()?;
         if page >= self.pages() || !self.roles.claim(page) {
             return Ok(false);
@@ -100,7 +100,7 @@ impl Space {
             }
             (Behaviour::File, Preparation::Again, Some(file)) => {
                 self.read_small_folios(file, page);
-                // What cannot be read must not be read by whoever stores to a part of it.
+                // A store to a part of an unreadable page would have to read it.
                 match self.probe(page) {
                     Ok(()) => Ok(()),
                     Err(_) => self.write_small_folios(file, page),
@@ -116,8 +116,8 @@ impl Space {
         result.map(|()| true)
     }
 
-    /// The mapped file, opened once more: see the module's "Whose errors". The lock on the file is
-    /// that of the other description, and stays as it is.
+    /// The mapped file, opened again: see "Write errors" in the module docs. The lock on the file
+    /// belongs to the other description, and is not affected.
     pub(super) fn preparing(&self) -> Option<&File> {
         let open = || {
             let fd = self.backing.as_ref()?.as_raw_fd();
@@ -126,15 +126,15 @@ impl Space {
         self.preparing.get_or_init(open).as_ref()
     }
 
-    /// Has the kernel read no more of a page of words than is asked for: of a table, words are
-    /// stored here and there for as long as the pool is open. Best effort, and for [`TOLD_MAX`].
+    /// Tells the kernel not to read ahead in a page of words: a table has stores in random places
+    /// for as long as the pool is open. Best effort, and for at most [`TOLD_MAX`] pages.
     pub(super) fn keep_folios_small(&self, page: u32) {
         if !matches!(self.behaviour, Behaviour::File)
             || self.told.fetch_add(1, Ordering::Relaxed) >= TOLD_MAX
         {
             return;
         }
-        // Of pages that share a system page the others are read so, too.
+        // This also affects pages that share a system page with it.
         let (start, len) = system_pages(self.start_of(page), u64::from(self.page_size()));
         let at = self.mapping.at(start).cast();
         // SAFETY: the system pages are mapped in full, and the advice changes no byte of them.
@@ -163,7 +163,7 @@ impl Space {
         Ok(())
     }
 
-    /// Best effort: a page of which it was not done is as durable.
+    /// Best effort: durability does not depend on it.
     fn read_small_folios(&self, file: &File, page: u32) {
         let (start, len) = (self.start_of(page), u64::from(self.page_size()));
         self.forget_folios(file, start, len);
@@ -174,10 +174,10 @@ impl Space {
         }
     }
 
-    /// Drops what the kernel keeps of the range, as far as it is clean; best effort.
+    /// Drops the clean folios of the range from the kernel's cache; best effort.
     fn forget_folios(&self, file: &File, start: u64, len: u64) {
         // SAFETY: the range is part of a shared mapping of `file`, in a page that this call has
-        // claimed. What was stored stays in the file: the next access finds it there.
+        // claimed. Stored bytes stay in the file, where the next access finds them.
         let unmapped = unsafe {
             rustix::mm::madvise(
                 self.mapping.at(start).cast(),
@@ -193,7 +193,7 @@ impl Space {
     }
 }
 
-/// Has the range written, and waits until the device has it: where that cannot be had, a later
+/// Writes out the range, and waits until the device has it: where this is not supported, a later
 /// sync does it.
 fn write_out(file: &File, start: u64, len: u64) {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
@@ -210,8 +210,8 @@ mod tests {
     use crate::{CreateOptions, MediaChoice, Pool};
     use std::io::Seek;
 
-    /// That one has seen an error of the other's is not to be had without a disk that fails; that
-    /// they are two shows in their positions.
+    /// Without a failing disk the test cannot show that each description receives its own errors;
+    /// but their positions show that there are two.
     #[test]
     fn pages_are_not_prepared_through_what_the_fences_sync() {
         let directory = tempfile::tempdir().unwrap();
@@ -228,7 +228,7 @@ mod tests {
         let (synced, prepared) = (space.backing().unwrap(), space.preparing().unwrap());
         (&*synced).seek(std::io::SeekFrom::Start(7)).unwrap();
         assert_eq!({ prepared }.stream_position().unwrap(), 0);
-        // The other is no second opener either: the pool is locked by the first.
+        // The second description does not open the pool again: it is locked by the first.
         let again = Pool::open(&directory.path().join("pool"), &crate::OpenOptions::default());
         assert!(matches!(again, Err(crate::PoolError::Locked { .. })));
     }

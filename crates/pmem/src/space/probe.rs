@@ -9,11 +9,11 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// What is lost is lost as a whole: a page of the system. 64 KiB ones exist, 4 KiB is never wrong.
+/// The medium loses whole system pages. Some systems have 64 KiB pages, but 4 KiB is always correct.
 const SYSTEM_PAGE: u64 = 4096;
 
 impl Space {
-    /// Has the kernel read `page` on the caller's behalf: a lost page is an error here and not a
+    /// Lets the kernel read `page` on the caller's behalf: a lost page is an error here and not a
     /// SIGBUS. On DAX every byte is read through the file, which knows the device's bad blocks;
     /// elsewhere a byte of every system page, since only whole ones can be lost.
     ///
@@ -25,15 +25,15 @@ impl Space {
         if end > self.len() {
             return Err(PoisonedAt { offset: start.max(self.len()) });
         }
-        // A copy may be one of a file on DAX.
+        // A copy (`Dram`) may be of a file on DAX.
         if matches!(self.behaviour, Behaviour::Dax { .. } | Behaviour::Dram) {
             self.probe_file(start, end)?;
         }
         self.probe_mapping(start, end)
     }
 
-    /// As [`Space::probe`], of what a load would meet alone: the device's own list of bad blocks is
-    /// not asked, so that this is cheap on DAX too.
+    /// As [`Space::probe`], but finds only places where a load would fail: the device's own list of
+    /// bad blocks is not consulted, so that this is cheap on DAX, too.
     ///
     /// # Errors
     /// [`PoisonedAt`] for the first place that cannot be loaded from.
@@ -45,14 +45,14 @@ impl Space {
                 .map_or(Ok(()), |offset| Err(PoisonedAt { offset }));
         }
         if self.backing.is_none() {
-            // Anonymous memory: there is nothing to lose a page of.
+            // Anonymous memory cannot lose a page.
             return Ok(());
         }
         self.probe_mapping(start, start + len)
     }
 
-    /// True if [`Space::probe_loads`] would say so of each of these pages: in one call of the kernel,
-    /// which has their page tables ready then. False if one cannot be loaded from, or nobody knows.
+    /// True if [`Space::probe_loads`] would succeed for each of these pages: with one system call, which also
+    /// prepares their page tables. False if one cannot be loaded from, or if this cannot be determined.
     pub fn can_load(&self, pages: Range<u32>) -> bool {
         if pages.is_empty() {
             return true;
@@ -69,20 +69,20 @@ impl Space {
         }
         let (start, len) = system_pages(start, end - start);
         let at = self.mapping.at(start).cast();
-        // SAFETY: the range lies within the mapping, which lives as long as the space. That its pages
-        // are made ready to be read changes nothing of what is in them.
+        // SAFETY: the range lies within the mapping, which lives as long as the space. Faulting its
+        // pages in for reading does not change their contents.
         let populated = unsafe { libc::madvise(at, len as usize, libc::MADV_POPULATE_READ) };
         populated == 0
     }
 
-    /// Makes what cannot be read of `page` readable again, as zeroes, through the file: a device
-    /// forgets a bad block that is written, and a memory file system a page that is cut out.
-    /// Whatever was there is lost. The places that were filled, each a system page long. Of a log page
-    /// nothing is filled: somebody may have a slice of it. Smaller pages are filled with all others in
-    /// their system page, which are lost like them.
+    /// Makes the unreadable parts of `page` readable again, as zeroes, through the file: a device
+    /// clears a bad block that is written, and a memory file system a page that is punched out. The
+    /// old contents are lost. Returns the offsets that were filled, each a system page long. A log
+    /// page is not filled: a reader may have a slice of it. Smaller pages are filled together with all
+    /// others in their system page, which are also lost.
     ///
     /// # Errors
-    /// If a place stays unreadable, or one of the pages is neither free nor of words.
+    /// If a place stays unreadable, or one of the pages is neither free nor a word page.
     pub fn heal(&self, page: u32) -> io::Result<Vec<u64>> {
         if self.probe(page).is_ok() {
             return Ok(Vec::new());
@@ -106,7 +106,7 @@ impl Space {
         healed
     }
 
-    /// The page and those that share system pages with it.
+    /// The page and the pages that share a system page with it.
     fn pages_beside(&self, page: u32) -> Range<u32> {
         let in_one = (SYSTEM_PAGE >> self.page_shift).max(1) as u32;
         let first = page / in_one * in_one;
@@ -121,7 +121,7 @@ impl Space {
                 let what = format!("offset {offset:#x} stays unreadable");
                 return Err(io::Error::other(what));
             };
-            // The file becomes no longer than the pool, whose last page may end within a system page.
+            // The file must not become longer than the pool, whose last page may end within a system page.
             let zeroes = &[0; SYSTEM_PAGE as usize][..SYSTEM_PAGE.min(self.len() - at) as usize];
             let written = file.write_all_at(zeroes, at);
             if written.is_err() || self.probe_mapping(at, at + SYSTEM_PAGE).is_err() {
@@ -177,8 +177,8 @@ impl Space {
             })
             .collect();
         // SAFETY: the local range is `bytes`. The remote ones are in this process's mapping; the
-        // kernel copies them and reports what it cannot read. That others may store to them
-        // meanwhile does not matter: the bytes are thrown away.
+        // kernel copies them and reports what it cannot read. Concurrent stores by other threads do
+        // not matter: the bytes are discarded.
         let read = unsafe {
             libc::process_vm_readv(
                 libc::getpid(),

@@ -1,20 +1,20 @@
-//! What a recovery alone may do: let less of a page be read, so that it is written over.
+//! Only a recovery may reduce the readable part of a page, so that the rest is overwritten.
 //!
-//! Bytes that were published never change while a slice of them can exist. A recovery has to go
-//! back behind that. It reads pages that a crash has left open as far as they go, finds where their
-//! records end, and has what comes next written over the rest. A [`Recovery`] is the right to do so:
+//! Published bytes never change while a slice of them can exist. A recovery needs an exception. It
+//! reads pages that a crash has left open to their end, finds where their records end, and lets
+//! later appends overwrite the rest. A [`Recovery`] is the right to do so:
 //!
-//! - a space gives it out once ([`Space::recovery`]);
-//! - what it adopts ([`Recovery::adopt`]) is read by guards alone that it has pinned
+//! - a space returns it only once ([`Space::recovery`]);
+//! - the pages that it adopts ([`Recovery::adopt`]) can be read only with guards that it has pinned
 //!   ([`Recovery::pin`]), until it is dropped: that puts its pages into service;
 //! - those guards borrow it, and slices borrow the guards; a cut ([`Recovery::cut`]) borrows it
-//!   mutably, so that the compiler knows of no slice.
+//!   mutably, so that the compiler ensures that no slice exists.
 //!
 //! ```text
 //!   FREE ──adopt──▶ recovered, cut as often as need be ──drop of the Recovery──▶ log page
 //! ```
 //!
-//! With a slice in hand nothing can be cut:
+//! While a slice exists nothing can be cut:
 //!
 //! ```compile_fail,E0502
 //! # use coreplane_pmem::{Space, SpaceOptions};
@@ -29,7 +29,7 @@
 //! assert_eq!(bytes, [0; 8]);
 //! ```
 //!
-//! Once it is gone it can:
+//! Without a slice it can:
 //!
 //! ```
 //! # use coreplane_pmem::{Pen, Space, SpaceOptions};
@@ -53,7 +53,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Whether a space was recovered.
+/// The phase of a space: before, during or after its recovery.
 #[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
 
@@ -61,18 +61,18 @@ const BEFORE: u8 = 0;
 const RUNNING: u8 = 1;
 const OVER: u8 = 2;
 
-/// The right to cut log pages of a space that is not in service yet. There is one for each space, and
-/// once: see the module.
+/// The right to cut log pages of a space that is not in service yet. A space returns it only once:
+/// see the module.
 #[derive(Debug)]
 pub struct Recovery {
     space: Arc<Space>,
 }
 
-/// A guard by which the pages of a recovery can be read, and all others.
+/// A guard with which the pages of a recovery, and all others, can be read.
 #[derive(Debug)]
 pub struct RecoveryGuard<'r> {
     guard: SpaceGuard<'r>,
-    /// What it was pinned by cannot cut while this lives.
+    /// The recovery that pinned it cannot cut while the guard lives.
     _recovery: &'r Recovery,
 }
 
@@ -86,25 +86,25 @@ impl Deref for RecoveryGuard<'_> {
 }
 
 impl Space {
-    /// The right to recover what is in the pages; none if it was given out before.
+    /// The right to recover the pages; none if it was returned before.
     pub fn recovery(self: &Arc<Self>) -> Option<Recovery> {
         let phase = &self.recovery.0;
         let is_first = phase.compare_exchange(BEFORE, RUNNING, Ordering::AcqRel, Ordering::Relaxed);
         is_first.is_ok().then(|| Recovery { space: Arc::clone(self) })
     }
 
-    /// How much of a page that a recovery has adopted, or of any in a space with epochs of its own, may be
-    /// read by whoever has this guard.
+    /// How much may be read with this guard of a page that a recovery has adopted, or of any page in a
+    /// space with its own epochs.
     #[cold]
     pub(super) fn recovered_bytes(&self, page: u32, guard: &Guard) -> Option<u32> {
         if let Some(own) = &self.own {
             return self.own_bytes(own, page, guard);
         }
         if self.recovery.0.load(Ordering::Acquire) == OVER {
-            // Looked at again behind that: what was seen before may have been cut since.
+            // The role is loaded again after this check: the page may have been cut since the first load.
             return self.roles.put_into_service(page);
         }
-        // No cut comes between: the guard borrows the recovery.
+        // No cut can happen here: the guard borrows the recovery.
         let may_read = guard.is_for(self.recovers()) || mutant!("pmem.recovery.guard");
         may_read.then(|| self.roles.published(page))?
     }
@@ -116,8 +116,8 @@ impl Recovery {
         RecoveryGuard { guard: self.space.pin_for(self.space.recovers()), _recovery: self }
     }
 
-    /// Adopts a free page as a log page that nobody appends to, `published` bytes of it readable for
-    /// this recovery, and for everybody once it is over. False if it is not free or not that long.
+    /// Adopts a free page as a log page without a writer; its first `published` bytes can be read by this recovery,
+    /// and by all readers once it is over. False if the page is not free or not that long.
     pub fn adopt(&self, page: u32, published: u32) -> bool {
         let space = &self.space;
         if page >= space.pages() || published > space.page_size() || !space.roles.claim(page) {
@@ -130,9 +130,9 @@ impl Recovery {
         true
     }
 
-    /// Lets no more than the first `published` bytes of a page be read from now on: what lies behind
-    /// was found to be nobody's. False if this recovery has not adopted it, if it has a writer, or if
-    /// more was published since.
+    /// Limits the readable part of a page to its first `published` bytes from now on: the bytes
+    /// behind belong to no record. False if this recovery has not adopted the page, if it has a
+    /// writer, or if more was published since.
     pub fn cut(&mut self, page: u32, published: u32) -> bool {
         let roles = &self.space.roles;
         match &self.space.own {
@@ -147,7 +147,7 @@ impl Drop for Recovery {
         if let Some(own) = &self.space.own {
             own.put_into_service();
         }
-        // After all cuts: whoever sees this sees them.
+        // After all cuts: a thread that sees this sees them.
         self.space.recovery.0.store(OVER, Ordering::Release);
     }
 }
@@ -164,7 +164,7 @@ mod tests {
         Arc::new(Space::dram(16 * u64::from(PAGE), &options).unwrap())
     }
 
-    /// A usual space, and one with epochs of its own.
+    /// A usual space, and one with its own epochs.
     fn spaces() -> [Arc<Space>; 2] {
         [false, true].map(space)
     }

@@ -1,13 +1,13 @@
-//! Pages that nobody needs any more: free again when no reader is left that could look at them.
+//! Pages that are not needed any more become free again when no reader can access them.
 
 use super::Space;
 use crate::epoch;
 use crate::mutant;
 
 impl Space {
-    /// Retires a log page that has no writer: from now on nobody gets at its bytes, and
-    /// [`Space::reclaim`] hands it out once no reader is left that could have. False if the page
-    /// is anything else (word pages never retire).
+    /// Retires a log page that has no writer: from now on no reader obtains its bytes, and
+    /// [`Space::reclaim`] returns it once no earlier reader is left. False for any other page (word
+    /// pages never retire).
     pub fn retire(&self, page: u32) -> bool {
         if !self.roles.retire(page) {
             return false;
@@ -17,14 +17,15 @@ impl Space {
         true
     }
 
-    /// As [`Space::retire`], of many pages at the price of one stamp and one lock; returns how many it
-    /// has retired. A page that is no log page without a writer is passed over.
+    /// As [`Space::retire`], for many pages with one stamp and one lock; returns how many it has
+    /// retired. Pages that are not log pages without a writer are skipped.
     pub fn retire_all(&self, pages: &[u32]) -> usize {
         self.retire_lot(pages.iter().copied())
     }
 
-    /// A page of the lot can be read until its own role has changed, also by a reader that has pinned
-    /// after those of others had. So the stamp is drawn when all have, and waits for that reader too.
+    /// A page of the lot can be read until its own role has changed, also by a reader that has pinned after the roles
+    /// of other pages had changed. So the stamp is drawn after all roles have changed, and waits for that reader,
+    /// too.
     fn retire_lot(&self, pages: impl Iterator<Item = u32>) -> usize {
         let early = mutant!("pmem.page.stamp_early").then(|| self.stamp());
         let lot: Vec<u32> = pages.filter(|page| self.roles.retire(*page)).collect();
@@ -36,7 +37,7 @@ impl Space {
         lot.len()
     }
 
-    /// Draws a stamp for pages that have been retired, in the domain of those who read them.
+    /// Draws a stamp for retired pages, in the domain of their readers.
     fn stamp(&self) -> u64 {
         match &self.own {
             None => epoch::stamp(),
@@ -44,7 +45,7 @@ impl Space {
         }
     }
 
-    /// A retired page that is free again.
+    /// Returns a retired page that is now free.
     pub fn reclaim(&self) -> Option<u32> {
         let mut retired = self.retired.lock();
         let (page, stamp) = *retired.front()?;
@@ -56,8 +57,8 @@ impl Space {
         Some(page)
     }
 
-    /// All retired pages that are free again, at the price of one look at the readers: with several
-    /// threads that is a system call that interrupts them.
+    /// Calls `each` for all retired pages that are now free, with one look at the readers: with
+    /// several threads that is a system call that interrupts them.
     pub fn reclaim_all(&self, mut each: impl FnMut(u32)) {
         let mut retired = self.retired.lock();
         if retired.is_empty() {
@@ -73,7 +74,7 @@ impl Space {
         }
     }
 
-    /// The oldest epoch that a reader of its pages has pinned; `u64::MAX` if none has.
+    /// The oldest epoch that a reader of the space's pages has pinned; `u64::MAX` if none has.
     fn oldest_pinned(&self) -> u64 {
         match &self.own {
             None => epoch::oldest_pinned(),
@@ -100,7 +101,7 @@ mod tests {
         Arc::new(Space::dram(4 * u64::from(PAGE), &options).unwrap())
     }
 
-    /// What can be used again: by one, or all at once.
+    /// The pages that can be used again: taken one by one, or all at once.
     fn reclaim(space: &Space, by_one: bool) -> Vec<u32> {
         let mut all = Vec::new();
         if by_one {
@@ -111,8 +112,8 @@ mod tests {
         all
     }
 
-    /// The same, of so many pages: readers of other tests, which may have been stopped in the middle, go
-    /// on.
+    /// The same, until there are `pages` pages: readers of other tests may have been suspended in the
+    /// middle.
     fn reclaim_soon(space: &Space, by_one: bool, pages: usize) -> Vec<u32> {
         let mut all = Vec::new();
         let mut backoff = Backoff::new();
@@ -123,17 +124,17 @@ mod tests {
         all
     }
 
-    /// A log page that is full of `byte` in its first line.
+    /// Makes a log page with `byte` in its first line.
     fn fill(space: &Arc<Space>, page: u32, byte: u8) {
         let mut writer = space.claim_log(page).unwrap();
         writer.append(&[&[byte; 64]]).unwrap();
         writer.publish();
     }
 
-    /// Both ways to get a page back, in both domains.
+    /// Both ways to reclaim a page, in both domains.
     const WAYS: [(bool, bool); 4] = [(true, false), (false, false), (true, true), (false, true)];
 
-    /// A page that was retired under a reader.
+    /// For a page that is retired under a reader.
     #[test]
     fn a_page_is_not_used_again_under_its_readers() {
         for (by_one, own_epochs) in WAYS {
@@ -151,8 +152,8 @@ mod tests {
         }
     }
 
-    /// Pages that were retired in a lot, under a reader of before and one who came when half of the lot
-    /// had been retired.
+    /// For pages that are retired in a lot, under an earlier reader and under one that pins when half
+    /// of the lot is retired.
     #[test]
     fn no_page_of_a_lot_is_used_again_under_its_readers() {
         for (by_one, own_epochs) in WAYS {

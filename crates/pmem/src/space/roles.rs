@@ -1,16 +1,16 @@
-//! What each page is for, in one DRAM word a page: both watermarks of a log page, or a mark.
+//! The role of each page, in one DRAM word per page: both watermarks of a log page, or a mark.
 //!
 //! ```text
 //!   FREE ──claim──▶ CLAIMED ──┬─▶ WORDS ──retire──▶ RETIRED ──release──▶ FREE
 //!                             └─▶ published | durable (log) ──retire──▶ RETIRED
 //! ```
 //!
-//! The two halves of the word hold `published + 1` and `durable + 1`, so that 0 is FREE; the top
-//! bit says that a [`PageWriter`](super::PageWriter) lives, which keeps the page from retiring
-//! under it. The top bit of the lower half says that whoever reads the page has to show his guard: a
-//! [`Recovery`](super::Recovery) has adopted it, and it was not in service since; or the space has a
-//! domain of epochs to itself, in which that is so of every log page (`guard`). Word pages never
-//! retire, since their handles are not bound to a guard.
+//! The two halves of the word hold `published + 1` and `durable + 1`, so that 0 is FREE. The top bit
+//! is set while the page has a [`PageWriter`](super::PageWriter), and keeps the page from retiring.
+//! The top bit of the lower half requires readers of the page to have a suitable guard: either a
+//! [`Recovery`](super::Recovery) has adopted the page, and it was not put into service since; or the
+//! space has its own domain of epochs, where the bit is set in every log page (`guard`). Word pages
+//! never retire, since their handles are not bound to a guard.
 
 use crate::dram::huge;
 use crate::mutant;
@@ -29,11 +29,11 @@ const RETIRED: u64 = u64::MAX - 2;
 /// reaches it.
 const WRITER: u64 = 1 << 63;
 
-/// Set in a log page's word while a recovery may cut it, and after that until somebody has read it; in a
-/// space with epochs of its own always.
+/// Set in a log page's word while a recovery may cut it, and after that until the first read of it;
+/// always in a space with its own epochs.
 const RECOVERED: u64 = 1 << 31;
 
-/// What a page is.
+/// The role of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Free,
@@ -66,15 +66,15 @@ fn log_word(published: u32, durable: u32) -> u64 {
 /// Words in a line.
 const IN_LINE: usize = LINE / size_of::<AtomicU64>();
 
-/// So many pages that follow each other have their words in as many lines.
+/// This many successive pages have their words in as many lines.
 const STRIPES: usize = 64;
 
-/// The words of these are together, which is no more memory than they take: every read looks at
-/// some, so that they should not compete for a few places of a cache.
+/// The words of this many pages are contiguous, without unused memory in between: every read loads
+/// some of them, so that they should not compete for a few sets of a cache.
 const BLOCK: usize = STRIPES * IN_LINE;
 
-/// The words, in stripes: logs are filled side by side in pages that follow each other, and each
-/// write raises watermarks. In one line they would go to and fro between the writers' caches.
+/// The words, in stripes: logs are filled concurrently in successive pages, and each write raises
+/// watermarks. If their words shared a line, it would move between the writers' caches.
 ///
 /// ```text
 ///   line 0   pages 0, 64, 128 … 448
@@ -90,11 +90,11 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// All pages free. `used`: so many of them are there from the beginning, the others in reserve. `own_epochs`: the
-    /// guards of all who read are looked at.
+    /// All pages are free. `used`: the number of pages that exist from the beginning; the others are in reserve.
+    /// `own_epochs`: the guards of all readers are checked.
     ///
     /// # Errors
-    /// If so much address space cannot be had.
+    /// If the address space cannot be allocated.
     pub(super) fn new(pages: usize, used: usize, own_epochs: bool) -> io::Result<Self> {
         let out_of_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
         let len = pages.max(1).checked_next_multiple_of(BLOCK).ok_or_else(out_of_memory)?;
@@ -102,11 +102,11 @@ impl Roles {
         // SAFETY: the layout is not empty.
         let words = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
         let words = NonNull::slice_from_raw_parts(words.cast::<AtomicU64>(), len);
-        // SAFETY: the memory is from the global allocator, with the layout of such a slice, and nobody
-        // else has it. All bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
-        // the system's, so that pages in reserve cost no memory until they are used.
+        // SAFETY: the memory is from the global allocator, with the layout of such a slice, and has no
+        // other owner. All bits zero is a valid `AtomicU64`, and the value of `FREE`. The zeroes are
+        // provided by the system, so that pages in reserve cost no memory until they are used.
         let words = unsafe { Box::from_raw(words.as_ptr()) };
-        // An opening goes through all of them, and reads come to any.
+        // An open visits all of them, and reads access them at random.
         huge::advise(&words[..used.next_multiple_of(BLOCK).min(len)]);
         Ok(Self { words, pages, always: if own_epochs { RECOVERED } else { 0 } })
     }
@@ -120,7 +120,7 @@ impl Roles {
         let at = block * BLOCK + page % STRIPES * IN_LINE + page / STRIPES;
         debug_assert!(at < self.words.len());
         // SAFETY: `at` is in the block of the page, and `new` has made whole blocks for all pages below
-        // `pages`, as this one is.
+        // `pages`; `page` was below `pages`.
         Some(unsafe { self.words.get_unchecked(at) })
     }
 
@@ -129,26 +129,26 @@ impl Roles {
         self.at(u64::from(page))
     }
 
-    /// As [`Roles::get`], for any number at all.
+    /// As [`Roles::get`], for any number.
     #[inline]
     pub(super) fn at(&self, page: u64) -> Option<Role> {
         let word = self.word(usize::try_from(page).ok()?)?;
         Some(Role::from_word(word.load(Ordering::Acquire)))
     }
 
-    /// True if the page, any number at all, is one of words.
+    /// True if the page (any number) is a word page.
     #[inline]
     pub(super) fn is_words(&self, page: u64) -> bool {
         let word = usize::try_from(page).ok().and_then(|page| self.word(page));
         word.is_some_and(|word| word.load(Ordering::Acquire) == WORDS)
     }
 
-    /// How much of a log page is published, and whether that is so for some guards alone: it has the mark of
-    /// a recovery, or the space epochs of its own.
+    /// How much of a log page is published, and whether only certain guards may read it: the page has the
+    /// mark of a recovery, or the space has its own epochs.
     #[inline]
     pub(super) fn readable(&self, page: u64) -> Option<(u32, bool)> {
         let word = self.word(usize::try_from(page).ok()?)?.load(Ordering::Acquire);
-        // One comparison: all that is no log page is FREE or from RETIRED on.
+        // One comparison: words of other pages are FREE or at least RETIRED.
         if word.wrapping_sub(1) >= RETIRED - 1 {
             return None;
         }
@@ -188,12 +188,12 @@ impl Roles {
         self.store(page, log_word(published, durable) | writer | self.always);
     }
 
-    /// As [`Roles::become_log`], of a page that a recovery adopts.
+    /// As [`Roles::become_log`], for a page that a recovery adopts.
     pub(super) fn become_recovered(&self, page: u32, published: u32) {
         self.store(page, log_word(published, published) | RECOVERED);
     }
 
-    /// The recovery that may have adopted the page is over; how much of it is published.
+    /// Puts the page into service after the recovery that may have adopted it; returns how much of it is published.
     pub(super) fn put_into_service(&self, page: u32) -> Option<u32> {
         let in_service =
             |word| matches!(Role::from_word(word), Role::Log { .. }).then_some(word & !RECOVERED);
@@ -208,8 +208,8 @@ impl Roles {
         }
     }
 
-    /// Gives a log page without a writer one, who goes on behind what is published, which must end at a
-    /// word; none if it is anything else.
+    /// Marks a log page without a writer as having one, which appends behind the published bytes; these
+    /// must end at a word boundary. Returns the published length; none for any other page.
     pub(super) fn adopt_writer(&self, page: u32) -> Option<u32> {
         let word = self.word(page as usize)?;
         let mut current = word.load(Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Roles {
         None
     }
 
-    /// The writer of the page is gone.
+    /// Removes the mark of the page's writer.
     pub(super) fn drop_writer(&self, page: u32) {
         if let Some(word) = self.word(page as usize) {
             word.fetch_and(!WRITER, Ordering::AcqRel);
@@ -245,24 +245,24 @@ impl Roles {
         self.raise(page, |published, durable| (published, durable.max(to)));
     }
 
-    /// Raises both to the writer's tail, above which neither can be: only the page's writer calls
-    /// it, and while it lives. So a plain store will do: no other role can take the word's place
-    /// meanwhile, and no watermark is lost. A locked instruction would come right after the fence.
+    /// Raises both to the writer's tail, above which neither can be. Only the page's writer calls
+    /// it, while it exists. So a plain store is enough: the page cannot change its role meanwhile,
+    /// and no watermark is lost. A locked instruction would wait for the fence just before it.
     #[inline]
     pub(super) fn raise_both(&self, page: u32, to: u32) {
         debug_assert!(self.has_writer(page));
         self.store(page, log_word(to, to) | WRITER | self.always);
     }
 
-    /// As [`Roles::raise_both`], and the writer is gone. Where others raise watermarks meanwhile
-    /// what they raised could be lost.
+    /// As [`Roles::raise_both`], and removes the mark of the writer. A concurrent raise of a
+    /// watermark by another thread could be lost.
     #[inline]
     pub(super) fn finish(&self, page: u32, to: u32) {
         debug_assert!(self.has_writer(page));
         self.store(page, log_word(to, to) | self.always);
     }
 
-    /// As [`Roles::finish`], of the published watermark alone.
+    /// As [`Roles::finish`], for the published watermark alone.
     #[inline]
     pub(super) fn finish_early(&self, page: u32, to: u32) {
         debug_assert!(self.has_writer(page));
@@ -271,7 +271,7 @@ impl Roles {
         }
     }
 
-    /// Asks for the word of a page ahead of its use.
+    /// Prefetches the word of a page.
     #[inline]
     pub(super) fn prefetch(&self, page: u32) {
         if let Some(word) = self.word(page as usize) {
@@ -303,8 +303,8 @@ impl Roles {
         }
     }
 
-    /// Lowers both watermarks of a log page without a writer that a recovery has adopted; false if it
-    /// is anything else.
+    /// Lowers both watermarks of a log page that a recovery has adopted and that has no writer; false
+    /// for any other page.
     pub(super) fn lower(&self, page: u32, to: u32) -> bool {
         let Some(word) = self.word(page as usize) else {
             return false;
@@ -323,7 +323,7 @@ impl Roles {
         false
     }
 
-    /// A log page without a writer to RETIRED; false if it is anything else.
+    /// Changes a log page without a writer to RETIRED; false for any other page.
     pub(super) fn retire(&self, page: u32) -> bool {
         let Some(word) = self.word(page as usize) else {
             return false;
@@ -365,7 +365,7 @@ mod tests {
                     assert!(apart >= LINE || other % BLOCK == 0, "{page} and {other} of {pages}");
                 }
             }
-            // And all of them are in as few lines as there can be, but for the last block.
+            // All of them are in as few lines as possible, except in the last block.
             let bytes = all.last().unwrap() - all.first().unwrap();
             assert!(bytes < pages.next_multiple_of(BLOCK) * size_of::<u64>(), "{bytes}: {pages}");
         }

@@ -1,14 +1,14 @@
-//! Which sync covers a flush: the numbers of the rounds, without the device and the waiting.
+//! Decides which sync covers a flush: the numbering of rounds, without the device and the waiting.
 //!
 //! ```text
-//!   flush ──▶ draw: generation 3 ──▶ ask ──▶ round 3 begins ──▶ it ends: all up to 3 is durable
-//!             nothing is begun      wanted   takes all that     or it fails: nothing
-//!             for it                         is dirty by then   from 3 on ever is
+//!   flush ──▶ draw: generation 3 ─▶ request ─▶ round 3 begins ─▶ it ends: all up to 3 is durable
+//!             begins no round       wanted     takes all that    or it fails: nothing
+//!                                              is dirty then     from 3 on becomes durable
 //! ```
 //!
-//! A flush is covered by the next round that begins, or, if the last that began took it along
+//! A flush is covered by the next round that begins, or, if the last round that began covers it
 //! (nothing is dirty since), by that one, which may be under way. [`sync`](super::sync) runs the
-//! rounds over a device; the crash simulator runs the same numbers over its own.
+//! rounds on a device; the crash simulator uses the same numbering with its own device.
 
 use super::SyncError;
 use crate::mutant;
@@ -19,21 +19,21 @@ pub(crate) struct Rounds {
     /// The last round that began.
     begun: u64,
     running: bool,
-    /// The last round that ended well.
+    /// The last round that succeeded.
     ended: u64,
-    /// Somebody asked for the rounds up to this one.
+    /// The rounds up to this one are requested.
     wanted: u64,
     error: Option<SyncError>,
 }
 
 impl Rounds {
-    /// The generation of the round that covers everything flushed so far; `dirty`: something was
-    /// flushed since the last one began.
+    /// The generation of the round that covers everything flushed so far; `dirty`: there were
+    /// flushes since the last one began.
     pub(crate) fn covering(&self, dirty: bool) -> u64 {
         self.begun + u64::from(dirty && !mutant!("pmem.sync.covers"))
     }
 
-    /// Asks for the rounds up to `generation`; false if that changes nothing.
+    /// Requests the rounds up to `generation`; false if that changes nothing.
     pub(crate) fn want(&mut self, generation: u64) -> bool {
         let changes = generation > self.wanted.max(self.ended) && self.error.is_none();
         if changes {
@@ -42,7 +42,7 @@ impl Rounds {
         changes
     }
 
-    /// True if somebody asked for the round of `generation`.
+    /// True if the round of `generation` was requested.
     pub(crate) fn is_wanted(&self, generation: u64) -> bool {
         generation <= self.wanted
     }
@@ -52,20 +52,20 @@ impl Rounds {
         self.running
     }
 
-    /// True if a round has been asked for that has not begun, and none is in its way.
+    /// True if a requested round has not begun, and none is under way.
     pub(crate) fn is_due(&self) -> bool {
         !self.running && self.wanted > self.ended && self.error.is_none()
     }
 
-    /// Begins a round, when none is under way; its number.
+    /// Begins a round, when none is under way; returns its number.
     pub(crate) fn begin(&mut self) -> u64 {
         self.begun += 1;
         self.running = true;
         self.begun
     }
 
-    /// Ends the round under way; true if it made durable what it covers. The first that fails is
-    /// the last that counts.
+    /// Ends the round under way; true if it made its flushes durable. After the first failure no
+    /// round counts.
     pub(crate) fn end(&mut self, result: Result<(), SyncError>) -> bool {
         self.running = false;
         if let Err(error) = result {
@@ -77,10 +77,10 @@ impl Rounds {
         self.error.is_none()
     }
 
-    /// True once the round of `generation` has ended well.
+    /// True once the round of `generation` has succeeded.
     ///
     /// # Errors
-    /// If it never will.
+    /// If it can never succeed.
     pub(crate) fn is_done(&self, generation: u64) -> Result<bool, SyncError> {
         match &self.error {
             _ if self.ended >= generation => Ok(true),

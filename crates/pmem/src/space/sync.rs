@@ -1,9 +1,9 @@
-//! The durable fence of `file` media: one sync of the file, shared by all who wait.
+//! The durable fence of `file` media: one sync of the file, shared by all waiting threads.
 //!
-//! A flush says that something is dirty. A fence makes sure that a round (one `fdatasync`) which
-//! *began* after that has ended: the first thread to arrive leads; whoever arrives meanwhile
-//! waits for the next round, which one of them leads. So a round covers every writer that came
-//! during the one before, and a lone writer waits for nobody.
+//! A flush marks the file as dirty. A fence ensures that a round (one `fdatasync`) which *began*
+//! after the flush has ended: the first thread to arrive leads the round; threads that arrive
+//! meanwhile wait for the next round, which one of them leads. So a round covers every writer that
+//! came during the one before, and a single writer waits for no other.
 //!
 //! ```text
 //!   round        |-------- 1 --------|-------- 2 --------|
@@ -12,31 +12,30 @@
 //!   C            flush fence (waits) .  follows ......... done
 //! ```
 //!
-//! A *generation* is the number of the round that covers a flush. For an event loop, which must
-//! not wait, [`Space::sync_generation`] hands it out with each write, and [`Space::sync_request`]
-//! asks for it once all writes of a turn are made: a thread of the space's own then runs rounds
-//! while something is asked for, and listeners are told as rounds end. The numbers, without the
-//! device and the waiting, are those of `space/rounds.rs`, which the crash simulator runs too.
+//! A *generation* is the number of the round that covers a flush. For an event loop, which must not
+//! wait, [`Space::sync_generation`] returns it for each write, and [`Space::sync_request`] requests
+//! it once all writes of a turn are made: a thread of the space then runs rounds while any are
+//! requested, and listeners are called as rounds end. The numbering, without the device and the
+//! waiting, is in `space/rounds.rs`, which the crash simulator uses, too.
 //!
-//! # Why a flush and the round's start cannot miss each other
+//! # Order of a flush and the start of a round
 //!
 //! A flush *swaps* `dirty` to true after its stores, a leader *swaps* it to false before it
-//! syncs. Swaps of one variable have an order: either the flush came first, then the leader has
-//! acquired its stores and the sync writes them; or it came later, then `dirty` stays true for
-//! the next round. A plain "already true, leave it" would not do: the stores could still sit in
-//! the store buffer when the leader syncs.
+//! syncs. Swaps of one variable are ordered: either the flush came first, and then the leader has
+//! acquired its stores and the sync writes them; or it came later, and then `dirty` stays true for
+//! the next round. It would be wrong to skip the swap if `dirty` is already true: the stores could
+//! still be in the store buffer when the leader syncs.
 //!
 //! # Failure
 //!
-//! A sync that fails may have dropped the dirty pages for good (the kernel marks them clean), so
-//! that no later sync can be believed: the first failure stops all. Rounds that ended before it
-//! stay ended.
+//! A sync that fails may have lost the dirty pages (the kernel marks them clean), so that later
+//! syncs prove nothing: the first failure stops all. Rounds that ended before it stay valid.
 //!
 //! # Why the whole file
 //!
-//! On ext4, one dirty range costs the same by `msync` of the range and by `fdatasync`, four cost
-//! half or a third by one `fdatasync` (a device flush each otherwise). And nothing is dirty in a
-//! file pool but what the next fence must cover anyway, since its index lives in DRAM.
+//! On ext4, one dirty range takes the same time by `msync` of the range and by `fdatasync`; four
+//! take half or a third of the time by one `fdatasync` (otherwise each needs a device flush). And
+//! the next fence must cover all dirty bytes of a file pool anyway, since its index lives in DRAM.
 
 use super::Space;
 use super::rounds::Rounds;
@@ -48,7 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// A sync of the medium failed: what was not yet durable may be lost.
+/// A sync of the medium failed: writes that were not yet durable may be lost.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("sync failed: {0}")]
 pub struct SyncError(pub String);
@@ -64,12 +63,12 @@ pub(super) struct Syncer {
 
 struct Shared {
     sync: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
-    /// Something was flushed that no round covers yet.
+    /// True if there was a flush that no round covers yet.
     dirty: AtomicBool,
     state: Mutex<State>,
-    /// A round ended, or (for the thread) there is one to run.
+    /// Signals that a round has ended, or (to the thread) that there is one to run.
     changed: Condvar,
-    /// The last round that ended well.
+    /// The last round that succeeded.
     ended: AtomicU64,
     failed: AtomicBool,
     fail_next: AtomicBool,
@@ -101,18 +100,18 @@ impl Syncer {
         Self { shared: Arc::new(shared), thread: Mutex::new(None) }
     }
 
-    /// Something was stored that a later fence must cover.
+    /// Notes a store that a later fence must cover.
     #[inline]
     pub(super) fn dirty(&self) {
         self.shared.dirty.swap(true, Ordering::AcqRel);
     }
 
-    /// Returns once all that was flushed before the call is durable.
+    /// Returns once all flushes before the call are durable.
     pub(super) fn sync(&self) -> Result<(), SyncError> {
         self.sync_to(self.draw())
     }
 
-    /// Returns once the round `wanted` has ended, which it leads if nobody does.
+    /// Returns once the round `wanted` has ended; leads rounds if no other thread does.
     fn sync_to(&self, wanted: u64) -> Result<(), SyncError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
@@ -132,15 +131,15 @@ impl Syncer {
         }
     }
 
-    /// The generation that covers all that was flushed before the call. Whoever needs it asks for
-    /// it ([`Syncer::request`]) or waits.
+    /// The generation that covers all flushes before the call. The caller requests it
+    /// ([`Syncer::request`]) or waits for it.
     fn draw(&self) -> u64 {
         let state = self.shared.state.lock();
         state.rounds.covering(self.shared.dirty.load(Ordering::Acquire))
     }
 
-    /// Sees to it that the rounds up to `wanted` are run, without waiting for them. A thread that
-    /// is running one looks for more when it has ended, so that only an idle one is woken.
+    /// Requests the rounds up to `wanted`, without waiting for them. A thread that runs a round
+    /// checks for more when it has ended, so that only an idle thread is woken.
     fn request(&self, wanted: u64) {
         let shared = &self.shared;
         if shared.ended.load(Ordering::Acquire) >= wanted {
@@ -167,7 +166,7 @@ impl Syncer {
             Ok(handle) => *thread = Some(handle),
             Err(_) => {
                 drop(thread);
-                // No thread to be had: the caller waits, which is slow and right.
+                // No thread can be started: the caller waits, which is slow but correct.
                 let _kept_for_is_done = self.sync().is_ok();
             }
         }
@@ -196,7 +195,7 @@ impl Drop for Syncer {
         self.shared.state.lock().closing = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.get_mut().take() {
-            // A listener may have held the last reference to the space: then this is the thread.
+            // A listener may have held the last reference to the space: then this is that thread.
             if thread.thread().id() != std::thread::current().id() {
                 let _even_if_a_listener_panicked = thread.join().is_ok();
             }
@@ -229,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// The thread: rounds while somebody wants one.
+    /// The thread: runs rounds while any are requested.
     fn run(&self) {
         loop {
             let mut state = self.state.lock();
@@ -249,8 +248,8 @@ impl Shared {
 
 /// Durability without waiting.
 impl Space {
-    /// The generation of the sync that covers everything which this thread flushed; none is begun
-    /// for it. Where a fence is an instruction it is made at once.
+    /// The generation of the sync that covers all flushes of this thread; this call begins no sync.
+    /// Where a fence is an instruction it is made at once.
     pub fn sync_generation(&self) -> u64 {
         match (&self.behaviour, &self.syncer) {
             (Behaviour::File, Some(syncer)) => syncer.draw(),
@@ -263,8 +262,8 @@ impl Space {
         }
     }
 
-    /// Sees to it that all syncs up to `generation` are made, without waiting for a device:
-    /// [`Space::sync_is_done`] tells when they are.
+    /// Requests all syncs up to `generation`, without waiting for a device: [`Space::sync_is_done`]
+    /// tells when they are done.
     pub fn sync_request(&self, generation: u64) {
         match (&self.behaviour, &self.syncer) {
             (Behaviour::File, Some(syncer)) => {
@@ -282,7 +281,7 @@ impl Space {
     /// True once everything that `generation` covers is durable.
     ///
     /// # Errors
-    /// [`SyncError`] if that can no longer happen.
+    /// [`SyncError`] if it can no longer become durable.
     #[inline]
     pub fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError> {
         match (&self.behaviour, &self.syncer) {
@@ -297,7 +296,7 @@ impl Space {
     /// Returns once everything that `generation` covers is durable.
     ///
     /// # Errors
-    /// [`SyncError`] if that can no longer happen.
+    /// [`SyncError`] if it can no longer become durable.
     pub fn sync_wait(&self, generation: u64) -> Result<(), SyncError> {
         match (&self.behaviour, &self.syncer) {
             (Behaviour::File, Some(syncer)) => {
@@ -320,8 +319,8 @@ impl Space {
         }
     }
 
-    /// Syncs of the file that ended well; 0 where a fence is an instruction. Many fences share
-    /// one.
+    /// The number of successful syncs of the file; 0 where a fence is an instruction. Many fences
+    /// share one sync.
     pub fn syncs(&self) -> u64 {
         self.syncer.as_ref().map_or(0, |syncer| syncer.shared.ended.load(Ordering::Acquire))
     }
@@ -340,9 +339,9 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A device whose syncs wait for permission; each reports what it made durable.
+    /// A device that counts its syncs and records how many stores are durable.
     struct Device {
-        /// What was stored, and what is durable.
+        /// The number of stores, and the number of durable stores.
         stored: AtomicU64,
         durable: AtomicU64,
         syncs: AtomicU64,

@@ -1,4 +1,4 @@
-//! Small numbers of threads, by which they choose logs and counters of their own.
+//! Small numbers for threads, by which each chooses its own logs and counters.
 
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -7,31 +7,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The next number that no thread has had.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Those of short-lived threads that have ended.
+/// Numbers of short-lived threads that have ended.
 static ENDED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 thread_local! {
     static NUMBER: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
 }
 
-/// A small number that is this thread's own; under the simulator the same in every run.
+/// The small number of this thread; under the simulator the same in every run.
 #[inline]
 pub fn thread_number() -> usize {
     NUMBER.with(Cell::get)
 }
 
-/// Lets this thread have `number` from now on; returns the one that it had.
+/// Sets the number of this thread; returns the previous one.
 pub(crate) fn set_thread_number(number: usize) -> usize {
     NUMBER.with(|cell| cell.replace(number))
 }
 
-/// The number of a thread that ends soon, whose next of its kind has it then: many of them would take the small
-/// numbers from threads that stay.
+/// The number of a thread that ends soon; a later short-lived thread reuses it. Otherwise many such threads
+/// would take the small numbers from threads that stay.
 #[derive(Debug)]
 pub struct ShortLived(usize);
 
 impl ShortLived {
-    /// To be called in such a thread before anything else, and kept until its end.
+    /// To be called first in such a thread, and kept until its end.
     #[must_use]
     pub fn begin() -> Self {
         let ended = ENDED.lock().pop();

@@ -1,9 +1,9 @@
 //! Handles to aligned 8-byte words.
 //!
-//! The grade says what a word is to recovery, and thereby what the simulator checks: a
-//! [`Durable`] word is read after a restart, so that a load of it must not see what another
-//! thread has not made durable; a [`Volatile`] one (locks, sequence words, DRAM-grade indexes) is
-//! never trusted after a restart.
+//! The grade states whether a recovery uses a word, and so what the simulator checks: a [`Durable`]
+//! word is read after a restart, so that a load of it must not see a value that another thread has
+//! not made durable; a [`Volatile`] one (locks, sequence words, DRAM-grade indexes) is never
+//! trusted after a restart.
 
 use super::Space;
 use crate::media::{Behaviour, Trace};
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Whether a word outlives a restart.
+/// Whether a word survives a restart.
 pub trait Grade {
     /// True for [`Durable`].
     const DURABLE: bool;
@@ -79,8 +79,8 @@ impl<'a, G: Grade> Word<'a, G> {
         self.space.atomic(self.offset).store(value, Ordering::Release);
     }
 
-    /// As [`Word::store`], and visible to every thread before this one loads anything else: two
-    /// threads that each store and then load what the other has stored cannot both miss it.
+    /// As [`Word::store`], and visible to every thread before later loads of this thread: of two threads that each
+    /// store a word and then load the other's word, at least one sees the other's store.
     #[inline]
     pub fn store_ahead_of_loads(&self, value: u64) {
         if let Some(trace) = self.trace() {
@@ -93,7 +93,7 @@ impl<'a, G: Grade> Word<'a, G> {
         }
     }
 
-    /// Replaces `current` by `new`; the value that was there otherwise.
+    /// Replaces `current` by `new`.
     ///
     /// # Errors
     /// The value found, if it was not `current`.

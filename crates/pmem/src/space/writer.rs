@@ -1,4 +1,4 @@
-//! The one owner of a log page that is being filled, or of several by turns.
+//! The owner of a log page that is being filled, or of several in turn.
 
 use super::Space;
 use crate::arch;
@@ -17,8 +17,8 @@ pub enum WriteMode {
     NonTemporal,
 }
 
-/// Appends to one log page. There is one writer a page, by the claim; what it appends can be read
-/// only once it is published, and is never changed after.
+/// Appends to one log page. The claim ensures one writer per page; appended bytes can be read only
+/// once they are published, and never change after.
 #[derive(Debug)]
 pub struct PageWriter {
     pub(super) space: Arc<Space>,
@@ -26,11 +26,11 @@ pub struct PageWriter {
     start: u64,
     tail: u32,
     published: u32,
-    /// Where a record that goes past the caches is put together; made when it is first needed.
+    /// The buffer in which a record that goes past the caches is assembled; allocated when first needed.
     stage: Option<Box<Stage>>,
 }
 
-/// What is needed to write to one page after the other, be they begun or not.
+/// The state needed to write to one page after the other, whether a page is new or already begun.
 #[derive(Debug)]
 pub struct Pen {
     space: Arc<Space>,
@@ -38,16 +38,16 @@ pub struct Pen {
 }
 
 impl Pen {
-    /// For the pages of `space`.
+    /// A pen for the pages of `space`.
     pub fn new(space: &Arc<Space>) -> Self {
         Self { space: Arc::clone(space), stage: None }
     }
 
-    /// A writer that goes on behind what is published in a log page that has none. It must end at a
-    /// word.
+    /// A writer for a log page without one, which appends behind the published bytes. These must
+    /// end at a word boundary.
     ///
     /// # Errors
-    /// The pen, if there is no such page.
+    /// The pen, if the page is not such a page.
     pub fn take_up(self, page: u32) -> Result<PageWriter, Self> {
         match self.space.roles.adopt_writer(page) {
             Some(published) => Ok(self.writer(page, published)),
@@ -55,7 +55,7 @@ impl Pen {
         }
     }
 
-    /// A writer of a free page, as [`Space::claim_log`] gives it.
+    /// A writer for a free page, as [`Space::claim_log`] returns it.
     ///
     /// # Errors
     /// The pen, if the page is not free.
@@ -69,13 +69,13 @@ impl Pen {
     }
 }
 
-/// Bytes in all parts; the greatest number, for which no page has room, if they are more.
+/// Bytes in all parts; saturates at the greatest number, for which no page has room.
 #[inline]
 fn len_of(parts: &[&[u8]]) -> usize {
     parts.iter().fold(0, |len: usize, part| len.saturating_add(part.len()))
 }
 
-/// Bytes that are put together before they go past the caches.
+/// Bytes that are assembled before they go past the caches.
 const STAGE: usize = 1024;
 
 #[derive(Debug)]
@@ -87,8 +87,8 @@ impl PageWriter {
         Pen { space, stage: None }.writer(page, 0)
     }
 
-    /// Lets readers see everything appended so far, which the caller has made durable, and gives
-    /// the page up.
+    /// Publishes everything appended so far, which the caller has made durable, and gives up the
+    /// page.
     #[inline]
     pub fn finish(mut self) -> Pen {
         if self.space.fences_at_once() {
@@ -99,8 +99,8 @@ impl PageWriter {
         self.lay_down()
     }
 
-    /// Lets readers see everything appended so far although it may not be durable yet, and gives
-    /// the page up; [`Space::mark_durable`] follows when it is. Nobody else raises a watermark of
+    /// Publishes everything appended so far although it may not be durable yet, and gives up the
+    /// page; [`Space::mark_durable`] follows when it is. No other thread may raise a watermark of
     /// the page meanwhile.
     #[inline]
     pub fn finish_early(mut self) -> Pen {
@@ -112,29 +112,29 @@ impl PageWriter {
         self.lay_down()
     }
 
-    /// Gives the page up, as if dropped, and keeps what it takes to write to another.
+    /// Gives up the page, as if dropped, and keeps the state needed to write to another.
     pub fn lay_down(self) -> Pen {
         self.space.roles.drop_writer(self.page);
         self.into_pen()
     }
 
-    /// What it takes to write to another page. The space is handed on and not counted once more: a
-    /// locked instruction right after a fence waits for the medium, and the count is in a line
-    /// that all writers share.
+    /// The state needed to write to another page. The reference to the space is moved, without a
+    /// change of its count: a locked instruction right after a fence waits for the medium, and the
+    /// count is in a line that all writers share.
     #[inline]
     fn into_pen(self) -> Pen {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not dropped, so that both fields have one owner; no other has anything
-        // to drop.
+        // SAFETY: `this` is not dropped, so that both fields have one owner; no other field needs a
+        // drop.
         unsafe { Pen { space: ptr::read(&this.space), stage: ptr::read(&this.stage) } }
     }
 
-    /// Makes a page of which nothing was published free again: no slice of it was ever given out, or
-    /// the recovery that has cut it has seen to that.
+    /// Frees a page of which nothing is published: no slice of it was ever given out, or the
+    /// recovery that has cut it guarantees that none is left.
     pub fn abandon(mut self) {
         if self.published == 0 {
             self.space.roles.release(self.page);
-            // There is nothing left to give up when this is dropped.
+            // The drop of `self` must not give up the page any more.
             self.page = u32::MAX;
         }
     }
@@ -181,7 +181,7 @@ impl PageWriter {
         Some(offset)
     }
 
-    /// So many bytes at the tail, which the caller has seen to be in the page, have been written.
+    /// Notes that `len` bytes at the tail have been written; the caller has checked that they are in the page.
     pub(super) fn advance(&mut self, len: u32) {
         self.tail += len;
     }
@@ -196,23 +196,23 @@ impl PageWriter {
             trace.store(at, bytes, true);
         }
         // SAFETY: `append` has checked that the bytes end within the page. They are above the
-        // published watermark, so that nobody else looks at them, and `&mut self` of the page's
-        // one writer is held by the caller. `bytes` cannot overlap: it is not above a watermark.
+        // published watermark, so that no other thread reads them, and the caller holds `&mut self`
+        // of the page's only writer. `bytes` cannot overlap: it is not above a watermark.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.space.mapping.at(at), bytes.len());
         }
     }
 
     /// As [`PageWriter::append`], past the caches: durable after a fence of this thread, without a
-    /// flush. [`Space::append_mode`] tells where that is the faster way.
+    /// flush. [`Space::append_mode`] returns whether this is faster.
     #[inline]
     pub fn append_nt(&mut self, parts: &[&[u8]]) -> Option<u64> {
         self.append_staged(parts, WriteMode::NonTemporal)
     }
 
-    /// As [`PageWriter::append`], and each aligned word reaches the memory whole, wherever the parts
-    /// meet: a power cut leaves of it what was there before, or what it is now. So does
-    /// [`PageWriter::append_nt`].
+    /// As [`PageWriter::append`], and each aligned word is stored as a whole, even where two parts
+    /// meet: a power cut leaves either its old or its new value. [`PageWriter::append_nt`] does so,
+    /// too.
     #[inline]
     pub fn append_in_words(&mut self, parts: &[&[u8]]) -> Option<u64> {
         self.append_staged(parts, WriteMode::Cached)
@@ -254,13 +254,12 @@ impl PageWriter {
         Some(offset)
     }
 
-    /// Stores whole words at the tail, which goes on behind them. The caller has checked that they
-    /// fit.
+    /// Stores whole words at the tail and advances it. The caller has checked that they fit.
     #[inline]
     fn store(&mut self, bytes: &[u8], mode: WriteMode) {
         let (offset, len) = (self.next_offset(), bytes.len());
-        // Before the bytes, which go to lines that have yet to come: what is stored behind those waits
-        // for them, and so would whoever loads this together with what is beside it.
+        // Before the bytes: their lines may not be in the cache yet, later stores wait for them, and
+        // so would a load of the tail together with neighbouring fields.
         self.tail += len as u32;
         match mode {
             WriteMode::Cached => self.copy(offset, bytes),
@@ -275,8 +274,8 @@ impl PageWriter {
         }
     }
 
-    /// Fills the page with `word` from the tail to its end; durable after a fence. Nothing of that is
-    /// appended: what comes next is written over it. False if what was appended does not end at a word.
+    /// Fills the page with `word` from the tail to its end; durable after a fence. This appends nothing: the next
+    /// append overwrites it. False if the appended bytes do not end at a word boundary.
     pub fn fill_rest(&mut self, word: u64, mode: WriteMode) -> bool {
         let (from, tail) = (self.next_offset(), self.tail);
         if !tail.is_multiple_of(8) {
@@ -295,8 +294,8 @@ impl PageWriter {
         true
     }
 
-    /// True if every word of the page from the tail to its end is `word`, as
-    /// [`PageWriter::fill_rest`] has left it.
+    /// True if every word of the page from the tail to its end is `word`, as after
+    /// [`PageWriter::fill_rest`].
     pub fn is_filled(&self, word: u64) -> bool {
         let (from, len) = (self.next_offset(), self.remaining() as usize);
         if let Behaviour::Traced(trace) = &self.space.behaviour {
@@ -309,7 +308,7 @@ impl PageWriter {
         tail.is_empty() && words.iter().all(|it| *it == word.to_le_bytes())
     }
 
-    /// Flushes what was appended from `offset` on.
+    /// Flushes the bytes appended from `offset` on.
     #[inline]
     pub fn flush_from(&self, offset: u64) {
         if !mutant!("pmem.writer.flush") {
@@ -317,14 +316,14 @@ impl PageWriter {
         }
     }
 
-    /// Lets readers see everything appended so far, which the caller has made durable.
+    /// Publishes everything appended so far, which the caller has made durable.
     #[inline]
     pub fn publish(&mut self) {
         self.published = self.tail;
         self.space.roles.raise_both(self.page, self.tail);
     }
 
-    /// Lets readers see everything appended so far although it may not be durable yet:
+    /// Publishes everything appended so far although it may not be durable yet:
     /// [`Space::mark_durable`] follows when it is.
     #[inline]
     pub fn publish_early(&mut self) {
@@ -335,8 +334,8 @@ impl PageWriter {
         self.space.roles.raise_published(self.page, self.tail);
     }
 
-    /// Forgets what was appended from `offset` on and is not published yet: the next append
-    /// starts there. False if some of it is published.
+    /// Discards the bytes appended from `offset` on, if they are not published yet: the next append
+    /// starts there. False if some of them are published.
     pub fn rewind(&mut self, offset: u64) -> bool {
         let within = offset.wrapping_sub(self.start);
         let is_published = within < u64::from(self.published) && !mutant!("pmem.writer.rewind");

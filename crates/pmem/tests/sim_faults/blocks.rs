@@ -1,4 +1,4 @@
-//! Blocks that are in the directory or on the stack of free ones: always in exactly one.
+//! Blocks that are always either in the directory or on the stack of free blocks.
 //!
 //! Word 0 is the height of the stack, words 8… its entries; words 64… the directory (block + 1,
 //! or 0), words 128… the blocks.
@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     Right,
-    /// Recovery does not look for blocks that are nowhere.
+    /// Recovery does not look for blocks that are in neither.
     Leaks,
     /// A block is freed before it is durably out of the directory.
     FreesTwice,

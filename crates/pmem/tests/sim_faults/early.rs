@@ -1,8 +1,8 @@
-//! Two writers on a file who do not wait for their syncs, as an event loop does not.
+//! Two writers on a file that do not wait for their syncs, like an event loop.
 //!
-//! Each fills sectors of its own with numbers that count up, draws the generation of the sync that
-//! will cover the last, asks for it some time later, and goes on; an entry is acknowledged when its
-//! generation is said to be done. Now and then one waits for what it has last drawn.
+//! Each fills its own sectors with increasing numbers, draws the generation of the sync that will cover the last one,
+//! requests it some time later, and goes on; an entry is acknowledged when its generation is reported as done. Now
+//! and then a writer waits for the last generation that it has drawn.
 
 use super::*;
 use coreplane_pmem::media::sim::{Call, Fault, History, Model, Run};
@@ -15,9 +15,9 @@ enum Version {
     Right,
     /// The generation is drawn before the flush that it is to cover.
     DrawsTooSoon,
-    /// An entry is acknowledged when its sync is asked for.
+    /// An entry is acknowledged when its sync is requested.
     AcknowledgesRequests,
-    /// What was acknowledged was covered by the generation of the entry before.
+    /// An entry is acknowledged with the generation of the entry before.
     TakesThatBefore,
 }
 
@@ -39,7 +39,7 @@ const ENTRIES: u64 = 12;
 /// The words of a sector.
 const SECTOR: u64 = 64;
 
-/// What one of them has written and not acknowledged.
+/// The entries that a writer has written and not acknowledged.
 struct Outstanding<'a> {
     space: &'a Space,
     calls: VecDeque<(Call<'a, Entry>, u64)>,
@@ -47,7 +47,7 @@ struct Outstanding<'a> {
 }
 
 impl Outstanding<'_> {
-    /// Acknowledges what is done; false if nothing ever will be again.
+    /// Acknowledges durable entries; false if no further entry can become durable.
     fn acknowledge(&mut self) -> bool {
         while let Some((_, generation)) = self.calls.front() {
             match self.space.sync_is_done(*generation) {
@@ -158,7 +158,7 @@ fn on_a_file(seed: u64) -> SimOptions {
 
 const SEEDS: u64 = 24;
 
-/// One of the seeds finds it, and what is found comes again when it is replayed.
+/// Asserts that one of the seeds finds a violation, and that a replay finds it again.
 fn assert_caught_somewhere(fault: Option<&Fault>, version: Version) {
     let caught = (0..SEEDS).any(|seed| {
         let options = SimOptions { fault: fault.cloned(), ..on_a_file(seed) };
@@ -233,7 +233,7 @@ fn a_failed_sync_that_is_said_to_be_done_is_caught() {
     assert!(caught);
 }
 
-/// The same seed has the same sync begin and end at the same places.
+/// With the same seed, syncs begin and end at the same places.
 #[test]
 fn a_seed_decides_when_syncs_happen() {
     let counts = |seed| {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 enum Version {
     /// The journal holds the new balances: they can be set any number of times.
     Right,
-    /// The journal holds what is to be added: twice is too much.
+    /// The journal holds the amounts to be added: twice is too much.
     Additions,
 }
 

@@ -46,7 +46,7 @@ fn persist(space: &Space, number: u64, value: u64) {
     fence(space);
 }
 
-/// Nothing is wrong, and it was looked for.
+/// Asserts that nothing is wrong, and that enough images were checked.
 fn assert_right<S: Subject>(options: &SimOptions, subject: &S) -> Report {
     let report = explore(options, subject);
     assert!(report.is_clean(), "{report}");
@@ -54,7 +54,7 @@ fn assert_right<S: Subject>(options: &SimOptions, subject: &S) -> Report {
     report
 }
 
-/// Something is wrong, is said to be `what`, and comes again when it is replayed.
+/// Asserts that a violation with the message `what` is found, and found again by a replay.
 fn assert_caught<S: Subject>(options: &SimOptions, subject: &S, what: &str) -> Report {
     let report = explore(options, subject);
     assert!(!report.violations.is_empty(), "not caught: {report}");

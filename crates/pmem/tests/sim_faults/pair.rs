@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
-    /// Two copies, and a word that says which one counts.
+    /// Two copies, and a word that selects the one that counts.
     Right,
-    /// One copy, overwritten where it is.
+    /// One copy, overwritten in place.
     InPlace,
 }
 
@@ -43,7 +43,7 @@ impl Subject for Pair {
         if load(space, 0) != copy | copy << 63 {
             return Err("the switch is torn".to_owned());
         }
-        // The other copy is made the same, for the sake of having a recovery to cut.
+        // The other copy is made the same, so that there is a recovery to cut.
         for word in 0..4 {
             let value = load(space, 8 * (copy + 1) + word);
             persist(space, 8 * (2 - copy) + word, value);

@@ -1,4 +1,4 @@
-//! A queue: entries of a line each, and a count that says how many there are.
+//! A queue: entries of a line each, and their count.
 
 use super::*;
 use coreplane_pmem::media::sim::{Fault, History, Model, Run};
@@ -139,7 +139,7 @@ fn swapped_order_is_caught_on_a_file_too() {
     assert_caught(&on_a_file(1), &of_sectors(Version::NoFenceBetween), "torn");
 }
 
-/// Each flush, each fence and each store matters: without any one of them something is caught.
+/// Each flush, each fence and each store is necessary: a fault in any of them is caught.
 #[test]
 fn every_fault_in_the_trace_of_the_right_one_is_caught() {
     let with = |fault| SimOptions { fault: Some(fault), ..options(1) };
@@ -156,8 +156,8 @@ fn every_fault_in_the_trace_of_the_right_one_is_caught() {
     assert_caught(&with(Fault::DelayStoresOf(64..128)), &of_lines(Version::Right), "");
 }
 
-/// Where a swap or a tear does no harm, none is reported: the entry's two words may come in any
-/// order, and so may their halves.
+/// A harmless swap or tear is not reported: the entry's two words may be stored in any order, and
+/// so may their halves.
 #[test]
 fn what_is_harmless_is_not_reported() {
     let with = |fault| SimOptions { fault: Some(fault), ..options(1) };
@@ -215,6 +215,6 @@ fn a_failed_sync_acknowledges_nothing_more() {
     let report = explore(&failing, &Failing);
     assert!(report.is_clean(), "{report}");
     let working = SimOptions { failing_sync: None, ..failing };
-    // Which of them are found first depends on the checkers, which work at the same time.
+    // Which violations are found first depends on the checkers, which run concurrently.
     assert_caught(&working, &Failing, " is acknowledged");
 }

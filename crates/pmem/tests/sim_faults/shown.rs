@@ -1,4 +1,4 @@
-//! A counter for many threads under a lock, and a reader who acts on what it reads.
+//! A counter for many threads under a lock, and a reader that acts on the value it reads.
 
 use super::*;
 use coreplane_pmem::Volatile;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     Right,
-    /// The lock is let go before the new count is durable.
+    /// The lock is released before the new count is durable.
     ShownEarly,
 }
 
@@ -19,13 +19,13 @@ enum Lock {
     Word,
     /// A mutex, locked by [`lock`].
     Mutex,
-    /// A mutex, locked without a word to the simulator.
+    /// A mutex, locked without the simulator's knowledge.
     Plain,
 }
 
 struct Counter(Version, Lock);
 
-/// What was seen and acted on.
+/// The value that was seen and acted on.
 type Seen = u64;
 
 const TURNS: usize = 4;
@@ -74,7 +74,7 @@ impl Counter {
     fn look(&self, run: &Run<'_, Seen>, mutex: &parking_lot::Mutex<()>) {
         let mut seen = 0;
         self.locked(run.space(), mutex, || seen = load(run.space(), COUNT));
-        // To have been seen by a caller is as good as an acknowledgement.
+        // A value that a caller has seen counts as acknowledged.
         run.began(seen).returned();
     }
 }

@@ -1,4 +1,4 @@
-//! A clock that is cheap enough to spin on, and what is done between two looks at it.
+//! A clock that is cheap enough to spin on, and the pauses between two looks at it.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ pub(super) trait Clock: Send + Sync + std::fmt::Debug {
     fn wait_until(&self, time: u64, wait: Wait);
 }
 
-/// What a thread does with its core while it waits for the medium.
+/// How a thread uses its core while it waits for the medium.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// It keeps it, as a processor does that waits for memory.
+    /// It keeps the core, like a processor that waits for memory.
     #[default]
     Spin,
-    /// It gives it to whatever else can run there.
+    /// It yields the core to other threads.
     Yield,
 }
 
@@ -29,12 +29,12 @@ impl Wait {
         }
     }
 
-    /// The one of that name.
+    /// The variant with that name.
     pub(super) fn named(name: &str) -> Option<Self> {
         [Self::Spin, Self::Yield].into_iter().find(|it| it.name() == name)
     }
 
-    /// Looks at the clock until it is `time`, and pauses between the looks.
+    /// Waits until the clock reaches `time`, with pauses between the looks.
     #[inline]
     fn until(self, time: u64, now: impl Fn() -> u64, mut pause: impl FnMut(Pause)) {
         loop {
@@ -46,10 +46,10 @@ impl Wait {
         }
     }
 
-    /// What to do while so many nanoseconds are left.
+    /// The pause while `rest` nanoseconds are left.
     #[inline]
     fn pause(self, rest: u64) -> Pause {
-        /// Beyond this much, the processor is better given to others, however the thread waits.
+        /// For longer waits the thread sleeps, in both modes, to leave the processor to others.
         const SLEEP_NS: u64 = 200_000;
         match self {
             _ if rest > SLEEP_NS => Pause::Sleep(rest - SLEEP_NS / 2),
@@ -59,12 +59,12 @@ impl Wait {
     }
 }
 
-/// Between two looks at the clock.
+/// A pause between two looks at the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
     Spin,
     Yield,
-    /// For so many nanoseconds.
+    /// For this many nanoseconds.
     Sleep(u64),
 }
 
@@ -79,13 +79,13 @@ impl Pause {
     }
 }
 
-/// The processor's own counter where it is known to run evenly, else the system's clock.
+/// The processor's counter where its rate is constant, else the system's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Processor {
     start: Instant,
     /// The counter at `start`, and nanoseconds a tick times 2^32; none: the system's clock.
     counter: Option<(u64, u64)>,
-    /// Nanoseconds that reading the clock and noticing the end of a wait take beside it.
+    /// The nanoseconds that reading the clock and noticing the end of a wait add to the wait.
     overhead: u64,
 }
 
@@ -112,8 +112,8 @@ impl Processor {
 }
 
 impl Processor {
-    /// By how many nanoseconds calls of `action` in a row take longer than the `promised` each:
-    /// the median of some runs.
+    /// By how many nanoseconds successive calls of `action` each take longer than `promised`: the
+    /// median of some runs.
     pub(super) fn excess(&self, promised: u64, action: impl Fn(u64)) -> u64 {
         const RUN: u64 = 100;
         let mut runs = [0; 31];
@@ -128,7 +128,7 @@ impl Processor {
         runs[runs.len() / 2].min(promised / 2)
     }
 
-    /// This clock, whose waits end by `more` nanoseconds earlier.
+    /// This clock with waits that end `more` nanoseconds earlier.
     pub(super) fn hurried(self, more: u64) -> Self {
         Self { overhead: self.overhead + more, ..self }
     }
@@ -149,7 +149,7 @@ impl Clock for Processor {
     }
 }
 
-/// The time-stamp counter, if it runs evenly in all states (CPUID 8000_0007, bit 8).
+/// The time-stamp counter, if its rate is constant in all states (CPUID 8000_0007, bit 8).
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> Option<u64> {
@@ -186,8 +186,8 @@ mod tests {
         }
     }
 
-    /// The pauses of a wait from 1,000 to `time`, and when it ended, on a clock that each look and each
-    /// sleep moves.
+    /// The pauses of a wait from 1,000 to `time`, and the time when it ended, on a clock that advances
+    /// with each look and each sleep.
     fn pauses(wait: Wait, time: u64) -> (Vec<Pause>, u64) {
         let clock = Cell::new(1_000);
         let now = || clock.replace(clock.get() + 300);

@@ -1,4 +1,4 @@
-//! The model's arithmetic, on a clock that only waits move.
+//! The model's arithmetic, on a clock that only waits advance.
 
 use super::*;
 use crate::space::set_thread_number;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 #[derive(Debug)]
 struct Fake {
     now: AtomicU64,
-    /// How each wait was waited for.
+    /// The mode of each wait.
     waits: Mutex<Vec<Wait>>,
 }
 
@@ -27,7 +27,7 @@ fn model(profile: &str) -> Model<Fake> {
     Model::new(profile.parse().unwrap(), clock)
 }
 
-/// What the thread of that number does.
+/// Runs `action` as the thread with that number.
 fn by(number: usize, action: impl FnOnce()) {
     let own = set_thread_number(number);
     action();
@@ -86,7 +86,7 @@ fn flush_at(model: &Model<Fake>, channel: u64, nth: u64) {
     model.flush((channel + 4 * nth) * GRANULE, 64);
 }
 
-/// Nanoseconds by which each of four channels is free later through what `action` flushes.
+/// By how many nanoseconds the flushes of `action` delay the time when each of four channels is free.
 fn service(model: &Model<Fake>, action: impl FnOnce()) -> [u64; 4] {
     let now = model.clock.now();
     let free = || model.writes.iter().map(|it| it.load(Ordering::Relaxed).max(now));

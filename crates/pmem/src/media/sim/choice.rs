@@ -1,26 +1,26 @@
-//! Which of the pending stores a power cut has left: one crash image of the many.
+//! Choice of the pending stores that survive a power cut; each choice gives a crash image.
 //!
-//! In each unit a prefix of the ordered groups persists; of the group after it, if that is a copy,
-//! any of the atoms; of the unordered groups any of the atoms. Units are independent. The
-//! product over the units is enumerated while it is small, and sampled by seed beyond that.
+//! In each unit a prefix of the ordered groups persists; any atoms of the group after it, if that
+//! is a copy; any atoms of the unordered groups. Units are independent. The product over the units
+//! is enumerated while it is small, and sampled by seed beyond that.
 
 use super::machine::{Group, Machine, word_at, word_hash};
 use super::rng::Rng;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
-/// What is kept of one unit.
+/// The stores of one unit that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Kept {
-    /// Ordered groups kept wholly.
+    /// The number of ordered groups that are kept as a whole.
     plain: u32,
-    /// Atoms kept of the ordered group after those.
+    /// The atoms that are kept of the next ordered group.
     torn: u128,
-    /// Atoms kept of the unordered groups; the last bit stands for all atoms from the 128th on.
+    /// The atoms that are kept of the unordered groups; the last bit stands for all atoms from the 128th on.
     unordered: u128,
 }
 
-/// A unit with something pending at a cut.
+/// A unit with pending stores at a cut.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending<'a> {
     pub(super) offset: u64,
@@ -29,7 +29,7 @@ pub(super) struct Pending<'a> {
     unordered: u32,
 }
 
-/// Everything that is pending, in ascending order of offset.
+/// All units with pending stores, in ascending order of offset.
 pub(super) fn pending(machine: &Machine) -> Vec<Pending<'_>> {
     machine
         .pending
@@ -62,7 +62,7 @@ impl Pending<'_> {
         group.map_or(0, |group| group.atoms.len() as u32)
     }
 
-    /// In how many ways the unit can be left; saturates.
+    /// The number of possible choices for the unit; saturates.
     fn ways(&self) -> u64 {
         let tearing: u64 = self
             .groups
@@ -73,7 +73,7 @@ impl Pending<'_> {
         tearing.saturating_mul(1_u64.checked_shl(self.unordered).unwrap_or(u64::MAX))
     }
 
-    /// All of them.
+    /// All possible choices.
     fn all_ways(&self) -> Vec<Kept> {
         let mut all = Vec::new();
         for plain in 0..=self.plain {
@@ -132,7 +132,7 @@ impl Pending<'_> {
         }
     }
 
-    /// In words: which of the unit's stores are kept and which are lost.
+    /// Describes which stores of the unit are kept and which are lost.
     pub(super) fn tell(&self, kept: Kept, out: &mut String) {
         let everything = self.everything();
         if kept == everything {
@@ -165,7 +165,7 @@ impl Pending<'_> {
     }
 }
 
-/// The numbers of the stores, of many only the first few and the last.
+/// The numbers of the stores; if there are many, only the first few and the last.
 fn numbers<'a>(mut groups: impl Iterator<Item = &'a Group>) -> String {
     let mut text: Vec<String> =
         groups.by_ref().take(6).map(|it| format!("#{}", it.store)).collect();
@@ -198,8 +198,8 @@ pub(super) fn bytes(machine: &Machine, pending: &[Pending<'_>], kept: &[Kept]) -
     image
 }
 
-/// Visits the images of one cut: all if there are at most `limit`, else a choice of `limit` by
-/// seed, which begins with nothing kept and everything kept.
+/// Visits the images of one cut: all if there are at most `limit`, else `limit` chosen by seed,
+/// beginning with nothing kept and everything kept.
 pub(super) fn visit(
     pending: &[Pending<'_>],
     rng: &mut Rng,
@@ -248,8 +248,8 @@ fn enumerate(
     }
 }
 
-/// Each unit alone kept and each alone lost; so many of them by seed if they are more than
-/// `limit`.
+/// Visits images with one unit kept and images with one unit lost; if there are more than `limit`,
+/// chooses `limit` of them by seed.
 fn singles(
     pending: &[Pending<'_>],
     rng: &mut Rng,
@@ -270,7 +270,7 @@ fn singles(
     ControlFlow::Continue(())
 }
 
-/// One image at random, by turns: whole units, parts of units, a few units lost or kept in part.
+/// One random image, in turn with: whole units, parts of units, a few units kept or lost in part.
 fn sample(pending: &[Pending<'_>], rng: &mut Rng, number: usize, kept: &mut [Kept]) {
     let few = 1 + rng.below(3);
     for (kept, unit) in kept.iter_mut().zip(pending) {
@@ -305,7 +305,7 @@ pub(super) fn to_text(pending: &[Pending<'_>], kept: &[Kept]) -> String {
     text
 }
 
-/// What [`to_text`] wrote; none if it does not fit what is pending.
+/// Parses the text of [`to_text`]; none if it does not fit the pending units.
 pub(super) fn from_text(pending: &[Pending<'_>], text: &str) -> Option<Vec<Kept>> {
     let mut parts = text.split('+');
     let mut kept: Vec<Kept> = match parts.next()? {
@@ -324,7 +324,7 @@ pub(super) fn from_text(pending: &[Pending<'_>], text: &str) -> Option<Vec<Kept>
     Some(kept)
 }
 
-/// One image at random.
+/// One random image.
 pub(super) fn seeded(pending: &[Pending<'_>], rng: &mut Rng) -> Vec<Kept> {
     let mut kept = vec![Kept::default(); pending.len()];
     let number = rng.below(4);

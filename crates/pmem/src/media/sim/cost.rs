@@ -1,4 +1,4 @@
-//! What an operation cost the medium.
+//! The accesses that an operation made to the medium.
 
 use super::log::Event;
 use crate::order::LINE;
@@ -6,7 +6,7 @@ use crate::order::LINE;
 /// Accesses of one thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The offset of each line flushed, in order; a line flushed twice is there twice.
+    /// The offset of each line flushed, in order; a line flushed twice is listed twice.
     pub flushed_lines: Vec<u64>,
     /// Calls of a flush.
     pub flushes: u64,

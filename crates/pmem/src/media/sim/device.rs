@@ -1,8 +1,8 @@
-//! The device behind a simulated file: the syncs, and when they happen. Each file has one of its own.
+//! The device behind a simulated file, which decides when syncs happen. Each file has its own device.
 //!
-//! It has no thread of its own. At each access of any thread it may move one step: begin the round
-//! that was asked for, or end the one under way; the seed says at which. Whoever waits makes it
-//! move ([`Device::step`]).
+//! It has no thread of its own. At each access of any thread it may take one step: begin the
+//! requested round, or end the one under way; the seed decides at which access. A waiting thread
+//! makes it take steps ([`Device::step`]).
 
 use super::fault::Fault;
 use super::log::{Event, Log};
@@ -15,19 +15,19 @@ pub(super) struct Device {
     /// The number of the file.
     space: usize,
     rounds: Rounds,
-    /// Something was flushed since the last round began.
+    /// True if there were flushes since the last round began.
     dirty: bool,
     /// The first round that fails.
     failing: Option<u64>,
     rng: Rng,
-    /// It moves once in so many accesses.
+    /// It takes a step once in this many accesses, on average.
     rests: usize,
 }
 
 impl Device {
     pub(super) fn new(space: usize, seed: u64, failing: Option<u64>) -> Self {
         let mut rng = Rng::of(seed, u64::MAX - space as u64);
-        // From one that is done at the next access to one that many accesses overtake.
+        // From a device that acts at the next access to one that acts only after many accesses.
         let rests = 1 << rng.below(8);
         Self { space, rounds: Rounds::default(), dirty: false, failing, rng, rests }
     }
@@ -36,12 +36,12 @@ impl Device {
         self.dirty = true;
     }
 
-    /// The generation that covers all that was flushed.
+    /// The generation that covers all flushes so far.
     pub(super) fn covering(&self) -> u64 {
         self.rounds.covering(self.dirty)
     }
 
-    /// As [`Device::covering`], for one who does not wait.
+    /// As [`Device::covering`], for a thread that does not wait.
     pub(super) fn draw(&self, fault: Option<&Fault>, log: &mut Log) -> u64 {
         let is_older = fault == Some(&Fault::CoveredByOlder);
         let generation = self.rounds.covering(self.dirty && !is_older);
@@ -55,12 +55,12 @@ impl Device {
         }
     }
 
-    /// True if a sync has ended well that covers `generation`.
+    /// True if a sync that covers `generation` has succeeded.
     pub(super) fn is_done(&self, generation: u64) -> Result<bool, SyncError> {
         self.rounds.is_done(generation)
     }
 
-    /// What a program is told of it.
+    /// As [`Device::is_done`], as reported to the program, with faults.
     pub(super) fn is_said_to_be_done(
         &self,
         generation: u64,
@@ -73,7 +73,7 @@ impl Device {
         }
     }
 
-    /// Somebody uses the medium.
+    /// Notes an access to the medium, at which the device may take a step.
     pub(super) fn accessed(&mut self, log: &mut Log) {
         let could_move = self.rounds.is_running() || self.rounds.is_due();
         if could_move && self.rng.one_in(self.rests) {
@@ -81,7 +81,7 @@ impl Device {
         }
     }
 
-    /// Ends the round under way, else begins one.
+    /// Ends the round under way, or begins one.
     pub(super) fn step(&mut self, log: &mut Log) {
         if self.rounds.is_running() {
             let failed = self.failing.is_some_and(|first| first <= self.rounds.covering(false));
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// From now on every sync fails, the one under way too.
+    /// Makes every sync fail from now on, including the one under way.
     pub(super) fn fail(&mut self) {
         self.failing = Some(0);
     }

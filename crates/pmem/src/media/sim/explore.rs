@@ -1,4 +1,4 @@
-//! Cuts the power everywhere and looks at what recovery makes of it.
+//! Cuts the power at every place and checks the recovery.
 
 use super::choice::{self, Kept, Pending};
 use super::history::{History, Mark};
@@ -21,27 +21,27 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A program under test: what it does, how it recovers, what must be true then.
+/// A program under test: its work, its recovery, and the check of the result.
 pub trait Subject: Sync {
     /// An operation, as the history names it.
     type Op: Clone + Debug + Send + Sync;
     /// The program after recovery.
     type Store;
-    /// All that a caller can see of it.
+    /// The state of the program that a caller can see.
     type Contents: PartialEq + Debug;
 
-    /// Does the work on `run.space()`, or all of `run.spaces()` (all zeroes), and says what was
-    /// acknowledged. It must do the same each time, but for the order of threads that the run itself
-    /// schedules.
+    /// Does the work on `run.space()`, or on all of `run.spaces()` (initially zero), and marks the
+    /// acknowledged operations. It must do the same each time, except for the order of threads,
+    /// which the run schedules.
     fn work(&self, run: &Run<'_, Self::Op>);
 
-    /// Recovers. The power is cut within this too.
+    /// Recovers. The power is cut within this, too.
     ///
     /// # Errors
     /// If it cannot: a violation.
     fn recover(&self, space: &Arc<Space>) -> Result<Self::Store, String>;
 
-    /// As [`Subject::recover`], of a run over several spaces; without more said, of its first.
+    /// As [`Subject::recover`], for a run over several spaces; by default, recovers the first.
     ///
     /// # Errors
     /// If it cannot: a violation.
@@ -52,10 +52,10 @@ pub trait Subject: Sync {
     /// Reads everything. A second recovery must find the same.
     ///
     /// # Errors
-    /// If what it sees cannot be right whatever the history: a violation.
+    /// If the contents are wrong with any history: a violation.
     fn contents(&self, store: &Self::Store) -> Result<Self::Contents, String>;
 
-    /// Compares the contents with what was acknowledged, refused or in flight at the cut.
+    /// Compares the contents with the operations acknowledged, refused or in flight at the cut.
     ///
     /// # Errors
     /// What is wrong: a violation.
@@ -66,7 +66,7 @@ pub trait Subject: Sync {
     ) -> Result<(), String>;
 }
 
-/// A run that was recorded.
+/// A recorded run.
 pub(super) struct Recorded<Op> {
     pub(super) log: Log,
     pub(super) before: Vec<u8>,
@@ -74,7 +74,7 @@ pub(super) struct Recorded<Op> {
     forced_switches: u64,
 }
 
-/// Numbers threads from 0 as long as it lives.
+/// Numbers threads from 0 while it exists.
 struct Numbered(usize);
 
 impl Numbered {
@@ -118,7 +118,7 @@ pub(super) fn record<S: Subject>(
 }
 
 /// Runs the workload once, cuts the power before every fence, at every return and at the end
-/// (before every store too if asked), and recovers from the images of each cut.
+/// (before every store, too, if requested), and recovers from the images of each cut.
 pub fn explore<S: Subject>(options: &SimOptions, subject: &S) -> Report {
     let recorded = match record(options, subject) {
         Ok(recorded) => recorded,
@@ -150,12 +150,12 @@ pub fn explore<S: Subject>(options: &SimOptions, subject: &S) -> Report {
     });
     reports.into_iter().for_each(|part| report.merge(part));
     report.violations.sort_by_key(|it| (it.cut, it.cut_in_recovery));
-    // Different images may have shrunk to the same one.
+    // Different images may have been shrunk to the same one.
     report.violations.dedup_by(|one, other| one.token == other.token);
     report
 }
 
-/// The early reads of a run, but for those that are allowed; each place once.
+/// The early reads of a run, except the allowed ones; each place once.
 fn early_reads<Op>(options: &SimOptions, recorded: &Recorded<Op>) -> Vec<EarlyRead> {
     if !options.early_reads {
         return Vec::new();
@@ -171,7 +171,7 @@ fn early_reads<Op>(options: &SimOptions, recorded: &Recorded<Op>) -> Vec<EarlyRe
     early
 }
 
-/// Looks at the images of one recorded run.
+/// Checks the images of one recorded run.
 pub(super) struct Explorer<'a, S: Subject> {
     pub(super) options: &'a SimOptions,
     pub(super) subject: &'a S,
@@ -179,11 +179,11 @@ pub(super) struct Explorer<'a, S: Subject> {
     pub(super) found: &'a AtomicUsize,
 }
 
-/// A wrong image, before it is shrunk and told.
+/// A failing image, before it is shrunk and reported.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) message: String,
-    /// The second cut and what it kept, if it was that one which was wrong.
+    /// The second cut and its choice, if the image of that cut fails.
     pub(super) second: Option<Second>,
 }
 
@@ -194,7 +194,7 @@ pub(super) struct Second {
     pub(super) story: String,
 }
 
-/// Counts of one checker, and the images it has seen with the present history.
+/// The counts of one checker, and the images it has seen with the current history.
 #[derive(Default)]
 struct Tally {
     report: Report,
@@ -212,12 +212,12 @@ fn is_cut(event: Option<&Event>, at_stores: bool) -> bool {
 }
 
 impl<S: Subject> Explorer<'_, S> {
-    /// The medium as the run found it.
+    /// The medium before the run.
     fn machine(&self) -> Machine {
         Machine::new(self.options.model, self.recorded.before.clone(), self.options.spaces)
     }
 
-    /// Checks the spans (the cuts between two marks) that nobody else has taken.
+    /// Checks the spans (the cuts between two marks) that no other checker has taken.
     fn check_spans(&self, next: &AtomicUsize) -> Report {
         let _numbered = Numbered::new();
         let log = &self.recorded.log;
@@ -281,7 +281,7 @@ impl<S: Subject> Explorer<'_, S> {
         History::new(&self.recorded.marks[..marks])
     }
 
-    /// Recovers and looks; the contents if all is right.
+    /// Recovers and checks; returns the contents if they are right.
     fn recover_and_check(&self, sim: &Sim, marks: usize) -> Result<S::Contents, String> {
         let store = no_panic("recovery", || self.subject.recover_all(sim.spaces()))?;
         sim.mark(Event::Recovered);
@@ -295,7 +295,7 @@ impl<S: Subject> Explorer<'_, S> {
         Sim::over(image, self.options, rules, record).map_err(|error| error.to_string())
     }
 
-    /// Recovers from `image`; `again`: cuts the power within recovery too.
+    /// Recovers from `image`; `again`: cuts the power within recovery, too.
     pub(super) fn examine(
         &self,
         image: Vec<u8>,
@@ -339,7 +339,7 @@ impl<S: Subject> Explorer<'_, S> {
         Ok((sim, contents))
     }
 
-    /// The medium after so many events of the run, and the marks made by then.
+    /// The medium after `cut` events of the run, and the number of marks so far.
     pub(super) fn machine_at(&self, cut: usize) -> Option<(Machine, usize)> {
         let log = &self.recorded.log;
         let mut machine = self.machine();
@@ -388,7 +388,7 @@ impl<S: Subject> Explorer<'_, S> {
         wrong
     }
 
-    /// Recovers from a cut within recovery: right, and the same as the first time.
+    /// Recovers from a cut within recovery: the result must be right, and the same as the first time.
     pub(super) fn second_time(
         &self,
         image: Vec<u8>,

@@ -1,42 +1,42 @@
-//! Faults that a test seeds, to see that they are caught.
+//! Faults that a test injects, to verify that they are caught.
 
 use std::ops::Range;
 
-/// A fault of a program, made in the trace, so that the program itself need not be broken: the
-/// live memory is as it should be, only the medium is not told. Numbers count from 0 over all
+/// A fault of a program, injected in the trace, so that the program itself need not be changed: the
+/// live memory is correct, but the medium does not see the access. Numbers count from 0 over all
 /// threads of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The call of a flush with this number is forgotten.
+    /// The call of a flush with this number is omitted.
     DropFlush(u64),
-    /// Every flush that touches the range is forgotten.
+    /// Every flush that touches the range is omitted.
     DropFlushOf(Range<u64>),
-    /// Every flush is forgotten.
+    /// Every flush is omitted.
     DropEveryFlush,
-    /// The fence with this number is forgotten.
+    /// The fence with this number is omitted.
     DropFence(u64),
-    /// Every fence is forgotten.
+    /// Every fence is omitted.
     DropEveryFence,
     /// The store with this number is made only after its thread's next fence.
     DelayStore(u64),
     /// Every store in the range is made only after its thread's next fence.
     DelayStoresOf(Range<u64>),
-    /// The store with this number changes places with the one after it.
+    /// The store with this number is exchanged with the next one.
     SwapStores(u64),
     /// The store with this number, of one word, is made in two halves in any order.
     TearStore(u64),
     /// Every store of one word in the range is made in two halves in any order.
     TearStoresOf(Range<u64>),
-    /// A sync that nobody has asked for is said to be done ([`Model::File`](super::Model::File),
-    /// as the two below).
+    /// A sync that was not requested is reported as done ([`Model::File`](super::Model::File), as
+    /// the two below).
     DoneWhenDrawn,
-    /// A sync that was asked for and has not ended is said to be done.
+    /// A sync that was requested and has not ended is reported as done.
     DoneWhenRequested,
-    /// A flush is said to be covered by the last sync that began, whatever was flushed since.
+    /// A flush is reported as covered by the last sync that began, even if it came later.
     CoveredByOlder,
 }
 
-/// What becomes of a store.
+/// The effect of a fault on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Usual,

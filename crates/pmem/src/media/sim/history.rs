@@ -1,20 +1,20 @@
-//! What the caller of an operation knows when the power goes.
+//! The operations of a run and their outcomes, as known to their callers at a power cut.
 
 /// A step of the history.
 #[derive(Debug, Clone)]
 pub enum Mark<Op> {
     /// The operation with this number was called.
     Began(usize, Op),
-    /// The operation with this number was acknowledged: it must be there.
+    /// The operation with this number was acknowledged: its effect must be there.
     Returned(usize),
-    /// The operation with this number was refused: nothing of it may be there.
+    /// The operation with this number was refused: it must have no effect.
     Refused(usize),
 }
 
-/// How an operation stood at the cut.
+/// The outcome of an operation at the cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It may have happened or not, wholly.
+    /// It may have happened as a whole, or not at all.
     InFlight,
     /// It has happened.
     Acknowledged,
@@ -38,7 +38,7 @@ impl<'a, Op> History<'a, Op> {
         self.marks
     }
 
-    /// All operations in the order in which they were called, and how they stood.
+    /// All operations in the order in which they were called, with their outcomes.
     pub fn operations(&self) -> Vec<(&'a Op, Standing)> {
         let mut operations: Vec<(usize, &Op, Standing)> = Vec::new();
         for mark in self.marks {
@@ -57,7 +57,7 @@ impl<'a, Op> History<'a, Op> {
         operations.into_iter().map(|(_, op, standing)| (op, standing)).collect()
     }
 
-    /// What was acknowledged, in the order of the calls.
+    /// The acknowledged operations, in the order of the calls.
     pub fn acknowledged(&self) -> impl Iterator<Item = &'a Op> {
         self.operations()
             .into_iter()
@@ -65,7 +65,7 @@ impl<'a, Op> History<'a, Op> {
             .map(|(op, _)| op)
     }
 
-    /// What was called and neither acknowledged nor refused.
+    /// The operations that were called and neither acknowledged nor refused.
     pub fn in_flight(&self) -> impl Iterator<Item = &'a Op> {
         self.operations()
             .into_iter()

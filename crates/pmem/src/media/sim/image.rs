@@ -1,4 +1,4 @@
-//! One simulated machine, and what a power cut leaves of it.
+//! One simulated machine, and the images that a power cut leaves.
 
 use super::choice::{self, Kept};
 use super::cost::Cost;
@@ -12,8 +12,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// A simulated medium with a running program: for tests that cut the power at one place of their
-/// own. [`explore`](super::explore) visits all of them.
+/// A simulated medium with a running program: for tests that cut the power at one chosen place.
+/// [`explore`](super::explore) visits all places.
 #[derive(Debug)]
 pub struct Sim {
     spaces: Vec<Arc<Space>>,
@@ -22,14 +22,14 @@ pub struct Sim {
     options: SimOptions,
 }
 
-/// What a power cut leaves.
+/// The contents of the medium after a power cut.
 #[derive(Debug, Clone)]
 pub struct Image {
     bytes: Vec<u8>,
     options: SimOptions,
 }
 
-/// Which of the stores that are not surely durable have reached the medium.
+/// Which of the stores that are not certainly durable have reached the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eviction {
     /// None.
@@ -44,13 +44,13 @@ impl Sim {
     /// An empty medium (all zeroes).
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub fn new(options: &SimOptions) -> io::Result<Self> {
         let before = vec![0; options.len as usize * options.spaces];
         Self::over(before, options, Rules::of_run(options), true)
     }
 
-    /// A medium that holds `before`, of all spaces.
+    /// A medium with the contents `before`, of all spaces.
     pub(super) fn over(
         before: Vec<u8>,
         options: &SimOptions,
@@ -63,7 +63,7 @@ impl Sim {
         }
         let recorder = Arc::new(Recorder::new(rules, recording));
         let of_space = options.of_space();
-        // An image that was cut off is of one space.
+        // Only an image of one space can be truncated.
         let each = before.len() / options.spaces;
         let space = |number| {
             let start = number * each;
@@ -74,30 +74,30 @@ impl Sim {
         Ok(Self { spaces, recorder, before, options: options.clone() })
     }
 
-    /// The machine that goes on after the program over `space` has ended: what it stored is there.
+    /// The machine after the program over `space` has ended: all its stores are there.
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub fn after(space: &Space, options: &SimOptions) -> io::Result<Self> {
         let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(options) };
         Self::over(space.all_bytes(), options, rules, false)
     }
 
-    /// As [`Sim::after`], of a program over several spaces.
+    /// As [`Sim::after`], for a program over several spaces.
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub fn after_all(spaces: &[Arc<Space>], options: &SimOptions) -> io::Result<Self> {
         let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(options) };
         let bytes = spaces.iter().flat_map(|space| space.all_bytes()).collect();
         Self::over(bytes, options, rules, false)
     }
 
-    /// The machine after its program was killed, with which the power did not go: the next one finds all
-    /// that was stored, and a cut still takes what was never flushed.
+    /// The machine after its program was killed without a power cut: the next program finds all stores,
+    /// and a later power cut may still lose stores that were never flushed.
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub fn killed(self) -> io::Result<Self> {
         let of_space = self.options.of_space();
         let mut start = 0;
@@ -110,7 +110,7 @@ impl Sim {
         Ok(Self { spaces, ..self })
     }
 
-    /// The space on which the program runs; of several the first.
+    /// The space on which the program runs; the first of several.
     pub fn space(&self) -> &Arc<Space> {
         &self.spaces[0]
     }
@@ -120,34 +120,34 @@ impl Sim {
         &self.spaces
     }
 
-    /// Runs `operation` and counts what this thread does in it.
+    /// Runs `operation` and counts the accesses of this thread.
     pub fn cost_of<R>(&self, operation: impl FnOnce() -> R) -> (R, Cost) {
         self.recorder.cost_of(operation)
     }
 
-    /// From now on every sync fails ([`Model::File`]).
+    /// Makes every sync fail from now on ([`Model::File`]).
     pub fn fail_syncs(&self) {
         self.recorder.fail_syncs();
     }
 
-    /// Loads so far of what another thread had not made durable.
+    /// The loads so far of bytes that another thread had not made durable.
     pub fn early_reads(&self) -> Vec<EarlyRead> {
         let (_, early) = self.machine();
         early
     }
 
-    /// What a power cut at this moment leaves.
+    /// The image that a power cut at this moment leaves.
     pub fn crash(&self, eviction: Eviction) -> Image {
         self.crash_at(usize::MAX, eviction)
     }
 
-    /// What has happened to the medium so far: stores, flushes, fences.
+    /// The number of events of the medium so far: stores, flushes, fences.
     pub fn events(&self) -> usize {
         self.recorder.with_log(|log| log.events.len())
     }
 
-    /// What a power cut behind the first so many events has left: for a test that lets operations run, and
-    /// then draws in which of them the power went.
+    /// The image that a power cut after the first `events` events leaves: for a test that runs operations,
+    /// and then draws in which of them the power is cut.
     pub fn crash_at(&self, events: usize, eviction: Eviction) -> Image {
         let (machine, _) = self.machine_at(events);
         let pending = choice::pending(&machine);
@@ -159,21 +159,21 @@ impl Sim {
         Image { bytes: choice::bytes(&machine, &pending, &kept), options: self.options.clone() }
     }
 
-    /// Fences that were made since the medium had seen so many events ([`Sim::events`]), in all spaces and
-    /// by all threads; where a fence is a sync, the syncs that have ended.
+    /// The number of fences after the first `events` events ([`Sim::events`]), in all spaces and by all
+    /// threads; where a fence is a sync, the syncs that have ended.
     pub fn fences_since(&self, events: usize) -> usize {
         let is_fence = |event: &&Event| event.is_fence();
         self.recorder.with_log(|log| log.events.iter().skip(events).filter(is_fence).count())
     }
 
-    /// What a power cut in the midst of what ran last has left: of the fences that were made since the
-    /// medium had seen `events` events the first `fences` are made, and the next one is not, though all has
-    /// happened that came before it. At the end of what ran, if there are no more. So there are one more
-    /// such cuts than [`Sim::fences_since`] counts, and those of every other moment are among them: what is
-    /// undecided is what may be lost since the last fence. The same run with the same seed leaves the same.
+    /// The image that a power cut within the last steps leaves. Of the fences after the first `events` events, the
+    /// first `fences` have been made, and the next one has not, although all events before it have happened. If there
+    /// are no more fences, the cut is at the end. So there is one more such cut than [`Sim::fences_since`] counts,
+    /// and they include the images of cuts at all other moments, since every image only decides which stores since
+    /// the last fence are lost. The same run with the same seed leaves the same image.
     ///
-    /// What the program did elsewhere while [`Sim::fences_since`] said `n` (an answer, a message) has
-    /// happened before this cut if `n <= fences`.
+    /// External effects of the program (an answer, a message) at a time when [`Sim::fences_since`]
+    /// returned `n` happened before this cut if `n <= fences`.
     pub fn crash_at_fence(&self, events: usize, fences: usize, eviction: Eviction) -> Image {
         let next = self.recorder.with_log(|log| {
             let numbered = log.events.iter().enumerate().skip(events);
@@ -182,8 +182,8 @@ impl Sim {
         self.crash_at(next.unwrap_or(usize::MAX), eviction)
     }
 
-    /// Every image that a power cut at this moment can leave, if they are at most `limit`; else
-    /// so many of them, by seed. No two are the same.
+    /// All images that a power cut at this moment can leave, if there are at most `limit`; else
+    /// `limit` of them, chosen by seed. No two are the same.
     pub fn crashes(&self, limit: usize) -> Vec<Image> {
         let (machine, _) = self.machine();
         let pending = choice::pending(&machine);
@@ -222,7 +222,7 @@ impl Sim {
         self.recorder.with_log(Log::clone)
     }
 
-    /// The medium as it was before the program ran.
+    /// The medium before the program ran.
     pub(super) fn before(&self) -> &[u8] {
         &self.before
     }
@@ -243,15 +243,15 @@ impl Image {
         super::machine::word_at(&self.bytes, offset)
     }
 
-    /// Flips bit 0-7 of the byte at `offset`. Nothing happens beyond the end.
+    /// Flips bit 0-7 of the byte at `offset`. Has no effect beyond the end.
     pub fn flip_bit(&mut self, offset: u64, bit: u32) {
         if let Some(byte) = self.bytes.get_mut(offset as usize) {
             *byte ^= 1 << (bit & 7);
         }
     }
 
-    /// Overwrites the line that `offset` is in with `byte`: a poisoned line after it was
-    /// cleared (0), or one of an interrupted write. Nothing happens beyond the end.
+    /// Overwrites the line that contains `offset` with `byte`: a poisoned line after it was cleared
+    /// (0), or a line of an interrupted write. Has no effect beyond the end.
     pub fn fill_line(&mut self, offset: u64, byte: u8) {
         let start = offset as usize / 64 * 64;
         if let Some(line) = self.bytes.get_mut(start..start + 64) {
@@ -259,16 +259,16 @@ impl Image {
         }
     }
 
-    /// Cuts it off at `len` bytes, rounded down to pages.
+    /// Truncates the image to `len` bytes, rounded down to pages.
     pub fn truncate(&mut self, len: u64) {
         let page = u64::from(self.options.page_size);
         self.bytes.truncate((len / page * page) as usize);
     }
 
-    /// The machine started again, with this on its medium. Faults are not made again.
+    /// The machine restarted with this image on its medium. Faults are not injected again.
     ///
     /// # Errors
-    /// If the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub fn reopen(&self) -> io::Result<Sim> {
         let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(&self.options) };
         Sim::over(self.bytes.clone(), &self.options, rules, true)

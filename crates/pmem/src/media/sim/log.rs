@@ -1,7 +1,7 @@
-//! What a run did to the medium, in the order in which it happened.
+//! The accesses of a run to the medium, in their order.
 //!
-//! A run is recorded once and looked at afterwards: every power cut is a place in this log, so
-//! that thousands of them cost one run, and a cut can be visited again by its number.
+//! A run is recorded once and examined afterwards: every power cut is a place in this log, so that
+//! thousands of cuts need one run, and a cut can be visited again by its number.
 
 /// One access.
 #[derive(Debug, Clone, Copy)]
@@ -12,28 +12,28 @@ pub(super) enum Event {
     Flush { thread: u32, offset: u64, len: u64 },
     /// A fence: an instruction if `at_once`, else a wait for a sync.
     Fence { thread: u32, at_once: bool },
-    /// A fence that the thread has made in another space, as far as this one is concerned.
+    /// A fence of the thread in another space, which counts in this space, too.
     Covered { thread: u32 },
-    /// The generation of a sync of the file `space` was drawn, which nobody has asked for yet.
+    /// The generation of a sync of the file `space` was drawn; the sync is not requested yet.
     Drawn { space: usize, generation: u64 },
-    /// Its syncs up to `generation` are asked for.
+    /// The syncs of the file up to `generation` are requested.
     Requested { space: usize, generation: u64 },
-    /// A sync of it begins: of all that anybody has flushed of it by now.
+    /// A sync of the file begins: it covers all flushes of the file so far, by all threads.
     SyncBegan { space: usize, generation: u64 },
-    /// It ends.
+    /// The sync of the file ends.
     SyncEnded { space: usize, failed: bool },
-    /// A load of what is meant to outlive a restart.
+    /// A load of bytes that are meant to survive a restart.
     Load { thread: u32, offset: u64, len: u64 },
     /// The space has `len` bytes from now on.
     Grow { len: u64 },
-    /// So many marks of the history have been made; `cut` if the power is to be cut here.
+    /// The number of marks of the history so far; `cut` if the power is to be cut here.
     Mark { marks: usize, cut: bool },
-    /// Recovery is over: what follows is the check's own.
+    /// Recovery is over: the following accesses are those of the check.
     Recovered,
 }
 
 impl Event {
-    /// True if what was flushed becomes durable by it.
+    /// True if flushes become durable by it.
     pub(super) fn is_fence(&self) -> bool {
         match self {
             Self::Fence { at_once, .. } => *at_once,
@@ -43,12 +43,12 @@ impl Event {
     }
 }
 
-/// How a store goes to memory.
+/// The kind of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Plain,
     NonTemporal,
-    /// An aligned word that the fault [`TearStore`](super::Fault::TearStore) has made a copy.
+    /// An aligned word that the fault [`TearStore`](super::Fault::TearStore) has turned into a copy.
     Torn,
 }
 

@@ -1,29 +1,29 @@
-//! The medium and the caches before it: what is durable, and what may be.
+//! The medium and the caches before it: which stores are durable, and which are pending.
 //!
-//! A *unit* is what persists apart from everything else: a cache line (64 bytes), or a sector (512
-//! bytes) on a file. Beside the durable image the machine keeps, for each unit, the stores that
-//! are not surely durable yet, in the order in which they reached memory, as groups of atoms:
+//! A *unit* persists independently of all others: a cache line (64 bytes), or a sector (512 bytes)
+//! on a file. Beside the durable image the machine keeps, for each unit, the stores that are not
+//! certainly durable yet, in the order in which they reached memory, as groups of atoms:
 //!
 //! ```text
 //!   one store instruction     a group of one atom (an aligned word, or less)
-//!   a copy of many bytes      one group a unit; its atoms (the words) reach memory in any order
-//!   a non-temporal copy       a group that is in no order with the others
+//!   a copy of many bytes      one group per unit; its atoms (the words) reach memory in any order
+//!   a non-temporal copy       a group that is not ordered with the others
 //! ```
 //!
-//! An atom persists wholly or not at all. Where the bytes of two atoms overlap, the later wins.
+//! An atom persists as a whole or not at all. Where the bytes of two atoms overlap, the later wins.
 
 use super::log::{Event, Kind, Log};
 use super::rng::mix;
 use std::collections::BTreeMap;
 
-/// Which laws the medium obeys.
+/// The rules of the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Model {
     /// Persistent memory behind the caches of an x86 processor.
     #[default]
     X86,
-    /// A file in the page cache: a fence waits for a sync of all that anybody flushed before it
-    /// began.
+    /// A file in the page cache: a fence waits for a sync, which covers all flushes of all threads
+    /// before it began.
     File,
 }
 
@@ -42,7 +42,7 @@ impl Model {
 pub(super) struct Atom {
     /// Which word of the unit.
     pub(super) word: u16,
-    /// All ones in the bytes that are stored.
+    /// All ones in the stored bytes.
     pub(super) mask: u64,
     pub(super) value: u64,
 }
@@ -50,44 +50,44 @@ pub(super) struct Atom {
 /// The atoms of one store in one unit.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
-    /// Which store of the run it was.
+    /// The number of the store in the run.
     pub(super) store: u32,
     pub(super) thread: u32,
-    /// In no order with other groups.
+    /// True if it is not ordered with other groups.
     pub(super) unordered: bool,
     durable_grade: bool,
     pub(super) atoms: Vec<Atom>,
 }
 
-/// What is pending in one unit.
+/// The pending stores of one unit.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unit {
     pub(super) groups: Vec<Group>,
 }
 
-/// The durable image and what is pending.
+/// The durable image and the pending stores.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) model: Model,
     pub(super) base: Vec<u8>,
-    /// What the sum of [`word_hash`] over the durable image has changed by since the beginning.
+    /// The change of the sum of [`word_hash`] over the durable image since the beginning.
     pub(super) hash: u64,
     pub(super) pending: BTreeMap<u64, Unit>,
     /// For each thread, the units it flushed since its last fence and the last store in them.
     flushed: Vec<Vec<(u64, u32)>>,
     /// For each thread, the units in which it has non-temporal stores.
     streamed: Vec<Vec<u64>>,
-    /// Bytes of each space, which lie one after the other.
+    /// The bytes of each space; the spaces lie one after the other.
     each: u64,
-    /// What is known of the syncs of each space, if it is a file.
+    /// The state of the syncs of each space, if it is a file.
     syncs: Vec<Syncs>,
     stores: u32,
 }
 
-/// The syncs of a file, and how far the writes have come that do not wait for them.
+/// The syncs of a file, and the progress of the generations drawn for them.
 #[derive(Debug, Clone, Default)]
 struct Syncs {
-    /// What the sync takes along that is under way.
+    /// The flushes that the sync under way covers.
     taken: Vec<(u64, u32)>,
     failed: bool,
     drawn: u64,
@@ -108,31 +108,31 @@ impl Syncs {
     }
 }
 
-/// How far a sync has come that somebody holds the generation of.
+/// The progress of a sync whose generation was drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SyncStage {
-    /// Nobody has asked for it.
+    /// It was not requested.
     Drawn,
-    /// It was asked for and has not begun.
+    /// It was requested and has not begun.
     Requested,
     /// It has begun and not ended.
     UnderWay,
 }
 
-/// A load that saw what another thread had not made durable.
+/// A load of bytes that another thread had stored and not made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EarlyRead {
-    /// Where the load began.
+    /// The offset of the load.
     pub offset: u64,
     /// The thread that loaded (the run's own numbering).
     pub thread: u32,
     /// The thread that had stored.
     pub stored_by: u32,
-    /// Which store of the run it was.
+    /// The number of the store in the run.
     pub store: u32,
 }
 
-/// What a word adds to the hash of an image; nothing if it is zero.
+/// The contribution of a word to the hash of an image; 0 for a zero word.
 pub(super) fn word_hash(offset: u64, word: u64) -> u64 {
     if word == 0 { 0 } else { mix(word ^ mix(offset)) }
 }
@@ -146,7 +146,7 @@ pub(super) fn word_at(bytes: &[u8], offset: u64) -> u64 {
 }
 
 impl Machine {
-    /// A machine with so many spaces, which lie in `base` one after the other.
+    /// A machine with `spaces` spaces, which lie one after the other in `base`.
     pub(super) fn new(model: Model, base: Vec<u8>, spaces: usize) -> Self {
         Self {
             model,
@@ -161,7 +161,7 @@ impl Machine {
         }
     }
 
-    /// Does what `event` says; the loads that came too early go to `early`.
+    /// Applies `event`; early reads are appended to `early`.
     pub(super) fn step(&mut self, log: &Log, event: &Event, early: &mut Vec<EarlyRead>) {
         match *event {
             Event::Store { thread, offset, at, len, kind, durable } => {
@@ -215,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// The sync takes along what was flushed of its file, by whichever thread.
+    /// The sync covers all flushes of its file, by any thread.
     fn sync_began(&mut self, space: usize, generation: u64) {
         let of_file = if self.syncs.len() == 1 {
             0..u64::MAX
@@ -239,8 +239,8 @@ impl Machine {
         }
     }
 
-    /// How far the sync has come that somebody holds the generation of: of several files the one that has
-    /// come least far.
+    /// The progress of the sync whose generation was drawn; with several files, of the one with the least
+    /// progress.
     pub(super) fn stage(&self) -> Option<SyncStage> {
         self.syncs.iter().filter_map(Syncs::stage).min()
     }
@@ -263,7 +263,7 @@ impl Machine {
         }
     }
 
-    /// Makes the groups of `unit` durable that `chosen` picks.
+    /// Makes the groups of `unit` that `chosen` selects durable.
     fn promote(&mut self, unit: u64, chosen: impl Fn(&Group) -> bool) {
         let Some(pending) = self.pending.get_mut(&unit) else {
             return;
@@ -276,7 +276,7 @@ impl Machine {
             }
             let group = pending.groups.remove(at);
             for atom in &group.atoms {
-                // What was stored before in the same bytes can be seen no more.
+                // Older stores to the same bytes are overwritten.
                 for older in pending.groups[..at].iter_mut().flat_map(|older| &mut older.atoms) {
                     if older.word == atom.word {
                         older.mask &= !atom.mask;
@@ -328,8 +328,8 @@ fn note<T: PartialEq>(lists: &mut Vec<Vec<T>>, thread: u32, item: T) {
     }
 }
 
-/// Cuts `bytes` at `within` a unit into atoms: aligned words, and at the ends aligned pieces of 4,
-/// 2 and 1 bytes, as a compiler might. A torn word is two halves.
+/// Splits `bytes` at offset `within` of a unit into atoms: aligned words, and at the ends aligned
+/// pieces of 4, 2 and 1 bytes, as a compiler might. A torn word gives two halves.
 fn atoms_of(within: u64, bytes: &[u8], torn: bool) -> Vec<Atom> {
     let widest = if torn { 4 } else { 8 };
     let mut atoms = Vec::with_capacity(bytes.len() / 8 + 2);

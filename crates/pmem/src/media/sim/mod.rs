@@ -1,83 +1,83 @@
-//! The crash simulator: every order of stores that a power cut can leave, tried out.
+//! The crash simulator tests recovery from the memory states that a power cut can leave.
 //!
 //! # The problem
 //!
-//! A program on persistent memory is right if it recovers from a power cut at *any* moment. No
-//! test on real memory shows that. Killing the process loses nothing, since the caches go on to
-//! write back what was never flushed; and a power cut, if one had it, shows one of the many
-//! states that the moment allowed. A missing flush can hide for years.
+//! A program on persistent memory is correct if it recovers from a power cut at *any* moment. No
+//! test on real memory shows that. Killing the process loses nothing, since the caches still write
+//! back lines that were never flushed; and a real power cut shows only one of the many states that
+//! are possible at that moment. A missing flush can remain undetected for years.
 //!
 //! So here the memory is simulated. The program runs on a [`Space`](crate::Space) that reports
-//! each store, flush, fence and load. From that the simulator knows which stores are durable for
-//! sure and which are still somewhere between the processor and the medium, and it makes from
-//! them the *crash images*: what the medium may hold if the power goes now.
+//! each store, flush, fence and load. So the simulator knows which stores are certainly durable and
+//! which are still between the processor and the medium, and it makes *crash images* from them:
+//! possible contents of the medium if the power is cut now.
 //!
 //! ```text
 //!   run       store ─ store ─ flush ─ store ─ fence ─ returned ─ store ─ flush ─ fence ─ …
 //!   cuts                                     ✂                ✂                 ✂
 //!   images    nothing evicted, everything evicted, each line alone, each line missing, some …
-//!   each      recover ─▶ contents ─▶ check against what was acknowledged
+//!   each      recover ─▶ contents ─▶ check against the acknowledged operations
 //!                │ some of them:
 //!                └─ cut within recovery ─▶ recover again ─▶ the same contents
 //! ```
 //!
-//! # What x86 promises, and what it does not ([`Model::X86`])
+//! # Guarantees of x86 ([`Model::X86`])
 //!
 //! - An aligned 8-byte store persists wholly or not at all. Nothing larger does; a smaller store
 //!   at an odd place may tear too.
 //! - Stores to one cache line persist as a prefix, in the order in which they reached the cache.
-//! - Different lines are independent: the later may persist and the earlier be lost.
+//! - Different lines are independent: a later store may persist while an earlier one is lost.
 //! - Any line may be evicted, and so persist, at any time. So there is no need to cut between
 //!   two fences: the images at a fence contain those of every moment since the last one.
-//! - A flush starts the write-back of what the line held by then; that is done when the *same
-//!   thread's* next fence returns. Another thread's fence says nothing about it.
-//! - Non-temporal stores are in no order with anything until their thread's fence.
-//! - A copy of many bytes is stored in no order that one could rely on: any subset of its words
-//!   in a line may be there. A store that comes after it in the same line persists after it.
+//! - A flush starts the write-back of the line's contents at that time; it is complete when the
+//!   *same thread's* next fence returns. Another thread's fence does not cover it.
+//! - Non-temporal stores are not ordered with any other store until their thread's fence.
+//! - A copy of many bytes is stored in no defined order: any subset of its words in a line may
+//!   persist. A later store in the same line persists after it.
 //!
 //! # A file ([`Model::File`])
 //!
-//! The kernel writes dirty pages back when it likes, and a power cut tears them between sectors of
-//! 512 bytes. A sector holds some moment of its past since the last sync; sectors are independent.
-//! A sync takes time, and it makes durable all that *anybody* flushed before it *began*:
+//! The kernel writes dirty pages back at any time, and a power cut tears them between sectors of
+//! 512 bytes. A sector holds its state at some moment since the last sync; sectors are independent.
+//! A sync takes time, and it makes durable all flushes of *all* threads before it *began*:
 //!
 //! ```text
 //!   flush ─ draw a generation ─ … ─ ask for it ─ … ─ sync begins ─ … ─ it ends, or fails
 //!          ✂ drawn            ✂               ✂ requested       ✂ under way         ✂
 //! ```
 //!
-//! A fence begins one and waits for it, while other threads run on. Whoever does not wait draws
-//! the generation of the sync that will cover its flush, and asks for it when it likes
-//! ([`Space::sync_request`](crate::Space::sync_request)); then the seed says at which later
-//! accesses, of any thread, it begins and ends. The power is cut in each of these states
-//! ([`Report::sync_cuts`]). Rounds are numbered by the code that numbers those of a real file.
+//! A fence begins a sync and waits for it, while other threads run on. A thread that does not wait
+//! draws the generation of the sync that will cover its flush, and may request it later
+//! ([`Space::sync_request`](crate::Space::sync_request)); the seed then decides at which later
+//! accesses, of any thread, the sync begins and ends. The power is cut in each of these states
+//! ([`Report::sync_cuts`]). Rounds are numbered by the same code as for a real file.
 //!
-//! A sync that fails is the last: what was pending may be lost or not, and every later fence
-//! fails ([`SimOptions::failing_sync`], [`Sim::fail_syncs`]).
+//! A sync that fails is the last: pending writes may be lost or not, and every later fence fails
+//! ([`SimOptions::failing_sync`], [`Sim::fail_syncs`]).
 //!
 //! # The parts
 //!
-//! A [`Subject`] is a workload with its recovery and its truth; [`explore`] tries it. The run is
-//! recorded once ([`Run`]); cuts are places in that log, checked afterwards by several threads.
-//! At each cut all images are tried if they are few, else a choice by seed that begins with the
-//! ones that matter most. Images that are equal while the history is equal are tried once.
+//! A [`Subject`] is a workload with its recovery and its check; [`explore`] tests it. The run is
+//! recorded once ([`Run`]); cuts are places in that log, checked afterwards by several threads. At
+//! each cut all images are tried if they are few, else a seeded choice that begins with the most
+//! important ones. Equal images with the same history are tried once.
 //!
-//! A [`Violation`] is shrunk to the few lines that matter, tells their stores, and has a token
-//! with which [`replay`] makes the same image again.
+//! A [`Violation`] is reduced to the few lines that matter, lists their stores, and has a token
+//! from which [`replay`] makes the same image again.
 //!
-//! Threads of a run take turns as the seed says ([`Run::threads`]).
+//! Threads of a run take turns, as the seed decides ([`Run::threads`]).
 //!
-//! A program may have several pools, each in a space of its own ([`SimOptions::spaces`]). They lose
-//! power together, and a cut leaves of each what it may, whatever it leaves of the others: files have
-//! each their own syncs, and a fence in one says nothing about the others, though on one machine it would. But a program may say that
-//! it relies on that ([`Space::fence_since`](crate::Space::fence_since)): from then on it counts.
+//! A program may have several pools, each in a space of its own ([`SimOptions::spaces`]). They lose power together,
+//! and the states that a cut leaves in them are independent: each file has its own syncs, and a fence in one space
+//! does not cover the others, although it would on one machine. A program may state that it relies on this
+//! ([`Space::fence_since`](crate::Space::fence_since)): from then on such a fence counts.
 //!
-//! [`Sim`] and [`Image`] are the parts for a test that cuts the power at one place of its own;
-//! images take bit flips and wiped lines. [`Run::cost_of`] counts the lines, flushes and fences
-//! of an operation.
+//! [`Sim`] and [`Image`] are for a test that cuts the power at one chosen place; bit flips and
+//! wiped lines can be applied to images. [`Run::cost_of`] counts the lines, flushes and fences of
+//! an operation.
 //!
-//! A machine whose power goes again and again, such as a node of a simulated cluster, is a [`Sim`] that is
-//! run for some steps, cut in the midst of them and started again with what that has left:
+//! A machine with repeated power cuts, such as a node of a simulated cluster, is a [`Sim`] that runs some
+//! steps, loses power within them and is started again with the resulting image:
 //!
 //! ```
 //! # use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
@@ -104,26 +104,24 @@
 //! ```
 //!
 //! A load of a [`Durable`](crate::Durable) word or of published bytes that another thread stored
-//! and has not made durable is an [`EarlyRead`]: whoever acts on it acts on what may never have
-//! been.
+//! and has not made durable is an [`EarlyRead`]: the reader may act on a store that is later lost.
 //!
-//! # Is it any good?
+//! # Faults
 //!
-//! A [`Fault`] hides a flush, a fence or the order of stores from the medium, so that a sound
-//! program becomes a faulty one without being touched. A test of a program is only as good as
-//! the faults that it catches.
+//! A [`Fault`] hides a flush, a fence or the order of stores from the medium, so that a correct
+//! program becomes faulty without being changed. A test of a program is only as good as the faults
+//! that it catches.
 //!
 //! # Limits
 //!
 //! - The memory model of the *processor* is not simulated: threads switch at accesses to the
 //!   space, and see each other's stores in that order.
-//! - What is sampled is not proven. The report says how many images were tried; other seeds try
-//!   others.
-//! - A recovery that itself starts threads is not scheduled: its cuts may not replay.
-//! - Epochs ([`epoch`](crate::epoch)) are those of the process: a guard that lives elsewhere in it
-//!   delays the reuse of pages in a run, which may then differ when it is replayed. But for a program
-//!   that pins by [`Space::pin`](crate::Space::pin): its spaces may have a domain each
-//!   ([`SimOptions::own_epochs`]).
+//! - Sampling proves nothing. The report states how many images were tried; other seeds try others.
+//! - Threads started by a recovery are not scheduled: its cuts may not replay.
+//! - Epochs ([`epoch`](crate::epoch)) are those of the process: a guard elsewhere in the process
+//!   delays the reuse of pages in a run, which may then differ when it is replayed. A program that
+//!   pins by [`Space::pin`](crate::Space::pin) can avoid this: each of its spaces may have its own
+//!   domain ([`SimOptions::own_epochs`]).
 
 mod choice;
 mod cost;

@@ -1,42 +1,42 @@
-//! How a simulation runs.
+//! The options of a simulation.
 
 use super::fault::Fault;
 use super::machine::Model;
 use crate::space::SpaceOptions;
 use std::ops::Range;
 
-/// How a simulation runs. Start from [`SimOptions::default`]: 64 KiB in pages of 4 KiB.
+/// The options of a simulation. Start from [`SimOptions::default`]: 64 KiB in pages of 4 KiB.
 #[derive(Debug, Clone)]
 pub struct SimOptions {
-    /// Spaces, each of its own pool, that lose power at the same moment; files have each their own
-    /// syncs. Several do not grow.
+    /// The number of spaces, each with its own pool, that lose power at the same moment; each file
+    /// has its own syncs. Several spaces cannot grow.
     pub spaces: usize,
-    /// Bytes of a space at first.
+    /// The initial bytes of a space.
     pub len: u64,
     /// Bytes up to which it may grow; beyond that growth is refused.
     pub max_len: u64,
     /// Bytes of a page.
     pub page_size: u32,
-    /// Each space has a domain of epochs to itself: when it uses a page again is decided by its own readers
-    /// alone, which pin by [`Space::pin`](crate::Space::pin).
+    /// Each space has its own domain of epochs: only its own readers, which pin by
+    /// [`Space::pin`](crate::Space::pin), decide when it reuses a page.
     pub own_epochs: bool,
-    /// Which laws the medium obeys.
+    /// The rules of the medium.
     pub model: Model,
     /// Decides which images are sampled and how threads are scheduled.
     pub seed: u64,
-    /// At most so many images a cut.
+    /// The most images of a cut.
     pub images_per_cut: usize,
-    /// Cut before every store too: for tiny workloads.
+    /// Cut before every store, too: for tiny workloads.
     pub cut_at_stores: bool,
-    /// One image in so many is cut again within its recovery; 0 for none.
+    /// For one image in this many, recovery is cut, too; 0 for none.
     pub recovery_cut_in: usize,
-    /// At most so many images a cut within recovery.
+    /// The most images of a cut within recovery.
     pub images_per_recovery_cut: usize,
     /// Threads that check images.
     pub checkers: usize,
-    /// Appends go past the caches, where the program leaves the choice to the medium.
+    /// Appends go past the caches where the program leaves the choice to the medium.
     pub non_temporal: bool,
-    /// Report loads of what another thread has not made durable.
+    /// Report loads of bytes that another thread has stored and not made durable.
     pub early_reads: bool,
     /// Where such loads are allowed.
     pub early_reads_allowed: Vec<Range<u64>>,
@@ -44,12 +44,12 @@ pub struct SimOptions {
     pub fault: Option<Fault>,
     /// A fault in every recovery that is cut.
     pub recovery_fault: Option<Fault>,
-    /// The sync with this number fails, and so do all after it ([`Model::File`]). They count from
-    /// 1 over those of the run, of each space by itself, whoever asked for them.
+    /// The sync with this number fails, and so do all after it ([`Model::File`]). Syncs are counted
+    /// from 1 within the run, separately for each space, whichever thread requested them.
     pub failing_sync: Option<u64>,
-    /// What a probe says cannot be loaded. Whoever loads it all the same is not stopped.
+    /// The range that a probe reports as unreadable. Loads from it still succeed.
     pub unreadable: Option<Range<u64>>,
-    /// Stop after so many violations.
+    /// Stop after this many violations.
     pub max_violations: usize,
     /// Shrink violations (some hundred more recoveries for each).
     pub shrink: bool,
@@ -84,7 +84,7 @@ impl Default for SimOptions {
 }
 
 impl SimOptions {
-    /// How each space is made.
+    /// The options of each space.
     pub(super) fn of_space(&self) -> SpaceOptions {
         SpaceOptions {
             page_size: self.page_size,

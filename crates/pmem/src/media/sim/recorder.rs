@@ -1,4 +1,4 @@
-//! The trace of a simulated space: writes the log, makes the faults, refuses what must fail.
+//! The trace of a simulated space: writes the log, injects the faults, and makes syncs fail.
 
 use super::cost::Cost;
 use super::device::Device;
@@ -15,12 +15,12 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Records what happens to the spaces of one machine, in one log: it sees them as one medium, on
-/// which they lie one after the other.
+/// Records the accesses to the spaces of one machine in one log. To it, the spaces lie one after
+/// the other on one medium.
 #[derive(Debug)]
 pub(super) struct Recorder {
     rules: Rules,
-    /// None: nobody will ask for the log.
+    /// None: the log is not needed.
     state: Option<Mutex<State>>,
 }
 
@@ -28,13 +28,13 @@ pub(super) struct Recorder {
 #[derive(Debug)]
 pub(super) struct Port {
     recorder: Arc<Recorder>,
-    /// Which space.
+    /// The number of the space.
     number: usize,
-    /// Where the space lies on the medium.
+    /// The offset of the space on the medium.
     start: u64,
 }
 
-/// The part of the options that matters to a running program.
+/// The options that affect a running program.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     pub(super) model: Model,
@@ -77,13 +77,13 @@ impl Rules {
 struct State {
     log: Log,
     /// The thread numbers seen, in the order of their first access; in each space a thread has
-    /// another number in the log, so that its fence in one says nothing about another.
+    /// another number in the log, so that its fence in one space does not cover another.
     threads: Vec<(usize, usize)>,
     stores: u64,
     flushes: u64,
     fences: u64,
     delayed: Vec<Delayed>,
-    /// What fences wait for, if they are no instructions: one for each space.
+    /// The devices that fences wait for, where they are not instructions: one for each space.
     devices: Vec<Device>,
 }
 
@@ -111,7 +111,7 @@ impl Recorder {
         }
     }
 
-    /// Calls `then` with the log as it is now.
+    /// Calls `then` with the current log.
     pub(super) fn with_log<R>(&self, then: impl FnOnce(&Log) -> R) -> R {
         match &self.state {
             Some(state) => then(&state.lock().log),
@@ -119,7 +119,7 @@ impl Recorder {
         }
     }
 
-    /// What `operation` costs this thread.
+    /// Runs `operation` and counts the accesses of this thread.
     pub(super) fn cost_of<R>(&self, operation: impl FnOnce() -> R) -> (R, Cost) {
         let before = self.with_log(|log| log.events.len());
         let result = operation();
@@ -132,14 +132,14 @@ impl Recorder {
         (result, Cost::of(&state.log.events[before..], is_mine))
     }
 
-    /// From now on every sync fails.
+    /// Makes every sync fail from now on.
     pub(super) fn fail_syncs(&self) {
         if let Some(state) = &self.state {
             state.lock().devices.iter_mut().for_each(Device::fail);
         }
     }
 
-    /// Waits for the sync of `generation`; whoever waits has the device move, and lets others run.
+    /// Waits for the sync of `generation`; while it waits, the thread steps the device and lets other threads run.
     fn wait(&self, space: usize, generation: u64) -> Result<(), SyncError> {
         loop {
             let Some(state) = &self.state else { return Ok(()) };
@@ -155,7 +155,7 @@ impl Recorder {
         }
     }
 
-    /// A place where another thread may run, then the device, then the access itself.
+    /// A scheduling point, then a possible step of the devices, then the access itself.
     fn access(&self) -> Option<MutexGuard<'_, State>> {
         schedule::point();
         let mut state = self.state.as_ref()?.lock();
@@ -299,8 +299,8 @@ impl Trace for Port {
         Ok(())
     }
 
-    /// As far as this space is concerned the fence comes now, later than it was: so it may be left
-    /// out by itself, and the power may be cut between the two.
+    /// For this space the fence happens now, later than the real one: so a fault may drop it alone,
+    /// and the power may be cut between the two.
     fn fenced_elsewhere(&self) {
         let Some(mut state) = self.recorder.access() else {
             return;

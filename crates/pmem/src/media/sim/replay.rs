@@ -1,4 +1,4 @@
-//! The same crash image again.
+//! Makes the same crash image again.
 
 use super::choice::{self, Pending};
 use super::explore::{Explorer, Subject, record};
@@ -6,11 +6,11 @@ use super::machine::Machine;
 use super::options::SimOptions;
 use std::sync::atomic::AtomicUsize;
 
-/// Runs the workload again and recovers from exactly the image that `token` names (of a
+/// Runs the workload again and recovers from exactly the image that `token` denotes (of a
 /// [`Violation`](super::Violation) found with the same options and subject).
 ///
 /// # Errors
-/// What is wrong with that image; or with the token.
+/// What is wrong with that image, or with the token.
 pub fn replay<S: Subject>(options: &SimOptions, subject: &S, token: &str) -> Result<(), String> {
     let bad = || format!("`{token}` does not fit this workload");
     let mut parts = token.split(':');

@@ -1,22 +1,22 @@
-//! What an exploration has found.
+//! The result of an exploration.
 
 use super::machine::{EarlyRead, SyncStage};
 use std::fmt;
 
-/// A crash image from which recovery does not come back as it must.
+/// A crash image with a wrong recovery.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// The seed of the run.
     pub seed: u64,
-    /// Where the power was cut: so many events of the run had happened.
+    /// The number of events of the run before the power cut.
     pub cut: usize,
-    /// Where the power was cut again, within recovery.
+    /// The number of events of recovery before the second power cut.
     pub cut_in_recovery: Option<usize>,
     /// What is wrong.
     pub message: String,
     /// Which stores were kept and lost, and the history.
     pub story: String,
-    /// Gives exactly this image again: [`replay`](super::replay).
+    /// The token from which [`replay`](super::replay) makes exactly this image again.
     pub token: String,
 }
 
@@ -31,13 +31,12 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Cuts at which somebody held the generation of a sync that had not ended
-/// ([`Model::File`](super::Model::File)).
+/// Cuts while the sync of a drawn generation had not ended ([`Model::File`](super::Model::File)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SyncCuts {
-    /// Nobody had asked for the sync.
+    /// The sync was not requested.
     pub drawn: u64,
-    /// It was asked for and had not begun.
+    /// It was requested and had not begun.
     pub requested: u64,
     /// It had begun.
     pub under_way: u64,
@@ -70,27 +69,27 @@ impl SyncCuts {
 pub struct Report {
     /// Places at which the power was cut.
     pub cuts: u64,
-    /// Of them, those with a sync outstanding that somebody held the generation of.
+    /// Of these, the cuts with an outstanding sync whose generation was drawn.
     pub sync_cuts: SyncCuts,
-    /// Different crash images checked (those within recovery among them).
+    /// Different crash images checked (including those within recovery).
     pub images: u64,
-    /// Of them, images of a power cut within recovery.
+    /// Of these, images of a power cut within recovery.
     pub recovery_images: u64,
     /// Images that were the same as one checked before with the same history.
     pub duplicates: u64,
     /// Events of the run.
     pub events: u64,
-    /// Images from which recovery did not come back right.
+    /// Images with a wrong recovery.
     pub violations: Vec<Violation>,
-    /// Loads of what another thread had not made durable.
+    /// Loads of bytes that another thread had not made durable.
     pub early_reads: Vec<EarlyRead>,
-    /// Times that a thread held the baton without moving, so that it was taken away by the clock:
-    /// above 0 a replay may differ.
+    /// How often the baton was taken by the clock from a thread that did not proceed: above 0 a
+    /// replay may differ.
     pub forced_switches: u64,
 }
 
 impl Report {
-    /// Takes in what another exploration has found.
+    /// Adds the result of another exploration.
     pub fn merge(&mut self, other: Self) {
         self.cuts += other.cuts;
         self.sync_cuts.merge(other.sync_cuts);

@@ -1,4 +1,4 @@
-//! The simulator's source of choices: a seed gives the same ones on every machine, for ever.
+//! The simulator's random numbers: a seed gives the same ones on every machine and in every version.
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
@@ -9,7 +9,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// A generator of its own for `part` of what `seed` decides.
+    /// A separate generator for part `part` of the decisions of `seed`.
     pub(super) fn of(seed: u64, part: u64) -> Self {
         Self(mix(seed ^ mix(part)))
     }

@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A workload's door to the simulator: the space, and the marks that say what was acknowledged.
+/// A workload's interface to the simulator: the spaces, and the marks of acknowledged operations.
 #[derive(Debug)]
 pub struct Run<'a, Op> {
     sim: &'a Sim,
     marks: &'a Mutex<Vec<Mark<Op>>>,
     seed: u64,
-    /// Threads started, and how often the clock took the baton from one.
+    /// The number of threads started, and (in `forced`) how often the clock took the baton from one.
     threads: AtomicUsize,
     forced: AtomicU64,
 }
@@ -35,7 +35,7 @@ impl<'a, Op> Run<'a, Op> {
         Self { sim, marks, seed, threads: AtomicUsize::new(1), forced: AtomicU64::new(0) }
     }
 
-    /// The space of the run; of several the first.
+    /// The space of the run; the first of several.
     pub fn space(&self) -> &Arc<Space> {
         self.sim.space()
     }
@@ -50,7 +50,7 @@ impl<'a, Op> Run<'a, Op> {
         self.sim
     }
 
-    /// Says that `op` is called now. Drop the result if its outcome never becomes known.
+    /// Marks that `op` is called now. Drop the result if the outcome never becomes known.
     pub fn began(&self, op: Op) -> Call<'_, Op> {
         let mut marks = self.marks.lock();
         let number = marks.len();
@@ -67,7 +67,7 @@ impl<'a, Op> Run<'a, Op> {
         result
     }
 
-    /// Runs `operation` and counts what this thread does in it.
+    /// Runs `operation` and counts the accesses of this thread.
     pub fn cost_of<R>(&self, operation: impl FnOnce() -> R) -> (R, Cost) {
         self.sim.cost_of(operation)
     }
@@ -88,7 +88,7 @@ impl<'a, Op> Run<'a, Op> {
     /// ```
     ///
     /// The workload's own thread waits meanwhile and must hold no lock that they need. A panic in
-    /// one of them goes on here.
+    /// one of them is resumed here.
     pub fn threads<'env>(&self, spawns: impl for<'scope> FnOnce(&Threads<'scope, 'env>)) {
         let first = self.threads.load(Ordering::Relaxed);
         let (count, forced) = schedule::together(self.seed, first, spawns);
@@ -104,12 +104,12 @@ impl<'a, Op> Run<'a, Op> {
 }
 
 impl<Op> Call<'_, Op> {
-    /// It was acknowledged as durable. The power is cut here too.
+    /// The operation was acknowledged as durable. The power is cut here, too.
     pub fn returned(self) {
         self.run.ended(Mark::Returned(self.number));
     }
 
-    /// It was refused, and must have had no effect. The power is cut here too.
+    /// The operation was refused, and must have had no effect. The power is cut here, too.
     pub fn refused(self) {
         self.run.ended(Mark::Refused(self.number));
     }

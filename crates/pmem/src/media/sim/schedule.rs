@@ -1,17 +1,17 @@
 //! Threads of a simulated run, one at a time, in an order that a seed decides.
 //!
-//! They are real threads of the system, and a baton goes round among them: whoever holds it runs,
-//! all others wait. At each access to the space (a *point*) the holder may hand it on, as the
-//! seed says. So a run is the same each time, as long as the threads meet nowhere else:
+//! They are real threads of the system that pass a baton: the holder runs, all others wait. At each
+//! access to the space (a *point*) the holder may pass it on, as the seed decides. So a run is the
+//! same each time, as long as the threads do not synchronise in other ways:
 //!
-//! - A thread that spins for another calls [`spin::Backoff`](crate::spin::Backoff), which hands
-//!   the baton on; [`spin::lock`](crate::spin::lock) takes a mutex so.
-//! - A holder that blocks in the system instead (a plain lock, a channel) would stop everything.
-//!   Those who wait look every few milliseconds: if the holder sleeps, by what the kernel says
-//!   of it, or has not come to a point for very long, one of them goes on. The sleeper runs on
-//!   when it wakes, beside the holder, up to its next point. That depends on the clock, so each
-//!   such switch is counted ([`Report::forced_switches`](super::Report::forced_switches)), and a
-//!   replay may differ.
+//! - A thread that spins for another calls [`spin::Backoff`](crate::spin::Backoff), which passes
+//!   the baton on; [`spin::lock`](crate::spin::lock) takes a mutex in this way.
+//! - A holder that blocks in the system instead (on a plain lock, a channel) would stop all
+//!   threads. So the waiting threads check every few milliseconds: if the kernel reports that the
+//!   holder sleeps, or the holder has not reached a point for very long, one of them goes on. The
+//!   sleeping thread, when it wakes, runs on beside the new holder up to its next point. That
+//!   depends on the clock, so each such switch is counted
+//!   ([`Report::forced_switches`](super::Report::forced_switches)), and a replay may differ.
 
 use super::rng::Rng;
 use crate::space::set_thread_number;
@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often those who wait look at the holder.
+/// How often the waiting threads check the holder.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A holder that runs so long without a point is spinning for another.
+/// A holder that runs this long without a point is assumed to spin for another thread.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 thread_local! {
@@ -37,14 +37,14 @@ fn seat() -> Option<(Arc<Table>, usize)> {
     SEAT.try_with(|seat| seat.borrow().clone()).ok().flatten()
 }
 
-/// A place where another thread may run instead.
+/// A point at which another thread may run instead.
 pub(super) fn point() {
     if let Some((table, me)) = seat() {
         table.pass(me, false);
     }
 }
 
-/// The thread waits for another: lets one run. False if the thread is not simulated.
+/// Lets another thread run, for which this one waits. False if the thread is not simulated.
 pub(crate) fn waiting() -> bool {
     let Some((table, me)) = seat() else {
         return false;
@@ -55,10 +55,10 @@ pub(crate) fn waiting() -> bool {
     true
 }
 
-/// How a thread stands.
+/// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// For the baton.
+    /// Waits for the baton.
     Waiting,
     /// Has the baton.
     Holding,
@@ -70,17 +70,17 @@ enum Standing {
 #[derive(Debug)]
 struct Player {
     standing: Standing,
-    /// Its number in the system, once it has started.
+    /// Its thread id in the system, once it has started.
     task: Option<i32>,
 }
 
-/// Where the threads of one group sit.
+/// The threads of one group.
 #[derive(Debug)]
 struct Table {
     state: Mutex<State>,
     moved: Condvar,
-    /// Calls that want the state, counted before they lock it; [`State::calls`] counts them once
-    /// they have. While the two differ, a thread that sleeps may sleep for that lock alone.
+    /// Calls that need the state, counted before they lock it; [`State::calls`] counts them after they have locked
+    /// it. While the two differ, a sleeping thread may only be waiting for that lock.
     calls: AtomicU64,
 }
 
@@ -88,11 +88,11 @@ struct State {
     players: Vec<Player>,
     started: bool,
     rng: Rng,
-    /// The holder hands on once in so many points.
+    /// The holder passes the baton on once in this many points, on average.
     stays: usize,
     moves: u64,
     calls: u64,
-    /// The holder has noticed that it holds the baton.
+    /// True once the holder has noticed that it holds the baton.
     awake: bool,
     forced: u64,
     panic: Option<Box<dyn Any + Send>>,
@@ -109,7 +109,7 @@ impl State {
         self.players.iter().position(|player| player.standing == Standing::Holding)
     }
 
-    /// Gives the baton to one of those who wait; false if nobody does.
+    /// Gives the baton to a waiting thread; false if none waits.
     fn choose(&mut self) -> bool {
         let waiting = |player: &&mut Player| player.standing == Standing::Waiting;
         let count = self.players.iter_mut().filter(waiting).count();
@@ -136,8 +136,8 @@ impl Table {
         self.calls.load(Ordering::SeqCst) != state.calls
     }
 
-    /// A point of thread `me`; it returns with the baton. `leave`: to another, if one waits.
-    /// False if nobody else could run.
+    /// A point of thread `me`, which has the baton when this returns. `leave`: passes it to another
+    /// thread, if one waits. False if no other thread could run.
     fn pass(&self, me: usize, leave: bool) -> bool {
         let mut state = self.call();
         state.moves += 1;
@@ -185,7 +185,7 @@ impl Table {
         }
     }
 
-    /// Takes the baton from a holder that sleeps.
+    /// Takes the baton from a sleeping holder.
     fn look(&self, state: &mut State, since: Instant) {
         let Some(holder) = state.holder() else {
             return;
@@ -234,12 +234,12 @@ impl Table {
     }
 }
 
-/// True if the kernel says that the thread sleeps.
+/// True if the kernel reports that the thread sleeps.
 fn sleeps(task: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{task}/stat")) else {
         return false;
     };
-    // The state follows the name, which is in parentheses and may hold anything.
+    // The state follows the name, which is in parentheses and may contain any characters.
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
 }
 
@@ -252,7 +252,7 @@ pub struct Threads<'scope, 'env: 'scope> {
 }
 
 impl<'scope> Threads<'scope, '_> {
-    /// A thread that starts when all are there, and runs when the seed says so.
+    /// Adds a thread that starts when all are there, and runs when the seed decides so.
     pub fn spawn(&self, work: impl FnOnce() + Send + 'scope) {
         let table = Arc::clone(&self.table);
         let me = {
@@ -272,7 +272,7 @@ impl<'scope> Threads<'scope, '_> {
     }
 }
 
-/// Starts the threads when it goes, also if the one who spawns them panics.
+/// Starts the threads when it is dropped, also if the spawning code panics.
 struct Start<'a>(&'a Table);
 
 impl Drop for Start<'_> {
@@ -281,7 +281,7 @@ impl Drop for Start<'_> {
     }
 }
 
-/// Runs what `spawns` spawns, and returns when all have ended: how many there were, and how often
+/// Runs the threads that `spawns` spawns until all have ended; returns their number, and how often
 /// the clock took the baton. They are numbered from `first_number` on.
 pub(super) fn together<'env>(
     seed: u64,

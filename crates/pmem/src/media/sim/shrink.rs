@@ -1,15 +1,15 @@
 //! The smallest crash image that still fails.
 //!
-//! A wrong image differs in many units from one in which everything was kept, and in many from
-//! one in which nothing was. Delta debugging undoes the differences, halves first and then ever
-//! smaller parts, as long as the check still fails; from both ends, and the shorter story wins.
+//! A failing image differs in many units from the image with everything kept, and from the one with nothing kept.
+//! Delta debugging undoes the differences, halves first and then ever smaller parts, as long as the check still
+//! fails. This is done towards both images, and the result with fewer differences is used.
 
 use super::choice::{Kept, Pending};
 
-/// At most so many recoveries for each end.
+/// The most recoveries for each of the two directions.
 const ATTEMPTS: usize = 200;
 
-/// The smallest choice found that still fails, and what it fails with.
+/// The smallest choice found that still fails, and its message.
 pub(super) fn smallest(
     pending: &[Pending<'_>],
     kept: &[Kept],
@@ -55,7 +55,7 @@ fn towards(
     (different.len(), best, message)
 }
 
-/// Which stores are kept and which are lost, a line each unit that is not as in memory.
+/// The kept and the lost stores, with a line for each unit that differs from memory.
 pub(super) fn tell(pending: &[Pending<'_>], kept: &[Kept]) -> String {
     let mut story = String::new();
     let whole = pending.iter().zip(kept).filter(|(unit, kept)| unit.everything() == **kept).count();
