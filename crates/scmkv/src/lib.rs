@@ -6,29 +6,29 @@
 //!   put:  append to this thread's log ─ flush ─ fence ─────┘ then store the slot
 //! ```
 //!
-//! The paper (Wang, Huang, Zhu: *SCMKV: A Lightweight Log-Structured Key-Value Store on SCM*,
-//! NPC 2018) gives the shape: pages of 2 MiB, a log and an allocator per thread, a page
-//! information table, 16-bit tags, checksums, cost-benefit cleaning, one recovery thread per
-//! unclean log. Each module says what it keeps of the paper and where it departs, since the paper
-//! acknowledges what is not durable, lets readers see it, keeps its lock bits in persistent
-//! memory, never deletes and never grows.
+//! The paper (Wang, Huang, Zhu: *SCMKV: A Lightweight Log-Structured Key-Value Store on SCM*, NPC
+//! 2018) gives the shape: pages of 2 MiB, a log and an allocator per thread, a page information
+//! table, 16-bit tags, checksums, cost-benefit cleaning, one recovery thread per unclean log. Each
+//! module says what it keeps of the paper and where it departs: the paper acknowledges writes that
+//! are not durable, lets readers see them, keeps its lock bits in persistent memory, never deletes
+//! and never grows.
 //!
 //! From the bottom up; a room, a folder or file here, imports only from itself and rooms below:
 //!
 //! | room | what it is |
 //! |---|---|
-//! | `table` | `Table`: pages, index, logs; what is staged, what lives, what the root says |
+//! | `table` | `Table`: pages, index, logs; staged writes, live bytes, the root |
 //! | `read` | `Reader`: gets, iterations, changes |
-//! | `clean` | `Cleaner`: census, victims, copies, the index mended; who gets free pages, and how |
+//! | `clean` | `Cleaner`: census, victims, copies, index repair; how free pages are shared out |
 //! | `write` | `Writer`: one write, batches, large values, expiry |
-//! | `store` | `Store`: the whole |
+//! | `store` | `Store`: the whole store |
 //! | `recovery` | from a pool to a store: creation, opening, the logs replayed; the close |
-//! | `upkeep` | checkpoints, growth, scrub, verify, repair, the background |
+//! | `upkeep` | checkpoints, growth, scrub, verify, repair, background threads |
 //! | `engine` | the engine's traits |
-//! | `tests` | what looks into several rooms |
+//! | `tests` | tests that look into several rooms |
 //!
-//! `Store` contains `Writer`, that `Cleaner`, that `Reader`, that `Table`, and each dereferences to the
-//! next: what is above does not exist for what is below.
+//! `Store` contains `Writer`, which contains `Cleaner`, then `Reader`, then `Table`; each
+//! dereferences to the next. A layer does not know the layers above it.
 //!
 //! **The log is the truth.** Everything else can be made from it.
 

@@ -1,5 +1,5 @@
-//! A full pool that was opened after a kill: the first writes clean pages without a look at the whole
-//! index, lose nothing by it, and what is counted afterwards is right.
+//! A full pool that was opened after a kill: the first writes clean pages without reading the whole
+//! index, lose nothing by it, and the later counts are right.
 
 mod home;
 mod tiny;
@@ -12,7 +12,7 @@ use tiny::{fill, fill_key};
 
 const PAGES: u64 = 120;
 
-/// A full pool as a kill left it, a part of whose records was replaced; what is in it.
+/// A full pool as a kill left it, a part of whose records was replaced; returns its contents.
 fn full(home: &Home) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let store = home.create(New::tiny(PAGES));
     let len = 100;
@@ -36,7 +36,7 @@ fn full(home: &Home) -> BTreeMap<Vec<u8>, Vec<u8>> {
     known
 }
 
-/// Puts new values until a page had to be cleaned; what was put.
+/// Puts new values until pages had to be cleaned, and adds them to `known`.
 fn put_until_cleaned(store: &Scmkv, known: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
     let before = store.stats().cleaner_pages_freed;
     let mut serial = 0_u32;
@@ -60,7 +60,7 @@ fn the_first_writes_to_a_full_pool_need_no_census() {
     assert_eq!(store.stats().figure("bytes_are_counted"), Some(0), "it took the census");
     assert!(contents(&store).expect("contents") == known, "something is lost, or older");
 
-    // The census counts what was moved meanwhile as the next open does.
+    // The census counts the records that were moved meanwhile as the next open does.
     assert_eq!(store.len().expect("len"), known.len() as u64);
     store.clean().expect("clean");
     let live_bytes = store.stats().live_bytes;
@@ -86,7 +86,8 @@ fn a_pool_without_anything_to_clean_is_full_after_a_kill_too() {
     assert_eq!(store.stats().figure("bytes_are_counted"), Some(1), "it must be known");
 }
 
-/// Takes one slot of every second page out of the index, as a bit that flipped would, of these keys.
+/// Takes one slot of every second page out of the index, as a flipped bit would, among the keys for
+/// which `is_hit` is true.
 fn lose_slots(
     home: &Home,
     known: &BTreeMap<Vec<u8>, Vec<u8>>,
@@ -102,7 +103,7 @@ fn lose_slots(
         let page = record / home::PAGE;
         let key = (record + HEADER) as usize..(record + HEADER) as usize + 7;
         let is_in_table = (8 * at as u64 / home::PAGE).is_multiple_of(64);
-        // A slot, not a tombstone's, that leads to a record whose key it is.
+        // A slot, not a tombstone's, that leads to a record of a known key.
         let is_slot = !is_in_table && word >> 41 != 0 && word >> 40 & 1 == 0;
         if is_slot
             && page.is_multiple_of(2)
@@ -130,7 +131,8 @@ fn no_page_is_freed_with_a_record_that_has_lost_its_slot() {
     assert!(contents(&store).expect("contents") == known, "something is lost, or older");
 }
 
-/// A large value is in overflow records, which no slot leads to: only the record that has lost its own names them.
+/// A large value is in overflow records, which no slot leads to: only the record that has lost its
+/// slot names them.
 #[test]
 fn no_page_is_freed_with_the_value_of_a_record_that_has_lost_its_slot() {
     let home = Home::in_memory();

@@ -43,7 +43,7 @@ fn a_batch_for_which_there_is_no_space_is_refused() {
     });
 }
 
-/// The members do not fill their pages: the batch takes more of them than its bytes make.
+/// The members do not fill their pages: the batch takes more pages than its bytes would fill.
 #[test]
 fn a_refused_batch_leaves_a_store_that_takes_writes() {
     ends(|| {
@@ -120,8 +120,8 @@ fn batches_of_two_threads_do_not_take_the_same_pages() {
     });
 }
 
-/// Of one key the last change counts, wherever the others of the batch lie between: also where they have
-/// the same hash and the key is new, is there, or is deleted.
+/// Of one key the last change counts, wherever the other changes of the batch lie between: also
+/// where they have the same hash and the key is new, is present, or is deleted.
 #[test]
 fn of_many_changes_of_a_few_keys_the_last_ones_count() {
     let home = Home::in_memory();
@@ -163,8 +163,8 @@ fn a_batch_of_many_new_keys_splits_many_segments() {
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// Records of 128 bytes fill a page to its last one, and the log goes on in the page behind it, which was
-/// used more or less often before.
+/// Records of 128 bytes fill a page to its last byte, and the log goes on in the page behind it,
+/// which was used more or less often before.
 #[test]
 fn a_batch_that_fills_its_pages_to_the_end_is_there_after_a_kill() {
     const RECORDS: u64 = 3 * PAGE / 128;

@@ -1,16 +1,17 @@
-//! Who follows the changes is told if some of them are gone.
+//! A reader of the changes gets an error if some of them are gone.
 
 mod home;
 
 use coreplane_engine::{Engine, Error, Replicated};
 use home::{Home, New};
 
-/// Forgotten while others are shown, and before the turn of its group came.
+/// The tombstone is dropped while other changes are shown, before the turn of its group.
 #[test]
 fn a_delete_that_is_forgotten_while_others_are_shown_is_told_as_gone() {
     const KEYS: u32 = 300;
     let home = Home::in_memory();
-    // So many pages that none need be used again while somebody is shown a group, and may still read them.
+    // So many pages that none need be used again while a group is shown whose reader may still read
+    // them.
     let store = home.create(New::tiny(4096));
     let write = home::write();
     store.hold_tombstones(0).expect("hold");

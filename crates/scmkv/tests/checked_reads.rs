@@ -1,5 +1,5 @@
-//! Damage at rest that nobody has looked for yet: whoever checks reads is told of it instead of
-//! being shown it, and nobody makes a new value of it.
+//! Damage at rest that has not been found yet: a checked read reports it instead of showing it, and
+//! no write makes a new value of it.
 
 mod home;
 
@@ -33,7 +33,7 @@ fn open(home: &Home, check_reads: bool) -> Scmkv {
     home.open(Options { check_reads, ..home::options(false) })
 }
 
-/// Flips a bit of the only place in the pool where `part` is, `at` bytes after its beginning.
+/// Flips a bit of the only place in the pool that holds `part`, `at` bytes after its beginning.
 fn flip(home: &Home, part: &[u8], at: usize) {
     let mut bytes = home.bytes();
     let mut places = bytes.windows(part.len()).enumerate().filter(|(_, here)| *here == part);
@@ -76,7 +76,7 @@ fn a_checked_read_shows_no_damaged_value() {
         });
         damaged(read, "multi_get");
         damaged(store.iterate(0, 100, &mut |_| {}), "iterate");
-        // A put needs not know what it replaces, and is the remedy.
+        // A put need not know the record that it replaces, and is the remedy.
         let _outcome = store.put(KEY, b"again", &write()).expect("put");
         assert_eq!(store.get(KEY).expect("get").as_deref(), Some(&b"again"[..]));
     });
@@ -100,7 +100,7 @@ fn a_damaged_key_is_no_absence() {
     });
 }
 
-/// In whose place it is, so that nobody else meets the damage any more.
+/// The put replaces the damaged record, so that no other reader meets the damage any more.
 #[test]
 fn a_put_of_a_damaged_key_ends_the_damage() {
     type Write = fn(&Scmkv) -> Result<Outcome, Error>;

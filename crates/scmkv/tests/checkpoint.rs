@@ -1,6 +1,5 @@
-//! Checkpoints of an index in DRAM: a power cut at any moment of one leaves the old one or the
-//! new one whole, an open with one finds what an open without one finds, and damage costs time
-//! alone.
+//! Checkpoints of an index in DRAM: a power cut at any moment of one leaves the old one or the new
+//! one whole, an open with one finds the same as an open without one, and damage only costs time.
 
 mod checkpoint_story;
 mod home;
@@ -22,7 +21,7 @@ fn explored(story: &Story, options: &SimOptions) -> Report {
     report
 }
 
-/// Explores stories; images in all, and those that a checkpoint was in.
+/// Explores stories; returns the number of images, and of those that a checkpoint was in.
 fn explore_all(model: Model, durable: Durable) -> (u64, u64) {
     let (mut images, mut with) = (0, 0);
     for seed in 1..=scaled(8, 30) {
@@ -90,7 +89,7 @@ fn small() -> New {
     New { size: POOL, geometry: SMALL, placement, options: options(false) }
 }
 
-/// The figure of that name, which the store has.
+/// The statistic `name`, which the store has.
 fn stat(store: &Scmkv, name: &str) -> u64 {
     store.stats().figure(name).expect("the statistic")
 }
@@ -183,7 +182,7 @@ fn damage_to_a_checkpoint_is_found_by_verify() {
     assert_eq!(report.damages.len(), 1, "{:?}", report.damages);
 }
 
-/// Puts records of their own kind until the store takes no more; how many it took.
+/// Puts records until the store takes no more; returns how many it took.
 fn fill(store: &Scmkv, checkpoint_every: u64) -> u64 {
     for number in 0.. {
         match store.put(&key(number), &value(number, 0), &WriteOptions::default()) {
@@ -225,7 +224,7 @@ fn writers_and_checkpoints_go_on_side_by_side() {
     let versions: Vec<AtomicU64> = (0..WRITERS * KEYS).map(|_| AtomicU64::new(0)).collect();
     for round in 1..=6_u64 {
         let store = home.open(options(false));
-        // The cleaner goes by the counts.
+        // The cleaner depends on the counts.
         assert_eq!(store.len().expect("len"), if round == 1 { 0 } else { WRITERS * KEYS });
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A close beside writers: whoever comes too late is told so, and changes nothing any more.
+//! A close beside writers: operations that come too late get an error, and change nothing any more.
 
 mod home;
 mod scale;
@@ -12,7 +12,7 @@ use scale::scaled;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What comes beside a close, again and again.
+/// An operation that runs beside a close, again and again.
 type Deed = fn(&Scmkv, u32) -> Result<()>;
 
 fn put(store: &Scmkv, number: u32, durability: Durability) -> Result<()> {
@@ -33,11 +33,12 @@ const DEEDS: [(&str, Deed); 5] = [
     ("checkpoint", |store, _| store.checkpoint().map(drop)),
 ];
 
-/// Threads that do `deed` until they are told that the store is closed, and one that closes it.
+/// Threads that repeat `deed` until they get the error that the store is closed, and one that
+/// closes it.
 struct Closing {
     placement: Placement,
     deed: Deed,
-    /// Deeds that were done before a close, in all runs.
+    /// Operations that were done before a close, in all runs.
     done: AtomicU64,
 }
 

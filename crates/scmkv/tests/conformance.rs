@@ -13,13 +13,13 @@ fn options(clock: &ManualClock) -> Options {
     Options { time: Some(clock.as_clock()), ..home::options(true) }
 }
 
-/// Closes (or, for a kill, just drops) the store and opens its pool again.
+/// Restarts a store: closes it (or, for a kill, just drops it) and opens its pool again.
 fn reopen(home: Arc<Home>, clock: ManualClock) -> Reopen {
     Box::new(move |engine: Arc<dyn StorageEngine>, how| {
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
-            // A power cut is the simulator's business: see `crashes.rs`.
+            // Power cuts are for the simulator: see `crashes.rs`.
             Restart::PowerCut => return None,
         }
         drop(engine);

@@ -1,4 +1,4 @@
-//! What an operation costs, counted by the simulated medium.
+//! The cost of an operation, counted by the simulated medium.
 
 use coreplane_engine::{Batch, Completion, Deferred, Engine, Horizon, WriteOptions};
 use coreplane_pmem::media::sim::{Cost, History, Run, SimOptions, Subject, explore};
@@ -25,7 +25,7 @@ impl Subject for Costs {
         let store = Scmkv::simulated_create(run.space().clone(), geometry, self.placement, options)
             .expect("create");
         let write = WriteOptions::default();
-        // The first write opens the log's page, and the second notes that there is something in it.
+        // The first write opens the log's page, and the second notes that the page holds a record.
         let _outcome = store.put(b"warm", b"up", &write).expect("put");
         let _outcome = store.put(b"warm", b"up", &write).expect("put");
         let note = |what, operate: &mut dyn FnMut()| {
@@ -62,7 +62,7 @@ impl Subject for Costs {
             assert!(store.is_durable(&horizon).expect("is_durable"));
         });
         assert!(store.get(&[15; 16]).expect("get").is_some());
-        // And what the group has left.
+        // The next put flushes the slots of the group.
         note("put", &mut || {
             let _outcome = store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
         });
@@ -98,7 +98,7 @@ fn costs(placement: Placement) -> Vec<(&'static str, Cost)> {
     subject.seen.into_inner().expect("lock")
 }
 
-/// Costs of batches of so many records of keys that are there, which fit a page.
+/// Costs of batches of so many records of present keys, which fit a page.
 struct OfBatches<'a> {
     lens: &'a [u32],
     seen: Mutex<Vec<(u32, Cost)>>,
@@ -121,7 +121,8 @@ impl Subject for OfBatches<'_> {
             for number in 0..*len {
                 batch.put(format!("{number:016}").as_bytes(), &VALUE);
             }
-            // What it takes of a page, twice: the second time it needs neither a page nor a split.
+            // The room that it takes in a page, twice: the second time it needs neither a page nor
+            // a split.
             store.apply(&batch, &write).expect("apply");
             loop {
                 let pages = store.stats().free_bytes;
@@ -146,7 +147,7 @@ impl Subject for OfBatches<'_> {
     }
 }
 
-/// Whatever its length a batch that fits a page has one fence, and each line of its records is flushed
+/// A batch of any length that fits a page has one fence, and each line of its records is flushed
 /// once: two and an eighth a record of 16 + 100 bytes.
 #[test]
 fn a_batch_has_one_fence_and_flushes_each_line_of_its_records_once() {
@@ -158,7 +159,8 @@ fn a_batch_has_one_fence_and_flushes_each_line_of_its_records_once() {
         let bytes = len as usize * (20_usize + 16 + 100).next_multiple_of(8) + 20 + 16;
         assert_eq!(cost.fences, 1, "{len} records: {cost:?}");
         let lines = bytes.div_ceil(LINE)..=bytes.div_ceil(LINE) + 1;
-        // Without that of the table of pages which notes, once, that something is in the page.
+        // Without the line of the page information table which notes, once, that the page holds a
+        // record.
         let flushed = cost.flushed_lines.iter().filter(|line| **line >= 64 << 10).count();
         assert!(lines.contains(&flushed), "{len} records: {lines:?}, {cost:?}");
     }
@@ -174,7 +176,7 @@ fn record_lines() -> usize {
 fn check(placement: Placement, index_lines: usize) {
     let seen = costs(placement);
     assert_eq!(seen.len(), 8, "every operation was counted");
-    // What the put has left that made the log ready.
+    // The slot left by the put that made the log ready.
     let mut slots_before = 1;
     for (what, cost) in seen {
         let (fences, lines, slots) = match what {
@@ -203,8 +205,8 @@ fn with_the_index_in_dram_only_the_record_is_flushed() {
     check(Placement::Dram, 0);
 }
 
-/// With the index in the pool each operation flushes what it would without, and each slot that the
-/// one before it has published, once.
+/// With the index in the pool each operation flushes the same lines as without, and each slot that
+/// the one before it has published, once.
 #[test]
 fn each_slot_is_flushed_by_the_operation_after_its_own() {
     let lines = |placement| costs(placement).into_iter().map(|it| (it.0, it.1.flushed_lines.len()));

@@ -1,5 +1,5 @@
-//! The number of records after an opening: it is counted in slices, beside writers, and right in the end
-//! whatever they did.
+//! The number of records after an open: it is counted in slices, beside writers, and right in the
+//! end whatever the writers did.
 
 mod home;
 mod scale;
@@ -22,7 +22,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("k{number:07}").into_bytes()
 }
 
-/// Writes, and what keys there are.
+/// Writes, and the keys that exist.
 struct Writer<'a> {
     store: &'a Scmkv,
     known: &'a mut BTreeSet<u64>,
@@ -54,7 +54,7 @@ impl Writer<'_> {
         self.store.apply(&batch, &WriteOptions::default()).expect("apply");
     }
 
-    /// Something, anywhere; new keys among it, for which groups split.
+    /// A random operation on a random key; new keys among them, for which groups split.
     fn act(&mut self) {
         let number = self.draw.next(3 * KEYS);
         match self.draw.next(8) {
@@ -65,7 +65,8 @@ impl Writer<'_> {
     }
 }
 
-/// Counts to the end, with `between` after each slice; how many there were, and the number.
+/// Counts to the end, with `between` after each slice; returns the number of slices, and of
+/// records.
 fn count(store: &Scmkv, mut between: impl FnMut()) -> (usize, u64) {
     let mut slices = 1;
     loop {
@@ -89,7 +90,7 @@ fn records_are_counted_in_slices_beside_writers_that_split_what_was_counted() {
         (0..KEYS).for_each(|number| writer.put(number));
         drop(store);
 
-        // Nothing runs in the background: who asks counts.
+        // Nothing runs in the background: the caller that asks counts.
         let store = home.open(options(false));
         assert_eq!(store.stats().figure("records_are_counted"), Some(0));
         let mut writer = Writer { store: &store, known: &mut known, draw: Draw(seed + 50) };
@@ -99,7 +100,7 @@ fn records_are_counted_in_slices_beside_writers_that_split_what_was_counted() {
         assert_eq!(store.stats().figure("records_are_counted"), Some(1));
         assert_eq!(store.stats().figure("bytes_are_counted"), Some(0), "for that none were read");
 
-        // And what follows is counted by those who write it, in the second pass and behind it.
+        // And later changes are counted by their writers, in the second pass and behind it.
         let mut writer = Writer { store: &store, known: &mut known, draw: Draw(seed + 100) };
         (0..200).for_each(|_| writer.act());
         assert_eq!(store.len().expect("len"), known.len() as u64, "seed {seed}");

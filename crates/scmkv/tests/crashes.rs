@@ -1,5 +1,5 @@
-//! Power cuts at every fence and every return: what was acknowledged is there, what was not is
-//! there wholly or not at all, and what the store holds passes `verify`.
+//! Power cuts at every fence and every return: acknowledged writes are there, others are there
+//! wholly or not at all, and the store that is left passes `verify`.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
@@ -27,7 +27,7 @@ struct Workload {
 }
 
 impl Workload {
-    /// Whether some records have expired: until the cleaner meets them they count as records.
+    /// Whether some records have expired: until the cleaner finds them they count as records.
     fn expires(&self) -> bool {
         self.seed.is_multiple_of(3)
     }
@@ -53,7 +53,7 @@ impl Workload {
 
 fn perform(store: &Scmkv, op: &Op) {
     let horizon = op.perform(store, &WriteOptions::default()).expect("the operation");
-    // On a file a write by itself waits too.
+    // On a file a single write waits too.
     assert!(horizon.is_empty(), "{op:?} has returned and is not durable");
 }
 
@@ -143,8 +143,8 @@ fn nothing_acknowledged_is_lost_by_several_threads() {
     explore_all(Placement::Dram, 2, 301, sim_options);
 }
 
-/// A writer replaces what the cleaner is copying, and its slot is not durable when the old page is
-/// freed: seldom, so this runs longer and looks at fewer images a cut.
+/// A writer replaces a record that the cleaner is copying, and its slot is not durable when the old
+/// page is freed: seldom, so this runs longer and looks at fewer images a cut.
 #[test]
 fn no_slot_falls_back_into_a_page_that_the_cleaner_freed() {
     let mut images = 0;

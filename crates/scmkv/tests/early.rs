@@ -1,4 +1,4 @@
-//! On a file a write is visible before it is durable: nobody may be told otherwise.
+//! On a file a write is visible before it is durable: no ticket may say otherwise.
 
 mod home;
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 struct Disk {
     store: Scmkv,
-    /// How often a write was asked for and was not durable yet: else nothing is tried here.
+    /// How often a write was checked and was not durable yet: otherwise nothing is tested here.
     not_yet: AtomicU64,
     _home: Home,
 }
@@ -37,7 +37,7 @@ impl Disk {
         is_durable
     }
 
-    /// At the end of a test of what is not durable: there was something.
+    /// At the end of a test of early writes: there were some.
     fn was_early(&self) {
         let not_yet = self.not_yet.load(Ordering::Relaxed);
         assert!(not_yet > 20, "only {not_yet} writes were looked at before they were durable");
@@ -47,7 +47,7 @@ impl Disk {
         self.store.wait_durable(&Horizon::from(ticket)).expect("wait_durable");
     }
 
-    /// The number in `key`, and what a reader is told that it rests on.
+    /// The number in `key`, and the ticket that a reader gets for it.
     fn read(&self, key: &[u8]) -> (u64, Ticket) {
         let mut number = 0;
         let mut see = |record: coreplane_engine::Record<'_>| {
@@ -155,7 +155,7 @@ fn a_relaxed_write_does_not_make_the_strict_one_before_it_look_durable() {
 
 #[test]
 fn what_a_page_held_before_says_nothing_of_what_it_holds_now() {
-    // Few pages, so that they are used again and again; and nobody asks for any ticket.
+    // Few pages, so that they are used again and again; and no ticket is asked for.
     let disk = Disk::with(New::tiny(24));
     let first = disk.put(b"first", &[0; 200], &early());
     disk.wait(first);
@@ -165,7 +165,7 @@ fn what_a_page_held_before_says_nothing_of_what_it_holds_now() {
         }
         for number in 0..30_u64 {
             let written = disk.put(b"k", &[number as u8; 100], &early());
-            // Whatever has ended so far is noted.
+            // Every sync that has ended so far is noted.
             assert!(disk.is_durable(first));
             let (_, told) = disk.read(b"k");
             let is_durable = disk.is_durable(written);
@@ -188,7 +188,7 @@ fn emptying_a_store_waits_once() {
     let fences = disk.store.stats().fences - before;
     assert!(disk.store.is_empty().expect("is_empty"));
     assert!(disk.store.visible_ticket().is_durable(), "cleared, and not durable");
-    // Each early write asks for its generation once; a wait would be a fence more.
+    // Each early write requests its generation once; a wait would be a fence more.
     assert!(fences < 450, "{fences} fences for 300 keys");
 }
 
@@ -221,7 +221,7 @@ fn the_pages_that_are_filled_next_are_ready_for_syncs_and_no_others() {
     // Eight pages hold 270 of these: each page that was opened has made room for another.
     let more = prepare();
     assert!((7..=8).contains(&more), "{more} more");
-    // The store is filled many times over: what has been in use is made ready once more.
+    // The store is filled many times over: pages that have been in use are made ready once more.
     let mut prepared = 8 + more;
     for round in 1..24 {
         put_all(round);
@@ -236,7 +236,7 @@ fn the_pages_that_are_filled_next_are_ready_for_syncs_and_no_others() {
     let stats = disk.store.stats();
     let opened = (stats.log_bytes_written + stats.cleaner_bytes_copied).div_ceil(2 << 20);
     assert!((81..=8 + opened).contains(&prepared), "{prepared} of 64 pages, {opened} opened");
-    // Each was written once at most: where files are on a disk, that is what it costs.
+    // Each was written once at most: where files are on a disk, that is the cost.
     assert!(written.get() <= 64 * (2 << 20), "{} bytes", written.get());
     for number in 0..300_u64 {
         let mut len = 0;

@@ -6,10 +6,10 @@
 //!   later     is the horizon durable? ─▶ the answers are sent: from now on they must be true
 //! ```
 //!
-//! An answer may be that of a read: then the write that it speaks of, of whatever loop, must be
-//! there too. On a file the sync of a turn is asked for at its end, begins and ends beside later
-//! turns, and may fail; where a fence is an instruction the writes are staged, and whoever meets
-//! one commits it.
+//! An answer may be that of a read: then the write that it shows, of any loop, must be there too.
+//! On a file the sync of a turn is requested at its end, begins and ends beside later turns, and
+//! may fail; where a fence is an instruction the writes are staged, and a loop that meets one
+//! commits it.
 
 mod scale;
 mod story;
@@ -37,7 +37,7 @@ struct EventLoops {
     placement: Placement,
     /// Loops, each with keys of its own to write; all read all.
     loops: u8,
-    /// All keys: few, if they are to meet on them.
+    /// All keys: few, if the loops are to meet on them.
     keys: u8,
     /// Answers that were sent late, in all runs: they were not durable when their turn ended.
     late: AtomicU64,
@@ -45,14 +45,14 @@ struct EventLoops {
     failed: AtomicU64,
 }
 
-/// The answers of a turn, and what they rest on.
+/// The answers of a turn, and the horizon that they rest on.
 #[derive(Debug, Default)]
 struct Withheld<'a> {
     calls: Vec<Call<'a, Op>>,
     horizon: Horizon,
 }
 
-/// At most so many turns wait for their answers to be sent.
+/// The number of turns that may wait for their answers to be sent.
 const TURNS_WITHHELD: usize = 3;
 
 struct EventLoop<'a> {
@@ -73,7 +73,7 @@ impl<'a> EventLoop<'a> {
         WriteOptions { completion: Completion::Early, ..WriteOptions::default() }
     }
 
-    /// What a reader is told of a key, and what that rests on.
+    /// The state of a key that a reader gets, and the ticket that it rests on.
     fn read(&mut self) -> Result<(Change, Ticket)> {
         let number = self.draw.key(&self.all);
         let visibility =
@@ -93,7 +93,7 @@ impl<'a> EventLoop<'a> {
         let choice = self.draw.next(16);
         if choice < 6 {
             let (seen, ticket) = self.read()?;
-            // Of another's key an absence tells nothing: which of its deletes was it?
+            // The absence of another loop's key tells nothing: it may be of any of its deletes.
             if seen.1.is_some() || self.mine.contains(&seen.0) {
                 answers.calls.push(self.run.began(Op::Seen(seen)));
                 answers.horizon.include(ticket);
@@ -102,7 +102,7 @@ impl<'a> EventLoop<'a> {
         }
         self.serial += 1;
         if choice == 8 {
-            // Lost or not: nobody reads it, and nobody is told of it.
+            // Lost or not: no loop reads it, and no answer shows it.
             let relaxed =
                 WriteOptions { durability: Some(Durability::RELAXED), ..WriteOptions::default() };
             let op = Op::Write(vec![(self.relaxed, Some(self.draw.value(self.serial)))]);
@@ -146,7 +146,7 @@ impl<'a> EventLoop<'a> {
         for _ in 0..1 + self.draw.next(3) {
             self.command(&mut answers)?;
         }
-        // Now and then the sync is left for a later turn to ask for.
+        // Now and then the sync is left for a later turn to request.
         if self.draw.next(4) > 0 && !self.store.commit(&answers.horizon)? {
             self.late.fetch_add(1, Ordering::Relaxed);
         }
@@ -159,13 +159,13 @@ impl<'a> EventLoop<'a> {
             self.send_first();
         }
         if self.draw.next(6) == 0 {
-            // Nobody may wait with answers in hand, nor does this loop: it holds no lock.
+            // No thread may wait with answers in hand, and this loop does not: it holds no lock.
             Op::Upkeep.perform(self.store, &self.early())?;
         }
         Ok(())
     }
 
-    /// Sends what is left, as a loop does that has nothing else to do.
+    /// Sends the rest, as a loop does that has nothing else to do.
     fn end(&mut self) -> Result<()> {
         while let Some(first) = self.withheld.front() {
             if self.store.commit(&first.horizon)? {
@@ -264,7 +264,7 @@ fn event_loops(seed: u64, placement: Placement, loops: u8) -> EventLoops {
 }
 
 fn sim_options(seed: u64) -> SimOptions {
-    // Reading early is what is tried.
+    // Early reads are what is tested.
     SimOptions { images_per_cut: 24, early_reads: false, ..story::sim_options(seed) }
 }
 
@@ -321,7 +321,7 @@ fn an_answer_that_was_sent_is_true_although_a_sync_fails() {
     assert!(failed > 0, "no loop has met a sync that failed");
 }
 
-/// A medium that tells of syncs before they have ended, or of older ones.
+/// A medium that reports syncs as done before they have ended, or older ones in their place.
 #[test]
 fn a_sync_that_is_taken_for_done_too_soon_is_caught() {
     for fault in [Fault::DoneWhenDrawn, Fault::DoneWhenRequested, Fault::CoveredByOlder] {

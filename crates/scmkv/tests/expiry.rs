@@ -1,4 +1,4 @@
-//! What was once said to have expired stays so, and nothing else expires with it.
+//! A record that was once reported as expired stays so, and no other record expires with it.
 
 mod home;
 
@@ -21,7 +21,7 @@ fn options(clock: &ManualClock) -> Options {
     Options { time: Some(clock.as_clock()), ..home::options(false) }
 }
 
-/// A small store, its index where the medium has it.
+/// A small store, its index placed by the medium.
 fn small(clock: &ManualClock) -> New {
     New::tiny(64).placed(Placement::Auto).with(options(clock))
 }
@@ -106,8 +106,8 @@ fn an_expiry_on_a_file_is_answered_when_it_is_durable_and_looked_at_without_a_wa
     assert!(asked > 0, "no answer rested on the mark");
 }
 
-/// Where a fence is a sync: a reader that does not wait for it, as one at `relaxed`, may have told
-/// the world already that the record is gone.
+/// Where a fence is a sync: a reader that does not wait for it, as one at `relaxed`, may already
+/// have told others that the record is gone.
 #[test]
 fn an_expiry_that_was_told_becomes_durable_though_nobody_waits() {
     let home = Home::on_disk();
@@ -129,12 +129,12 @@ fn options_with_background(clock: &ManualClock) -> Options {
     Options { background: true, ..options(clock) }
 }
 
-/// Large enough for what is written here many times over.
+/// Large enough for all writes here many times over.
 fn large(placement: Placement, options: Options) -> New {
     New::of_size(64 << 20).placed(placement).with(options)
 }
 
-/// Waits until as many records are counted, however slow the machine is.
+/// Waits until `len` records are counted, however slow the machine is.
 fn wait_for_len(store: &Scmkv, len: u64) {
     let start = Instant::now();
     while store.len().expect("len") != len {
@@ -162,7 +162,7 @@ fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
         wait_for_len(&store, 2000);
         assert_eq!(store.stats().expired, 1000);
         assert!(store.stats().live_bytes <= before, "a tombstone is no longer than its record");
-        // Each way of writing an expiry is noticed, once the sweep has nothing to do any more.
+        // Each way of writing an expiry is noticed, once the sweep has nothing left to do.
         let soon = UnixMillis(START + HOUR + 1);
         let _outcome = store.put(b"put", b"v", &expiring(soon.0)).expect("put");
         let _outcome = store.put(b"put", &vec![7; 1 << 20], &expiring(soon.0)).expect("put");
@@ -178,7 +178,7 @@ fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
         wait_for_len(&store, 1999);
         store.close().expect("close");
         drop(store);
-        // An open finds out what expires.
+        // An open finds out which records expire.
         clock.set(UnixMillis(START + 3 * HOUR));
         let store = home.open(options_with_background(&clock));
         wait_for_len(&store, 999);
@@ -238,7 +238,7 @@ fn a_record_that_is_rewritten_beside_the_sweep_survives() {
                 swept.fetch_add(met, Ordering::Relaxed);
             }
         });
-        // Until they have met, however little of the processor the sweep is given.
+        // Until the two have met, however little processor time the sweep is given.
         for turn in 0..20_000_000_u64 {
             if turn >= 20_000 && swept.load(Ordering::Relaxed) > 0 {
                 break;
@@ -280,7 +280,7 @@ fn what_was_swept_on_a_file_is_durable_with_the_next_sync() {
     assert_eq!(store.len().expect("len"), 0);
 }
 
-/// A call of an iteration passes by no more records that have expired than it would show of those that live.
+/// A call of an iteration passes no more expired records than it would show live ones.
 #[test]
 fn what_has_expired_is_a_step_of_an_iteration() {
     const EXPIRED: usize = 1000;

@@ -1,8 +1,8 @@
 //! One flipped bit, anywhere in a pool: an error or no harm, never a wrong answer.
 //!
-//! A small store is written with everything that a store can hold, its file is copied (closed, or
-//! as a kill leaves it), one bit of the copy is flipped, and the copy is opened and read as a
-//! user would. Three outcomes are right:
+//! A small store is written with every kind of content, its file is copied (closed, or as a kill
+//! leaves it), one bit of the copy is flipped, and the copy is opened and read as a user would.
+//! Three outcomes are right:
 //!
 //! | open | reads | verify |
 //! |---|---|---|
@@ -10,11 +10,10 @@
 //! | works | each key right, absent or an error | names damage |
 //! | works | all right | sound |
 //!
-//! The second row has one more case. A read takes one line of the index and one record and looks
-//! at no checksum, so that a bit that flips *inside a record* is shown as it is, until `verify`
-//! meets it; but `verify` must meet it, then and whatever recovery and the cleaner did before.
-//! Metadata (header, root, page information, index) has no such excuse: there no read may answer
-//! wrongly at all.
+//! The second row has one more case. A read takes one line of the index and one record and verifies
+//! no checksum, so that a bit that flips *inside a record* is shown as it is, until `verify` finds
+//! it; but `verify` must find it, after any recovery and cleaning in between. Metadata (header,
+//! root, page information, index) has no such excuse: there no read may answer wrongly at all.
 //!
 //! Every byte of the metadata is flipped, and a sample of the rest; all of it, in every bit, at
 //! `COREPLANE_TEST_SCALE=full`.
@@ -35,16 +34,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// What a user found in a damaged pool.
+/// The result of opening and reading a damaged pool.
 #[derive(Debug, Default)]
 struct Seen {
-    /// What told of damage: open, or a read.
+    /// The error of an open or a read that reported damage.
     error: Option<String>,
-    /// What `verify` named; none if it found the store sound or never ran.
+    /// The damage that `verify` named; none if it found the store sound or never ran.
     damage: Option<String>,
     /// Keys that are absent and should not be.
     lost: Vec<String>,
-    /// Keys that hold what they should not.
+    /// Keys that have a wrong value.
     wrong: Vec<String>,
     panicked: Option<String>,
 }
@@ -70,10 +69,10 @@ impl Seen {
         }
     }
 
-    /// What is wrong with this; none if it is as it should be.
+    /// The violation in this result; none if it is as it should be.
     ///
-    /// The last record of a log that was open at a kill proves nothing: nobody can tell whether a
-    /// bit of it has flipped or a crash has cut it short, before it was acknowledged.
+    /// The last record of a log that was open at a kill proves nothing: a flipped bit in it cannot
+    /// be told from a crash that cut it short, before it was acknowledged.
     fn violation(&self, area: Area, last: Option<&str>) -> Option<String> {
         let of_last = |what: &String| last.is_some_and(|last| what.starts_with(last));
         if !area.is_metadata()
@@ -190,8 +189,8 @@ fn iterate(store: &Scmkv, expected: &Expected, seen: &mut Seen) {
     }
 }
 
-/// Writes into a damaged pool: whatever it answers, it does not panic, and what it acknowledges
-/// can be read.
+/// Writes into a damaged pool: it does not panic, whatever it answers, and acknowledged writes can
+/// be read.
 fn write(home: &Home, _expected: &Expected) -> Seen {
     let mut seen = Seen::default();
     let store = match home.try_open(options()) {
@@ -226,7 +225,7 @@ fn write(home: &Home, _expected: &Expected) -> Seen {
     seen
 }
 
-/// Lets the cleaner move what is damaged: a copy with a checksum of its own would hide it.
+/// Lets the cleaner move damaged records: a copy with a checksum of its own would hide the damage.
 fn clean(home: &Home, expected: &Expected) -> Seen {
     let mut seen = Seen::default();
     let store = match home.try_open(options()) {
@@ -251,7 +250,7 @@ fn clean(home: &Home, expected: &Expected) -> Seen {
     seen
 }
 
-/// Cleans until nothing is left to be cleaned, or damage is met.
+/// Cleans until nothing is left to be cleaned, or damage is found.
 fn clean_up(store: &Scmkv, seen: &mut Seen) {
     for _ in 0..200 {
         match store.clean() {
@@ -264,7 +263,7 @@ fn clean_up(store: &Scmkv, seen: &mut Seen) {
     }
 }
 
-/// A flip and what came of it.
+/// A flip and its result.
 struct Tried {
     image: &'static str,
     last: Option<&'static str>,
@@ -349,7 +348,7 @@ fn try_all(images: Vec<Image>, thinning: usize, probe: Probe) -> Vec<Tried> {
         };
         tried.push(one);
     }
-    // Nothing is left to do. A thread that outlived the process's last words would be a leak to the
+    // Nothing is left to do. A thread that outlived the end of the process would be a leak to the
     // address sanitizer.
     for worker in workers {
         worker.join().expect("it has told everything");
@@ -357,7 +356,7 @@ fn try_all(images: Vec<Image>, thinning: usize, probe: Probe) -> Vec<Tried> {
     tried
 }
 
-/// Prints what came of the flips and fails if any came out wrong.
+/// Prints the results of the flips and fails if any is wrong.
 fn judge(tried: &[Tried]) {
     let mut counts: BTreeMap<(&str, Area), [usize; 3]> = BTreeMap::new();
     let mut violations = Vec::new();
@@ -410,7 +409,7 @@ fn no_flipped_bit_is_hidden_by_the_cleaner() {
 fn no_flipped_bit_makes_a_write_panic() {
     let mut tried = try_all(images(), 3, write);
     for one in &mut tried {
-        // A damaged store may refuse; and where it has told so, a write may be out of reach.
+        // A damaged store may refuse; and where it has reported that, a write may be out of reach.
         if one.seen.is_told() {
             one.seen.lost.clear();
             one.seen.wrong.clear();

@@ -1,5 +1,5 @@
-//! Power cuts beside puts whose sequences the callers give, in any order: what is older than what is there
-//! never comes to light, at no cut.
+//! Power cuts beside puts with sequences that the callers give, in any order: no record that is
+//! older than its key's comes to light, at no cut.
 
 mod scale;
 
@@ -24,7 +24,7 @@ impl Given {
         Options { background: false, ..Options::default() }
     }
 
-    /// Sequences about a line that rises: some above all of their group, some above their key's alone,
+    /// Sequences about a rising line: some above all of their group, some above their key's alone,
     /// some below.
     fn puts(&self) -> Vec<Put> {
         let mut state = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -64,7 +64,7 @@ impl Subject for Given {
     }
 
     fn recover(&self, space: &Arc<Space>) -> Result<Option<Scmkv>, String> {
-        // Whatever is no pool yet: its creation was cut.
+        // Not a pool yet: its creation was cut.
         Ok(Scmkv::simulated_open(space.clone(), Self::options()).ok())
     }
 

@@ -1,4 +1,4 @@
-//! Power cuts while a full store grows: whoever lacks room takes the new pages at once.
+//! Power cuts while a full store grows: a writer that lacks room takes the new pages at once.
 
 mod story;
 
@@ -55,7 +55,7 @@ impl Subject for Filling {
         let state = AtomicU64::new(0);
         let (store, state) = (&store, &state);
         let fill = || {
-            // Nearly a page each: the three old pages that are left are filled first.
+            // Nearly a page each: the three remaining old pages are filled first.
             for number in first..first + 8 {
                 let before = state.load(Ordering::Relaxed);
                 let is_put = Self::put(run, store, number, 3000);

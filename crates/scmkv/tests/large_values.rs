@@ -1,5 +1,5 @@
-//! Values in overflow records: they outlive cleaning, lose no update, and leave nothing behind when they
-//! are not written.
+//! Values in overflow records: they outlive cleaning, lose no update, and leave nothing behind when
+//! their write is refused.
 
 mod home;
 mod tiny;
@@ -89,7 +89,7 @@ fn count(store: &Scmkv) {
     let _outcome = next.expect("modify");
 }
 
-/// The decision on a value that is in the log already stands unless someone came between.
+/// The decision on a value that is in the log already stands unless another writer came between.
 #[test]
 fn a_lone_writer_decides_once() {
     let home = Home::in_memory();
@@ -126,7 +126,7 @@ fn a_large_write_that_finds_no_space_leaves_none_behind() {
     });
 }
 
-/// Another writer comes between the overflow records and their owner, and what it wrote is kept.
+/// Another writer comes between the overflow records and their owner, and its write is kept.
 #[test]
 fn overflow_records_of_a_write_that_was_refused_are_given_back() {
     ends(|| {
@@ -183,7 +183,7 @@ fn a_store_full_of_large_values_says_so_and_keeps_them() {
     }
 }
 
-/// As many pages are left to what takes the place of other values.
+/// A batch may use as many pages as a single put for values that replace others.
 #[test]
 fn a_full_store_takes_a_large_value_for_another_in_a_batch_as_by_itself() {
     const LEN: usize = 3000;
@@ -220,7 +220,8 @@ fn a_large_value_on_a_file_waits_for_no_sync_of_its_own() {
         store.stats().fences - before
     };
     let small = fences(b"small");
-    // Syncs that are asked for and not waited for: by the record, and by the overflow records of its page.
+    // Syncs that are requested and not waited for: by the record, and by the overflow records of
+    // its page.
     let large = fences(&vec![1; 1 << 20]);
     assert!(large <= small + 1, "{large} syncs for a large value, {small} for a small one");
     assert_eq!(store.get(b"k").expect("get").map(|value| value.len()), Some(1 << 20));

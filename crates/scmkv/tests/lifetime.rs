@@ -1,4 +1,4 @@
-//! How a store begins and ends, and what it is moved to.
+//! How a store begins and ends, and where it can be moved.
 
 mod home;
 mod tiny;
@@ -57,7 +57,7 @@ fn moved_to_a_disk(is_closed: bool) {
     }
     assert_eq!(store.verify(&mut |_| {}).expect("verify").damages, []);
     drop(store);
-    // And back again: what was in the index of the pool is of no use any more.
+    // And back again: the index in the pool is stale by now.
     let back = Home::in_memory();
     std::fs::copy(disk.path(), back.path()).expect("copy");
     let store = back.open(options(false));
@@ -115,7 +115,7 @@ fn what_a_write_beside_the_closing_was_answered_holds() {
     }
 }
 
-/// Makes the record of `key` none, wherever it is in the file.
+/// Damages the record of `key` so that it is none, wherever it is in the file.
 fn damage(home: &Home, key: &[u8]) {
     const HEADER: usize = 20;
     let mut bytes = home.bytes();
@@ -141,7 +141,7 @@ fn one_damaged_record_does_not_keep_the_others_from_being_counted() {
     assert_eq!(store.verify(&mut |_| {}).expect("verify").records, 299);
 }
 
-/// Nobody syncs, and nothing else is written.
+/// No sync is called, and nothing else is written.
 #[test]
 fn the_window_of_a_relaxed_write_ends_by_itself() {
     let home = Home::file_in_memory();
@@ -181,7 +181,7 @@ fn the_scrub_finds_what_nobody_reads() {
     wait_for("damage found", &|| count("damaged_pages") == 1);
 }
 
-/// As a command line uses it: every opening begins a page, and leaves it nearly empty.
+/// As a command line uses it: every open begins a page, and leaves it nearly empty.
 #[test]
 fn a_store_that_is_opened_for_each_write_is_not_full_of_empty_pages() {
     let home = Home::in_memory();

@@ -4,12 +4,12 @@
 //!   create ─▶ write, clean, move the clock, read ─▶ ✂ ─▶ recover ─▶ all as acknowledged? ─▶ write … ─▶ ✂ …
 //! ```
 //!
-//! Each write is waited for, so that what must be there is known exactly: the newest value of each key,
-//! however many lives it was written in. The clock moves forward and back; a record that was once said to
-//! have expired stays gone, one that nobody was told of may be there again.
+//! Each write is waited for, so that the expected state is known exactly: the newest value of each
+//! key, in whichever life it was written. The clock moves forward and back; a record that was once
+//! reported as expired stays gone, one whose expiry was not reported may be there again.
 //!
-//! A life ends with a cut (some of what was not flushed is there), with a kill (all that was stored is
-//! there), or with a close; now and then the next one is cut at once, when it has only recovered.
+//! A life ends with a cut (some unflushed stores are there), with a kill (all stores are there), or
+//! with a close; now and then the next life is cut at once, when it has only recovered.
 //! `crashes.rs` cuts at every fence, within one life.
 
 mod scale;
@@ -26,7 +26,7 @@ use story::{Draw, key};
 const LIVES: usize = 36;
 const START: u64 = 1_800_000_000_000;
 
-/// How the pools of a test are.
+/// The properties of the pools of a test.
 #[derive(Debug, Clone, Copy)]
 struct World {
     placement: Placement,
@@ -45,14 +45,14 @@ const WORLD: World = World {
     is_full: false,
 };
 
-/// What was written last of a key.
+/// The last write of a key.
 #[derive(Debug, Clone)]
 struct Newest {
     value: Vec<u8>,
     expires_at: Option<u64>,
 }
 
-/// A store, and what is known of it.
+/// A store, and its expected state.
 struct Biography {
     draw: Draw,
     serial: usize,
@@ -60,7 +60,7 @@ struct Biography {
     now: u64,
     /// The latest that the clock has ever shown.
     latest: u64,
-    /// The greatest expiry that somebody was told of.
+    /// The greatest expiry that was reported.
     told: u64,
     known: BTreeMap<u8, Newest>,
     /// Writes that found no room.
@@ -94,7 +94,8 @@ impl Biography {
         }
     }
 
-    /// True if a write was made; it was not if there was no room, which some pools are to come to.
+    /// True if a write was made; false if there was no room, which some pools are meant to run out
+    /// of.
     fn is_made<T>(&mut self, written: Result<T, Error>) -> bool {
         match written {
             Err(Error::NoSpace { .. }) if self.world.is_full => {
@@ -105,14 +106,14 @@ impl Biography {
         }
     }
 
-    /// Reads a key, which must be as it was written last.
+    /// Reads a key, which must be as it was last written.
     fn read(&mut self, store: &Scmkv, number: u8) -> Result<(), String> {
         let found = store.get(&key(number)).map_err(|error| error.to_string())?;
         let newest = self.known.get(&number);
         let value = newest.map(|newest| &newest.value);
         let expires_at = newest.and_then(|newest| newest.expires_at).unwrap_or(u64::MAX);
         let is_gone = expires_at <= self.now.max(self.told);
-        // The cleaner or the sweep may have come by while it had expired.
+        // The cleaner or the sweep may have found it while it had expired.
         let may_be_gone = expires_at <= self.latest;
         let is_right = match (&found, value) {
             (None, None) => true,
@@ -212,7 +213,7 @@ impl Biography {
         Ok(())
     }
 
-    /// All keys are as they were written last, and the store says that it is sound.
+    /// All keys are as they were last written, and `verify` finds the store sound.
     fn check(&mut self, store: &Scmkv) -> Result<(), String> {
         for number in 0..self.world.keys {
             self.read(store, number)?;
@@ -221,7 +222,8 @@ impl Biography {
         if !report.is_sound() {
             return Err(format!("{:?}", report.damages));
         }
-        // Counted by slices or at once, and by writers since; held against what can be read.
+        // Counted by slices or at once, and by writers since; compared with the records that can be
+        // read.
         let counted = match self.serial % 2 {
             0 => store.try_len().map(|len| len.unwrap_or(report.records)),
             _ => store.len(),
@@ -231,7 +233,7 @@ impl Biography {
         (counted == report.records).then_some(()).ok_or_else(told)
     }
 
-    /// The end of a life: the machine of the next.
+    /// Ends a life; returns the machine of the next.
     fn end(&mut self, sim: Sim, store: Scmkv) -> Sim {
         let end = self.draw.next(12);
         if end == 0 {
@@ -249,7 +251,7 @@ impl Biography {
     }
 }
 
-/// How many writes found no room; the first life with something wrong.
+/// Returns how many writes found no room, or the first life with something wrong.
 fn tell(seed: u64, world: World) -> Result<u64, String> {
     let World { placement, model, len, .. } = world;
     let options = SimOptions {
@@ -309,7 +311,7 @@ fn a_store_of_many_lives_has_the_newest_of_each_key_where_a_fence_is_a_sync() {
     assert_eq!(tell_all(2001, file), 0);
 }
 
-/// Writers clean all the time, and what is refused leaves nothing.
+/// Writers clean all the time, and refused writes leave nothing behind.
 #[test]
 fn a_store_of_many_lives_has_the_newest_of_each_key_where_there_is_no_room() {
     let full = World { keys: 250, len: 64 << 10, is_full: true, ..WORLD };

@@ -1,5 +1,5 @@
-//! Pages that the medium has lost: whoever looks for damage names them, and is not ended by them;
-//! and what was in them is never taken for something that was never there.
+//! Pages that the medium has lost: a search for damage names them, and is not ended by a signal;
+//! and lost records are never taken for absent ones.
 
 mod home;
 
@@ -11,7 +11,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 const POOL_BYTES: u64 = 96 << 20;
-/// What lies behind is lost.
+/// The bytes behind this are lost.
 const KEPT_BYTES: u64 = 40 << 20;
 
 fn value(number: u32) -> Vec<u8> {
@@ -53,7 +53,7 @@ fn open_pages(bytes: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-/// What becomes of a lost page's bytes.
+/// The state of a lost page's bytes.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
     Zeroes,
@@ -91,9 +91,9 @@ fn lose_open_page(path: &Path, loss: Loss) -> usize {
     lost
 }
 
-/// A page that was being written, with some records in it: with an index from the logs the open
-/// says that they are lost; with the index in the pool their keys are errors. After a repair no
-/// older record stands in for them where the index tells.
+/// A page that was being written, with some records in it. With an index from the logs the open
+/// reports that they are lost; with the index in the pool their keys are errors. After a repair no
+/// older record stands in for them where the index can tell.
 #[test]
 fn an_open_page_that_is_wholly_lost_is_told() {
     for placement in [Placement::Pool, Placement::Dram] {
@@ -101,7 +101,7 @@ fn an_open_page_that_is_wholly_lost_is_told() {
             let home = Home::in_memory();
             let store = home.create(New::tiny(32).placed(placement));
             let _outcome = store.put(b"overwritten", b"the old value", &write()).expect("put");
-            // So much that the page is full, and the next one is begun.
+            // Enough that the page is full, and the next one is begun.
             for number in 0..80_u32 {
                 let _outcome = store.put(&number.to_le_bytes(), &[1; 40], &write()).expect("put");
             }
@@ -182,7 +182,7 @@ fn is_corrupt(store: &Scmkv, key: &[u8]) -> bool {
     matches!(store.get(key), Err(Error::Corrupt { .. }))
 }
 
-/// Writes and cleans until every page that can be has been used again.
+/// Writes and cleans until every page that can be reused has been.
 fn churn(store: &Scmkv) {
     for round in 0..12_u32 {
         for number in 0..60_u32 {
@@ -227,8 +227,8 @@ fn what_a_slot_points_at_is_never_taken_for_absent() {
     }
 }
 
-/// The end of a page that was open, with the last records in it: recovery ends the log before it,
-/// and what slots point at behind that stays an error.
+/// The lost end of an open page, with the last records in it: recovery ends the log before it, and
+/// keys whose slots point behind that stay errors.
 #[test]
 fn the_lost_end_of_an_open_page_is_never_taken_for_absent() {
     for loss in LOSSES {
@@ -245,7 +245,7 @@ fn the_lost_end_of_an_open_page_is_never_taken_for_absent() {
         });
         for _ in 0..2 {
             let store = home.open(options(false));
-            // What is left of the page is of no use any more: the cleaner would like to have it.
+            // The rest of the page is not needed any more: the cleaner would take it.
             for number in 0..7_u8 {
                 let _outcome = store.put(&[b'k', number], &[number; 41], &write()).expect("put");
             }
@@ -288,7 +288,7 @@ fn a_page_that_nothing_points_into_is_free_again() {
     let before = store.stats().free_bytes;
     assert_eq!(store.get(b"key").expect("get"), None);
     assert_eq!(store.len().expect("len"), 0);
-    // Looks for pages that readers have let go of; those of other tests may be under way.
+    // Until readers have let go of their pages; readers of other tests may be active.
     while store.stats().free_bytes == before {
         assert!(!store.clean().expect("clean"));
     }

@@ -7,7 +7,7 @@ use coreplane_scmkv::Scmkv;
 use home::{Home, New};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A value that says in each byte which write it is of.
+/// A value whose bytes all give the number of its write.
 fn value(round: usize, len: usize) -> Vec<u8> {
     vec![round as u8; len]
 }
@@ -16,7 +16,7 @@ fn is_whole(value: &[u8], len: usize) -> bool {
     value.len() == len && value.iter().all(|byte| *byte == value[0])
 }
 
-/// Ends the others, whatever becomes of this thread.
+/// Ends the other threads, even if this thread panics.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -28,7 +28,7 @@ impl Drop for Ending<'_> {
 /// Readers of every kind, while one thread overwrites and cleans.
 fn read_beside_the_cleaner(read: impl Fn(&Scmkv, &[&[u8]]) + Sync) {
     let home = Home::in_memory();
-    // So large that a reader who is slow to let go of pages stops nobody.
+    // So large that a reader that is slow to let go of pages stops no writer.
     let store = home.create(New::tiny(8192));
     let write = home::write();
     let keys: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];

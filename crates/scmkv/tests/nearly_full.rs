@@ -4,9 +4,9 @@
 //! reserve and open pages share the rest. Then every key is overwritten in a random order; each
 //! overwrite must be taken, and all must read back, before and after a restart.
 //!
-//! The price is write amplification, which is printed: to gain a page, the cleaner copies what
-//! lives in about `1 / (1 - u)` pages of live part `u`. It is the steeper the fewer pages the last
-//! 5 % are, so that this pool of 128 pages is a hard case.
+//! The price is write amplification, which is printed: to gain a page, the cleaner copies the live
+//! records of about `1 / (1 - u)` pages of live part `u`. It is the steeper the fewer pages the
+//! last 5 % are, so that this pool of 128 pages is a hard case.
 //!
 //! Every key is overwritten once; twice at `COREPLANE_TEST_SCALE=full`.
 
@@ -29,7 +29,7 @@ fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// The value of a key in its so-and-so-manieth version.
+/// The value of version `version` of a key.
 fn value(number: u64, version: u64) -> Vec<u8> {
     let mut state = number << 8 ^ version;
     let mut bytes = Vec::with_capacity(VALUE + 8);
@@ -60,7 +60,7 @@ fn check(store: &Scmkv, records: u64, version: u64) {
     assert_eq!(store.len().expect("len"), records);
 }
 
-/// Puts records until the store takes no more; how many it took.
+/// Puts records until the store takes no more; returns how many it took.
 fn fill(store: &Scmkv, most: u64) -> u64 {
     for number in 0..most {
         match store.put(&key(number), &value(number, 0), &write()) {
@@ -74,7 +74,7 @@ fn fill(store: &Scmkv, most: u64) -> u64 {
 
 fn report(what: &str, stats: &Stats, since: &Stats) {
     let user = stats.user_bytes_written - since.user_bytes_written;
-    // What the cleaner copies is written to a log, too.
+    // The copies of the cleaner are written to a log, too.
     let log = stats.log_bytes_written - since.log_bytes_written;
     let live = 100.0 * stats.live_bytes as f64 / stats.pool_bytes as f64;
     eprintln!("{what}: {live:.2} % live, {:.2} bytes written for each", log as f64 / user as f64);

@@ -1,4 +1,4 @@
-//! Writers beside the cleaner, which read at once what they have written: whoever wrote last wins.
+//! Writers beside the cleaner, which read at once what they have written: the last writer wins.
 
 mod home;
 
@@ -23,7 +23,7 @@ fn newest_beside_the_cleaner(placement: Placement) {
                     for round in 1..=ROUNDS {
                         for (key, last) in last.iter_mut().enumerate() {
                             let name = [thread, key as u8];
-                            // It lies there for a while: some are copied meanwhile.
+                            // The record stays there for a while: some are copied meanwhile.
                             let found = store.get(&name).expect("get");
                             let found = found.map(|value| value[..4].try_into().expect("a value"));
                             let found = found.map_or(0, u32::from_le_bytes);

@@ -1,4 +1,4 @@
-//! A store that is full says so, takes deletes, and takes writes again when there is space.
+//! A store that is full reports it, takes deletes, and takes writes again when there is space.
 
 mod home;
 mod tiny;
@@ -49,8 +49,8 @@ fn a_full_store_takes_deletes() {
     });
 }
 
-/// The index takes a page for which the writer must clean: nothing that the writer holds itself
-/// may keep the cleaned one from being used again.
+/// The index takes a page for which the writer must clean: nothing that the writer holds may keep
+/// the cleaned page from being used again.
 #[test]
 fn a_put_into_a_full_group_gets_the_page_that_it_cleans() {
     ends(|| {
@@ -58,7 +58,7 @@ fn a_put_into_a_full_group_gets_the_page_that_it_cleans() {
         let store = home.create(New::tiny(40));
         for number in 0..700 {
             let _outcome = store.put(&fill_key(number), b"", &write()).expect("put");
-            // What is free is never more than the least.
+            // The free pages are never more than the least.
             for _ in 0..3 {
                 let _outcome = store.put(b"hot", &[0; 400], &write()).expect("put");
             }
@@ -187,7 +187,7 @@ fn a_slow_reader_delays_writers_and_fails_none() {
     });
 }
 
-/// What they keep is a fortieth of the pool: none of them may be told that it is full.
+/// The threads keep a fortieth of the pool: none of them may get the error that it is full.
 #[test]
 fn threads_that_overwrite_a_little_never_find_a_small_store_full() {
     for background in [false, true] {

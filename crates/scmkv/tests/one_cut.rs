@@ -1,4 +1,4 @@
-//! One power cut, or kill, at a moment that is chosen: what seeded stories seldom come to.
+//! One power cut, or kill, at a chosen moment: cases that seeded stories seldom reach.
 
 mod home;
 mod tiny;
@@ -11,11 +11,11 @@ use home::{Home, New, options, write};
 use std::collections::BTreeSet;
 use tiny::{created, recovered, simulated};
 
-/// A batch in two pages, of which the cleaner empties one: its commit record makes those in the other
-/// count, wherever that is by then.
+/// A batch in two pages, of which the cleaner empties one: the commit record makes the members in
+/// the other count, wherever that record is by then.
 #[test]
 fn a_batch_in_two_pages_outlives_the_cleaning_of_either_and_a_kill() {
-    // One and a half pages, in an order that is the engine's.
+    // One and a half pages, in an order that the engine chooses.
     const RECORDS: u8 = 28;
     for overwritten_page in 0..2 {
         let home = Home::in_memory();
@@ -36,7 +36,7 @@ fn a_batch_in_two_pages_outlives_the_cleaning_of_either_and_a_kill() {
         for number in (1..=RECORDS).filter(is_there) {
             let _outcome = store.put(&[b'k', number], &[number; 200], &write()).expect("put");
         }
-        // What the medium has of it after each page that is cleaned: nobody has closed it.
+        // The state of the medium after each page that is cleaned: the store is not closed.
         let killed = [(); 3].map(|()| {
             store.clean().expect("clean");
             home.bytes()
@@ -52,8 +52,8 @@ fn a_batch_in_two_pages_outlives_the_cleaning_of_either_and_a_kill() {
     }
 }
 
-/// A page that was cleaned is free only behind the slots that point at the copies: behind those too with
-/// which the cleaner's page is so full that nothing is written behind them.
+/// A cleaned page is free only after the slots that point at the copies are durable: also after
+/// those which fill the cleaner's page so far that nothing is written behind them.
 #[test]
 fn no_page_is_free_before_the_slots_that_have_left_it() {
     const KEYS: u8 = 20;
@@ -72,7 +72,7 @@ fn no_page_is_free_before_the_slots_that_have_left_it() {
         let mut images = Vec::new();
         for _ in 0..2 {
             assert!(store.clean().expect("clean"));
-            // The last that it does is to free the page.
+            // The last step is to free the page.
             let end = sim.events();
             let cuts = (1..8).flat_map(|back| (0..16).map(move |seed| (end - back, seed)));
             images.extend(cuts.map(|(at, seed)| sim.crash_at(at, Eviction::Seeded(seed))));
@@ -88,7 +88,7 @@ fn no_page_is_free_before_the_slots_that_have_left_it() {
     }
 }
 
-/// Who was told that a record has expired does not find it after a power cut, though the clock stands
+/// A record that was reported as expired is not found after a power cut, though the clock stands
 /// where it stood before.
 #[test]
 fn what_was_told_to_have_expired_does_not_come_back_by_a_power_cut() {
@@ -114,7 +114,7 @@ fn what_was_told_to_have_expired_does_not_come_back_by_a_power_cut() {
     }
 }
 
-/// What a life writes is newer than all that those before it have written.
+/// The writes of a life are newer than all writes of the lives before it.
 #[test]
 fn what_was_written_in_the_last_life_is_what_is_there() {
     const RECORDS: u8 = 60;
@@ -127,11 +127,13 @@ fn what_was_written_in_the_last_life_is_what_is_there() {
             for number in 0..RECORDS {
                 let _outcome = store.put(&[b'k', number], &[life; 200], &write()).expect("put");
             }
-            // The open page has records of one key alone: a recovery reads nothing of the versions of others.
+            // The open page has records of one key alone: a recovery learns nothing of the versions
+            // of others.
             for _ in 0..RECORDS {
                 let _outcome = store.put(b"last", &[life; 200], &write()).expect("put");
             }
-            // After this one it reads all pages, and makes the index anew: the greatest version counts.
+            // After this write it reads all pages, and rebuilds the index: the greatest version
+            // counts.
             if life % 2 == 1 {
                 let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..write() };
                 let _outcome = store.put(b"last", &[life; 200], &relaxed).expect("put");

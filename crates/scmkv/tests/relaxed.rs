@@ -1,4 +1,4 @@
-//! `relaxed` writes to a file: what they replace stays until they are durable.
+//! `relaxed` writes to a file: the records that they replace stay until they are durable.
 
 mod home;
 mod tiny;
@@ -55,7 +55,7 @@ fn a_relaxed_write_does_not_undo_the_delete_before_it() {
     assert!(cleaned > 0);
 }
 
-/// Each of the writers waits, its log in hand, for pages that wait for the others' logs.
+/// Each of the writers waits, holding its log, for pages that wait for the others' logs.
 #[test]
 fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
     for background in [false, true] {
@@ -79,8 +79,8 @@ fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
     }
 }
 
-/// Where a strict write finds its group full, its record is taken back; what was `relaxed` before
-/// it in the log is still to be flushed.
+/// If a strict write finds its group full, its record is taken back; `relaxed` writes before it in
+/// the log still have to be flushed.
 #[test]
 fn a_sync_covers_relaxed_writes_before_a_record_that_was_taken_back() {
     let (sim, store) = file();

@@ -1,5 +1,5 @@
-//! Damage, and what `repair` makes of it: the store opens again with either index, `verify` finds
-//! it sound, and no key is other than it was unless the repair has said so.
+//! Damage, and the result of `repair`: the store opens again with either index, `verify` finds it
+//! sound, and no key is other than it was unless the repair has reported it.
 
 mod home;
 #[path = "flips/image.rs"]
@@ -35,7 +35,8 @@ fn contents(store: &Scmkv) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// What was said of each key; and whether something was lost that could not be named.
+/// The fates that were reported of each key; and whether something was lost that could not be
+/// named.
 fn said(findings: &[Finding]) -> (BTreeMap<Vec<u8>, BTreeSet<&'static str>>, bool) {
     let mut keys: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (key, fate) in findings.iter().flat_map(|finding| &finding.keys) {
@@ -44,8 +45,8 @@ fn said(findings: &[Finding]) -> (BTreeMap<Vec<u8>, BTreeSet<&'static str>>, boo
     (keys, findings.iter().any(|finding| finding.what.contains("cannot be named")))
 }
 
-/// Repairs `bytes`; what is not as it should be. It is enough that something is said to be lost that
-/// cannot be named; with `is_exact` a key that holds what it held before must be named.
+/// Repairs `bytes`; returns what is wrong. It suffices that an unnamed loss is reported; with
+/// `is_exact` a key that has its former value must be named.
 fn try_out(path: &Path, bytes: &[u8], image: &Image, is_exact: bool) -> Result<(), String> {
     std::fs::write(path, bytes).expect("the copy");
     let findings = repair(path)?;
@@ -83,7 +84,7 @@ fn try_out(path: &Path, bytes: &[u8], image: &Image, is_exact: bool) -> Result<(
     if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:?} after {findings:#?}")) }
 }
 
-/// True if the index in the image tells which records are current.
+/// True if the index in the image shows which records are current.
 fn is_exact(image: &Image) -> bool {
     image.name.contains("pool")
 }
@@ -99,7 +100,7 @@ fn judge(failures: &[String], tried: usize) {
 }
 
 /// True if nothing is left behind `end` of the records of its page, which was open at a kill: then
-/// they cannot be told from what a crash has cut off, unless slots point at them.
+/// they cannot be told from records that a crash has cut off, unless slots point at them.
 fn ends_a_log(image: &Image, end: usize) -> bool {
     let page = (end - 1) / PAGE as usize;
     let length = 2048 + 32 * page + 8;
@@ -110,8 +111,8 @@ fn ends_a_log(image: &Image, end: usize) -> bool {
     is_open && !is_exact(image) && !rest.windows(2).any(begins)
 }
 
-/// Tries `damage` out at every place of the images that `step` picks among `areas`; it tells where
-/// it ends.
+/// Tries `damage` out at every place of the images that `step` picks among `areas`; it returns
+/// where it ends.
 fn try_everywhere(
     areas: &[Area],
     step: usize,
@@ -173,8 +174,8 @@ fn a_changed_byte_costs_its_record_and_no_more() {
     });
 }
 
-/// A block of zeroes over some records: what cannot be named is told, and with the index in the
-/// pool nothing older is shown.
+/// A block of zeroes over some records: unnamed losses are reported, and with the index in the pool
+/// nothing older is shown.
 #[test]
 fn a_lost_block_costs_what_was_in_it() {
     for len in [64, 512] {
@@ -185,7 +186,7 @@ fn a_lost_block_costs_what_was_in_it() {
     }
 }
 
-/// As much of noise, at any place.
+/// The same with noise, at any place.
 #[test]
 fn noise_over_records_costs_what_was_in_it() {
     try_everywhere(&[Area::RecordHead], 97, &|bytes, at| {
@@ -227,13 +228,13 @@ fn costs_nothing(meant: Area, step: usize) {
     assert!(tried > 20, "{tried} tried");
 }
 
-/// The logs have it all.
+/// The logs have all of it.
 #[test]
 fn a_damaged_index_is_made_anew() {
     costs_nothing(Area::Index, 29);
 }
 
-/// What one word of an element has lost, the others and the page itself tell.
+/// The lost word of an element follows from the others and from the page itself.
 #[test]
 fn a_damaged_table_is_made_good() {
     costs_nothing(Area::Table, 5);
@@ -249,7 +250,7 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(path, bytes).expect("write");
 }
 
-/// Where `what` is in the pool; it must be there once.
+/// The place of `what` in the pool; it must be there once.
 fn place_of(path: &Path, what: &[u8]) -> usize {
     let bytes = std::fs::read(path).expect("read");
     let mut found = bytes.windows(what.len()).enumerate().filter(|(_, bytes)| bytes == &what);
@@ -258,8 +259,8 @@ fn place_of(path: &Path, what: &[u8]) -> usize {
     place
 }
 
-/// An older record and the tombstone of its key lie in the same log: neither may come back where the index
-/// tells, nor in silence.
+/// An older record and the tombstone of its key lie in the same log: neither may come back where
+/// the index can tell, nor without a report.
 #[test]
 fn nothing_older_comes_back() {
     for placement in [Placement::Pool, Placement::Dram] {
@@ -287,7 +288,7 @@ fn nothing_older_comes_back() {
                 bytes[second] ^= 1;
                 bytes[tombstone + 12] ^= 1;
             });
-            // After a close a checkpoint spares the reading of the log.
+            // After a close a checkpoint saves the reading of the log.
             if placement == Placement::Dram && !is_closed {
                 let error = Scmkv::open(&path, MediaChoice::Auto, options()).expect_err("damage");
                 assert!(error.to_string().contains("log page"), "{error}");
@@ -296,7 +297,7 @@ fn nothing_older_comes_back() {
             let (named, _) = said(&findings);
             let fates = |key: &[u8]| named.get(key).cloned().unwrap_or_default();
             if placement == Placement::Dram {
-                // The logs have the older ones. Of the tombstone the key itself is damaged.
+                // The logs have the older ones. In the tombstone the key itself is damaged.
                 let is_told = findings[0].what.contains("hold what they held before");
                 assert!(is_told && findings[0].len == 96, "{findings:#?}");
                 assert!(fates(b"written twice").contains(Fate::Uncertain.text()), "{findings:#?}");

@@ -1,7 +1,7 @@
 //! Stores drawn from a seed, with either index, closed or killed, and damage of all sorts anywhere
-//! in them: bytes, blocks, pages, pages in the place of others, several at once. What a repair
-//! leaves is sound, accepts writes, and differs from what was there only in what the repair has
-//! told. `COREPLANE_WRECKS=n` draws n stores, from seed `COREPLANE_WRECKS_FROM` on.
+//! in them: bytes, blocks, pages, pages in the place of others, several at once. The store after a
+//! repair is sound, accepts writes, and differs from the original only as the repair has reported.
+//! `COREPLANE_WRECKS=n` draws n stores, from seed `COREPLANE_WRECKS_FROM` on.
 
 mod home;
 mod scale;
@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wreck::{Draw, Pool, Wreck, options, write_one};
 
-/// What a repair has said.
+/// The report of a repair.
 struct Said {
     fates: BTreeMap<Vec<u8>, BTreeSet<&'static str>>,
     /// Something is lost that is not named.
@@ -52,7 +52,7 @@ fn repair(path: &Path) -> Result<(Scmkv, Vec<Finding>), String> {
     }
 }
 
-/// Repairs `bytes`; what is not as it should be.
+/// Repairs `bytes`; returns what is wrong.
 fn try_out(path: &Path, pool: &Pool, bytes: &[u8], ranges: &[Range<usize>]) -> Result<(), String> {
     std::fs::write(path, bytes).expect("the copy");
     let (store, findings) = match repair(path) {
@@ -116,7 +116,7 @@ fn compare(pool: &Pool, store: &Scmkv, said: &Said, ranges: &[Range<usize>]) -> 
     wrong
 }
 
-/// Draws a store and damages it in `draws` ways; what went wrong.
+/// Draws a store and damages it in `draws` ways; returns what went wrong.
 fn try_seed(path: &Path, seed: u64, draws: u64) -> Vec<String> {
     let pool = write_one(seed);
     let mut failures = Vec::new();

@@ -1,5 +1,5 @@
-//! What a repair must not believe, and what it must know all the same: stores that are wrecked in a
-//! chosen way.
+//! Evidence that a repair must not believe, and evidence that it must use: stores that are wrecked
+//! in a chosen way.
 
 mod home;
 
@@ -28,7 +28,7 @@ fn places(bytes: &[u8], what: &[u8]) -> Vec<usize> {
     windows.filter(|(_, bytes)| *bytes == what).map(|(at, _)| at).collect()
 }
 
-/// Where `what` is; it must be there once.
+/// The place of `what`; it must be there once.
 fn place_of(bytes: &[u8], what: &[u8]) -> usize {
     let places = places(bytes, what);
     assert_eq!(places.len(), 1, "{:?} is there {} times", what.escape_ascii(), places.len());
@@ -105,8 +105,8 @@ fn what_was_never_committed_replaces_nothing() {
     assert_eq!(store.get(b"another").expect("get"), None);
 }
 
-/// A batch that goes on from one page into the next: its keys, and where their values are, in the order
-/// in which they lie in the log.
+/// A batch that goes on from one page into the next: its keys, and the places of their values, in
+/// the order in which they lie in the log.
 fn batch_in_two_pages(store: &Scmkv, home: &Home) -> (Vec<Vec<u8>>, Vec<usize>) {
     put_many(store, 30);
     let keys: Vec<Vec<u8>> = (0..12).map(|number| format!("member {number:02}").into()).collect();
@@ -150,7 +150,7 @@ fn damage_commits_no_batch() {
     }
 }
 
-/// The commit record of a batch in two pages: nobody can tell any more what it named.
+/// The commit record of a batch in two pages is lost: its content is unknown.
 #[test]
 fn a_batch_in_two_pages_outlives_its_commit_record() {
     for placement in [Placement::Pool, Placement::Dram] {
@@ -216,8 +216,8 @@ fn slots_that_have_vanished_are_missed() {
     }
 }
 
-/// A long record whose kind is another by one changed bit: its bytes do not tell that it was of a key,
-/// and the range does.
+/// A long record whose kind is another by one changed bit: its bytes do not show that it was of a
+/// key, and the range does.
 #[test]
 fn a_record_that_looks_like_none_of_a_key_is_told_as_a_range() {
     let home = Home::in_memory();
@@ -241,7 +241,7 @@ fn a_record_that_looks_like_none_of_a_key_is_told_as_a_range() {
     assert!(told.what.contains("hold what they held before"), "{findings:#?}");
 }
 
-/// A word that proves itself, as `docs/media-format.md` has it.
+/// A word with its check, as `docs/media-format.md` has it.
 fn sealed(content: u64, offset: usize) -> [u8; 8] {
     let crc = crc32c::crc32c(&[content.to_le_bytes(), (offset as u64).to_le_bytes()].concat());
     (content | u64::from((crc ^ crc >> 16) as u16) << 48).to_le_bytes()
@@ -267,7 +267,7 @@ fn no_page_is_longer_than_a_page() {
     }
 }
 
-/// What the table says of its own pages is always the same.
+/// The elements of the table's own pages are always the same.
 #[test]
 fn the_table_knows_itself() {
     for what in [0, 0xff, 0x3c] {

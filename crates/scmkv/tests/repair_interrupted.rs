@@ -1,5 +1,5 @@
-//! The power goes in the middle of a repair: what is left can be repaired again, and comes to the
-//! same. Every fence of a repair is cut, on persistent memory and on a file.
+//! The power goes in the middle of a repair: the remains can be repaired again, with the same
+//! result. Every fence of a repair is cut, on persistent memory and on a file.
 
 mod home;
 #[path = "flips/image.rs"]
@@ -27,13 +27,13 @@ enum Op {
 /// The repair of a damaged pool.
 struct Repairing {
     bytes: Vec<u8>,
-    /// What an undisturbed repair has left.
+    /// The state after an undisturbed repair.
     expected: Map,
 }
 
-/// Writes `bytes` to a space of which nobody has claimed anything, durable when it returns. The first page, which says that it
-/// is a pool, comes last: what is there in part is none. A pool most of which is zeroes is repaired, but not to the same if
-/// that is interrupted.
+/// Writes `bytes` to a space of which no page is claimed, durable when it returns. The first page,
+/// which says that it is a pool, comes last: a part of it is no pool. A pool most of which is
+/// zeroes is repaired, but not to the same state if the repair is interrupted.
 fn install(space: &Arc<Space>, bytes: &[u8]) {
     for (page, bytes) in bytes.chunks(PAGE).enumerate().rev() {
         let mut writer = space.claim_log(page as u32).expect("a free page");
@@ -42,7 +42,7 @@ fn install(space: &Arc<Space>, bytes: &[u8]) {
         space.fence().expect("fence");
         drop(writer);
         assert!(space.retire(page as u32));
-        // Readers of the other test's stores may be under way.
+        // Readers of the other test's stores may be active.
         while space.reclaim().is_none() {
             std::thread::yield_now();
         }
@@ -72,7 +72,7 @@ impl Subject for Repairing {
     fn recover(&self, space: &Arc<Space>) -> Result<Option<Scmkv>, String> {
         match Scmkv::simulated_repair(space.clone(), options(), &mut |_| {}) {
             Ok((store, _)) => Ok(Some(store)),
-            // Told apart by `check`: before all of it was installed there may be none.
+            // `check` distinguishes the cases: before all of it was installed there may be none.
             Err(_) => Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! What an earlier life of a store leaves to the next.
+//! The state that an earlier life of a store leaves to the next.
 
 mod home;
 mod tiny;
@@ -41,7 +41,7 @@ fn a_crash_while_the_pool_grows() {
     let _outcome = store.put(b"k", b"v", &write()).expect("put");
     store.close().expect("close");
     drop(store);
-    // As far as `grow` is when its crash comes after the new size is durable.
+    // The state of a `grow` that crashes after the new size is durable.
     let pool = Pool::open(&home.path(), &OpenOptions { media: MediaChoice::Auto }).expect("pool");
     pool.grow(64 * 4096).expect("grow");
     drop(pool);
@@ -60,8 +60,9 @@ fn a_drawn_sequence_is_above_all_writes_before_it() {
     assert!(written.sequence <= drawn, "{:#x} was before {drawn:#x}", written.sequence);
 }
 
-/// Sequences that callers draw above what the store has given out stay above what it gives out itself,
-/// however many pages are filled meanwhile: else each of them is held against the record of its key.
+/// Sequences that callers draw above those that the store has given out stay above the store's own,
+/// however many pages are filled meanwhile: otherwise each of them is compared with the record of
+/// its key.
 #[test]
 fn pages_that_are_filled_leave_the_sequences_of_callers_above_its_own() {
     let home = Home::in_memory();
@@ -128,7 +129,7 @@ fn no_key_has_two_slots_after_a_crash() {
                 let len = store.len().expect("len");
                 if len != u64::from(fill) + 3 {
                     twice.push((fill, variant, len));
-                    // What comes of it: the key is deleted, and comes back.
+                    // The effect: the key is deleted, and comes back.
                     let key = format!("y{variant}");
                     let _outcome = store.delete(key.as_bytes(), &write()).expect("delete");
                     let mut shown = false;
@@ -158,7 +159,7 @@ fn a_flipped_bit_in_an_open_page_is_not_taken_for_the_end_of_the_log() {
     let error = home.try_open(options(false));
     let is_told = matches!(&error, Err(Error::Corrupt { what, .. }) if what.contains("checksum"));
     assert!(is_told, "{error:?}");
-    // The last record alone cannot be told from one that a crash has cut off.
+    // The last record alone cannot be distinguished from one that a crash has cut off.
     bytes[at + 3] ^= 4;
     let at = bytes.windows(40).position(|window| window == [0xa4; 40]).expect("the last value");
     bytes[at + 3] ^= 4;

@@ -1,13 +1,13 @@
-//! Bits that flip in the index: the log is the truth, and from it the index is mended.
+//! Bits that flip in the index: the log is the truth, and the index is mended from it.
 //!
-//! | a bit flips in | what may be answered until the next scrub | and afterwards |
+//! | a bit flips in | possible answers until the next scrub | and afterwards |
 //! |---|---|---|
 //! | the slot of a key | its record, an error, or nothing | its record |
 //! | the slot of a deleted key | nothing, or an error | nothing |
 //! | an empty slot | each record, or an error | each record |
 //!
-//! Every bit of chosen slots is flipped: under an open store, which then cleans; and in a pool that is
-//! opened afterwards. The cleaner must not free what lives, whatever its slot has become.
+//! Every bit of chosen slots is flipped: under an open store, which then cleans; and in a pool that
+//! is opened afterwards. The cleaner must not free live records, whatever their slots have become.
 
 mod home;
 #[path = "flips/image.rs"]
@@ -25,7 +25,7 @@ fn word_of(image: &Image, at: usize) -> u64 {
     u64::from_le_bytes(*image.bytes[at..].first_chunk().expect("a word"))
 }
 
-/// Where the slots of the index are, in segments that are in use: an index page begins with a word for
+/// The places of the index slots, in segments that are in use: an index page begins with a word for
 /// each.
 fn slots_of(image: &Image) -> Vec<usize> {
     const SEGMENT: usize = 256;
@@ -38,7 +38,7 @@ fn slots_of(image: &Image) -> Vec<usize> {
     (0..image.bytes.len()).step_by(8).filter(is_slot).collect()
 }
 
-/// The slots whose bits are flipped, by where they are in the pool.
+/// The slots whose bits are flipped, with their places in the pool.
 fn chosen(image: &Image) -> Vec<(&'static str, usize)> {
     let word = |at: usize| word_of(image, at);
     let slots = slots_of(image);
@@ -70,7 +70,7 @@ fn flip(home: &Home, at: usize, bit: u32) {
     file.write_all_at(&[byte[0] ^ 1 << (bit % 8)], at).expect("write");
 }
 
-/// What is not as expected. `is_mended`: nothing may be missing.
+/// The differences from `expected`. `is_mended`: nothing may be missing.
 fn differences(store: &Scmkv, expected: &Expected, is_mended: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (key, value) in expected {
@@ -100,7 +100,7 @@ fn write_and_clean(store: &Scmkv, expected: &mut Expected) {
     let options = WriteOptions::default();
     for number in (0..110).step_by(4) {
         let key = format!("key-{number:03}").into_bytes();
-        // What lies behind a slot that leads nowhere is not written over.
+        // A key behind a slot that leads nowhere is not written over.
         if store.put(&key, b"written anew", &options).is_ok() {
             expected.insert(key, Some(b"written anew".to_vec()));
         }
@@ -129,7 +129,7 @@ fn image() -> Image {
 
 type Story = fn(&Home, (usize, u32), &mut Expected) -> Scmkv;
 
-/// Tells a story of each bit of each chosen slot; what is wrong when the scrub has ended.
+/// Runs a story for each bit of each chosen slot; returns what is wrong when the scrub has ended.
 fn tell(story: Story) {
     let (home, image) = (Home::in_memory(), image());
     let mut wrong = Vec::new();
@@ -194,7 +194,7 @@ fn the_cleaner_frees_no_record_whose_slot_was_hit_before_the_open() {
     });
 }
 
-/// Written, killed and cleaned in the next life: with what the index has made of the flip by then.
+/// Written, killed and cleaned in the next life: with the index as the flip has left it by then.
 #[test]
 fn nor_in_the_life_after_the_next() {
     tell(|home, (at, bit), expected| {
@@ -209,7 +209,7 @@ fn nor_in_the_life_after_the_next() {
     });
 }
 
-/// A slot that once was in use may be passed by other keys' lookups: an empty one is where they end.
+/// A slot that was once in use may be passed by other keys' lookups; an empty slot ends them.
 #[test]
 fn a_slot_in_use_before_that_looks_like_one_never_used_hides_nothing() {
     let home = Home::in_memory();

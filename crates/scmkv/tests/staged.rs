@@ -1,4 +1,5 @@
-//! Writes that share a fence: seen by everybody once they have returned, and in nobody's way.
+//! Writes that share a fence: every thread sees them once they have returned, and they block no
+//! thread.
 
 mod home;
 
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What somebody else does, and how it is called.
+/// The work of another thread, and its name.
 type Deed = (&'static str, fn(&Scmkv));
 
 const PLACEMENTS: [Placement; 2] = [Placement::Pool, Placement::Dram];
@@ -137,7 +138,7 @@ fn a_group_that_is_full_is_fenced_without_a_commit() {
     assert!(tickets.into_iter().all(|ticket| is_durable(&store, ticket)));
 }
 
-/// Its caller may have gone away; the first of a round finds the thread that sees to it asleep.
+/// Its caller may have gone away; the first of a round finds the thread that flushes it asleep.
 #[test]
 fn an_early_write_at_group_is_durable_though_nobody_asks() {
     let max_delay = Duration::from_millis(1);
@@ -193,8 +194,8 @@ fn a_key_that_is_written_again_stands_as_it_was_written_last() {
     }
 }
 
-/// A thread with keys of its own, which share their groups with those of others: whatever it does,
-/// it reads what it has written.
+/// A thread with keys of its own, which share their groups with those of others: whatever the
+/// thread does, it reads its own writes.
 fn play(store: &Scmkv, thread: u32, rounds: u32) -> BTreeMap<[u8; 4], u32> {
     let mut known = BTreeMap::new();
     let mut state = thread + 1;
@@ -266,8 +267,8 @@ fn each_thread_reads_what_it_has_written_whoever_commits() {
     }
 }
 
-/// Whoever helps to commit unlocks one group after the other: a reader of the first must not be
-/// told that what it sees is durable before the ticket is.
+/// A thread that helps to commit unlocks one group after the other: a reader of the first must not
+/// get a durable answer before the ticket is durable.
 #[test]
 fn what_a_durable_read_shows_has_a_durable_ticket() {
     const KEYS: u32 = 40;

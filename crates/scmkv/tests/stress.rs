@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 const KEYS: u64 = 300;
 const ROUNDS: u64 = 40_000;
 
-/// Every value names its key, so that a reader sees at once what is not its own or torn.
+/// Every value names its key, so that a reader sees at once a value of another key or a torn one.
 fn value(key: u64, round: u64) -> Vec<u8> {
     [key.to_le_bytes(), round.to_le_bytes(), (key ^ round).to_le_bytes()].concat()
 }
@@ -36,7 +36,7 @@ fn persist(mut write: impl FnMut() -> Result<(), Error>) {
     panic!("no space for good");
 }
 
-/// What a writer has written last of each of its keys.
+/// The last write of a writer to each of its keys.
 type Own = BTreeMap<u64, Option<Vec<u8>>>;
 
 /// Keys from here on are one writer's alone, by turns.
@@ -46,7 +46,7 @@ fn is_own(key: u64, thread: u64) -> bool {
     key >= SHARED && key % 2 == thread
 }
 
-/// A key of one's own has what was written last, whatever the cleaner has moved since.
+/// A key of one writer alone has the last value written, even if the cleaner has moved it since.
 fn check_newest(store: &Scmkv, key: u64, own: &Own) {
     if let Some(newest) = own.get(&key) {
         let found = store.get(&key.to_le_bytes()).expect("get");
@@ -77,7 +77,7 @@ fn write(store: &Scmkv, thread: u64, round: u64, own: &mut Own) {
             }
             persist(|| store.apply(&batch, &options).map(drop));
         }
-        // Staged, for anybody to commit.
+        // Staged, for any thread to commit.
         2 => {
             let value = value(key, round);
             persist(|| store.put(&key.to_le_bytes(), &value, &early()).map(drop));

@@ -1,16 +1,17 @@
-//! What cleaning a page gains, asked of the index for that page alone.
+//! Appraisal: the gain of cleaning a page, from the index and that page alone.
 //!
-//! How much of each page lives is known when the [`census`](crate::clean::census) has ended: seconds after
-//! the open of a large store. A writer that finds no free page before that does not wait for it. It
-//! *appraises* some pages, from the oldest on, by asking the index for each of their records, and
-//! cleans the one that promises most. Only if a long row of pages promises nothing it needs the
-//! census: it must not say that there is no space before it is known. An index in DRAM, whose open
-//! takes longer anyway, is counted first.
+//! The live bytes of each page are known when the [`census`](crate::clean::census) has ended:
+//! seconds after the open of a large store. A writer that finds no free page before that does not
+//! wait for it. It *appraises* some pages, from the oldest on, by a lookup of each of their
+//! records, and cleans the page that promises most. Only if a long row of pages promises nothing
+//! does it need the census: it must not report that there is no space before that is known. An
+//! index in DRAM, whose open takes longer anyway, is counted first.
 //!
-//! The census also sees which slots have lost their record, and keeps the pages that they mean. So
-//! nothing is cleaned before that could belong to such a slot, or have lost it: a page that a
-//! recovery has ended, behind whose last record a slot may point; one with a record that is not
-//! sound; and one with a record for whose key a lookup finds neither that nor a later one.
+//! The census also sees which slots have lost their record, and keeps the pages that they point
+//! into. So before the census no page is cleaned that could hold the record of such a slot, or have
+//! lost it: a page that a recovery has ended, behind whose last record a slot may point; a page
+//! with a record that is not sound; and a page with a record whose key leads neither to that record
+//! nor to a later one.
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::index::{Slot, Verdict};
@@ -22,13 +23,13 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
 use std::sync::atomic::Ordering;
 
-/// The best of so many pages is cleaned.
+/// The number of pages of which the best is cleaned.
 const CANDIDATES: usize = 4;
 
-/// After so many pages in a row that promise nothing no more are appraised.
+/// The number of pages in a row without a promise after which no more are appraised.
 const MISSES_MAX: usize = 64;
 
-/// Records whose lines of the index are asked for together.
+/// Records whose lines of the index are prefetched together.
 const LANE: usize = 24;
 
 /// A page that promises a gain.
@@ -37,7 +38,7 @@ struct Appraisal {
     page: u32,
     generation: u32,
     gain: u64,
-    /// What must be written elsewhere.
+    /// Bytes that must be written elsewhere.
     copied: u64,
 }
 
@@ -45,12 +46,12 @@ struct Appraisal {
 #[derive(Debug, Default)]
 pub(crate) struct Appraisals {
     found: Vec<Appraisal>,
-    /// Older pages have been looked at.
+    /// All pages with a lower birth have been appraised.
     next_birth: u64,
 }
 
 impl Cleaner {
-    /// The page to clean before the census has ended; none if that takes the census.
+    /// The page to clean before the census has ended; none if the census is needed.
     ///
     /// # Errors
     /// If the page information table is damaged.
@@ -84,7 +85,7 @@ impl Cleaner {
         Ok(best.map(|at| found.swap_remove(at).page))
     }
 
-    /// What cleaning `page` gains; none if that is little, or it may not be cleaned yet.
+    /// The appraisal of `page`; none if its gain is small, or it may not be cleaned yet.
     fn appraise(&self, page: u32) -> Result<Option<Appraisal>> {
         let cell = self.pages.cell(page);
         let length = u64::from(cell.length.load(Ordering::Acquire));
@@ -139,8 +140,8 @@ impl Cleaner {
         }
     }
 
-    /// The length of the record that names an overflow record, or none if that of its key does not; none if there is no
-    /// record of its key: what names it may have lost its slot.
+    /// The length of the owner of an overflow record. `Some(None)` if the record of its key does
+    /// not name it, `None` if there is no record of its key: the owner may have lost its slot.
     fn owner_of(&self, guard: &Guard, overflow: &View<'_>) -> Option<Option<u64>> {
         let mut len = None;
         let found = self.index.find(self.place(overflow.key()), &mut |slot| {

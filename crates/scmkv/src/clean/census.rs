@@ -1,25 +1,27 @@
 //! Counting after an open.
 //!
-//! The number of live records and how much of each page lives are kept in DRAM. With the index in
+//! The number of live records and the live bytes of each page are kept in DRAM. With the index in
 //! the pool an open after a crash reads neither index nor records, so that its time does not grow
-//! with them; the count is made afterwards, in the background, group by group under its lock, in
-//! two [passes](crate::table::index::Pass). Until a group is counted its writers leave the counters alone
-//! ([`lock`](crate::table::index)); what they did is in the state that the census finds.
+//! with them. The count is made afterwards, in the background, group by group under its lock, in
+//! two [passes](crate::table::index::Pass). Until a group is counted its writers leave the counters
+//! alone ([`lock`](crate::table::index)); the census finds the result of their writes.
 //!
-//! 1. *Records*: which slots are in use, and no tombstones. It reads the index alone, one line for
-//!    eight slots, at the speed of the medium: some ten milliseconds for ten million records.
-//!    Several callers may take [slices](SLICE) of it by turns. Who only wants the number of records
-//!    waits for this pass, and who must not wait at all asks again ([`Cleaner::try_len`]).
-//! 2. *Bytes*: what each slot points at, which takes a hundred times as long. This pass sees which
-//!    slots have lost their record ([`quarantine`](crate::table::quarantine)). No more than a writer needs
-//!    at once is cleaned before it is done ([`appraisal`](crate::clean::appraisal)).
+//! 1. *Records*: the slots that are in use, and no tombstones. It reads the index alone, one line
+//!    for eight slots, at the speed of the medium: some ten milliseconds for ten million records.
+//!    Several callers may take [slices](SLICE) of it by turns. A caller that needs only the number
+//!    of records waits for this pass, and one that must not wait at all asks again
+//!    ([`Cleaner::try_len`]).
+//! 2. *Bytes*: the records that the slots point at, which takes a hundred times as long. This pass
+//!    sees which slots have lost their record ([`quarantine`](crate::table::quarantine)). Before it
+//!    is done, only as much is cleaned as a writer needs at once
+//!    ([`appraisal`](crate::clean::appraisal)).
 //!
-//! Why the number of records is not kept durably, beside each page that is sealed, with what the
-//! open pages add to it: a record does not say whether its key was there before, and where it
-//! changes is not only in records. A copy of the cleaner that turns an expired record into a
-//! tombstone counts or not by who publishes first; a repair takes slots out. A durable number that
-//! missed one of these would be wrong for good, and nobody could see it; the slots are what a
-//! lookup goes by, and their number is right by itself, whatever came before.
+//! The number of records is not kept durably, for instance beside each sealed page. A record does
+//! not say whether its key was there before, and the number does not change with records alone. If
+//! a copy of the cleaner turns an expired record into a tombstone, it counts or not depending on
+//! which thread publishes first; a repair removes slots. A durable number that missed one of these
+//! would be wrong for good, and undetectably. The slots decide lookups, and their number is right
+//! by itself, regardless of the past.
 
 use crate::clean::Cleaner;
 use crate::table::counters::Count;
@@ -29,28 +31,28 @@ use coreplane_engine::Result;
 use coreplane_pmem::{epoch, mutant, spin};
 use std::sync::atomic::Ordering;
 
-/// So many groups are counted in a row: what an event loop can spare, some ten microseconds. No
-/// power of two, so that slices end within segments, too, and tests see them split there.
+/// How many groups are counted in a row: what an event loop can spare, some ten microseconds. Not a
+/// power of two, so that slices end within segments, too, and tests see segments split there.
 const SLICE: usize = 100;
 
 impl Cleaner {
     /// The number of records, expired ones too.
     ///
     /// # Errors
-    /// If the index is damaged, or what was staged cannot be committed.
+    /// If the index is damaged, or staged writes cannot be committed.
     pub(crate) fn len(&self) -> Result<u64> {
         self.see_all_staged()?;
         self.count_records()?;
         Ok(self.counters.get(Count::Records).max(0) as u64)
     }
 
-    /// As [`Cleaner::len`]; none if they are not counted yet, of which this counts a slice.
+    /// As [`Cleaner::len`]; none if the records are not counted yet. Then this counts a slice.
     ///
     /// # Errors
     /// As [`Cleaner::len`].
     pub(crate) fn try_len(&self) -> Result<Option<u64>> {
         if self.index.pass() == Pass::Records {
-            // Staged by this thread, perhaps: it would wait for itself.
+            // This thread may have staged writes: it would wait for itself.
             self.see_all_staged()?;
             if let Some(mut next) = self.counting.try_lock() {
                 self.count_slice(&mut next)?;
@@ -62,7 +64,7 @@ impl Cleaner {
         self.len().map(Some)
     }
 
-    /// Counts all that is counted.
+    /// Counts the records and their bytes.
     ///
     /// # Errors
     /// As [`Cleaner::len`].
@@ -105,8 +107,8 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Counts what is not counted yet. Ends early if the store is closed. What is damaged is left
-    /// to `verify` and to whoever reads it: it must not keep the rest from being counted.
+    /// Counts the groups that are not counted yet. Ends early if the store is closed. Damage is
+    /// left to `verify` and to readers of the record: it must not keep the rest from being counted.
     ///
     /// # Errors
     /// If the index is damaged.

@@ -1,6 +1,6 @@
-//! Commit records of batches: they live while a page that they name does. When one is copied the
-//! cleaner remembers it, and counts it dead when the last of those pages is freed; the copies of
-//! an earlier run of the store count as dead, and are copied and remembered once more.
+//! Commit records of batches: they live as long as a page that they name. When one is copied the
+//! cleaner remembers the copy, and counts it dead when the last of those pages is freed; the copies
+//! of an earlier run of the store count as dead, and are copied and remembered once more.
 
 use crate::clean::Cleaner;
 use crate::clean::CleanerState;
@@ -21,7 +21,7 @@ pub(super) struct CommitCopy {
 }
 
 impl Cleaner {
-    /// A commit record lives while another page may hold batched records of it.
+    /// Copies a commit record while another page may hold batched records of it.
     pub(super) fn clean_commit(
         &self,
         state: &mut CleanerState,
@@ -50,7 +50,7 @@ impl Cleaner {
         }
     }
 
-    /// The copies of commit records that are of no use any more are dead.
+    /// Counts the copies of commit records that are no longer needed as dead.
     pub(super) fn forget_commits(&self, state: &mut CleanerState) {
         state.commits.retain(|commit| {
             let needed = commit.members.iter().any(|member| self.is_there(*member));

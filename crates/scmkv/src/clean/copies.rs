@@ -1,4 +1,4 @@
-//! Moving what lives in a page: copies, and the slots that are to point at them.
+//! Moving the live records of a page: copies, and the slots that are to point at them.
 
 use crate::clean::commits::CommitCopy;
 use crate::clean::overflow::OverflowCopy;
@@ -19,19 +19,20 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Moving<'g> {
     /// The birth of the oldest other log page.
     pub(super) oldest_other: u64,
-    /// Where the cleaner's log begins that is not durable yet.
+    /// Where the part of the cleaner's log begins that is not durable yet.
     unfenced: Option<u64>,
     pub(crate) copies: Vec<Copy>,
     pub(crate) overflow: Vec<OverflowCopy<'g>>,
     pub(super) commits: Vec<CommitCopy>,
-    /// Slots to flush before the page is freed. Not one by one: the next locked instruction would wait for it.
+    /// Slots to flush before the page is freed. Not one by one: the next locked instruction would
+    /// wait for it.
     pub(crate) slots: Vec<u64>,
 }
 
-/// So many records ahead the lines of the index are asked for.
+/// How many records ahead the lines of the index are prefetched.
 const AHEAD: usize = 24;
 
-/// And so many ahead the records that a lookup will come to.
+/// How many records ahead the records that a lookup will read are prefetched.
 const NEAR: usize = 12;
 
 /// A record that was copied and not yet published.
@@ -86,7 +87,7 @@ impl Cleaner {
             }
             let Some((view, place)) = ahead.pop_front() else { break };
             match view.header.kind {
-                // A copy is sealed anew: damage must not be copied.
+                // A copy gets a new checksum: damage must not be copied.
                 _ if !mutant!("scmkv.clean.checksum")
                     && self.is_dead_damage(generation, &view)? => {}
                 Kind::Commit => self.clean_commit(state, &view, moving)?,
@@ -94,7 +95,7 @@ impl Cleaner {
                 Kind::Put | Kind::Delete => {
                     self.clean_record(state, guard, (&view, place), moving)?;
                 }
-                // What was lost is not kept for ever, and nodes are another engine's.
+                // Lost records are not kept for ever, and nodes belong to another engine.
                 Kind::Lost | Kind::Node | Kind::Entry => {}
             }
         }
@@ -112,7 +113,7 @@ impl Cleaner {
         let mut owned = overflow.chunk_by(|a, b| a.old.key() == b.old.key());
         let moved = owned.try_for_each(|copies| self.move_owner(state, guard, copies, moving));
         if moved.is_err() {
-            // Those of the owner that failed are dead already.
+            // The copies of the owner that failed are dead already.
             owned.flatten().for_each(|copy| self.add_live(copy.new, -i64::from(copy.old.len())));
         }
         moved?;
@@ -126,23 +127,23 @@ impl Cleaner {
         self.space.fence().map_err(page::sync_failed)
     }
 
-    /// Appends a commit record of nothing, which says that all before it was durable: so that
-    /// damage in the last copies is not taken for the end of the log once the page that they came
-    /// from is gone.
+    /// Appends an empty commit record, which shows that all records before it were durable.
+    /// Otherwise damage in the last copies would be taken for the end of the log once the page that
+    /// they came from is gone.
     fn vouch(&self, state: &mut CleanerState, moving: &mut Moving<'_>) -> Result<()> {
         let header = Header { kind: Kind::Commit, ..Header::put(0) };
         if state.log.room() < header.record_len(&[], 0) {
             return Ok(());
         }
-        // It counts for as long as its page does: a page is not worth cleaning for it alone, or
+        // It counts as long as its page exists: a page is not worth cleaning for it alone, or
         // cleaning would never end.
         let appended = self.append_copy(state, &header, &[], &[], moving)?;
         self.count_commit(state, appended);
         self.commit_copies(state, moving)
     }
 
-    /// Gives up what was copied and not published. It is made durable all the same: nothing that
-    /// is not may stay in a log behind which others append.
+    /// Gives up the copies that are not published. They are made durable all the same: a log must
+    /// hold nothing that is not durable behind which other writers append.
     pub(crate) fn abandon(&self, state: &mut CleanerState, moving: &mut Moving<'_>) -> Result<()> {
         for Copy { new, .. } in moving.copies.drain(..) {
             self.add_live(new.offset, -i64::from(new.len));
@@ -156,7 +157,7 @@ impl Cleaner {
         self.commit_copies(state, moving)
     }
 
-    /// Makes durable what was copied so far.
+    /// Makes the copies so far durable.
     pub(crate) fn commit_copies(
         &self,
         state: &mut CleanerState,
@@ -196,7 +197,8 @@ impl Cleaner {
         value: &[u8],
         moving: &mut Moving<'_>,
     ) -> Result<Appended> {
-        // Through the caches, and flushed together: else each lock that follows would wait for the medium.
+        // Through the caches, and flushed together: otherwise each lock that follows would wait for
+        // the medium.
         let appended = state.log.append(self, header, key, &[value], Order::Staged)?;
         moving.unfenced.get_or_insert(appended.offset);
         self.counters.add(Count::CleanerBytes, i64::from(appended.len));
@@ -218,7 +220,7 @@ impl Cleaner {
                 moving.slots.push(at);
                 return Ok(());
             }
-            // No copy is longer than what it is a copy of: a tombstone has no expiry.
+            // No copy is longer than its original: a tombstone has no expiry.
             if state.log.room() < view.len() as usize {
                 drop(held);
                 self.room_for_copy(state, view.len() as usize, moving)?;
@@ -275,7 +277,7 @@ impl Cleaner {
         })
     }
 
-    /// Lets the slot point at the copy, if no writer came between.
+    /// Lets the slot point at the copy, unless a writer has changed it meanwhile.
     pub(crate) fn publish_copy(
         &self,
         guard: &Guard,
@@ -296,7 +298,7 @@ impl Cleaner {
                     && self.record(guard, slot)?.key() == old()?.key())
         };
         let Probe::Found { at, slot } = held.probe(place, &mut { is_old })? else {
-            // The writer that won flushes the slot with its next record, perhaps never.
+            // The writer that won flushes the slot with its next record, which may never come.
             if let Some((at, _)) = self.slot_of(guard, &held, (&old()?, place))? {
                 slots.push(at);
             }

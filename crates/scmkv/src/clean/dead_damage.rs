@@ -1,16 +1,16 @@
-//! Damaged records that nobody needs any more.
+//! Damaged records that are no longer needed.
 //!
-//! A record that was replaced, or written anew from a peer, is dead, damaged or not; but the cleaner stops
-//! at damage, so that `verify` would name it for ever. Whether a damaged record is dead its own bytes cannot
-//! say: its key may be what is damaged. The index can, as long as it is whole: no slot points at it, and no
-//! large value names it.
+//! A record that was replaced, or written again from a peer, is dead, damaged or not. But the
+//! cleaner stops at damage, so that `verify` would report it for ever. The bytes of a damaged
+//! record cannot tell whether it is dead: its key may be damaged. The index can, as long as it is
+//! whole: no slot points at the record, and no large value names it.
 //!
 //! ```text
 //!   page    │ put a │ p?t b │ put c │      no slot leads to the second: a and c are moved, the page is freed
 //! ```
 //!
-//! Left as it is: a page whose records cannot be told apart any more, one in which the damaged record may be
-//! the commit record of a batch, and all of them while a slot fits nothing.
+//! Left as they are: a page whose records can no longer be told apart, a page in which the damaged
+//! record may be the commit record of a batch, and all pages while a slot fits no record.
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::index::Position;
@@ -35,7 +35,7 @@ impl Cleaner {
         }
     }
 
-    /// Moves what lives in pages in which nothing is damaged but what is dead, and frees them.
+    /// Moves the live records of pages in which only dead records are damaged, and frees the pages.
     ///
     /// # Errors
     /// If the medium fails.
@@ -53,12 +53,13 @@ impl Cleaner {
         self.quarantine.dead.lock().clone_from(&dead);
         for (page, _) in pages.into_iter().filter(|(_, damaged)| damaged.is_subset(&dead)) {
             self.release(page);
-            // For another reason: it waits to be freed, or for the owner of its overflow records.
+            // Pinned for another reason: it waits to be freed, or for the owner of its overflow
+            // records.
             if self.pages.cell(page).is_pinned() {
                 continue;
             }
             match self.clean_page(state, page) {
-                // It stays as it is: there is no room for what lives in it, or more is damaged.
+                // It stays as it is: there is no room for its live records, or more is damaged.
                 Ok(_) | Err(Error::NoSpace { .. }) => {}
                 Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. }) => {}
                 Err(error) => return Err(error),
@@ -68,8 +69,8 @@ impl Cleaner {
         Ok(())
     }
 
-    /// The damaged records of a full page, all of whose records can be told apart; none if it has none, or
-    /// they cannot.
+    /// The damaged records of a full page, all of whose records can be told apart; none if it has
+    /// none, or they cannot.
     fn damaged_in(&self, page: u32) -> Option<BTreeSet<u64>> {
         let cell = self.pages.cell(page);
         let length = u64::from(cell.length.load(Ordering::Acquire));
@@ -93,11 +94,12 @@ impl Cleaner {
             }
             at += u64::from(view.len());
         }
-        // What follows a damaged record shows that it is as long as it says.
+        // The record behind a damaged one shows that the length of that one is right.
         (at == end && is_last_sound && !damaged.is_empty()).then_some(damaged)
     }
 
-    /// Takes those out of `damaged` that slots or large values name; false if the index does not tell.
+    /// Removes from `damaged` the records that slots or large values name; false if the index does
+    /// not tell.
     fn strike_out_named(&self, damaged: &mut BTreeSet<u64>) -> Result<bool> {
         let mut position = Some(Position::default());
         while let Some(here) = position {
@@ -111,7 +113,7 @@ impl Cleaner {
                     if !damaged.remove(&offset) {
                         return Ok(false);
                     }
-                    // Nobody knows what it names.
+                    // The overflow records that it names are unknown.
                     damaged.retain(|at| {
                         let view = self.view(&guard, *at);
                         view.is_some_and(|view| view.header.kind != Kind::Overflow)

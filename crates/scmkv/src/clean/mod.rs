@@ -1,20 +1,20 @@
-//! The cleaner: gives back what dead records occupy.
+//! The cleaner: reclaims the space of dead records.
 //!
-//! It [picks](crate::clean::victim) a full page, copies what lives in it to a log of its own, so that
-//! what has once outlived its page keeps company with its like (hot and cold records part), and
+//! It [picks](crate::clean::victim) a full page, copies its live records to a log of its own, so
+//! that records that have outlived a page are stored together (hot and cold records part), and
 //! frees the page. Order:
 //!
 //! 1. copy the live records, each under the lock of its group, one flush and fence for all;
 //! 2. group by group, under the lock: if the slot still points at the old record, let it point at
 //!    the copy; if it has moved on, a writer won, and the copy is dead at birth;
-//! 3. flush the slot of *every* record met, dead ones too, and fence: a writer flushes a slot with
-//!    its next record and fences it then, which may never come, and a slot that falls back must not
-//!    point into a page that is used again;
-//! 4. free the page durably, once all that replaced its records is durable: a `relaxed` writer's
-//!    record may not be yet, and until then the page is *emptied* and stays.
+//! 3. flush the slot of *every* record of the page, dead ones too, and fence: a writer flushes and
+//!    fences a slot with its next record, which may never come, and a slot that a crash takes back
+//!    must not point into a page that is used again;
+//! 4. free the page durably, once all records that replaced its own are durable: the record of a
+//!    `relaxed` writer may not be yet, and until then the page is *emptied* and stays.
 //!
-//! How pages are made free for a writer, and what is left to the cleaner itself:
-//! [`reserve`](crate::clean::reserve). Large values: [`overflow`](crate::write::overflow).
+//! [`reserve`](crate::clean::reserve) makes pages free for writers and keeps some for the cleaner
+//! itself. Large values: [`overflow`](crate::write::overflow).
 //!
 //! **Tombstones.** A tombstone may go once no page can hold an older record of its key. Records
 //! are copied only while they live; so a page that was opened after the tombstone was written
@@ -23,7 +23,7 @@
 //! is appended under the lock of its group, in a page that was open before: a delete that comes
 //! between copy and publication is then younger than the page of the copy that lost. An expired
 //! record becomes a tombstone first. So that tombstones cannot pile up behind a cold page, the
-//! oldest page is cleaned, whatever lives in it, when they hold more than a part of the store.
+//! oldest page is cleaned, however much of it lives, when they hold more than a part of the store.
 //!
 //! **Commit records** of batches: [`commits`].
 
@@ -57,11 +57,11 @@ pub(crate) mod victim;
 pub(crate) struct Cleaner {
     pub(crate) reader: Reader,
     pub(crate) cleaner_state: Mutex<CleanerState>,
-    /// What was appraised before; for those who have the state.
+    /// Pages that were appraised before; used by the holder of the state.
     pub(crate) appraisals: Mutex<Appraisals>,
     /// Tombstones with a sequence above this are kept.
     pub(crate) held_tombstones: AtomicU64,
-    /// Up to where the groups' records are counted.
+    /// The position up to which the groups' records are counted.
     pub(crate) counting: Mutex<Position>,
     /// All is counted, and all slots were seen.
     pub(crate) census_done: AtomicBool,
@@ -76,15 +76,15 @@ impl Deref for Cleaner {
     }
 }
 
-/// The cleaner's own state; whoever holds its mutex cleans.
+/// The cleaner's own state; the holder of its mutex cleans.
 #[derive(Debug)]
 pub(crate) struct CleanerState {
     log: Log,
-    /// Bytes of tombstones that were met and kept since the oldest page was last cleaned.
+    /// Bytes of tombstones that were found and kept since the oldest page was last cleaned.
     pub(crate) kept_tombstone_bytes: u64,
     /// Pages that the log has taken.
     opened: u32,
-    /// Pages in which nothing lives any more.
+    /// Pages without live records that wait to be freed.
     emptied: Vec<Emptied>,
     commits: Vec<CommitCopy>,
 }
@@ -123,7 +123,8 @@ impl CleanerState {
 }
 
 impl Cleaner {
-    /// Cleans the page that promises most: the bytes gained. None if no page gains `gain_min` bytes.
+    /// Cleans the page that promises most; returns the bytes gained. None if no page gains
+    /// `gain_min` bytes.
     pub(crate) fn clean_one(&self, state: &mut CleanerState, gain_min: u64) -> Result<Option<i64>> {
         self.free_emptied(state, None)?;
         self.pages.refresh_free();
@@ -140,8 +141,8 @@ impl Cleaner {
         Ok(Some(gained))
     }
 
-    /// Moves what lives in `victim` and empties it; the bytes gained, below 0 if it took more
-    /// than it gave.
+    /// Moves the live records of `victim` and empties it; returns the bytes gained, below 0 if it
+    /// took more than it gave.
     pub(crate) fn clean_page(&self, state: &mut CleanerState, victim: u32) -> Result<i64> {
         self.clear_doubt(state)?;
         let (opened, room) = (state.opened, state.log.room());
@@ -151,8 +152,8 @@ impl Cleaner {
             if let Err(error) = self.move_page(state, &guard, victim, &mut moving) {
                 self.abandon(state, &mut moving)?;
                 if matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) {
-                    // It stays as it is, for `verify` to name, and is not picked again, unless it is
-                    // the index that is damaged.
+                    // The page stays as it is, for `verify` to report, and is not picked again,
+                    // unless the damage is in the index.
                     self.keep(victim);
                     self.doubt_index();
                 }
@@ -178,9 +179,8 @@ impl Cleaner {
         Ok(pages * page + state.log.room() as i64 - room as i64)
     }
 
-    /// Frees the emptied pages for which no log has anything unsettled any more. Logs that are
-    /// not in use are settled for it; `own` is the number of one that the caller holds and has
-    /// settled.
+    /// Frees the emptied pages that wait for no unsettled log any more. Logs that are not in use
+    /// are settled for it; `own` is the number of a log that the caller holds and has settled.
     ///
     /// # Errors
     /// If the medium fails.
@@ -189,7 +189,7 @@ impl Cleaner {
             return Ok(());
         }
         let waited_for = state.emptied.iter().fold(0, |logs, emptied| logs | emptied.unsettled);
-        // Bits of logs that there are not.
+        // The bits above the number of logs.
         let mut settled = u64::MAX.checked_shl(self.logs.len() as u32).unwrap_or(0);
         for (number, log) in self.logs.iter().enumerate() {
             let bit = 1 << number;

@@ -1,8 +1,9 @@
 //! Moving the overflow records of large values.
 //!
-//! The cleaner copies the overflow records of a page, makes the copies durable, and then
-//! writes each owner once more, with the new offsets, under the lock of its group. What these
-//! owners take is the *toll* of a page: cleaning it gains so much less ([`victim`](crate::clean::victim)).
+//! The cleaner copies the overflow records of a page, makes the copies durable, and then writes
+//! each owner once more, with the new offsets, under the lock of its group. The bytes of these
+//! owners are the *toll* of a page: cleaning it gains so much less
+//! ([`victim`](crate::clean::victim)).
 
 use crate::clean::copies::Moving;
 use crate::clean::{Cleaner, CleanerState};
@@ -46,7 +47,7 @@ impl Cleaner {
         Ok(())
     }
 
-    /// The slot of `key` and what it points at.
+    /// The slot of `key` and the record that it points at.
     pub(crate) fn owner<'g>(
         &'g self,
         guard: &'g Guard,
@@ -68,8 +69,8 @@ impl Cleaner {
         })
     }
 
-    /// Lets the owner of `copies`, which are durable and of one key, name them in the place of
-    /// the overflow records that they are copies of.
+    /// Lets the owner of `copies`, which are durable and of one key, name them in place of the
+    /// overflow records that were copied.
     pub(crate) fn move_owner<'g>(
         &'g self,
         state: &mut CleanerState,
@@ -92,7 +93,7 @@ impl Cleaner {
         moved.map(drop)
     }
 
-    /// Writes the owner anew; true if its group is counted.
+    /// Writes the owner again; true if its group is counted.
     pub(crate) fn rename_overflow<'g>(
         &'g self,
         state: &mut CleanerState,
@@ -108,15 +109,15 @@ impl Cleaner {
             let Some((at, slot, owner)) = self.owner(guard, &held, key)? else { return Ok(false) };
             let list = renamed(&owner, copies, is_moved);
             if !is_moved.contains(&true) {
-                // The writer that won flushes the slot with its next record, perhaps never.
+                // The writer that won flushes the slot with its next record, which may never come.
                 held.flush(at);
                 return Ok(false);
             }
-            // The list is sealed anew: damage must not be copied.
+            // The list gets a new checksum: damage must not be copied.
             let generation = self.pages.cell(self.space.page_of(owner.offset)).generation();
             owner.check(self.seed(generation, owner.offset))?;
-            // A later version: whoever reads the log must prefer this list to the old one. What
-            // callers see as the sequence stays.
+            // A later version: a reader of the log must prefer this list to the old one. The
+            // sequence that callers see stays.
             let sequence = Some(owner.sequence());
             let mut header = Header { batched: false, sequence, ..owner.header };
             let len = header.record_len(key, list.len());
@@ -142,8 +143,8 @@ impl Cleaner {
     }
 }
 
-/// The list of `owner` with the copies in the place of what they are copies of; tells which of
-/// them it names.
+/// The list of `owner` with the copies in place of the records that were copied; marks the copies
+/// that it names.
 fn renamed(owner: &View<'_>, copies: &[OverflowCopy<'_>], is_named: &mut [bool]) -> Vec<u8> {
     is_named.fill(false);
     if !owner.header.large {

@@ -1,30 +1,31 @@
 //! Mending the index from the logs.
 //!
-//! An index in the pool has no checksums: a slot in which a bit has flipped leads nowhere, to another
-//! record, or is never met by a lookup of its key, which then looks as if it were not there. The log is
-//! the truth, so such a slot can be made again, as long as its record is not given away:
+//! An index in the pool has no checksums: a slot in which a bit has flipped leads nowhere, or to
+//! another record, or is not found by a lookup of its key, which then seems to be absent. The log
+//! is the truth, so such a slot can be rebuilt, as long as its record has not been given up:
 //!
 //! ```text
 //!   a bit flips ─▶ doubt ─▶ all records of all logs ─ newest of its key, no slot ─▶ its slot is written
-//!                                                  └▶ slots that fit no record ─▶ are taken out
+//!                                                  └▶ slots that fit no record ─▶ are removed
 //! ```
 //!
-//! **KeyRange** comes from whoever meets a sign of it: the [census](crate::clean::census) and the
-//! [scrub](crate::upkeep::scrub) a slot that does not fit what it points at, the scrub a record that no slot
-//! leads to, and the [cleaner](crate::clean) a page that was moved and in which something is counted as
-//! live all the same. As long as there is doubt no page is freed by the cleaner.
+//! **Doubt** arises from signs of such damage: the [census](crate::clean::census) and the
+//! [scrub](crate::upkeep::scrub) find a slot that does not fit its record, the scrub finds a record
+//! that no slot leads to, and the [cleaner](crate::clean) finds that a page still counts live bytes
+//! after its records were moved. As long as there is doubt the cleaner frees no page.
 //!
-//! **What is mended.** The newest record of each key, put or tombstone, that counts and that no lookup
-//! finds gets a slot; then slots go that were hit: one bit away from what a record's slot would be, or from
-//! one that was never used, or behind another slot of the same key. A page that was moved and waits to be
-//! freed is not looked at: what lives has a copy, and of a tombstone that was dropped there is nothing
-//! older elsewhere.
+//! **What is mended.** The newest record of each key, put or tombstone, that counts and that no
+//! lookup finds gets a slot. Then slots are removed that were hit: slots one bit away from the
+//! right slot of a record, or from a slot that was never used, and slots behind another slot of the
+//! same key. A page that was moved and waits to be freed is skipped: its live records have copies,
+//! and of the key of a dropped tombstone there is no older record elsewhere.
 //!
-//! **What is not.** A slot that leads nowhere may be right, and its record lost: nothing else tells that the
-//! key was ever written. So a slot that no single bit explains stays, and an older record of such a key is
-//! not shown in its place. Where a log is damaged nobody knows what the newest record of a key was, and
-//! nothing is changed. Then pages with records that no slot finds are kept as they are, and `verify` names
-//! what it finds. The number of records may be out by those that were counted wrongly.
+//! **What is not.** A slot that leads nowhere may be right, and its record lost: nothing else shows
+//! that the key was ever written. So a slot that no single flipped bit explains stays, and an older
+//! record of such a key is not shown in its place. Where a log is damaged the newest record of a
+//! key is unknown, and nothing is changed. Then pages with records that no slot finds are kept as
+//! they are, and `verify` reports them. The number of records may be off by the records that were
+//! counted wrongly.
 
 use crate::clean::Cleaner;
 use crate::clean::CleanerState;
@@ -40,22 +41,23 @@ use coreplane_record::{Kind, View};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// What [`Cleaner::reindex`] did.
+/// The result of [`Cleaner::reindex`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reindexed {
-    /// The index is as the logs have it.
+    /// The index agrees with the logs.
     Whole,
-    /// A log is damaged, or a slot may be all that is left of a record: not all could be mended.
+    /// A log is damaged, or a slot may be the last trace of a record: not everything could be
+    /// mended.
     Undecided,
 }
 
-/// What a slot of a locked group is.
+/// How a slot of a locked group fits its record.
 pub(crate) enum Fit {
     /// As it should be.
     Right,
-    /// Of the record that it points at, but for its marks.
+    /// Of the record that it points at, except for its marks.
     Marks(Slot),
-    /// Of no record, or never met.
+    /// Of no record, or not found by a lookup.
     None,
 }
 
@@ -65,18 +67,18 @@ fn has_marks_of(slot: Slot, view: &View<'_>) -> bool {
     view.header.kind == kind && slot.expires() == view.header.expires_at.is_some()
 }
 
-/// True if a slot is what another becomes when one of its bits flips, or if it is the same.
+/// True if a slot is the same as another, or differs from it in one bit.
 fn is_hit_from(slot: Slot, right: Slot) -> bool {
     (slot.0 ^ right.0).count_ones() <= 1
 }
 
-/// What orders the records of a key.
+/// The order of the records of a key.
 fn age(view: &View<'_>) -> (u64, bool) {
     (view.header.version, view.header.kind == Kind::Delete)
 }
 
 impl Cleaner {
-    /// Holds the index against the logs if there is doubt about it.
+    /// Checks the index against the logs if there is doubt about it.
     ///
     /// # Errors
     /// As [`Cleaner::reindex`].
@@ -87,8 +89,8 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Whether a page all of whose live records were moved may be freed: what is still counted as live
-    /// in it may have lost its slot.
+    /// True if a page all of whose live records were moved may be freed: a record that still counts
+    /// as live in it may have lost its slot.
     ///
     /// # Errors
     /// As [`Cleaner::reindex`].
@@ -98,7 +100,7 @@ impl Cleaner {
         if left <= 0 {
             return Ok(true);
         }
-        // If anything was mended the page is cleaned once more: a lookup may find now what it did not.
+        // If a slot was mended the page is cleaned once more: a lookup may find more records now.
         let before = self.counters.get(Count::RepairedSlots);
         self.reindex(state)?;
         Ok(self.counters.get(Count::RepairedSlots) == before && !cell.is_pinned())
@@ -121,8 +123,8 @@ impl Cleaner {
         })
     }
 
-    /// Holds the index against the logs, and mends it. The caller has the cleaner: nothing is moved
-    /// meanwhile.
+    /// Checks the index against the logs, and mends it. The caller holds the cleaner: no record is
+    /// moved meanwhile.
     ///
     /// # Errors
     /// If the medium fails, or a full group cannot be split.
@@ -165,8 +167,8 @@ impl Cleaner {
         Ok(Reindexed::Whole)
     }
 
-    /// Lets the index point at the record at `offset`, unless its key was written since; true if it does
-    /// now and did not.
+    /// Lets the index point at the record at `offset`, unless its key was written since; true if
+    /// that changed the index, or keeps a page that was not kept before.
     fn index_again(&self, generation: u32, offset: u64) -> Result<bool> {
         let guard = epoch::pin();
         let page = self.space.page_of(offset);
@@ -196,7 +198,7 @@ impl Cleaner {
                     && self.sound_at(&guard, found.slot.offset()).is_none()
             };
             if slots.iter().any(is_of_another) {
-                // Of a later record, perhaps, that is lost.
+                // The slot of a later record, perhaps, that is lost.
                 return Ok(self.keep(page));
             }
             let at = match (probe, hit) {
@@ -246,7 +248,8 @@ impl Cleaner {
             && element.is_ok_and(|element| element.is_cut || is_empty(element.length.is_none()))
     }
 
-    /// Takes out of the index what surely was hit; false if slots are left that fit nothing.
+    /// Removes from the index the slots that surely were hit; false if slots are left that fit no
+    /// record.
     fn take_out_misfits(&self) -> Result<bool> {
         let mut is_whole = true;
         let mut position = Some(Position::default());
@@ -276,8 +279,9 @@ impl Cleaner {
         Ok(is_whole)
     }
 
-    /// True if a slot that fits nothing was hit by a flipped bit, or is one of two of a key: then nothing
-    /// goes with it. Else it may be all that tells of a record that was lost.
+    /// True if a slot that fits no record was hit by a flipped bit, or is the second one of a key:
+    /// then its removal loses nothing. Otherwise it may be the last trace of a record that was
+    /// lost.
     fn was_hit(&self, guard: &Guard, held: &GroupLock<'_>, group: u32, slot: Slot) -> Result<bool> {
         if let Some(view) = self.sound_at(guard, slot.offset()) {
             return self.is_indexed(guard, &view);
@@ -288,7 +292,7 @@ impl Cleaner {
         if self.may_be_lost(slot.offset()) {
             return Ok(false);
         }
-        // Of a record that has been replaced since.
+        // The slot of a record that has been replaced since.
         Ok((0..u64::BITS).map(|bit| Slot(slot.0 ^ 1 << bit)).any(|right| {
             let view = self.sound_at(guard, right.offset());
             view.is_some_and(|view| {
@@ -314,7 +318,7 @@ impl Cleaner {
         if !is_here || held.signature(place) != slot.signature() {
             return Ok(Fit::None);
         }
-        // A lookup must come to it before any other slot of the key.
+        // A lookup must find it before any other slot of the key.
         let probe = held.probe(place, &mut |other| {
             let found = self.view(guard, other.offset());
             Ok(found.is_some_and(|found| found.key() == view.key()))
@@ -364,13 +368,13 @@ impl Cleaner {
         loop {
             let is_met = |view: &View<'_>| self.is_indexed(&guard, view);
             let has = |view: &View<'_>| Ok(keys.contains(view.key()) || is_met(view)?);
-            // Only so many at a time.
+            // One lot at a time.
             let found = unindexed(&records, Kinds::Puts, &has)?;
             if found.is_empty() {
                 return Ok(missed);
             }
             for view in found.iter().filter_map(|(_, at)| self.view(&guard, *at)) {
-                // A member of a batch that was cut short may be what no slot finds.
+                // The record that no slot finds may be a member of a batch that was cut short.
                 if !is_met(&view)? {
                     let place = self.place(view.key());
                     let slot = self.index.lock(place).slot_of(place, view.offset, &view.header);
@@ -381,7 +385,7 @@ impl Cleaner {
         }
     }
 
-    /// True if each slot of the group at `here` fits what it points at; and the next position.
+    /// True if each slot of the group at `here` fits its record; and the next position.
     pub(crate) fn group_fits(&self, here: Position) -> Result<(bool, Option<Position>)> {
         let (leaf, group, next) = self.index.step(here);
         let guard = epoch::pin();

@@ -1,4 +1,4 @@
-//! Free pages: who may take how many, and what to do when there are none.
+//! Free pages: how they are shared out, and what to do when there are none.
 //!
 //! ```text
 //!   free pages       1   2   3   4 …
@@ -8,29 +8,30 @@
 //!   inserts, index               ▓▓▓   a page later, or one for every 128 of the pool
 //! ```
 //!
-//! The last page is left to the cleaner, so that it always gets on: what lives in a page fits the
-//! rest of its open page and one more. The page before it is left to deletes, so that a store that
-//! is full can be emptied; as long as it is there, the cleaner can move the owners of large values
-//! too, which do not count among what lives in a page. Some more are left to overwrites, so that a store
-//! that is full of records can take new values for all of them, again and again. Who may not take a
-//! page does not go into it when it is open, either, until there is another. A batch that does not
-//! fit the open page takes all its pages off the free ones before it appends anything, and gives
-//! back what it did not need.
+//! The last page is left to the cleaner, so that it always gets on: the live records of a page fit
+//! the rest of its open page and one more. The page before it is left to deletes, so that a store
+//! that is full can be emptied; as long as it is there, the cleaner can move the owners of large
+//! values too, which do not count among the live records of a page. Some more are left to
+//! overwrites, so that a store that is full of records can take new values for all of them, again
+//! and again. A demand that may not take a page does not append to it while it is open, either,
+//! until there is another. A batch that does not fit the open page takes all its pages off the free
+//! queue before it appends anything, and gives back the pages that it did not need.
 //!
 //! **Pages are short** before there is none. From then on a writer pays for what it appends: it
 //! cleans one page, and may append about as many bytes as that has gained, a little more if there
-//! are more pages and less if there are fewer, so that their number stays where it is. However full
-//! the store is, nobody waits for much more than one page to be cleaned. Of the open page the rest
-//! is *withheld* meanwhile, so that a write in which nothing is short looks at one word more.
+//! are more free pages and less if there are fewer, so that their number stays where it is. However
+//! full the store is, no writer waits for much more than one page to be cleaned. The rest of the
+//! open page is *withheld* meanwhile, so that a write checks only one word more while pages are not
+//! short.
 //!
-//! A writer that finds too few pages all the same cleans, under the cleaner's mutex and with its own log in
-//! hand. It goes on as long as that gains *bytes*: pages freed, less pages taken for copies, less
-//! what was filled of the open one. Other writers may take what it gained; it will gain more. It
-//! gives up when no page promises anything, or when a long row of pages gave nothing.
+//! A writer that finds too few pages all the same cleans, holding the cleaner's mutex and its own
+//! log. It goes on as long as that gains *bytes*: pages freed, less pages taken for copies, less
+//! the bytes filled of the open page. Other writers may take the pages that it gained; it will gain
+//! more. It gives up when no page promises a gain, or when a long row of pages gave none.
 //!
-//! Pages that were freed wait for readers that may still look at them, or, emptied, for `relaxed`
-//! writers ([`clean`](crate::clean)). A writer whose pages are on their way waits for them, and
-//! gives up on a reader that holds its record for seconds.
+//! Freed pages wait for readers that may still use them; emptied pages wait for `relaxed` writers
+//! ([`clean`](crate::clean)). A writer whose pages are on their way waits for them, and gives up on
+//! a reader that holds its record for seconds.
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
@@ -45,25 +46,26 @@ use coreplane_pmem::spin::{self, Backoff};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Where the room for a split comes from.
+/// The source of pages for a split.
 #[derive(Debug)]
 pub(crate) enum SplitPages<'a> {
     /// From the cleaner, if there is no free page; the log is the caller's.
     ByCleaning(&'a mut Log),
-    /// A recovery cannot clean, since not all that lives is known yet. It reads by its own guard.
+    /// A recovery cannot clean, since not all live records are known yet. It reads under its own
+    /// guard.
     AsItIs(&'a Guard),
 }
 
-/// What a writer may append without payment while another one is cleaning.
+/// The bytes that a writer may append without payment while another one is cleaning.
 const CREDIT: usize = 64 << 10;
 
-/// So many pages in a row may be cleaned without a gain.
+/// How many pages in a row may be cleaned without a gain.
 const MISSES_MAX: u32 = 64;
 
-/// So long a writer waits for readers and other writers.
+/// How long a writer waits for readers and other writers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a writer has got by cleaning.
+/// The result of a writer's cleaning.
 #[derive(Debug, Default)]
 struct Effort {
     /// Bytes gained, and the most that it ever was.
@@ -76,7 +78,7 @@ struct Effort {
 }
 
 impl Effort {
-    /// False if nothing is gained any more.
+    /// False if nothing more is gained.
     fn goes_on(&mut self, gained: i64) -> bool {
         self.gained += gained;
         self.misses += 1;
@@ -128,13 +130,13 @@ impl Cleaner {
         }
     }
 
-    /// True if one record more may go to what is set aside for the caller, or to its open page.
+    /// True if one more insert may go to the caller's open page, or to the pages set aside for it.
     pub(crate) fn has_room_for_inserts(&self, log: &Log) -> bool {
         log.is_open_to(Demand::Insert) && self.pages.refresh_free() >= self.reserve(Demand::Insert)
     }
 
-    /// Lets at least `len` bytes more of the open page be appended to, for which a page is cleaned if
-    /// pages are short.
+    /// Pays for at least `len` more bytes of the open page. If pages are short, a page is cleaned
+    /// for that.
     ///
     /// # Errors
     /// If the medium fails.
@@ -142,7 +144,7 @@ impl Cleaner {
         let (free, coming) = self.pages.free_and_retired();
         let (least, ample) = (self.reserve(Demand::Insert), self.pages_ample());
         let last = self.reserve(Demand::Overwrite);
-        // Before the census nobody knows what a page gains, and what is needed is appraised.
+        // Before the census the gain of a page is unknown, and pages are appraised as needed.
         let is_counted = self.census_done.load(Ordering::Acquire);
         if free + coming >= ample || !is_counted {
             log.withhold(0);
@@ -150,14 +152,15 @@ impl Cleaner {
         }
         let gained = match self.cleaner_state.try_lock() {
             Some(mut state) => self.clean_one_for(&mut state, log)?,
-            // Near the last pages a credit would be more than is gained, and whoever then finds no page would
-            // clean for hundreds of milliseconds at a time.
+            // Near the last pages a credit would be more than is gained, and a writer that then
+            // finds no page would clean for hundreds of milliseconds at a time.
             None if free > least => Some(CREDIT as i64),
             None => self.clean_one_for(&mut spin::lock(&self.cleaner_state), log)?,
         };
         let paid = |gained: u64| {
-            // The same again where their number is to stay. Where a page gains little that is near the last:
-            // what is free is dead nowhere, and the fewer are dead the less the next one gains.
+            // As many bytes as were gained, where the number of free pages is to stay. If a page
+            // gains little, that is near the last pages: free bytes are not dead, and the fewer
+            // bytes are dead the less the next page gains.
             let is_dear = gained < u64::from(self.geometry.page_size) / 16;
             let (from, to) = if is_dear { (last, last + 4) } else { (least, ample) };
             let more = u64::from((free + coming).saturating_sub(from));
@@ -165,14 +168,14 @@ impl Cleaner {
         };
         match gained.and_then(|gained| u64::try_from(gained).ok()) {
             Some(gained) if gained > 0 => log.release(len.max(paid(gained) as usize)),
-            // Nothing is to be gained: what there is may be used up.
+            // Nothing is to be gained: the free pages may be used up.
             _ => log.withhold(0),
         }
         Ok(())
     }
 
-    /// Cleans a page for a writer: the bytes gained, none if no page promises any. One that is damaged
-    /// is not this writer's business.
+    /// Cleans a page for a writer; returns the bytes gained, none if no page promises any. A
+    /// damaged page is no error of this writer.
     fn clean_one_for(&self, state: &mut CleanerState, log: &mut Log) -> Result<Option<i64>> {
         if self.non_strict.load(Ordering::Acquire) {
             log.settle(self)?;
@@ -251,7 +254,7 @@ impl Cleaner {
     fn clean_for_space(&self, log: &mut Log, goal: u32, needed: u64) -> Result<()> {
         self.wake();
         if !self.index.in_pool() {
-            // Its open has read much, and checkpoints are given up by what is counted.
+            // Its open has read much, and whether a checkpoint is given up depends on the counts.
             self.take_census()?;
         }
         if self.non_strict.load(Ordering::Acquire) {
@@ -275,7 +278,7 @@ impl Cleaner {
                 }
             };
             if !goes_on && !self.census_done.load(Ordering::Acquire) {
-                // No page that was appraised promises anything.
+                // No appraised page promises a gain.
                 self.take_census()?;
                 if self.closed.load(Ordering::Acquire) {
                     return Err(Error::Closed);
@@ -308,7 +311,7 @@ impl Cleaner {
         match victim {
             Some(victim) => match self.clean_page(state, victim) {
                 Ok(gained) => Ok(Step::Cleaned(gained)),
-                // A delete has taken the page that was there.
+                // A delete has taken the page that was free.
                 Err(Error::NoSpace { .. }) if self.pages.free_and_retired().1 > 0 => Ok(Step::Wait),
                 Err(error) => Err(error),
             },
@@ -324,12 +327,12 @@ impl Cleaner {
 }
 
 enum Step {
-    /// There are free pages enough.
+    /// Enough pages are free.
     Done,
-    /// A page was cleaned, which gained so many bytes.
+    /// A page was cleaned, with this gain in bytes.
     Cleaned(i64),
     /// Pages are on their way.
     Wait,
-    /// Nothing promises a gain.
+    /// No page promises a gain.
     Nothing,
 }

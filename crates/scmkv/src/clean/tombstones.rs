@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 impl Cleaner {
     /// Keeps the tombstones above `sequence`, after a restart too.
     pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        // Nothing is dropped meanwhile.
+        // No tombstone is dropped meanwhile.
         let _cleaning = spin::lock(&self.cleaner_state);
         self.check_writable()?;
-        // If the root cannot be written it may say either: what either keeps is kept, and whoever calls
-        // again writes it.
+        // If the root cannot be written it may have the old or the new value: the tombstones of
+        // both are kept, and the next call writes the root.
         self.held_tombstones.fetch_min(sequence, Ordering::AcqRel);
         let dropped = self.dropped_tombstones.load(Ordering::Acquire);
         let held = if sequence == u64::MAX { 0 } else { sequence.max(dropped) + 1 };

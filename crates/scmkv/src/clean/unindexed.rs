@@ -1,9 +1,9 @@
 //! Records that no slot of the index finds.
 //!
-//! A slot that has become zeroes looks as if it had never been used, and a line of zeroes ends the
-//! probes that went on past it: an index in the pool does not prove that it is whole. The logs do.
-//! The newest record of a key that counts is in them, and if it is a put then a probe must find a
-//! slot of the key:
+//! A slot that was zeroed looks as if it had never been used, and a zeroed line ends the probes
+//! that went on past it: an index in the pool does not prove that it is whole. The logs do. They
+//! hold the newest record of a key that counts, and if it is a put then a probe must find a slot of
+//! the key:
 //!
 //! ```text
 //!   log      … │ put a │ put b │ del c │ …
@@ -11,10 +11,10 @@
 //!   index        slot a
 //! ```
 //!
-//! A key without a slot is not always missed: its tombstone may have been dropped, with which
-//! nothing older of it is left but in the page that the tombstone was in; or it was only ever in a
-//! batch that a crash cut short. So whoever has no slot is first a suspect, of which all records
-//! are looked at. Pages that were open at a crash are left to the replay.
+//! A key without a slot is not always missed: its tombstone may have been dropped, and then its
+//! only older records are in the page of the tombstone; or the key was only ever in a batch that a
+//! crash cut short. So a key without a slot is first a suspect, all of whose records are read.
+//! Pages that were open at a crash are left to the replay.
 
 use crate::table::run::Run;
 use crate::table::visit::Seen;
@@ -22,7 +22,7 @@ use coreplane_engine::Result;
 use coreplane_record::{Kind, View};
 use std::collections::HashMap;
 
-/// Suspects that are looked into at a time.
+/// Suspects that are examined at a time.
 const SUSPECTS_MAX: usize = 1 << 16;
 
 /// Shows all sound records, page by page in the order of their numbers.
@@ -43,25 +43,25 @@ pub(crate) fn holds(run: &Run, generation: u32, offset: u64) -> bool {
     run.generation == generation && (run.start..end).contains(&offset)
 }
 
-/// Moves those of `members`, by generation and offset, that `run` names to `counted`.
+/// Moves the `members`, by generation and offset, that `run` names to `counted`.
 pub(crate) fn count_members<T>(members: &mut Vec<(u32, u64, T)>, run: &Run, counted: &mut Vec<T>) {
     let named = members.extract_if(.., |member| holds(run, member.0, member.1));
     counted.extend(named.map(|(_, _, member)| member));
 }
 
-/// Which records of a key are asked for when no slot of it is found.
+/// Which records of a key are sought when no slot of it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kinds {
     /// Puts alone: a key that was deleted is rightly without a slot.
     Puts,
-    /// Tombstones too, as long as older records may lie where theirs do; and what is in pages that are
-    /// being filled: the caller looks again under the lock of the group.
+    /// Tombstones too, as long as older records may lie where theirs do; and records in open pages:
+    /// the caller checks again under the lock of the group.
     All,
 }
 
-/// Page generation and offset of the newest records of keys that `has` finds no slot of: of all of
-/// them, or of the first lot of suspects among whom there are some. That an index is not whole is
-/// known then, and each lot costs a reading of the logs.
+/// Page generation and offset of the newest records of keys of which `has` finds no slot: of all
+/// such keys, or of the first lot of suspects that includes some. That suffices to know that the
+/// index is not whole, and each lot costs a reading of the logs.
 pub(crate) fn unindexed(
     records: Records<'_>,
     kinds: Kinds,

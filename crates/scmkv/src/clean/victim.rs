@@ -1,17 +1,17 @@
 //! Which page to clean.
 //!
 //! The paper's cost-benefit rule: of the pages with dead bytes the one with the greatest
-//! `(1 - u) * age / (1 + u)`, where `u` is the part of the page that lives. What lives includes
-//! what must be written elsewhere when the page is cleaned: the owners of its overflow records
+//! `(1 - u) * age / (1 + u)`, where `u` is the live part of the page. That includes the bytes that must be
+//! written elsewhere when the page is cleaned: the owners of its overflow records
 //! ([`overflow`](crate::write::overflow)) are the page's *toll*.
 //!
 //! Not every page may be cleaned: not one that is being filled, and not one that is *pinned*,
-//! because it holds overflow records that have no owner yet, or because all that lived in it has been
-//! moved already and it waits for what replaced its records to become durable.
+//! because it holds overflow records that have no owner yet, or because its live records have been
+//! moved already and it waits until the records that replaced them are durable.
 //!
 //! Tombstones live until no page is older than they are. So when the cleaner has copied more of
-//! them than a part of the store, or when nothing else promises a gain, it takes the *oldest*
-//! page, whatever lives in it. An idle thread's open page may be that oldest one; it is sealed.
+//! them than a part of the store, or when no other page promises a gain, it takes the *oldest*
+//! page, however much of it lives. If that is the open page of an idle thread, it is sealed.
 
 use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
@@ -21,7 +21,7 @@ use coreplane_engine::Result;
 use std::sync::atomic::Ordering;
 
 impl Cleaner {
-    /// A commit record is named by no slot: it counts among what a page costs, not what lives in it.
+    /// No slot names a commit record: it counts as toll of its page, not as live bytes.
     pub(crate) fn count_commit(&self, state: &mut CleanerState, appended: Appended) {
         state.log().forget_live(appended.len);
         self.add_toll(appended.offset, i64::from(appended.len));
@@ -39,7 +39,8 @@ impl Cleaner {
 
     /// Bytes of live records, as far as counted.
     pub(crate) fn live_bytes(&self) -> u64 {
-        // Of pages that are being filled this very moment nothing is said: nobody waits for that.
+        // Pages that are being filled at this moment are left out: this does not wait for their
+        // logs.
         let logs = self.logs.iter().filter_map(|log| log.try_lock());
         let filling: i64 = logs.map(|log| log.live_bytes()).sum();
         let copied = self.cleaner_state.try_lock().map_or(0, |mut state| state.log().live_bytes());
@@ -48,7 +49,7 @@ impl Cleaner {
         (counted + filling + copied).max(0) as u64
     }
 
-    /// Tombstones that are worth a page that holds nothing dead.
+    /// Bytes of tombstones that are worth cleaning a page without dead records.
     pub(crate) fn tombstone_budget(&self) -> u64 {
         self.pool_bytes() / 32
     }
@@ -67,9 +68,9 @@ impl Cleaner {
         Some((u64::from(length) + self.unused(length)).saturating_sub(copied_bytes(cell)))
     }
 
-    /// Bytes of a sealed page of this length that nothing was written to, if it was sealed early: a
-    /// store that is opened, written to a little and closed again has many such pages. What is
-    /// left in any other is not worth the copying.
+    /// Bytes of a sealed page of this length that were never written, if it was sealed early: a
+    /// store that is opened, written to a little and closed again has many such pages. The unused
+    /// rest of any other page is not worth the copying.
     fn unused(&self, length: u32) -> u64 {
         let unused = u64::from(self.geometry.page_size.saturating_sub(length));
         if unused >= u64::from(self.geometry.page_size) / 8 { unused } else { 0 }
@@ -104,7 +105,7 @@ impl Cleaner {
             .map(|(page, _)| page)
     }
 
-    /// What the cleaner can surely copy: with two free pages, whatever a page holds.
+    /// Bytes that the cleaner can surely copy: with two free pages, any page.
     pub(crate) fn room_of_cleaner(&self, log: &Log) -> u64 {
         let room = log.room() as u64;
         match self.pages.free_len() {
@@ -114,8 +115,8 @@ impl Cleaner {
         }
     }
 
-    /// The page that promises most for a writer that lacks `pages` pages; none if all that is
-    /// dead does not make so many.
+    /// The page that promises most for a writer that lacks `pages` pages; none if all dead bytes
+    /// together make fewer pages.
     pub(crate) fn pick_for_writer(
         &self,
         state: &mut CleanerState,
@@ -135,7 +136,7 @@ impl Cleaner {
             if let Some(page) = self.pick(state, 1) {
                 return Ok(Some(page));
             }
-            // What is dead is in the pages that these two are filling.
+            // The dead bytes are in the pages that these two logs are filling.
             if filling > 0 {
                 own.seal(self)?;
                 state.log().seal(self)?;
@@ -169,7 +170,7 @@ impl Cleaner {
         Ok(self.log_pages().filter(can_be_cleaned).min_by_key(birth))
     }
 
-    /// Seals `page` if a log that nobody is using has it open.
+    /// Seals `page` if it is the open page of a log that is not in use.
     fn seal_idle(&self, page: u32, state: &mut CleanerState, own: Option<&mut Log>) -> Result<()> {
         if self.pages.cell(page).length.load(Ordering::Acquire) > 0 {
             return Ok(());
@@ -203,7 +204,7 @@ impl Cleaner {
     }
 }
 
-/// What must be written elsewhere when a page is cleaned.
+/// Bytes that must be written elsewhere when a page is cleaned.
 fn copied_bytes(cell: &Cell) -> u64 {
     let live = cell.live.load(Ordering::Relaxed).max(0);
     let toll = cell.toll.load(Ordering::Relaxed).max(0);

@@ -1,4 +1,4 @@
-//! The engine's face.
+//! The engine: the implementation of the engine's traits.
 
 mod repair;
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Scmkv {
 }
 
 impl Scmkv {
-    /// Creates a pool of `size` bytes at `path`, where nothing may be yet, and opens it.
+    /// Creates a pool of `size` bytes at `path`, where nothing may exist yet, and opens it.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
@@ -52,7 +52,7 @@ impl Scmkv {
         Self::create_with(path, size, geometry, media, placement, options)
     }
 
-    /// As [`Scmkv::create`], with sizes of one's own.
+    /// As [`Scmkv::create`], with a geometry of the caller's choice.
     ///
     /// # Errors
     /// As [`Scmkv::create`].
@@ -71,7 +71,7 @@ impl Scmkv {
             .and_then(|()| Store::format(pool, placement, &options))
             .and_then(|store| Self::start(store, &options));
         if made.is_err() {
-            // A pool that is no store yet. If it cannot be removed, an open says so.
+            // The pool is not a store yet. If it cannot be removed, an open says so.
             let _removed = std::fs::remove_file(path).is_ok();
         }
         made
@@ -85,7 +85,7 @@ impl Scmkv {
         Self::open_with(path, media, options, &|_| {})
     }
 
-    /// As [`Scmkv::open`], telling how far recovery is.
+    /// As [`Scmkv::open`], reporting the progress of recovery.
     ///
     /// # Errors
     /// As [`Scmkv::open`].
@@ -145,7 +145,7 @@ impl Scmkv {
         Ok(Self { store, background: Mutex::new(background) })
     }
 
-    /// What the pool rests on.
+    /// The medium of the pool.
     pub fn medium(&self) -> Medium {
         self.store.pool.medium()
     }
@@ -174,9 +174,10 @@ impl Scmkv {
         Ok(self.store.clean_one(&mut state, 1)?.is_some())
     }
 
-    /// Takes a checkpoint of the index that is in DRAM, durable when it returns: an open reads
-    /// the log from here on alone. False if none was taken, which changes nothing but the time of
-    /// an open: the index is in the pool, or too few pages are free, or nothing is ever flushed.
+    /// Takes a checkpoint of the index in DRAM, durable when it returns: an open then reads only
+    /// the log from here on. False if none was taken, which affects only the time of an open: the
+    /// index is in the pool, or too few pages are free, or a writer that lacks pages or a close has
+    /// ended it.
     ///
     /// Writers go on meanwhile. Checkpoints are taken at a close and in the background anyway.
     ///
@@ -188,7 +189,7 @@ impl Scmkv {
     }
 
     /// Writes the free pages that will be filled next, so that syncs of them write little, where a
-    /// fence is a sync; how many were not ready. In the background that is done anyway.
+    /// fence is a sync; returns how many were not ready. A background thread does so anyway.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Io`].
@@ -200,7 +201,8 @@ impl Scmkv {
     fn stop_background(&self) {
         self.store.wake();
         for thread in self.background.lock().drain(..) {
-            // A panic there has been reported by its thread; what is durable is so anyway.
+            // A panic there has been reported by its thread; durable writes are durable all the
+            // same.
             let _ended = thread.join().is_ok();
         }
     }

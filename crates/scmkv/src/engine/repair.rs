@@ -1,4 +1,4 @@
-//! A pool that is damaged, opened all the same.
+//! Opening a pool that is damaged.
 
 use crate::engine::Scmkv;
 use crate::recovery::open::{self, Options};
@@ -9,13 +9,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Scmkv {
-    /// Repairs the pool at `path`, which nobody has open, as far as it is damaged, and opens it.
-    /// `tell` is told of each thing that is damaged, and of what is lost by it, before anything
-    /// is changed for it. Nothing is changed in a sound pool.
+    /// Repairs the pool at `path`, which must not be open anywhere, as far as it is damaged, and
+    /// opens it. `tell` gets each finding, with the loss that it causes, before anything is changed
+    /// for it. A sound pool is not changed.
     ///
     /// # Errors
-    /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
-    /// copies of its root. [`NoSpace`](coreplane_engine::Error::NoSpace) if there is no page for what must be written.
+    /// As [`Scmkv::open`], for damage that cannot be repaired: of the pool's header, or of both
+    /// copies of its root. [`NoSpace`](coreplane_engine::Error::NoSpace) if a record must be
+    /// written and there is no page for it.
     pub fn repair(
         path: &Path,
         media: MediaChoice,

@@ -17,7 +17,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Waits until no batch is being published; the count to compare with afterwards.
+    /// Waits until no batch is being published; returns the count to compare with afterwards.
     #[inline]
     pub(crate) fn enter(&self) -> u64 {
         let mut backoff = Backoff::new();
@@ -42,7 +42,7 @@ impl Gate {
         self.count.load(Ordering::Acquire) == before
     }
 
-    /// Runs `look`, again if a batch was published meanwhile; at last while none can be.
+    /// Runs `look`, and repeats it if a batch was published meanwhile; the last time, none can be.
     #[inline]
     pub(crate) fn read<R>(&self, mut look: impl FnMut() -> Result<R>) -> Result<R> {
         for _ in 0..TRIES {
@@ -55,7 +55,7 @@ impl Gate {
         self.read_alone(&mut look)
     }
 
-    /// Runs `look`, which waits for nobody who publishes, while nobody can.
+    /// Runs `look` while no batch can be published; `look` must not wait for a publisher.
     #[cold]
     fn read_alone<R>(&self, look: &mut dyn FnMut() -> Result<R>) -> Result<R> {
         let _publishing = spin::lock(&self.publishing);
@@ -84,7 +84,7 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// Whoever looks at many keys would meet one each time, where batches come all the time.
+    /// Where batches come all the time, a look at many keys would meet one each time.
     #[test]
     fn a_look_is_not_repeated_without_end_beside_batches() {
         let gate = Gate::default();

@@ -1,13 +1,13 @@
 //! Reading: one line of the index, then the record.
 //!
-//! A reader takes no lock, unless batches come at each look. It pins the epoch, probes, and shows the record
-//! where it lies in the log. What may come between is
+//! A reader takes no lock, unless batches come at each look. It pins the epoch, probes, and shows
+//! the record where it lies in the log. On the way it may meet
 //!
 //! - a newer version: the slot that was loaded was right at that moment, which is enough;
-//! - the cleaner: the page is retired, the slot says where the record went, look again. So it is
-//!   with the overflow records of a large value;
-//! - a batch that is being published: wait the moment until it is ([`Gate`](crate::read::gate::Gate)), so that nobody
-//!   sees it in part.
+//! - the cleaner: the page is retired, and the slot has the record's new place: look again. The
+//!   same holds for the overflow records of a large value;
+//! - a batch that is being published: the reader waits until it is published
+//!   ([`Gate`](crate::read::gate::Gate)), so that it never sees a batch in part.
 
 mod pair;
 
@@ -24,10 +24,11 @@ use coreplane_record::{Kind, View};
 /// Keys that are looked up side by side.
 const LANE: usize = 16;
 
-/// Lines of a record that are asked for before its length is known.
+/// Lines of a record that are prefetched before its length is known.
 const AHEAD: u64 = 3;
 
-/// And at most, once it is: the processor sees by itself where a long copy goes on.
+/// The most lines that are prefetched once it is known: the processor prefetches the rest of a long
+/// copy itself.
 const AHEAD_MAX: u64 = 16;
 
 impl Reader {
@@ -45,7 +46,7 @@ impl Reader {
             if slot.is_tombstone() {
                 return Verdict::Other;
             }
-            // The lines after the first, before the first has arrived.
+            // Prefetch the lines after the first, before the first has arrived.
             (1..AHEAD).for_each(|line| self.space.prefetch(slot.offset() + 64 * line));
             match self.view(guard, slot.offset()) {
                 None => Verdict::Moved,
@@ -55,7 +56,7 @@ impl Reader {
                 }
                 Some(view) if view.header.kind == Kind::Lost => Verdict::Moved,
                 Some(view) => {
-                    // Another key's, unless its key is what is damaged.
+                    // The record of another key, unless its key is damaged.
                     let is_damaged = self.check_reads || self.had_key(&view, key);
                     let checked = if is_damaged { self.check_record(&view) } else { Ok(()) };
                     damage = std::mem::replace(&mut damage, Ok(())).and(checked);
@@ -80,14 +81,16 @@ impl Reader {
         if self.check_reads { self.check_record(view) } else { Ok(()) }
     }
 
-    /// True if the record is that of `key`. All of it is asked for before its key is looked at.
+    /// True if the record is that of `key`. The whole record is prefetched before its key is
+    /// compared.
     #[inline]
     fn is_of(&self, view: &View<'_>, key: &[u8]) -> bool {
         self.prefetch_rest(view.offset, view.len());
         view.key() == key
     }
 
-    /// Asks for the lines of a record behind those that were asked for before its length was known.
+    /// Prefetches the lines of a record behind those that were prefetched before its length was
+    /// known.
     #[inline(always)]
     fn prefetch_rest(&self, offset: u64, len: u32) {
         let (mut at, end) = (64 * AHEAD, u64::from(len).min(64 * AHEAD_MAX));
@@ -97,9 +100,9 @@ impl Reader {
         }
     }
 
-    /// Shows `view`, whose group is locked, to one who makes a new value of it: checked, lest a
-    /// damaged value is written anew with a checksum that says it is sound. Its value is put
-    /// together, if it is in overflow records.
+    /// Shows `view`, whose group is locked, to a caller that derives a new value from it. The
+    /// record is checked, so that a damaged value is not written again with a checksum that says it
+    /// is sound. A value in overflow records is put together.
     pub(crate) fn show<R>(
         &self,
         guard: &Guard,
@@ -139,16 +142,16 @@ impl Reader {
                 if checked {
                     self.check_record(&overflow)?;
                 }
-                // It has a first word, as was just seen.
+                // It has a first word, as was just checked.
                 Ok(overflow.value().get(8..).unwrap_or_default())
             })
             .collect()
     }
 
-    /// The large value of `view`, which was found without a lock. If the cleaner moved an overflow record
-    /// since, it had first let the slot point at a record that says where to; so the record is
-    /// looked up again, and one that still stands where it stood has lost its overflow record. None if
-    /// there is no record any more.
+    /// The large value of `view`, which was found without a lock. If the cleaner has moved an
+    /// overflow record since, the slot already points at a record that names the new place. So the
+    /// record is looked up again, and a record that is still in its place has lost its overflow
+    /// record. None if the record is gone.
     fn gather<'g>(
         &'g self,
         guard: &'g Guard,
@@ -188,7 +191,7 @@ impl Reader {
         self.get_any(&guard, key, place, visibility, visit)
     }
 
-    /// The get of what [`Reader::find_pair`] has not found.
+    /// The get of a key that [`Reader::find_pair`] has not found.
     #[inline(never)]
     fn get_any(
         &self,
@@ -228,8 +231,8 @@ impl Reader {
         Ok(Found { hit: true, ticket })
     }
 
-    /// Holds the record of `key` against its checksums, and a large value's overflow records; false if there
-    /// is none.
+    /// Checks the record of `key` and the overflow records of a large value against their
+    /// checksums; false if there is no record.
     ///
     /// # Errors
     /// If it is damaged.
@@ -261,7 +264,7 @@ impl Reader {
         Ok(Found { hit: false, ticket: self.absence_ticket(visibility)? })
     }
 
-    /// Waits for `ticket` unless the reader asked for what is early.
+    /// Waits for `ticket` unless the reader accepts early writes.
     fn settle_ticket(&self, ticket: Ticket, visibility: Visibility) -> Result<Ticket> {
         if visibility == Visibility::Durable && !ticket.is_durable() {
             self.wait_durable(&Horizon::from(ticket))?;
@@ -270,7 +273,7 @@ impl Reader {
         Ok(ticket)
     }
 
-    /// What an absence rests on: perhaps a delete that is not durable yet.
+    /// The ticket that an absence rests on: perhaps that of a delete that is not durable yet.
     fn absence_ticket(&self, visibility: Visibility) -> Result<Ticket> {
         if self.space.fences_at_once() {
             return Ok(Ticket::DURABLE);
@@ -310,7 +313,7 @@ impl Reader {
         let hits = views.iter().flatten().count() as i64;
         self.counters.add(Count::Hits, hits);
         self.counters.add(Count::Misses, keys.len() as i64 - hits);
-        // All that is early rests on one generation.
+        // All early writes rest on one generation.
         let ticket = horizon.tickets().first().copied().unwrap_or(Ticket::DURABLE);
         let mut large = large.iter();
         for (at, view) in views.iter().enumerate() {
@@ -343,8 +346,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Looks several keys up at once: all index lines are asked for, then all records, and by the
-    /// time that the first is looked at they are on their way.
+    /// Looks several keys up at once: all index lines are prefetched, then all records, so that
+    /// they are on their way by the time that the first is read.
     fn find_lane<'g>(
         &'g self,
         guard: &'g Guard,
@@ -381,7 +384,7 @@ impl Reader {
 }
 
 /// A record, and the pieces of its value if that is large. It can be read as long as the guard
-/// lives, whatever becomes of the record meanwhile.
+/// lives, even if the record is replaced meanwhile.
 pub(crate) struct Whole<'g> {
     pub(crate) view: View<'g>,
     pub(crate) pieces: Vec<&'g [u8]>,

@@ -1,4 +1,4 @@
-//! Going through the records: cursors, changes, emptying the store.
+//! Going through the records: cursors and changes.
 
 use crate::read::Reader;
 use crate::read::get::Whole;
@@ -8,7 +8,7 @@ use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use std::sync::atomic::Ordering;
 
-/// A record or tombstone that was met.
+/// A record or tombstone that was found.
 struct Met<'g> {
     whole: Whole<'g>,
     /// It is a record, and has not expired.
@@ -16,8 +16,8 @@ struct Met<'g> {
 }
 
 impl Reader {
-    /// Reads what the slots of a locked group point at. What is found stays as it is while the
-    /// guard lives, so that it can be shown without the lock.
+    /// Reads the records of a locked group. They stay as they are while the guard lives, so that
+    /// they can be shown without the lock.
     fn read_group<'g>(
         &'g self,
         guard: &'g Guard,
@@ -42,7 +42,8 @@ impl Reader {
         Ok(met)
     }
 
-    /// Shows the live records of whole groups from `cursor` on, until `count` were met, those that have expired among them.
+    /// Shows the live records of whole groups from `cursor` on, until `count` records were found,
+    /// expired ones included.
     pub(crate) fn iterate(
         &self,
         cursor: u64,
@@ -73,7 +74,7 @@ impl Reader {
         }
     }
 
-    /// Shows what is newer than `sequence`, tombstones too.
+    /// Shows everything newer than `sequence`, tombstones too.
     pub(crate) fn changes_since(
         &self,
         sequence: u64,
@@ -96,7 +97,7 @@ impl Reader {
             }
             position = next;
         }
-        // Of a group whose turn had not come, too.
+        // A tombstone of a group that was still to come may have been dropped meanwhile.
         self.check_history(sequence)
     }
 

@@ -1,4 +1,4 @@
-//! Bringing a checkpoint back.
+//! Loading a checkpoint.
 
 use crate::table::Seeds;
 use crate::table::arena::Arena;
@@ -19,18 +19,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Bytes for which another thread is worth its start.
 const PER_THREAD: u64 = 4 << 20;
 
-/// What there is of checkpoints in a pool that is opened.
+/// The checkpoints in a pool that is opened.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// The index of the root's checkpoint; none if there is none, or it is damaged.
     pub(crate) loaded: Option<Loaded>,
-    /// Pages of no use: those of interrupted, replaced or damaged checkpoints.
+    /// Pages that are not needed: those of interrupted, replaced or damaged checkpoints.
     pub(crate) stale: Vec<u32>,
-    /// The root names a checkpoint that is not there whole.
+    /// The root names a checkpoint that is not complete.
     pub(crate) is_damaged: bool,
 }
 
-/// An index that a checkpoint has held.
+/// An index that was loaded from a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) index: Index,
@@ -49,7 +49,7 @@ pub(crate) struct Lacking {
 }
 
 impl Lacking {
-    /// True if this one may.
+    /// True if this page may have some.
     pub(crate) fn has(&self, log: &Element) -> bool {
         log.length.is_none() || log.birth >= self.replay_birth || self.open.contains(&log.birth)
     }
@@ -65,7 +65,7 @@ struct Page {
     segments: Vec<SegmentHeader>,
 }
 
-/// What loading needs to know of the pool.
+/// The properties of the pool that loading needs.
 pub(crate) struct Source<'a> {
     pub(crate) space: &'a Arc<Space>,
     pub(crate) geometry: Geometry,
@@ -79,7 +79,7 @@ impl Source<'_> {
     ///
     /// # Errors
     /// If there is no DRAM for the index. A checkpoint that is damaged is no error: the logs have
-    /// all that was in it.
+    /// all its records.
     pub(crate) fn load(&self, root: Root) -> Result<Found> {
         let of_checkpoints: Vec<(u32, Element)> = self
             .elements
@@ -138,7 +138,7 @@ impl Source<'_> {
         Ok(pages)
     }
 
-    /// The index that is in `pages`; none if they are not a whole checkpoint.
+    /// The index in `pages`; none if they are not a whole checkpoint.
     fn index_of(&self, root: Root, mut pages: Vec<Page>) -> Result<Option<Loaded>> {
         let in_order = pages.iter().enumerate().all(|(at, page)| page.place as usize == at);
         let is_whole = pages.last().is_some_and(|last| last.total as usize == pages.len());
@@ -194,7 +194,7 @@ impl Source<'_> {
         }))
     }
 
-    /// Does `work` for each number below `count`, by as many threads as pay.
+    /// Does `work` for each number below `count`, with as many threads as pay off.
     fn each(
         &self,
         count: usize,

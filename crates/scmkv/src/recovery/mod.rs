@@ -1,4 +1,4 @@
-//! Making a store of a pool, and of what a crash has left of one.
+//! Making a store from a pool, and from the state that a crash has left.
 
 pub(crate) mod checkpoint;
 pub(crate) mod open;

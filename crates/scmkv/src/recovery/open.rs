@@ -42,13 +42,13 @@ pub enum Placement {
     /// In the pool where a fence is an instruction, in DRAM on `file` media.
     #[default]
     Auto,
-    /// In the pool: a restart reads no log but what was open.
+    /// In the pool: a restart reads no log pages except those that were open.
     Pool,
-    /// In DRAM: a restart reads the last checkpoint of it, and what was written since.
+    /// In DRAM: a restart reads its last checkpoint, and the log since then.
     Dram,
 }
 
-/// What a pool of this engine is created with.
+/// The options with which a pool of this engine is created.
 pub(crate) fn create_options(
     size: u64,
     geometry: Geometry,
@@ -63,7 +63,7 @@ pub(crate) fn create_options(
     }
 }
 
-/// The parts that are made alike for a new pool and an old one.
+/// The parts that are built alike for a new pool and an old one.
 pub(crate) struct Parts {
     pub(crate) pool: Pool,
     pub(crate) geometry: Geometry,
@@ -76,7 +76,7 @@ pub(crate) struct Parts {
 }
 
 impl Store {
-    /// Makes a fresh pool a store.
+    /// Formats a fresh pool as a store.
     pub(crate) fn format(pool: Pool, placement: Placement, options: &Options) -> Result<Self> {
         let geometry = geometry_of(&pool)?;
         let space = Arc::clone(pool.space());
@@ -95,7 +95,7 @@ impl Store {
         }
         let pages = Pages::new(Arc::clone(&space), pages_max(&space));
         pages.format(0)?;
-        // Nothing in them counts before the root, with which the store begins.
+        // Nothing in them counts before the root is written, with which the store begins.
         pages.offer(0);
         let (index, arena) = new_index(&space, in_pool, geometry, true, &pages)?;
         let flags = if in_pool { Root::IN_POOL } else { 0 };
@@ -117,13 +117,14 @@ impl Store {
         let (geometry, space, old) = known(&pool)?;
         let (pages, formatted) = pages_of(&space, old);
         // A pool that was copied to a medium whose fence is a sync: there a slot could become
-        // durable before its record, so that the index goes to DRAM for good.
+        // durable before its record, so the index moves to DRAM for good.
         let in_pool = old.has(Root::IN_POOL) && space.fences_at_once();
         let clean = old.has(Root::CLEAN);
         let rebuild = !in_pool || (old.has(Root::NON_STRICT) && !clean);
         let elements = pages.load(formatted, !rebuild)?;
         pages.format(formatted)?;
-        // What is written in them before the root names them is an index, made anew from the logs.
+        // Until the root counts them, only an index that is rebuilt from the logs is written to
+        // them.
         pages.offer(formatted);
         let in_pool_flag = if in_pool { Root::IN_POOL } else { 0 };
         let seeds = Seeds::of(pool.uuid());
@@ -181,7 +182,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Notes durably that the index is as the logs have it.
+    /// Notes durably that the index agrees with the logs.
     fn note_rebuilt(&self) -> Result<()> {
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
@@ -215,7 +216,7 @@ impl Store {
             opened: Instant::now(),
             dropped_tombstones: AtomicU64::new(match root.held {
                 0 if counted => 0,
-                // What was dropped before is not known.
+                // It is not known which tombstones were dropped before.
                 0 => root.version_base,
                 held => held - 1,
             }),
@@ -256,7 +257,7 @@ impl Store {
         self.space.fence().map_err(page::sync_failed)?;
         self.checkpoint_at_close()?;
         let records = self.len()?;
-        // One that is being taken for a caller ends soon, and is the last.
+        // A checkpoint that is being taken for a caller ends soon, and is the last.
         drop(spin::lock(&self.checkpoints.current));
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
@@ -277,7 +278,7 @@ pub(crate) fn check_len(len: u64) -> Result<()> {
 /// The geometry of the store in a pool.
 ///
 /// # Errors
-/// If it makes no sense, or the pages of the pool are others.
+/// If it makes no sense, or does not fit the page size of the pool.
 fn geometry_of(pool: &Pool) -> Result<Geometry> {
     let geometry = Geometry::from_parameters(&pool.parameters())?;
     let page_size = pool.space().page_size();
@@ -287,10 +288,10 @@ fn geometry_of(pool: &Pool) -> Result<Geometry> {
     Err(Error::Unusable(format!("geometry {geometry:?} in a pool with pages of {page_size} bytes")))
 }
 
-/// What a pool says of the store in it.
+/// The geometry, the space and the root of the store in a pool.
 ///
 /// # Errors
-/// If it holds none, or what nothing has flushed.
+/// If it holds no store, or one that was never flushed.
 pub(crate) fn known(pool: &Pool) -> Result<(Geometry, Arc<Space>, Root)> {
     pool.expect_kind(KIND).map_err(pool_error)?;
     let geometry = geometry_of(pool)?;
@@ -331,7 +332,7 @@ fn index_in_pool(
     Index::load(Arc::clone(space), geometry, &starts, false)
 }
 
-/// An index to be made from the logs: that of the pool, if there is one, is given up.
+/// An index to be built from the logs; the index in the pool, if there is one, is given up.
 fn index_anew(
     space: &Arc<Space>,
     in_pool: bool,
@@ -340,7 +341,7 @@ fn index_anew(
     pages: &Pages,
 ) -> Result<(Index, Option<Arena>)> {
     if in_pool {
-        // That it is made anew is in the root already, and stays there until it is.
+        // The root already says that the index is rebuilt, and says so until that is done.
         pages.free_index(elements)?;
     }
     new_index(space, in_pool, geometry, false, pages)

@@ -1,8 +1,8 @@
-//! After a crash: the logs tell what the index lacks.
+//! Recovery after a crash: the logs supply the records that the index lacks.
 //!
 //! A page is *unclean* if it was open at the crash. Its records are read up to the first that is
-//! not sound; there the page is sealed for good, so that what lies stranded behind can never come
-//! back. (Unless what lies behind proves that this is damage: then the open fails and says so, and
+//! not sound; there the page is sealed for good, so that records stranded behind it can never come
+//! back. (If these prove that the page is damaged, the open fails with an error, and
 //! [`repair`](crate::upkeep::repair) is the remedy. A page without any sound record is free or in
 //! [`quarantine`](crate::table::quarantine).) One thread takes each unclean page, as in the paper.
 //!
@@ -10,12 +10,12 @@
 //!   So only records of unclean pages can be missing, and they are put into the index again,
 //!   unless it has a newer version. A key deleted meanwhile is still there as a tombstone, since
 //!   tombstones stay while a page older than them does.
-//! - Index in DRAM: it comes from the last [`checkpoint`](crate::upkeep::checkpoint), and the pages are
-//!   read that may have more, by several threads.
-//! - No checkpoint, or an index in the pool after writes made `relaxed`: all pages are read.
+//! - Index in DRAM: it is loaded from the last [`checkpoint`](crate::upkeep::checkpoint), and
+//!   several threads read the pages that may have more records.
+//! - No checkpoint, or an index in the pool after `relaxed` writes: all pages are read.
 //!
-//! All do the same for each record, in any order and any number of times: the greatest version
-//! of a key wins, at equal versions the tombstone (an expired record turned into one).
+//! All three treat each record alike, in any order and any number of times: the greatest version of
+//! a key wins, at equal versions the tombstone (of an expired record that was turned into one).
 //!
 //! A batched record counts only if the commit record of its batch is sound, and with it every
 //! record in its runs.
@@ -43,10 +43,10 @@ pub(crate) struct LogPage {
     pub(crate) element: Element,
 }
 
-/// A recovery: pages that a crash has left, and the table that their records go to.
+/// A recovery: the pages that a crash has left, and the table that their records go to.
 pub(crate) struct Recovery<'s> {
     cleaner: &'s Cleaner,
-    /// By which the pages are read before their lengths are known.
+    /// Reads the pages before their lengths are known.
     left: coreplane_pmem::Recovery,
 }
 
@@ -66,7 +66,8 @@ impl<'s> Recovery<'s> {
         Ok(Self { left: cleaner.space.recovery().ok_or_else(in_use)?, cleaner })
     }
 
-    /// Lets the records of log pages be read: sealed ones up to their length, unclean ones whole.
+    /// Makes the records of log pages readable: sealed pages up to their length, unclean ones
+    /// whole.
     pub(crate) fn adopt(&self, pages: &[LogPage]) -> Result<()> {
         for LogPage { page, element } in pages {
             let length = element.length.unwrap_or(self.geometry.page_size);
@@ -81,8 +82,8 @@ impl<'s> Recovery<'s> {
         Ok(())
     }
 
-    /// Puts the records of `pages` into the index where it lacks them, and seals what was open.
-    /// `is_anew`: the index was empty before, so that no slot knows more than the logs.
+    /// Puts the records of `pages` into the index where it lacks them, and seals the pages that
+    /// were open. `is_anew`: the index was empty before, so that no slot knows more than the logs.
     pub(crate) fn replay(
         &mut self,
         pages: &[LogPage],
@@ -124,7 +125,7 @@ impl<'s> Recovery<'s> {
             work();
         } else {
             std::thread::scope(|scope| {
-                // This thread works too: where no other can be had, it does it all.
+                // This thread works too: if no other can be started, it does all the work.
                 for _ in 1..threads {
                     let builder = std::thread::Builder::new().name("coreplane-replay".to_owned());
                     if builder.spawn_scoped(scope, work).is_err() {
@@ -140,7 +141,7 @@ impl<'s> Recovery<'s> {
         for runs in foreign.into_inner() {
             self.replay_runs(&runs)?;
         }
-        // What was put into the index is durable before the pages count as sealed.
+        // The new slots are durable before the pages count as sealed.
         if !mutant!("scmkv.recover.fence") {
             self.space.fence().map_err(crate::table::page::sync_failed)?;
         }
@@ -157,11 +158,12 @@ impl<'s> Recovery<'s> {
         Ok(())
     }
 
-    /// Reads a page; how far it is sound. Batches that reach into other pages go to `foreign`.
+    /// Reads a page; returns up to where it is sound. Batches that reach into other pages go to
+    /// `foreign`.
     fn replay_page(&self, page: &LogPage, foreign: &Mutex<Vec<Vec<Run>>>) -> Result<u32> {
         let guard = self.left.pin();
         let start = self.space.start_of(page.page);
-        // What cannot be read would end the process.
+        // A load from a page that cannot be read would end the process.
         self.space.probe_loads(page.page).map_err(|lost| Error::Corrupt {
             offset: lost.offset,
             what: "unreadable (poisoned)".to_owned(),
@@ -208,7 +210,7 @@ impl<'s> Recovery<'s> {
         Ok((at - start) as u32)
     }
 
-    /// The members of a batch that lies in one page, read before: they are sound.
+    /// Restores the members of a batch that lies in one page; they were read before and are sound.
     fn replay_batch(&self, guard: &Guard, runs: &[Run], batched: &[u64]) -> Result<()> {
         for offset in batched {
             let covered = runs
@@ -221,14 +223,14 @@ impl<'s> Recovery<'s> {
         Ok(())
     }
 
-    /// A batch in several pages: all of it, if all of it is sound and still there.
+    /// Restores a batch in several pages, as far as it is still there, if all of that is sound.
     fn replay_runs(&self, runs: &[Run]) -> Result<()> {
         let guard = self.left.pin();
         for apply in [false, true] {
             for run in runs {
                 let page = self.space.page_of(run.start);
-                // Cleaned since (a freed page keeps its generation until it is opened again): its
-                // records stand alone elsewhere.
+                // The run was cleaned since (a freed page keeps its generation until it is opened
+                // again): its records stand alone elsewhere.
                 let there = page < self.pages.len()
                     && self.pages.cell(page).kind() == Some(crate::table::page::Kind::Log)
                     && self.pages.cell(page).generation() == run.generation;
@@ -248,8 +250,8 @@ impl<'s> Recovery<'s> {
         Ok(())
     }
 
-    /// [`Recovery::restore`] for several records: the lines of all are asked for before the first is
-    /// looked at.
+    /// As [`Recovery::restore`], for several records: the lines of all are prefetched before the
+    /// first is read.
     fn restore_lane(&self, guard: &Guard, lane: &mut Vec<View<'_>>) -> Result<()> {
         for view in &*lane {
             self.index.prefetch(self.place(view.key()));
@@ -264,9 +266,9 @@ impl<'s> Recovery<'s> {
 
     /// Lets the index point at `view`, unless it has the key in a later version.
     ///
-    /// A crash may have emptied slots that other keys' probes have passed since: what was stored
-    /// last in a bucket is lost, and the slot beside it is not. Each of those holes is filled by
-    /// the replay of the record that it pointed at; until all are, the whole group is searched,
+    /// A crash may have emptied slots that other keys' probes have passed since: the last store in
+    /// a bucket is lost, and the slot beside it is not. Each of these holes is filled by the replay
+    /// of the record that its slot pointed at. Until all are filled, the whole group is searched,
     /// or a key behind a hole would get a second slot.
     fn restore(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
         let place = self.place(view.key());
@@ -296,7 +298,7 @@ impl<'s> Recovery<'s> {
                     let newer = view.header.version > version
                         || view.header.version == version && delete && !tombstone;
                     if !newer && !mutant!("scmkv.recover.older") {
-                        // It may be in the cache alone, as the crash left it.
+                        // The slot may be in the cache alone, as the crash left it.
                         held.flush(at);
                         return Ok(());
                     }

@@ -1,4 +1,4 @@
-//! What lives: counted where a slot is stored, by those who hold the lock of its group.
+//! Live bytes and records: counted where a slot is stored, under the lock of its group.
 
 use crate::table::Table;
 use crate::table::counters::Count;
@@ -28,7 +28,7 @@ impl Table {
         self.counters.add(Count::UserBytes, user_bytes as i64);
     }
 
-    /// Keeps the counters in step with a slot that was replaced.
+    /// Updates the counters for a slot that was replaced.
     pub(crate) fn account(
         &self,
         held: &GroupLock<'_>,
@@ -58,14 +58,14 @@ impl Table {
         }
     }
 
-    /// A record just published in a group that is not counted yet will be counted by the census.
+    /// Leaves a record just published in a group that is not counted yet to the census.
     pub(crate) fn leave_to_census(&self, held: &GroupLock<'_>, offset: u64, len: u32) {
         if !held.is_counted() {
             self.add_live(offset, -i64::from(len));
         }
     }
 
-    /// The record `old` (and its overflow records) lives no more.
+    /// The record `old` (and its overflow records) is no longer live.
     pub(crate) fn drop_live(&self, held: &GroupLock<'_>, old: &View<'_>) {
         if !held.is_counted() {
             return;

@@ -1,4 +1,4 @@
-//! The DRAM that an index lives in when it is not in the pool: word pages, one after the other.
+//! The DRAM of an index that is not in the pool: word pages, one after the other.
 
 use crate::table::geometry::Geometry;
 use coreplane_engine::{Error, Result};
@@ -33,8 +33,8 @@ impl Arena {
                 source,
             })?;
         }
-        // A page is handed out once: it is zero as the system gave it, and not touched before it
-        // is used.
+        // Each page is handed out once: it is zero as the system gave it, and is not touched before
+        // it is used.
         Ok(self.space.claim_words(page, Claim::WordsAsStored).then(|| self.space.start_of(page)))
     }
 }

@@ -20,13 +20,13 @@ use crate::table::index::SegmentHeader;
 
 const HEADER: usize = 64;
 
-/// What the log held when the copying of the index began.
+/// The state of the log when the copying of the index began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Moment {
     /// Pages opened with this birth or later have records that the copy may lack.
     pub(crate) replay_birth: u64,
-    /// Pages opened with this birth or later were opened after the copying began: what the copy
-    /// says of them may be about another use of the page.
+    /// Pages opened with this birth or later were opened after the copying began: slots of the copy
+    /// that point into them may be about another use of the page.
     pub(crate) void_birth: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn pages_for(geometry: &Geometry, segments: u64, open: usize) -> u64 
     1 + segments.saturating_sub(in_first).div_ceil(in_each)
 }
 
-/// A page while it is put together, in DRAM.
+/// A page under construction, in DRAM.
 #[derive(Debug)]
 pub(crate) struct Draft {
     number: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// The first page of checkpoint `number`; the births of the log pages that were open.
+    /// The first page of checkpoint `number`, with the births of the log pages that were open.
     pub(crate) fn first(geometry: &Geometry, number: u64, moment: Moment, open: &[u64]) -> Self {
         let mut bytes = Vec::with_capacity(geometry.page_size as usize);
         bytes.resize(HEADER, 0);
@@ -89,7 +89,8 @@ impl Draft {
         Ok(result)
     }
 
-    /// The bytes of the page, for where `seed` is that of; the last page tells how many there are.
+    /// The bytes of the page, for the place that has `seed`; the last page holds the number of
+    /// pages.
     pub(crate) fn seal(&mut self, seed: u32, is_last: bool) -> &[u8] {
         let total = if is_last { self.place + 1 } else { 0 };
         let len = self.bytes.len() as u32;
@@ -118,7 +119,7 @@ impl Draft {
     }
 }
 
-/// A page of a checkpoint, its checksum right.
+/// A page of a checkpoint whose checksum matches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sheet<'a> {
     pub(crate) number: u64,
@@ -130,14 +131,14 @@ pub(crate) struct Sheet<'a> {
 }
 
 impl<'a> Sheet<'a> {
-    /// Reads the bytes of a page; none if they are not what was written there.
+    /// Reads the bytes of a page; none if they are not as they were written there.
     pub(crate) fn read(geometry: &Geometry, bytes: &'a [u8], seed: u32) -> Option<Self> {
         let sheet = Self::trusted(geometry, bytes)?;
         let counts = bytes.get(4..word32(bytes, 4) as usize)?;
         (word32(bytes, 0) == crc32c::crc32c_append(seed, counts)).then_some(sheet)
     }
 
-    /// As [`Sheet::read`], of bytes whose checksum was found right before.
+    /// As [`Sheet::read`], for bytes whose checksum was verified before.
     pub(crate) fn trusted(geometry: &Geometry, bytes: &'a [u8]) -> Option<Self> {
         let bytes = bytes.get(..word32(bytes.get(..HEADER)?, 4) as usize)?;
         let births_end = HEADER + 8 * word32(bytes.get(..HEADER)?, 40) as usize;

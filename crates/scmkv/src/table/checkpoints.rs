@@ -1,4 +1,4 @@
-//! The checkpoints that the root names; how one is taken: [`checkpoint`](crate::upkeep::checkpoint).
+//! The checkpoints that the root names; [`checkpoint`](crate::upkeep::checkpoint) takes them.
 
 use crate::table::Table;
 use crate::table::root::Root;
@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     pub(crate) current: Mutex<Current>,
-    /// A writer has no page left: whoever takes a checkpoint ends that.
+    /// A writer has no page left: a checkpoint that is being taken is to end.
     give_up: AtomicBool,
-    /// Number of the current one, for those who do not wait for the lock.
+    /// Number of the current checkpoint, readable without the lock.
     number: AtomicU64,
-    /// The counter of log bytes when it was taken.
+    /// The counter of log bytes when the current checkpoint was taken.
     counted_from: AtomicI64,
     taken: AtomicU64,
-    /// So often there was no space for one that was due; the last time, too.
+    /// How often there was no space for a checkpoint that was due, and whether there was none last
+    /// time.
     skipped: AtomicU64,
     lacks_space: AtomicBool,
     damaged: AtomicU64,
@@ -33,38 +34,38 @@ pub(crate) struct Current {
 }
 
 impl Checkpoints {
-    /// Those of a store that has none, or a damaged one.
+    /// The checkpoints of a store that has none, or a damaged one.
     pub(crate) fn without(is_damaged: bool) -> Self {
         Self { damaged: AtomicU64::new(u64::from(is_damaged)), ..Self::default() }
     }
 
-    /// Those of a store that was opened with checkpoint `number`.
+    /// The checkpoints of a store that was opened with checkpoint `number`.
     pub(crate) fn with(number: u64, pages: Vec<u32>) -> Self {
         let current = Mutex::new(Current { number, pages });
         Self { current, number: AtomicU64::new(number), ..Self::default() }
     }
 
-    /// An open has read so many bytes of log, and will have to do so again.
+    /// Counts `bytes` of log that an open has read and that the next open would read again.
     pub(crate) fn note_replayed(&self, bytes: u64) {
         self.counted_from.fetch_sub(bytes as i64, Ordering::Relaxed);
     }
 
-    /// The number of the current one; 0: none.
+    /// The number of the current checkpoint; 0: none.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
 
-    /// The counter of log bytes when the current one was taken.
+    /// The counter of log bytes when the current checkpoint was taken.
     pub(crate) fn counted_from(&self) -> i64 {
         self.counted_from.load(Ordering::Relaxed)
     }
 
-    /// Whoever takes one is to end that.
+    /// True if a checkpoint that is being taken is to end.
     pub(crate) fn is_given_up(&self) -> bool {
         self.give_up.load(Ordering::Acquire)
     }
 
-    /// The root names `number`, which was begun when so many bytes had gone to the logs.
+    /// The root names `number`, a checkpoint begun when `log_bytes` bytes had gone to the logs.
     pub(crate) fn note_taken(&self, number: u64, log_bytes: i64) {
         self.number.store(number, Ordering::Release);
         self.counted_from.store(log_bytes, Ordering::Relaxed);
@@ -72,14 +73,14 @@ impl Checkpoints {
         self.lacks_space.store(false, Ordering::Relaxed);
     }
 
-    /// There is no space for one.
+    /// Notes that there is no space for a checkpoint.
     pub(crate) fn skip(&self) {
         if !self.lacks_space.swap(true, Ordering::Relaxed) {
             self.skipped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Figures for whoever asks.
+    /// The figures of the checkpoints for the statistics.
     pub(crate) fn stats(&self, log_bytes: i64) -> [(&'static str, u64); 5] {
         let since = log_bytes - self.counted_from.load(Ordering::Relaxed);
         [
@@ -113,7 +114,8 @@ impl Table {
             if let Some(current) = self.checkpoints.current.try_lock() {
                 break current;
             }
-            // It ends soon: whoever takes one waits for nothing that a writer holds.
+            // The lock is free soon: a thread that takes a checkpoint waits for nothing that a
+            // writer holds.
             self.checkpoints.give_up.store(true, Ordering::Release);
             was_busy = true;
             backoff.wait();

@@ -1,14 +1,14 @@
-//! The clock that expiries are held against.
+//! The clock against which expiries are checked.
 //!
-//! A record that a reader has once been told is gone must not come back because the system's
-//! clock was set back before a restart. So the greatest expiry that anyone was told has passed is
-//! kept durably (its *high-water mark*, in the page information table), and the clock never reads
-//! less.
+//! Once a reader was told that a record has expired, the record must not come back because the
+//! system's clock was set back before a restart. So the greatest expiry that was reported as passed
+//! is kept durably (the *high-water mark*, in the page information table), and the clock never
+//! reads less.
 //!
-//! The mark is an expiry, never the time of the look: a clock that was far ahead for a moment,
-//! and was set right, must not make what is written then expire at its birth.
+//! The mark is an expiry, never the time of the check. A clock that was far ahead for a moment and
+//! was then corrected must not make later writes expire at once.
 //!
-//! Where a fence is a sync nobody waits for the mark here: an expiry is an absence like any
+//! Where a fence is a sync, no caller waits for the mark here: an expiry is an absence like any
 //! other, and its ticket covers the mark too ([`durable`](crate::table::durable)).
 
 use crate::table::durable::Early;
@@ -44,13 +44,13 @@ impl Clock {
         Ok(Self { source, space, offset, high_water: AtomicU64::new(high_water), raising })
     }
 
-    /// The time, which never goes back behind an expiry that was told.
+    /// The time, which never goes back behind a reported expiry.
     pub(crate) fn now(&self) -> UnixMillis {
         (self.source)().max(UnixMillis(self.high_water.load(Ordering::Acquire)))
     }
 
-    /// True if a record that expires then is gone: durably so when it returns, or, where a fence
-    /// is a sync, once what `early` covers from now on is durable.
+    /// True if a record with this expiry is gone. That is durable when the call returns or, where a
+    /// fence is a sync, once everything that `early` covers from now on is durable.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -81,7 +81,7 @@ impl Clock {
                     self.space.fence().map_err(sync_failed)?;
                 }
             } else {
-                // Asked for, since whoever was told of the expiry may never ask.
+                // Request the sync here: the caller that sees the expiry may never ask for one.
                 self.space.sync_request(early.cover(&self.space));
             }
         }

@@ -1,8 +1,8 @@
-//! What the engine counts.
+//! The counters of the engine.
 
 use coreplane_pmem::stripes::Stripes;
 
-/// What is counted.
+/// The names of the counters.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Count {
@@ -18,13 +18,13 @@ pub(crate) enum Count {
     Expired,
     Records,
     Splits,
-    /// Times that work in the background failed.
+    /// Failures of background work.
     BackgroundFailures,
     ScrubbedPages,
     DamagedPages,
-    /// Slots of the index that were made again from the logs, or taken out.
+    /// Slots of the index that were rebuilt from the logs, or removed.
     RepairedSlots,
-    /// What lives of tombstones.
+    /// Bytes of live tombstones.
     TombstoneBytes,
 }
 

@@ -1,4 +1,4 @@
-//! Who asks for free pages, and how many each leaves to those before him.
+//! The demands for free pages, and how many pages each leaves to the demands before it.
 //!
 //! ```text
 //!   free pages       1   2   3   4 …
@@ -8,27 +8,28 @@
 //!   inserts, index               ▓▓▓   a page later, or one for every 128 of the pool
 //! ```
 //!
-//! Why, and what is done when there are none: [`reserve`](crate::clean::reserve).
+//! [`reserve`](crate::clean::reserve) gives the reasons, and the way out when there is no free
+//! page.
 
 use crate::table::Table;
 use coreplane_record::Kind;
 
-/// Free pages that only the cleaner takes.
+/// Free pages that are left to the cleaner.
 pub(crate) const CLEANERS: u32 = 1;
 
-/// Who asks for room, each leaving some to those before him.
+/// The purpose of a request for pages. Each leaves some pages to the demands before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Demand {
-    /// Deletes, and what must not fail for want of space.
+    /// Deletes, and other work that must not fail for lack of space.
     Reserve,
     /// A value in the place of another one.
     Overwrite,
-    /// One record more.
+    /// One more record.
     Insert,
 }
 
 impl Demand {
-    /// That of a record, whose key has another one already or has none.
+    /// The demand of a record, given whether its key already has another one.
     pub(crate) fn of(kind: Kind, is_overwrite: bool) -> Self {
         match kind {
             Kind::Delete => Self::Reserve,
@@ -39,7 +40,7 @@ impl Demand {
 }
 
 impl Table {
-    /// Free pages that are left by who asks for room.
+    /// Free pages that `demand` leaves alone.
     pub(crate) fn reserve(&self, demand: Demand) -> u32 {
         match demand {
             Demand::Reserve => CLEANERS,
@@ -53,7 +54,7 @@ impl Table {
         self.reserve(Demand::Insert) + 2 + self.pages.len() / 64
     }
 
-    /// Bytes of a page that is opened when so many are free that are to be paid for.
+    /// Bytes of a newly opened page that must be paid for when `free` pages are free.
     pub(crate) fn due(&self, free: u32) -> u32 {
         if free < self.pages_ample() { self.geometry.page_size } else { 0 }
     }

@@ -1,17 +1,17 @@
-//! What is durable, and waiting for it, where a fence is a sync.
+//! Durability tickets, and waiting for them, where a fence is a sync.
 //!
-//! On media that fence by an instruction every write is durable when it is visible; what has no
-//! ticket is durable already, and what has one is [`staged`](crate::table::stage). On `file` media a
-//! write is visible early, in an index that does not outlive a crash, and its ticket is the
-//! generation of the sync that will cover it.
+//! On media that fence by an instruction every write is durable when it is visible; only
+//! [`staged`](crate::table::stage) writes have a ticket. On `file` media a write is visible early,
+//! in an index that does not outlive a crash, and its ticket is the generation of the sync that
+//! will cover it.
 //!
 //! ```text
 //!   append ─▶ flush ─▶ draw the generation, note it ─▶ watermark, slot ─▶ ticket
 //! ```
 //!
-//! The generation is noted *before* anything can be seen: whoever sees the record then finds a
-//! generation that covers it, and can never take that of an older sync, which has ended, for it.
-//! The same holds for absences, and for the clock's mark that an expiry rests on.
+//! The generation is noted *before* the record can be seen. A reader that sees the record then
+//! finds a generation that covers it, and never the generation of an older sync that has ended. The
+//! same holds for absences, and for the clock's mark on which an expiry rests.
 
 use crate::table::Table;
 use crate::table::log::{Log, Order};
@@ -23,18 +23,18 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What was published before it was durable.
+/// The writes that were published before they were durable.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
-    /// The generation that covers all that is visible.
+    /// The generation that covers everything visible.
     last: AtomicU64,
-    /// Up to where a page is durable once a generation is: of open pages alone, and one a page
-    /// and generation.
+    /// Up to where a page is durable once a generation is. For open pages alone, with one entry for
+    /// each page and generation.
     pending: Mutex<VecDeque<Pending>>,
 }
 
 impl Early {
-    /// What was flushed is about to be seen: the generation that covers it.
+    /// Returns the generation that covers the flushed bytes that are about to become visible.
     pub(crate) fn cover(&self, space: &Space) -> u64 {
         let generation = space.sync_generation();
         self.last.fetch_max(generation, Ordering::AcqRel);
@@ -50,8 +50,8 @@ struct Pending {
 }
 
 impl Table {
-    /// An early write that was flushed is about to be seen, up to `tail` of `page`: the generation
-    /// that covers it.
+    /// Notes that a flushed early write, up to `tail` of `page`, is about to become visible.
+    /// Returns the generation that covers it.
     pub(crate) fn note_early(&self, page: u32, tail: u32) -> u64 {
         let generation = self.early.cover(&self.space);
         let mut pending = self.early.pending.lock();
@@ -63,7 +63,7 @@ impl Table {
         match of_page.next() {
             Some(known) => known.tail = known.tail.max(tail),
             None => {
-                // Those that are done go now, whether or not anybody ever asks.
+                // Drop the entries that are done, since possibly no caller ever asks for them.
                 self.raise_done(&mut pending);
                 pending.push_back(Pending { generation, page, tail });
             }
@@ -71,8 +71,7 @@ impl Table {
         generation
     }
 
-    /// `page` is full and settled: what was early in it is done with, before the page can be used
-    /// again.
+    /// `page` is full and settled: drops its early entries before the page can be used again.
     pub(crate) fn end_early(&self, page: u32) {
         if !self.space.fences_at_once() {
             self.early.pending.lock().retain(|it| it.page != page);
@@ -88,7 +87,7 @@ impl Table {
         Ticket::new(0, log.early_generation().max(1))
     }
 
-    /// The bound of a write's durability on how long it may wait for others, if it has one.
+    /// How long a write may wait for others, if its durability level bounds that.
     #[inline]
     pub(crate) fn max_delay(&self, options: &WriteOptions) -> Option<Duration> {
         match options.durability.unwrap_or(self.durability) {
@@ -97,8 +96,8 @@ impl Table {
         }
     }
 
-    /// Where a fence is a sync: sees to it that what an early write rests on is durable within
-    /// its bound, should its caller never ask. (A staged one has been seen to.)
+    /// Where a fence is a sync: an early write, and all it rests on, becomes durable within its
+    /// bound, even if its caller never asks. (Staged writes have been taken care of.)
     #[inline]
     pub(crate) fn bound_early(&self, ticket: Ticket, options: &WriteOptions) {
         if !ticket.is_durable()
@@ -109,17 +108,17 @@ impl Table {
         }
     }
 
-    /// Asks for the sync of all that is visible early, without waiting for it.
+    /// Requests the sync of everything visible early, without waiting for it.
     pub(crate) fn request_early(&self) {
-        // A locked instruction: a write that was noted before it opened its window is seen, as its
-        // own note is one.
+        // A locked instruction, as is the one that notes a write: a write that was noted before its
+        // window was opened is seen here.
         let last = self.early.last.fetch_max(0, Ordering::AcqRel);
         if last > 0 && !matches!(self.space.sync_is_done(last), Ok(true)) {
             self.space.sync_request(last);
         }
     }
 
-    /// The ticket of everything that is visible now, absences too.
+    /// The ticket of everything visible now, absences too.
     pub(crate) fn early_ticket(&self) -> Ticket {
         let last = self.early.last.load(Ordering::Acquire);
         if last == 0 || matches!(self.space.sync_is_done(last), Ok(true)) {
@@ -133,8 +132,8 @@ impl Table {
         if self.space.fences_at_once() { Ticket::DURABLE } else { self.early_ticket() }
     }
 
-    /// Makes `horizon` durable where a fence is an instruction, asks for the sync of all where it
-    /// is one; says whether it is durable.
+    /// Makes `horizon` durable where a fence is an instruction; requests the sync where a fence is
+    /// a sync. Returns whether `horizon` is durable.
     pub(crate) fn commit(&self, horizon: &Horizon) -> Result<bool> {
         if self.space.fences_at_once() {
             self.commit_tickets(horizon)?;
@@ -170,7 +169,7 @@ impl Table {
         Ok(())
     }
 
-    /// Makes everything durable that was written before the call, whatever its durability.
+    /// Makes all writes before the call durable, at every durability level.
     pub(crate) fn sync(&self) -> Result<()> {
         self.end_windows()?;
         self.space.fence().map_err(sync_failed)

@@ -75,7 +75,7 @@ impl Geometry {
         (self.page_size as usize / 16).min(coreplane_engine::KEY_LEN_MAX)
     }
 
-    /// The pool parameters that say all this.
+    /// The pool parameters that hold these sizes.
     pub(crate) fn to_parameters(self) -> [u64; 8] {
         let Self { page_size, groups, buckets, depth } = self;
         [page_size, groups, buckets, depth, 0, 0, 0, 0].map(u64::from)

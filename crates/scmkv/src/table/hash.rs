@@ -14,7 +14,7 @@
 //! over its range; segments then come to their split one after the other, and the load stays at
 //! its mean while the store grows.
 //!
-//! The seed is drawn from the pool's uuid, so that nobody outside can make keys collide.
+//! The seed is drawn from the pool's uuid, so that no outsider can choose keys that collide.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -33,7 +33,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A place to begin with.
+    /// A placeholder.
     pub(crate) const NOWHERE: Self = Self { y: 0, tag: 0, group_bits: 0 };
 
     #[inline(always)]

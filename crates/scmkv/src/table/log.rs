@@ -1,13 +1,13 @@
-//! A thread's log: the page that it fills, and the order in which a write becomes durable.
+//! A thread's log: its open page, and the order in which a write becomes durable.
 //!
 //! ```text
-//!   append ─▶ flush its lines, and the slot before ─▶ fence ─▶ publish (watermark, then slot)
+//!   append ─▶ flush its lines and the previous slot ─▶ fence ─▶ publish (watermark, then slot)
 //! ```
 //!
-//! One fence a write: the slot is durable at the *next* fence of this log. So at a crash the
-//! index may lack what the log's last write published, and recovery replays the page that was
-//! open. If another thread makes that next fence, it flushes the slots' lines once more, since a
-//! flush counts only at a fence of the thread that made it.
+//! One fence a write: the slot is durable at the *next* fence of this log. So at a crash the index
+//! may lack the slot that the log published last, and recovery replays the open page. If another
+//! thread makes that next fence, it flushes the slots' lines once more, since a flush counts only
+//! at a fence of the thread that made it.
 //!
 //! The paper leaves records unflushed until their page is full and keeps them in memory as if
 //! they were durable; that is `relaxed` here, with a bound.
@@ -33,11 +33,11 @@ pub(crate) enum Order {
     Staged,
     /// Published at once; durable with the next sync. For indexes that do not outlive a crash.
     Early,
-    /// Published at once; flushed and fenced when so many bytes have gathered.
+    /// Published at once; flushed and fenced once `window_bytes` have gathered.
     Relaxed {
-        /// That many.
+        /// The bytes that trigger a flush.
         window_bytes: u64,
-        /// And at the latest after so long.
+        /// The longest time until a flush.
         window: Duration,
     },
 }
@@ -48,30 +48,31 @@ pub(crate) struct Log {
     id: u16,
     writer: Option<PageWriter>,
     generation: u32,
-    /// The table does not know yet that something is durable in the open page.
+    /// The page information table has no proof yet that the open page holds a durable record.
     is_unproven: bool,
     /// Bytes appended to the open page that are live, added to its cell when it is full.
     appended: i64,
-    /// Where the bytes begin that are to be flushed before the next fence.
+    /// The offset from which bytes must be flushed before the next fence.
     unflushed: Option<u64>,
     /// The slots that were published since the last fence.
     unfenced: Vec<u64>,
-    /// So many of them, the first, have been flushed, by this thread; none if it was more than one.
+    /// How many of `unfenced`, from the first, are flushed, and by which thread; none if by
+    /// several.
     flushed: usize,
     flushed_by: Option<usize>,
-    /// The generation that covers the last early write.
+    /// The sync generation that covers the last early write.
     early: u64,
-    /// Free pages that are set aside for the batch under way.
+    /// Free pages that are set aside for the current batch.
     spare: Vec<u32>,
-    /// Who may append to the open page: it is one of those that the others leave.
+    /// The last demand that may append to the open page; the page is left alone by those behind it.
     open_to: Demand,
     /// Bytes at the end of the open page that are not paid for ([`reserve`](crate::clean::reserve)).
     withheld: u32,
-    /// Writes that are in the page, not committed, whose groups are locked.
+    /// Writes in the page that are not committed and whose groups are locked.
     staged: StagedWrites,
 }
 
-/// Of an append for which no room was made.
+/// The error of an append for which no room was made.
 const NO_ROOM: Error = Error::NoSpace { needed: 0, reclaimable: 0 };
 
 /// A record that was appended.
@@ -101,13 +102,13 @@ impl Log {
         }
     }
 
-    /// Its number.
+    /// The number of the log.
     pub(crate) fn id(&self) -> u16 {
         self.id
     }
 
-    /// Sets `pages` pages aside, beside those that are already, for [`Log::make_room`]; false if
-    /// no more than `reserve` were left.
+    /// Raises the number of pages set aside for [`Log::make_room`] to `pages`; false if fewer than
+    /// `reserve` free pages would be left.
     pub(crate) fn set_aside(&mut self, store: &Table, pages: u32, reserve: u32) -> bool {
         let lacking = pages.saturating_sub(self.aside());
         let Some(taken) = store.pages.take(lacking, reserve) else { return false };
@@ -120,7 +121,7 @@ impl Log {
         self.spare.len() as u32
     }
 
-    /// Gives back what was set aside and not used.
+    /// Gives back the pages that were set aside and not used.
     pub(crate) fn give_back(&mut self, store: &Table) {
         store.pages.put_back(&mut self.spare);
     }
@@ -131,35 +132,35 @@ impl Log {
         self.writer.as_ref().map_or(0, |writer| writer.remaining() as usize)
     }
 
-    /// The same, for who asks so, of what is paid for.
+    /// Bytes that fit without a new page, are open to `demand` and are paid for.
     #[inline]
     pub(crate) fn room_for(&self, demand: Demand) -> usize {
         let paid = self.room().saturating_sub(self.withheld as usize);
         if demand > self.open_to { 0 } else { paid }
     }
 
-    /// False if the open page is left to others.
+    /// False if the open page is left to earlier demands.
     pub(crate) fn is_open_to(&self, demand: Demand) -> bool {
         demand <= self.open_to
     }
 
-    /// The open page is for these, too.
+    /// Opens the open page to the demands up to `demand`.
     pub(crate) fn open_to(&mut self, demand: Demand) {
         self.open_to = demand;
     }
 
-    /// So many bytes at the end of the open page are not paid for.
+    /// Marks the last `len` bytes of the open page as not paid for.
     pub(crate) fn withhold(&mut self, len: usize) {
         self.withheld = len as u32;
     }
 
-    /// So many bytes more are paid for.
+    /// Marks `len` more bytes as paid for.
     pub(crate) fn release(&mut self, len: usize) {
         let withheld = self.room().min(self.withheld as usize);
         self.withheld = withheld.saturating_sub(len) as u32;
     }
 
-    /// Sees to it that `len` bytes fit the open page, opening another if more than `reserve`
+    /// Makes `len` bytes fit the open page; opens another page if needed and if more than `reserve`
     /// pages are free. False if there is no page.
     ///
     /// # Errors
@@ -214,7 +215,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes everything that was published durable, slots included.
+    /// Makes everything published durable, slots included.
     ///
     /// # Errors
     /// If the medium fails.
@@ -234,7 +235,8 @@ impl Log {
         Ok(())
     }
 
-    /// Flushes all that [`Log::commit_since`] makes durable, which follows in the same thread.
+    /// Flushes everything that [`Log::commit_since`], which follows in the same thread, makes
+    /// durable.
     #[inline]
     pub(crate) fn flush(&mut self, store: &Table) -> FenceMark {
         if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
@@ -244,11 +246,11 @@ impl Log {
         fence_mark()
     }
 
-    /// As [`Log::commit`] of a strict write, of what was flushed before `mark`: with a fence unless the
-    /// thread has made one since, for another pool.
+    /// As [`Log::commit`] of a strict write, for bytes that were flushed before `mark`. Fences
+    /// unless the thread has made a fence since, for another pool.
     ///
     /// # Errors
-    /// If the medium fails: nothing of it is readable then.
+    /// If the medium fails: none of these bytes is readable then.
     #[inline]
     pub(crate) fn commit_since(&mut self, store: &Table, mark: FenceMark) -> Result<()> {
         if !mutant!("scmkv.log.fence") {
@@ -262,7 +264,7 @@ impl Log {
         Ok(())
     }
 
-    /// Fences: the flushes of this thread, and the slots that were published since the last time.
+    /// Fences the flushes of this thread, and the slots that were published since the last fence.
     #[inline]
     fn fence(&mut self, store: &Table) -> Result<()> {
         self.flush_unfenced(store);
@@ -274,7 +276,7 @@ impl Log {
         store.space.fence().map_err(sync_failed)
     }
 
-    /// Sees to it that this thread has flushed all slots that were published since the last fence.
+    /// Makes this thread flush all slots that were published since the last fence, unless it has.
     #[inline]
     fn flush_unfenced(&mut self, store: &Table) {
         if !self.unfenced.is_empty() {
@@ -285,9 +287,9 @@ impl Log {
         }
     }
 
-    /// Flushes the slots that were published and are not flushed yet. Not when they are published:
-    /// the next locked instruction, of which each write has some before its record, would wait
-    /// until the line has left the processor. With the record it goes on beside the lookup.
+    /// Flushes the published slots that are not flushed yet. Not at their publication: the next
+    /// locked instruction would wait until the line has left the processor, and each write executes
+    /// some before its record. Together with the record, the flush overlaps the lookup.
     #[inline]
     fn flush_published(&mut self, store: &Table) {
         let me = Some(thread_number());
@@ -298,8 +300,9 @@ impl Log {
         self.flushed = self.unfenced.len();
     }
 
-    /// Appends a record. Room was made. Neither durable nor visible before [`Log::commit`], to
-    /// which `order` is told too, and which follows in the same thread unless it is `Staged`.
+    /// Appends a record, for which room was made. It is neither durable nor visible before
+    /// [`Log::commit`], which gets the same `order` and follows in the same thread unless that is
+    /// `Staged`.
     ///
     /// # Errors
     /// If there is no room after all.
@@ -360,7 +363,7 @@ impl Log {
     /// If the medium fails.
     #[cold]
     pub(crate) fn take_back(&mut self, store: &Table, appended: Appended) -> Result<()> {
-        // Not what `relaxed` writes before it have left to be flushed.
+        // Earlier `relaxed` writes still have to be flushed.
         self.unflushed = self.unflushed.filter(|start| *start < appended.offset);
         self.forget_live(appended.len);
         store.counters.add(Count::LogBytes, -i64::from(appended.len));
@@ -374,10 +377,10 @@ impl Log {
         Ok(())
     }
 
-    /// Makes what was appended from `offset` on durable, as `order` has it, and readable.
+    /// Makes the bytes appended from `offset` on durable, as `order` demands, and readable.
     ///
     /// # Errors
-    /// If the medium fails: nothing of it is readable then.
+    /// If the medium fails: none of these bytes is readable then.
     #[inline]
     pub(crate) fn commit(&mut self, store: &Table, offset: u64, order: Order) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
@@ -397,7 +400,7 @@ impl Log {
                 if let Some(start) = self.unflushed.take() {
                     writer.flush_from(start);
                 }
-                // Before anybody can see it.
+                // Before any reader can see the record.
                 self.early = if mutant!("scmkv.log.note") {
                     store.space.sync_generation()
                 } else {
@@ -408,7 +411,7 @@ impl Log {
             Order::Relaxed { window_bytes, window } => {
                 let start = *self.unflushed.get_or_insert(offset);
                 let gathered = writer.next_offset() - start;
-                // An early write may precede it in the page, which no sync has covered yet.
+                // An early write that no sync has covered yet may precede it in the page.
                 writer.publish_early();
                 if gathered >= window_bytes {
                     self.settle(store)?;
@@ -434,7 +437,7 @@ impl Log {
         self.early
     }
 
-    /// True if something that was staged or published is not flushed yet.
+    /// True if a staged or published write is not flushed yet.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.unflushed.is_some() || self.has_staged()
     }
@@ -451,7 +454,7 @@ impl Log {
         &mut self.staged
     }
 
-    /// Live bytes of the open page, but for what was replaced since.
+    /// Bytes of the open page that were live when they were appended.
     pub(crate) fn live_bytes(&self) -> i64 {
         self.appended
     }
@@ -471,12 +474,12 @@ impl Log {
         self.writer.as_ref().map_or(0, PageWriter::next_offset)
     }
 
-    /// `len` bytes just appended are not live.
+    /// The `len` bytes just appended are not live.
     pub(crate) fn forget_live(&mut self, len: u32) {
         self.appended -= i64::from(len);
     }
 
-    /// The page being filled and how far.
+    /// The open page, and up to where it is filled.
     pub(crate) fn tail(&self) -> Option<(u32, u32)> {
         self.writer.as_ref().map(|writer| (writer.page(), writer.tail()))
     }

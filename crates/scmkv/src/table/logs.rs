@@ -1,5 +1,5 @@
-//! The logs of the threads: whose is taken, in which order a write of it becomes durable, and what
-//! is left of writers that do not wait.
+//! The logs of the threads: which log a thread takes, in which order its writes become durable, and
+//! how writes that no caller waits for are settled.
 
 use crate::table::Table;
 use crate::table::demand::Demand;
@@ -10,7 +10,7 @@ use coreplane_pmem::thread_number;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// When a log is looked at again whose owner has kept it for long.
+/// The delay until the next attempt at a log that its owner keeps for long.
 const AGAIN: Duration = Duration::from_millis(1);
 
 impl Table {
@@ -18,15 +18,15 @@ impl Table {
     pub(crate) fn order(&self, options: &WriteOptions) -> Result<Order> {
         Ok(match options.durability.unwrap_or(self.durability) {
             Durability::Strict | Durability::Group { .. } => {
-                // Where a fence is a sync nobody waits for it under a lock: the record is
-                // published early, and whoever wants it durable waits for its ticket.
+                // Where a fence is a sync, no writer waits for it under a lock: the record is
+                // published early, and a caller that needs it durable waits for its ticket.
                 match (self.space.fences_at_once(), options.completion) {
                     (true, Completion::Wait) => Order::Strict,
                     (true, Completion::Early) => Order::Staged,
                     (false, _) => Order::Early,
                 }
             }
-            // It gains nothing where a fence is an instruction.
+            // `relaxed` gains nothing where a fence is an instruction.
             Durability::Relaxed { .. } if self.space.fences_at_once() => Order::Strict,
             Durability::Relaxed { window_bytes, window } => {
                 self.note_non_strict()?;
@@ -38,7 +38,7 @@ impl Table {
     /// The log of this thread, to write to, with nothing staged in it.
     ///
     /// # Errors
-    /// As [`Table::my_log_staging`], and if what was staged cannot be committed.
+    /// As [`Table::my_log_staging`], and if staged writes cannot be committed.
     #[inline]
     pub(crate) fn my_log(&self) -> Result<spin::Held<'_, Log>> {
         let mut log = self.my_log_staging()?;
@@ -46,7 +46,8 @@ impl Table {
         Ok(log)
     }
 
-    /// As [`Table::my_log`], if nobody else has it and a put of `len` bytes fits its open page.
+    /// As [`Table::my_log`], if no other thread holds it and a put of `len` bytes fits its open
+    /// page.
     ///
     /// # Errors
     /// As [`Table::my_log`].
@@ -80,7 +81,7 @@ impl Table {
         Ok(log)
     }
 
-    /// Makes durable what writers have left that do not wait, whoever has their logs.
+    /// Makes all writes durable for which no caller waits; waits for the owner of each log.
     ///
     /// # Errors
     /// If the medium fails.
@@ -88,8 +89,9 @@ impl Table {
         self.settle_all(|_| true).map(drop)
     }
 
-    /// The same, but for logs whose owners keep them for long, as who waits for pages does: it has made durable
-    /// before what was in its log, and no other log is to wait for it. Their windows are open again.
+    /// As [`Table::end_windows`], except for logs that their owners keep for long. Such an owner
+    /// waits for pages; it has made its log durable before, and no other log is to wait for it. A
+    /// window for these logs is opened again.
     ///
     /// # Errors
     /// If the medium fails.
@@ -100,8 +102,8 @@ impl Table {
         Ok(())
     }
 
-    /// Settles the logs as their owners let go of them, as long as `waits` says so: no log waits for the owner of
-    /// another. True if all are.
+    /// Settles each log when its owner lets go of it, as long as `waits` is true: no log waits for
+    /// the owner of another. True if all are settled.
     fn settle_all(&self, waits: impl Fn(&Backoff) -> bool) -> Result<bool> {
         let mut busy: Vec<_> = self.logs.iter().collect();
         let mut backoff = Backoff::new();

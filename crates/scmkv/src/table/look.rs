@@ -1,4 +1,4 @@
-//! What a write sees of its key under the lock of its group, and the slot that it stores there.
+//! The state of a key under the lock of its group, and the slot that a write stores there.
 
 use crate::table::Table;
 use crate::table::hash::Place;
@@ -12,7 +12,7 @@ use coreplane_record::{Header, Kind, View};
 /// Sequences that callers give are below this.
 const SEQUENCE_MAX: u64 = 1 << 61;
 
-/// What the probe of a locked group found.
+/// The state of a key, as the probe of its locked group found it.
 pub(crate) struct Standing<'g> {
     pub(crate) at: u64,
     pub(crate) slot: Slot,
@@ -22,7 +22,7 @@ pub(crate) struct Standing<'g> {
     pub(crate) live: bool,
 }
 
-/// A write under way, which was checked.
+/// A write that was checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Write<'a> {
     pub(crate) key: &'a [u8],
@@ -43,8 +43,8 @@ impl Table {
         let mut old = None;
         let probe = held.probe(place, &mut |slot| {
             let view = self.record(guard, slot)?;
-            // What is written takes the place of one whose key is damaged, too: else the slot of that would
-            // stay for ever, and lead whoever comes by all slots to damage.
+            // A write also replaces a record whose key is damaged: otherwise the slot of that
+            // record would stay for ever, and lead every sweep to the damage.
             let mine = view.key() == key || self.had_key(&view, key);
             if mine {
                 old = Some(view);
@@ -84,8 +84,8 @@ impl Table {
         Ok(())
     }
 
-    /// The version of a write: above all that the group has given out, which is above the key's
-    /// last one, and not below the sequence that the caller gave.
+    /// The version of a write: above all versions of the group, and so above the key's last one,
+    /// and not below the sequence that the caller gave.
     ///
     /// # Errors
     /// If the base of versions must be raised for it and cannot be.
@@ -107,8 +107,8 @@ impl Table {
         }
     }
 
-    /// The next version of a group, above `floor` too; the durable base follows before a version
-    /// comes near to what the next open begins with, however often a group was written to.
+    /// The next version of a group, also above `floor`. The durable base is raised before a version
+    /// comes near to the versions of the next open, however often a group was written to.
     ///
     /// # Errors
     /// If the base cannot be raised.

@@ -1,8 +1,8 @@
 //! The lowest layer: pages, the index, the logs.
 //!
-//! What is where (`page`, `index`, `hash`, `geometry`), how a record gets into a log and becomes durable
-//! (`log`, `logs`, `stage`, `durable`), what a write sees of its key (`look`), what lives
-//! (`accounts`, `counters`), what the root says (`root`), who may take free pages (`demand`).
+//! The places (`page`, `index`, `hash`, `geometry`), the path of a record into a log and to
+//! durability (`log`, `logs`, `stage`, `durable`), the state of a key before a write (`look`), live
+//! bytes (`accounts`, `counters`), the root (`root`), and the shares of the free pages (`demand`).
 
 pub(crate) mod accounts;
 pub(crate) mod arena;
@@ -54,7 +54,7 @@ use std::time::Instant;
 /// The kind of pool that this engine makes.
 pub const KIND: &str = "scmkv";
 
-/// The hash table over the logs: where everything is, and how it becomes durable.
+/// The hash table over the logs: the places of all records, and how they become durable.
 pub(crate) struct Table {
     pub(crate) pool: Pool,
     pub(crate) space: Arc<Space>,
@@ -69,7 +69,7 @@ pub(crate) struct Table {
     pub(crate) staging: Staging,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) seeds: Seeds,
-    /// Versions given out are greater than this.
+    /// Versions that the store gives out are greater than this.
     pub(crate) version_base: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
@@ -77,19 +77,20 @@ pub(crate) struct Table {
     pub(crate) closed: AtomicBool,
     /// Held from the reading of the root to its writing, so that no change undoes another.
     pub(crate) root_change: Mutex<()>,
-    /// Set, durably, once a write was made whose loss a crash may leave to the index.
+    /// True once the root says durably that `relaxed` writes are made: a crash may lose their
+    /// records and keep their slots.
     pub(crate) non_strict: AtomicBool,
     /// The greatest sequence of a tombstone that was dropped.
     pub(crate) dropped_tombstones: AtomicU64,
     pub(crate) quarantine: Quarantine,
-    /// A slot or a record was met that does not fit ([`reindex`](crate::clean::reindex)).
+    /// A slot or a record was found that does not fit ([`reindex`](crate::clean::reindex)).
     pub(crate) is_index_doubted: AtomicBool,
     pub(crate) windows: Windows,
-    /// Wakes the threads in the background.
+    /// Wakes the background threads.
     pub(crate) wake: (Mutex<bool>, Condvar),
 }
 
-/// What the pool's uuid is turned into.
+/// The seeds that are derived from the pool's uuid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seeds {
     pub(crate) hash: u64,
@@ -120,7 +121,7 @@ impl Table {
     }
 
     /// # Errors
-    /// [`Error::ChecksumMismatch`] if the record is not what was written.
+    /// [`Error::ChecksumMismatch`] if the record is not as it was written.
     pub(crate) fn check_record(&self, view: &View<'_>) -> Result<()> {
         let generation = self.pages.cell(self.space.page_of(view.offset)).generation();
         if mutant!("scmkv.get.checksum") {
@@ -129,8 +130,8 @@ impl Table {
         view.check(self.seed(generation, view.offset))
     }
 
-    /// True if a record is that of `key`, whose key is what is damaged of it: all else is as its checksum says
-    /// with that key.
+    /// True if the record is that of `key` and only its key is damaged: with `key` in its place the
+    /// checksum matches.
     #[cold]
     pub(crate) fn had_key(&self, view: &View<'_>, key: &[u8]) -> bool {
         let generation = self.pages.cell(self.space.page_of(view.offset)).generation();
@@ -168,7 +169,7 @@ impl Table {
         Ok(())
     }
 
-    /// The longest value: all its overflow records' offsets must fit a record.
+    /// The longest value: the offsets of all its overflow records must fit a record.
     pub(crate) fn value_max(&self) -> usize {
         let piece = self.geometry.inline_max();
         let list = self.geometry.record_max() - self.geometry.key_max() - 64;
@@ -201,17 +202,18 @@ impl Table {
         Place::of(key, self.seeds.hash)
     }
 
-    /// Asks for the line of the index that `key` is looked up in.
+    /// Prefetches the line of the index in which `key` is looked up.
     pub(crate) fn prefetch(&self, key: &[u8]) {
         self.index.prefetch(self.place(key));
     }
 
-    /// Asks for the lock of the group of `key`.
+    /// Prefetches the lock of the group of `key`.
     pub(crate) fn prefetch_to_write(&self, key: &[u8]) {
         self.index.prefetch_lock(self.place(key));
     }
 
-    /// Asks for what the slot of `key` points at: the line of the index is here by now.
+    /// Prefetches the record that the slot of `key` points at: the line of the index is here by
+    /// now.
     pub(crate) fn prefetch_replaced(&self, key: &[u8]) {
         self.prefetch_replaced_at(self.place(key));
     }
@@ -248,7 +250,7 @@ impl Table {
         self.space.watermarks(page).is_some_and(|(_, durable)| end <= u64::from(durable))
     }
 
-    /// What must be durable before `view` may be shown to the outside.
+    /// The ticket that must be durable before `view` may be shown to a caller.
     #[inline]
     pub(crate) fn ticket_of(&self, view: &View<'_>) -> Ticket {
         if self.is_covered(view.offset, view.len()) { Ticket::DURABLE } else { self.early_ticket() }
@@ -263,7 +265,7 @@ impl Table {
     }
 }
 
-/// The error for a slot that does not fit what it points at.
+/// The error for a slot that does not fit the record at its offset.
 #[cold]
 pub(crate) fn misled(slot: Slot) -> Error {
     let what = "the index points at no record of its kind".to_owned();

@@ -1,6 +1,6 @@
-//! Overflow records that were written, and who owns them.
+//! Overflow records that were written, and the records that own them.
 //!
-//! How a large value is written: [`overflow`](crate::write::overflow).
+//! [`overflow`](crate::write::overflow) writes large values.
 
 use crate::table::Table;
 use crate::table::index::GroupLock;
@@ -16,7 +16,7 @@ pub(crate) fn overflow_offsets<'a>(view: &View<'a>) -> impl Iterator<Item = u64>
 /// Overflow records that were written and have no owner yet.
 pub(crate) struct Overflow<'s> {
     store: &'s Table,
-    /// The value of their owner.
+    /// The value of their owner, which names them.
     list: Vec<u8>,
     records: Vec<Appended>,
 }
@@ -36,12 +36,12 @@ impl<'s> Overflow<'s> {
         self.store.pages.cell(self.store.space.page_of(record.offset))
     }
 
-    /// The value of their owner: it names them.
+    /// The value of the owner, which names the overflow records.
     pub(crate) fn list(&self) -> &[u8] {
         &self.list
     }
 
-    /// Their owner, a record of `len` bytes, was published under the lock `held`.
+    /// The owner, a record of `len` bytes, was published under the lock `held`.
     pub(crate) fn own(mut self, held: &GroupLock<'_>, len: u32) {
         if held.is_counted() {
             let records = std::mem::take(&mut self.records);

@@ -1,4 +1,4 @@
-//! The page information table: what each page holds, durable, and how much of it lives, in DRAM.
+//! The page information table: the use of each page, durable, and its live bytes, in DRAM.
 //!
 //! The paper's table has an element per page in one segment at the front, which bounds the pool.
 //! Here the first page of every *stretch* of pages holds the elements of that stretch, so that
@@ -13,17 +13,17 @@
 //!                (element of page 0: the clock's high-water mark)
 //! ```
 //!
-//! The state word is stored last and shares its line with the others, so that whoever sees it
-//! sees them. A *generation* is drawn at every opening and is part of each record's checksum:
-//! what an earlier use of the page left behind never passes for a record. A *birth* orders the
-//! openings of all pages (see [`clean`](crate::clean) for what tombstones need of it).
+//! The state word is stored last and shares its line with the others, so a reader that sees it sees
+//! the others too. A *generation* is drawn at every opening and is part of each record's checksum:
+//! the remains of an earlier use of the page never pass for records. A *birth* orders the openings
+//! of all pages (see [`clean`](crate::clean) for its role for tombstones).
 //!
-//! The *proof* is written with the second append to a page, which finds the first one durable. An
-//! open page with a proof in which nothing can be read was lost, and is not a page that a crash
-//! left empty.
+//! The *proof* is written with the first append that finds the earlier records of its page durable,
+//! normally the second. An open page with a proof and no readable record was damaged; a crash did
+//! not leave it empty.
 //!
-//! How much of a page lives changes with every write and is kept in DRAM alone, as in the paper;
-//! it steers the cleaner and no one relies on it.
+//! The live bytes of a page change with every write and are kept in DRAM alone, as in the paper.
+//! They steer the cleaner, and correctness does not depend on them.
 
 mod element;
 mod free;
@@ -55,13 +55,13 @@ pub(crate) struct Cell {
     pub(crate) birth: AtomicU64,
     /// Bytes of live records; may pass below 0 for a moment.
     pub(crate) live: AtomicI64,
-    /// Bytes that moving the page writes beside what lives in it.
+    /// Bytes that moving the page writes in addition to its live bytes.
     pub(crate) toll: AtomicI64,
-    /// The cleaner leaves the page alone while there are any.
+    /// While this is above 0, the cleaner leaves the page alone.
     pub(crate) pins: AtomicU32,
     /// Bytes of records, 0 while the page is open.
     pub(crate) length: AtomicU32,
-    /// Seconds since the store was opened at which the page was filled, for its age.
+    /// When the page was filled, in seconds since the store was opened; for its age.
     pub(crate) sealed_at: AtomicU32,
     /// Whether syncs of it are small: a [`Readiness`].
     readiness: Readiness,
@@ -102,7 +102,7 @@ pub(crate) struct Pages {
     cells: Chunked<Cell>,
     free: Mutex<VecDeque<u32>>,
     free_len: AtomicU32,
-    /// Pages taken off the free ones to be made ready; changed under their lock.
+    /// Pages taken off the free queue to be made ready; changed under the lock of the queue.
     preparing: AtomicU32,
     next_birth: AtomicU64,
 }
@@ -160,8 +160,8 @@ impl Pages {
         self.cells.bytes()
     }
 
-    /// Writes the elements of the pages `from ..` of a pool that is new or has grown, durable
-    /// when it returns. They are in nobody's reach before [`Pages::offer`].
+    /// Writes the elements of the pages `from ..` of a pool that is new or has grown, durable when
+    /// it returns. No thread can take these pages before [`Pages::offer`].
     pub(crate) fn format(&self, from: u32) -> Result<()> {
         let pages = self.len();
         for page in (from..pages).filter(|page| self.is_table(*page)) {
@@ -225,7 +225,8 @@ impl Pages {
             length => Some(open(offset + 8, length)?),
         };
         let generation = (state >> 16) as u32;
-        // In page 0 it is the clock's. One that does not match its check proves nothing.
+        // In page 0 this word is the clock's mark. A proof that does not match its check proves
+        // nothing.
         let proof = if page == 0 { 0 } else { word(offset + 24)? };
         Ok(Element {
             kind,
@@ -238,8 +239,8 @@ impl Pages {
         })
     }
 
-    /// Notes that something is durable in the log page `page`; durable at this thread's next
-    /// fence.
+    /// Notes that the log page `page` holds a durable record; the note is durable at this thread's
+    /// next fence.
     // media-format: begin pool
     #[cold]
     pub(crate) fn prove(&self, page: u32) -> Result<()> {
@@ -251,10 +252,9 @@ impl Pages {
     }
     // media-format: end
 
-    /// Reads the table of an existing pool, whose first `formatted` pages have elements, into
-    /// DRAM: claims what is not a log page, and lists the free pages. Log pages are left to
-    /// recovery; so are index pages, unless the index that they hold is used
-    /// ([`Pages::free_index`]).
+    /// Reads the table of an existing pool, whose first `formatted` pages have elements, into DRAM:
+    /// claims the pages of the table and of an index that is used, and lists the free pages. Log
+    /// pages are left to recovery, and pages of an index that is not used to [`Pages::free_index`].
     pub(crate) fn load(&self, formatted: u32, uses_index: bool) -> Result<Vec<(u32, Element)>> {
         let mut elements = Vec::with_capacity(formatted as usize);
         let mut birth_max = 0;
@@ -262,7 +262,7 @@ impl Pages {
         for page in 0..formatted {
             let mut element = self.element(page)?;
             if element.kind == Kind::Log && element.length == Some(0) {
-                // Nothing was ever written in it.
+                // No record was ever written to it.
                 element.kind = Kind::Free;
             }
             let cell = self.cell(page);
@@ -280,8 +280,8 @@ impl Pages {
         Ok(elements)
     }
 
-    /// Lets the table of the first `formatted` pages be read. A repair of the same pool may have
-    /// seen to that before.
+    /// Makes the table of the first `formatted` pages readable, unless a repair of the same pool
+    /// has done so.
     pub(crate) fn claim_table(&self, formatted: u32) -> Result<()> {
         for page in (0..formatted).filter(|page| self.is_table(*page)) {
             if self.word(self.element_offset(page)).is_err() {
@@ -332,7 +332,7 @@ impl Pages {
         self.open_unfenced_in(page, log, kind).map(Some)
     }
 
-    /// As [`Pages::open_log`], in a page that was taken.
+    /// As [`Pages::open_log`], in a page that the caller has taken.
     pub(crate) fn open_log_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
         let writer = self.open_unfenced_in(page, log, kind)?;
         if !mutant!("scmkv.page.open_flush") {
@@ -400,7 +400,7 @@ impl Pages {
         self.free_all(&[page])
     }
 
-    /// [`Pages::free`], with one fence for all.
+    /// As [`Pages::free`], with one fence for all pages.
     pub(crate) fn free_all(&self, pages: &[u32]) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
@@ -424,7 +424,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Frees the pages of an index that is used no more, which [`Pages::load`] has not claimed.
+    /// Frees the pages of an index that is no longer used, which [`Pages::load`] has not claimed.
     pub(crate) fn free_index(&self, elements: &[(u32, Element)]) -> Result<()> {
         let index = || elements.iter().filter(|(_, element)| element.kind == Kind::Index);
         for (page, element) in index() {
@@ -436,7 +436,7 @@ impl Pages {
         Ok(())
     }
 
-    /// The word that keeps the clock's high-water mark.
+    /// The offset of the clock's high-water mark.
     pub(crate) fn clock_offset(&self) -> u64 {
         self.element_offset(0) + 24
     }

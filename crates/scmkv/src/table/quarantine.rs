@@ -1,18 +1,18 @@
-//! Pages that a crash seems to have left empty, and pages that a slot misses a record in.
+//! Pages that a crash seems to have left empty, and pages that lack the record of a slot.
 //!
-//! A page that was open at a crash and holds no sound record is nearly always one in which nothing
-//! had been acknowledged yet, and is free. It may also be one that the medium has lost. Which it
-//! is, the index knows: no slot points into the former. But to ask the whole index takes as long as
-//! there are records, and an open must not. So such a page is put into *quarantine*: it stays a
-//! log page without a readable byte, so that a slot that points into it leads to an error and never
-//! to an absence, until the [`census`](crate::clean::census), which comes by every slot anyway, has seen
-//! whether there is one. If not, the page is free.
+//! A page that was open at a crash and holds no sound record is nearly always one without an
+//! acknowledged record, and is free. But the medium may also have lost the page. The index can
+//! tell: no slot points into a free page. Reading the whole index, however, takes time in proportion
+//! to the records, and an open must not. So such a page is put into *quarantine*: it stays a log page
+//! without a readable byte, so that a slot that points into it leads to an error and never to an
+//! absence. The [`census`](crate::clean::census) visits every slot anyway, and sees whether one
+//! points into the page. If none does, the page is free.
 //!
-//! The census asks the same of every slot: one that points at no record of its kind and hash is
-//! evidence that its page has lost it. That page is pinned, since the cleaner must not free it: in
+//! The census checks every slot: a slot that points at no record of its kind and hash is evidence
+//! that the page has lost the record. That page is pinned, since the cleaner must not free it: in
 //! its next life another record could lie where the slot points, and the lost key would look as if
-//! it had never been there. If it is the slot that is damaged, and not the page,
-//! [`reindex`](crate::clean::reindex) mends it, and the page is released.
+//! it had never been there. If the slot is damaged, and not the page,
+//! [`reindex`](crate::clean::reindex) mends the slot, and the page is released.
 //!
 //! ```text
 //!   open at the crash ─▶ sound up to …  ─ something ─▶ sealed there
@@ -20,9 +20,9 @@
 //!                                                └─────── neither ───────▶ free
 //! ```
 //!
-//! The *proof* is in the page information table ([`page`](crate::table::page)). An index that comes from
-//! the logs, or from a checkpoint, has no slots for what was written last. There the proof is all
-//! that there is, and the open is refused, since nobody could tell which keys are meant.
+//! The *proof* is in the page information table ([`page`](crate::table::page)). An index that is
+//! built from the logs, or from a checkpoint, has no slots for the last writes. There the proof is
+//! the only evidence, and the open is refused, since the lost keys are unknown.
 
 use crate::table::Ordering;
 use crate::table::Table;
@@ -38,16 +38,16 @@ use std::collections::BTreeSet;
 /// The pages that are kept from being used again.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
-    /// Open at the crash, and empty as it seems.
+    /// Open at the crash, and apparently empty.
     empty: Mutex<Vec<u32>>,
-    /// Slots miss a record in them, or they are damaged.
+    /// Damaged pages, and pages that lack the record of a slot.
     lossy: Mutex<BTreeSet<u32>>,
-    /// Where damaged records are that are surely dead.
+    /// The offsets of damaged records that are surely dead.
     pub(crate) dead: Mutex<BTreeSet<u64>>,
 }
 
 impl Table {
-    /// Puts a page that was open at the crash aside; for good, if it is surely lost.
+    /// Puts a page that was open at the crash into quarantine; for good, if it is surely lost.
     pub(crate) fn quarantine(&self, recovery: &mut Recovery, page: u32, is_lost: bool) {
         recovery.cut(page, 0);
         let cell = self.pages.cell(page);
@@ -59,8 +59,8 @@ impl Table {
         }
     }
 
-    /// The record that a slot of a locked group points at; none if it cannot be that of the slot,
-    /// whose page is then kept as it is.
+    /// The record that a slot of a locked group points at; none if it cannot be that of the slot.
+    /// Then the page is kept as it is.
     pub(crate) fn vouched<'g>(
         &self,
         held: &GroupLock<'_>,
@@ -99,15 +99,15 @@ impl Table {
         is_new
     }
 
-    /// The page may be cleaned again.
+    /// Lets the page be cleaned again.
     pub(crate) fn release(&self, page: u32) {
         if self.quarantine.lossy.lock().remove(&page) {
             self.pages.cell(page).unpin();
         }
     }
 
-    /// The logs are sound, and no slot misses its record: pages that were kept may be cleaned, but for
-    /// those of which nothing can be read.
+    /// Lets kept pages be cleaned, except those of which nothing can be read: the logs are sound,
+    /// and no slot lacks its record.
     pub(crate) fn release_kept(&self) {
         self.quarantine.lossy.lock().retain(|page| {
             let cell = self.pages.cell(*page);
@@ -119,7 +119,7 @@ impl Table {
         });
     }
 
-    /// Frees what was put aside and what no slot points into. All slots have been seen.
+    /// Frees the quarantined pages that no slot points into. All slots have been seen.
     ///
     /// # Errors
     /// If the medium fails.
@@ -133,7 +133,7 @@ impl Table {
         self.pages.free_all(&empty)
     }
 
-    /// Something does not fit: the index is held against the logs before anything is freed.
+    /// Notes a misfit: the index is checked against the logs before any page is freed.
     #[cold]
     pub(crate) fn doubt_index(&self) {
         self.is_index_doubted.store(true, Ordering::Release);

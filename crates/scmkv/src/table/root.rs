@@ -1,4 +1,4 @@
-//! The root of the pool: what an open must know first, and the base of versions.
+//! The root of the pool: the state that an open needs first, and the base of versions.
 
 use crate::table::Table;
 use coreplane_engine::{Error, Result};
@@ -15,27 +15,27 @@ pub(crate) struct Root {
     pub(crate) records: u64,
     /// Number of the last complete checkpoint; 0: none.
     pub(crate) checkpoint: u64,
-    /// Records of pages with at least this birth are not all in the checkpoint; it lists those of
-    /// older pages that were open.
+    /// The checkpoint lacks some records of pages with at least this birth. It lists the older
+    /// pages that were open.
     pub(crate) replay_birth: u64,
-    /// Pages whose elements are written: fewer than the pool has after a crash in a growth.
+    /// Pages whose elements are written; after a crash during growth, fewer than the pool has.
     pub(crate) formatted: u64,
-    /// One more than the sequence above which all tombstones are kept; 0: they are not.
+    /// One more than the sequence above which all tombstones are kept; 0: tombstones are not held.
     pub(crate) held: u64,
 }
 
 impl Root {
-    /// The store was closed: the index or checkpoint and the table tell all.
+    /// The store was closed: the index or checkpoint and the page information table are complete.
     pub(crate) const CLEAN: u64 = 1;
     /// The index is in the pool.
     pub(crate) const IN_POOL: u64 = 2;
-    /// Since the last clean close writes were made at `relaxed`: slots of the index
-    /// may be durable before their records.
+    /// `relaxed` writes were made since the last clean close: slots of the index may be durable
+    /// before their records.
     pub(crate) const NON_STRICT: u64 = 4;
-    /// Some of those were never flushed, by a build that could: a full page may hold records that are not
-    /// sound.
+    /// Some `relaxed` writes were never flushed, by an earlier build that allowed that: a full page
+    /// may hold records that are not sound.
     pub(crate) const UNFLUSHED: u64 = 8;
-    /// The flags that a clean close takes back.
+    /// The flags that a clean close clears.
     pub(crate) const UNCLEAN: u64 = Self::NON_STRICT | Self::UNFLUSHED;
 
     // media-format: begin pool
@@ -67,7 +67,7 @@ impl Table {
     }
 
     /// The root, to be changed for a write. A close marks the store as closed before it takes this
-    /// lock to write the root of a closed store, so that no change comes behind that one.
+    /// lock and writes the root of a closed store, so no change follows that one.
     ///
     /// # Errors
     /// If the store is closed, or being closed.
@@ -79,8 +79,8 @@ impl Table {
         Ok((changing, self.root()))
     }
 
-    /// Raises the base of versions durably before any greater version is given out. For those who
-    /// hold nothing.
+    /// Raises the base of versions durably before any greater version is given out. The caller
+    /// holds no lock.
     ///
     /// # Errors
     /// If it cannot be made durable, or the store is closed.
@@ -97,7 +97,7 @@ impl Table {
     }
 
     /// Raises the base of versions durably to `version`, which a caller has given: a version never
-    /// comes within half a step of the one that the next open begins with.
+    /// comes within half a step of the version with which the next open begins.
     ///
     /// # Errors
     /// If it cannot be made durable.

@@ -1,4 +1,4 @@
-//! Runs: what the commit record of a batch names.
+//! Runs: the parts of a batch that its commit record names.
 
 /// A run of a batch's records: where, how long, and in which generation of its page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl Run {
     }
     // media-format: end
 
-    /// As a commit record holds it.
+    /// The run as a commit record holds it.
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::LEN);
         self.encode(&mut bytes);

@@ -1,4 +1,4 @@
-//! Reading a log from its bytes alone: which record is sound, and what proves that one should be.
+//! Reading a log from its bytes alone: sound records, and proof that a record was durable.
 
 use crate::table::Table;
 use coreplane_engine::{Error, Result};
@@ -11,9 +11,10 @@ const FOLLOWERS_CHECKED_BYTES: u64 = 64 << 20;
 
 impl Table {
     /// True if a record behind `at`, up to `end`, was written when all before it was durable: then
-    /// what is not sound at `at` is damage, not the end of the log.
+    /// an unsound record at `at` is damage, not the end of the log.
     pub(crate) fn is_followed(&self, guard: &Guard, generation: u32, at: u64, end: u64) -> bool {
-        // What lies behind the end is old, and may be made to look like records as one likes.
+        // The bytes behind the end are old, and may be crafted to look like records: hence the
+        // bound.
         let mut checked = 0;
         let mut candidate = at + 8;
         while candidate < end && checked < FOLLOWERS_CHECKED_BYTES {

@@ -8,18 +8,18 @@
 //! ```
 //!
 //! So n writes cost one fence, and one flush a line however many records lie in it; and yet no
-//! reader sees what a power cut could take back. It is the locks that make a staged write count
-//! at once: whoever meets one, to read or to write its group, commits what the log has staged
-//! and goes on ([`Table::see_staged`], [`Table::help`]). A staged write is part of the log, not of
-//! the thread that made it; so nobody ever waits for a caller who has gone away.
+//! reader sees a write that a power cut could take back. The locks make a staged write count at
+//! once: a thread that meets one while it reads or writes its group commits the staged writes of
+//! the log and goes on ([`Table::see_staged`], [`Table::help`]). A staged write belongs to the log,
+//! not to the thread that made it, so no thread ever waits for a caller that has gone away.
 //!
-//! **No deadlock.** Staged locks are many, and taken in no order. Hence a log commits what it has
-//! staged before its owner waits for anything: for the lock of a group, for pages, for a split.
-//! Whoever waits holds no staged lock, and one who does not wait lets go of its log soon, from
-//! then on anybody can commit.
+//! **No deadlock.** Staged locks are many, and taken in no order. Hence a log commits its staged
+//! writes before its owner waits for anything: for the lock of a group, for pages, for a split. A
+//! thread that waits holds no staged lock. A thread that does not wait soon releases its log, and
+//! then any thread can commit.
 //!
-//! The records of an open page may survive a crash or not, each by itself, as those of any write
-//! that was not acknowledged.
+//! The records of an open page may survive a crash or not, each independently, like those of any
+//! write that was not acknowledged.
 
 mod kernel;
 
@@ -38,16 +38,16 @@ use crossbeam_utils::CachePadded;
 use kernel::OfLog;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// So many writes share a fence unless the caller says otherwise.
+/// The number of writes that share a fence unless the caller says otherwise.
 const STAGED_MAX: usize = 64;
 
-/// And at most so many, whatever the caller says: their groups are locked meanwhile.
+/// The greatest number that a caller may ask for: the groups are locked meanwhile.
 const STAGED_LIMIT: usize = 256;
 
-/// What is known of the logs' staged writes without their locks.
+/// The state of the logs' staged writes that is readable without their locks.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    /// True once anything was staged: until then readers need not look.
+    /// True once any write was staged: until then readers need not check.
     is_used: AtomicBool,
     logs: Box<[CachePadded<OfLog<AtomicU64>>]>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Staging {
 /// A staged write.
 #[derive(Debug)]
 struct Staged {
-    /// Which of the locks is its group's.
+    /// The number of its group's lock.
     lock: usize,
     place: Place,
     at: u64,
@@ -78,23 +78,23 @@ impl StagedWrites {
         self.writes.is_empty()
     }
 
-    /// True if a write of the key at `place` is among them.
+    /// True if the key at `place` has a staged write.
     fn has(&self, place: Place) -> bool {
         self.writes.iter().any(|write| write.place == place)
     }
 
-    /// True if a write among them takes the slot at `at`.
+    /// True if a staged write takes the slot at `at`.
     pub(crate) fn takes(&self, at: u64) -> bool {
         self.writes.iter().any(|write| write.at == at)
     }
 
-    /// Which lock is that of group `group` in the segment of `leaf`.
+    /// The number of the lock of group `group` in the segment of `leaf`.
     fn lock_of(&self, leaf: Leaf, group: u32) -> Option<usize> {
         self.locks.iter().position(|lock| lock.is_of(leaf, group))
     }
 
-    /// Keeps `lock`, which is there already if it was borrowed from the segment of `known`; its
-    /// number.
+    /// Keeps `lock`; if it was borrowed from the segment of `known`, it replaces the lock that is
+    /// there. Returns its number.
     fn keep(&mut self, lock: SuspendedLock, known: Option<Leaf>) -> usize {
         match known.and_then(|leaf| self.lock_of(leaf, lock.group())) {
             Some(number) => {
@@ -174,8 +174,8 @@ impl Table {
         }))
     }
 
-    /// Locks the group of a write. Nothing is staged in the log while it waits; a group that the
-    /// log has locked itself takes further keys.
+    /// Locks the group of a write. Staged writes of the log are committed before it waits; a group
+    /// that the log has locked itself takes further keys.
     #[inline]
     pub(crate) fn lock_for(&self, log: &mut Log, place: Place) -> Result<GroupLock<'_>> {
         if log.has_staged() {
@@ -194,7 +194,7 @@ impl Table {
         Ok(self.index.lock(place))
     }
 
-    /// Finds another slot for a write whose slot a staged one has taken; false if there is none.
+    /// Finds another slot for a write whose slot a staged write has taken; false if there is none.
     ///
     /// # Errors
     /// If the index is damaged.
@@ -221,10 +221,10 @@ impl Table {
         }
     }
 
-    /// Makes what `log` has staged durable and visible, with one fence.
+    /// Makes the staged writes of `log` durable and visible, with one fence.
     ///
     /// # Errors
-    /// If the medium fails; what was staged is not visible then, and never durable.
+    /// If the medium fails; the staged writes are not visible then, and never durable.
     #[inline]
     pub(crate) fn commit_staged(&self, log: &mut Log) -> Result<()> {
         if log.has_staged() { self.commit_some(log) } else { Ok(()) }
@@ -233,10 +233,10 @@ impl Table {
     fn commit_some(&self, log: &mut Log) -> Result<()> {
         let guard = epoch::pin();
         let mut staged = std::mem::take(log.staged());
-        // Ahead of the fence, as in a write by itself.
+        // Ahead of the fence, as in a single write.
         for one in &staged.writes {
             let held = self.index.borrow(staged.locks[one.lock]);
-            // It was found when this was staged, and is locked since.
+            // The slot was found when this write was staged, and its group has been locked since.
             let old_slot = held.slot(one.at).unwrap_or(Slot::EMPTY);
             let old = self.record(&guard, old_slot).ok().filter(|_| old_slot.is_used());
             self.account(&held, old_slot, old.as_ref(), &one.header);
@@ -263,15 +263,14 @@ impl Table {
         };
         let unlock = || staged.locks.iter().for_each(|lock| drop(self.index.resume(*lock)));
         let result = of_log.commit(result, publish, unlock);
-        // Empty again, with its memory.
+        // Emptied, so that its memory is reused.
         staged.writes.clear();
         staged.locks.clear();
         *log.staged() = staged;
         result
     }
 
-    /// Sees to it that a staged write of the group of `place`, which this thread may know of, is
-    /// visible.
+    /// Makes the staged writes of the group of `place` visible that this thread may know of.
     ///
     /// # Errors
     /// If the medium fails.
@@ -295,7 +294,7 @@ impl Table {
         Ok(())
     }
 
-    /// Sees to it that every staged write is visible that this thread may know of.
+    /// Makes every staged write visible that this thread may know of.
     ///
     /// # Errors
     /// If the medium fails.
@@ -318,7 +317,7 @@ impl Table {
         Ok(())
     }
 
-    /// For one who waits for the lock of a group: commits what idle logs have staged.
+    /// Commits the staged writes of idle logs, for a thread that waits for the lock of a group.
     pub(crate) fn help(&self) {
         if !self.staging.is_used.load(Ordering::Relaxed) {
             return;
@@ -327,21 +326,22 @@ impl Table {
             if of_log.has_staged()
                 && let Some(mut log) = log.try_lock()
             {
-                // A medium that fails does so for everybody: whoever waits for it is told.
+                // A medium that fails does so for all: the callers that wait for these writes get
+                // the error.
                 let _told = self.commit_staged(&mut log).is_ok();
             }
         }
     }
 
-    /// Commits what the tickets of `horizon` wait for.
+    /// Commits the writes that the tickets of `horizon` wait for.
     ///
     /// # Errors
-    /// If the medium fails, now or when it was tried before.
+    /// If the medium fails, or failed at an earlier attempt.
     pub(crate) fn commit_tickets(&self, horizon: &Horizon) -> Result<()> {
         for ticket in horizon.tickets() {
             let Some(log) = self.logs.get(usize::from(ticket.log())) else { continue };
             let mut backoff = Backoff::new();
-            // Whoever else writes to the log may commit it and go on with long work.
+            // Another writer may commit the log and keep it for long work.
             while !self.staging.is_committed(*ticket)? {
                 match log.try_lock() {
                     Some(mut log) => self.commit_staged(&mut log)?,
@@ -352,7 +352,7 @@ impl Table {
         Ok(())
     }
 
-    /// True if all that `horizon` waits for was committed.
+    /// True if all writes that `horizon` waits for are committed.
     ///
     /// # Errors
     /// If it never will be.

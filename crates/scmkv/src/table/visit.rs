@@ -1,4 +1,4 @@
-//! Going through the records of pages, as their bytes are.
+//! Going through the records of pages by their bytes.
 
 use crate::table::Ordering;
 use crate::table::Table;
@@ -18,12 +18,12 @@ pub(crate) struct Seen<'v> {
 }
 
 impl Table {
-    /// True if the medium has lost something of the page.
+    /// True if the medium has lost a part of the page.
     pub(crate) fn is_lost(&self, page: u32, report: &mut VerifyReport) -> bool {
         self.lost_at(page, report).is_some()
     }
 
-    /// Where the medium has lost something of the page; none if it has not.
+    /// Where the medium has lost a part of the page; none if it has not.
     pub(crate) fn lost_at(&self, page: u32, report: &mut VerifyReport) -> Option<u64> {
         let is_free = self.pages.cell(page).kind() == Some(PageKind::Free);
         let lost = (!is_free).then(|| self.space.probe(page).err()).flatten();
@@ -76,7 +76,7 @@ impl Table {
         self.visit_page_in(&epoch::pin(), page, &mut |seen| visit(seen));
     }
 
-    /// The same, of records that stay as they are while the guard lives.
+    /// As [`Table::visit_page`], with records that stay as they are while the guard lives.
     pub(crate) fn visit_page_in<'g>(
         &'g self,
         guard: &'g Guard,

@@ -1,4 +1,4 @@
-//! The table read beside its writers.
+//! The page information table, read while it is written.
 
 use crate::recovery::open::{Options, Placement, create_options};
 use crate::store::Store;

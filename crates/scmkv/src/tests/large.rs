@@ -12,8 +12,8 @@ use coreplane_record::View;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// It is decided what to put once for each put, however often others put the key, some of whom have another
-/// log.
+/// The decision is made once for each put, however often other threads put the key, some of them
+/// through another log.
 #[test]
 fn a_large_value_is_written_once_beside_writers_of_its_key() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");

@@ -8,7 +8,7 @@ use coreplane_pmem::{MediaChoice, Pool, thread_number};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// It may wait for pages for seconds, and all others have windows.
+/// The owner of that log may wait for pages for seconds, and all other logs have windows.
 #[test]
 fn a_window_is_ended_while_another_log_is_kept() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
@@ -27,7 +27,7 @@ fn a_window_is_ended_while_another_log_is_kept() {
         let _outcome = store.put(b"key", b"value", &write).expect("put");
         assert!(store.logs[mine].lock().is_unsettled());
         scope.spawn(|| done.send(store.end_windows_at_hand().is_ok()));
-        // No more than a guard against waiting for ever.
+        // Only a guard against waiting for ever.
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true));
         assert!(!store.logs[mine].lock().is_unsettled());
     });

@@ -1,7 +1,7 @@
-//! The threads behind an open store. One counts after a crash and cleans ahead of the writers; one
-//! takes checkpoints as they fall due; one turns expired records into tombstones; one ends the
-//! windows of `relaxed` writes, and of early ones at `group`, which nothing else may delay; and
-//! where a fence is a sync, one makes pages ready for it before they are filled.
+//! The background threads of an open store. One counts records after an open and cleans ahead of
+//! the writers; one takes checkpoints as they fall due; one turns expired records into tombstones;
+//! one ends the windows of `relaxed` writes, and of early ones at `group`, which nothing else may
+//! delay; and where a fence is a sync, one makes pages ready for it before they are filled.
 
 use crate::store::Store;
 use crate::table::counters::Count;
@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the first two look without being woken.
+/// How often the first two check without being woken.
 const TICK: Duration = SCRUB_PACE;
-/// Cleaning that failed is tried again after so many ticks at most.
+/// The most ticks until cleaning that failed is tried again.
 const PAUSE_MAX: u32 = 600;
 
 /// Starts the threads. They end when the store is closed.
@@ -78,8 +78,8 @@ fn take_checkpoints(store: &Store) {
     }
 }
 
-/// Keeps the next pages ready for small syncs. A file that cannot be written is left to those who
-/// sync it: they say so. Here it is tried again much later.
+/// Keeps the next pages ready for small syncs. If a file cannot be written, the threads that sync
+/// it report the error. Here it is tried again much later.
 fn prepare_pages(store: &Store) {
     loop {
         let pause = match store.prepare_free() {
@@ -95,10 +95,10 @@ fn prepare_pages(store: &Store) {
     }
 }
 
-/// Waits until then; false if the store is closed before.
+/// Waits until `until`; false if the store is closed before.
 fn rest(store: &Store, until: Instant) -> bool {
     let mut woken = store.wake.0.lock();
-    // Others are woken by the same means, to which this one does not listen.
+    // Other threads are woken by the same condition, which this one ignores.
     while !store.closed.load(Ordering::Acquire) {
         if store.wake.1.wait_until(&mut woken, until).timed_out() {
             return !store.closed.load(Ordering::Acquire);
@@ -140,7 +140,7 @@ fn clean(store: &Store) {
             pause -= 1;
             continue;
         }
-        // Writers meet the error themselves, and say so; what it was may pass.
+        // Writers meet the error themselves and report it; it may be temporary.
         match store.take_census().and_then(|()| store.clean_if_due()) {
             Ok(()) => failures = 0,
             Err(_) => {
@@ -159,7 +159,7 @@ fn end_windows_in_time(store: &Store) {
             store.request_early();
             let ended = store.end_windows_at_hand();
             if ended.is_err() {
-                // The medium has failed; writers are told so.
+                // The medium has failed; writers get the error.
                 store.counters.add(Count::BackgroundFailures, 1);
             }
             ended.is_ok()
@@ -168,7 +168,7 @@ fn end_windows_in_time(store: &Store) {
 }
 
 impl Store {
-    /// Makes the pages that will be filled next ready for small syncs; how many were not.
+    /// Makes the pages that will be filled next ready for small syncs; returns how many were not.
     pub(crate) fn prepare_free(&self) -> Result<u64> {
         let mut prepared = 0;
         while self.space.is_preparable()
@@ -186,13 +186,13 @@ impl Store {
         let quarter = u64::from(self.geometry.page_size) / 4;
         while self.pages.refresh_free() < low {
             let mut state = self.cleaner_state.lock();
-            // Looked at under the lock: a closed store's logs are sealed.
+            // Checked under the lock: a closed store's logs are sealed.
             if self.closed.load(Ordering::Acquire) {
                 return Ok(());
             }
             match self.clean_one(&mut state, quarter) {
                 Ok(Some(_)) => {}
-                // Its time comes again when readers have let go of pages.
+                // Cleaning is due again when readers have let go of pages.
                 Ok(None) | Err(Error::NoSpace { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -1,9 +1,9 @@
-//! A checkpoint: a copy of the index that is in DRAM, so that an open need not read all logs.
+//! A checkpoint: a copy of the index in DRAM, so that an open need not read all logs.
 //!
-//! With the index in DRAM an open makes it again from the log, and its time grows with the data:
-//! ten million records are read and looked up, one after the other. Most of them were in the
-//! index long ago. So the index is copied to pages of the pool now and then, and an open reads
-//! the copy and what was written since:
+//! With the index in DRAM an open rebuilds it from the log, and its time grows with the data: ten
+//! million records are read and looked up, one after the other. Most of them were in the index long
+//! ago. So the index is copied to pages of the pool now and then, and an open reads the copy and
+//! the log since then:
 //!
 //! ```text
 //!   log    ─────────────────────────────┬──────────────▶
@@ -11,8 +11,8 @@
 //!   open                     the copy ──┘── and the log pages from here on
 //! ```
 //!
-//! **The log stays the truth.** A checkpoint only spares reading. One that is missing, damaged
-//! or not whole costs time and nothing else: all logs are read then.
+//! **The log stays the truth.** A checkpoint only saves reading. One that is missing, damaged or
+//! incomplete costs time and nothing else: all logs are read then.
 //!
 //! # Taking one
 //!
@@ -22,38 +22,38 @@
 //! 1. *Births.* Log pages are numbered as they are opened. Note the next number, the *replay
 //!    birth*; under the lock of each log, the cleaner's too, the birth of its open page; then the
 //!    next number again, the *void birth*. Under its log's lock a record is published or in the
-//!    log's open page: a write holds the lock from the append to the publication, and what is
-//!    staged is committed before the page is sealed. So whatever is published after this point is
-//!    in a page that was noted as open, or has at least the replay birth; all else is in the index.
+//!    log's open page: a write holds the lock from the append to the publication, and staged writes
+//!    are committed before the page is sealed. So every record that is published after this point
+//!    is in a page that was noted as open, or has at least the replay birth; all others are in the
+//!    index.
 //! 2. *Copy* the index into fresh pages, each with a checksum that is bound to its place.
-//! 3. *Settle* the logs, if writes were made `relaxed`: what the copy names must be durable
-//!    before the copy counts. Where a fence is a sync, early records are older than the copy and
-//!    the same sync takes both.
+//! 3. *Settle* the logs, if `relaxed` writes were made: the records that the copy names must be
+//!    durable before the copy counts. Where a fence is a sync, early records are older than the
+//!    copy and the same sync covers both.
 //! 4. *Switch the root* to the new number. The first of the four fences of a root makes the pages
 //!    durable too, before anything of the new root is stored.
 //! 5. *Free* the pages of the old checkpoint. So there are two generations, one of which is whole
 //!    at any time.
 //!
-//! A crash before 4 leaves pages that no root names, one after 4 perhaps those of the old one:
-//! the next open frees them.
+//! A crash before 4 leaves pages that no root names, a crash after 4 perhaps those of the old
+//! checkpoint: the next open frees them.
 //!
-//! # Bringing it back
+//! # Loading it
 //!
-//! The slots go back to where they were, but for those whose page is no log page now or has at
-//! least the void birth: what they point at has been moved or overwritten, or else is in the
-//! pages that are read again. Then the log pages that were noted as open, those from the replay
-//! birth on, and all that are unclean are read as after any crash ([`recover`](crate::recovery::recover));
-//! the greatest version of a key wins. Openings after that are numbered above the void birth, so
-//! that a number is never about two uses of a page.
+//! The slots go back to their places, except those whose page is no longer a log page or has at
+//! least the void birth: their records have been moved or overwritten, or are in pages that are
+//! read again. Then the log pages that were noted as open, those from the replay birth on, and all
+//! that are unclean are read as after any crash ([`recover`](crate::recovery::recover)); the
+//! greatest version of a key wins. Later openings are numbered above the void birth, so that a
+//! number never stands for two uses of a page.
 //!
-//! Why nothing is missing: a record that lives is published in a page that is read again, or was
+//! Why nothing is missing: a live record is published in a page that is read again, or was
 //! published before the copying began. In the second case the slot was copied, and is kept unless
-//! the record's page is gone; pages are freed when what lived in them has been copied elsewhere
-//! or has been replaced, in either case by a record in a page that is read again. Why nothing
-//! comes back from the dead: what replaced or deleted a record that the copy names is in a page
-//! that is read again. Only a tombstone may be gone, and it goes when no page is left that was
-//! opened before it was written: the record that it hid is gone with its page, and slots into
-//! that page are void.
+//! the record's page is gone; pages are freed when their live records have been copied elsewhere or
+//! replaced, in either case by a record in a page that is read again. Why nothing comes back from
+//! the dead: the record that replaced or deleted one that the copy names is in a page that is read
+//! again. Only a tombstone may be gone, and it goes when no page is left that was opened before it
+//! was written: the record that it hid is gone with its page, and slots into that page are void.
 //!
 //! Slots between the two births are kept although their pages are read again. A batched record
 //! there may have its commit record in a page that is *not*: the cleaner moves commit records to
@@ -61,11 +61,11 @@
 //!
 //! # When
 //!
-//! At a close, if reading what was written since the last one would cost more than it; in the
-//! background when the log has grown by so much ([`Store::checkpoint_bound`]) that an open after
-//! a crash would take long. It takes free pages, or such as are cleaned cheaply, and leaves more
-//! than the cleaner needs; a pool that is too full for that does without, and gives up what it
-//! has: pages that the cleaner lacks make every write dear.
+//! At a close, if reading the log since the last one would cost more than taking one; in the
+//! background when the log has grown by so much ([`Store::checkpoint_bound`]) that an open after a
+//! crash would take long. It takes free pages, or pages that are cheap to clean, and leaves more
+//! than the cleaner needs. A pool that is too full for that does without a checkpoint, and gives up
+//! the one it has: pages that the cleaner lacks make every write dear.
 
 use crate::store::Store;
 use crate::table::checkpoint_format::{self, Draft, Moment, Sheet};
@@ -80,8 +80,8 @@ use coreplane_pmem::spin::{Backoff, Held};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
 use std::sync::atomic::Ordering;
 
-/// A checkpoint is due in the background when the log has grown by so much, or by an eighth of
-/// the pool, if that is less.
+/// The growth of the log at which a checkpoint is due in the background; or an eighth of the pool,
+/// if that is less.
 const GROWTH_MAX: u64 = 192 << 20;
 
 /// Attempts to get a page while writers take all that are cleaned.
@@ -90,7 +90,7 @@ const PATIENCE: u32 = 4096;
 /// Why a checkpoint is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Occasion {
-    /// Beside the writers: a close ends it.
+    /// While writers go on: a close ends it.
     Running,
     /// The store is being closed.
     Closing,
@@ -105,7 +105,7 @@ struct Writing<'s> {
 }
 
 impl Store {
-    /// Bytes of log that an open would have to read, those before the last checkpoint left out.
+    /// Bytes of log that an open would have to read, without those before the last checkpoint.
     fn replay_bytes(&self) -> u64 {
         let from = self.checkpoints.counted_from();
         (self.counters.get(Count::LogBytes) - from).max(0) as u64
@@ -115,8 +115,8 @@ impl Store {
         self.index.segments() * self.geometry.segment_bytes()
     }
 
-    /// So much log may be written before a checkpoint is due: what an open reads in a moment, and
-    /// so much that checkpoints are at most half of all that is written.
+    /// The bytes of log that may be written before a checkpoint is due: what an open reads in a
+    /// moment, and enough that checkpoints are at most half of all that is written.
     fn checkpoint_bound(&self) -> u64 {
         GROWTH_MAX.min(self.pool_bytes() / 8).max(self.index_bytes())
     }
@@ -152,7 +152,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes a checkpoint; false if none is to be had.
+    /// Takes a checkpoint; false if none can be taken.
     ///
     /// # Errors
     /// As [`Store::checkpoint_if_due`].
@@ -187,8 +187,8 @@ impl Store {
         Ok(true)
     }
 
-    /// True if there are pages for a checkpoint, free ones or such as can be cleaned, and more
-    /// than writers and the cleaner need meanwhile.
+    /// True if there are pages for a checkpoint, free or to be cleaned, and more than writers and
+    /// the cleaner need meanwhile.
     fn has_space_for_checkpoint(&self, occasion: Occasion) -> bool {
         let needed = checkpoint_format::pages_for(
             &self.geometry,
@@ -201,7 +201,7 @@ impl Store {
     fn has_pages_for(&self, needed: u64, occasion: Occasion) -> bool {
         let wanted = needed + u64::from(self.reserve(Demand::Insert) + 2 + self.pages.len() / 64);
         let free = u64::from(self.pages.refresh_free());
-        // Before the census is taken all looks dead.
+        // Before the census everything looks dead.
         let counted = self.census_done.load(Ordering::Acquire);
         let dead = || {
             if counted { self.reclaimable() / u64::from(self.geometry.page_size) } else { 0 }
@@ -209,7 +209,7 @@ impl Store {
         free >= wanted || occasion == Occasion::Running && free + dead() / 2 >= wanted
     }
 
-    /// Holds the pages of the checkpoint against their checksums.
+    /// Checks the pages of the checkpoint against their checksums.
     pub(crate) fn verify_checkpoint(&self, report: &mut VerifyReport) {
         let current = spin::lock(&self.checkpoints.current);
         let guard = epoch::pin();
@@ -231,8 +231,7 @@ impl Store {
 }
 
 impl Writing<'_> {
-    /// Copies the index into fresh pages, not durable yet; false if it was ended, or pages were
-    /// lacking.
+    /// Copies the index into fresh pages, not durable yet; false if it was ended, or lacked pages.
     fn copy(&mut self, number: u64) -> Result<bool> {
         let Some(open) = self.note_births() else { return Ok(false) };
         let store = self.store;
@@ -258,7 +257,7 @@ impl Writing<'_> {
             || self.occasion == Occasion::Running && self.store.closed.load(Ordering::Acquire)
     }
 
-    /// The log, locked; none if this was ended first.
+    /// Locks the log; none if the checkpoint was ended first.
     fn lock<'l>(&self, log: &'l spin::Lock<Log>) -> Option<Held<'l, Log>> {
         let mut backoff = Backoff::new();
         loop {
@@ -272,7 +271,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Notes what the log holds now; the births of the pages that are open. None if this was
+    /// Notes the state of the log; returns the births of the open pages. None if the checkpoint was
     /// ended.
     fn note_births(&mut self) -> Option<Vec<u64>> {
         let store = self.store;
@@ -297,12 +296,12 @@ impl Writing<'_> {
         for _ in 0..PATIENCE {
             let opened =
                 store.pages.open_unfenced(0, Kind::Checkpoint, store.reserve(Demand::Insert))?;
-            // At a close nothing is written to logs any more.
+            // At a close no writer appends to the logs any more.
             if opened.is_some() || self.occasion == Occasion::Closing || self.is_ended() {
                 return Ok(opened);
             }
             let mut state = spin::lock(&store.cleaner_state);
-            // Looked at under the lock: a closed store's logs are sealed.
+            // Checked under the lock: a closed store's logs are sealed.
             // Pages on their way back are waited for: the cleaner's reserve is for writers.
             let awaited = store.pages.free_and_retired().1 > 0;
             let may_clean = store.census_done.load(Ordering::Acquire) && !self.is_ended();
@@ -316,7 +315,7 @@ impl Writing<'_> {
         Ok(None)
     }
 
-    /// Writes the page that was put together; false if there is no page for it.
+    /// Writes the page under construction; false if there is no free page for it.
     fn write_page(&mut self, draft: &mut Draft, is_last: bool) -> Result<bool> {
         let store = self.store;
         let Some(mut writer) = self.open_page()? else { return Ok(false) };
@@ -332,12 +331,13 @@ impl Writing<'_> {
                 writer.flush_from(start);
             }
         }
-        // For `verify`; nobody else reads it before the next open.
+        // For `verify`; nothing else reads it before the next open.
         writer.publish_early();
         Ok(true)
     }
 
-    /// Makes durable what `relaxed` writers have published; false if this was ended.
+    /// Makes durable the records that `relaxed` writers have published; false if the checkpoint was
+    /// ended.
     fn settle(&self) -> Result<bool> {
         let store = self.store;
         if store.non_strict.load(Ordering::Acquire) {

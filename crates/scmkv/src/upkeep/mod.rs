@@ -1,4 +1,4 @@
-//! What keeps a store well: checkpoints, the background, growth, scrub, verify, repair.
+//! The maintenance of a store: checkpoints, background threads, growth, scrub, verify, repair.
 
 pub(crate) mod background;
 pub(crate) mod checkpoint;

@@ -1,34 +1,34 @@
-//! Repair: what is damaged is dropped, what can be named is named, the rest comes from the logs.
+//! Repair: drops damaged records, names lost keys if possible, takes the rest from the logs.
 //!
-//! A person runs `coreplane verify --repair` on a pool that nobody has open. Each step tells what it
-//! has found before it changes anything for it:
+//! A person runs `coreplane verify --repair` on a pool that is not open anywhere. Each step reports
+//! its findings before it changes anything for them:
 //!
 //! ```text
-//!   heal      what cannot be read becomes zeroes
-//!   table     what the page information table has lost of a page
+//!   heal      bytes that cannot be read become zeroes
+//!   table     lost words of the page information table are replaced
 //!   survey    every log page: records ▓ and gaps ░     ▓▓▓▓░░▓▓▓▓▓▓░░░░▓▓▓
-//!   batches   those that lost their commit record get another
+//!   batches   batches that lost their commit record get another
 //!   mend      a `Lost` record over each gap
 //!   open      as after any crash
 //!   misfits   slots that fit no record: their keys are named and get a tombstone
 //! ```
 //!
-//! **What becomes of a key.** None silently shows an older value, or comes back after a delete. Of
-//! each gap it is told that keys last written there are absent now, or hold what they held before;
-//! those that its bytes show are named as *uncertain*. With the index in the pool, slots that point
-//! into a gap tell which keys those were ([`misfits`]): such a key is *lost* and gets a tombstone
-//! above all others, so that no older record of it comes back. An index in DRAM is made anew, and
-//! one whose segments do not fit together. A value is never restored from bytes whose checksum is
-//! wrong. The lost end of a log that was open at a crash looks as if the crash had cut it off there,
-//! unless slots point behind it, or nothing of the page is left.
+//! **What becomes of a key.** None silently shows an older value, or comes back after a delete. For
+//! each gap the report says that keys last written there are absent now, or have their former
+//! value; the keys that its bytes show are named as *uncertain*. With the index in the pool, slots
+//! that point into a gap show which keys were there ([`misfits`]): such a key is *lost* and gets a
+//! tombstone above all others, so that no older record of it comes back. An index in DRAM is
+//! rebuilt, and so is one whose segments do not fit together. A value is never restored from bytes
+//! whose checksum is wrong. The lost end of a log that was open at a crash looks as if the crash
+//! had cut it off there, unless slots point behind it, or nothing of the page is left.
 //!
-//! **Three faults at once.** The commit record of a batch in such a lost end is missed by nobody: slots
-//! lead to its members. If another damage is repaired, and a third makes the index anew, they are lost.
-//! So are sound records between damage and the end of an open page, of which they are told. Several
-//! slots of garbage in one group may refuse the open.
+//! **Three faults at once.** If the commit record of a batch was in such a lost end, its loss goes
+//! unnoticed: slots lead to the members. If another damage is repaired, and a third forces a
+//! rebuild of the index, the members are lost. So are sound records between damage and the end of
+//! an open page, of which they are told. Several slots of garbage in one group may make the open fail.
 //!
-//! **Interrupted.** Nothing is overwritten but gaps, and slots without a record when their key has
-//! its tombstone or cannot be named. What is not done yet is damage as before.
+//! **Interrupted.** Only gaps are overwritten, and slots without a record once their key has its
+//! tombstone or cannot be named. Steps that are not done yet leave the damage as before.
 
 mod batches;
 mod mend;
@@ -51,11 +51,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use survey::Surveyed;
 
-/// How long readers of other stores in this process are waited for.
+/// How long to wait for readers of other stores in this process.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Store {
-    /// Repairs the store in `pool`, and opens it; `restored` is what the pool itself has mended.
+    /// Repairs the store in `pool`, and opens it; `restored` lists the repairs of the pool itself.
     pub(crate) fn repaired(
         pool: Pool,
         restored: Vec<String>,
@@ -143,7 +143,7 @@ impl Store {
     }
 }
 
-/// Lets every page be read.
+/// Makes every page readable.
 fn heal(space: &Arc<Space>, repair: &mut Repair, tell: Tell<'_>) -> Result<()> {
     for page in (0..space.pages()).filter(|page| space.probe(*page).is_err()) {
         let healed = space.heal(page).map_err(|source| Error::Io {
@@ -158,7 +158,7 @@ fn heal(space: &Arc<Space>, repair: &mut Repair, tell: Tell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Lets every page that was retired be claimed again.
+/// Makes every page that was retired claimable again.
 fn reclaim_all(space: &Space) -> Result<()> {
     let (since, mut backoff) = (Instant::now(), Backoff::new());
     while space.retired_len() > 0 && since.elapsed() < PATIENCE {

@@ -1,22 +1,25 @@
-//! The scrub: reads what is at rest, so that damage is found while another copy may still exist.
+//! The scrub: reads data at rest, so that damage is found while another copy may still exist.
 //!
-//! A read looks at checksums only where it is asked to ([`Options::check_reads`](crate::Options)),
-//! and a record that nobody reads or cleans would be looked at by nobody. So in the background one full page
-//! after the other is held against its records' checksums, at the cost of a hundredth of a core at most
-//! ([`scrub_rest`](coreplane_engine::scrub_rest)): a store of 100 GB takes half a day in memory, and some days
-//! on a disk. What is found is counted (`damaged_pages` among the statistics), named by `verify`, and
-//! kept from the cleaner, so that it stays as it is for whoever repairs it. A page that the medium
-//! has lost is found the same way, and without the signal that a load from it would be.
+//! A read verifies checksums only where it is asked to ([`Options::check_reads`](crate::Options)),
+//! and a record that is neither read nor cleaned would never be verified. So in the background one
+//! full page after the other is checked against its records' checksums, at the cost of a hundredth
+//! of a core at most ([`scrub_rest`](coreplane_engine::scrub_rest)): a store of 100 GB takes half a
+//! day in memory, and some days on a disk. Damage is counted (`damaged_pages` among the
+//! statistics), reported by `verify`, and kept from the cleaner, so that it stays as it is until it
+//! is repaired. A page that the medium has lost is found the same way, and without the signal that
+//! a load from it would raise.
 //!
-//! **The index**, where it is in the pool, has no checksums. So with each page the index is asked for the
-//! records in it, and some groups of slots are held against what they point at; what does not fit is mended
-//! from the logs ([`reindex`](crate::clean::reindex)). One that is in DRAM is made of the logs at every open.
+//! **The index**, where it is in the pool, has no checksums. So with each page the records in it
+//! are looked up in the index, and some groups of slots are checked against their records; misfits
+//! are mended from the logs ([`reindex`](crate::clean::reindex)). An index in DRAM is built
+//! anew at every open.
 //!
-//! What is left, from the flip of a bit in a slot to the scrub that comes by: reads of that key answer that
-//! there is none, or an error, or, where the offset happens to become that of an older record of the key,
-//! that one; `insert` and its like decide by it, and iterations end with an error. Puts and deletes are
-//! made as ever, no page is freed with what the slot led to, and keys beside it are not touched, but for
-//! those that lookups find behind a slot that was given back. In a matrix a peer is asked.
+//! What is left, from the flip of a bit in a slot to the next scrub: reads of that key report that
+//! there is none, or an error, or, where the offset happens to become that of an older record of
+//! the key, that record; `insert` and the like decide by it, and iterations end with an error. Puts
+//! and deletes are made as ever, no page is freed with the record that the slot led to, and keys
+//! beside it are not touched, except those that lookups find behind a slot that was given back. In
+//! a matrix a peer is asked.
 
 use crate::clean::reindex::Reindexed;
 use crate::store::Store;
@@ -30,27 +33,27 @@ use coreplane_record::Kind as RecordKind;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Groups of the index that are looked at with a page.
+/// Groups of the index that are checked with a page.
 const GROUPS_AT_A_TIME: usize = 64;
 
-/// Records whose lines of the index are asked for together.
+/// Records whose lines of the index are prefetched together.
 const LANE: usize = 24;
 
-/// Where the scrub in the background is.
+/// The progress of the background scrub.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
     pages: Scrub,
     /// The next group of the index.
     position: Position,
-    /// Pages with records that no slot finds, and rightly: generation, and how many.
+    /// Pages with records that rightly have no slot: generation, and how many.
     unindexed: BTreeMap<u32, (u32, usize)>,
-    /// A log is damaged, so that the index cannot be mended: not tried again in this round of it.
+    /// A log is damaged, so the index cannot be mended: not tried again in this round of the index.
     is_undecided: bool,
 }
 
 impl Store {
-    /// Checks the next full page, whether its records are found, and some groups of the index; mends
-    /// the index if something of it does not fit.
+    /// Checks the next full page, whether its records are found, and some groups of the index;
+    /// mends the index if something does not fit.
     ///
     /// # Errors
     /// If the medium fails.
@@ -81,14 +84,15 @@ impl Store {
             self.check_writable()?;
             round.is_undecided = self.reindex(&state)? == Reindexed::Undecided;
             drop(state);
-            // What is left is rightly so: of batches that were never committed, for example.
+            // The rest rightly has no slot: records of batches that were never committed, for
+            // example.
             let left = unindexed.map_or(Ok(None), |(page, _)| self.count_unindexed(page))?;
             round.unindexed.extend(left.filter(|(_, (_, count))| *count > 0));
         }
         Ok(())
     }
 
-    /// How many records of a full page no lookup finds, with the page and its generation.
+    /// The number of records of a full page that no lookup finds, with the page and its generation.
     fn count_unindexed(&self, page: u32) -> Result<Option<(u32, (u32, usize))>> {
         let cell = self.pages.cell(page);
         let (generation, mut count, mut failure) = (cell.generation(), 0, Ok(()));
@@ -115,7 +119,8 @@ impl Store {
         failure.map(|()| Some((page, (generation, count))))
     }
 
-    /// Mends the index, cleans pages whose damage is dead, and reads everything; what is left of damage.
+    /// Mends the index, cleans pages whose damage is dead, and reads everything; returns the damage
+    /// that is left.
     ///
     /// # Errors
     /// As [`Store::verify`], and if the store is closed.
@@ -135,7 +140,7 @@ impl Store {
         Ok(ScrubReport { rewritten, damages })
     }
 
-    /// Checks the next full page; which it was.
+    /// Checks the next full page; returns its number.
     fn scrub_page(&self, scrub: &mut Scrub) -> Option<u32> {
         let look = |page: u32| {
             let cell = self.pages.cell(page);

@@ -1,4 +1,4 @@
-//! What the store counts, and what it takes.
+//! The statistics of the store.
 
 use crate::store::Store;
 use crate::table::counters::Count;
@@ -7,10 +7,10 @@ use coreplane_engine::Stats;
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// What it counts, and what it takes.
+    /// The counters, and the space in use.
     pub(crate) fn stats(&self) -> Stats {
-        // Lest a caller miss in the counters what it has written itself. What cannot be committed
-        // was not written.
+        // So that callers find their own writes in the counters. Writes that cannot be committed
+        // were not made.
         let _counted = self.see_all_staged().is_ok();
         let count = |count| self.counters.get(count).max(0) as u64;
         let (flushes, fences) = self.space.flushes_and_fences();

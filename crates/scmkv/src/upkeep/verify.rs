@@ -1,8 +1,8 @@
-//! Reading everything, and holding it against every checksum and against the index, and an index in
-//! the pool against the logs ([`unindexed`](crate::clean::unindexed)).
+//! Reading everything, and checking it against every checksum and against the index, and an index
+//! in the pool against the logs ([`unindexed`](crate::clean::unindexed)).
 //!
-//! A page that the medium has lost would end the process with a signal. So the kernel is asked to
-//! read each page first, and of what is lost nothing more is looked at.
+//! A load from a page that the medium has lost would end the process with a signal. So the kernel
+//! is asked to read each page first, and lost pages are not read further.
 
 use crate::clean::unindexed::{Kinds, unindexed};
 use crate::store::Store;
@@ -15,7 +15,7 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
 use std::collections::BTreeMap;
 
-/// Pages of which the medium has lost something, and where.
+/// Pages of which the medium has lost a part, and where.
 type Lost = BTreeMap<u32, u64>;
 
 impl Store {
@@ -29,7 +29,7 @@ impl Store {
             .filter_map(|page| self.lost_at(page, &mut report).map(|offset| (page, offset)))
             .collect();
         let has_lost = |kind| lost.keys().any(|page| self.pages.cell(*page).kind() == Some(kind));
-        // The table says what the other pages are.
+        // The table has the kinds of the other pages.
         let pages = if has_lost(PageKind::Table) { 0 } else { pages };
         for page in 0..pages {
             progress(Progress {
@@ -47,7 +47,7 @@ impl Store {
         if !has_lost(PageKind::Index) {
             self.verify_index(&lost, &mut report, progress)?;
         }
-        // In DRAM it is made of what has proven itself.
+        // An index in DRAM is built from verified records.
         if report.is_sound() && self.index.in_pool() {
             self.verify_indexed(&mut report)?;
         }
@@ -78,7 +78,7 @@ impl Store {
         Ok(())
     }
 
-    /// The index, all of whose slots are sound, must have a slot of each key that has a record.
+    /// The index, all of whose slots are sound, must have a slot for each key that has a record.
     fn verify_indexed(&self, report: &mut VerifyReport) -> Result<()> {
         let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
             (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
@@ -103,13 +103,13 @@ impl Store {
         Ok(())
     }
 
-    /// Under the lock of its group a slot must point at a sound record whose key finds it.
+    /// Under the lock of its group a slot must point at a sound record whose key leads to the slot.
     fn verify_slot(&self, guard: &Guard, found: SlotRef, lost: &Lost, report: &mut VerifyReport) {
         let SlotRef { at, slot } = found;
         let mut damaged = |damage: Damage| report.damages.push(damage);
         let is_lost = |offset: u64| lost.contains_key(&self.space.page_of(offset));
         if let Some(place) = lost.get(&self.space.page_of(slot.offset())) {
-            // It is the damage of the page.
+            // This is the damage of the page.
             return damaged(Damage::new(*place, "a record in a page with lost bytes"));
         }
         let Some(view) = self.view(guard, slot.offset()) else {
@@ -119,7 +119,8 @@ impl Store {
         let generation = self.pages.cell(self.space.page_of(slot.offset())).generation();
         if let Err(error) = view.check(self.seed(generation, slot.offset())) {
             let damage = Damage::new(slot.offset(), error.to_string());
-            // A key that leads to the slot is the slot's, whatever else of the record is damaged.
+            // A key that leads to the slot is the slot's key, even if the rest of the record is
+            // damaged.
             let is_its = self.reaches(&view, slot.0);
             return damaged(if is_its { damage.of(view.key()) } else { damage });
         }
@@ -156,7 +157,7 @@ impl Store {
         }
     }
 
-    /// True if a lookup of the record's key meets the slot.
+    /// True if a lookup of the record's key finds the slot.
     fn reaches(&self, view: &View<'_>, word: u64) -> bool {
         let found = self.index.find(self.place(view.key()), |slot| {
             if slot.0 == word { Verdict::Mine } else { Verdict::Other }

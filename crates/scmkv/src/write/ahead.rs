@@ -1,25 +1,25 @@
-//! A put that needs no look at what it replaces: its record goes ahead of the lookup.
+//! A put that needs no look at the record that it replaces: it is appended ahead of the lookup.
 //!
 //! ```text
 //!   lock the group ─▶ append past the caches ─▶ look the key up ─▶ fence ─▶ publish
 //! ```
 //!
 //! A fence takes as long as the medium needs for the record, a lookup as long as it needs for a
-//! line of the index and one of the old record. In this order they go on side by side. What the
-//! record says must not depend on the lookup then: its version comes from the group's lock, which
-//! alone is above all versions of the group's keys ([`lock`](crate::table::index)).
+//! line of the index and one of the old record. In this order the two overlap. Then the content of
+//! the record must not depend on the lookup: its version comes from the group's lock, and is so
+//! above all versions of the group's keys ([`lock`](crate::table::index)).
 //!
-//! A sequence that the caller gives must be above the key's last one, or nothing may be written: a
-//! crash could bring it to light, with a version above that of the newer record. But no record has a
-//! sequence above its version. So one that is above all versions of the group is new, and it is seen
-//! without a look at the key. Those of a matrix mostly are.
+//! A sequence that the caller gives must be above the key's last one. Otherwise nothing may be
+//! written: after a crash the record could come to light, with a version above that of the newer
+//! record. But no record has a sequence above its version. So a sequence above all versions of the
+//! group is new, which shows without a look at the key. The sequences of a matrix mostly are.
 //!
-//! Seldom the lookup finds no room in the group, or damage. Then the record is taken back, so
-//! that no crash can bring to light what was refused.
+//! Seldom the lookup finds no room in the group, or damage. Then the record is taken back, so that
+//! no crash can bring a refused record to light.
 //!
-//! The same put on another engine ([`Beside`]) comes between the group's lock and the append. Meanwhile
-//! nothing may wait for long: neither for pages, which come back when nobody is in an old epoch, as this
-//! thread is; nor for a log whose owner waits for such pages.
+//! The same put on another engine ([`Beside`]) comes between the group's lock and the append.
+//! Meanwhile this thread must not wait for long: neither for pages, which come back when no thread
+//! is in an old epoch, as this thread is; nor for a log whose owner waits for such pages.
 
 use crate::table::demand::Demand;
 use crate::table::index::GroupLock;
@@ -30,17 +30,18 @@ use coreplane_engine::{Beside, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::Header;
 
-/// What was put ahead of the lookup, and is durable.
+/// A put that was made ahead of the lookup, and is durable.
 pub(super) struct Put {
     pub(super) sequence: u64,
     pub(super) replaced: bool,
 }
 
 impl Writer {
-    /// Puts `key` ahead of the lookup; none if that cannot be, and nothing was put.
-    // What comes out is made into an outcome by whoever it is inlined into, never taken apart and put
-    // together again: its parts would be loaded in other widths than they were stored in, and such a load
-    // waits until the stores have left the processor, which is behind the fence's.
+    /// Puts `key` ahead of the lookup; none if that is not possible, and nothing was put.
+    // The function into which this is inlined makes an outcome of the result, which is never taken
+    // apart and put together again: its parts would be loaded in other widths than they were stored
+    // in, and such a load waits until the stores have left the processor, which is after those of
+    // the fence.
     #[inline(always)]
     pub(super) fn put_ahead(
         &self,
@@ -58,7 +59,7 @@ impl Writer {
         let len = header.record_len(key, value.len());
         let mut log = if beside.is_none() {
             let log = self.my_log()?;
-            // Who sees what it takes the place of knows how much room there is.
+            // The room depends on the record that is replaced: only a put in sight of it can tell.
             if log.room_for(Demand::Insert) < len {
                 return Ok(None);
             }
@@ -93,8 +94,8 @@ impl Writer {
         Ok(Some(Put { sequence, replaced }))
     }
 
-    /// Appends the record, and looks the key up; none if there is no room in the group, and nothing was
-    /// appended.
+    /// Appends the record, and looks the key up; none if there is no room in the group, and nothing
+    /// was appended.
     #[inline(always)]
     fn record_ahead<'g>(
         &'g self,
@@ -110,14 +111,15 @@ impl Writer {
             Ok(Some(standing)) => Ok(Some((appended, standing))),
             seen => {
                 log.take_back(self, appended)?;
-                // The guard too goes then: whoever cleans for a split waits for all that were pinned.
+                // The guard goes then, too: a writer that cleans for a split waits for all that
+                // were pinned.
                 seen.map(|_| None)
             }
         }
     }
 
-    /// As [`Writer::put_ahead`] from the group's lock on, beside the same put on another engine: whether a
-    /// live record was replaced.
+    /// As [`Writer::put_ahead`] from the group's lock on, beside the same put on another engine;
+    /// returns whether a live record was replaced.
     fn put_beside(
         &self,
         log: &mut Log,
@@ -126,8 +128,8 @@ impl Writer {
         (write, header, value): (&Write<'_>, &Header, &[u8]),
         beside: Beside<'_>,
     ) -> Result<Option<bool>> {
-        // Filled in where it is, and looked at there: a copy of what was stored in other pieces would wait
-        // for the stores behind the medium's.
+        // Filled in and read in place: a copy of values that were stored in other pieces would wait
+        // for the stores behind those to the medium.
         let (mut recorded, mut failure, mut flushed_at) = (None, Ok(()), None);
         let goes_on = beside(&mut || {
             match self.record_ahead(log, held, guard, write, header, value) {
@@ -148,7 +150,8 @@ impl Writer {
             return Ok(None);
         }
         log.commit_since(self, mark)?;
-        // Its locked instructions wait for the fence, as those of the publication do.
+        // The locked instructions of the accounts wait for the fence, as those of the publication
+        // do.
         self.account(held, standing.slot, standing.old.as_ref(), header);
         self.publish_slot(log, held, write, standing.at, (header, value.len()), *appended)?;
         Ok(Some(standing.live))

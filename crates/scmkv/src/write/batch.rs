@@ -13,8 +13,9 @@
 //! When the cleaner moves a member it writes it as a record that stands alone; a commit record
 //! with runs in other pages lives until those pages are gone ([`clean`](crate::clean)).
 //!
-//! **Isolation.** All groups of the batch are locked while it is published, and readers, who take
-//! no lock, wait at the [`Gate`](crate::read::gate::Gate) for the moment between the first slot and the last.
+//! **Isolation.** All groups of the batch are locked while it is published, and readers, which take
+//! no lock, wait at the [`Gate`](crate::read::gate::Gate) for the moment between the first slot and
+//! the last.
 
 mod members;
 mod publication;
@@ -37,12 +38,12 @@ use std::collections::BTreeMap;
 /// Segments, by their numbers, in which a batch finds a group full, and a place in each.
 type Full = BTreeMap<u32, (Leaf, Place)>;
 
-/// What came of an attempt at a batch.
+/// The result of an attempt at a batch.
 enum Attempt {
     Done(Written),
     /// Groups have no room: the segments to split, all at once.
     NeedSplits(Full),
-    /// What was made room for is less than what it is.
+    /// Room was made for a lower demand than the batch has.
     NeedRoom(Demand),
 }
 
@@ -83,7 +84,8 @@ impl Writer {
         let deletes = members.iter().all(Member::is_delete);
         let mut demand = if deletes { Demand::Reserve } else { Demand::Overwrite };
         loop {
-            // Each time: cleaning for a split may have sealed the page in which there was room.
+            // Each time, since cleaning for a split may have sealed the page in which there was
+            // room.
             self.make_room_for(log, members, demand)?;
             match self.attempt_batch(log, members, (order, demand))? {
                 Attempt::Done(written) => return Ok(written),
@@ -97,8 +99,8 @@ impl Writer {
         }
     }
 
-    /// Sees to it that the batch fits the open page, or that the pages that it needs are there
-    /// and nobody else can take them.
+    /// Makes the batch fit the open page, or sets aside the pages that it needs, so that no other
+    /// writer can take them.
     fn make_room_for(&self, log: &mut Log, members: &[Member<'_>], demand: Demand) -> Result<()> {
         let page = self.geometry.page_size as usize;
         let total = batch_len(members);
@@ -116,7 +118,7 @@ impl Writer {
         }
     }
 
-    /// Locks, appends, fences, publishes; or says what is needed for that.
+    /// Locks, appends, fences, publishes; or returns the reason why it cannot.
     fn attempt_batch(
         &self,
         log: &mut Log,
@@ -139,7 +141,7 @@ impl Writer {
             }
             return Err(error);
         }
-        // Ahead of it: what can be read is counted.
+        // Ahead of the publication: every readable record is counted.
         self.counters.add(Count::Records, Self::records_of(&held, members));
         self.gate.publish(|| self.publish_slots(&held, members))?;
         for member in members.iter().filter(|member| !member.is_idle) {
@@ -149,7 +151,7 @@ impl Writer {
         let sequence_of = |it: &Member<'_>| it.header.sequence.unwrap_or(it.header.version);
         let sequence = members.iter().map(sequence_of).max().unwrap_or(0);
         let replaced = members.iter().any(|member| member.replaces);
-        // Of all that is visible: a change that was idle rests on what others wrote.
+        // The ticket of everything visible: a change that was idle rests on the writes of others.
         let ticket = if order == Order::Early { self.early_ticket() } else { Ticket::DURABLE };
         Ok(Attempt::Done(Written { sequence, ticket, replaced }))
     }
@@ -203,14 +205,14 @@ impl Writer {
             return log.commit(self, first, order);
         }
         let commit = log.append(self, &header, &[], &[&list], order)?;
-        // A commit record is of use to recovery alone: nothing of it lives.
+        // Only recovery uses a commit record: it does not count as live.
         log.forget_live(commit.len);
         log.commit(self, first, order)
     }
 
-    /// True if a record at `offset` is of the same run. One that fills its page to the last byte ends there,
-    /// even where the log goes on in the page behind it: recovery reads each run with the generation of
-    /// one page.
+    /// True if a record at `offset` is of the same run. A run that fills its page to the last byte
+    /// ends there, even where the log goes on in the page behind it: recovery reads each run with
+    /// the generation of one page.
     fn goes_on(&self, run: &Run, offset: u64) -> bool {
         let page = |offset| self.space.page_of(offset);
         run.start + u64::from(run.len) == offset
@@ -226,18 +228,19 @@ impl Writer {
     }
 }
 
-/// The longest that a commit record with so many runs can be.
+/// The greatest length of a commit record with so many runs.
 fn commit_len(runs: usize) -> usize {
     Header::put(0).record_len(&[], runs * Run::LEN)
 }
 
-/// What a batch takes of one page, if it fits one.
+/// The bytes that a batch takes in one page, if it fits one.
 fn batch_len(members: &[Member<'_>]) -> usize {
     members.iter().map(|member| member.len as usize).sum::<usize>() + commit_len(1)
 }
 
-/// The pages of `page` bytes that a batch takes at most beside the `room` bytes of the open one, in whatever
-/// order: a split may change that of its members. Of each page less is left than the longest takes.
+/// The most pages of `page` bytes that a batch takes beside the `room` bytes of the open one, in
+/// any order of its members, since a split may change it. In each page less is left unused than the
+/// longest record takes.
 fn pages_for(lens: impl Iterator<Item = usize>, room: usize, page: usize) -> u32 {
     let (total, longest) = lens.fold((0, 0), |(sum, max), len| (sum + len, len.max(max)));
     let filled = |longest: usize| page.saturating_sub(longest).max(1);
@@ -251,7 +254,7 @@ fn pages_for(lens: impl Iterator<Item = usize>, room: usize, page: usize) -> u32
 mod tests {
     use super::*;
 
-    /// As records go to pages, one behind the other, the commit record last.
+    /// The pages that records take one behind the other, the commit record last.
     fn packed(lens: &[usize], mut room: usize, page: usize) -> u32 {
         let (mut pages, mut runs) = (0, 1);
         let mut fit = |len: usize, runs: &mut usize| {

@@ -30,7 +30,7 @@ impl Writer {
             position = next;
         }
         self.sync()?;
-        // What is written from now on is newer than the whole of it.
+        // Later writes are newer than all of these deletes.
         self.advance_sequence()?;
         Ok(())
     }

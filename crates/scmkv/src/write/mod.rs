@@ -6,10 +6,10 @@
 //!               one that need not wait:    append … many share one fence           [`stage`](crate::table::stage)
 //! ```
 //!
-//! The writer holds its log for the whole write and its key's group from the look at the old
-//! record to the new slot, so that a read-modify-write is one step and versions follow the order
-//! of publication. Whatever needs another page (a full log, a full group, a large value) is done
-//! without the group's lock, and the look repeated.
+//! The writer holds its log for the whole write and its key's group from the look at the old record
+//! to the new slot, so that a read-modify-write is one step and versions follow the order of
+//! publication. Steps that need another page (for a full log, a full group, a large value) are
+//! taken without the group's lock, and the look is repeated.
 
 pub(crate) mod ahead;
 pub(crate) mod batch;
@@ -36,7 +36,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use sweep_expired::Expiries;
 
-/// A table to be written to: what is short of pages has them cleaned.
+/// A table to be written to: writes that are short of pages have pages cleaned.
 pub(crate) struct Writer {
     pub(crate) cleaner: Cleaner,
     pub(crate) expiries: Expiries,
@@ -53,7 +53,7 @@ impl Deref for Writer {
 
 /// What to do with a key, decided in sight of its record.
 pub(crate) enum Plan<'v> {
-    /// Nothing; the outcome is made of the ticket of what was seen.
+    /// Nothing; the outcome is built from the ticket of the state that was seen.
     Refuse(fn(Ticket) -> Outcome),
     /// Write a value.
     Put { value: Cow<'v, [u8]>, expires_at: Option<UnixMillis> },
@@ -73,31 +73,32 @@ pub(crate) enum RestsOn {
     Nothing,
 }
 
-/// A large value that was decided on and is in the log, its record not yet. It is what to write
-/// as long as nobody has written the key since: the decision is not made twice. What rests on nothing is what
-/// to write in any case: beside a key that is written to all the time it would never be done, if it were
-/// written anew after each.
+/// A large value that was decided on: its overflow records are in the log, its own record not yet.
+/// It is valid as long as the key has not been written since: the decision is not made twice. If
+/// the decision rests on nothing, it is valid in any case: otherwise the value would be rewritten
+/// after each other write of the key, and never be done beside a key that is written to all the
+/// time.
 struct Prepared<'s> {
     overflow: Overflow<'s>,
     plan: LargePut,
 }
 
 impl Prepared<'_> {
-    /// True if it is what to write in sight of the live record of this version.
+    /// True if it is to be written when the live record has this version.
     fn is_for(&self, seen: Option<u64>, rests_on: RestsOn) -> bool {
         rests_on == RestsOn::Nothing || self.plan.seen == seen
     }
 }
 
 struct LargePut {
-    /// The version of the live record in sight of which it was decided.
+    /// The version of the live record on which the decision was made.
     seen: Option<u64>,
     expires_at: Option<UnixMillis>,
 }
 
 enum Attempt {
     Done(Outcome),
-    /// The log needs room for a record so long.
+    /// The log needs room for a record of this length.
     NeedRoom(usize, Demand),
     /// The group is full.
     NeedSplit(crate::table::index::Leaf),
@@ -106,7 +107,7 @@ enum Attempt {
 }
 
 impl Writer {
-    /// Writes `key` as `decide` says in sight of what is there.
+    /// Writes `key` as `decide` says in sight of its live record.
     pub(crate) fn write(
         &self,
         key: &[u8],
@@ -117,7 +118,7 @@ impl Writer {
         self.write_in_sight(write, (RestsOn::Old, decide))
     }
 
-    /// Puts `key`, ahead of the look if that can be.
+    /// Puts `key`, ahead of the lookup if that is possible.
     #[inline]
     pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let write = self.check(key, options)?;
@@ -129,7 +130,8 @@ impl Writer {
         }
     }
 
-    /// The same, and what came of it in two words; ahead of the look or not at all with `beside`.
+    /// As [`Writer::put`], with a result of two words; ahead of the lookup or not at all with
+    /// `beside`.
     #[inline]
     pub(crate) fn put_briefly(
         &self,
@@ -163,13 +165,13 @@ impl Writer {
         })
     }
 
-    /// What can be said of a write before anything is locked; the line of its lock is asked for.
+    /// The checks of a write that need no lock; the line of its lock is prefetched.
     ///
     /// # Errors
-    /// If there is no such write, or the store takes none.
+    /// If the write is not allowed, or the store takes none.
     #[inline(always)]
     pub(crate) fn check<'a>(&self, key: &'a [u8], options: &'a WriteOptions) -> Result<Write<'a>> {
-        // Before the order is asked for, which may note in the root that a write is not strict.
+        // Before the order is determined, which may note in the root that a write is not strict.
         self.check_writable()?;
         self.check_key(key)?;
         self.check_sequence(options.sequence)?;
@@ -178,7 +180,7 @@ impl Writer {
         Ok(Write { key, place, options, order: self.order(options)? })
     }
 
-    /// Puts in sight of what is replaced.
+    /// Puts in sight of the record that is replaced.
     #[inline(never)]
     fn put_in_sight(&self, write: Write<'_>, value: &[u8]) -> Result<Outcome> {
         let expires_at = write.options.expires_at;
@@ -190,7 +192,8 @@ impl Writer {
         outcome
     }
 
-    /// Locks the log, and tries until nothing is lacking: room, a slot, the records of a large value.
+    /// Locks the log, and tries until nothing is missing: room, a slot, the records of a large
+    /// value.
     pub(crate) fn write_in_sight(
         &self,
         mut write: Write<'_>,
@@ -225,7 +228,7 @@ impl Writer {
         }
     }
 
-    /// One try: locks the group, looks, has it decided, appends, fences, publishes.
+    /// One attempt: locks the group, looks, decides, appends, fences, publishes.
     fn attempt<'s>(
         &'s self,
         log: &mut Log,
@@ -250,7 +253,7 @@ impl Writer {
         }
         let live = standing.old.as_ref().filter(|_| standing.live);
         let version = live.map(|view| view.header.version);
-        // What was written for a decision that is out of date is dead.
+        // The overflow records of an outdated decision are dead.
         let ready = prepared.take().filter(|ready| ready.is_for(version, rests_on));
         let mut header = Header { sequence: write.options.sequence, ..Header::put(0) };
         let value = match &ready {
@@ -303,8 +306,8 @@ impl Writer {
         value: &[u8],
     ) -> Result<Outcome> {
         header.version = self.draw_version(held, standing, header.sequence)?;
-        // Ahead of the append: from there to the end no locked instruction may come between, for
-        // it would wait as a fence does.
+        // Ahead of the append: between that and the end no locked instruction may come, for it
+        // would wait as a fence does.
         self.account(held, standing.slot, standing.old.as_ref(), &header);
         let appended = log.append(self, &header, write.key, &[value], write.order)?;
         self.publish_record(log, held, write, standing.at, (&header, value.len()), appended)?;
@@ -331,7 +334,7 @@ impl Writer {
         self.publish_slot(log, held, write, at, (header, value_len), appended)
     }
 
-    /// Waits, if the caller does, for what an outcome rests on.
+    /// Waits, if the caller does, until the outcome is durable.
     pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
         let ticket = outcome.ticket();
         if options.completion == Completion::Early || ticket.is_durable() {

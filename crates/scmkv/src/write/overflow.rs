@@ -8,15 +8,16 @@
 //! record of its key, their *owner*, whose value names them. The overflow records are durable before the
 //! owner is; all that lie in one page share a fence.
 //!
-//! An overflow record lives while the published record of its key names it. Between its append and that
-//! moment nobody names it, and yet it must stay: its page is *pinned*, and the cleaner leaves
-//! pinned pages alone. [`Overflow`] is who holds the pins. If it is dropped without having been
-//! [owned](Overflow::own), because the write was refused or found no space, what it wrote is
-//! dead and counted so.
+//! An overflow record lives while the published record of its key names it. Between its append and
+//! that moment no record names it, and yet it must stay: its page is *pinned*, and the cleaner
+//! leaves pinned pages alone. [`Overflow`] holds the pins. If it is dropped without having been
+//! [owned](Overflow::own), because the write was refused or found no space, its records are dead
+//! and counted so.
 //!
-//! **Moving.** The cleaner copies the overflow records of a page, makes the copies durable, and then
-//! writes each owner once more, with the new offsets, under the lock of its group. What these
-//! owners take is the *toll* of a page: cleaning it gains so much less ([`victim`](crate::clean::victim)).
+//! **Moving.** The cleaner copies the overflow records of a page, makes the copies durable, and
+//! then writes each owner once more, with the new offsets, under the lock of its group. The bytes
+//! of these owners are the *toll* of a page: cleaning it gains so much less
+//! ([`victim`](crate::clean::victim)).
 
 use crate::table::demand::Demand;
 use crate::table::log::{Log, Order};
@@ -27,10 +28,10 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 
 impl Writer {
-    /// Writes a large value as overflow records, made durable as `order` has it when it returns.
+    /// Writes a large value as overflow records, durable as `order` demands when it returns.
     ///
     /// # Errors
-    /// If there is no space for it; what was written is dead then.
+    /// If there is no space for it; the records written so far are dead then.
     pub(crate) fn write_overflow(
         &self,
         log: &mut Log,
@@ -38,7 +39,7 @@ impl Writer {
         (value, demand): (&[u8], Demand),
         order: Order,
     ) -> Result<Overflow<'_>> {
-        // A window of `relaxed` is for what is small.
+        // A window of `relaxed` is for small values.
         let order = if order == Order::Early { Order::Early } else { Order::Strict };
         let mut overflow = Overflow::of(self, value.len());
         let mut first = None;
@@ -46,7 +47,7 @@ impl Writer {
         for (at, record) in value.chunks(self.geometry.inline_max()).enumerate() {
             let len = header.record_len(key, record.len() + 8);
             if log.room_for(demand) < len {
-                // A page that is left can be read to its end.
+                // Commit first, so that the page that is left can be read to its end.
                 if let Some(first) = first.take() {
                     log.commit(self, first, order)?;
                 }

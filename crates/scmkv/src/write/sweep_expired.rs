@@ -1,27 +1,27 @@
 //! The sweep of expired records.
 //!
-//! A record that has expired is absent to every reader, and yet it stays: among the records that
-//! are counted, in the index, in the log, until the cleaner meets it, which may be never. So in
-//! the background the index is gone through, group by group, and what has expired becomes a
-//! tombstone, as it would in the cleaner's hands.
+//! A record that has expired is absent to every reader, and yet it stays among the counted records,
+//! in the index and in the log until the cleaner finds it, which may be never. So a background
+//! thread goes through the index, group by group, and turns expired records into tombstones, as the
+//! cleaner would.
 //!
 //! ```text
 //!   soonest ≤ now? ─▶ a round: each group's slots with an expiry ─▶ expired: tombstone
 //!                       └──────── the least expiry that lies ahead ─▶ soonest
 //! ```
 //!
-//! - *No work for nothing.* `soonest` is never later than the first expiry in the store. Until it
-//!   has come no round begins; a store in which nothing expires has none. It is not durable: the
-//!   first round after an open finds it out.
-//! - *A tombstone, not a removal*: an older version of the key may still be in the log. It has
-//!   version and sequence of the record, so that to readers, writers and followers nothing has
-//!   changed; the clock's mark was raised before it was written. It goes as every other does
-//!   ([`clean`](crate::clean)).
-//! - *Nobody waits.* A group is locked while its slots and the expiries of their records are read,
-//!   and again for each tombstone, which looks once more: what was rewritten meanwhile stays. The
-//!   sweep works for a fraction of a millisecond at a time and rests many times as long.
+//! - *No needless work.* `soonest` is never later than the first expiry in the store. Before that
+//!   time no round begins; a store without expiries has none. It is not durable: the first round
+//!   after an open finds it.
+//! - *A tombstone, not a removal*: an older version of the key may still be in the log. The
+//!   tombstone has version and sequence of the record, so that to readers, writers and followers
+//!   nothing has changed; the clock's mark was raised before it was written. It is dropped like any
+//!   other ([`clean`](crate::clean)).
+//! - *No waiting.* A group is locked while its slots and the expiries of their records are read,
+//!   and again for each tombstone, which checks once more: a record that was rewritten meanwhile
+//!   stays. The sweep works for a fraction of a millisecond at a time and rests many times as long.
 //!
-//! What is damaged is passed over: it is for `verify` and the scrub.
+//! Damaged records are passed over: they are for `verify` and the scrub.
 
 use crate::table::counters::Count;
 use crate::table::demand::Demand;
@@ -34,17 +34,17 @@ use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether something has expired.
+/// How often to check whether a record has expired.
 const LOOK: Duration = Duration::from_millis(100);
-/// The sweep works for so long at a time, but for the group that it is at.
+/// How long the sweep works at a time, until the group is done.
 const SLICE: Duration = Duration::from_micros(500);
-/// In a round it rests so many times as long as it has worked.
+/// How many times as long as it has worked it rests in a round.
 const REST: u32 = 7;
-/// Between rounds it rests so many times as long as the last one has worked, for where much is to
-/// expire every round finds a little of it.
+/// How many times as long as the last round has worked it rests between rounds, for where much is
+/// to expire every round finds a little of it.
 const REST_AFTER: u32 = 20;
 const REST_AFTER_MIN: Duration = Duration::from_secs(1);
-/// After a failure.
+/// The rest after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// When the first record expires.
@@ -55,17 +55,17 @@ pub(crate) struct Expiries {
 }
 
 impl Expiries {
-    /// Of a store in which nothing expires.
+    /// Of a store without expiries.
     pub(crate) fn none() -> Self {
         Self { soonest: AtomicU64::new(u64::MAX) }
     }
 
-    /// Of a store of which that is not known.
+    /// Of a store whose expiries are unknown.
     pub(crate) fn unknown() -> Self {
         Self { soonest: AtomicU64::new(0) }
     }
 
-    /// A record that expires then was written: its slot is published, or its group still locked.
+    /// Notes a record with this expiry: its slot is published, or its group still locked.
     #[inline]
     pub(crate) fn note(&self, expires_at: Option<UnixMillis>) {
         if let Some(UnixMillis(at)) = expires_at
@@ -86,7 +86,7 @@ impl Expiries {
 struct Round {
     /// The next group; none at the end.
     position: Option<Position>,
-    /// The least expiry that was met and lies ahead.
+    /// The least expiry found that lies ahead.
     soonest: Option<UnixMillis>,
     worked: Duration,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Sweep {
 }
 
 impl Writer {
-    /// Goes on with the sweep for a slice, if there is anything to do; how long to rest then.
+    /// Goes on with the sweep for a slice, if there is work; returns how long to rest then.
     pub(crate) fn sweep_on(&self, sweep: &mut Sweep) -> Duration {
         let mut round = match sweep.round.take() {
             Some(round) => round,
@@ -108,7 +108,7 @@ impl Writer {
         let start = Instant::now();
         while let Some(here) = round.position {
             if let Err(error) = self.sweep_group(&mut round, here) {
-                // A full store sees to its space as its writers ask for it, and is told so there.
+                // A full store makes space as its writers ask for it, and they get the error.
                 if !matches!(error, Error::NoSpace { .. } | Error::Closed) {
                     self.counters.add(Count::BackgroundFailures, 1);
                 }
@@ -129,7 +129,7 @@ impl Writer {
         (round.worked * REST_AFTER).max(REST_AFTER_MIN)
     }
 
-    /// A whole round at once; how many records were met that had expired.
+    /// A whole round at once; returns how many expired records it found.
     ///
     /// # Errors
     /// As those of a write.
@@ -149,14 +149,14 @@ impl Writer {
         Ok(expired)
     }
 
-    /// What is written from now on is noted by its writer; what was before is met by the round,
-    /// since a writer notes before the lock of the group is free, or after its slot is published.
+    /// Later writes are noted by their writers, and earlier ones are found by the round, since a
+    /// writer notes before the lock of the group is free, or after its slot is published.
     fn begin_round(&self) -> Round {
         self.expiries.soonest.swap(u64::MAX, Ordering::AcqRel);
         Round { position: Some(Position::default()), soonest: None, worked: Duration::ZERO }
     }
 
-    /// Turns what has expired in the group at `here` into tombstones; how many it was.
+    /// Turns the expired records in the group at `here` into tombstones; returns how many.
     fn sweep_group(&self, round: &mut Round, here: Position) -> Result<u64> {
         let (leaf, group, next) = self.index.step(here);
         let mut keys: Vec<Vec<u8>> = Vec::new();

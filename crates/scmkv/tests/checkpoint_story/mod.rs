@@ -17,7 +17,7 @@ pub(crate) struct Story {
     durable: Durable,
     /// Images that were opened with a checkpoint.
     with_checkpoint: AtomicU64,
-    /// The number of the fence that comes first in the first checkpoint, plus one.
+    /// The number of the first fence in the first checkpoint, plus one.
     first_fence: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! The pools whose bits are flipped, what they hold, and what each of their bytes is.
+//! The pools whose bits are flipped, their contents, and the area of each of their bytes.
 
 use crate::home::{self, Home, New};
 use coreplane_conformance::model::ManualClock;
@@ -12,10 +12,10 @@ const ELEMENT: usize = 32;
 const RECORD_HEADER: usize = 20;
 const NOW: u64 = 1_800_000_000_000;
 
-/// What each key that was ever written must hold; none: absent.
+/// The value that each key that was ever written must have; none: absent.
 pub(crate) type Expected = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// A pool's bytes, and what they must say.
+/// A pool's bytes, and their expected contents.
 #[allow(dead_code, reason = "each test takes what it needs")]
 pub(crate) struct Image {
     pub(crate) name: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Image {
     pub(crate) last: Option<&'static str>,
 }
 
-/// What a byte of a pool is.
+/// The area of a byte in a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Area {
     Header,
@@ -34,7 +34,7 @@ pub(crate) enum Area {
     /// Header and key of a record.
     RecordHead,
     RecordValue,
-    /// Free pages, and what follows the last record of a page.
+    /// Free pages, and the bytes behind the last record of a page.
     Unused,
 }
 

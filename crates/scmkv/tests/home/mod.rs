@@ -130,7 +130,7 @@ impl Home {
         std::fs::read(self.path()).expect("the pool's bytes")
     }
 
-    /// Has the pool hold `bytes`, which is closed.
+    /// Replaces the bytes of the closed pool by `bytes`.
     pub(crate) fn put_bytes(&self, bytes: &[u8]) {
         std::fs::write(self.path(), bytes).expect("write the pool's bytes");
     }

@@ -1,12 +1,12 @@
-//! Stories of a store that a power cut ends: operations drawn from a seed, and what must be left
-//! of them.
+//! Stories of a store that a power cut ends: operations drawn from a seed, and the state that must
+//! be left of them.
 //!
 //! ```text
 //!   draw ─▶ op ─▶ perform ─▶ acknowledged     ✂     recover ─▶ contents ─▶ check
 //! ```
 //!
-//! What was acknowledged is there. What was called and not acknowledged is there or not: each
-//! change by itself, a batch wholly or not at all. Nothing else is there, and the store passes
+//! Acknowledged writes are there. Writes that were called and not acknowledged are there or not:
+//! each change by itself, a batch wholly or not at all. Nothing else is there, and the store passes
 //! `verify`.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 

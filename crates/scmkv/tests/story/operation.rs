@@ -1,4 +1,4 @@
-//! What a story does to its store.
+//! The operations of a story.
 
 use coreplane_engine::{
     Batch, Completion, Deferred, Engine, Horizon, Result, Ticket, UnixMillis, WriteOptions,
@@ -22,11 +22,12 @@ pub(crate) enum Op {
     PutExpired(u8, Vec<u8>),
     /// A record that expires much later.
     PutExpiring(u8, Vec<u8>),
-    /// A reader was told that the key was so: what had made it so must be there.
+    /// A reader saw this state of the key: the write that made it must be there.
     Seen(Change),
-    /// To so many bytes.
+    /// To this many bytes.
     Grow(u64),
-    /// The cleaner, the sweep of what has expired, free pages made ready: change nothing that a reader sees.
+    /// The cleaner, the sweep of expired records, free pages made ready: change nothing that a
+    /// reader sees.
     Upkeep,
     Checkpoint,
     Sync,
@@ -41,7 +42,7 @@ pub(crate) fn options() -> Options {
     Options { background: false, time: Some(Arc::new(|| NOW)), ..Options::default() }
 }
 
-/// A new store of tiny pages: whoever tells a story begins so.
+/// A new store of tiny pages: every story begins with one.
 pub(crate) fn created(run: &Run<'_, Op>, placement: Placement, options: Options) -> Scmkv {
     run.acknowledged(Op::Create, || {
         let space = run.space().clone();
@@ -63,7 +64,7 @@ fn perform_change(store: &Scmkv, change: &Change, write: &WriteOptions) -> Resul
 }
 
 impl Op {
-    /// Does it; what must be durable before it is acknowledged.
+    /// Performs the operation; returns the horizon that must be durable before it is acknowledged.
     pub(crate) fn perform(&self, store: &Scmkv, write: &WriteOptions) -> Result<Horizon> {
         let expiring = |milliseconds: i64| WriteOptions {
             expires_at: Some(UnixMillis(NOW.0.saturating_add_signed(milliseconds))),

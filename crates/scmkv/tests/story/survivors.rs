@@ -1,4 +1,4 @@
-//! What a power cut has left, and what it may leave.
+//! The state that a power cut has left, and the states that it may leave.
 
 use super::operation::{Change, Op, key};
 use coreplane_engine::{Engine, Error, Repairable};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(crate) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// When what was written must be there after a power cut.
+/// When a write must be there after a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durable {
     /// When the write is acknowledged.
@@ -23,14 +23,15 @@ pub(crate) enum Durable {
 pub(crate) fn recover(space: &Arc<Space>, options: Options) -> Result<Option<Scmkv>, String> {
     match Scmkv::simulated_open(space.clone(), options) {
         Ok(store) => Ok(Some(store)),
-        // Told apart by `check`: only before the creation is acknowledged may there be none.
+        // `check` distinguishes the cases: only before the creation is acknowledged may there be
+        // none.
         Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// All records of a store, which says the same in every way. `expires`: some that it counts may
-/// have expired.
+/// All records of a store, which must agree in every way of reading. `expires`: some that it counts
+/// may have expired.
 pub(crate) fn contents(store: &Option<Scmkv>, expires: bool) -> Result<Option<Map>, String> {
     let Some(store) = store else { return Ok(None) };
     let told = |error: Error| error.to_string();
@@ -75,7 +76,8 @@ fn borrowed(change: &Change) -> (u8, Option<&Vec<u8>>) {
     (change.0, change.1.as_ref())
 }
 
-/// The steps of a history, in the order of the calls, which for each key is that of the writes.
+/// The steps of a history, in the order of the calls, which for each key is the order of the
+/// writes.
 fn steps<'a>(history: &History<'a, Op>, durable: Durable) -> Vec<Step<'a>> {
     let operations = history.operations();
     let last_sync = operations.iter().rposition(|(op, standing)| {
@@ -102,7 +104,7 @@ fn steps<'a>(history: &History<'a, Op>, durable: Durable) -> Vec<Step<'a>> {
     steps
 }
 
-/// What is wrong with `map` if the batches in flight survived that `some` names, a bit each.
+/// The differences of `map` if those batches in flight survived that the bits of `some` name.
 fn differences(map: &Map, steps: &[Step<'_>], some: u32) -> Vec<String> {
     let mut allowed: BTreeMap<u8, Vec<Option<&Vec<u8>>>> = BTreeMap::new();
     let mut batches = 0;
@@ -132,7 +134,7 @@ fn differences(map: &Map, steps: &[Step<'_>], some: u32) -> Vec<String> {
     wrong.map(|(_, key)| told(key)).chain(unknown.map(told)).collect()
 }
 
-/// Compares what is left with what was acknowledged or in flight.
+/// Compares the state that is left with the acknowledged writes and those in flight.
 pub(crate) fn check(
     contents: &Option<Map>,
     history: &History<'_, Op>,

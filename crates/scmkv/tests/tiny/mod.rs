@@ -29,8 +29,8 @@ pub(crate) fn fill_key(number: u32) -> Vec<u8> {
     format!("f{number:06}").into_bytes()
 }
 
-/// Puts records with values of `len` bytes, numbered from `from` on, until the store takes no
-/// more; the number of the first that it refused.
+/// Puts records with values of `len` bytes, numbered from `from` on, until the store takes no more;
+/// returns the number of the first that it refused.
 pub(crate) fn fill(store: &Scmkv, len: usize, from: u32) -> u32 {
     let mut number = from;
     loop {
@@ -48,7 +48,7 @@ pub(crate) fn simulated(pages: u64) -> Sim {
     simulated_as(Model::X86, pages)
 }
 
-/// The same, on such a medium.
+/// The same, on a medium of this model.
 pub(crate) fn simulated_as(model: Model, pages: u64) -> Sim {
     let len = pages * PAGE;
     let page_size = PAGE as u32;

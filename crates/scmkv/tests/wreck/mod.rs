@@ -1,4 +1,4 @@
-//! Pools to be wrecked: what was written to them, what lies where, and what is done to them.
+//! Pools to be wrecked: their contents, the places of these, and the damage.
 
 use crate::home::{self, Home, New};
 use coreplane_engine::{Batch, Engine, UnixMillis, WriteOptions};
@@ -42,17 +42,17 @@ pub(crate) fn key(number: usize) -> Vec<u8> {
     format!("key-{number:03}").into_bytes()
 }
 
-/// Unlike that of any other serial.
+/// A value unlike that of any other serial.
 fn value(serial: usize, len: usize) -> Vec<u8> {
     let mut value = format!("<{serial}>").into_bytes();
     value.extend((value.len()..len).map(|at| (serial * 37 + at * 11) as u8));
     value
 }
 
-/// All that each key has held, the last last; none: absent.
+/// All states that each key has had, the last one last; none: absent.
 pub(crate) type Past = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
-/// A pool's bytes, and what they must say.
+/// A pool's bytes, and their expected contents.
 pub(crate) struct Pool {
     pub(crate) bytes: Vec<u8>,
     pub(crate) past: Past,
@@ -123,7 +123,7 @@ impl Story {
     }
 }
 
-/// A store that `seed` tells the story of, closed or killed.
+/// A store written by the story of `seed`, closed or killed.
 pub(crate) fn write_one(seed: u64) -> Pool {
     let mut draw = Draw(seed);
     let placement = if draw.below(2) == 0 { Placement::Pool } else { Placement::Dram };
@@ -159,13 +159,13 @@ pub(crate) fn write_one(seed: u64) -> Pool {
     Pool { bytes, past: story.past, is_in_pool: placement == Placement::Pool, is_closed }
 }
 
-/// A record as it lies there.
+/// A record with its place in the pool.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) key: Vec<u8>,
-    /// What a commit record names.
+    /// The runs that a commit record names.
     runs: Vec<Range<usize>>,
     follows: bool,
 }
@@ -179,7 +179,7 @@ impl Pool {
         self.bytes.len() / PAGE
     }
 
-    /// Where the page information of a page is.
+    /// The place of the page information of a page.
     pub(crate) fn element(&self, page: usize) -> Range<usize> {
         let at = page / STRETCH * STRETCH * PAGE + HEADER + page % STRETCH * ELEMENT;
         at..at + ELEMENT
@@ -195,7 +195,7 @@ impl Pool {
         (range.start / PAGE..=(range.end - 1) / PAGE).any(|page| page % STRETCH == 0)
     }
 
-    /// What the checksum of a record at `at` in a page of `generation` begins with.
+    /// The seed of the checksum of a record at `at` in a page of `generation`.
     fn seed(&self, generation: u32, at: usize) -> u32 {
         let place = ((at as u64 >> 3) as u32).rotate_left(7) ^ (at as u64 >> 35) as u32;
         crc32c::crc32c(&self.bytes[16..32]) ^ generation.wrapping_mul(0x9e37_79b1) ^ place
@@ -214,7 +214,7 @@ impl Pool {
             let value = head + key as usize;
             let len = value + self.word(at + 8) as u32 as usize;
             let Some(bytes) = self.bytes[..end].get(at..at + len) else { break };
-            // What lies behind is of an earlier use of the page.
+            // The bytes from here on are of an earlier use of the page.
             let crc = crc32c::crc32c_append(self.seed(generation, at), &bytes[4..]);
             if crc.to_le_bytes() != bytes[..4] {
                 break;
@@ -236,8 +236,8 @@ impl Pool {
         records
     }
 
-    /// The keys whose loss nobody can know: those of the records at the end of a page that was
-    /// open when the store was killed, with nothing sound behind them, and of the batches that end
+    /// The keys whose loss cannot be known: those of the records at the end of a page that was open
+    /// when the store was killed, with nothing sound behind them, and of the batches that end
     /// there.
     pub(crate) fn unprovable(&self, wreck: &[Range<usize>]) -> BTreeSet<Vec<u8>> {
         let is_hit = |range: Range<usize>| {
@@ -263,7 +263,7 @@ impl Pool {
     }
 }
 
-/// What is done to a pool.
+/// The kinds of damage to a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wreck {
     Byte,
@@ -276,7 +276,7 @@ pub(crate) enum Wreck {
     Copied,
 }
 
-/// Damages a pool in one place: what was done, and where.
+/// Damages a pool in one place; returns the damage, and where it is.
 pub(crate) fn wreck(pool: &Pool, bytes: &mut [u8], draw: &mut Draw) -> (Wreck, Vec<Range<usize>>) {
     let used: Vec<usize> = (0..pool.pages()).filter(|page| pool.kind(*page) != 1).collect();
     let page = |draw: &mut Draw| match draw.below(10) {

@@ -8,12 +8,12 @@ use coreplane_engine::{Record, Ticket, Value};
 use coreplane_pmem::epoch::Guard;
 
 impl Reader {
-    /// The live record of `key` as a reader may see it, if that takes no more than one look: the first
-    /// slot with its signature leads to it, it is durable, whole and has no expiry, and no batch is
-    /// published meanwhile. None says nothing.
+    /// The live record of `key` as a reader may see it, if one look suffices: the first slot with
+    /// its signature leads to it, it is durable, whole and has no expiry, and no batch is published
+    /// meanwhile. None proves nothing.
     ///
     /// This is the get of nearly every key, and all of it is here: short enough that the processor
-    /// begins the next one while the lines of this one are on their way.
+    /// begins the next get while the lines of this one are on their way.
     #[inline(always)]
     pub(super) fn find_pair<'g>(
         &'g self,
@@ -26,7 +26,7 @@ impl Reader {
         }
         let before = self.gate.look()?;
         let offset = self.index.likely(place)?.record_that_stays()?;
-        // Before the first line, which says how many there are, has arrived.
+        // Prefetch before the first line, which has the length, has arrived.
         (1..AHEAD).for_each(|line| self.space.prefetch(offset + 64 * line));
         let pair = self.pair(guard, offset)?;
         self.prefetch_rest(offset, pair.len());

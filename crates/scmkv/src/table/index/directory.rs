@@ -4,10 +4,10 @@
 //!   y = 0110 1…   depth 2:  entries[01] ──▶ leaf: segment at offset, its own depth, its number
 //! ```
 //!
-//! The directory is in DRAM and made anew at every open from the header words of the segments.
-//! It doubles by making the next level beside the old one, which stays (all old levels together
-//! are as large as the new one): so a reader is two loads away from its leaf, and one that still
-//! holds the old level only finds a leaf that it will see to have changed when it looks again.
+//! The directory is in DRAM and is built at every open from the header words of the segments. It
+//! doubles by building the next level beside the old one, which stays (all old levels together are
+//! as large as the new one). So a reader needs two loads to reach its leaf. A reader that still has
+//! the old level finds at worst a stale leaf, and sees the change when it looks again.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

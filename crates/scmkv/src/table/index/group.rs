@@ -11,14 +11,14 @@ use crate::table::hash::{Place, home_of};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::LINE;
 
-/// What a probe is told of a slot whose signature matches.
+/// The verdict on a slot whose signature matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is the key's.
     Mine,
     /// It is another key's.
     Other,
-    /// What it pointed at has been moved: look again.
+    /// Its record has been moved: look again.
     Moved,
 }
 
@@ -47,9 +47,9 @@ struct Bucket([u64; 8]);
 impl Bucket {
     /// Its slots with this signature, in their order.
     ///
-    /// All are compared before one is looked at: a loop that ends at the first would end elsewhere for
-    /// each key, and what a processor has begun behind a wrong guess it begins anew when the line has
-    /// come.
+    /// All slots are compared before one is used. A loop that ends at the first match ends
+    /// elsewhere for each key, and work begun behind a wrong branch prediction starts over once the
+    /// line has arrived.
     #[inline(always)]
     fn matches(&self, signature: u32) -> impl Iterator<Item = (u64, Slot)> {
         let mut bits = 0_u32;
@@ -69,13 +69,13 @@ impl Bucket {
         })
     }
 
-    /// True if a probe ends here. Out of the way of a key that is found.
+    /// True if a probe ends here. Not inlined, so that it is off the path of a key that is found.
     #[inline(never)]
     fn has_empty(&self) -> bool {
         self.0.iter().fold(false, |has, word| has | (*word == Slot::EMPTY.0))
     }
 
-    /// Where in the bucket the first slot is that is free.
+    /// The position of the first free slot in the bucket.
     #[inline(always)]
     fn first_free(&self) -> Option<u64> {
         let at = self.0.iter().position(|word| !Slot(*word).is_used())?;
@@ -132,8 +132,8 @@ impl Index {
         Ok(Glance::Absent)
     }
 
-    /// A slot on the path of `place` that has its signature: nearly always its key's. A guess, and none
-    /// is no promise that the key has none.
+    /// A slot on the path of `place` that has its signature: nearly always its key's. Only a guess:
+    /// none does not prove that the key has no slot.
     #[inline(always)]
     pub(crate) fn likely(&self, place: Place) -> Option<Slot> {
         let leaf = self.leaf(place);
@@ -143,7 +143,7 @@ impl Index {
         let home = place.home(self.shape.buckets);
         for step in 0..self.shape.buckets {
             let offset = group + u64::from((home + step) & mask) * LINE as u64;
-            // The last that has it, chosen without a branch.
+            // The last slot with the signature, chosen without a branch.
             let fitting =
                 self.space.load_line(offset)?.into_iter().fold(Slot::EMPTY, |found, word| {
                     if Slot(word).signature() == signature { Slot(word) } else { found }
@@ -224,7 +224,7 @@ impl Index {
         if full_but_one && self.is_passed(words, bucket) { Slot::DELETED } else { Slot::EMPTY }
     }
 
-    /// True if a key in another bucket has `bucket` between its home and itself.
+    /// True if a key in another bucket has `bucket` between its home and its slot.
     fn is_passed(&self, words: &[[u64; 8]], bucket: u32) -> bool {
         let buckets = self.shape.buckets;
         let distance = |from: u32, to: u32| (to + buckets - from) & (buckets - 1);

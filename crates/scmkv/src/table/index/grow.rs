@@ -4,15 +4,14 @@
 //!   A (prefix p, depth d)  ──▶  A0 (p0, d+1)  and  A1 (p1, d+1), then A is free again
 //! ```
 //!
-//! A split holds all locks of A, so that nobody changes it, while readers go on in it. Both
-//! halves are written to fresh segments and made durable; then their header words; then A's
-//! header word is cleared; then the directory names the halves. Slots keep the next bits of the
-//! hash, so that no record is read, but for one split in seven generations, which fills the
-//! window anew.
+//! A split holds all locks of A, so that no writer changes it, while readers go on in it. Both
+//! halves are written to fresh segments and made durable; then their header words; then A's header
+//! word is cleared; then the directory names the halves. Slots keep the next bits of the hash, so
+//! that no record is read, except in one split in seven generations, which fills the window anew.
 //!
-//! The header words alone say what is a segment. After a crash (see [`Index::load`]) a segment
-//! whose parent is there too counts only if its sibling does: until both are durable the parent
-//! is whole, after it nobody has written to the parent.
+//! The header words alone define the segments. After a crash (see [`Index::load`]) a segment whose
+//! parent is there too counts only if its sibling does: until both are durable the parent is
+//! complete, and afterwards no writer has changed the parent.
 
 use super::directory::{DEPTH_MAX, Directory, Leaf, prefix};
 use super::lock::Lock;
@@ -30,7 +29,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What a segment's header word says.
+/// The content of a segment's header word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SegmentHeader {
     pub(crate) prefix: u32,
@@ -71,7 +70,7 @@ pub(crate) type Supply<'a> = &'a mut dyn FnMut() -> Result<Option<u64>>;
 /// Reads the `y` of the key that a slot points at.
 pub(crate) type Rehash<'a> = &'a dyn Fn(Slot) -> Result<u32>;
 
-/// The segments that there are.
+/// The pages of the segments, and the free segments.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     pages: Vec<u64>,
@@ -134,7 +133,7 @@ impl Half {
     }
 }
 
-/// Locks that come into being together: those of 256 segments, 128 KiB.
+/// Locks that are allocated together: those of 256 segments, 128 KiB.
 const LOCKS_IN_CHUNK: usize = 1 << 14;
 
 impl Index {
@@ -190,11 +189,11 @@ impl Index {
         Ok(index)
     }
 
-    /// Holds the header words of the pages at `pages`, whose bytes can be read, against what
-    /// [`Index::load`] asks of them.
+    /// Checks the header words of the pages at `pages`, whose bytes can be read, as [`Index::load`]
+    /// does, and that no slot points out of the pool.
     ///
     /// # Errors
-    /// If they do not make one whole index.
+    /// If they do not make one whole index, or a slot points out of the pool.
     pub(crate) fn check(space: &Space, shape: &Geometry, pages: &[u64]) -> Result<()> {
         let (guard, mut found) = (epoch::pin(), HashSet::new());
         for start in pages {
@@ -323,8 +322,9 @@ impl Index {
         if self.in_pool {
             self.space.persist(old_header, 8).map_err(sync_failed)?;
         }
-        // Writers that waited for a lock of a segment that was in use before may hold it for the
-        // moment in which they see that it is no longer theirs: hence acquired, not stored.
+        // The new segments may have been in use before. A writer that waited for a lock of that
+        // time holds it for a moment, until it sees that the segment no longer serves its key.
+        // Hence the locks are acquired, not stored.
         let taken: Vec<_> = leaves
             .iter()
             .flat_map(|leaf| (0..groups).map(move |group| (*leaf, group)))
@@ -376,7 +376,7 @@ impl Index {
         Ok(())
     }
 
-    /// Writes both halves, durable when it returns, and then their header words.
+    /// Writes both halves and then their header words, each durable before the next step.
     fn write_halves(
         &self,
         growth: &Growth,
@@ -412,7 +412,7 @@ impl Index {
     }
 }
 
-/// What a split that a crash cut short has left too much of: the lone half, or the parent of two.
+/// The segments that a split cut short by a crash left over: the lone half, or the parent of two.
 fn superfluous(
     found: impl Iterator<Item = SegmentHeader>,
     has: impl Fn(SegmentHeader) -> bool,

@@ -1,5 +1,5 @@
-//! The few accesses on which readers without locks, writers and splits rest, over any kind of
-//! atomic, so that a model checker runs the very code that the index runs.
+//! The accesses that readers without locks, writers and splits rely on, generic over the atomic, so
+//! that a model checker runs the same code as the index.
 //!
 //! ```text
 //!   writer:  leaf = directory; lock its group; leaf still there? ─▶ change slots ─▶ unlock
@@ -37,7 +37,7 @@ impl Atomic for AtomicU64 {
     }
 }
 
-/// Locks a group if nobody holds it; the word that it had.
+/// Locks a group if no thread holds it; returns the word that it had.
 #[inline]
 pub(crate) fn try_acquire<A: Atomic>(lock: &A) -> Option<u64> {
     let word = lock.load(Ordering::Relaxed);
@@ -50,17 +50,17 @@ pub(crate) fn release<A: Atomic>(lock: &A, word: u64) {
     lock.store(word & !LOCKED, Ordering::Release);
 }
 
-/// What a probe without the lock has found.
+/// The result of a probe without the lock.
 pub(super) enum Seen<R> {
-    /// It.
+    /// The slot.
     Found(R),
-    /// That it is not there.
+    /// There is no slot.
     Absent,
-    /// Something that has moved meanwhile.
+    /// A slot whose record has moved meanwhile.
     Again,
 }
 
-/// Finds without a lock: what was found is right, an absence only if the segment that was probed
+/// Finds without a lock: a found slot is right, an absence only if the segment that was probed
 /// still serves the key.
 #[inline]
 pub(super) fn find<L: PartialEq + Copy, R, E>(
@@ -79,8 +79,8 @@ pub(super) fn find<L: PartialEq + Copy, R, E>(
 
 #[cfg(test)]
 mod tests {
-    //! A key that is there is found in every interleaving with a split that moves it and a writer
-    //! that replaces it; and neither the check of the leaf nor the order of a release is idle.
+    //! A present key is found in every interleaving with a split that moves it and a writer that
+    //! replaces it. Both the check of the leaf and the order of a release are needed.
 
     use super::*;
     use loom::sync::Arc;
@@ -132,7 +132,7 @@ mod tests {
             }
         }
 
-        /// Moves what segment 0 holds to segment 1, and uses 0 for something else.
+        /// Moves the slot of segment 0 to segment 1, and reuses segment 0.
         fn split(&self) {
             let word = self.lock(0);
             let slot = self.slots[0].load(Ordering::Acquire);

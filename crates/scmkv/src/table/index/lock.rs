@@ -7,16 +7,16 @@
 //!   └────────────────────────────────┴────────┴────────┘
 //! ```
 //!
-//! A writer holds the lock of its key's group anyway, so that the next version costs nothing and
-//! nothing is shared: it is one more than the greatest of what this group has given out and of
-//! the *base*, which the store raises durably at every open and every few thousand pages. So
-//! versions order all writes of a key, across threads, deletes and restarts.
+//! A writer holds the lock of its key's group anyway, so the next version costs nothing and no
+//! counter is shared: it is one more than the greatest of the last version of this group and the
+//! *base*, which the store raises durably at every open and before a version exceeds it by half a
+//! step. So versions order all writes of a key, across threads, deletes and restarts.
 //!
-//! The word lives in DRAM: nothing of it survives, and a crash leaves nothing locked.
+//! The word is in DRAM: it does not survive a crash, and a crash leaves no group locked.
 //!
-//! *Marked*: when a store was opened what lives is counted in the background, group by group
-//! ([`census`](crate::clean::census)); a writer adjusts the counters only for groups that were counted.
-//! What a mark says of that depends on the [`pass`](super::pass).
+//! *Marked*: after an open the live records are counted in the background, group by group
+//! ([`census`](crate::clean::census)); a writer adjusts the counters only for groups that were
+//! counted. The meaning of a mark depends on the [`pass`](super::pass).
 
 use super::group::Probe;
 use super::kernel::{self, LOCKED};
@@ -55,7 +55,7 @@ impl Lock {
     }
 }
 
-/// A group that stays locked with nobody at it.
+/// A group that stays locked while no thread works in it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SuspendedLock {
     pub(super) leaf: Leaf,
@@ -76,7 +76,7 @@ impl SuspendedLock {
     }
 }
 
-/// What to do while waiting for a group's lock.
+/// The work to do while waiting for a group's lock.
 #[derive(Default)]
 pub(crate) struct Waiting(OnceLock<Box<dyn Fn() + Send + Sync>>);
 
@@ -88,8 +88,8 @@ impl Waiting {
         }
     }
 
-    /// Calls `help` now and then while somebody waits: it may end what holds the lock. The first
-    /// one given counts.
+    /// Calls `help` now and then while a thread waits: it may end the work that holds the lock.
+    /// Only the first function given counts.
     pub(crate) fn call(&self, help: impl Fn() + Send + Sync + 'static) {
         self.0.get_or_init(|| Box::new(help));
     }
@@ -152,7 +152,7 @@ impl<'a> GroupLock<'a> {
         self.word
     }
 
-    /// Goes on where the lock with the word `word` stands.
+    /// Takes over the version and the mark of the lock word `word`.
     pub(super) fn inherit(&mut self, word: u64) {
         self.word = word & !LOCKED;
     }
@@ -167,7 +167,7 @@ impl<'a> GroupLock<'a> {
         self.index.pass() > Pass::Records || self.word & MARKED == 0
     }
 
-    /// True if what lives of this group is counted, in bytes too.
+    /// True if the live records of this group are counted, in bytes too.
     #[inline]
     pub(crate) fn is_counted(&self) -> bool {
         match self.index.pass() {
@@ -187,14 +187,14 @@ impl<'a> GroupLock<'a> {
         self.word |= MARKED;
     }
 
-    /// The version that this group has given out last; 0 if it has given out none since the store was
-    /// opened, whose base is above all from before.
+    /// The last version of this group; 0 if it has given out none since the store was opened, with
+    /// a base above all earlier versions.
     #[inline]
     pub(crate) fn last_version(&self) -> u64 {
         self.word >> VERSION_SHIFT
     }
 
-    /// The next version: greater than all that this group has given out, and than `base`.
+    /// The next version: greater than all versions of this group, and than `base`.
     #[inline]
     pub(crate) fn next_version(&mut self, base: u64) -> u64 {
         let version = (self.word >> VERSION_SHIFT).max(base) + 1;
@@ -208,7 +208,8 @@ impl<'a> GroupLock<'a> {
         self.word = version << VERSION_SHIFT | self.word & MARKED;
     }
 
-    /// Probes for the key of `place`, which is of this group. `is_mine` tells whose a slot is.
+    /// Probes for the key of `place`, which is of this group. `is_mine` decides whether a slot is
+    /// the key's.
     ///
     /// # Errors
     /// As `is_mine`, and if the index is damaged.
@@ -233,7 +234,7 @@ impl<'a> GroupLock<'a> {
         self.index.probe(self.leaf, place, true, is_mine)
     }
 
-    /// The first free slot for `place`, which is of this group, that `is_taken` does not name.
+    /// The first free slot for `place`, which is of this group, for which `is_taken` is false.
     ///
     /// # Errors
     /// If the index is damaged.
@@ -245,8 +246,8 @@ impl<'a> GroupLock<'a> {
         self.index.vacancy(self.leaf, place, is_taken)
     }
 
-    /// Stores a slot. Whoever reads after this returns sees it, and this thread's later reads come
-    /// after it. Durable when the log that is told of it next fences
+    /// Stores a slot. Every reader that starts after this returns sees it, and this thread's later
+    /// reads come after it. Durable at the next fence of the log to which it is reported
     /// ([`Log::note_published`](crate::table::log::Log::note_published)).
     ///
     /// # Errors
@@ -267,8 +268,8 @@ impl<'a> GroupLock<'a> {
         Ok(())
     }
 
-    /// As [`GroupLock::publish`], for one who holds on to the lock: until it is released readers
-    /// who look for what was staged here wait for it.
+    /// As [`GroupLock::publish`], for a caller that keeps the lock: until it is released, readers
+    /// that look for a write staged here wait for it.
     ///
     /// # Errors
     /// If the index is damaged.
@@ -298,15 +299,15 @@ impl<'a> GroupLock<'a> {
         Slot::new(self.signature(place), offset, is_delete, header.expires_at.is_some())
     }
 
-    /// Flushes the line of a slot that any thread has stored.
+    /// Flushes the line of a slot, whichever thread stored it.
     pub(crate) fn flush(&self, at: u64) {
         if self.index.in_pool {
             self.index.space.flush(at & !(LINE as u64 - 1), LINE as u64);
         }
     }
 
-    /// Takes the slot at `at`, of this group, out of the index; durable when it returns. The next
-    /// one to be taken out may then leave a bucket open that this one's probe has passed.
+    /// Removes the slot at `at`, of this group, from the index; durable when it returns, since the
+    /// next removal may leave an empty slot in a bucket that the probe for this slot has passed.
     ///
     /// # Errors
     /// If the index is damaged, or the medium fails.

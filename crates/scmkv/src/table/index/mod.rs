@@ -56,9 +56,9 @@ use std::sync::Arc;
 pub(crate) struct Index {
     /// The pool's space, or an arena's.
     space: Arc<Space>,
-    /// True if it is the pool's.
+    /// True if `space` is the pool's.
     in_pool: bool,
-    /// What has been counted.
+    /// How far the records have been counted.
     passes: Passes,
     shape: Geometry,
     /// Where the window of hash bits starts in segments of each depth.
@@ -90,7 +90,7 @@ impl Index {
         u32::from(self.windows[depth as usize])
     }
 
-    /// Asks for the line of `place` ahead of its use.
+    /// Prefetches the line of `place`.
     #[inline]
     pub(crate) fn prefetch(&self, place: Place) {
         let leaf = self.leaf(place);
@@ -98,24 +98,24 @@ impl Index {
         self.space.prefetch(self.group_offset(leaf, place) + home * coreplane_pmem::LINE as u64);
     }
 
-    /// As [`Index::prefetch`], and for the lock of the group too.
+    /// As [`Index::prefetch`], and the lock of the group too.
     #[inline]
     pub(crate) fn prefetch_to_write(&self, place: Place) {
         self.prefetch_lock(place);
         self.prefetch(place);
     }
 
-    /// Asks for the lock of the group of `place`.
+    /// Prefetches the lock of the group of `place`.
     #[inline]
     pub(crate) fn prefetch_lock(&self, place: Place) {
         arch::prefetch_to_write(self.lock_of(self.leaf(place), self.group_of(place)));
     }
 
-    /// The slot of a key, without any lock. `verdict` tells whose a slot with the right
-    /// signature is.
+    /// The slot of a key, without any lock. `verdict` decides whether a slot with the right
+    /// signature is the key's.
     ///
     /// # Errors
-    /// If a slot points at nothing.
+    /// If a slot points at no record.
     #[inline]
     pub(crate) fn find(
         &self,
@@ -128,8 +128,8 @@ impl Index {
             |leaf| match self.glance(leaf, place, &mut verdict)? {
                 Glance::Found(slot) => Ok(Seen::Found(slot)),
                 Glance::Absent => Ok(Seen::Absent),
-                // The record was moved between the loads of slot and record: the slot says where
-                // to. One that still says the same points at nothing.
+                // The record was moved between the loads of slot and record: the slot now has its
+                // new place. A slot that has not changed points at no record.
                 Glance::Moved { at, slot } if dangling == Some((at, slot)) => Err(Error::Corrupt {
                     offset: slot.offset(),
                     what: format!("the slot at {at:#x} of the index points at no record"),
@@ -155,7 +155,7 @@ impl Index {
         }
     }
 
-    /// As [`Index::lock`], unless somebody else holds it.
+    /// As [`Index::lock`], but none if another thread holds it.
     #[inline]
     pub(crate) fn try_lock(&self, place: Place) -> Option<GroupLock<'_>> {
         let leaf = self.leaf(place);
@@ -164,19 +164,20 @@ impl Index {
         (self.leaf(place) == leaf).then_some(held)
     }
 
-    /// True if somebody holds the lock of the group of `place`.
+    /// True if the lock of the group of `place` is held.
     #[inline]
     pub(crate) fn is_locked(&self, place: Place) -> bool {
         self.lock_of(self.leaf(place), self.group_of(place)).is_locked()
     }
 
-    /// The lock that was suspended, to be released. A suspended group's segment is not split.
+    /// The lock that was suspended, to be released when dropped. A suspended group's segment is not
+    /// split.
     pub(crate) fn resume(&self, suspended: SuspendedLock) -> GroupLock<'_> {
         let lock = self.lock_of(suspended.leaf, suspended.group);
         GroupLock::resumed(self, lock, suspended, false)
     }
 
-    /// The lock that was suspended, and that stays so when this one is dropped.
+    /// The suspended lock, which stays suspended when the returned one is dropped.
     pub(crate) fn borrow(&self, suspended: SuspendedLock) -> GroupLock<'_> {
         let lock = self.lock_of(suspended.leaf, suspended.group);
         GroupLock::resumed(self, lock, suspended, true)

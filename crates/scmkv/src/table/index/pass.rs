@@ -1,26 +1,26 @@
-//! How far what lives has been counted since the store was opened.
+//! How far the live records have been counted since the store was opened.
 //!
-//! What is counted is counted in two passes through all groups ([`census`](crate::clean::census)): first
-//! the records, for which the slots alone say enough, then what they take, for which each record
-//! is looked at. One bit in a group's lock says on which side of the pass under way the group is,
-//! since a pass begins only when the one before has been everywhere:
+//! The counting takes two passes through all groups ([`census`](crate::clean::census)): the first
+//! counts records, for which the slots alone suffice, the second counts their bytes, for which each
+//! record is read. One bit in a group's lock says on which side of the current pass the group is,
+//! since a pass begins only when the one before has visited all groups:
 //!
 //! ```text
 //!   pass      a group with the mark      without it
-//!   Records   nothing is counted         its records are
-//!   Bytes     its bytes are, too         its records are
+//!   Records   nothing is counted         records are counted
+//!   Bytes     records and bytes are      records are counted
 //!   Done      all is counted             all is counted
 //! ```
 //!
-//! So at the turn of a pass every group says the same by the old reading and by the new one, and
-//! a writer that holds a group may still read it the old way.
+//! So at the start of a pass the old reading and the new reading of every group agree, and a writer
+//! that holds a group may still use the old one.
 
 use super::{Index, Leaf, Slot};
 use coreplane_engine::Result;
 use coreplane_pmem::LINE;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What is being counted.
+/// The passes of the counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Pass {
@@ -29,7 +29,7 @@ pub(crate) enum Pass {
     Done = 2,
 }
 
-/// The pass under way.
+/// The current pass.
 #[derive(Debug)]
 pub(super) struct Passes(AtomicU8);
 
@@ -49,18 +49,18 @@ impl Passes {
 }
 
 impl Index {
-    /// What is being counted.
+    /// The current pass of the counting.
     #[inline]
     pub(crate) fn pass(&self) -> Pass {
         self.passes.now()
     }
 
-    /// The pass before `pass` has been to all groups.
+    /// Begins `pass`; the pass before it has visited all groups.
     pub(crate) fn begin_pass(&self, pass: Pass) {
         self.passes.0.fetch_max(pass as u8, Ordering::AcqRel);
     }
 
-    /// The live records of a locked group, as its slots have them.
+    /// The number of live records of a locked group, according to its slots.
     ///
     /// # Errors
     /// If the index is damaged.

@@ -8,10 +8,10 @@
 //!   └───────────┴───────────┴───────┴────────┴──────────────────┘
 //! ```
 //!
-//! The paper's slot has a 16-bit tag and a 48-bit address. Records are 8-byte aligned and pools
-//! are at most 4 TiB, which frees 9 bits: the next 7 bits of the hash, so that a segment splits
-//! without reading a record, and two that spare a read of the record for deleted keys and find
-//! those with an expiry.
+//! The paper's slot has a 16-bit tag and a 48-bit address. Records are 8-byte aligned and pools are
+//! at most 4 TiB, which frees 9 bits: the next 7 bits of the hash, so that a segment splits without
+//! reading a record, and two bits that save reading the records of deleted keys and find the
+//! records with an expiry.
 
 use crate::table::hash::WINDOW_BITS;
 
@@ -78,13 +78,13 @@ impl Slot {
         self.0 & EXPIRES != 0
     }
 
-    /// Where the record is in the pool, if it is one of a value without an expiry.
+    /// The offset of the record in the pool, if it is of a value without an expiry.
     #[inline]
     pub(crate) fn record_that_stays(self) -> Option<u64> {
         (self.0 & (TOMBSTONE | EXPIRES) == 0).then_some(self.offset())
     }
 
-    /// Where the record is in the pool.
+    /// The offset of the record in the pool.
     #[inline]
     pub(crate) fn offset(self) -> u64 {
         (self.0 & ((1 << OFFSET_BITS) - 1)) << 3

@@ -1,22 +1,22 @@
-//! Going through the whole index while it is in use.
+//! A sweep through the whole index while it is in use.
 //!
-//! Segments are met in the order of `y`, so that a place in the sweep is a value of `y` and a
-//! group, which stays meaningful whatever splits meanwhile: a sweep that goes on at
-//! `(y, group)` in a segment that has split since may meet slots again, and misses none that was
+//! Segments are visited in the order of `y`, so that a place in the sweep is a value of `y` and a
+//! group, which stays meaningful whichever segments split meanwhile: a sweep that goes on at
+//! `(y, group)` in a segment that has split since may visit slots again, and misses no slot that was
 //! there all the time.
 
 use super::{GroupLock, Index, Leaf, Slot};
 use coreplane_engine::Result;
 use coreplane_pmem::LINE;
 
-/// A slot met by a sweep.
+/// A slot that a sweep has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotRef {
     pub(crate) at: u64,
     pub(crate) slot: Slot,
 }
 
-/// A place in a sweep, and the numbers of Redis's SCAN cursor.
+/// A place in a sweep, which is also the number of Redis's SCAN cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Position {
     pub(crate) y: u32,

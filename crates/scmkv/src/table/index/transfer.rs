@@ -1,9 +1,9 @@
 //! Copying the index out of its DRAM and into it again, for a checkpoint.
 //!
-//! A copy goes through the segments in the order of `y`, group after group, each under its lock,
-//! so that a writer waits at most while one group is copied. A segment that splits meanwhile is
-//! copied anew: what comes out is one whole index, of which each group is as it was at a moment
-//! of the copying.
+//! A copy goes through the segments in the order of `y`, group after group, each under its lock, so
+//! that a writer waits at most while one group is copied. A segment that splits meanwhile is copied
+//! again: the result is one whole index, of which each group is as it was at a moment of the
+//! copying.
 
 use super::directory::{DEPTH_MAX, Leaf, prefix};
 use super::{Index, SegmentHeader, Slot};
@@ -19,8 +19,8 @@ impl Index {
         self.growth.lock().segments_used(&self.shape)
     }
 
-    /// Appends the slots of the segment that serves `y` to `out`; which segment that is, and the
-    /// first `y` after it.
+    /// Appends the slots of the segment that serves `y` to `out`; returns the header of that
+    /// segment and the first `y` after it.
     ///
     /// # Errors
     /// If the index is damaged.
@@ -86,7 +86,7 @@ impl Index {
     }
 
     /// Fills a segment of an index that [`Index::with_segments`] made with the slots at `slots`,
-    /// but for those whose record `keep` does not want.
+    /// except those that `keep` rejects.
     ///
     /// # Errors
     /// As `keep`.
@@ -103,7 +103,7 @@ impl Index {
             for (word, bytes) in words.iter_mut().zip(line.chunks_exact(8)) {
                 *word = u64::from_le_bytes(std::array::from_fn(|byte| bytes[byte]));
             }
-            // No probe goes on past a bucket with an empty slot: there can be more of them then.
+            // No probe passes a bucket with an empty slot, so more of its slots can be empty.
             let ends = words.contains(&Slot::EMPTY.0);
             let vacated = if ends { Slot::EMPTY } else { Slot::DELETED };
             for word in words {

@@ -1,6 +1,6 @@
 //! An element of the page information table, read.
 
-/// What a page holds.
+/// The use of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -20,7 +20,7 @@ impl Kind {
     }
 }
 
-/// A page as its durable element tells it.
+/// The durable element of a page, decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Element {
     pub(crate) kind: Kind,
@@ -29,18 +29,18 @@ pub(crate) struct Element {
     /// Bytes of records; none while the page is open.
     pub(crate) length: Option<u32>,
     pub(crate) birth: u64,
-    /// It was ended by a recovery: something may have been lost behind its last record.
+    /// A recovery ended the page: records behind its last one may be lost.
     pub(crate) is_cut: bool,
-    /// Something was durable in it.
+    /// The page held a durable record.
     pub(crate) is_proven: bool,
 }
 
-/// What is wrong with a page that is lost ([`Element::is_lost`]).
+/// The message for a page that is lost ([`Element::is_lost`]).
 pub(crate) const NONE_CAN_BE_READ: &str =
     "records were written here before the store stopped, and none can be read";
 
 impl Element {
-    /// Of a page without any sound record: true if there was one.
+    /// For a page without any sound record: true if it had one.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_proven && self.length.is_none()
     }
@@ -48,6 +48,6 @@ impl Element {
 
 // media-format: begin pool
 pub(super) const ELEMENT_LEN: u64 = 32;
-/// In the length of a page that was ended by a recovery.
+/// In the length of a page that a recovery ended.
 pub(super) const CUT: u64 = 1 << 32;
 // media-format: end

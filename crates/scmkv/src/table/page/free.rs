@@ -1,12 +1,12 @@
-//! The free pages: a queue, so that each is used as often as the others. Those at its front are
-//! made ready before they are opened, where that is of use.
+//! The free pages: a queue, so that all are used equally often. Pages at its front are made ready
+//! before they are opened, where that helps.
 
 use super::Pages;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::Preparation;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// So many of the pages that will be opened next are kept ready for small syncs.
+/// How many of the next pages to be opened are kept ready for small syncs.
 const PREPARED: usize = 8;
 
 /// Whether a page has been made ready for small syncs ([`Pages::prepare_next`]) since the store was
@@ -15,13 +15,13 @@ const PREPARED: usize = 8;
 pub(super) struct Readiness(AtomicU8);
 
 impl Readiness {
-    /// It may never have been written. What a new one is.
+    /// The initial state: the page may never have been written.
     const UNKNOWN: u8 = 0;
     const READY: u8 = 1;
-    /// It was ready, and records were appended to it since.
+    /// It was ready, and records have been appended since.
     const USED: u8 = 2;
 
-    /// What is to be done before the page is filled; none if it is ready.
+    /// The preparation that the page needs before it is filled; none if it is ready.
     fn due(&self) -> Option<Preparation> {
         match self.0.load(Ordering::Relaxed) {
             Self::READY => None,
@@ -34,7 +34,7 @@ impl Readiness {
         self.0.store(Self::READY, Ordering::Relaxed);
     }
 
-    /// The page is opened, by the one who has taken it.
+    /// Notes that the page is opened. Called by the thread that has taken it.
     pub(super) fn note_used(&self) {
         if self.0.load(Ordering::Relaxed) == Self::READY {
             self.0.store(Self::USED, Ordering::Relaxed);
@@ -54,21 +54,24 @@ impl Pages {
         self.free_len.store(free.len() as u32, Ordering::Release);
     }
 
-    /// Adds the pages `from ..`, which were formatted, to the free ones. Only when the root says
-    /// durably that they are: an open formats all pages behind those that it names.
+    /// Adds the pages `from ..`, which were formatted, to the free pages. Only when the root says
+    /// durably that they are formatted: an open formats all pages behind those that the root
+    /// counts.
     pub(crate) fn offer(&self, from: u32) {
         (from..self.len())
             .filter(|page| !self.is_table(*page))
             .for_each(|page| self.push_free(page));
     }
 
-    /// Takes back the retired pages that no reader can hold any more; the free pages then.
+    /// Takes back the retired pages that no reader can hold any more; returns the number of free
+    /// pages.
     pub(crate) fn refresh_free(&self) -> u32 {
         self.free_and_retired().0
     }
 
-    /// As [`Pages::refresh_free`], and the pages on their way: those that are still retired, and
-    /// one that is being made ready. No page is missed on its way from these to those.
+    /// As [`Pages::refresh_free`], and also the number of pages that become free later: those still
+    /// retired, and one that is being made ready. A page that turns from such a page into a free
+    /// one is not missed.
     pub(crate) fn free_and_retired(&self) -> (u32, u32) {
         let mut free = self.free.lock();
         while let Some(page) = self.space.reclaim() {
@@ -83,7 +86,7 @@ impl Pages {
         self.take(1, reserve).and_then(|mut pages| pages.pop())
     }
 
-    /// Takes `count` pages off the free ones, if `reserve` are left. They are free all the same
+    /// Takes `count` pages off the free queue, if `reserve` are left. On the medium they stay free
     /// until [`Pages::open_log_in`].
     pub(crate) fn take(&self, count: u32, reserve: u32) -> Option<Vec<u32>> {
         self.refresh_free();
@@ -101,9 +104,9 @@ impl Pages {
         pages.drain(..).for_each(|page| self.push_free(page));
     }
 
-    /// Makes a page ready for small syncs (`Space::prepare`), if one of the next [`PREPARED`]
-    /// that will be opened is not; false if all are. No more than a quarter of the free pages are
-    /// kept so; one is on its way meanwhile ([`Pages::free_and_retired`]).
+    /// Makes one of the next [`PREPARED`] free pages ready for small syncs (`Space::prepare`);
+    /// false if all are. At most a quarter of the free pages are kept ready. Meanwhile the page
+    /// counts as one that becomes free later ([`Pages::free_and_retired`]).
     pub(crate) fn prepare_next(&self) -> Result<bool> {
         let page = {
             let mut free = self.free.lock();
@@ -121,7 +124,7 @@ impl Pages {
             readiness.note_ready();
         }
         let mut free = self.free.lock();
-        // Behind those that are ready, each of which has its turn.
+        // Behind the ready pages, which are used first.
         let is_ready = |page: &u32| self.cell(*page).readiness.due().is_none();
         let at = free.iter().take_while(|page| is_ready(page)).count();
         free.insert(at, page);

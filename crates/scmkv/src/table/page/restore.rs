@@ -1,14 +1,14 @@
-//! A damaged page information table: what an element has lost is derived, or its page is dropped.
-//! [`repair`](crate::upkeep::repair) tells it and stores it.
+//! A damaged page information table: lost words of an element are derived, or the page is dropped.
+//! [`repair`](crate::upkeep::repair) reports and stores the new words.
 //!
 //! | damaged | instead |
 //! |---|---|
-//! | state | the word that differs from it in one byte, matches its check, and with which the first record of the page is sound; else all in the page is lost |
+//! | state | the word one byte away whose check matches and with which the first record is sound; else all is lost |
 //! | length | as if the page had been open: up to its last sound record |
-//! | birth | the least there can be: tombstones stay longer than they must |
+//! | birth | the least possible: tombstones stay longer than necessary |
 //!
 //! The element of a page of the table itself is always the same. The clock's mark, which is kept in
-//! the element of page 0, begins anew.
+//! the element of page 0, is set to the present time.
 
 use super::{Kind, Pages};
 use crate::table::Seeds;
@@ -18,13 +18,13 @@ use coreplane_pmem::{Space, epoch};
 use coreplane_record::{self as record, Reader, sealed};
 use std::sync::Arc;
 
-/// No page has been opened so often.
+/// A generation that no page has reached.
 const GENERATION_UNKNOWN: u64 = 1 << 31;
 
-/// A word of the table that is to be stored: page, offset, the word, and what that means.
+/// A word of the table that is to be stored: page, offset, the word, and a description.
 pub(crate) type Restored = (u32, u64, u64, &'static str);
 
-/// What makes the elements of the first `formatted` pages good, and the clock's mark.
+/// The words that mend the elements of the first `formatted` pages, and the clock's mark.
 pub(crate) fn restored(
     space: &Arc<Space>,
     geometry: Geometry,
@@ -101,7 +101,7 @@ fn near(word: u64) -> impl Iterator<Item = u64> {
     shifts.flat_map(move |shift| (1..=255_u64).map(move |bits| word ^ bits << shift))
 }
 
-/// True if the first record of a page is sound, should that be the page's state.
+/// True if the first record of a page is sound, provided that `state` is the page's state.
 fn is_sound(space: &Arc<Space>, geometry: Geometry, seeds: Seeds, page: u32, state: u64) -> bool {
     if !space.adopt_log(page, geometry.page_size) {
         return false;

@@ -1,9 +1,9 @@
-//! The few accesses on which those rest who meet a staged write, over any kind of atomic, so that
-//! a model checker runs the very code that the store runs.
+//! The accesses that threads which meet a staged write rely on, generic over the atomic, so that a
+//! model checker runs the same code as the store.
 //!
 //! ```text
 //!   stage:    (log and group are held) append; staged = n ─▶ let go of the log, not of the group
-//!   meet:     is the group locked? ─▶ of each log with something staged: hold it, commit
+//!   meet:     is the group locked? ─▶ hold and commit each log that has staged writes
 //!   commit:   (log is held) fence; fenced = number; publish; number + 1; unlock groups; staged = 0
 //! ```
 
@@ -27,7 +27,7 @@ impl Barrier for AtomicU64 {
     }
 }
 
-/// What is known of a log's staged writes without its lock.
+/// The state of a log's staged writes that is readable without its lock.
 #[derive(Debug)]
 pub(super) struct OfLog<A> {
     /// Writes that are staged.
@@ -47,16 +47,15 @@ impl<A: Barrier> OfLog<A> {
         Self { staged: word(0), next_commit: word(1), fenced: word(0) }
     }
 
-    /// The number of the commit that what is staged now waits for. The caller holds the log.
+    /// The number of the commit that writes staged now wait for. The caller holds the log.
     #[inline]
     pub(super) fn position(&self) -> u64 {
         self.next_commit.load(Ordering::Relaxed)
     }
 
-    /// So many writes are staged, whose groups are locked. The caller holds the log.
+    /// Notes the number of staged writes, whose groups are locked. The caller holds the log.
     ///
-    /// Two threads that each stage and then read what the other has staged cannot both find
-    /// nothing there.
+    /// Two threads that each stage a write and then look for the other's cannot both miss it.
     #[inline]
     pub(super) fn note(&self, staged: u64) {
         self.staged.store_ahead_of_loads(staged);
@@ -67,7 +66,7 @@ impl<A: Barrier> OfLog<A> {
         self.staged.load(Ordering::Acquire) > 0
     }
 
-    /// Ends a commit whose fence had `result`: it is published and its groups are unlocked. The
+    /// Ends a commit whose fence had `result`: publishes its writes and unlocks their groups. The
     /// caller holds the log.
     #[inline]
     pub(super) fn commit<E>(
@@ -78,11 +77,11 @@ impl<A: Barrier> OfLog<A> {
     ) -> Result<(), E> {
         let number = self.position();
         if result.is_ok() {
-            // Before anybody can see any of it: what is seen is durable, and says so.
+            // Before any reader can see a write of it: a visible write is durable, and reports so.
             self.fenced.store(number, Ordering::Release);
             result = publish();
         }
-        // After a failure too: no other write gets the tickets of those that were lost.
+        // After a failure too: no later write gets the tickets of the lost ones.
         self.next_commit.store(number + 1, Ordering::Release);
         unlock();
         self.staged.store(0, Ordering::Release);
@@ -100,9 +99,9 @@ impl<A: Barrier> OfLog<A> {
         if is_over && !is_fenced { Err(Lost) } else { Ok(is_fenced) }
     }
 
-    /// Sees to it that what is staged now becomes visible. `try_commit` commits it if nobody holds
-    /// the log, else it waits a little: the owner may be making another write, after which the log
-    /// is free, or its own commit.
+    /// Makes the writes that are staged now visible. `try_commit` commits them if no thread holds
+    /// the log, and otherwise waits a little: the owner may be making another write, after which
+    /// the log is free, or its own commit.
     ///
     /// # Errors
     /// Those of `try_commit`.
@@ -118,9 +117,9 @@ impl<A: Barrier> OfLog<A> {
 
 #[cfg(test)]
 mod tests {
-    //! One thread stages and leaves the group locked, another meets it: whoever commits, it is one
-    //! alone, every group is unlocked and keeps its version, and who knows of a write sees it
-    //! durable. What must not be left out of that is left out in turn.
+    //! One thread stages and leaves the group locked, another meets it: exactly one thread commits,
+    //! every group is unlocked and keeps its version, and a thread that knows of a write sees it
+    //! durable. Each step that this needs is left out in turn.
 
     use super::*;
     use crate::table::index::kernel::{LOCKED, release, try_acquire};
@@ -165,7 +164,7 @@ mod tests {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Version {
         Right,
-        /// A reader does not look whether the group is locked.
+        /// A reader does not check whether the group is locked.
         Blind,
         /// A reader that finds the log held reads on.
         Hasty,
@@ -175,13 +174,13 @@ mod tests {
         PublishesFirst,
         /// A commit forgets to unlock.
         ForgetsToUnlock,
-        /// A commit leaves staged what it has committed.
+        /// A commit leaves its writes staged.
         KeepsStaged,
         /// Right, and the fence of a commit fails.
         Fails,
     }
 
-    /// A group whose lock is suspended, and what its slot is to be.
+    /// A group whose lock is suspended, and the new value of its slot.
     struct Suspended {
         group: usize,
         word: u64,
@@ -193,11 +192,11 @@ mod tests {
         version: Version,
         groups: [Word; 2],
         slots: [Word; 2],
-        /// What is durable, by group.
+        /// The durable value of each group.
         durable: [Word; 2],
         logs: [Mutex<Vec<Suspended>>; 2],
         of_log: [OfLog<A>; 2],
-        /// The first thread has told the others what it has done.
+        /// Set once the first thread has told the others of its write.
         told: Word,
         commits: AtomicUsize,
     }
@@ -227,7 +226,8 @@ mod tests {
             self.logs[log].lock().unwrap()
         }
 
-        /// Locks a group, helping while somebody else holds it; the word that it leaves behind.
+        /// Locks a group, helping while another thread holds it; returns the word that it leaves
+        /// behind.
         fn lock(&self, group: usize) -> u64 {
             loop {
                 if let Some(word) = try_acquire(&self.groups[group]) {
@@ -296,7 +296,7 @@ mod tests {
             }
         }
 
-        /// Commits what `log` has staged, unless somebody holds it.
+        /// Commits the staged writes of `log`, unless another thread holds it.
         fn try_commit(&self, log: usize) {
             match self.logs[log].try_lock() {
                 Ok(mut staged) => self.commit(log, &mut staged),
@@ -304,7 +304,7 @@ mod tests {
             }
         }
 
-        /// What a reader finds in the slot, which is durable.
+        /// The value that a reader finds in the slot; it must be durable.
         fn read(&self, group: usize) -> u64 {
             let is_locked = self.groups[group].load(Ordering::Acquire) & LOCKED != 0;
             if is_locked && self.version != Version::Blind {
@@ -334,7 +334,7 @@ mod tests {
             self.told.load(Ordering::Acquire) == 1
         }
 
-        /// At the end: nothing is locked or staged, all versions were given out.
+        /// At the end: no group is locked, no write is staged, all versions were given out.
         fn check(&self, versions: [u64; 2], commits: usize) {
             for (group, versions) in self.groups.iter().zip(versions) {
                 assert_eq!(group.load(Ordering::Acquire), versions * VERSION, "a lost unlock");
@@ -383,8 +383,8 @@ mod tests {
         world.check([1, 0], 1);
     }
 
-    /// The owner does not come back: whoever wants the group commits for it. Two keys of it, so
-    /// that the second borrows the lock.
+    /// The owner does not come back: a writer that needs the group commits for it. Two keys of the
+    /// group are staged, so that the second borrows the lock.
     fn a_writer_meets(world: Arc<World<Word>>) {
         let owner = spawn(&world, |world| {
             let mut log = world.log(0);
@@ -403,7 +403,7 @@ mod tests {
         world.check([3, 0], 2);
     }
 
-    /// Each stages in a log of its own and then reads what the other stages.
+    /// Each thread stages in its own log and then reads the key that the other stages.
     fn two_read_of_each_other<A: Barrier + 'static>(world: Arc<World<A>>) {
         fn stage_and_read<A: Barrier>(world: &World<A>, me: usize) -> u64 {
             let mut log = world.log(me);
@@ -418,7 +418,7 @@ mod tests {
         assert!(mine == 7 || others == 7, "neither has seen what the other has staged");
     }
 
-    /// The write is lost, and nobody is told otherwise or waits for ever.
+    /// The write is lost; no thread is told otherwise or waits for ever.
     fn a_reader_meets_a_failed_commit(world: Arc<World<Word>>) {
         let owner = spawn(&world, |world| {
             let mut log = world.log(0);
@@ -434,7 +434,7 @@ mod tests {
         world.check([1, 0], 1);
     }
 
-    /// With what a model panics.
+    /// The message with which a model panics.
     fn complaint(explore: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(explore)).expect_err("nothing was caught");
         let text = panic.downcast_ref::<String>().cloned();

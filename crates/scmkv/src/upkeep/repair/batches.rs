@@ -1,8 +1,8 @@
 //! Batches that have lost their commit record.
 //!
-//! A batch lies in its log without anything between, its commit record behind it. So members that
-//! no sound commit record names are of a batch that was cut short, which nobody was promised, or
-//! the commit record was in a gap behind them: it was, if something sound lies behind the gap.
+//! A batch lies in its log without a break, its commit record behind it. So members that no sound
+//! commit record names are of a batch that was cut short, which was not acknowledged, or their
+//! commit record was in a gap behind them: it was, if a sound record lies behind the gap.
 
 use super::survey::{Piece, Surveyed};
 use crate::clean::unindexed::holds;
@@ -12,7 +12,7 @@ use coreplane_record::Kind;
 use std::collections::{BTreeMap, HashMap};
 
 impl Store {
-    /// The members of batches that were done and whose commit record is lost.
+    /// The members of completed batches whose commit record is lost.
     pub(super) fn lost_commits(&self, surveyed: &[Surveyed]) -> Vec<Run> {
         let mut named: HashMap<u32, Vec<Run>> = HashMap::new();
         let mut logs: BTreeMap<(u16, u64), &Surveyed> = BTreeMap::new();
@@ -51,7 +51,7 @@ impl Store {
                 }
             });
             if page.log.element.length.is_none() || page.log.element.is_cut {
-                // With the page a crash has ended the batch.
+                // A crash that ended the page has ended the batch, too.
                 (before, behind) = Default::default();
             }
         }

@@ -1,4 +1,4 @@
-//! What a repair writes in the logs.
+//! The records that a repair writes to the logs.
 
 use super::survey::{RECORD_MIN, Surveyed};
 use crate::store::Store;
@@ -11,8 +11,8 @@ use coreplane_record::{HEADER, Header, Kind};
 use std::ops::Range;
 
 impl Store {
-    /// Commit records for those members of batches, so many in each that any page has room for it;
-    /// durable when it returns.
+    /// Writes commit records for these members of batches, so many in each that any page has room
+    /// for it; durable when it returns.
     pub(super) fn write_commits(&self, runs: &[Run]) -> Result<()> {
         let mut log = self.logs[0].lock();
         for runs in runs.chunks(16) {
@@ -53,7 +53,7 @@ impl Store {
                 tail = *at;
                 continue;
             }
-            // What is behind the header stays, for whoever wants to look at it.
+            // The bytes behind the header stay, for an inspection.
             let header = Header { kind: Kind::Lost, ..Header::put(0) };
             let range = (at - start) as usize..(end - start) as usize;
             let (head, rest) = bytes[range].split_at_mut(HEADER);
@@ -65,7 +65,8 @@ impl Store {
         if log.element.length == Some(len) { Ok(()) } else { self.pages.seal_cut(log.page, len) }
     }
 
-    /// Writes a page once more, the same but for its gaps: wherever that ends, what was sound is.
+    /// Writes a page once more, unchanged except for its gaps: if a crash ends that, sound records
+    /// stay sound.
     fn rewrite(&self, page: u32, bytes: &[u8]) -> Result<()> {
         let (space, in_use) = (&self.space, || Error::Unusable(format!("page {page} is in use")));
         if !space.retire(page) {

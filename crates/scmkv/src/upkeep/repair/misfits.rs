@@ -1,8 +1,9 @@
-//! Slots that fit no record, in the store that was opened: which keys they were of.
+//! Slots that fit no record, in the store that was opened: the keys that they belonged to.
 //!
-//! A slot that points into a gap is all that tells that a key was written there. Its group and its
-//! signature are some forty bits of the key's hash, so that the key can be told: by the bytes at
-//! which it points, by a record that no slot finds, or by the one that a slot of its like finds.
+//! A slot that points into a gap is the only evidence that a key was written there. Its group and
+//! its signature are some forty bits of the key's hash, so that the key can be identified: by the
+//! bytes at which the slot points, by a record that no slot finds, or by the record of a slot with
+//! the same signature.
 
 use crate::clean::reindex::Fit;
 use crate::store::Store;
@@ -16,19 +17,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A slot, its segment and its group there.
 type Misfit = (Leaf, Position, SlotRef);
-/// Which keys a slot can be of: segment, group and signature.
+/// The keys that a slot can be of: segment, group and signature.
 type Class = (u32, u32, u32);
-/// Keys, and how many have no name.
+/// Named keys, and the number of keys without a name.
 type Keys = (Vec<(Vec<u8>, Fate)>, u64);
 /// The keys that no slot finds, each with the slot that it should have.
 type Missed = HashMap<Class, Vec<(Vec<u8>, Slot)>>;
 
-/// What is done about the index.
+/// The changes to be made to the index.
 #[derive(Default)]
 struct Verdict {
     /// By page: the keys that were last written there.
     lost: BTreeMap<u32, Keys>,
-    /// Keys that get a tombstone, by where the slot is that points at it then.
+    /// Keys that get a tombstone, by the place of the slot that will point at it.
     tombstones: BTreeMap<u64, Vec<u8>>,
     misfits: Vec<Misfit>,
     /// Slots that are damaged themselves.
@@ -38,7 +39,7 @@ struct Verdict {
 }
 
 impl Store {
-    /// Names the keys that are lost, and mends the index, in a store that nobody else has yet.
+    /// Names the keys that are lost, and mends the index, in a store that is not in use yet.
     pub(super) fn settle_index(&self, repair: &mut Repair, tell: Tell<'_>) -> Result<()> {
         let (mut verdict, mut missed) = (self.look_at_index()?, Missed::new());
         for it in self.missed()? {
@@ -126,8 +127,8 @@ impl Store {
         is_lost
     }
 
-    /// What becomes of the key of a slot that points into something lost.
-    /// `shown` are keys that the bytes of gaps have shown.
+    /// Decides the fate of the key of a slot that points into lost bytes. `shown` are keys that the
+    /// bytes of gaps have shown.
     fn judge(
         &self,
         verdict: &mut Verdict,
@@ -141,15 +142,15 @@ impl Store {
         let gone = if slot.is_tombstone() { Fate::Deleted } else { Fate::Lost };
         // Each key with its fate, where its slot is, and whether it gets a tombstone.
         let mut keys: Vec<(Vec<u8>, Fate, u64, bool)> = Vec::new();
-        // Behind the end of a page it may be the slot that is damaged, and not a record.
+        // Behind the end of a page the slot may be damaged, and not a record.
         let is_tail = self.may_be_lost(offset);
         let is_hit = |right: Slot| is_tail && is_one_byte(right.0 ^ slot.0);
         for found in self.index.slots(leaf, group)? {
             if found.slot.signature() == slot.signature()
                 && let Some(view) = self.sound_at(&guard, found.slot.offset())
             {
-                // A recovery has found a record of which the slot of the key knew nothing: a later
-                // one, whose slot was not durable yet, unless it lies before what is lost.
+                // A recovery has found a record that the slot of the key did not lead to: a later
+                // one, whose slot was not durable yet, unless it lies before the lost bytes.
                 let is_before = view.offset < offset && self.space.page_of(view.offset) == page;
                 let is_older = is_before && !is_hit(found.slot);
                 let is_absent = found.slot.is_tombstone();
@@ -180,7 +181,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a key a tombstone that is later than all else, and lets the slot at `at` point at it.
+    /// Gives a key a tombstone that is later than all its records, and lets the slot at `at` point
+    /// at it.
     fn entomb(&self, key: &[u8], at: u64) -> Result<()> {
         let (mut log, place) = (self.logs[0].lock(), self.place(key));
         let mut held = self.index.lock(place);
@@ -193,7 +195,7 @@ impl Store {
     }
 }
 
-/// True if no more than one byte is not zero.
+/// True if at most one byte is not zero.
 fn is_one_byte(word: u64) -> bool {
     (0..64).step_by(8).any(|shift| word & !(0xff << shift) == 0)
 }

@@ -1,4 +1,4 @@
-//! The log pages: what is sound in them, and the gaps between.
+//! The survey of the log pages: their sound records, and the gaps between.
 
 use crate::recovery::recover::LogPage;
 use crate::store::Store;
@@ -8,21 +8,21 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{self as record, Kind, View};
 use std::ops::Range;
 
-/// The shortest record there can be, padding included.
+/// The shortest possible record, padding included.
 pub(super) const RECORD_MIN: u64 = record::HEADER.next_multiple_of(8) as u64;
 
-/// A log page, looked through.
+/// A log page with its survey.
 #[derive(Debug)]
 pub(super) struct Surveyed {
     pub(super) log: LogPage,
     pub(super) start: u64,
     /// Where its records end.
     pub(super) tail: u64,
-    /// Where there were records, and are none.
+    /// Where there were records that cannot be read now.
     pub(super) gaps: Vec<Range<u64>>,
 }
 
-/// What a page consists of.
+/// A part of a page.
 pub(super) enum Piece<'v> {
     Record(View<'v>),
     Gap,
@@ -42,7 +42,7 @@ impl Store {
                 at += len;
                 continue;
             }
-            // Of a page of which nothing is left at all the table says whether something was in it.
+            // If nothing is left of a page, the table tells whether it held records.
             let is_gone = at == start && element.is_lost();
             if is_open && !is_gone && !self.is_followed(&guard, generation, at, end) {
                 break;
@@ -57,7 +57,7 @@ impl Store {
         Surveyed { log, start, tail: at, gaps }
     }
 
-    /// What is to be said of a gap, with the keys that its bytes show.
+    /// The finding about a gap, with the keys that its bytes show.
     pub(super) fn finding(&self, surveyed: &Surveyed, gap: &Range<u64>) -> Finding {
         let (guard, mut at, mut keys) = (epoch::pin(), gap.start, Vec::new());
         let versions = 1..=self.root().version_base.saturating_add(VERSION_STEP);
@@ -76,7 +76,7 @@ impl Store {
         Finding { page: surveyed.log.page, offset: gap.start, len: gap.end - gap.start, what, keys }
     }
 
-    /// How long the sound record at `at` is, if it ends by `end`.
+    /// The length of the sound record at `at`, if it ends by `end`.
     fn len_at(&self, guard: &Guard, generation: u32, at: u64, end: u64) -> Option<u64> {
         let len = u64::from(self.sound(guard, generation, at).ok()?.len());
         (at + len <= end).then_some(len)

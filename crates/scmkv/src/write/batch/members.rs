@@ -1,12 +1,13 @@
-//! What a batch does to its keys, in the order of their groups.
+//! The changes of a batch to its keys, in the order of their groups.
 //!
 //! ```text
 //!   changes ─▶ hash each key once ─▶ sort by group ─▶ the last of each key ─▶ members
 //! ```
 //!
-//! Groups are locked in the order of their numbers, and so the members are sorted by that: each group
-//! is locked once, its lines of the index are read and written one after the other, and what the next
-//! members need is asked for ahead. A split gives groups other numbers; then they are sorted anew.
+//! Groups are locked in the order of their numbers, and so the members are sorted by that: each
+//! group is locked once, its lines of the index are read and written one after the other, and the
+//! lines for the next members are prefetched. A split gives groups other numbers; then the members
+//! are sorted again.
 
 use super::Full;
 use crate::table::demand::Demand;
@@ -22,36 +23,36 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 
-/// So many members ahead their locks and lines of the index are asked for,
+/// How many members ahead their locks and lines of the index are prefetched.
 pub(super) const AHEAD: usize = 16;
 
-/// and so many what those lines point at, or what is to be written.
+/// How many members ahead the records of those lines, or the bytes to be written, are prefetched.
 const NEAR: usize = 8;
 
-/// Bytes of a value that are asked for; the processor sees by itself where a long copy goes on.
+/// Bytes of a value that are prefetched; the processor prefetches the rest of a long copy itself.
 const VALUE_AHEAD: usize = 256;
 
-/// What a tombstone says: the birth of the next page.
+/// The value of a tombstone: the birth of the next page.
 pub(super) type Birth = [u8; 8];
 
-/// A change with its place, what it finds there and, once it is in the log, its record.
+/// A change with its place, the state that it finds there and, once it is in the log, its record.
 pub(super) struct Member<'b> {
     pub(super) key: &'b [u8],
     value: &'b [u8],
-    /// What a large value consists of.
+    /// The overflow records of a large value.
     pub(super) overflow: Option<Box<Overflow<'b>>>,
     pub(super) header: Header,
     pub(super) place: Place,
     /// Its record's length in the log.
     pub(super) len: u32,
-    /// Its group's, by its number among those that are held.
+    /// The number of its group's lock among those that are held.
     pub(super) lock: u32,
-    /// Nothing is written for it: a delete of nothing, or a change that is not newer than what is
-    /// there.
+    /// Nothing is written for it: a delete of an absent key, or a change that is not newer than the
+    /// record that is there.
     pub(super) is_idle: bool,
     /// A live record is there.
     pub(super) replaces: bool,
-    /// Where its slot is or will be, and what that says.
+    /// Where its slot is or will be, and the slot that is there.
     pub(super) at: u64,
     pub(super) slot: Slot,
     pub(super) old: Option<Old>,
@@ -59,7 +60,7 @@ pub(super) struct Member<'b> {
     pub(super) offset: u64,
 }
 
-/// What is known of the record that a member replaces.
+/// The state of the record that a member replaces.
 #[derive(Clone, Copy)]
 pub(super) struct Old {
     pub(super) len: u32,
@@ -72,12 +73,12 @@ impl Member<'_> {
         self.header.kind == Kind::Delete
     }
 
-    /// What it asks of the free pages, once it has its slot.
+    /// Its demand for free pages, once it has its slot.
     pub(super) fn demand(&self) -> Demand {
         Demand::of(self.header.kind, self.slot.is_used() && !self.slot.is_tombstone())
     }
 
-    /// What its record has as its value.
+    /// The value of its record.
     pub(super) fn value<'m>(&'m self, birth: &'m Birth) -> &'m [u8] {
         match &self.overflow {
             _ if self.is_delete() => birth,
@@ -105,7 +106,7 @@ impl Member<'_> {
         });
     }
 
-    /// Asks for key and value ahead of their copy to the log.
+    /// Prefetches key and value before they are copied to the log.
     fn prefetch(&self) {
         self.key.first().into_iter().for_each(arch::prefetch);
         self.value.iter().take(VALUE_AHEAD).step_by(64).for_each(arch::prefetch);
@@ -127,9 +128,9 @@ impl Rank {
     }
 }
 
-/// What came of locking all groups and looking at all keys.
+/// The result of locking all groups and looking all keys up.
 pub(super) enum Stood<'a> {
-    /// All have their slots, in groups that are locked.
+    /// All members have their slots, in groups that are locked.
     Ready(Vec<GroupLock<'a>>),
     /// These segments have groups without room.
     Full(Full),
@@ -157,7 +158,7 @@ impl Writer {
             ranks.push(Rank { group: self.rank(place), y: place.y, at: at as u32 });
         }
         ranks.sort_unstable();
-        // A split meanwhile may have parted two changes of one key.
+        // A split meanwhile may have separated two changes of one key.
         while ranks.iter().any(|rank| rank.group != self.rank(rank.place())) {
             ranks.iter_mut().for_each(|rank| rank.group = self.rank(rank.place()));
             ranks.sort_unstable();
@@ -226,15 +227,16 @@ impl Writer {
         self.find(&guard, key, place).is_ok_and(|found| found.is_some())
     }
 
-    /// Those of one group have neighbouring ranks, and groups are locked in the order of their ranks.
+    /// Members of one group have neighbouring ranks, and groups are locked in the order of their
+    /// ranks.
     fn rank(&self, place: Place) -> u64 {
         let group = u64::from(self.index.group_of(place)) << 24;
         let within = u64::from(place.group_bits & 0xff) << 16 | u64::from(place.tag);
         u64::from(self.index.leaf(place).number()) << 32 | group | within
     }
 
-    /// Locks the groups of all members, in one order for all batches, and looks where their slots are
-    /// or will be.
+    /// Locks the groups of all members, in one order for all batches, and finds where their slots
+    /// are or will be.
     ///
     /// # Errors
     /// If the index is damaged, or a record that is replaced.
@@ -293,15 +295,15 @@ impl Writer {
         Ok(Some(if full.is_empty() { Stood::Ready(held) } else { Stood::Full(full) }))
     }
 
-    /// Asks for the key and for what its slot points at, whose keys will be compared.
+    /// Prefetches the key and the record that its slot points at, whose key will be compared.
     #[inline]
     fn prefetch_to_look(&self, member: &Member<'_>) {
         member.key.first().into_iter().for_each(arch::prefetch);
         self.prefetch_replaced_at(member.place);
     }
 
-    /// Looks where a member's slot is or will be, and draws its version; false if its group is full.
-    /// `taken` has a bit for each slot of the group that another member fills.
+    /// Finds where a member's slot is or will be, and draws its version; false if its group is
+    /// full. `taken` has a bit for each slot of the group that another member fills.
     fn stand(
         &self,
         guard: &Guard,
@@ -330,7 +332,7 @@ impl Writer {
     }
 }
 
-/// Asks for key and value of a member that will be written soon after member `number`.
+/// Prefetches key and value of a member that will be written soon after member `number`.
 #[inline]
 pub(super) fn prefetch_payload(members: &[Member<'_>], number: usize) {
     if let Some(next) = members.get(number + NEAR) {

@@ -1,7 +1,7 @@
-//! A batch becomes visible, and is counted.
+//! Making a batch visible, and counting it.
 //!
-//! While readers wait there is one store for each slot. All else, the counters and what has died,
-//! follows behind the gate: the groups are locked until it is done.
+//! While readers wait there is one store for each slot. All else, the counters and the dead
+//! records, follows behind the gate: the groups are locked until it is done.
 
 use super::members::{AHEAD, Member};
 use crate::table::counters::Count;
@@ -37,7 +37,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Counts what was published and what has died of it.
+    /// Counts the records that were published, and those that they replaced.
     pub(super) fn account_all(
         &self,
         guard: &Guard,
@@ -67,7 +67,7 @@ impl Writer {
         self.counters.add(Count::UserBytes, user_bytes);
     }
 
-    /// Records that a batch adds to those that are counted, which may be fewer than none.
+    /// The number of records that a batch adds to the counted ones; it may be negative.
     pub(super) fn records_of(held: &[GroupLock<'_>], members: &[Member<'_>]) -> i64 {
         let added = |member: &Member<'_>| {
             let was_there = member.slot.is_used() && !member.slot.is_tombstone();
@@ -78,13 +78,13 @@ impl Writer {
         members.iter().filter(|it| !it.is_idle).filter(is_counted).map(added).sum()
     }
 
-    /// What a member has replaced lives no more.
+    /// Counts the record that a member has replaced as dead.
     fn drop_replaced(&self, guard: &Guard, lock: &GroupLock<'_>, member: &Member<'_>) {
         let Some(old) = member.old else { return };
         if old.is_large
             && let Ok(view) = self.record(guard, member.slot)
         {
-            // With its overflow records, which it names.
+            // With the overflow records that it names.
             return self.drop_live(lock, &view);
         }
         self.add_live(member.slot.offset(), -i64::from(old.len));
