@@ -1,4 +1,4 @@
-//! The engine's face.
+//! The interface of the engine.
 
 use crate::read::get::Whole;
 use crate::recovery::open;
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Changes in a batch at most.
+/// The maximum number of changes in a batch.
 const BATCH_LEN_MAX: usize = 1 << 20;
 
-/// An open B+-tree. Dropping it without [`Engine::close`] is a crash: nothing that was acknowledged
-/// is lost, and the next open recovers.
+/// An open B+-tree. Dropping it without [`Engine::close`] is a crash: no acknowledged write is lost, and the next
+/// open recovers.
 pub struct Bptree {
     store: Arc<Store>,
-    /// The threads in the background.
+    /// The background threads.
     background: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -40,8 +40,8 @@ impl std::fmt::Debug for Bptree {
 }
 
 impl Bptree {
-    /// Creates a pool of `size` bytes with leaves of `page_size` bytes at `path`, where nothing
-    /// may be yet, and opens it.
+    /// Creates a pool of `size` bytes with leaves of `page_size` bytes at `path`, where no file may exist yet, and
+    /// opens it.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
@@ -58,7 +58,7 @@ impl Bptree {
         let made =
             outlive(&pool, options.outlives_medium).and_then(|()| Store::format(pool, options));
         if made.is_err() {
-            // A pool that is no store yet. If it cannot be removed, an open says so.
+            // The pool holds no store yet. If it cannot be removed, a later open reports that.
             let _removed = std::fs::remove_file(path).is_ok();
         }
         Self::start(made?, options)
@@ -111,11 +111,11 @@ impl Bptree {
         if options.background && (is_real || this.store.early.is_some()) {
             this.spawn("coreplane-windows", |store| {
                 let is_closed = || store.closed.load(Ordering::Acquire);
-                // If the medium has failed, writers are told so.
+                // If the medium has failed, writers get the error.
                 store.windows.end_in_time(is_closed, || store.end_windows().is_ok());
             })?;
         }
-        // What is simulated is looked at by its tests.
+        // Tests examine a simulated store themselves.
         if options.background && is_real {
             this.spawn("coreplane-scrub", Store::scrub_on)?;
         }
@@ -136,7 +136,7 @@ impl Bptree {
         self.store.windows.wake();
         for thread in self.background.lock().drain(..) {
             thread.thread().unpark();
-            // A panic there has been reported by its thread; what is durable is so anyway.
+            // A panicked thread has reported its panic; durable writes stay durable anyway.
             let _ended = thread.join().is_ok();
         }
     }
@@ -149,7 +149,7 @@ impl Bptree {
         self.store.grow(size)
     }
 
-    /// What the pool rests on.
+    /// The medium of the pool.
     pub fn medium(&self) -> Medium {
         self.store.pool.medium()
     }
@@ -266,8 +266,7 @@ impl Engine for Bptree {
     ) -> Result<Outcome> {
         let mut decided = None;
         self.store.write(key, (options, RestsOn::Value), &mut |live| {
-            // Decided once, though the write may find no room at first: unless the key was written
-            // in between.
+            // Decided once, though the write may find no room at first, unless the key was written in between.
             let version = live.map(|whole| whole.view.header.version);
             let mutation = match decided.take() {
                 Some((seen, mutation)) if seen == version => mutation,

@@ -1,26 +1,26 @@
-//! The few accesses on which readers without locks and writers rest, over any kind of atomic, so that
-//! a model checker runs the very accesses that the tree makes, if not those that call them.
+//! The few atomic accesses on which lock-free readers and writers rely. They are generic over the kind of atomic,
+//! so that a model checker runs the accesses of the tree itself, though not the code that calls them.
 //!
 //! ```text
-//!   reader:   node's version ─▶ child ─▶ leaf's version ─▶ node still at its? ─▶ places ─▶ leaf still at its?
+//!   reader:   node's version ─▶ child ─▶ leaf's version ─▶ node unchanged? ─▶ places ─▶ leaf unchanged?
 //!   writer:   lock the leaf ─▶ changing ─▶ places ─▶ the next version, unlocked
 //!   rewrite:  lock the leaf ─▶ begin its successor ─▶ the leaf is dead ─▶ node: changing ─▶ child ─▶ next version
 //! ```
 //!
-//! A version word counts up by whole steps; below them are marks, of which those in a mask stop
-//! readers. An inner node's has one mark, a leaf's some more.
+//! A version word counts up by a fixed step. The bits below the step are marks; the marks in a mask stop readers.
+//! The word of an inner node has one mark, the word of a leaf has several.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A mark of a leaf's word: somebody writes to the leaf.
+/// A mark of a leaf's word: a writer holds the leaf.
 pub(crate) const LOCKED: u64 = 1;
-/// The page is no leaf, or no more.
+/// The page is no leaf, or no longer one.
 pub(crate) const DEAD: u64 = 2;
-/// What the word guards is being changed.
+/// The data that the word guards is being changed.
 pub(crate) const CHANGING: u64 = 4;
-/// Nobody has read the leaf since the open.
+/// The leaf has not been loaded since the open.
 pub(crate) const UNLOADED: u64 = 8;
-/// Nobody is to write to the leaf.
+/// No writer may write to the leaf.
 pub(crate) const SHUT: u64 = 16;
 /// The step by which the word counts up.
 pub(crate) const VERSION: u64 = 32;
@@ -56,36 +56,36 @@ impl Atomic for AtomicU64 {
     }
 }
 
-/// The word, for a reader that looks whether it can begin.
+/// The word, for a reader that checks whether it can begin.
 #[inline]
 pub(crate) fn look<A: Atomic>(word: &A) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// True if all that was read since the word was `version` was so, marks in `ignored` aside.
+/// True if the data read since the word was `version` was valid, apart from marks in `ignored`.
 #[inline]
 pub(crate) fn is_at<A: Atomic>(word: &A, version: u64, ignored: u64) -> bool {
-    // What was loaded before this is not loaded after the word.
+    // Earlier loads are not reordered after the load of the word.
     A::fence(Ordering::Acquire);
     word.load(Ordering::Relaxed) & !ignored == version
 }
 
-/// Locks: puts `to`, which is `from` and a mark, in the place of `from`.
+/// Locks: replaces `from` by `to`, which is `from` with a mark.
 #[inline]
 pub(crate) fn try_lock<A: Atomic>(word: &A, from: u64, to: u64) -> bool {
     word.replace(from, to)
 }
 
-/// Tells readers that what the word guards is being changed, by a mark in `word`. The caller alone
-/// changes the word.
+/// Tells readers, by a mark in `word`, that the data that the word guards is being changed. Only the caller changes
+/// the word.
 #[inline]
 pub(crate) fn begin<A: Atomic>(guard: &A, word: u64) {
     guard.store(word, Ordering::Relaxed);
-    // No store of the change before this one: who has seen any of it sees that.
+    // No store of the change moves before this one: a reader that sees any of the change sees the mark.
     A::fence(Ordering::Release);
 }
 
-/// Ends a change, or a lock: who sees this sees all of it.
+/// Ends a change, or a lock: a reader that sees this store sees the whole change.
 #[inline]
 pub(crate) fn end<A: Atomic>(guard: &A, word: u64) {
     guard.store(word, Ordering::Release);

@@ -4,43 +4,49 @@
 //!   key ─▶ inner nodes (DRAM) ─▶ a leaf's tags (DRAM) ─▶ record in the leaf's page
 //! ```
 //!
-//! A leaf is a small log: records that prove themselves are appended to its page, one fence each,
-//! and a table of contents in DRAM says which of them live. A full leaf is written anew, as one or
-//! as two, and nothing is ever changed in place. So readers take no lock and copy nothing, a crash
-//! finds every leaf whole, and inner nodes are never on the medium at all.
+//! A leaf is a small log: self-certifying records are appended to its page, with one fence each, and a table of
+//! contents in DRAM says which of them are live. A full leaf is rewritten as one or two new leaves, and nothing is
+//! ever changed in place. So readers take no lock and copy nothing, a crash finds every leaf whole, and inner nodes
+//! are never on the medium at all.
 //!
 //! # Layers
 //!
-//! Each of these contains the one before it and derefs to it, so that an upper one reaches all that is below,
-//! and a lower one nothing that is above:
+//! Each layer contains the one before it and derefs to it, so that a layer reaches everything below it and nothing
+//! above it:
 //!
 //! ```text
-//!   Volume    the pool as pages: free ones, the root, what is durable, long keys and values
-//!   Tree      leaves over them, and the way to each: locks, looks, appends, a leaf written anew
+//!   Volume    the pool as pages: free pages, the root, durability, long keys and values
+//!   Tree      leaves in those pages, and the way to each: locks, looks, appends, rewritten leaves
 //!   Reader    gets, scans, iterations, changes
 //!   Writer    puts, batches, the search for room, merges, clears
 //!   Store     open and close, scrub, verify, settling, sweeps, growth
 //! ```
 //!
-//! `Recovery` stands beside a tree that nobody else has yet, and puts in order what a crash has left.
+//! `Recovery` works on a tree that no other thread uses yet, and repairs what a crash has left.
 //!
 //! # Rooms
 //!
-//! From the bottom to the top: a room names nothing but itself and rooms that stand earlier in this table, and
-//! `cargo xtask tidy` sees to that.
+//! From the bottom to the top: a room names only itself and rooms that stand earlier in this table, which
+//! `cargo xtask tidy` checks.
 //!
 //! | room | what it is |
 //! |---|---|
-//! | `kernel` | how readers without locks and writers stay out of each other's way |
-//! | `leaf` | what is in a page, and what is known of it |
+//! | `kernel` | how lock-free readers and writers stay out of each other's way |
+//! | `leaf` | the content of a page, and the state of it in DRAM |
 //! | `inner` | from a key to its leaf |
 //! | `volume` | the pool as pages: `pages`, `root`, `durable`, `keys` and `hurt`, `overflow`, `counters` |
-//! | `tree` | from a key to its leaf and into it: `lock`, `look`, `prefetch`; its page: `append`, `fill`, `leaf_page`, `mend`, `lazy_load`; a leaf written anew: `image`, `rewrite`, `cuts`, `fill_factor`, `salvage`, `doubt`, `multi_leaf_commit` |
+//! | `tree` | from a key to its leaf and into it, the leaf's page, rewritten leaves |
 //! | `read` | `get`, `scan`, `cursor`, `newer`, `damage` |
-//! | `write` | a write, told in `mod`: `ahead`, `sight`, `plan`, `publication`, `batch`; room for it: `page_search`, `compact`, `merge`; `clear` |
+//! | `write` | writes, and room for them |
 //! | `recovery` | `open`; after a crash: `recover`, `coverage`, `prove`; after a close: `checkpoint` |
 //! | `upkeep` | the store: `close`, `scrub`, `verify`, `settle`, `sweep`, `tombstones` |
-//! | `engine` | the engine's face |
+//! | `engine` | the interface of the engine |
+//!
+//! In `tree`, the way from a key to its leaf and into it is in `lock`, `look` and `prefetch`; the leaf's page in
+//! `append`, `fill`, `leaf_page`, `mend` and `lazy_load`; a rewritten leaf in `image`, `rewrite`, `cuts`,
+//! `fill_factor`, `salvage`, `doubt` and `multi_leaf_commit`. In `write`, a write is described in `mod`, and its
+//! steps are in `ahead`, `sight`, `plan`, `publication` and `batch`; room for it is in `page_search`, `compact` and
+//! `merge`; `clear` stands by itself.
 
 mod engine;
 mod inner;

@@ -1,4 +1,4 @@
-//! What has changed since a sequence: of a tree in which most leaves have nothing newer, too.
+//! Changes since a sequence, also in a tree in which most leaves have nothing newer.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Engine, Repairable, Replicated, WriteOptions};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const KEYS: u64 = 4000;
 
-/// Of each key its last sequence, and whether it is there.
+/// The last sequence of each key, and whether the key is there.
 type Model = BTreeMap<Vec<u8>, (u64, bool)>;
 
 fn key(number: u64) -> Vec<u8> {

@@ -1,6 +1,5 @@
-//! A close leaves a checkpoint: an open with it reads no leaf, and finds what one without it finds. A
-//! power cut at any moment of the close, the open and what is written then loses nothing; a
-//! checkpoint that is damaged costs time alone.
+//! A close leaves a checkpoint. An open with it reads no leaf, and finds the same as one without it. A power cut at
+//! any moment of the close, the open and later writes loses nothing; a damaged checkpoint costs only time.
 
 mod story;
 
@@ -27,7 +26,7 @@ fn closing(seed: u64) -> Story {
 
 fn options(seed: u64) -> SimOptions {
     let base = story::options(seed);
-    // Long keys are not to fill it: whether there is room depends on what readers hold.
+    // Long keys should not fill it: whether there is room depends on the pages that readers hold.
     let len = if seed.is_multiple_of(3) { 2 * base.len } else { base.len };
     SimOptions { images_per_cut: 5, recovery_cut_in: 6, len, max_len: len, ..base }
 }
@@ -214,7 +213,7 @@ fn a_checkpoint_that_is_damaged_costs_time_alone() {
     assert!(found > 96, "{found} flips were seen");
 }
 
-/// The checkpoint says that there was a record where nothing sound is.
+/// The checkpoint states that there was a record where nothing sound is.
 #[test]
 fn a_leaf_that_ends_too_early_is_an_error_and_not_a_loss() {
     let directory = in_memory();
@@ -226,7 +225,7 @@ fn a_leaf_that_ends_too_early_is_an_error_and_not_a_loss() {
     let mut pool = std::fs::read(&path).expect("read");
     let at = |key: &[u8]| pool.windows(key.len()).position(|bytes| bytes == key);
     let place = at(&key(501)).expect("the key is in the pool");
-    // In every copy of it there is, since dead leaves lie about.
+    // In every copy of it, since dead leaves still hold some.
     let mut place = Some(place);
     while let Some(at) = place {
         pool[at + 12] ^= 4;
@@ -244,7 +243,7 @@ fn a_leaf_that_ends_too_early_is_an_error_and_not_a_loss() {
     assert_eq!(store.get(&key(10)).expect("get"), Some(value(10, 0)));
 }
 
-/// What is acknowledged before the close is there after it, and nothing is acknowledged later.
+/// Writes acknowledged before the close are there after it, and none is acknowledged later.
 #[test]
 fn a_close_beside_writers_loses_nothing() {
     for round in 0..scaled(8, 40) {

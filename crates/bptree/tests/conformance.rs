@@ -18,7 +18,7 @@ fn reopen(path: PathBuf, media: MediaChoice, clock: ManualClock) -> Reopen {
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
-            // A power cut is the simulator's business: see `crashes.rs`.
+            // The simulator covers power cuts: see `crashes.rs`.
             Restart::PowerCut => return None,
         }
         drop(engine);
@@ -48,7 +48,7 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
-/// As large as the suite likes it.
+/// As large as the suite prefers it.
 mod in_memory {
     use super::*;
 
@@ -58,7 +58,7 @@ mod in_memory {
     coreplane_conformance::conformance_suite!(fresh);
 }
 
-/// Leaves of the smallest kind, and a pool that can be filled.
+/// The smallest leaves, and a pool that can be filled.
 mod tiny {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What an operation costs, counted by the simulated medium.
+//! The cost of operations, counted by the simulated medium.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Durability, Engine, Ordered, WriteOptions};
@@ -12,7 +12,7 @@ const PAGE: u32 = 16 << 10;
 /// Bytes of a record with a key of 16 bytes and that value.
 const RECORD: usize = (20_usize + 16 + 100).next_multiple_of(8);
 
-/// Lines that so many bytes touch at most.
+/// The most lines that this many bytes touch.
 fn lines(bytes: usize) -> usize {
     (bytes + LINE - 1).div_ceil(LINE)
 }
@@ -84,7 +84,7 @@ fn a_write_is_one_fence_and_the_lines_of_its_record() {
     }
 }
 
-/// It gains nothing there.
+/// A relaxed write gains nothing there.
 #[test]
 fn relaxed_is_strict_where_a_fence_is_an_instruction() {
     let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..WriteOptions::default() };
@@ -118,8 +118,7 @@ fn a_batch_over_several_leaves_is_one_fence_too() {
     assert!(cost.flushed_lines.len() <= 4 * lines(RECORD + 40), "{cost:?}");
 }
 
-/// Two fences for the leaves in place of one, one of the record, and one that blanks pages for
-/// sixteen of them.
+/// Two fences for the leaves in place of one, one fence for the record, and one that blanks sixteen pages.
 #[test]
 fn a_leaf_is_written_anew_with_two_fences() {
     let counted = Counted::new(false);

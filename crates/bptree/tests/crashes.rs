@@ -1,4 +1,4 @@
-//! Power cuts at every fence and every return, and in recovery: what was acknowledged is there.
+//! Power cuts at every fence and every return, and in recovery: acknowledged writes are there.
 
 mod story;
 
@@ -26,7 +26,7 @@ fn a_store_is_emptied_at_once_or_not_at_all() {
     }
 }
 
-/// The new leaf must be flushed, and fenced before the root says that the others do not count.
+/// The new leaf must be flushed, and fenced before the root states that the others do not count.
 #[test]
 fn a_flush_or_the_fence_of_a_clear_that_is_missing_is_found() {
     let few = || Story { clears_in: 8, closes: false, ..Story::new(2, 1, 8) };
@@ -59,8 +59,8 @@ fn where_a_fence_is_a_sync_too() {
     }
 }
 
-/// What is `relaxed` in a file may be lost, until a sync; what is strict may not, though it is written
-/// behind that in the same leaf, and may have taken its place.
+/// A `relaxed` write in a file may be lost, until a sync; a strict write may not, even if it is behind the relaxed
+/// one in the same leaf, or has replaced it.
 #[test]
 fn where_most_writes_are_relaxed() {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
@@ -74,8 +74,8 @@ fn where_most_writes_are_relaxed() {
     assert!(images > 1000 && splits > 10, "{images} {splits}");
 }
 
-/// Keys of which a record has a part: in pages of their own that are durable before the record is,
-/// that later records of the key name too, and that go with the last of them.
+/// Keys of which a record has a part: the rest is in pages of its own that are durable before the record is, that
+/// later records of the key name too, and that are freed with the last of them.
 #[test]
 fn where_keys_are_long() {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
@@ -110,7 +110,7 @@ fn where_many_writes_share_a_sync() {
     assert!(images > 3000, "{images}");
 }
 
-/// As before, where a page is soon used again.
+/// As before, where a page is soon reused.
 #[test]
 fn where_pages_come_round_before_the_sync() {
     for seed in 21..=26 {
@@ -122,8 +122,8 @@ fn where_pages_come_round_before_the_sync() {
     }
 }
 
-/// A flush or fence may be harmless here and there: of what is flushed again, or what nothing rests
-/// on. Most are not.
+/// A missing flush or fence may be harmless in places: if the data is flushed again, or if nothing depends on it.
+/// Most are not.
 #[test]
 fn a_flush_or_a_fence_that_is_missing_is_found() {
     let places = (60..160).step_by(5);

@@ -1,4 +1,4 @@
-//! A full pool: what takes the place of other records finds room there, one by one and as a batch.
+//! A full pool: writes that replace other records find room there, one by one and as a batch.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Engine, Error, Outcome, Repairable, Replicated, WriteOptions};
@@ -15,7 +15,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn key(number: u32) -> Vec<u8> {
-    // In no order, so that leaves are cut anywhere.
+    // In no order, so that leaves are split anywhere.
     format!("key {:08x}", number.wrapping_mul(0x9e37_79b1)).into_bytes()
 }
 
@@ -23,7 +23,7 @@ fn value(number: u32, round: u8, len: usize) -> Vec<u8> {
     [&[round][..], &vec![number as u8; len]].concat()
 }
 
-/// A store of `size` bytes that takes no record more, and how many it has.
+/// A store of `size` bytes that takes no more records, and the number that it has.
 fn full(size: u64, media: MediaChoice, len: usize) -> (tempfile::TempDir, Bptree, u32) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let options = Options { background: false, ..Options::default() };
@@ -59,7 +59,7 @@ fn one_by_one(media: MediaChoice, len: usize) {
     check(&store, count, len, |_| 3);
 }
 
-/// In pools of this size. In others a leaf may be full to the last record, and its neighbours too.
+/// In pools of this size. In others a leaf may be completely full, and its neighbours too.
 #[test]
 fn all_records_of_a_full_store_can_be_written_over_one_by_one() {
     let _alone = alone();
@@ -67,7 +67,7 @@ fn all_records_of_a_full_store_can_be_written_over_one_by_one() {
     one_by_one(MediaChoice::File, 100);
 }
 
-/// What one has taken and gives back in a moment is not missing for good to the other.
+/// Pages that one thread has taken and gives back in a moment must not make the other fail.
 #[test]
 fn two_threads_write_over_all_records_of_a_full_store() {
     let _alone = alone();
@@ -91,7 +91,7 @@ fn two_threads_write_over_all_records_of_a_full_store() {
     }
 }
 
-/// Of keys that are beside each other, and of keys of several leaves, with all the leaves full.
+/// Batches of neighbouring keys, and of keys of several leaves, with all the leaves full.
 fn batches(media: MediaChoice, len: usize) {
     let (_directory, store, count) = full(1 << 20, media, len);
     let mut sorted: Vec<u32> = (0..count).collect();
@@ -130,7 +130,7 @@ fn where_records_are_long() {
     batches(MediaChoice::Auto, 300);
 }
 
-/// Leaves of tombstones alone, and no page: what a batch wants of one of them is more than any leaf has.
+/// The leaves have only tombstones, and no page is free: the batch wants more of one leaf than any leaf has.
 #[test]
 fn a_batch_of_deletes_over_leaves_in_which_nothing_lives() {
     let _alone = alone();
@@ -155,7 +155,7 @@ fn a_batch_of_deletes_over_leaves_in_which_nothing_lives() {
         let mut batch = Batch::new();
         for key in &gone {
             batch.delete(key);
-            // With a sequence what is not there is deleted too.
+            // With a sequence an absent key is deleted too.
             batch.delete(&[key, &b" more"[..]].concat());
         }
         let sequence = Some(1 << 40);
@@ -169,14 +169,14 @@ fn a_batch_of_deletes_over_leaves_in_which_nothing_lives() {
     }
 }
 
-/// Inserts leave pages that only overwrites may take: a batch of both is refused as a whole, and one of
-/// overwrites is not.
+/// Inserts leave pages that only overwrites may take: a batch of both is refused as a whole, and one of overwrites
+/// is not.
 #[test]
 fn a_batch_with_a_new_record_is_refused_and_nothing_of_it_is_there() {
     let _alone = alone();
     let (_directory, store, count) = full(1 << 20, MediaChoice::Auto, 100);
     let mut batch = Batch::new();
-    // More new ones than any leaf has room for.
+    // More new records than any leaf has room for.
     for number in 0..200 {
         batch.put(&key(count + number), &value(count + number, 1, 100));
         batch.put(&key(number), &value(number, 1, 100));
@@ -187,8 +187,8 @@ fn a_batch_with_a_new_record_is_refused_and_nothing_of_it_is_there() {
     check(&store, count, 100, |_| 0);
 }
 
-/// A write may have to write leaves anew, and put others together, but never without end: what is cut in two for it is not
-/// put together again before it is made.
+/// A write may rewrite leaves, and merge others, but never without end: leaves that are split for it are not merged
+/// again before it is made.
 #[test]
 fn what_a_write_copies_is_bounded() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Batches that put many leaves in the place of one, beside others that use that leaf.
+//! Batches that replace one leaf by many, beside other threads that use that leaf.
 
 mod persist;
 
@@ -8,7 +8,7 @@ use coreplane_pmem::MediaChoice;
 use persist::persist;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Above all keys of the batches, whose leaf is so the one that they part.
+/// Above all keys of the batches, so that its leaf is the one that they split.
 const GREATEST: &[u8] = b"z";
 
 fn is_full() -> bool {
@@ -25,7 +25,7 @@ fn batch_of(round: u64) -> Batch {
     batch
 }
 
-/// Others stop when it is dropped, by a panic too.
+/// Stops the other threads when it is dropped, by a panic too.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -68,7 +68,7 @@ fn a_key_behind_those_of_a_batch_is_found_and_written_as_ever() {
         for round in 0..if is_full() { 20_000 } else { 800 } {
             let batch = batch_of(round);
             persist(|| store.apply(&batch, &options).map(drop));
-            // The space of those before.
+            // Frees the space of an earlier round.
             if round >= 20 {
                 let mut batch = Batch::new();
                 for change in batch_of(round - 20).changes() {

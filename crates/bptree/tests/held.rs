@@ -1,4 +1,4 @@
-//! Power cuts while it changes which tombstones are kept: whoever follows the changes misses no delete.
+//! Power cuts while the held tombstones change: a reader of the changes misses no delete.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Engine, Error, Replicated, WriteOptions};
@@ -12,7 +12,7 @@ const KEYS: u64 = 5;
 const OPERATIONS: u64 = 90;
 const HOLDS: u64 = 14;
 
-/// Above all sequences that are given, and below all that the engine gives by itself.
+/// Above all sequences that callers give, and below all that the engine gives by itself.
 const UNKNOWN: u64 = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -23,24 +23,24 @@ enum Op {
     Hold(u64),
 }
 
-/// One thread writes, one changes what is held.
+/// One thread writes, one changes the held tombstones.
 struct Follower {
     seed: u64,
-    /// Deletes that were to be among the changes after a cut.
+    /// Deletes that had to be among the changes after a cut.
     told: AtomicU64,
     rewrites: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Changes {
-    /// From where on they are known.
+    /// The sequence from which on changes are known.
     horizon: u64,
-    /// Of each key its sequence and whether it is there.
+    /// The sequence of each key, and whether the key is there.
     newest: BTreeMap<Vec<u8>, (u64, bool)>,
 }
 
-/// What a hold in flight has left of itself may count for one recovery and not for the next, until the
-/// first has written the root: the same is what both of them know.
+/// A hold in flight may count for one recovery and not for the next, until the first has written the root: two
+/// states are equal if they agree above both horizons.
 impl PartialEq for Changes {
     fn eq(&self, other: &Self) -> bool {
         let horizon = self.horizon.max(other.horizon);
@@ -77,7 +77,7 @@ impl Follower {
     fn hold(&self, run: &Run<'_, Op>, store: &Bptree, newest: &AtomicU64) {
         for round in 0..HOLDS {
             let newest = newest.load(Ordering::Acquire);
-            // Mostly more is forgotten, sometimes less.
+            // Mostly more tombstones are forgotten, sometimes fewer.
             let held = if (round + self.seed).is_multiple_of(4) { newest / 2 } else { newest };
             run.acknowledged(Op::Hold(held), || store.hold_tombstones(held).expect("hold"));
         }
@@ -106,7 +106,7 @@ impl Subject for Follower {
     fn recover(&self, space: &Arc<Space>) -> Result<Option<Bptree>, String> {
         match Bptree::simulated_open(Arc::clone(space), &Options::default()) {
             Ok(store) => Ok(Some(store)),
-            // Told apart by `check`.
+            // `check` tells these errors apart.
             Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -188,7 +188,7 @@ fn no_delete_is_missing_above_the_horizon_after_a_power_cut() {
     assert!(told > 1000 && rewrites > 30, "{told} {rewrites}");
 }
 
-/// A tombstone that is forgotten after the look at the horizon, and before its leaf's turn.
+/// A tombstone is forgotten after the look at the horizon, and before its leaf is read.
 #[test]
 fn a_delete_that_is_forgotten_while_changes_are_shown_is_told() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
@@ -207,7 +207,7 @@ fn a_delete_that_is_forgotten_while_changes_are_shown_is_told() {
     let told = store.changes_since(0, &mut |entry| {
         if shown.is_empty() {
             store.hold_tombstones(u64::MAX).expect("hold");
-            // Until the last leaf is written anew.
+            // Until the last leaf is rewritten.
             while store.tombstone_horizon() <= line {
                 let _outcome = store.put(&key(198), &[2; 100], &wait).expect("put");
             }
@@ -222,8 +222,8 @@ fn a_delete_that_is_forgotten_while_changes_are_shown_is_told() {
     );
 }
 
-/// What an earlier life has forgotten nobody knows any more: whoever asks for what is newer than the deletes
-/// is told so.
+/// The tombstones that an earlier life has forgotten are unknown: a caller that asks for changes newer than the
+/// deletes is told so.
 #[test]
 fn a_delete_that_was_forgotten_before_a_kill_is_told() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
@@ -236,7 +236,7 @@ fn a_delete_that_was_forgotten_before_a_kill_is_told() {
     }
     let line = store.advance_sequence().expect("a sequence");
     let _outcome = store.delete(&key(7), &wait).expect("delete");
-    // Until the leaf is written anew.
+    // Until the leaf is rewritten.
     while store.tombstone_horizon() <= line {
         let _outcome = store.put(&key(8), &[2; 100], &wait).expect("put");
     }

@@ -1,5 +1,5 @@
-//! A process that is killed while the power stays: the next one finds what was not in the file yet. What
-//! it shows of that, and what it is asked to keep, is durable.
+//! A process that is killed while the power stays on: the next one finds writes that were not in the file yet. The
+//! records that it shows, and the writes that it accepts, are durable.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Durability, Engine, Outcome, Repairable, WriteOptions};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const PAGE: u32 = 4096;
 
-/// Nobody waits for a sync.
+/// No caller waits for a sync.
 fn unhurried() -> Durability {
     Durability::Relaxed { window_bytes: 1 << 40, window: Duration::from_hours(1) }
 }
@@ -37,7 +37,7 @@ fn contents(store: &Bptree) -> Map {
     map
 }
 
-/// Killed with some writes that nobody has flushed, in leaves that were written anew, and split, before.
+/// Killed with some writes that were not flushed, in leaves that were rewritten, and split, before.
 fn killed(seed: u32, strict_in: u32) -> (Sim, Map) {
     let len = 1 << 20;
     let seed_of_sim = u64::from(seed);
@@ -100,7 +100,7 @@ fn what_is_shown_after_a_kill_is_there_after_a_power_cut() {
             assert!(matches!(outcome, Outcome::Exists(ticket) if ticket.is_durable()), "{what}");
             is_all_there(&sim, &map, &what);
             if seed % 2 == 0 {
-                // Leaves that are sealed are marked superseded, and say that all before it was durable.
+                // Sealed leaves are marked superseded, which states that all before the mark was durable.
                 map.iter().step_by(5).for_each(|(key, value)| {
                     store.put(key, value, &strict).map(drop).expect("put");
                 });
@@ -114,8 +114,8 @@ fn what_is_shown_after_a_kill_is_there_after_a_power_cut() {
     assert!(at_risk > 20, "{at_risk} of the kills leave something that is not in the file");
 }
 
-/// Killed where a fence is an instruction, with the last put in the caches and nowhere else; none if that has
-/// written a leaf anew, which has fences between.
+/// Killed where a fence is an instruction, with the last put only in the caches; none if that has rewritten a leaf,
+/// which has fences between.
 fn killed_before_its_fence(seed: u32) -> Option<(Sim, Map)> {
     let len = 1 << 20;
     let seed_of_sim = u64::from(seed);

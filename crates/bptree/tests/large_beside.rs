@@ -1,5 +1,5 @@
-//! Large values that are read while others write to their leaf: somebody writes each time that a page of a value
-//! is loaded.
+//! Large values that are read beside writes to their leaf: a writer writes each time that a page of a value is
+//! loaded.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Engine, Entry, Ordered, Visibility, WriteOptions};
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 const PAGE: u32 = 4096;
 
-/// So many writes come at most: without end, for whoever begins anew after each.
+/// The maximum number of writes: endless for a reader that begins again after each.
 const WRITES_MAX: u32 = 2000;
 
-/// Bytes of which no more are loaded at once but of a page of a large value.
+/// Only loads of the pages of large values are longer than this.
 const SMALL: u64 = 1024;
 
 thread_local! {
@@ -25,14 +25,14 @@ thread_local! {
     static READS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The other side of whoever writes when asked.
+/// The link to a thread that writes on request.
 struct Neighbour {
     ask: Sender<()>,
     answer: Receiver<()>,
     asked: u32,
 }
 
-/// A medium on which a write is asked for at each load of a page of a large value.
+/// A medium that requests a write at each load of a page of a large value.
 #[derive(Default)]
 struct Watched {
     neighbour: OnceLock<Mutex<Neighbour>>,
@@ -59,7 +59,7 @@ impl Trace for Watched {
         if neighbour.asked < WRITES_MAX {
             neighbour.asked += 1;
             neighbour.ask.send(()).expect("a neighbour");
-            // Who reads may have the leaf locked, and is not waited for then.
+            // The reader may have the leaf locked, and then the write is not waited for.
             let _in_time = neighbour.answer.recv_timeout(Duration::from_millis(20)).is_ok();
         }
     }
@@ -104,13 +104,13 @@ impl Trace for Watched {
     }
 }
 
-/// Reads a store with three large values in one leaf, beside somebody who puts `key` with a value of `len`
-/// bytes at each load of a page; how often.
+/// Reads a store with three large values in one leaf, beside a writer that puts `key` with a value of `len` bytes
+/// at each load of a page; returns the number of writes.
 fn writes_beside(key: &[u8], len: usize, check_reads: bool, read: &dyn Fn(&Bptree)) -> u32 {
     writes_beside_more(key, len, check_reads, &|_| {}, read)
 }
 
-/// The same with more in the store.
+/// The same with more records in the store.
 fn writes_beside_more(
     key: &[u8],
     len: usize,
@@ -143,7 +143,7 @@ fn writes_beside_more(
         READS.set(true);
         read(&store);
         READS.set(false);
-        // Ends the other one.
+        // Ends the other thread.
         let count = watched.asked();
         let (none, _) = channel();
         watched.neighbour.get().expect("a neighbour").lock().expect("unpoisoned").ask = none;
@@ -190,7 +190,7 @@ fn scan(store: &Bptree) {
     }
 }
 
-/// Of each value five pages are loaded, and if reads are checked each once more.
+/// Five pages of each value are loaded, and if reads are checked each of them once more.
 #[test]
 fn a_write_to_its_leaf_does_not_let_a_read_of_a_large_value_begin_again() {
     for check_reads in [false, true] {
@@ -208,7 +208,7 @@ fn a_write_to_its_leaf_does_not_let_a_read_of_a_large_value_begin_again() {
     }
 }
 
-/// Of each key five pages are loaded, more than once. In the end they are while nobody writes to the leaf.
+/// Five pages of each key are loaded, more than once; at last while no writer can write to the leaf.
 #[test]
 fn a_long_key_is_read_beside_writes_to_its_leaf() {
     for check_reads in [false, true] {
@@ -237,7 +237,7 @@ fn a_long_key_is_read_beside_writes_to_its_leaf() {
     }
 }
 
-/// In the end it is read while nobody can write to its leaf.
+/// At last it is read while no writer can write to its leaf.
 #[test]
 fn a_large_value_that_is_written_at_each_look_is_read_all_the_same() {
     for check_reads in [false, true] {

@@ -1,4 +1,4 @@
-//! What becomes of a store over time: expired records, and a pool that grows.
+//! Changes of a store over time: expired records, and a pool that grows.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_conformance::model::ManualClock;
@@ -27,7 +27,7 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
-/// Nobody syncs, and nothing else is written.
+/// There is no sync call, and no other write.
 #[test]
 fn what_is_relaxed_in_a_file_is_durable_when_its_window_ends() {
     let durability =
@@ -67,7 +67,7 @@ fn what_has_expired_goes_when_its_leaf_is_written_anew() {
             let _outcome = store.put(&key(number), b"new", &WriteOptions::default()).expect("put");
         });
     }
-    // Some in each leaf that is written to, so that each of them is written anew.
+    // Some in each leaf that is written to, so that each of them is rewritten.
     for number in (0..350).step_by(5) {
         for round in 0..80_u8 {
             let _outcome =
@@ -91,7 +91,7 @@ fn what_has_expired_goes_when_its_leaf_is_written_anew() {
     assert_eq!((again.records, again.live_bytes), (after.records, after.live_bytes));
 }
 
-/// Closed or killed after it, and emptied with its leaves not loaded.
+/// Closed or killed afterwards, and emptied while its leaves are not loaded.
 #[test]
 fn a_store_that_was_emptied_stays_so_and_has_its_pages_back() {
     let directory = in_memory();
@@ -169,7 +169,7 @@ fn a_full_store_takes_more_when_its_pool_has_grown() {
         assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
     };
     check(&store);
-    // Killed: what lies in the new pages is found again.
+    // Killed: the records in the new pages are found again.
     drop(store);
     let store = opened(directory.path());
     check(&store);
@@ -177,7 +177,7 @@ fn a_full_store_takes_more_when_its_pool_has_grown() {
     assert!(matches!(store.grow(8 << 20), Err(Error::Closed)));
 }
 
-/// As a delete and a single write of this kind do.
+/// As a delete and a single write with this option do.
 #[test]
 fn a_batch_that_may_use_the_reserve_has_the_space_that_is_kept_for_deletes() {
     let directory = in_memory();
@@ -190,7 +190,7 @@ fn a_batch_that_may_use_the_reserve_has_the_space_that_is_kept_for_deletes() {
     let usual = WriteOptions::default();
     let reserve = WriteOptions { use_reserve: true, ..usual };
     let mut number = 0;
-    // Those that need pages for their values, then those that need one for their leaf.
+    // First batches that need pages for their values, then those that need one for their leaf.
     for len in [3000, 500] {
         let refused = loop {
             match store.apply(&batch(number, len), &usual) {
@@ -205,8 +205,8 @@ fn a_batch_that_may_use_the_reserve_has_the_space_that_is_kept_for_deletes() {
     }
 }
 
-/// A batch that does not fit is refused: it does not take for a gain, again and again, the pages that
-/// it has given back itself.
+/// A batch that does not fit is refused: it does not mistake, again and again, pages that it has given back itself
+/// for a gain.
 #[test]
 fn a_batch_that_does_not_fit_is_refused() {
     let directory = in_memory();
@@ -215,7 +215,7 @@ fn a_batch_that_does_not_fit_is_refused() {
     for round in 0_u32..400 {
         let mut batch = coreplane_engine::Batch::new();
         for number in 0..6 {
-            // One page and a bit, and some that make leaves split.
+            // One value longer than a page, and some that make leaves split.
             let len = if number == 0 { 9_000 } else { 700 };
             batch.put(format!("{:03} {number}", round % 37).as_bytes(), &vec![round as u8; len]);
         }
@@ -234,8 +234,8 @@ fn a_batch_that_does_not_fit_is_refused() {
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// A record that was damaged at rest stays so when its leaf is written anew, and is not made good by
-/// the checksum of the copy.
+/// A record that was damaged at rest stays damaged when its leaf is rewritten: the checksum of the copy does not
+/// make it valid.
 #[test]
 fn what_is_damaged_stays_so_when_its_leaf_is_written_anew() {
     use std::os::unix::fs::FileExt as _;
@@ -263,8 +263,8 @@ fn what_is_damaged_stays_so_when_its_leaf_is_written_anew() {
     assert!(store.check(b"damaged").expect("check"));
 }
 
-/// In a record, in the pages of a large value, in those of a long key; in a leaf that is loaded, and in
-/// one that nobody has come to since the open.
+/// In a record, in the pages of a large value, in those of a long key; in a leaf that is loaded, and in one that is
+/// not.
 #[test]
 fn the_scrub_finds_what_nobody_reads() {
     use std::os::unix::fs::FileExt;
@@ -335,7 +335,7 @@ fn a_scan_that_checks_what_it_shows_tells_of_damage_at_rest() {
     }
 }
 
-/// A call of an iteration passes by no more records that have expired than it would show of those that live.
+/// A call of an iteration skips no more expired records than it would show live ones.
 #[test]
 fn what_has_expired_is_a_step_of_an_iteration() {
     const EXPIRED: usize = 1000;
@@ -353,6 +353,6 @@ fn what_has_expired_is_a_step_of_an_iteration() {
     clock.set(UnixMillis(3000));
     let (calls, shown) = iterate_all(&store, COUNT).expect("iterate");
     assert_eq!(shown, [b"lives"]);
-    // A leaf that is begun is shown to its end: of up to 128 records.
+    // A leaf that is begun is shown to its end: up to 128 records.
     assert!(calls >= EXPIRED / 128, "{calls} calls");
 }

@@ -1,10 +1,10 @@
-//! One pool that lives through dozens of power cuts and kills, with writes between them: what one recovery
-//! leaves undone, the next but one comes across.
+//! One pool that lives through dozens of power cuts and kills, with writes between them: remains that one recovery
+//! leaves behind are met by a later one.
 //!
-//! A story with one cut asks whether recovery finds what is there. Whether it has struck out, durably, what it
-//! found not to count, shows only when pages were written anew since, and the power went again. So here each
-//! life begins with the image that the last one left; the power goes behind any store, in recovery too; and
-//! what a life has shown is what the next begins with. The clock goes on, and is set back at a restart.
+//! A story with one cut tests whether recovery finds the records. Whether it has struck out, durably, the parts
+//! that do not count, shows only when pages were rewritten since, and the power went again. So here each life
+//! begins with the image that the last one left. The power goes behind any store instruction, in recovery too, and
+//! the state that a life has shown is the start of the next. The clock goes on, and is set back at a restart.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
@@ -15,7 +15,7 @@ use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What time it is at the beginning of each life.
+/// The time at the beginning of each life.
 const START: u64 = 1_800_000_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,16 +24,16 @@ struct Value {
     expires_at: Option<u64>,
 }
 
-/// What a key may be.
+/// The possible states of a key.
 type States = Vec<Option<Value>>;
 
 type Changes = Vec<(u16, Option<Value>)>;
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// More than one change are a batch.
+    /// More than one change is a batch.
     Write(Changes),
-    /// May be lost until the next sync.
+    /// These changes may be lost until the next sync.
     Relaxed(Changes),
     Sync,
     Clear,
@@ -42,16 +42,16 @@ enum Op {
     Close,
 }
 
-/// How the pools of a test are.
+/// The properties of the pools of a test.
 #[derive(Clone, Copy)]
 struct World {
     model: Model,
     keys: u16,
-    /// Every key in so many is long (0: none is).
+    /// One key in this many is long (0: none is).
     long_in: u16,
     is_relaxed: bool,
     pages: u64,
-    /// It has no room for all of its records, none of which is large.
+    /// The pool has no room for all of its records, none of which is large.
     is_full: bool,
 }
 
@@ -65,16 +65,16 @@ impl Draw {
     }
 }
 
-/// A pool, and what is known of it.
+/// A pool, and the expected state of it.
 struct Pool {
     world: World,
     draw: Draw,
     clock: ManualClock,
     states: BTreeMap<u16, States>,
-    /// Keys that were not there after a cut, for one of several reasons: which of their states is the newest
-    /// nobody can tell.
+    /// Keys that were absent after a cut, for one of several reasons: it is unknown which of their states is the
+    /// newest.
     unclear: BTreeSet<u16>,
-    /// Batches that may be lost, as a whole: of each key, which of its states they have made.
+    /// Batches that may be lost, as a whole: for each key, the state that the batch has made, by its number.
     batches: Vec<Vec<(u16, usize)>>,
     serial: u64,
 }
@@ -123,7 +123,7 @@ impl Pool {
         if is_relaxed { Op::Relaxed(changes) } else { Op::Write(changes) }
     }
 
-    /// False if there was no room, which some pools are to come to.
+    /// False if there was no room, which happens in some pools.
     fn write(&self, store: &Bptree, changes: &Changes, durability: Option<Durability>) -> bool {
         let of = |value: &Option<Value>| {
             let expires_at = value.as_ref().and_then(|it| it.expires_at).map(UnixMillis);
@@ -166,10 +166,10 @@ impl Pool {
                 if self.unclear.contains(number) {
                     return true;
                 }
-                // All of it is this thread's own.
+                // All changes are this thread's own.
                 let newest = self.states[number].last().expect("a state");
                 let newest = newest.as_ref().filter(|it| !self.has_expired(it));
-                // By a clock that was set back since, somebody was told that it has passed.
+                // By a clock that was set back since, a caller may have been told that it has expired.
                 let may_be_told = newest.is_none_or(|it| it.expires_at.is_some());
                 let is_right = found.as_ref() == newest.map(|it| &it.bytes);
                 assert!(is_right || found.is_none() && may_be_told, "{number}: {newest:.100?}");
@@ -184,7 +184,7 @@ impl Pool {
         value.expires_at.is_some_and(|at| at <= self.clock.now().0)
     }
 
-    /// What an operation that has returned leaves.
+    /// Applies an operation that has returned to the expected state.
     fn acknowledge(&mut self, op: &Op) {
         let now = self.clock.now().0;
         match op {
@@ -198,7 +198,7 @@ impl Pool {
             Op::Write(changes) => {
                 for (number, value) in changes {
                     self.states.insert(*number, vec![value.clone()]);
-                    // What it has made of earlier batches nobody can tell.
+                    // Its effect on earlier batches is unknown.
                     self.batches.iter_mut().for_each(|batch| batch.retain(|it| it.0 != *number));
                 }
             }
@@ -217,8 +217,8 @@ impl Pool {
                 self.batches.clear();
             }
             Op::Look(number) => {
-                // Nobody who was told that it has expired is told otherwise later; nor of any other
-                // that expires no later.
+                // A caller that was told that a record has expired is not told otherwise later; the same holds for
+                // any other record that expires no later.
                 let states = &self.states[number];
                 let told = states.last().and_then(|it| it.as_ref()?.expires_at);
                 let Some(told) = told.filter(|at| *at <= now) else { return };
@@ -260,10 +260,10 @@ impl Pool {
         }
     }
 
-    /// What has come of a pool; from here on that is what it is.
+    /// Checks the state of a pool, which is the expected state from here on.
     fn check(&mut self, store: &Bptree, open: Option<&Op>, what: &str) {
         let mut is_made = BTreeSet::new();
-        // What was in flight may have come behind any of them.
+        // The operation in flight may have come behind any of them.
         match open {
             Some(Op::Clear) => self.batches.clear(),
             Some(Op::Write(changes) | Op::Relaxed(changes)) => {
@@ -277,7 +277,7 @@ impl Pool {
             let found = store.get(&self.key(number)).unwrap_or_else(|it| panic!("{what}: {it}"));
             let is_it = |state: &Option<Value>| match state {
                 None => found.is_none(),
-                // What has expired may have been told of, by a split for one.
+                // A caller, for example a split, may have been told that an expired record is gone.
                 Some(value) => {
                     found.as_ref() == Some(&value.bytes)
                         || found.is_none() && value.expires_at.is_some()
@@ -291,7 +291,7 @@ impl Pool {
                 _ => None,
             };
             let states = self.states.get_mut(&number).expect("a key");
-            // What is not there was deleted, or has expired by a clock that will be set back.
+            // An absent key was deleted, or has expired by a clock that will be set back.
             let mut left: States = states.iter().filter(|it| is_it(it)).cloned().collect();
             left.dedup();
             let new = new.filter(|it| is_it(it));
@@ -310,7 +310,7 @@ impl Pool {
                 self.unclear.remove(&number);
             }
         }
-        // All of it or nothing.
+        // All of the operation or nothing.
         let all: Changes = match open {
             Some(Op::Write(changes)) => changes.clone(),
             Some(Op::Clear) => (0..self.world.keys).map(|number| (number, None)).collect(),
@@ -330,7 +330,7 @@ impl Pool {
         assert_eq!(store.lost_ranges().expect("doubts"), [], "{what}");
     }
 
-    /// Lives, and what the power leaves when it goes; how many operations there were.
+    /// Runs one life; returns the image that the power cut leaves, and the number of operations.
     fn live(&mut self, image: Option<&Image>, life: u64, what: &str) -> (Image, u64) {
         let world = self.world;
         let len = world.pages * 4096;
@@ -346,7 +346,7 @@ impl Pool {
             None => Sim::new(&options).expect("memory"),
             Some(image) => image.reopen().expect("memory"),
         };
-        // As by the clock of whoever comes next.
+        // By the clock of the next life.
         self.clock.set(UnixMillis(START + life));
         let space = || Arc::clone(sim.space());
         let store = match image {
@@ -357,20 +357,20 @@ impl Pool {
         if image.is_some() {
             self.check(&store, None, what);
         }
-        // The power may go in recovery: then nobody has seen what it found.
+        // The power may go in recovery: then no caller has seen what it found.
         let mut first = if image.is_some() { 0 } else { sim.events() };
         let mut done: Vec<(Op, usize)> = Vec::new();
         let mut kept = (self.states.clone(), self.unclear.clone());
         self.batches.clear();
         for _ in 0..5 + self.draw.next(60) {
             let op = if self.draw.next(80) == 0 { Op::Close } else { self.op() };
-            // What was refused has changed nothing.
+            // A refused operation has changed nothing.
             let op = if self.run(&store, &op) { op } else { Op::Wait(0) };
             self.acknowledge(&op);
             let is_close = matches!(op, Op::Close);
             done.push((op, sim.events()));
             if is_close || self.draw.next(60) == 0 {
-                // Or killed: whatever was stored is there, and a cut takes what was not flushed.
+                // Or killed: every store instruction has taken effect, and a cut takes data that was not flushed.
                 drop(store);
                 self.make_all_durable();
                 first = sim.events();
@@ -386,7 +386,7 @@ impl Pool {
         }
         let operations = done.len() as u64;
         let end = sim.events();
-        // Nobody is cut behind the last store for nothing: most of what matters is in an operation.
+        // The cut comes at any event since `first`: most of what matters is in the middle of an operation.
         let at = first + self.draw.next((end - first) as u64 + 1) as usize;
         let eviction = match self.draw.next(5) {
             0 => Eviction::Nothing,
@@ -400,15 +400,15 @@ impl Pool {
         (self.go_on(cut, (done, at), (life, &what)), operations)
     }
 
-    /// Opens what a cut behind so many events has left of the operations of a life, which return behind theirs:
-    /// what the next life begins with.
+    /// Opens the image of a cut behind event `at`, given the operations of a life and the events behind which they
+    /// returned; returns the image with which the next life begins.
     fn go_on(
         &mut self,
         cut: Image,
         (done, at): (Vec<(Op, usize)>, usize),
         (life, what): (u64, &str),
     ) -> Image {
-        // What was acknowledged by then.
+        // Applies the operations that were acknowledged by then.
         self.batches.clear();
         self.clock.set(UnixMillis(START + life));
         let mut in_flight = None;
@@ -427,7 +427,7 @@ impl Pool {
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         self.check(&found, in_flight.as_ref(), what);
         drop(found);
-        // The next life begins with this recovery made, in full, in part, or not at all.
+        // The next life begins with this recovery done, in full, in part, or not at all.
         match self.draw.next(3) {
             0 => cut,
             1 => sim.crash(Eviction::Everything),
@@ -485,7 +485,7 @@ fn where_keys_are_long() {
     lives(World { long_in: 3, pages: 96, ..WORLD }, 301..305);
 }
 
-/// Leaves are put together for want of pages, several at a time.
+/// Leaves are merged for lack of pages, several at a time.
 #[test]
 fn where_there_is_no_room() {
     let full = World { keys: 900, pages: 20, is_full: true, ..WORLD };
@@ -493,7 +493,7 @@ fn where_there_is_no_room() {
     lives(World { model: Model::File, is_relaxed: true, ..full }, 621..625);
 }
 
-/// A leaf is split and merged all the time, and its pages come round soon.
+/// A leaf is split and merged all the time, and its pages are soon reused.
 #[test]
 fn where_pages_are_few() {
     lives(World { keys: 12, pages: 24, ..WORLD }, 401..409);

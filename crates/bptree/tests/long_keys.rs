@@ -1,4 +1,4 @@
-//! Keys of all lengths up to the longest, and such as begin alike, against a model.
+//! Keys of all lengths up to the longest, and keys that begin alike, against a model.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_conformance::model::ManualClock;
@@ -39,7 +39,7 @@ fn usual() -> WriteOptions {
     WriteOptions::default()
 }
 
-/// A leaf between two bounds as long as can be, and in it a record as long as can be.
+/// A leaf between two bounds of maximum length, and in it a record of maximum length.
 #[test]
 fn the_longest_record_of_a_leaf_can_be_replaced() {
     let directory = in_memory();
@@ -55,7 +55,7 @@ fn the_longest_record_of_a_leaf_can_be_replaced() {
     }
 }
 
-/// Tombstones that are held take the room of their keys: two leaves of them need not fit into one.
+/// Held tombstones take the room of their keys: two leaves of them need not fit into one.
 #[test]
 fn leaves_of_long_tombstones_are_not_made_one() {
     let directory = in_memory();
@@ -206,7 +206,7 @@ fn write(store: &Bptree, map: &mut Map, draw: &mut Draw, field_max: usize) {
             store.apply(&batch, &usual()).expect("a batch");
         }
         _ => {
-            // What has expired is as if it had never been.
+            // An expired record is as if it had never been.
             let brief = WriteOptions { expires_at: Some(UnixMillis(NOW.0 - 5)), ..usual() };
             let _outcome = store.put(&key, &value, &brief).expect("put");
             map.remove(&key);
@@ -226,15 +226,15 @@ fn settles_at(store: &Bptree, free: u64) -> bool {
     true
 }
 
-/// Nothing is in use that nothing leads to, and nothing is free that something leads to: an open that
-/// looks at every leaf finds as many pages free.
+/// No page that nothing leads to is in use, and no page that something leads to is free: an open that looks at
+/// every leaf finds as many pages free.
 fn reopened(store: Bptree, directory: &Path, clock: &ManualClock, closes: bool) -> Bptree {
     if closes {
         store.close().expect("close");
         drop(store);
         return opened(directory, clock);
     }
-    // Readers of other tests hold pages for a while: until all have gone that may hold one of these.
+    // Readers of other tests hold pages for a while: waits until all readers that may hold one of these have gone.
     let (stamp, begun) = (epoch::stamp(), Instant::now());
     while !epoch::has_passed(stamp) {
         assert!(begun.elapsed() < Duration::from_secs(60), "a reader never goes");
@@ -281,7 +281,7 @@ fn story(seed: u64, page: u32, operations: usize) {
     assert!(splits > 0);
     let store = reopened(store, directory.path(), &clock, false);
     check_all(&store, &map);
-    // With the last record the last rest goes, and none stays behind.
+    // With the last record the last rest is freed, and none stays behind.
     for key in map.keys() {
         let _outcome = store.delete(key, &usual()).expect("delete");
     }
@@ -333,8 +333,8 @@ fn fill(store: &Bptree, map: &mut Map, draw: &mut Draw) {
     }
 }
 
-/// What is refused for want of space changes nothing, loses no page, and leaves nothing behind that
-/// would be taken for a leaf later.
+/// A write that is refused for lack of space changes nothing, loses no page, and leaves nothing behind that would
+/// be taken for a leaf later.
 #[test]
 fn what_is_refused_for_space_is_as_if_it_had_not_been() {
     for seed in 1..=6 {
@@ -356,7 +356,7 @@ fn what_is_refused_for_space_is_as_if_it_had_not_been() {
     }
 }
 
-/// Whoever writes a key first gives it its rest; that of the other belongs to nobody.
+/// The first writer of a key gives it its rest; the rest of the other writer has no owner.
 #[test]
 fn of_two_that_write_a_new_key_one_keeps_its_rest() {
     let directory = in_memory();
@@ -384,7 +384,7 @@ fn of_two_that_write_a_new_key_one_keeps_its_rest() {
     assert_eq!(store.len().expect("len"), u64::from(keys));
 }
 
-/// A damaged bound parts two leaves, is named once, and what is behind them is looked at.
+/// A damaged bound between two leaves is named once, and the leaves behind them are checked.
 #[test]
 fn verify_goes_on_behind_a_bound_that_is_damaged() {
     use std::os::unix::fs::FileExt as _;

@@ -1,5 +1,5 @@
-//! Truly concurrent threads, for the thread sanitizer above all: threads are joined by hand, since
-//! the end of a scope looks like a race to it where the standard library is not instrumented.
+//! Truly concurrent threads, mainly for the thread sanitizer: threads are joined by hand, since the end of a scope
+//! looks like a race to it where the standard library is not instrumented.
 
 mod persist;
 
@@ -14,8 +14,7 @@ use std::thread::JoinHandle;
 const KEYS: u64 = 600;
 const ROUNDS: u64 = 30_000;
 
-/// Every value names its key, so that a reader sees at once what is not its own or torn. Some are
-/// large.
+/// Every value names its key, so that a reader sees at once a torn value, or one of another key. Some are large.
 fn value(key: u64, round: u64) -> Vec<u8> {
     let mut value = [key.to_le_bytes(), round.to_le_bytes(), (key ^ round).to_le_bytes()].concat();
     // Of a batch, and of two puts.
@@ -34,7 +33,7 @@ fn number_of(key: &[u8]) -> u64 {
     u64::from_be_bytes(key.try_into().expect("a key of eight bytes"))
 }
 
-/// Times of growth and times of decay, so that leaves are split and merged.
+/// Phases of growth and phases of decay, so that leaves are split and merged.
 fn write(store: &Bptree, thread: u64, round: u64) {
     let options = WriteOptions::default();
     let key = (round * 7 + thread * 131) % KEYS;
@@ -44,7 +43,7 @@ fn write(store: &Bptree, thread: u64, round: u64) {
         1 | 2 if decays => persist(|| store.delete(&key.to_be_bytes(), &options).map(drop)),
         1 => {
             let mut batch = Batch::new();
-            // Of one leaf or of many, beside those that others split and merge. None of many large values.
+            // In one leaf or in many, beside those that others split and merge. No batch has many large values.
             let is_large = value(key, round).len() > 24;
             let count = if is_large { 2 } else { 1 + round % 40 };
             for key in (0..count).map(|at| (key + 200 + 53 * at) % KEYS) {
@@ -59,7 +58,7 @@ fn write(store: &Bptree, thread: u64, round: u64) {
     }
 }
 
-/// Does `work` with numbers that count up, until it is told to stop.
+/// Calls `work` with numbers that count up, until `stop` is set.
 fn until(stop: &Arc<AtomicBool>, work: impl Fn(u64) + Send + 'static) -> JoinHandle<()> {
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {
@@ -92,7 +91,7 @@ fn readers_scans_and_writers_of_leaves_that_come_and_go() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = directory.path().join("pool");
     let options = Options { check_reads: true, ..Options::default() };
-    // Pages abound, so that leaves are cut in two soon.
+    // Pages abound, so that leaves are split soon.
     let store = Bptree::create(&path, 8 << 20, 4096, MediaChoice::Auto, &options).expect("create");
     let store = Arc::new(store);
     let stop = Arc::new(AtomicBool::new(false));
@@ -126,11 +125,11 @@ fn readers_scans_and_writers_of_leaves_that_come_and_go() {
     readers.into_iter().for_each(|reader| reader.join().expect("a reader"));
     let figure = |name| store.stats().figure(name).unwrap_or(0);
     let (splits, merges) = (figure("leaves_split"), figure("leaves_merged"));
-    // How many there are is up to who comes when: 43 to 120, and 30 and more.
+    // The numbers depend on the order of the threads: 43 to 120, and 30 and more.
     assert!(splits > 10 && merges > 10, "{splits} {merges}");
     store.close().expect("close");
     drop(store);
-    // Leaves are filled by whoever comes first, and all come at once.
+    // The first thread that comes to a leaf fills it, and all threads come at once.
     let options = Options::default();
     let store = Bptree::open(&path, MediaChoice::Auto, &options, &|_| {}).expect("open");
     let store = Arc::new(store);
@@ -148,7 +147,7 @@ fn readers_scans_and_writers_of_leaves_that_come_and_go() {
     assert!(store.verify(&mut |_| ()).expect("verify").is_sound());
 }
 
-/// With batches, leaves that are written anew, and records that expire meanwhile.
+/// With batches, rewritten leaves, and records that expire meanwhile.
 #[test]
 fn what_is_counted_is_what_is_there_after_clears_beside_writers() {
     const CLEARS: u64 = 1500;
@@ -180,7 +179,7 @@ fn what_is_counted_is_what_is_there_after_clears_beside_writers() {
         found
     };
     for clear in 1..=CLEARS {
-        // There are some leaves again.
+        // Waits until there are some leaves again.
         while store.stats().puts < 500 * clear {
             std::thread::yield_now();
         }

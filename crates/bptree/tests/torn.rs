@@ -1,5 +1,5 @@
-//! A power cut and a bit that flips: what is damaged is told, and what was never acknowledged and has
-//! not arrived as a whole is left away without a word.
+//! A power cut and a bit that flips: damage is reported, and a record that was never acknowledged and has not
+//! arrived completely is discarded silently.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Completion, Deferred, Engine, Error, Horizon, Ticket, WriteOptions};
@@ -13,7 +13,7 @@ const LEN: u64 = 256 << 10;
 const KEYS: u64 = 50;
 const OPERATIONS: u64 = 200;
 
-/// What keys may be: what was acknowledged last, or any of what was begun since.
+/// The possible states of keys: the last acknowledged one, or any that was begun since.
 type Allowed = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
 fn is_full() -> bool {
@@ -41,7 +41,7 @@ fn sim_options(model: Model, seed: u64, fault: Option<Fault>) -> SimOptions {
     }
 }
 
-/// Writes, of which some at the end are not waited for.
+/// Writes, some of which at the end are not waited for.
 struct Written {
     sim: Sim,
     allowed: Allowed,
@@ -72,7 +72,7 @@ fn written(model: Model, seed: u64, fault: Option<Fault>) -> Written {
     let store = Bptree::simulated_create(Arc::clone(sim.space()), &settings()).expect("create");
     let mut allowed: Allowed = (0..KEYS).map(|it| (key(it), vec![None])).collect();
     let mut horizon = Horizon::new();
-    // In a file nobody waits at the end; else it is the last one that has no fence.
+    // In a file the last writes are not waited for; otherwise only the last one has no fence.
     let open = if model == Model::File { 12 } else { 1 };
     for serial in 0..OPERATIONS {
         let number = (serial * 37 + seed * 11) % KEYS;
@@ -101,7 +101,7 @@ fn written(model: Model, seed: u64, fault: Option<Fault>) -> Written {
     Written { sim, allowed, last_fence: fences - 1 }
 }
 
-/// Whether anything is said to be damaged. What is not, is as it may be.
+/// Returns whether any damage is reported. Keys without damage have a possible state.
 fn check(image: &Image, allowed: &Allowed, what: &str) -> bool {
     let sim = image.reopen().expect("memory");
     let store = Bptree::simulated_open(Arc::clone(sim.space()), &settings());
@@ -163,7 +163,7 @@ fn a_bit_that_flips_after_a_power_cut_is_told_and_what_is_torn_is_not() {
     assert!(images > 12 && told > 200, "{images} images, {told} flips told");
 }
 
-/// A superseded mark that a recovery writes to a leaf which ends with damage may come in part.
+/// A superseded mark that a recovery appends to a leaf that ends with damage may arrive in part.
 #[test]
 fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
     let (mut images, mut told) = (0, 0);
@@ -187,7 +187,7 @@ fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
             image.flip_bit(bit as u64 / 8, bit as u32 % 8);
             let damaged = image.reopen().expect("memory");
             drop(Bptree::simulated_open(Arc::clone(damaged.space()), &settings()).expect("open"));
-            // Of what was appended to that leaf any words may come.
+            // Any words of the bytes appended to that leaf may arrive.
             let after = Sim::after(damaged.space(), &options).expect("memory");
             let left = after.crash(Eviction::Nothing);
             let appended: Vec<u64> = (page..page + PAGE as u64)
@@ -212,7 +212,7 @@ fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
     assert!(images > 1000 && told == images, "{images} images, {told} of them told");
 }
 
-/// A page that the medium cannot read now may be readable another time.
+/// A page that the medium cannot read now may be readable at another time.
 #[test]
 fn a_page_that_cannot_be_read_is_an_error_and_is_not_written_over() {
     let Written { sim, allowed, .. } = written(Model::X86, 1, None);
@@ -227,7 +227,7 @@ fn a_page_that_cannot_be_read_is_an_error_and_is_not_written_over() {
         let Err(Error::Corrupt { offset, .. }) = opened else { panic!("page {page}: {opened:?}") };
         assert_eq!(offset, lost.start);
         refused += 1;
-        // The header says that it was opened; all else is as it was.
+        // The header states that it was opened; all else is unchanged.
         let whole = Sim::after(machine.space(), &sim_options(Model::X86, 1, None)).expect("memory");
         let after = whole.crash(Eviction::Nothing);
         assert!(after.bytes()[PAGE..] == before[PAGE..], "page {page}");
@@ -240,8 +240,8 @@ fn opened(sim: &Sim) -> Bptree {
     Bptree::simulated_open(Arc::clone(sim.space()), &settings()).expect("open")
 }
 
-/// A split that the power went in has left leaves that do not count. They never will: not when the leaf is
-/// split again, and one of those that it was split into is damaged.
+/// A split in which the power went has left leaves that do not count. They never will, not even when the leaf is
+/// split again, and one of its successors is damaged.
 #[test]
 fn leaves_that_never_counted_do_not_take_the_place_of_a_damaged_one() {
     let sim = Sim::new(&sim_options(Model::X86, 2, None)).expect("memory");
@@ -264,7 +264,7 @@ fn leaves_that_never_counted_do_not_take_the_place_of_a_damaged_one() {
     {
         let sim = sim.crash_at(cut, eviction).reopen().expect("memory");
         let store = opened(&sim);
-        // By another thread: its fences are not for what recovery has flushed.
+        // In another thread: its fences do not cover flushes of the recovery.
         std::thread::scope(|scope| {
             scope.spawn(|| (0..keys).for_each(|number| put(&store, number, 2)));
         });
@@ -283,7 +283,7 @@ fn leaves_that_never_counted_do_not_take_the_place_of_a_damaged_one() {
     assert!(told > 50, "{told} are told");
 }
 
-/// The page at `start` as it was before the last of these events that changed it, and at which that was.
+/// The page at `start` before the last of these events that changed it, and the number of that event.
 fn before_last_change(sim: &Sim, events: Range<usize>, start: usize) -> Option<(usize, Vec<u8>)> {
     let page = |at| sim.crash_at(at, Eviction::Everything).bytes()[start..start + PAGE].to_vec();
     let last = page(events.end);
@@ -291,9 +291,9 @@ fn before_last_change(sim: &Sim, events: Range<usize>, start: usize) -> Option<(
     events.rev().find(before).map(|at| (at, page(at)))
 }
 
-/// Where a fence is a sync, the leaves of a second split may come and the superseded mark that the first one ended
-/// with may not: all of them do not count, and some were made of others. A recovery in which the power goes
-/// leaves none of them without the one that it was made of.
+/// Where a fence is a sync, the leaves of a second split may arrive while the superseded mark of the first split
+/// does not: none of them counts, and some are successors of others. A recovery in which the power goes never
+/// leaves one of them without its predecessor.
 #[test]
 fn leaves_that_never_counted_go_before_those_that_they_were_made_of() {
     let sim = Sim::new(&sim_options(Model::File, 1, None)).expect("memory");
@@ -316,7 +316,7 @@ fn leaves_that_never_counted_go_before_those_that_they_were_made_of() {
             allowed.insert(key(number), vec![value]);
             continue;
         }
-        // From here on nobody waits.
+        // From here on no write waits.
         allowed.insert(key(number), vec![None, value]);
         if is_split && before == 0 {
             kept = before_last_change(&sim, begun..sim.events(), first[0])
@@ -338,7 +338,7 @@ fn leaves_that_never_counted_go_before_those_that_they_were_made_of() {
     assert!(!check(&image, &allowed, "once"), "nothing is damaged");
     let recovery = image.reopen().expect("memory");
     drop(opened(&recovery));
-    // What goes is struck out at the end.
+    // Leaves are struck out at the end.
     let cuts = (0..=recovery.events()).rev().take(if is_full() { usize::MAX } else { 80 });
     for (at, seed) in cuts.flat_map(|at| (0..8).map(move |seed| (at, seed))) {
         let what = format!("cut at {at}, seed {seed}");

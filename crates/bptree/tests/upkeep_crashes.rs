@@ -1,5 +1,5 @@
-//! Power cuts at every fence and every return of what a matrix and the time do to a store: sequences
-//! that are given, tombstones that are held, records that expire, sweeps, and a pool that grows.
+//! Power cuts at every fence and every return of operations that a matrix and time cause: given sequences, held
+//! tombstones, records that expire, sweeps, and a pool that grows.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
@@ -20,15 +20,15 @@ const KEYS: u16 = 36;
 const LEN: u64 = 256 << 10;
 const LEN_MAX: u64 = 512 << 10;
 
-/// What time it is at the beginning, and by the clock of whoever comes after a power cut.
+/// The time at the beginning, and by the clock after a power cut.
 const START: u64 = 1_800_000_000_000;
 
-/// A key's number; its value and when that expires, or none.
+/// The number of a key; its value and the expiry of that, or none.
 type Change = (u16, Option<Value>);
 
 type Value = (Vec<u8>, Option<u64>);
 
-/// Whether an operation is of a kind.
+/// True if an operation is of a kind.
 type Kind = fn(&Op) -> bool;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,40 +36,40 @@ enum Op {
     Create,
     /// From now on all tombstones are kept.
     Hold,
-    /// More than one change are a batch. With a sequence that is given.
+    /// More than one change is a batch. With a given sequence.
     Write(u64, Vec<Change>),
     /// The clock goes on.
     Wait(u64),
-    /// Somebody reads every key, and is told which have expired.
+    /// Reads every key, and so learns which have expired.
     Look,
     Sweep,
     Grow,
 }
 
-/// What a store should be.
+/// The expected state of a store.
 #[derive(Debug, Clone, Default)]
 struct Expected {
     is_created: bool,
     is_held: bool,
     held: BTreeMap<u16, (u64, Option<Value>)>,
     now: u64,
-    /// What expires by then is gone for good: somebody was told so.
+    /// Records that expire by then are gone for good: a caller was told so.
     told: u64,
     has_grown: bool,
 }
 
-/// What there is.
+/// The state that was found.
 #[derive(Debug)]
 struct Found {
     values: BTreeMap<u16, Vec<u8>>,
-    /// Of tombstones too; none if they were not held.
+    /// With those of tombstones; none if tombstones were not held.
     sequences: Option<BTreeMap<Vec<u8>, u64>>,
     len: u64,
 }
 
-/// Whether two recoveries from the same power cut have found the same, of which the first was cut itself: so
-/// nobody was told what it found, and what a change of the root in flight says may have come since. That
-/// is which tombstones are held, and which expiries were told.
+/// Compares two recoveries from the same power cut, the first of which was cut itself: so no caller was told what
+/// it found, and a change of the root in flight may have become visible since. Such a change concerns the held
+/// tombstones and the told expiries.
 impl PartialEq for Found {
     fn eq(&self, other: &Self) -> bool {
         let of_both = |number: &&u16| other.values.contains_key(*number);
@@ -108,14 +108,14 @@ impl Expected {
         next
     }
 
-    /// What is wrong, if there is anything.
+    /// The difference, if there is one.
     fn differs(&self, found: &Found) -> Option<String> {
         for (number, (_, record)) in &self.held {
             let value = found.values.get(number);
             let is_right = match record {
                 None => value.is_none(),
                 Some((_, Some(at))) if *at <= self.told => value.is_none(),
-                // Some of those that have expired may have been told of: by a split, for one.
+                // A caller, for example a split, may have been told of some of the expired ones.
                 Some((_, Some(at))) if *at <= self.now && value.is_none() => true,
                 Some((expected, _)) => value == Some(expected),
             };
@@ -149,7 +149,7 @@ impl Draw {
         (self.0 >> 33) % below
     }
 
-    /// A new value, of which some are large, and when it expires; or none.
+    /// A new value, sometimes a large one, and its expiry; or none.
     fn record(&mut self, now: u64, serial: u64) -> Option<(Vec<u8>, Option<u64>)> {
         let len = if self.next(14) == 0 { 1100 + self.next(5000) } else { 8 + self.next(250) };
         let value = (0..len).map(|at| (serial * 31 + at) as u8).collect();
@@ -191,7 +191,7 @@ impl Story {
                     let numbers = (0..count).map(|_| draw.next(u64::from(KEYS)) as u16);
                     let mut changes: BTreeMap<_, _> = numbers.map(|it| (it, None)).collect();
                     changes.values_mut().for_each(|it| *it = draw.record(now, serial));
-                    // Some come late: what is there may be newer.
+                    // Some come late: the old record may be newer.
                     let late = if draw.next(5) == 0 { draw.next(12) } else { 0 };
                     Op::Write(1000 + serial - late, changes.into_iter().collect())
                 }
@@ -200,7 +200,7 @@ impl Story {
         ops
     }
 
-    /// The fences of all operations of a kind, each of which may be missing.
+    /// The fences of all operations of a kind, as faults: each of them is dropped in turn.
     fn faults(&self, is_one: impl Fn(&Op) -> bool) -> Vec<Fault> {
         let done = self.done.lock().expect("a run that has ended");
         let mine = done.iter().filter(|(op, _)| is_one(op));
@@ -273,7 +273,7 @@ impl Subject for Story {
         let clock = ManualClock::starting_at(UnixMillis(START));
         match Bptree::simulated_open(Arc::clone(space), &options(&clock)) {
             Ok(store) => Ok(Some(store)),
-            // Before the creation is acknowledged.
+            // The cut came before the creation was acknowledged.
             Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -315,7 +315,7 @@ impl Subject for Story {
             let lost = made.is_created.then(|| "the store is lost".to_owned());
             return lost.map_or(Ok(()), Err);
         };
-        // All of what was in flight, or nothing of it.
+        // All of the operation in flight, or nothing of it.
         match (made.differs(found), open.map(|open| open.differs(found))) {
             (None, _) | (_, Some(None)) => Ok(()),
             (Some(what), _) => Err(what),
@@ -353,7 +353,7 @@ fn what_peers_and_time_do_to_a_store_outlives_a_power_cut() {
     assert!(images > 1000, "{images}");
 }
 
-/// A flush or a fence may be harmless here and there, as the last of a root's, behind which nothing is told.
+/// A missing flush or fence may be harmless in places, such as the last of a root, behind which nothing is told.
 #[test]
 fn a_flush_or_a_fence_of_these_that_is_missing_is_found() {
     let story = || Story { operations: 40, ..Story::new(2) };

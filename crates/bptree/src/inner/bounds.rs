@@ -1,10 +1,10 @@
-//! Where a leaf begins and ends, as the tree knows it: for whoever cannot read that in the leaf.
+//! The bounds of a leaf as the tree knows them, for callers that cannot read them in the leaf.
 
 use super::{Inner, Path};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
-/// The least key of a leaf, and the one behind its last.
+/// The least key of a leaf, and its bound.
 type Ends = (Box<[u8]>, Option<Box<[u8]>>);
 
 impl Inner {
@@ -14,8 +14,8 @@ impl Inner {
         self.end_of(&self.path(key))
     }
 
-    /// The least key of the leaf in `page` and its bound; none if the tree does not lead to it. Looks through
-    /// the children of all nodes.
+    /// The least key of the leaf in `page` and its bound; none if the tree does not lead to it. Searches the
+    /// children of all nodes.
     pub(crate) fn bounds_of(&self, page: u32) -> Option<Ends> {
         let _spare = spin::lock(&self.spare);
         let mut path = Path::new();
@@ -31,7 +31,7 @@ impl Inner {
         path.iter().rev().find_map(|(node, at)| self.node(*node).separator(*at))
     }
 
-    /// Finds the way to a leaf below a node.
+    /// Finds the path to a leaf below a node.
     fn find(&self, number: u32, page: u32, path: &mut Path) -> bool {
         let (level, children) = self.node(number).children();
         for (at, child) in children.enumerate() {

@@ -8,20 +8,19 @@
 //!              │   node   │  │   node   │ level 0
 //!              └─┬──┬───┬─┘  └─┬──┬───┬─┘
 //!                ▼  ▼   ▼      ▼  ▼   ▼
-//!               leaves: pages of the pool        what the store is
+//!               leaves: pages of the pool        the store itself
 //! ```
 //!
-//! **Readers** go down without a lock (*optimistic lock coupling*): of each node they load the
-//! version, find the child, load the child's version, and then see that the parent's is what it
-//! was. So when they hold the version of a child it was the right child at that moment. It goes on
-//! with the leaf in the same way: [`Inner::descend`] says which node named it, and
-//! [`Inner::is_current`], asked after the leaf's own version was loaded, that it still did.
+//! **Readers** go down without a lock (*optimistic lock coupling*): of each node they load the version, find the
+//! child, load the child's version, and then check that the parent's version is unchanged. So when a reader holds
+//! the version of a child, it was the right child at that moment. The leaf is handled in the same way:
+//! [`Inner::descend`] returns the node that named it, and [`Inner::is_current`], called after the leaf's own
+//! version was loaded, tells whether that node still names it.
 //!
-//! **Changes** come one at a time, under one lock. They are rare: a leaf is split, merged or
-//! written anew once in dozens of writes, and the node's part in it is the shortest.
+//! **Changes** come one at a time, under one lock. They are rare: a leaf is split, merged or rewritten once in
+//! dozens of writes, and the change of the node is the shortest part of that.
 //!
-//! A node that is emptied is used again for another; its version goes on counting, so that whoever
-//! comes late is told.
+//! An emptied node is reused for another; its version goes on counting, so that a late reader notices.
 
 mod bounds;
 mod node;
@@ -35,7 +34,7 @@ use parking_lot::Mutex;
 pub(crate) use siblings::Siblings;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Nodes that come into being together: some MiB.
+/// Nodes that are allocated together: some MiB.
 const CHUNK: usize = 4096;
 
 /// A leaf, and the node that named it.
@@ -58,24 +57,24 @@ pub(crate) struct Inner {
     spare: Mutex<Spare>,
 }
 
-/// Nodes that are not in use. Held by whoever changes the tree.
+/// Nodes that are not in use. The lock is held by the thread that changes the tree.
 #[derive(Debug, Default)]
 struct Spare {
     free: Vec<u32>,
-    /// Nodes from here on were never used.
+    /// Nodes from this number on were never used.
     fresh: u32,
 }
 
-/// The path to a child that is about to change: of each level, from the root on, the node and the
-/// child's place in it.
+/// The path to a child that is about to change: for each level, from the root on, the node and the place of the
+/// child in it.
 type Path = Vec<(u32, usize)>;
 
 impl Descent {
-    /// Of no tree.
+    /// A descent in no tree.
     pub(crate) const NOWHERE: Self = Self { leaf: 0, node: 0, version: 0 };
 }
 
-/// Trees so far.
+/// The number of trees so far.
 static TREES: AtomicU64 = AtomicU64::new(0);
 
 impl Inner {
@@ -87,7 +86,7 @@ impl Inner {
 
     /// A tree of one leaf, with room for the inner nodes of `leaves_max` leaves.
     pub(crate) fn new(leaf: u32, leaves_max: usize) -> Self {
-        // Even if each has one child alone.
+        // Enough even if each node has only one child.
         let nodes = Chunked::new(2 * leaves_max + 64, CHUNK, Node::new);
         let id = TREES.fetch_add(1, Ordering::Relaxed) + 1;
         let inner = Self { id, nodes, root: AtomicU32::new(0), spare: Mutex::default() };
@@ -99,15 +98,15 @@ impl Inner {
         self.nodes.get(number as usize)
     }
 
-    /// As [`Inner::build`], of leaves with their least keys, of which there is one.
+    /// As [`Inner::build`], of at least one leaf, each with its least key.
     pub(crate) fn build_all(&self, leaves: Vec<Bound>) {
         let mut leaves = leaves.into_iter();
         let first = leaves.next().map_or(0, |(_, page)| page);
         self.build(first, leaves.collect());
     }
 
-    /// Replaces the whole tree: `first` serves all keys below the first bound, and each bound's
-    /// leaf those from it on. Bounds are sorted. Not beside any reader.
+    /// Replaces the whole tree: `first` serves all keys below the first bound, and the leaf of each bound the keys
+    /// from it on. Bounds are sorted. Not called beside any reader.
     pub(crate) fn build(&self, first: u32, bounds: Vec<Bound>) {
         let mut spare = spin::lock(&self.spare);
         *spare = Spare::default();
@@ -122,7 +121,7 @@ impl Inner {
         }
     }
 
-    /// One level over the children; the nodes, as children of the next.
+    /// Builds one level over the children; returns its nodes, as children of the next level.
     fn build_level(
         &self,
         spare: &mut Spare,
@@ -130,7 +129,7 @@ impl Inner {
         bounds: Vec<Bound>,
         level: u8,
     ) -> (u32, Vec<Bound>) {
-        // Three quarters full, so that what comes first does not split all of them.
+        // Three quarters full, so that the first inserts do not split all of them.
         const FILL: usize = FANOUT * 3 / 4;
         let mut content = Content { level, separators: Vec::new(), children: vec![first] };
         let (mut leftmost, mut pending) = (None, None);
@@ -163,7 +162,7 @@ impl Inner {
         self.descend_by(|node| node.child_of(key))
     }
 
-    /// The leaf that serves the greatest keys below `key`; of all keys if there is none.
+    /// The leaf that serves the greatest keys below `key`, or the greatest of all if `key` is none.
     pub(crate) fn descend_before(&self, key: Option<&[u8]>) -> Descent {
         self.descend_by(|node| match key {
             Some(key) => node.child_before(key),
@@ -182,7 +181,7 @@ impl Inner {
             }
             loop {
                 let (child, level) = choose(node);
-                // Before it is looked for: what was read while it changed names no child.
+                // Checked before the child is visited: data read during a change names no child.
                 if !node.is_at(version) {
                     continue 'again;
                 }
@@ -200,7 +199,7 @@ impl Inner {
         }
     }
 
-    /// True if nothing has changed since in the node that named the leaf.
+    /// True if the node that named the leaf has not changed since.
     #[inline]
     pub(crate) fn is_current(&self, descent: &Descent) -> bool {
         self.node(descent.node).is_at(descent.version)
@@ -220,7 +219,7 @@ impl Inner {
         }
     }
 
-    /// Puts `leaf` in the place of the one that serves `key`, for the same keys.
+    /// Replaces the leaf that serves `key` by `leaf`, for the same keys.
     pub(crate) fn replace(&self, key: &[u8], leaf: u32) {
         let _spare = spin::lock(&self.spare);
         if let Some((node, at)) = self.path(key).pop() {
@@ -228,8 +227,7 @@ impl Inner {
         }
     }
 
-    /// Puts two leaves in the place of the one that serves `separator`: `left` for the keys below
-    /// it, `right` for the others.
+    /// Replaces the leaf that serves `separator` by two: `left` for the keys below it, `right` for the others.
     pub(crate) fn split(&self, left: u32, separator: &[u8], right: u32) {
         let mut spare = spin::lock(&self.spare);
         let mut change = Change::default();
@@ -267,7 +265,7 @@ impl Inner {
         self.apply(change);
     }
 
-    /// Puts `leaf` in the place of all others.
+    /// Replaces all leaves by `leaf`.
     pub(crate) fn replace_all(&self, leaf: u32) {
         let mut spare = spin::lock(&self.spare);
         let mut dropped = vec![self.root.load(Ordering::Acquire)];
@@ -304,13 +302,13 @@ impl Inner {
         }
     }
 
-    /// Puts `leaf` in the place of the two that `separator` parts. They may be below two nodes by now,
-    /// though [`Inner::pair_of`] has found them below one: that one was split since.
+    /// Replaces the two leaves on both sides of `separator` by `leaf`. They may be below two nodes by now, though
+    /// [`Inner::pair_of`] found them below one, which was split since.
     pub(crate) fn merge(&self, separator: &[u8], leaf: u32) {
         let mut spare = spin::lock(&self.spare);
         let mut change = Change::default();
         let mut path = self.path(separator);
-        // The lowest node with children on both sides: of those below it the right leaf is the first.
+        // The lowest node with children on both sides: in the nodes below it the right leaf is the first.
         let fork = path.iter().rposition(|(_, at)| *at > 0);
         debug_assert!(fork.is_some(), "the least key of all parts nothing");
         let Some(fork) = fork else { return };
@@ -337,7 +335,7 @@ impl Inner {
             let mut above = self.node(node).content();
             above.separators[at - 1] = content.separators.remove(0);
             change.put(node, above);
-            // They lead to fewer keys now, and whoever is on his way through them is to see that.
+            // These nodes lead to fewer keys now, and readers on their way through them must notice that.
             for (node, _) in &path[fork + 1..] {
                 change.put(*node, self.node(*node).content());
             }
@@ -348,7 +346,7 @@ impl Inner {
         spare.free.extend(change.dropped);
     }
 
-    /// Puts `leaf` in the place of the last one below the child on the left of a node's child.
+    /// Replaces, by `leaf`, the last leaf below the left neighbour of a node's child.
     fn replace_last_below(&self, (node, at): (u32, usize), leaf: u32, change: &mut Change) {
         let mut number = self.node(node).content().children[at - 1];
         loop {
@@ -362,14 +360,14 @@ impl Inner {
         }
     }
 
-    /// Makes one node of one that has few children left and one beside it, and so on upwards.
+    /// Joins a node that has few children left with a neighbour, and so on upwards.
     fn join(&self, mut path: Path, (mut number, mut content): (u32, Content), change: &mut Change) {
         while let Some((parent, at)) = path.pop() {
             let mut above = self.content_after(change, parent);
             if content.children.len() > FANOUT / 4 || above.children.len() == 1 {
                 break;
             }
-            // With the neighbour on its left, or the first with that on its right.
+            // With its left neighbour; the first child with its right one.
             let left = at.saturating_sub(1);
             let other = above.children[if at == 0 { 1 } else { left }];
             let beside = self.content_after(change, other);
@@ -389,14 +387,14 @@ impl Inner {
         change.put(number, content);
     }
 
-    /// What a node will be after a change.
+    /// The content of a node after a change.
     fn content_after(&self, change: &Change, number: u32) -> Content {
         let mut changed = change.nodes.iter();
         let changed = changed.find(|(it, _)| *it == number);
         changed.map_or_else(|| self.node(number).content(), |(_, content)| content.clone())
     }
 
-    /// A root with one child, which is a node, gives way to it.
+    /// A root whose only child is a node gives way to it.
     fn shrink(&self, change: &mut Change) {
         let mut root = self.root.load(Ordering::Acquire);
         while let Content { level: 1.., children, .. } = self.content_after(change, root)
@@ -408,7 +406,7 @@ impl Inner {
         }
     }
 
-    /// Makes a change of several nodes at once: a reader meets all of it, or looks again.
+    /// Changes several nodes at once: a reader meets the whole change, or looks again.
     fn apply(&self, change: Change) {
         let touched = change.nodes.iter().map(|(number, _)| number).chain(&change.dropped);
         touched.clone().for_each(|number| self.node(*number).begin());
@@ -430,17 +428,17 @@ impl Inner {
     }
 }
 
-/// What becomes of the nodes.
+/// The new contents of nodes, and the nodes that are dropped.
 #[derive(Debug, Default, Clone)]
 struct Change {
     nodes: Vec<(u32, Content)>,
-    /// Nodes that nothing leads to any more.
+    /// Nodes that no other node leads to any more.
     dropped: Vec<u32>,
     root: Option<u32>,
 }
 
 impl Change {
-    /// Lets a node be this, whatever it was to be before.
+    /// Sets the new content of a node, in place of any content that was set before.
     fn put(&mut self, number: u32, content: Content) {
         match self.nodes.iter_mut().find(|(it, _)| *it == number) {
             Some((_, before)) => *before = content,
@@ -448,7 +446,7 @@ impl Change {
         }
     }
 
-    /// Nothing is to lead to a node.
+    /// No node is to lead to this one any more.
     fn drop_node(&mut self, number: u32) {
         self.nodes.retain(|(it, _)| *it != number);
         self.dropped.push(number);

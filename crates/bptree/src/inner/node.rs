@@ -3,39 +3,38 @@
 //! ```text
 //!   version   odd while the node is being changed
 //!   shape     children | level | length of the prefix
-//!   prefix    what all separators begin with, up to 32 bytes
-//!   guides    every eighth head once more
+//!   prefix    common prefix of all separators, up to 32 bytes
+//!   guides    every eighth head, repeated
 //!   heads     of each separator the 8 bytes behind the prefix, as a number that sorts like them
 //!   children  one more than heads
 //! ```
 //!
-//! Each is a line, or several: the guides say which line of heads to look at, so that a node of 64
-//! children costs four lines, of which three can be asked for at once.
+//! Each field takes one line or several: the guides say which line of heads to look at, so that a node of 64
+//! children costs four lines, of which three can be prefetched at once.
 //!
-//! A reader takes no lock: it loads the version, reads, and loads the version again. All that it
-//! reads are atomic words, so that what a change has left half done is merely wrong, and seen to
-//! be so by the version. Eight bytes decide nearly always. Where a key's are those of a separator
-//! that has more of them the whole separators decide, and those are behind a lock that changes alone
-//! take for writing.
+//! A reader takes no lock: it loads the version, reads, and loads the version again. All that it reads are atomic
+//! words, so that a half-finished change gives it wrong values, which the version reveals. Eight bytes nearly
+//! always decide. Where those of a key equal those of a separator that is longer, the whole separators decide; they
+//! are behind a lock that only changes take for writing.
 //!
-//! Separators are as short as the keys on their sides allow, and what they have in common is left
-//! out, so that a node of long keys that begin alike is as quick as one of short ones.
+//! Separators are as short as the keys on their sides allow, and their common prefix is left out, so that a node of
+//! long keys that begin alike is as quick as one of short keys.
 
 use crate::kernel;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Children at most.
+/// The maximum number of children.
 pub(crate) const FANOUT: usize = 64;
 
-/// Lines of heads, and heads in each.
+/// Lines of heads. Below: heads in a line.
 const LINES: usize = 8;
 const IN_LINE: usize = FANOUT / LINES;
 
-/// A head that is none: no key's is above it.
+/// The value of an unused head: no key has a greater one.
 const UNUSED: u64 = u64::MAX;
 
-/// Bytes of a common prefix that are left out.
+/// The maximum length of the common prefix that is left out.
 const PREFIX_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -44,18 +43,18 @@ pub(crate) struct Node {
     version: AtomicU64,
     shape: AtomicU64,
     prefix: [AtomicU64; PREFIX_MAX / 8],
-    /// A bit for each separator that its head tells all of: behind the prefix it has at most eight
-    /// bytes, and does not end with a zero. A key with the same head is not below it.
+    /// A bit for each separator that its head represents completely: behind the prefix it has at most eight bytes,
+    /// and does not end with a zero. A key with the same head is not below it.
     told: AtomicU64,
     _rest_of_line: u64,
     guides: [AtomicU64; LINES],
-    /// Behind those of the separators [`UNUSED`], as the last always is.
+    /// Behind the heads of the separators: [`UNUSED`], which the last one always is.
     heads: [AtomicU64; FANOUT],
     children: [AtomicU32; FANOUT],
     separators: RwLock<Vec<Box<[u8]>>>,
 }
 
-/// What a node is changed to.
+/// The new content of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     /// 0: its children are leaves.
@@ -77,7 +76,7 @@ impl Shape {
         self.children as u64 | u64::from(self.level) << 16 | (self.prefix_len as u64) << 24
     }
 
-    /// Of any word: what was read while it changed may not send anyone out of bounds.
+    /// Decodes any word: a word read during a change must not lead out of bounds.
     fn from_word(word: u64) -> Self {
         Self {
             children: (word as usize & 0xffff).clamp(1, FANOUT),
@@ -101,19 +100,19 @@ pub(crate) fn word_at(key: &[u8], at: usize) -> u64 {
     }
 }
 
-/// True if a head says all of a separator: see [`Node::told`].
+/// True if the head represents all of a separator: see [`Node::told`].
 fn is_told(separator: &[u8], prefix_len: usize) -> bool {
     let rest = &separator[prefix_len..];
     rest.len() <= 8 && rest.last() != Some(&0)
 }
 
-/// A bit for each separator that its head tells all of.
+/// A bit for each separator that its head represents completely.
 fn told_of(separators: &[Box<[u8]>], prefix_len: usize) -> u64 {
     let bits = separators.iter().map(|separator| u64::from(is_told(separator, prefix_len)));
     bits.enumerate().map(|(at, bit)| bit << at).sum()
 }
 
-/// Bytes that all have in common at the beginning.
+/// The common prefix of all separators.
 fn common_prefix(separators: &[Box<[u8]>]) -> &[u8] {
     let [first, .., last] = separators else {
         return separators.first().map_or(&[], |only| only);
@@ -124,7 +123,7 @@ fn common_prefix(separators: &[Box<[u8]>]) -> &[u8] {
 }
 
 impl Content {
-    /// Takes the upper half off: the least key of it, and the rest.
+    /// Takes the upper half off: returns its least key, and the rest.
     pub(crate) fn split_off(&mut self) -> (Box<[u8]>, Self) {
         let half = self.children.len() / 2;
         let children = self.children.split_off(half);
@@ -149,7 +148,7 @@ impl Node {
         }
     }
 
-    /// A version at which nobody was changing the node.
+    /// A version at which no change was going on.
     #[inline]
     pub(crate) fn stable(&self) -> u64 {
         let mut backoff = coreplane_pmem::spin::Backoff::new();
@@ -168,7 +167,7 @@ impl Node {
         kernel::is_at(&self.version, version, 0)
     }
 
-    /// The child that serves `key`, and the level of the node: true if the version says so.
+    /// The child that serves `key`, and the level of the node; valid if the version is unchanged.
     #[inline]
     pub(crate) fn child_of(&self, key: &[u8]) -> (u32, u8) {
         let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
@@ -189,7 +188,7 @@ impl Node {
         (self.children[shape.children - 1].load(Ordering::Relaxed), shape.level)
     }
 
-    /// How many separators are not above `key`; none if eight bytes do not tell.
+    /// The number of separators that are not above `key`; none if eight bytes do not decide.
     #[inline]
     fn position(&self, shape: Shape, key: &[u8]) -> Option<usize> {
         let separators = shape.children - 1;
@@ -205,9 +204,9 @@ impl Node {
             }
         }
         let head = word_at(key, shape.prefix_len);
-        // Lines that end with a head that is not above it, and then the heads of one line: as many
-        // of both in every node, so that there is no branch to guess. What is behind the
-        // last counts only for a key that none is above.
+        // Counts the lines that end with a head that is not above it, and then the heads of one line: as many of
+        // both in every node, so that there is no branch to predict. Heads behind the last separator count only for
+        // a key that no head is above.
         let above = |word: &AtomicU64| word.load(Ordering::Relaxed) > head;
         let line = self.guides[..LINES - 1].iter().filter(|guide| !above(guide)).count();
         let first = line * IN_LINE;
@@ -215,7 +214,7 @@ impl Node {
         let rest = &self.heads.as_chunks::<IN_LINE>().0[line];
         let from = (first + rest.iter().filter(|head| !above(head)).count()).min(separators);
         let is_tie = from > 0 && self.heads[from - 1].load(Ordering::Relaxed) == head;
-        // Of several with that head the last is no shorter than the others.
+        // Of several separators with that head the last is no shorter than the others.
         let is_told = || self.told.load(Ordering::Relaxed) >> (from - 1) & 1 == 1;
         (!is_tie || is_told()).then_some(from)
     }
@@ -225,15 +224,15 @@ impl Node {
         self.separators.read().partition_point(|separator| &**separator <= key)
     }
 
-    /// The place of the child that serves `key`, that child, and the level of the node. Only for
-    /// whoever may change it.
+    /// The place of the child that serves `key`, that child, and the level of the node. Only for a caller that may
+    /// change the node.
     pub(crate) fn step(&self, key: &[u8]) -> (usize, u32, u8) {
         let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
         let at = self.position(shape, key).unwrap_or_else(|| self.exact_position(key));
         (at, self.children[at].load(Ordering::Relaxed), shape.level)
     }
 
-    /// Puts two children in the place of one, if there is room; gives the separator back if not.
+    /// Replaces one child by two, if there is room; otherwise gives the separator back.
     pub(crate) fn insert(
         &self,
         at: usize,
@@ -251,8 +250,8 @@ impl Node {
         let prefix = common_prefix(&separators);
         let prefix_len = prefix.len().min(PREFIX_MAX);
         let prefix = &prefix[..prefix_len];
-        // The others' heads are as they were, unless less is in common now: those behind it are moved,
-        // since the separators themselves are in no cache.
+        // The other heads stay as they are, unless the common prefix is shorter now. Those behind the new one are
+        // moved instead of computed, since the separators themselves are in no cache.
         let from = if prefix_len == shape.prefix_len { at } else { 0 };
         if prefix_len == shape.prefix_len {
             for head in (at..shape.children - 1).rev() {
@@ -303,7 +302,7 @@ impl Node {
         (shape.level, children.iter().map(|child| child.load(Ordering::Relaxed)))
     }
 
-    /// What the node holds. Only for whoever may change it.
+    /// The content of the node. Only for a caller that may change the node.
     pub(crate) fn content(&self) -> Content {
         let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
         let children = &self.children[..shape.children];
@@ -328,13 +327,13 @@ impl Node {
         kernel::begin(&self.version, version + 1);
     }
 
-    /// Whoever has read in between looks again.
+    /// Ends the change: a reader that has read in between looks again.
     pub(crate) fn end(&self) {
         let version = self.version.load(Ordering::Relaxed);
         kernel::end(&self.version, version + 1);
     }
 
-    /// Changes all of a node that a change has begun of. The content fits.
+    /// Replaces the whole content of a node whose change has begun. The content fits.
     pub(crate) fn set(&self, content: Content) {
         debug_assert!((1..=FANOUT).contains(&content.children.len()));
         debug_assert_eq!(content.separators.len() + 1, content.children.len());
@@ -368,14 +367,14 @@ impl Node {
         }
     }
 
-    /// Asks for what every look at the node begins with.
+    /// Prefetches the lines with which every look at the node begins.
     #[inline]
     pub(crate) fn prefetch(&self) {
         coreplane_pmem::arch::prefetch(&self.version);
         coreplane_pmem::arch::prefetch(&self.guides);
     }
 
-    /// Bytes of DRAM behind the node's own.
+    /// Bytes of DRAM outside the node itself.
     pub(crate) fn separator_bytes(&self) -> u64 {
         let separators = self.separators.read();
         separators.iter().map(|it| (it.len() + size_of::<Box<[u8]>>()) as u64).sum()

@@ -1,4 +1,4 @@
-//! Leaves beside each other, for whoever makes fewer of them.
+//! Neighbouring leaves, for the code that merges them.
 
 use super::{Content, Inner};
 use coreplane_pmem::spin;
@@ -10,7 +10,7 @@ pub(crate) struct Siblings {
     pub(crate) leaves: Vec<u32>,
     /// The least key of each but the first.
     pub(crate) separators: Vec<Box<[u8]>>,
-    /// Which of them was asked for.
+    /// The place of the leaf that was asked for.
     pub(crate) at: usize,
     /// The least key of the next leaf; none if there is none.
     pub(crate) bound: Option<Box<[u8]>>,

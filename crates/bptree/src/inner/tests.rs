@@ -29,7 +29,7 @@ fn check(inner: &Inner, model: &Model, keys: impl Iterator<Item = Vec<u8>>) {
     assert_eq!(inner.descend_before(None).leaf, *model.last_key_value().unwrap().1);
 }
 
-/// Every node is in use once, or not at all, and nobody is changing it.
+/// Every node is in use once, or not at all, and none is being changed.
 fn check_nodes(inner: &Inner) {
     let spare = inner.spare.lock();
     let mut seen = spare.free.clone();
@@ -49,7 +49,7 @@ fn check_nodes(inner: &Inner) {
     assert!(seen.into_iter().eq(0..spare.fresh));
 }
 
-/// Bounds between leaves of different nodes: of each the level of the node that has it.
+/// Bounds between leaves of different nodes, each with the level of the node that has it.
 fn bounds_of_nodes(inner: &Inner) -> Vec<(u8, Vec<u8>)> {
     let mut level = vec![inner.root.load(Ordering::Relaxed)];
     let mut bounds = Vec::new();
@@ -66,7 +66,7 @@ fn bounds_of_nodes(inner: &Inner) -> Vec<(u8, Vec<u8>)> {
 }
 
 fn key_of(number: u16) -> Vec<u8> {
-    // Variable in length; some begin with others.
+    // Variable in length; some are prefixes of others.
     let mut key = number.to_string().into_bytes();
     key.extend(vec![b'x'; number as usize % 3 * 9]);
     key
@@ -76,7 +76,7 @@ fn key_of(number: u16) -> Vec<u8> {
 enum Step {
     Split(u16),
     Merge(u16),
-    /// Of two leaves beside each other, whichever node they are below.
+    /// Two neighbouring leaves, below any node or nodes.
     MergeAnywhere(u16),
     Replace(u16),
     Build,
@@ -91,7 +91,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Merges two leaves into a new one: which they were.
+/// Merges two leaves into a new one; returns the two.
 fn merge(inner: &Inner, model: &mut Model, (separator, new): (&[u8], u32)) -> (u32, u32) {
     let right = model.remove(separator).unwrap();
     let mine = model.range_mut(..separator.to_vec()).next_back().unwrap().1;
@@ -100,7 +100,7 @@ fn merge(inner: &Inner, model: &mut Model, (separator, new): (&[u8], u32)) -> (u
     (left, right)
 }
 
-/// A tree of so many leaves, and its model.
+/// A tree of that many leaves, and its model.
 fn tree_of(leaves: u16) -> (Inner, Model, u32) {
     let inner = Inner::new(0, 10_000);
     let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
@@ -178,8 +178,8 @@ proptest! {
         check_nodes(&inner);
     }
 
-    /// As a merge and a split beside it: the pair is chosen, the node above it parted in the middle of
-    /// the pair, or anywhere else, and then it is merged.
+    /// As when a merge and a split run side by side: the pair is chosen, the node above it is split in the middle
+    /// of the pair or anywhere else, and then the pair is merged.
     #[test]
     fn a_pair_is_merged_whatever_was_split_since_it_was_chosen(
         grow in proptest::collection::vec(any::<u16>(), 100..3000),
@@ -208,7 +208,7 @@ proptest! {
     }
 }
 
-/// At every depth: the last leaf of one node and the first of the next, until these are all gone.
+/// At every depth: merges the last leaf of one node with the first of the next, until no such pair is left.
 #[test]
 fn leaves_of_two_nodes_become_one() {
     for chosen in [0, 1, 2] {
@@ -238,8 +238,8 @@ fn leaves_of_two_nodes_become_one() {
     }
 }
 
-/// Between the node that has the bound and the leaf, too: those have the same children as before, and
-/// lead to other keys.
+/// The nodes between the node that has the bound and the leaf count too: they keep their children, and lead to
+/// other keys.
 #[test]
 fn whoever_is_on_the_way_to_a_leaf_that_is_merged_looks_again() {
     let (inner, mut model, next) = tree_of(6000);
@@ -268,8 +268,8 @@ fn a_tree_that_is_merged_down_is_one_node_again() {
     assert_eq!((spare.fresh, spare.free.len() as u32), (most, most - 1));
 }
 
-/// Bounds come and go; one of them never does, and the leaf right of it is always the last
-/// that was put there, or the one that is just being put.
+/// Bounds come and go; one of them stays, and the leaf right of it is always the last that was put there, or the
+/// one that is being put there.
 #[test]
 fn readers_beside_changes_find_what_serves_their_key() {
     let inner = Inner::new(0, 100_000);

@@ -1,19 +1,19 @@
-//! Interleavings of readers without locks with writes, and with a leaf that is written anew and its
-//! page used for another, up to a number of preemptions: loom. None of the looks and fences is idle:
-//! without one of them the model finds a reader that is wrong.
+//! Interleavings of lock-free readers with writes, and with a leaf that is rewritten and whose page is reused for
+//! another leaf, up to a number of preemptions: loom. Each of the looks and fences is needed: without it the model
+//! finds a reader that is wrong.
 //!
-//! The accesses are those of the tree; the order in which `arrive`, `write` and `rewrite` make them is
-//! written down here once more. That the tree makes them in this order too, no test here shows.
+//! The accesses are those of the tree; the order in which `arrive`, `write` and `rewrite` make them is repeated
+//! here. No test here shows that the tree makes them in this order too.
 //!
-//! loom does not keep the order of a load before a store of the same word by the same thread; no
-//! thread here does that to a word but under its lock.
+//! loom does not keep the order of a load before a store of the same word by the same thread; the threads here do
+//! that to a word only under its lock.
 
 use super::{Atomic, CHANGING, DEAD, LOCKED, VERSION, begin, end, is_at, look, try_lock};
 use loom::sync::Arc;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-/// What the reader, or the writer, leaves out.
+/// The step that the reader or the writer leaves out.
 const NOTHING: u8 = 0;
 const READERS_FENCE: u8 = 1;
 const WRITERS_FENCE: u8 = 2;
@@ -62,7 +62,7 @@ struct Leaf<const WITHOUT: u8> {
     place: [Word<WITHOUT>; 2],
 }
 
-/// An inner node of one child, and two pages: one is the leaf of the only key.
+/// An inner node of one child, and two pages: one of them is the leaf of the only key.
 #[derive(Debug)]
 struct World<const WITHOUT: u8> {
     node: Word<WITHOUT>,
@@ -70,7 +70,7 @@ struct World<const WITHOUT: u8> {
     leaves: [Leaf<WITHOUT>; 2],
 }
 
-/// What the page is used for afterwards.
+/// The value in the page once another leaf uses it.
 const OF_ANOTHER: u64 = 77;
 
 impl<const WITHOUT: u8> World<WITHOUT> {
@@ -79,7 +79,7 @@ impl<const WITHOUT: u8> World<WITHOUT> {
         Self { node: Word::new(0), child: Word::new(0), leaves: [leaf(VERSION), leaf(DEAD)] }
     }
 
-    /// The leaf where the way down ends, and its version.
+    /// The leaf at the end of the way down, and its version.
     fn arrive(&self) -> Option<(&Leaf<WITHOUT>, u64)> {
         let version = look(&self.node);
         if version & 1 != 0 {
@@ -122,7 +122,7 @@ impl<const WITHOUT: u8> World<WITHOUT> {
         }
     }
 
-    /// A put: one more.
+    /// A put: adds one.
     fn write(&self) {
         let (leaf, version) = self.lock();
         let value = leaf.place[0].load(Ordering::Relaxed) + 1;
@@ -131,7 +131,7 @@ impl<const WITHOUT: u8> World<WITHOUT> {
         end(&leaf.word, version + VERSION);
     }
 
-    /// Writes the leaf anew in the other page, and uses its own for other keys.
+    /// Rewrites the leaf in the other page, and uses its own page for other keys.
     fn rewrite(&self) {
         let (leaf, version) = self.lock();
         let value = leaf.place[0].load(Ordering::Relaxed);
@@ -148,8 +148,8 @@ impl<const WITHOUT: u8> World<WITHOUT> {
     }
 }
 
-/// Runs one beside a reader that looks twice, or two beside one that looks once: what it sees, and
-/// what there is in the end.
+/// Runs one operation beside a reader that reads twice, or two beside one that reads once; checks the values that
+/// the reader sees and the value at the end.
 fn explore<const WITHOUT: u8>(others: &'static [fn(&World<WITHOUT>)], sum: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(if others.len() > 1 { 2 } else { 3 });
@@ -197,6 +197,6 @@ fn without_a_look_or_a_fence_a_reader_is_wrong() {
     assert!(is_caught::<LOOK_AT_LEAF>(&[World::write, World::rewrite]));
     assert!(is_caught::<READERS_FENCE>(&[World::write, World::rewrite]));
     assert!(is_caught::<WRITERS_FENCE>(&[World::write, World::rewrite]));
-    // Else the page may be another leaf by now.
+    // Otherwise the page may be another leaf by now.
     assert!(is_caught::<LOOK_AT_NODE>(&[World::rewrite]));
 }

@@ -1,4 +1,4 @@
-//! What is known in DRAM of a leaf: which records are its living ones, by a tag of their keys.
+//! The state of a leaf in DRAM: which of its records are live, by a tag of their keys.
 //!
 //! ```text
 //!   word      version | changing | dead | locked
@@ -7,25 +7,24 @@
 //!   offsets   where in the page each record begins, in units of 8 bytes
 //! ```
 //!
-//! The page itself is a log of records that prove themselves, and this is a table of contents that
-//! can be made from it at any time. So a write has one fence: its record. In the paper's trees the
-//! bitmap and the fingerprints are in persistent memory, and a bit of them must be set behind a
-//! second fence, or the entry must certify itself; it does here, and then the bits need not be
-//! there.
+//! The page itself is a log of self-certifying records, and this table of contents can be made from it at any time.
+//! So a write has one fence: for its record. In the paper's trees the bitmap and the fingerprints are in persistent
+//! memory, and a bit of them must be set behind a second fence, or the entry must certify itself. Here the entry
+//! certifies itself, so that the bits need not be persistent.
 //!
-//! **Readers** take no lock. They load the word, look, and load the word again; what they find in
-//! between was so at a moment in between, if the version is the same and nothing was changing.
-//! A record that was found stays as it is as long as the reader's guard lives.
+//! **Readers** take no lock. They load the word, look, and load the word again; the data found in between was valid
+//! at a moment in between, if the version is the same and nothing was changing. A record that was found stays as it
+//! is as long as the reader's guard lives.
 //!
-//! **Writers** hold the lock from their look at the old record to the new one's place. Readers go
-//! on meanwhile: they are stopped only while a place is changed, which is a few stores.
+//! **Writers** hold the lock from their look at the old record until the place names the new one. Readers go on
+//! meanwhile: they are stopped only while a place is changed, which is a few stores.
 //!
-//! A leaf that is *dead* has been written anew elsewhere. Whoever meets one goes down again.
+//! A leaf that is *dead* has been rewritten elsewhere. A thread that meets one descends again.
 //!
-//! A table that was never filled is *not loaded*. After an open with a checkpoint all are: whoever is
-//! led to one fills it from its page first ([`lazy_load`](crate::tree::lazy_load)).
+//! A table that was never filled is *not loaded*. After an open with a checkpoint no table is loaded: the first
+//! thread that descends to one fills it from its page ([`lazy_load`](crate::tree::lazy_load)).
 //!
-//! A leaf that is *shut* is written to no more: the store is closed.
+//! No writer may write to a leaf that is *shut*: the store is closed, or is being emptied.
 
 mod lazy_load;
 mod order;
@@ -41,7 +40,7 @@ pub(crate) use lazy_load::LeafLoad;
 use order::Order;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Nine lines: two of tags, four of offsets, one of what changes, two of the order.
+/// Nine lines: two of tags, four of offsets, one of state that changes, two of the order.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Directory {
@@ -49,28 +48,28 @@ pub(crate) struct Directory {
     offsets: [[AtomicU64; LINE / 8]; PLACES * 2 / LINE],
     word: AtomicU64,
     used: [AtomicU64; PLACES / WORD],
-    /// Bytes of the page that its living records take, and above those how many they are.
+    /// The bytes of the page that its live records take; in the upper half, their number.
     live: AtomicU64,
     /// As in [`Begun`].
     doubt: AtomicU32,
-    /// The greatest version that any key of the leaf was given. Of whoever holds the lock.
+    /// The greatest version that any key of the leaf was given. Changed only under the lock.
     given: AtomicU64,
     /// The birth of the page.
     birth: AtomicU64,
-    /// Set where the last records may not have been durable at a crash: nothing is appended behind them.
+    /// Set if the last records may not have been durable at a crash: nothing is appended behind them.
     is_sealed: AtomicBool,
-    /// There is, or was, a record whose value is large.
+    /// There is, or was, a record with a large value.
     has_large: AtomicBool,
-    /// There is, or was, a record whose key is long.
+    /// There is, or was, a record with a long key.
     has_long: AtomicBool,
     /// It may have more records than [`FEW`].
     may_be_full: AtomicBool,
-    /// How many of the places are in the order of their keys; 0 while that is changed.
+    /// The number of places that are in the order of their keys; 0 while the order is changed.
     ordered: AtomicU8,
     order: Order,
 }
 
-/// What a leaf begins with, beside its records.
+/// The initial state of a leaf, apart from its records.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Begun {
     /// The birth of its page.
@@ -89,7 +88,7 @@ pub(crate) struct Begun {
     pub(crate) doubt: u32,
 }
 
-/// A version at which nobody was changing the leaf.
+/// A version at which no thread was changing the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version(u64);
 
@@ -121,7 +120,7 @@ impl Directory {
         }
     }
 
-    /// Asks for what a look at it needs ahead of that: all of it, if its records are no more than [`FEW`].
+    /// Prefetches the lines that a look needs: all of them, if the leaf has at most [`FEW`] records.
     #[inline]
     pub(crate) fn prefetch(&self) {
         coreplane_pmem::arch::prefetch(&self.word);
@@ -155,21 +154,21 @@ impl Directory {
         }
     }
 
-    /// True if what was read since `version` was loaded was so.
+    /// True if the data read since `version` was loaded is valid.
     #[inline]
     pub(crate) fn is_at(&self, version: Version) -> bool {
         kernel::is_at(&self.word, version.0, LOCKED)
     }
 
-    /// Locks the leaf if it still has that version and nobody holds the lock.
+    /// Locks the leaf if it still has that version and no thread holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self, version: Version) -> Option<Held<'_>> {
         let is_taken = kernel::try_lock(&self.word, version.0, version.0 | LOCKED);
-        // Made only then: a lock that is dropped is given back.
+        // Made only then, since dropping it unlocks the leaf.
         is_taken.then(|| Held { leaf: self, word: version.0 })
     }
 
-    /// Locks the leaf, whatever its version; none if it is dead.
+    /// Locks the leaf at any version; none if it is dead.
     pub(crate) fn lock(&self) -> Option<Held<'_>> {
         let mut backoff = Backoff::new();
         loop {
@@ -180,8 +179,8 @@ impl Directory {
         }
     }
 
-    /// Lets the caller fill a leaf that is not loaded; none if it is not, or was when the call began and
-    /// has been filled since.
+    /// Lets the caller fill a leaf that is not loaded. None if the leaf was loaded before, or was filled by another
+    /// thread during the call.
     pub(crate) fn begin_load(&self) -> Option<LeafLoad<'_>> {
         let mut backoff = Backoff::new();
         loop {
@@ -197,17 +196,17 @@ impl Directory {
         }
     }
 
-    /// True if nothing is known of the page yet.
+    /// True if the leaf is not loaded.
     pub(crate) fn is_unloaded(&self) -> bool {
         self.word.load(Ordering::Acquire) & UNLOADED != 0
     }
 
-    /// False if the value of no record is large.
+    /// False if no record has a large value.
     pub(crate) fn has_large(&self) -> bool {
         self.has_large.load(Ordering::Relaxed)
     }
 
-    /// False if the key of no record is long.
+    /// False if no record has a long key.
     #[inline]
     pub(crate) fn has_long(&self) -> bool {
         self.has_long.load(Ordering::Relaxed)
@@ -217,10 +216,10 @@ impl Directory {
         kernel::try_lock(&self.word, from, to)
     }
 
-    /// Makes a dead leaf a living one of these records, unlocked: nobody can find it yet.
+    /// Turns a dead leaf into a live one with these records, unlocked: no thread can find it yet.
     pub(crate) fn begin(&self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
         let dead = self.word.load(Ordering::Relaxed);
-        // Who is late, and reads what it is filled with, sees that it is dead.
+        // A late reader that reads the new content sees that the leaf is dead.
         kernel::begin(&self.word, dead);
         self.doubt.store(begun.doubt, Ordering::Relaxed);
         self.given.store(begun.given, Ordering::Relaxed);
@@ -228,7 +227,7 @@ impl Directory {
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
         self.has_large.store(begun.has_large, Ordering::Relaxed);
         self.has_long.store(begun.has_long, Ordering::Relaxed);
-        // Put together first: a word that was just stored is not there to be changed at once.
+        // Assembled first, since a load right after a store to the same word would wait.
         let (mut tags, mut offsets) = ([0; PLACES / 8], [0; PLACES / 4]);
         let (mut count, mut live) = (0, 0_u64);
         for (place, (tag, offset, len)) in records.enumerate() {
@@ -250,24 +249,24 @@ impl Directory {
             .for_each(|(word, value)| store(word, value));
         self.live.store(live, Ordering::Relaxed);
         let word = (dead & !(UNLOADED | DEAD | LOCKED | CHANGING)) + VERSION;
-        // Who was written anew with as many is to have room for one more: else it were written anew for that
-        // again and again, as long as there is no page to cut it in two.
+        // A leaf that was rewritten with that many records gets room for one more. Otherwise it would be rewritten
+        // again and again for each new record, as long as there is no page to split it.
         self.may_be_full.store(count >= FEW, Ordering::Relaxed);
         self.order.begin();
         self.ordered.store(if begun.is_sorted { count as u8 } else { 0 }, Ordering::Relaxed);
         kernel::end(&self.word, word);
     }
 
-    /// Adds a place of a leaf that nobody else knows.
+    /// Adds a place of a leaf that no other thread knows.
     pub(crate) fn add(&self, place: usize, tag: u8) {
         self.fill(place, tag, 0);
     }
 
-    /// PlaceSet whose tag is `tag`: the record's key decides.
+    /// The places whose tag is `tag`; the key of the record decides.
     #[inline]
     pub(crate) fn candidates(&self, tag: u8) -> PlaceSet {
         let PlaceSet(used) = self.used();
-        // The second line is not looked at for nothing.
+        // The second line is read only if it has places in use.
         let of = |at: usize| match used[at] {
             0 => 0,
             used => coreplane_pmem::arch::equal_bytes(&self.tags[at], tag) & used,
@@ -275,7 +274,7 @@ impl Directory {
         PlaceSet(std::array::from_fn(of))
     }
 
-    /// The tag of a place, which its key had when it was written.
+    /// The tag of a place: that of its key when the record was written.
     #[inline]
     pub(crate) fn tag(&self, place: usize) -> u8 {
         (self.tags.as_flattened()[place / 8].load(Ordering::Relaxed) >> (8 * (place % 8))) as u8
@@ -287,28 +286,27 @@ impl Directory {
         PlaceSet(self.used.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 
-    /// Where in the page the record of a place begins.
+    /// The offset in the page of a place's record.
     #[inline]
     pub(crate) fn offset(&self, place: usize) -> u32 {
         let word = self.offsets.as_flattened()[place / 4].load(Ordering::Relaxed);
         u32::from((word >> (16 * (place % 4))) as u16) * 8
     }
 
-    /// The places in the order of their keys, as far as somebody has brought them into it: how many.
-    /// The others in use are behind them, in no order. Right if the leaf is at the version
-    /// afterwards that it was at before.
+    /// Writes the places to `places`: first those whose order by key is known, then the others in use, in no order.
+    /// Returns the number of the former. Valid if the version of the leaf is the same before and after.
     pub(crate) fn ordered(&self, places: &mut [u8; PLACES]) -> usize {
         self.order.read(&self.ordered, self.used(), places)
     }
 
-    /// Where the record begins that is the `at`-th in the order of keys, if the order is whole and
-    /// nobody changes it: for whoever asks for the record ahead of its use.
+    /// The offset of the `at`-th record in the order of keys, if the order is complete and not being changed: a
+    /// guess, for prefetching the record.
     #[inline]
     pub(crate) fn likely_offset(&self, at: usize) -> u32 {
         self.offset(self.order.likely(at))
     }
 
-    /// Keeps the order of so many places for other scans, if nobody is writing to the leaf.
+    /// Keeps the order of these places for other scans, if no writer holds the leaf.
     pub(crate) fn keep_order(&self, version: Version, places: &[u8]) {
         if let Some(_held) = self.try_lock(version) {
             self.order.keep(&self.ordered, places);
@@ -321,28 +319,28 @@ impl Directory {
         self.birth.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the page that its living records take.
+    /// The bytes of the page that its live records take.
     pub(crate) fn live(&self) -> u32 {
         self.live.load(Ordering::Relaxed) as u32
     }
 
-    /// How many living records it has; 0 if it is not loaded.
+    /// The number of live records; 0 if the leaf is not loaded.
     pub(crate) fn records(&self) -> usize {
         (self.live.load(Ordering::Relaxed) >> RECORDS) as usize
     }
 
-    /// Not 0 if records were lost: those below it in the page may be old, and others be missing.
+    /// Not 0 if records were lost: records below this offset in the page may be old, and others missing.
     #[inline]
     pub(crate) fn doubt(&self) -> u32 {
         self.doubt.load(Ordering::Relaxed)
     }
 
-    /// Lets it have as many records as there are places. Under the lock.
+    /// Lets the leaf use all its places. Under the lock.
     pub(crate) fn allow_full(&self) {
         self.may_be_full.store(true, Ordering::Relaxed);
     }
 
-    /// A place that is free; none if as many are in use as may be.
+    /// A free place; none if the leaf has as many records as it may have.
     #[inline]
     pub(crate) fn vacancy(&self) -> Option<usize> {
         let is_free = |place: &usize| *place < FEW || self.may_be_full.load(Ordering::Relaxed);
@@ -371,7 +369,7 @@ impl Directory {
         put(&self.used[place / WORD], place % WORD, 1, 1);
     }
 
-    /// A record of so many bytes takes the place of another; 0: there is none.
+    /// Counts a record of `len` bytes in place of one of `old` bytes; 0: no record.
     fn replace_live(&self, len: u32, old: u32) {
         let live = self.live.load(Ordering::Relaxed);
         let live = live.wrapping_add(live_word(len)).wrapping_sub(live_word(old));
@@ -386,7 +384,7 @@ impl Held<'_> {
         self.leaf.birth()
     }
 
-    /// True if the store is closed.
+    /// True if the leaf is shut: the store is closed, or is being emptied.
     #[inline]
     pub(crate) fn is_shut(&self) -> bool {
         self.word & SHUT != 0
@@ -404,27 +402,27 @@ impl Held<'_> {
         self.word += VERSION;
     }
 
-    /// Lets a place name a record (its tag, offset and length), in the stead of one of `old` bytes
-    /// if it was in use. The record is published, and the change has begun.
+    /// Lets a place name a record (its tag, offset and length), instead of one of `old` bytes if it was in use. The
+    /// record is published, and the change has begun.
     #[inline]
     pub(crate) fn set(&self, place: usize, (tag, offset, len): (u8, u32, u32), old: u32) {
         self.leaf.fill(place, tag, offset);
         self.leaf.replace_live(len, old);
     }
 
-    /// The value of a record is large.
+    /// Notes that a record has a large value.
     #[inline]
     pub(crate) fn note_large(&self) {
         self.leaf.has_large.store(true, Ordering::Relaxed);
     }
 
-    /// The key of a record is long.
+    /// Notes that a record has a long key.
     #[inline]
     pub(crate) fn note_long(&self) {
         self.leaf.has_long.store(true, Ordering::Relaxed);
     }
 
-    /// The leaf is dead from now on, and its page someone else's one day.
+    /// The leaf is dead from now on; its page will be reused.
     pub(crate) fn free(mut self) {
         self.word = ((self.word & !SHUT) + VERSION) | DEAD;
     }
@@ -437,10 +435,10 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Where in the word of what lives the count of records begins.
+/// The position of the count of records in the word `live`.
 const RECORDS: u32 = 32;
 
-/// A living record of so many bytes; 0: none.
+/// A live record of `len` bytes; 0: none.
 #[inline]
 fn live_word(len: u32) -> u64 {
     u64::from(len) | u64::from(len > 0) << RECORDS

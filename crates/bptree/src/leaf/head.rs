@@ -7,8 +7,8 @@
 //!   12  bytes of the page that were written before it became a leaf
 //!   16  birth          of the page; no two pages of a pool, and no two uses of a page, have the same
 //!   24  version        no key of the leaf has had a greater one before
-//!   32  predecessor    page number of the leaf whose records these were (of several, that of the lowest
-//!                      keys); all ones: none
+//!   32  predecessor    page number of the leaf that had these records before (of several, the one with the
+//!                      lowest keys); all ones: none
 //!   36  zeroes
 //!   40                 and its birth
 //!   48  zeroes
@@ -16,11 +16,10 @@
 //!       the fill
 //! ```
 //!
-//! A leaf serves the keys from its least key up to its bound, which is the least key of the next
-//! one. It keeps both for as long as it lives: a split or a merge makes new leaves. So there are no
-//! sibling pointers to keep up to date, and none that dangle: the next leaf is the one that serves
-//! the bound. In recovery the leaves must tile the whole range of keys, which none can be lost
-//! from unnoticed.
+//! A leaf serves the keys from its least key up to its bound, which is the least key of the next leaf. It keeps
+//! both for as long as it lives: a split or a merge makes new leaves. So there are no sibling pointers to keep up
+//! to date, and none that dangle: the next leaf is the one that serves the bound. In recovery the leaves must tile
+//! the whole range of keys, so that no leaf can be lost unnoticed.
 
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::checksum::crc32c_append;
@@ -36,36 +35,36 @@ const LOST: u32 = 1 << 9;
 const NOBODY: u32 = u32::MAX;
 // media-format: end
 
-/// A page at one time of its life.
+/// One use of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Life {
     pub(crate) page: u32,
     pub(crate) birth: u64,
 }
 
-/// What the checksums of records have of the birth of their page: below 2^32 the birth itself. Above it is
-/// not cut off, or after 256 opens the births of an open would have what those of an earlier one had, and
-/// what an earlier use of a page has left would look sound.
+/// The part of a page's birth in the checksums of its records: below 2^32 the birth itself. The upper bits are
+/// folded in and not cut off. Otherwise, after 256 opens, the births of one open would give the same values as
+/// those of an earlier open, and records left by an earlier use of a page would look sound.
 #[inline]
 pub(crate) fn generation(birth: u64) -> u32 {
     birth as u32 ^ ((birth >> 32) as u32).wrapping_mul(0x85eb_ca6b)
 }
 
-/// What a leaf's page begins with.
+/// The head of a leaf's page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) birth: u64,
     /// No key of the leaf had a greater version before.
     pub(crate) version: u64,
-    /// The leaf whose records these were; of several the one with the lowest keys.
+    /// The leaf that had these records before; of several the one with the lowest keys.
     pub(crate) predecessor: Option<Life>,
     /// The [field](crate::volume::keys) of the least key.
     pub(crate) least: Box<[u8]>,
-    /// That of the least key that is too great for it.
+    /// The field of the bound, the least key that is too great for the leaf.
     pub(crate) bound: Option<Box<[u8]>>,
     /// Bytes of the page that were written before it became a leaf.
     pub(crate) image_len: u32,
-    /// Records were lost: what the leaf has not may have been there.
+    /// Records were lost: a key that the leaf lacks may have been there.
     pub(crate) is_lost: bool,
 }
 
@@ -76,8 +75,8 @@ impl Head {
         (FIXED + self.least.len() + bound).next_multiple_of(8)
     }
 
-    /// The fields of the least key of a leaf and its bound, where they lie, unchecked; none if not all of them are
-    /// published.
+    /// The fields of the least key of a leaf and of its bound, in the page, unchecked; none if they are not
+    /// completely published.
     pub(crate) fn bounds<'g>(page: &PageBytes<'g>) -> Option<(&'g [u8], Option<&'g [u8]>)> {
         let fixed = page.get(0, FIXED)?;
         let lens = word32(fixed, 8) as usize;
@@ -87,7 +86,7 @@ impl Head {
         Some((least, (word32(fixed, 4) & UNBOUNDED == 0).then_some(bound)))
     }
 
-    /// Holds the head of the leaf in page `number` against its checksum.
+    /// Checks the head of the leaf in page `number` against its checksum.
     ///
     /// # Errors
     /// If it is damaged, or not all of it is published.
@@ -178,7 +177,7 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
     u64::from(word32(bytes, at)) | u64::from(word32(bytes, at + 4)) << 32
 }
 
-/// What the checksum of a page's head begins with: a head that was copied elsewhere is none.
+/// The seed of the checksum of a page's head: a head copied to another page is invalid.
 fn seed(pool: u32, page: u32) -> u32 {
     pool.rotate_left(9) ^ page.wrapping_mul(0x9e37_79b1) ^ LEAF
 }

@@ -1,4 +1,4 @@
-//! Leaves: pages of records, and what is known of them in DRAM.
+//! Leaves: pages of records, and their state in DRAM.
 
 mod directory;
 mod head;

@@ -3,14 +3,14 @@
 /// Places in a leaf.
 pub(crate) const PLACES: usize = 128;
 
-/// As many records a leaf has at most as long as pages abound: a look at it comes to fewer lines then,
-/// and there is room in its page for what is written over them.
+/// The most records that a leaf has while pages abound: a look at it touches fewer lines then, and its page has
+/// room for overwrites.
 pub(crate) const FEW: usize = 64;
 
 /// Places in a word of a set.
 pub(super) const WORD: usize = 64;
 
-/// A set of places, which it gives from the least on.
+/// A set of places, iterated from the least on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlaceSet(pub(super) [u64; PLACES / WORD]);
 
@@ -26,7 +26,7 @@ impl PlaceSet {
         self.0 == [0; PLACES / WORD]
     }
 
-    /// How many there are.
+    /// The number of places.
     #[inline]
     pub(crate) fn count(self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
@@ -37,13 +37,13 @@ impl PlaceSet {
         self.0[place / WORD % self.0.len()] >> (place % WORD) & 1 == 1
     }
 
-    /// Those that are not in `others`.
+    /// The places that are not in `others`.
     #[inline]
     pub(crate) fn without(self, others: Self) -> Self {
         Self(std::array::from_fn(|at| self.0[at] & !others.0[at]))
     }
 
-    /// The least that is not there; none if all are.
+    /// The least place that is not in the set; none if all are.
     #[inline]
     pub(crate) fn vacancy(self) -> Option<usize> {
         let [low, high] = self.0;

@@ -1,8 +1,8 @@
-//! Going through the records in no particular order: iterations and changes.
+//! Walks the records in no particular order: iterations and changes.
 //!
-//! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
-//! Long keys whose rests are damaged, and large values that are not found, are passed by, and told of when
-//! all others have been shown.
+//! The position of an iteration is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)). Long
+//! keys whose rests are damaged, and large values that are not found, are skipped, and reported when all others
+//! have been shown.
 
 use crate::read::Reader;
 use crate::read::get::Leaf;
@@ -12,12 +12,12 @@ use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
 
-/// Where an iteration goes on.
+/// The position where an iteration goes on.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     From {
         key: Box<[u8]>,
-        /// Where the record is of a damaged key that was passed by.
+        /// The offset of a damaged record that was skipped.
         hurt: Option<u64>,
     },
     /// All others have been shown.
@@ -36,11 +36,11 @@ fn passed_by(offset: u64) -> Error {
 }
 
 impl Reader {
-    /// Shows the live records of whole leaves from `cursor` on, until `count` were met, those that have expired among them.
+    /// Shows the live records of whole leaves from `cursor` on, until `count` were met, expired ones included.
     ///
     /// # Errors
-    /// If a leaf is damaged, or in doubt; and of what was passed by when all others have been shown, by
-    /// a call that shows none.
+    /// If a leaf is damaged, or in doubt; and, for skipped records, when all others have been shown, by a call that
+    /// shows none.
     pub(crate) fn iterate(
         &self,
         cursor: u64,
@@ -88,10 +88,10 @@ impl Reader {
         }
     }
 
-    /// Shows what is newer than `sequence`, tombstones too.
+    /// Shows changes newer than `sequence`, tombstones too.
     ///
     /// # Errors
-    /// [`Error::HistoryGone`], also when all else has been shown; and then, if some of it is in doubt.
+    /// [`Error::HistoryGone`], also when all else has been shown; and then, if a part of it is in doubt.
     pub(crate) fn changes_since(
         &self,
         sequence: u64,
@@ -121,7 +121,7 @@ impl Reader {
                 Some(bound) => from = bound,
             }
         }
-        // Of a leaf whose turn had not come, too.
+        // Checked again: a tombstone may have been forgotten in a leaf before its turn came.
         self.check_history(sequence)?;
         doubt.map_or(Ok(()), Err)
     }

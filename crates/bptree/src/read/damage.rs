@@ -1,4 +1,4 @@
-//! What of the keys is damaged, or in [doubt](crate::tree::doubt): for whoever has the same elsewhere.
+//! Keys that are damaged, or in [doubt](crate::tree::doubt), for callers that have copies elsewhere.
 
 use crate::leaf::Head;
 use crate::read::Reader;
@@ -9,20 +9,20 @@ use std::borrow::Cow;
 
 /// A long key of a leaf whose rest is damaged, or a key whose large value cannot be found.
 pub(crate) struct DamagedField {
-    /// What is to be said of it.
+    /// The error to report for it.
     pub(crate) error: Error,
-    /// What is known of the key: what it begins with, or all of it; none: it is one of its leaf.
+    /// The known part of the key: its prefix, or all of it; none: any key of its leaf.
     pub(crate) known: Option<Box<[u8]>>,
     pub(crate) is_whole: bool,
-    /// Where its record is.
+    /// The offset of its record.
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
-    /// It has a record, and no tombstone.
+    /// It has a record that is not a tombstone.
     pub(crate) is_record: bool,
 }
 
 impl DamagedField {
-    /// The keys of which this is one.
+    /// The range that contains the key.
     fn within(&self, leaf: &Head) -> KeyRange {
         let Some(known) = &self.known else {
             let end = leaf.bound.as_ref().map(|bound| bound.to_vec());
@@ -33,7 +33,7 @@ impl DamagedField {
             return KeyRange { end: Some([start.as_slice(), &[0]].concat()), start };
         }
         let mut end = start.clone();
-        // The first that does not begin so; what begins with nothing but the greatest byte has none.
+        // The first key without this prefix; a prefix that consists of the greatest byte alone has none.
         while end.pop_if(|last| *last == u8::MAX).is_some() {}
         let end = end.split_last().map(|(last, before)| [before, &[last + 1]].concat());
         KeyRange { start, end }
@@ -41,7 +41,7 @@ impl DamagedField {
 }
 
 impl Reader {
-    /// The keys that are hurt and whose records are newer than `sequence`.
+    /// The damaged keys whose records are newer than `sequence`.
     ///
     /// # Errors
     /// If a leaf cannot be read, and if the medium fails.
@@ -70,7 +70,7 @@ impl Reader {
     /// The leaves that are in doubt.
     ///
     /// # Errors
-    /// If the way from one leaf to the next is lost.
+    /// If the path from one leaf to the next is lost.
     pub(crate) fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
         let mut doubts = Vec::new();
         let mut from: Box<[u8]> = Box::default();
@@ -83,7 +83,7 @@ impl Reader {
             };
             let is_in_doubt = leaf.doubt() > 0;
             let bounds = self.bounds(&guard, descent.leaf);
-            // Else the page may be something else by now, and no damage.
+            // Otherwise the page may have another use by now, which is no damage.
             if !leaf.is_at(version) {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Reading: down the tree, one line of tags, the record. No fence, no copy, and no lock, unless others write
-//! to what is read at each look.
+//! Reads: down the tree, one line of tags, the record. No fence, no copy, and no lock, unless writers change the
+//! leaf at each look.
 
 use crate::leaf::{Directory, Head, generation, tag_of};
 use crate::read::Reader;
@@ -15,7 +15,7 @@ use coreplane_pmem::{epoch, mutant};
 use coreplane_record::{Kind, View};
 use std::borrow::Cow;
 
-/// A record or none, and what that rests on.
+/// A record or none, and the ticket that the answer rests on.
 type Answer<'g> = (Option<Whole<'g>>, Ticket);
 
 /// The same, without its value.
@@ -24,19 +24,19 @@ type Seen<'g> = (Option<View<'g>>, Ticket);
 /// A record or tombstone and its key.
 pub(crate) type Listed<'g> = (Cow<'g, [u8]>, Whole<'g>);
 
-/// Lines of a record that are asked for before its length is known.
+/// Lines of a record that are prefetched before its length is known.
 pub(super) const LINES: u32 = 3;
 
-/// Looks at several keys, or at what is gone each time, before leaves are locked.
+/// Attempts to read several keys, or pages that are gone each time, before leaves are locked.
 pub(super) const TRIES: usize = 8;
 
 impl Reader {
-    /// Looks at the leaf that serves `key` until it has held still meanwhile. What the answer rests
-    /// on comes with it, be it a record or none.
+    /// Looks at the leaf that serves `key` until it has not changed meanwhile. The ticket that the answer rests on
+    /// comes with it, for a record and for none.
     ///
-    /// What the record names, be it pages of its value or of its key, is looked for behind that, whatever
-    /// becomes of the leaf: a page that could be read when the record was there can be read, or is none any
-    /// more, but not another's as long as the guard lives.
+    /// Pages of the value or of the key that the record names are read after that, even if the leaf changes: a page
+    /// that could be read when the record was there can still be read, or is no longer such a page, but it is not
+    /// reused as long as the guard lives.
     #[inline]
     fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
         let mut lost = 0;
@@ -49,12 +49,12 @@ impl Reader {
             let seen = self.seen(guard, descent.leaf, leaf, key);
             let birth = leaf.birth();
             if !leaf.is_at(version) {
-                // A look at a long key may take longer than others write.
+                // A look at a long key may take longer than the time between writes.
                 lost += usize::from(self.is_long(key));
                 continue;
             }
             match self.answer(guard, seen?, (birth, checked)) {
-                // It may have lost its pages to a write since.
+                // A write may have replaced the record and freed its pages since.
                 Err(_) if !leaf.is_at(version) => lost += 1,
                 answer => return answer,
             }
@@ -62,7 +62,7 @@ impl Reader {
         self.find_locked(guard, key, checked)
     }
 
-    /// As [`Reader::find`], for a key whose leaf, or record, was written to at each look.
+    /// As [`Reader::find`], for a key whose leaf, or record, was changed during each look.
     #[cold]
     fn find_locked<'g>(
         &'g self,
@@ -75,7 +75,7 @@ impl Reader {
         self.answer(guard, seen, (locked.held.birth(), checked))
     }
 
-    /// The record that a key has now, durable.
+    /// The present record of a key, durable.
     ///
     /// # Errors
     /// If it is damaged, and if the medium fails.
@@ -88,10 +88,10 @@ impl Reader {
         Ok(found.map(|whole| Whole { ticket: Ticket::DURABLE, ..whole }))
     }
 
-    /// What was seen, with its value.
+    /// The record that was seen, with its value.
     ///
     /// # Errors
-    /// If that is not where the record says, or, if `checked`, not what was written.
+    /// If the value is not where the record says, or, if `checked`, is damaged.
     #[inline]
     fn answer<'g>(
         &'g self,
@@ -129,11 +129,11 @@ impl Reader {
         Ok((standing.old.filter(|_| standing.live), ticket))
     }
 
-    /// Holds the records of a key's tag, which are of others, against their checksums: one of them may be of
-    /// the key, whose damage has left the tag what it was.
+    /// Checks the records of a key's tag, which have other keys, against their checksums: one of them may be the
+    /// record of the key, with damage that has left the tag unchanged.
     ///
     /// # Errors
-    /// If one is damaged, whosever it is.
+    /// If one is damaged, of any key.
     #[inline(never)]
     pub(crate) fn check_others(
         &self,
@@ -149,10 +149,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Holds a record, and the pages of a large value, against their checksums.
+    /// Checks a record, and the pages of a large value, against their checksums.
     ///
     /// # Errors
-    /// If they are not what was written.
+    /// If they are damaged.
     pub(crate) fn check(&self, guard: &Guard, view: &View<'_>, birth: u64) -> Result<()> {
         if !mutant!("bptree.get.checksum") {
             view.check(coreplane_record::seed(self.seed, generation(birth), view.offset))?;
@@ -163,7 +163,7 @@ impl Reader {
         self.parts(guard, view.key(), true).map(drop)
     }
 
-    /// A record with its value, as long as the guard lives. The record is still there.
+    /// A record with its value, as long as the guard lives. The record is still in the leaf.
     #[inline]
     pub(crate) fn whole<'g>(&'g self, guard: &'g Guard, view: View<'g>) -> Result<Whole<'g>> {
         let pieces = if view.header.large && view.header.kind == Kind::Put {
@@ -195,7 +195,7 @@ impl Reader {
         Ok(Found { hit: found.is_some(), ticket })
     }
 
-    /// Holds the record of `key` against its checksums; false if there is none.
+    /// Checks the record of `key` against its checksums; false if there is none.
     ///
     /// # Errors
     /// If it is damaged.
@@ -204,14 +204,13 @@ impl Reader {
         self.find(&guard, key, true).map(|(found, _)| found.is_some())
     }
 
-    /// Whether `key` has a record, as far as that can be told.
+    /// True if `key` has a record, as far as that is known.
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         let guard = epoch::pin();
         self.find(&guard, key, false).is_ok_and(|(found, _)| found.is_some())
     }
 
-    /// Shows the record of each key, or that there is none, as they were at one moment as far as
-    /// batches go.
+    /// Shows the record of each key, or that there is none, all as of one moment with respect to batches.
     ///
     /// # Errors
     /// If a leaf is damaged.
@@ -242,7 +241,7 @@ impl Reader {
         Ok(horizon)
     }
 
-    /// None if there is no moment without a batch.
+    /// None if no attempt was free of batches.
     fn find_all<'g>(&'g self, guard: &'g Guard, keys: &[&[u8]]) -> Result<Option<Vec<Answer<'g>>>> {
         let mut backoff = Backoff::new();
         self.prefetch_all(keys);
@@ -263,7 +262,7 @@ impl Reader {
     }
 
     fn find_all_locked<'g>(&'g self, guard: &'g Guard, keys: &[&[u8]]) -> Result<Vec<Answer<'g>>> {
-        // In the order in which everybody locks leaves.
+        // In the order in which all threads lock leaves.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|at| keys[*at]);
         let mut locks: Vec<(Locked<'_>, Option<Cow<'_, [u8]>>)> = Vec::new();
@@ -277,7 +276,7 @@ impl Reader {
                 let locked = self.lock_leaf(key)?;
                 let (_, bound) = self.bounds(guard, locked.page)?;
                 if !is_mine(&bound) {
-                    // It would be locked again for the next one.
+                    // The next key would lock it again.
                     return Err(self.not_a_leaf(locked.page));
                 }
                 locks.push((locked, bound));
@@ -304,7 +303,7 @@ impl Reader {
         self.leaf_since(guard, key, None)
     }
 
-    /// The same; with a sequence only what is newer.
+    /// The same; with a sequence, only newer records.
     pub(crate) fn leaf_since<'g>(
         &'g self,
         guard: &'g Guard,
@@ -327,7 +326,7 @@ impl Reader {
             if is_whole || leaf.is_at(version) {
                 return Ok((read?, descent.leaf));
             }
-            // What is not there may have gone with a write since.
+            // Missing pages may have been freed by a write since.
             lost += 1;
             if lost > TRIES {
                 let locked = self.lock_leaf(key)?;
@@ -337,7 +336,7 @@ impl Reader {
         }
     }
 
-    /// All records of a leaf; right if it has not changed meanwhile.
+    /// All records of a leaf; valid if it has not changed meanwhile.
     pub(crate) fn read_leaf<'g>(
         &'g self,
         guard: &'g Guard,
@@ -348,7 +347,7 @@ impl Reader {
         self.leaf_in(guard, self.outline(guard, page, leaf, since)?)
     }
 
-    /// What a leaf is and where its records are; right if it has not changed meanwhile.
+    /// The head of a leaf and the places of its records; valid if it has not changed meanwhile.
     fn outline<'g>(
         &'g self,
         guard: &'g Guard,
@@ -375,8 +374,8 @@ impl Reader {
         Ok(Outline { head, records, in_doubt })
     }
 
-    /// What a leaf was at the moment of an outline, with all that its records and its bounds name. What of
-    /// that is gone since is hurt, or an error.
+    /// The leaf at the moment of an outline, with the pages that its records and its bounds name. Pages that are
+    /// gone since make a key hurt, or cause an error.
     fn leaf_in<'g>(&'g self, guard: &'g Guard, outline: Outline<'g>) -> Result<Leaf<'g>> {
         let Outline { mut head, records: lines, in_doubt } = outline;
         let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
@@ -390,7 +389,7 @@ impl Reader {
                 let known = known.map(Into::into);
                 hurt.push(DamagedField { error, known, is_whole, offset, sequence, is_record });
             };
-            // Whatever reads check: whoever goes through all keys would take it for another.
+            // Checked at any setting of `check_reads`: a caller that walks all keys would take it for another key.
             let Ok(parts) = self.parts(guard, view.key(), true) else {
                 let error = self.damaged_key(guard, offset, view.key());
                 hurts(error, Some(self.prefix_of(view.key())), false);
@@ -417,7 +416,7 @@ impl Reader {
     }
 }
 
-/// What a leaf is at one moment, without what its records and its bounds name.
+/// The content of a leaf at one moment, without the pages that its records and its bounds name.
 struct Outline<'g> {
     head: Head,
     records: Vec<Line<'g>>,
@@ -429,20 +428,20 @@ struct Line<'g> {
     view: View<'g>,
     ticket: Ticket,
     is_doubtful: bool,
-    /// Its key is not the one that was written.
+    /// Its key is damaged.
     is_hurt: bool,
 }
 
-/// What is in a leaf at one moment.
+/// The content of a leaf at one moment.
 pub(crate) struct Leaf<'g> {
     pub(crate) head: Head,
-    /// Records and tombstones with their keys, in the order of those: the newest, without a doubt.
+    /// The newest records and tombstones, without a doubt, with their keys, in the order of the keys.
     pub(crate) records: Vec<Listed<'g>>,
-    /// What is to be said of the others, if records were lost.
+    /// The error for the others, if records were lost.
     pub(crate) in_doubt: Option<Error>,
-    /// Keys of which there are records that may not be the newest.
+    /// Keys with records that may not be the newest.
     pub(crate) doubtful: Vec<Cow<'g, [u8]>>,
-    /// Keys of it whose rests are damaged, or whose large values are not where their records say.
+    /// Keys whose rests are damaged, or whose large values are not where their records say.
     pub(crate) hurt: Vec<DamagedField>,
 }
 
@@ -468,7 +467,7 @@ impl Whole<'_> {
         }
     }
 
-    /// The record of `key`, which is what its field stands for.
+    /// The entry for `key`, which is the whole key of the record's field.
     pub(crate) fn entry<'w>(&'w self, key: &'w [u8]) -> Entry<'w> {
         Entry { key, record: Some(self.record()), sequence: self.view.sequence() }
     }

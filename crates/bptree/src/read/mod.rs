@@ -1,4 +1,4 @@
-//! Reading: without a lock, over the [tree](crate::tree).
+//! Reads without a lock, over the [tree](crate::tree).
 
 pub(crate) mod cursor;
 pub(crate) mod damage;
@@ -14,12 +14,12 @@ use cursor::Place;
 use parking_lot::Mutex;
 use std::ops::Deref;
 
-/// All that reads.
+/// The reading layer.
 pub(crate) struct Reader {
     tree: Tree,
-    /// Where iterations go on.
+    /// The positions of iterations.
     cursors: Mutex<Cursors<Place>>,
-    /// From batches, which are seen as a whole.
+    /// Isolation from batches, which are seen as a whole.
     pub(crate) isolation: Isolation,
     pub(crate) check_reads: bool,
 }

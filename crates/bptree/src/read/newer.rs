@@ -1,20 +1,20 @@
-//! Leaves that have nothing newer than a sequence, for whoever looks for what is.
+//! Skips leaves that have nothing newer than a sequence.
 //!
-//! No sequence in a leaf is above the greatest version that the leaf has given out, which its directory in
-//! DRAM has. So of a tree most of which is old most leaves are passed by without a look at their pages.
+//! No sequence in a leaf is above the greatest version that the leaf has given out, which is in its directory in
+//! DRAM. So in a mostly old tree most leaves are skipped without a look at their pages.
 
 use crate::read::Reader;
 
-/// What is known of a leaf without its page.
+/// The decision about a leaf without its page.
 pub(crate) enum Passed {
     /// Nothing in it is newer, or in doubt: the next one begins here; none if it is the last.
     Old(Option<Box<[u8]>>),
-    /// Its page is to be looked at.
+    /// Its page must be read.
     Perhaps,
 }
 
 impl Reader {
-    /// Whether the leaf that serves `key` may have something newer than `sequence`, or lost records.
+    /// Decides whether the leaf that serves `key` may have something newer than `sequence`, or lost records.
     pub(crate) fn pass(&self, key: &[u8], sequence: u64) -> Passed {
         let descent = self.inner.descend(key);
         let leaf = self.leaves.get(descent.leaf as usize);
@@ -23,7 +23,7 @@ impl Reader {
             return Passed::Perhaps;
         }
         let bound = self.inner.bound_of(key);
-        // A leaf that is split is another afterwards.
+        // A leaf that is split has another bound afterwards.
         if leaf.is_at(version) { Passed::Old(bound) } else { Passed::Perhaps }
     }
 }

@@ -1,14 +1,14 @@
 //! Scans: leaf after leaf, each as it was at one moment.
 //!
-//! The places of a leaf are in no order, but where it was written anew as a whole. The first scan
-//! that comes to it after a change sorts them and leaves the order for the others.
+//! The places of a leaf are in no order, unless it was rewritten as a whole. The first scan of a leaf after a
+//! change sorts them and leaves the order for later scans.
 //!
-//! Of a leaf a scan takes where its records are, and looks whether the leaf has held still. The
-//! records themselves do not change as long as its guard lives: they are shown where they lie.
+//! A scan copies the places of a leaf's records, and checks that the leaf has not changed meanwhile. The records
+//! themselves do not change as long as its guard lives: they are shown in place.
 //!
-//! From one leaf to the next a scan goes down the tree: the least key of the next one is the bound
-//! of this one, whatever has become of either meanwhile. It does so before it shows the records of
-//! this one, so that the next has arrived when it comes there.
+//! From one leaf to the next a scan descends the tree: the least key of the next leaf is the bound of this one,
+//! however either has changed meanwhile. It descends before it shows the records of this leaf, so that the lines of
+//! the next one have arrived when it gets there.
 
 use crate::inner::{Descent, word_at};
 use crate::leaf::{Directory, PLACES, Version};
@@ -22,16 +22,16 @@ use coreplane_record::{HEADER, Kind, View};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Records are asked for so many ahead of the one that is shown.
+/// The number of records that are prefetched ahead of the one that is shown.
 const AHEAD: usize = 6;
 
-/// Probes of a search that are asked for before the first is known: those of three steps.
+/// Probes of a search that are prefetched before the first is known: those of three steps.
 const PROBES: usize = 8;
 
-/// Lines of a page in which its head is, and mostly its first record.
+/// Lines of a page that hold its head, and mostly its first record.
 const HEAD_LINES: u64 = 4;
 
-/// Where a scan is.
+/// The position of a scan.
 #[derive(Clone, Copy)]
 enum Reach<'k> {
     /// At this key, on its way up.
@@ -40,7 +40,7 @@ enum Reach<'k> {
     Below(Option<&'k [u8]>),
 }
 
-/// What a leaf was at one moment.
+/// A leaf at one moment.
 struct Snapshot<'g> {
     leaf: &'g Directory,
     version: Version,
@@ -48,27 +48,26 @@ struct Snapshot<'g> {
     bytes: PageBytes<'g>,
     least: Cow<'g, [u8]>,
     bound: Option<Cow<'g, [u8]>>,
-    /// Where in the page its records are, in the order of their keys.
+    /// Offsets in the page of its records, in the order of their keys.
     offsets: [u32; PLACES],
     len: usize,
-    /// The keys that are long, by where their records are. They are looked for at that moment: later
-    /// their rests may be gone.
+    /// The long keys, by the offsets of their records. They are read at that moment: later their rests may be gone.
     longs: Vec<(u32, Parts<'g>)>,
-    /// The fields of those whose rests are damaged: where their records are in the order nobody knows.
+    /// The fields of keys whose rests are damaged: the place of their records in the order is unknown.
     hurt: Vec<(u64, &'g [u8])>,
 }
 
 /// Long keys, and the fields of those whose rests are damaged.
 type LongKeys<'g> = (Vec<(u32, Parts<'g>)>, Vec<(u64, &'g [u8])>);
 
-/// What came of a record.
+/// The result of showing a record.
 enum Shown {
     /// It was not shown: a tombstone, or it has expired.
     Not,
     Yes,
-    /// It was the last that is asked for.
+    /// The last one that the visitor asked for.
     Last,
-    /// Its pages are gone: there is a newer one.
+    /// Its pages are gone: there is a newer record.
     Gone,
 }
 
@@ -82,13 +81,13 @@ impl<'g> Snapshot<'g> {
         (0..lines).for_each(|line| self.bytes.prefetch(offset + 64 * line));
     }
 
-    // As [`View::of`].
+    // Inlined as [`View::of`] is.
     #[inline(always)]
     fn view(&self, offset: u32) -> Result<View<'g>> {
         View::of(&self.bytes, offset).ok_or_else(|| no_record(&self.bytes, offset))
     }
 
-    /// How the key of a record compares.
+    /// Compares the key of a record with `key`.
     #[inline]
     fn compare(&self, view: &View<'g>, key: &[u8]) -> Ordering {
         match self.parts(view) {
@@ -113,7 +112,7 @@ impl<'g> Snapshot<'g> {
         self.longs.iter().find(|(at, _)| *at == offset).map(|(_, parts)| parts)
     }
 
-    /// How many records are below a key.
+    /// The number of records below a key.
     fn below(&self, key: &[u8]) -> Result<usize> {
         if *key == *self.least {
             return Ok(0);
@@ -192,7 +191,7 @@ impl Reader {
                     Shown::Yes => shown += 1,
                     Shown::Last => return Ok(()),
                     Shown::Gone => {
-                        // What a damaged one says may be above the leaf.
+                        // The key of a damaged record may be above the leaf.
                         let key = snapshot.key(&view);
                         let next = bound.map_or(&*key, |bound| bound.min(&key));
                         from = Cow::Owned(next.to_vec());
@@ -257,7 +256,7 @@ impl Reader {
                     Shown::Yes => shown += 1,
                     Shown::Last => return Ok(()),
                     Shown::Gone => {
-                        // Below the one that was shown last.
+                        // Below the record that was shown last.
                         if let Some(last) = offsets.get(at + 1) {
                             let last = snapshot.key(&snapshot.view(*last)?).into_owned();
                             to = Some(Cow::Owned(last));
@@ -295,7 +294,7 @@ impl Reader {
         snapshot.hurt.iter().filter(may_be).copied()
     }
 
-    // The view as [`View::of`] does.
+    // Inlines the view, as [`View::of`] does.
     #[inline(always)]
     fn show<'g>(
         &self,
@@ -331,8 +330,8 @@ impl Reader {
         Ok(if visit(whole.entry(&snapshot.key(&view))) { Shown::Yes } else { Shown::Last })
     }
 
-    /// Lets the leaf be looked at anew in which the pages of a record are gone; a scan that has lost many shows
-    /// the newest of the key.
+    /// Has the scan look again at a leaf in which the pages of a record are gone; a scan that has lost many shows
+    /// the newest record of the key.
     #[cold]
     fn show_gone(
         &self,
@@ -348,7 +347,7 @@ impl Reader {
         Ok(if visit(newest.entry(key)) { Shown::Yes } else { Shown::Last })
     }
 
-    /// Goes down to the leaf where a scan will be, and asks for what will be looked at there.
+    /// Descends to the next leaf of a scan, and prefetches the lines that a look at it reads.
     fn set_out(&self, reach: Reach<'_>) -> Descent {
         let descent = match reach {
             Reach::From(key) => self.inner.descend(key),
@@ -361,7 +360,7 @@ impl Reader {
         descent
     }
 
-    /// Asks for the record that is likely to be the `at`-th of a leaf.
+    /// Prefetches the record that is likely to be the `at`-th of a leaf.
     #[inline]
     fn ask_for_record(&self, way: &Descent, at: usize) {
         let offset = self.leaves.get(way.leaf as usize).likely_offset(at);
@@ -369,7 +368,7 @@ impl Reader {
         (0..u64::from(LINES)).for_each(|line| self.space.prefetch(start + 64 * line));
     }
 
-    /// The leaf where a scan is, as it is at one moment; the way there, if somebody has set out
+    /// The leaf at the position of a scan, as it is at one moment; `way` is the descent to it, if there was one
     /// already.
     fn snapshot<'g>(
         &'g self,
@@ -385,7 +384,7 @@ impl Reader {
                 self.load_leaf_to_read(descent.leaf)?;
                 continue;
             };
-            // Else many long keys might not be read in between two writes.
+            // Otherwise many long keys might not be read between two writes.
             let held = if tries <= TRIES { None } else { leaf.try_lock(version) };
             let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));
             let (rests_on, is_in_doubt) = (self.rests_on_leaf(descent.leaf), leaf.doubt() > 0);
@@ -430,9 +429,9 @@ impl Reader {
         Ok(Snapshot { leaf, version, birth, bytes, least, bound, offsets, len, longs, hurt })
     }
 
-    /// The keys that are long, of records at these places, and the fields of those that are damaged; the
-    /// places in the order of the keys as they are now. The order that is kept may be from before the
-    /// damage, or from who looked at it in another way: a search in it would leave keys out.
+    /// The long keys of the records at these places, and the fields of damaged ones; puts the places in the order
+    /// of the keys as they are now. The order that was kept may be from before the damage, or was made with other
+    /// checks: a search in it would miss keys.
     #[cold]
     fn long_keys<'g>(
         &'g self,
@@ -466,9 +465,9 @@ impl Reader {
         places: &mut [u8],
     ) -> Result<()> {
         let offset_of = |place: &u8| leaf.offset(usize::from(*place) % PLACES);
-        // All at once: most of them are in no cache.
+        // All at once: most records are in no cache.
         for offset in places.iter().map(offset_of) {
-            // Where a record begins, and where the beginning of its key may end.
+            // The beginning of a record, and the end of the first bytes of its key.
             bytes.prefetch(offset);
             bytes.prefetch(offset + HEADER as u32 + 7);
         }
@@ -486,7 +485,7 @@ impl Reader {
             keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             keys = keyed.into_iter().map(|(_, place)| (0, &[][..], place)).collect();
         } else {
-            // Most are in order, and the sort that is stable makes use of it.
+            // Most are in order, and the stable sort makes use of that.
             keys.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
         }
         for (to, (.., place)) in places.iter_mut().zip(&keys) {

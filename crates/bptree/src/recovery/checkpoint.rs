@@ -1,21 +1,20 @@
-//! The checkpoint: what an open needs to know, so that it reads no leaf.
+//! The checkpoint: the data that an open needs, so that it reads no leaf.
 //!
 //! ```text
-//!   close   every leaf shut ─▶ the list of leaves in pages of its own ─▶ root: clean, and where it is
+//!   close   every leaf shut ─▶ the list of leaves in pages of its own ─▶ root: clean, and its place
 //!   open    the list ─▶ inner nodes, free pages, counts      root: not clean, no checkpoint
-//!   then    each leaf is read when somebody comes to it first
+//!   then    each leaf is read at its first use
 //! ```
 //!
-//! It is taken at a close alone, when nothing can be written any more: every leaf is *shut* under
-//! its lock, until all that the tree leads to are. The root names it only while it is clean, and an
-//! open makes it unclean, durably, before anything is written. So it is never older than the leaves,
-//! and there is nothing to replay.
+//! It is taken only at a close, when no write is possible any more: every leaf is *shut* under its lock, until all
+//! leaves of the tree are. The root names it only while it is clean, and an open makes it unclean, durably, before
+//! anything is written. So it is never older than the leaves, and there is nothing to replay.
 //!
-//! Its pages hold a checksum each and the birth that the root names. If they do not match, or say
-//! what cannot be, the leaves are read as after a crash: they are the truth.
+//! Each of its pages holds a checksum and the birth that the root names. If they do not match, or the content is
+//! impossible, the leaves are read as after a crash: they are authoritative.
 //!
-//! It also says where the records of each leaf end, which the leaf itself does not: a leaf that
-//! ends before that is damaged, and said to be so.
+//! It also states where the records of each leaf end, which the leaf itself does not: a leaf that ends before that
+//! is damaged, and reported as such.
 
 use crate::inner::Bound;
 use crate::leaf::Life;
@@ -34,7 +33,7 @@ const WORDS: usize = 7;
 const LEAF: usize = 12;
 // media-format: end
 
-/// A leaf and where its records end.
+/// A leaf and the end of its records.
 #[derive(Debug, PartialEq, Eq)]
 struct Leaf {
     page: u32,
@@ -42,7 +41,7 @@ struct Leaf {
     least: Box<[u8]>,
 }
 
-/// What is in a checkpoint.
+/// The content of a checkpoint.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sheet {
     records: u64,
@@ -57,14 +56,14 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// What there is to say of a tree whose leaves are shut.
+    /// The checkpoint of a tree whose leaves are shut.
     ///
     /// # Errors
-    /// If one of them is none.
+    /// If one of them is no leaf.
     pub(crate) fn of(tree: &Tree, leaves: Vec<Bound>) -> Result<Self> {
-        // What waits for a sync has had it.
+        // Pages that wait for a sync are free by now.
         tree.pages.free_len();
-        // Once: the pool may grow meanwhile, and what has come since is free.
+        // Read once: the pool may grow meanwhile, and the new pages are free.
         let pages = tree.space.pages();
         let mut is_leaf = vec![false; pages as usize];
         let mut sheet = Self {
@@ -86,9 +85,8 @@ impl Sheet {
         Ok(sheet)
     }
 
-    /// Writes it to pages of its own: what the root is to name. It is durable after a fence, and the
-    /// first of the four fences of a root comes before any of its words. None if there are no pages
-    /// for it.
+    /// Writes it to pages of its own; returns the first, for the root to name. It is durable after a fence, and the
+    /// first of the four fences of a root comes before any of its words. None if there are no pages for it.
     ///
     /// # Errors
     /// If the medium fails.
@@ -126,7 +124,7 @@ impl Sheet {
     }
     // media-format: end
 
-    /// None if they are not what [`Sheet::to_bytes`] gave.
+    /// None if the bytes are not from [`Sheet::to_bytes`].
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let mut words = [0; WORDS];
@@ -135,7 +133,7 @@ impl Sheet {
         }
         let [version, records, live_bytes, forgotten_tombstones, leaf_count, overflow_count, long] =
             words;
-        // Each takes some bytes, so that a count that is too great asks for no memory.
+        // Each entry takes some bytes, so that a count that is too great allocates no memory.
         let least_len = leaf_count.checked_mul(LEAF as u64)?;
         if version != VERSION
             || long > 1
@@ -165,8 +163,8 @@ impl Sheet {
         })
     }
 
-    /// Which of `pages` pages of `page_size` bytes are free; none if what the sheet says cannot be.
-    /// `own` are its own pages.
+    /// Which of `pages` pages of `page_size` bytes are free; none if the content of the sheet is impossible. `own`
+    /// are its own pages.
     fn free(&self, pages: u32, page_size: u32, own: &[u32]) -> Option<Vec<bool>> {
         let mut free = vec![true; pages as usize];
         let leaves = self.leaves.iter().map(|leaf| leaf.page);
@@ -183,7 +181,7 @@ impl Sheet {
     }
 }
 
-/// The first `N` bytes of `rest`, which go from it.
+/// Takes the first `N` bytes off `rest`.
 fn take<'b, const N: usize>(rest: &mut &'b [u8]) -> Option<&'b [u8; N]> {
     let (first, after) = rest.split_first_chunk()?;
     *rest = after;
@@ -191,11 +189,11 @@ fn take<'b, const N: usize>(rest: &mut &'b [u8]) -> Option<&'b [u8; N]> {
 }
 
 impl Recovery<'_> {
-    /// Begins with the checkpoint that the root has named, whose pages are free then: whether there
-    /// are large values. None if it is not there whole.
+    /// Loads the checkpoint that the root has named, and frees its pages; returns whether there are overflow pages.
+    /// None if it is not complete.
     ///
     /// # Errors
-    /// If it contradicts what is in memory.
+    /// If it contradicts the state in memory.
     pub(crate) fn load_checkpoint(
         &self,
         recovery: &pmem::Recovery,

@@ -1,10 +1,10 @@
-//! Whether leaves tile the whole range of keys: each key has one that serves it.
+//! Checks that leaves tile the whole range of keys: exactly one leaf serves each key.
 
 use crate::leaf::Life;
 use crate::tree::leaf_page::Found;
 use std::collections::BTreeMap;
 
-/// True if each key has one leaf that serves it.
+/// True if exactly one leaf serves each key.
 pub(crate) fn is_tiled(leaves: &[Found]) -> bool {
     let mut expected: Option<&[u8]> = Some(&[]);
     let mut order = in_order(leaves).into_iter().map(|at| &leaves[at as usize].head);
@@ -15,7 +15,7 @@ pub(crate) fn is_tiled(leaves: &[Found]) -> bool {
     }) && expected.is_none()
 }
 
-/// Drops leaves that serve what a younger one serves too: these.
+/// Drops leaves that serve keys that a younger leaf serves too; returns the dropped ones.
 pub(crate) fn drop_older(leaves: &mut Vec<Found>) -> Vec<Life> {
     leaves.sort_unstable_by_key(|found| std::cmp::Reverse(found.head.birth));
     let mut taken: BTreeMap<Box<[u8]>, Option<Box<[u8]>>> = BTreeMap::new();
@@ -39,8 +39,8 @@ pub(crate) fn drop_older(leaves: &mut Vec<Found>) -> Vec<Life> {
     dropped
 }
 
-/// The places of leaves in the order of their least keys. Most of those differ in the eight bytes
-/// behind what all begin with.
+/// The places of leaves in the order of their least keys. Most of those differ in the eight bytes behind their
+/// common prefix.
 pub(crate) fn in_order(leaves: &[Found]) -> Vec<u32> {
     let least = |at: u32| &*leaves[at as usize].head.least;
     let mut bounded = leaves.iter().map(|found| &*found.head.least).filter(|it| !it.is_empty());

@@ -1,4 +1,4 @@
-//! Opening a pool: the layers are built over it, and what a crash has left is put in order.
+//! Opens a pool: builds the layers over it, and repairs what a crash has left.
 
 pub(crate) mod checkpoint;
 mod coverage;
@@ -9,7 +9,7 @@ mod recover;
 use crate::tree::Tree;
 use std::ops::Deref;
 
-/// The recovery of a tree that nobody else has yet.
+/// The recovery of a tree that no other thread uses yet.
 pub(crate) struct Recovery<'t> {
     tree: &'t Tree,
 }

@@ -12,14 +12,14 @@ pub use coreplane_record::Options;
 pub(crate) use coreplane_record::pool_error;
 use std::sync::atomic::Ordering;
 
-/// The usual bytes in a page, and so in a leaf.
+/// The usual size of a page, and so of a leaf, in bytes.
 pub const PAGE_SIZE: u32 = 16 << 10;
 
-/// Bytes that a page, and so a leaf, may have.
+/// The possible sizes of a page, and so of a leaf, in bytes.
 const PAGE_SIZES: std::ops::RangeInclusive<u32> = 4 << 10..=512 << 10;
 
 /// # Errors
-/// If a leaf cannot have so many bytes.
+/// If a leaf cannot have this size.
 pub(crate) fn check_page_size(page_size: u32) -> Result<()> {
     if PAGE_SIZES.contains(&page_size) {
         return Ok(());
@@ -27,12 +27,12 @@ pub(crate) fn check_page_size(page_size: u32) -> Result<()> {
     Err(Error::Unusable(format!("a leaf has 4 KiB to 512 KiB, not {page_size} bytes")))
 }
 
-/// What a pool of this engine is created with.
+/// The options for the pool of a store.
 pub(crate) fn create_options(size: u64, page_size: u32, media: MediaChoice) -> CreateOptions {
     CreateOptions { size, media, page_size, kind: KIND.to_owned(), parameters: [0; 8] }
 }
 
-/// Makes a fresh pool a store: one leaf for all keys.
+/// Makes a store of a fresh pool: one leaf for all keys.
 pub(crate) fn format(pool: Pool, options: &Options) -> Result<Writer> {
     check_page_size(pool.space().page_size())?;
     let root = Root { version_base: STEP, births_end: STEP, ..Root::default() };
@@ -40,7 +40,7 @@ pub(crate) fn format(pool: Pool, options: &Options) -> Result<Writer> {
     tree.pages.allow_births(1, STEP);
     tree.pages.offer(1..tree.space.pages());
     tree.make_first_leaf()?;
-    // With this the store begins.
+    // With this root the store exists.
     tree.set_root(root)?;
     Ok(Writer::new(Reader::new(tree, options)))
 }
@@ -75,10 +75,10 @@ pub(crate) fn open(
     tree.pages.allow_births(first_birth, root.births_end);
     tree.opened.births_end = old.births_end;
     tree.opened.was_closed = is_clean;
-    // From here on a crash finds the store unclean and no checkpoint, and versions and births go
-    // on above.
+    // From here on a crash finds the store unclean and no checkpoint, and versions and births continue above the
+    // old ones.
     tree.set_root(root)?;
-    // What was forgotten before is not known, unless they were held.
+    // It is unknown which tombstones were forgotten before, unless tombstones were held.
     let forgotten = if root.held > 0 { root.held - 1 } else { root.version_base };
     tree.forgotten_tombstones.store(forgotten, Ordering::Release);
     let in_use = || Error::Unusable("the pool was opened before".to_owned());
@@ -103,7 +103,7 @@ mod tests {
     use coreplane_pmem::{MediaChoice, Pool};
     use std::sync::Arc;
 
-    /// A pool may have pages that no leaf can be in.
+    /// A pool may have a page size that leaves cannot have.
     #[test]
     fn leaves_of_less_than_4_kib_and_of_more_than_512_are_refused() {
         let options = Options { background: false, ..Options::default() };

@@ -1,10 +1,10 @@
-//! What leaves prove of each other, after a crash.
+//! Proofs between leaves, after a crash.
 //!
-//! Each leaf says of itself up to where it was durable ([`read`](crate::tree::leaf_page)). Of others it is known by
-//! what came after them:
+//! Each leaf shows by itself up to where it was durable ([`read`](crate::tree::leaf_page)). Later writes in other
+//! leaves prove more:
 //!
-//! - a leaf to which something was appended that follows was made by a superseded mark that was durable. If
-//!   the one that it was made of says none, that is damaged, and the leaf is dead;
+//! - if a record that follows was appended to a leaf, the superseded mark that made the leaf was durable. If
+//!   its predecessor has no mark, the mark is damaged, and the predecessor is dead;
 //! - a batch is durable as a whole. If one of its parts was, all were, and a leaf that lacks its part
 //!   has lost it.
 
@@ -16,7 +16,7 @@ use coreplane_engine::Result;
 use coreplane_pmem as pmem;
 use std::collections::HashMap;
 
-/// Which of the leaves that were found is where.
+/// The places of the leaves that were found, by page.
 struct Places(Vec<u32>);
 
 impl Places {
@@ -35,8 +35,7 @@ impl Places {
 }
 
 impl Recovery<'_> {
-    /// Finds out what is known to have been durable, and reads those leaves again that have lost
-    /// some of it.
+    /// Finds out what is known to have been durable, and reads leaves again that have lost a part of it.
     ///
     /// # Errors
     /// As [`Tree::read_leaf_page`](crate::tree::Tree::read_leaf_page).
@@ -75,8 +74,8 @@ impl Recovery<'_> {
     }
 }
 
-/// Lets those be dead whose successors have been written to, and those that they were made of themselves: a
-/// leaf is marked superseded only once it counts. The pages of those that were not.
+/// Declares leaves dead whose successors have been written to, and so on with the predecessors of those leaves: a
+/// leaf is marked superseded only once it counts. Returns the pages of leaves that were not dead before.
 fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
     let mut died = Vec::new();
     for mut at in 0..found.len() {
@@ -94,10 +93,10 @@ fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
     died
 }
 
-/// What has lost the end of what was durable there, and has all its successors, has lost its superseded mark: nothing
-/// else is written to a leaf that has them. One that has not all of them, or not whole, was being written
-/// anew for what it has lost when the power went; or some of them have successors in their turn
-/// ([`is_outlived`]). The pages of those.
+/// A leaf that has lost the end of its durable part, and has all its successors, has lost its superseded mark:
+/// nothing else is written to a leaf with successors. A leaf without all of them, or with incomplete ones, was
+/// being rewritten because of its loss when the power went; or some of them have successors in turn
+/// ([`is_outlived`]). Returns the pages of the dead leaves.
 fn end_superseded(found: &mut [Found], places: &Places, field_max: usize) -> Vec<u32> {
     let has_lost = |found: &Found| {
         !found.is_dead && found.doubt > found.end && found.end >= found.head.image_len
@@ -125,8 +124,8 @@ fn end_superseded(found: &mut [Found], places: &Places, field_max: usize) -> Vec
     dead.into_iter().map(|at| found[at].page).collect()
 }
 
-/// True if there is, or was, a younger leaf for some of the same keys that surely counted: what it was
-/// made of is there no more. Leaves whose bounds are not all short are not looked at.
+/// True if there is, or was, a younger leaf for some of the same keys that surely counted: its predecessor no
+/// longer exists. Leaves with a long bound are skipped.
 fn is_outlived(leaf: &Found, found: &[Found], places: &Places, field_max: usize) -> bool {
     let bounds = |head: &Head| {
         let is_short = |field: &[u8]| field.len() < field_max;
@@ -144,10 +143,10 @@ fn is_outlived(leaf: &Found, found: &[Found], places: &Places, field_max: usize)
     })
 }
 
-/// True if successors serve all that a leaf did, or more: of two that were merged there is one.
+/// True if successors serve all keys of a leaf, or more: of two leaves that were merged one may be left.
 fn cover(leaf: &Head, successors: &[&Head]) -> bool {
     let mut least = &leaf.least;
-    // Each goes on where the last one ended.
+    // Each begins where the last one ended.
     for _ in successors {
         let Some(successor) = successors.iter().find(|successor| successor.least == *least) else {
             return false;
@@ -161,8 +160,8 @@ fn cover(leaf: &Head, successors: &[&Head]) -> bool {
     false
 }
 
-/// What is proven of one part of a batch is proven of all, and with it that the leaf counts that has it.
-/// True if something was.
+/// Extends a proof of one part of a batch to all its parts, and with it the proof that their leaves count. True if
+/// anything was proven.
 fn prove_batches(found: &mut [Found], places: &Places) -> bool {
     let has_others = |found: &Found| found.parts.iter().any(|it| it.link.next != found.life());
     let several: Vec<usize> = (0..found.len()).filter(|at| has_others(&found[*at])).collect();
@@ -181,7 +180,7 @@ fn prove_batches(found: &mut [Found], places: &Places) -> bool {
             let CommitLink { next, next_at, .. } = part.link;
             let other = places.of(found, next);
             let is_proven = found[at].proven > part.at;
-            // One that is there no more was written anew since.
+            // A leaf that no longer exists was rewritten since.
             let is_next_proven = other.is_none_or(|other| found[other].proven > next_at);
             if is_proven == is_next_proven {
                 continue;
@@ -191,7 +190,7 @@ fn prove_batches(found: &mut [Found], places: &Places) -> bool {
             let Some(of) = of else { continue };
             found[of].proven = proven + 8;
             found[of].has_proof |= found[of].proven > found[of].head.image_len;
-            // It may prove others, and these others.
+            // It may prove others, and be proven by others.
             to_look_at.push(of);
             to_look_at.extend(named_by.get(&of).into_iter().flatten());
         }
@@ -208,7 +207,7 @@ mod tests {
         Life { page, birth: 100 + u64::from(page) }
     }
 
-    /// A leaf whose image of 200 bytes is whole, made of another, for keys from one to another.
+    /// A leaf with a complete image of 200 bytes, a predecessor, and a range of keys.
     fn leaf(page: u32, of: Option<u32>, (least, bound): (&[u8], &[u8])) -> Found {
         let head = Head {
             birth: life(page).birth,
@@ -281,7 +280,7 @@ mod tests {
             "an image that ends too soon"
         );
         assert!(!is_dead(vec![left(), Found { doubt: 160, ..right() }]), "one with a hole");
-        // The lower one has a successor in its turn, and its page another leaf.
+        // The lower one has a successor in turn, and its page holds another leaf.
         let lower_successor = |of, keys| leaf(5, of, keys);
         assert!(is_dead(vec![lower_successor(Some(2), lower), right()]));
         assert!(

@@ -1,26 +1,28 @@
-//! After a crash, or a close: the leaves are found by their heads, read, and led to.
+//! After a crash, after a close without a usable checkpoint, or for a repair: finds the leaves by their heads, reads
+//! them, and builds the tree.
 //!
 //! A page holds a leaf that counts if
 //!
 //! - its birth is not below those that a [`clear`](crate::write::clear) has left behind;
 //! - its head is sound, and its records do not end with a superseded mark;
-//! - the page that it was made of is marked superseded, or is something else by now (or it was made of
-//!   none: the first leaf). Of several pages it names the first: all are marked superseded, or none is.
+//! - the page of its predecessor is marked superseded, or has another use by now (or it has no
+//!   predecessor: the first leaf). Of several pages it names the first: all are marked superseded, or none is.
 //!
-//! What begins like a leaf and does not count, and has no superseded mark itself, was being made when the
+//! A page that begins like a leaf and does not count, and has no superseded mark itself, was being written when the
 //! power went. It is wiped before anything else is written ([`rewrite`](crate::tree::rewrite)).
 //!
-//! A batch of which a leaf has a part counts if all of its links are there ([`multi_leaf_commit`](crate::tree::multi_leaf_commit)); so
-//! does a superseded mark, which is such a part. What does not count is struck out in the same way.
+//! A batch of which a leaf has a part counts if all of its links are there
+//! ([`multi_leaf_commit`](crate::tree::multi_leaf_commit)); so does a superseded mark, which is such a part. Parts
+//! that do not count are struck out in the same way.
 //!
 //! The leaves that count must then tile the whole range of keys. Where they do not, one is damaged:
 //!
 //! - of two that serve the same key the younger counts: the other has lost its superseded mark;
-//! - where there is none, one has lost its head. A leaf without records is put in its place, which
-//!   says of its keys that they are lost, rather than that they are not there.
+//! - where no leaf serves a key, one has lost its head. A leaf without records is put in its place, which
+//!   reports its keys as lost, rather than as absent.
 //!
-//! What is found out of damage is written to the leaves at once, which are written anew for it: what it
-//! was found out from may be gone the next time ([`doubt`](crate::tree::doubt)).
+//! Damage that is found is recorded in the leaves at once, which are rewritten for that: the evidence may be gone
+//! the next time ([`doubt`](crate::tree::doubt)).
 
 use crate::leaf::{Head, Life};
 use crate::recovery::Recovery;
@@ -35,15 +37,14 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Pages that a thread reads before it looks for more, and bytes in them: the kernel is asked for all of
-/// them at once.
+/// Pages that a thread reads before it takes more, and bytes in them: the kernel is asked for all of them at once.
 const AT_A_TIME: u32 = 1024;
 const BYTES_AT_A_TIME: u32 = 16 << 20;
 
-/// What was found in all pages.
+/// The leaves found in all pages.
 struct Lives<'f> {
     found: &'f [Found],
-    /// By page: one more than the place of what was found there; 0: no leaf.
+    /// By page: one more than the place of the leaf that was found there; 0: no leaf.
     places: Vec<u32>,
 }
 
@@ -56,7 +57,7 @@ impl<'f> Lives<'f> {
         Self { found, places }
     }
 
-    /// True if the leaf is there no more, or is marked superseded.
+    /// True if the leaf no longer exists, or is marked superseded.
     fn is_gone(&self, life: Life) -> bool {
         let place = self.places.get(life.page as usize).copied().unwrap_or(0);
         let found = place.checked_sub(1).map(|place| &self.found[place as usize]);
@@ -69,10 +70,10 @@ impl<'f> Lives<'f> {
 }
 
 impl Recovery<'_> {
-    /// Finds and reads the leaves. When the last was cut the pages are in service.
+    /// Finds and reads the leaves. The pages are in service once the last one is cut.
     ///
     /// # Errors
-    /// If the medium fails, or there is no page for what is to be said of damage.
+    /// If the medium fails, or there is no page in which to record damage.
     pub(crate) fn recover(
         &self,
         mut recovery: pmem::Recovery,
@@ -81,13 +82,13 @@ impl Recovery<'_> {
         let mut found = self.read_pages(&recovery, progress)?;
         self.prove(&recovery, &mut found)?;
         self.flush_damaged(&found)?;
-        // What lies behind the last record of a leaf is nobody's, but for damage.
+        // Bytes behind the last record of a leaf belong to no record, except for damage.
         for found in found.iter().filter(|found| !found.is_dead) {
             let end = self.end_with_damage(&recovery.pin(), found);
             let _is_cut = mutant!("bptree.recover.uncut") || recovery.cut(found.page, end);
         }
         self.strike_out_parts(&mut recovery, &mut found)?;
-        // What has no superseded mark itself, and is dead: what it was found out from may go.
+        // Dead leaves without a superseded mark: the evidence that they are dead may go.
         let gone = found.iter().filter(|found| found.has_lost_mark());
         let mut gone: Vec<u32> = gone.map(|found| found.page).collect();
         let (mut counting, mut void) = self.counting(found);
@@ -97,7 +98,7 @@ impl Recovery<'_> {
             if dropped.is_empty() {
                 break;
             }
-            // Those that were made of one that is dead after all count, and may be the younger ones.
+            // Successors of a leaf that is dead after all count, and may be the younger ones.
             let is_of =
                 |found: &Found| found.head.predecessor.is_some_and(|it| dropped.contains(&it));
             let (mut successors, others) = void.into_iter().partition(is_of);
@@ -122,7 +123,7 @@ impl Recovery<'_> {
         self.keep_doubts(&damaged)
     }
 
-    /// Those that are not dead: which count, and which do not.
+    /// The leaves that are not dead: those that count, and those that do not.
     fn counting(&self, found: Vec<Found>) -> (Vec<Found>, Vec<Found>) {
         let lives = Lives::new(&found, self.space.pages());
         let counts: Vec<bool> = found.iter().map(|found| lives.counts(found)).collect();
@@ -133,8 +134,8 @@ impl Recovery<'_> {
         (counting, void)
     }
 
-    /// Lets leaves have their bounds as whole keys. Where the rest of one is damaged nobody knows for which
-    /// keys the leaf is: it is none.
+    /// Replaces the bounds of leaves by whole keys. If the rest of a bound is damaged, the leaf's range of keys is
+    /// unknown: it is no leaf.
     fn know_bounds(&self, recovery: &pmem::Recovery, leaves: &mut Vec<Found>) {
         let guard = recovery.pin();
         leaves.retain_mut(|found| {
@@ -183,14 +184,14 @@ impl Recovery<'_> {
         Ok(is_used)
     }
 
-    /// A leaf that was found is none.
+    /// A leaf that was found turns out to be none.
     pub(crate) fn free(&self, page: u32) {
         if let Some(held) = self.leaves.get(page as usize).lock() {
             held.free();
         }
     }
 
-    /// Strikes out what there is of batches that are not whole.
+    /// Strikes out the remains of batches that are not whole.
     fn strike_out_parts(&self, recovery: &mut pmem::Recovery, found: &mut [Found]) -> Result<()> {
         let mut commits = Commits::default();
         for it in found.iter() {
@@ -216,8 +217,8 @@ impl Recovery<'_> {
         self.fence()
     }
 
-    /// Fills again what lies behind the records of leaves and counts for nothing; durable when it
-    /// returns. What is damaged stays until it is told.
+    /// Restores the fill over remains that lie behind the records of leaves and do not count; durable when it
+    /// returns. Damage stays until it is recorded.
     fn remove_remains(&self, counting: &[Found]) -> Result<()> {
         let mut is_any = false;
         let stays = |it: &Found| it.is_to_be_told() || mutant!("bptree.recover.remains");
@@ -228,9 +229,9 @@ impl Recovery<'_> {
         if is_any { self.fence() } else { Ok(()) }
     }
 
-    /// Strikes out leaves that do not count. One that was made of another goes first, durably: with
-    /// that one gone it would count. And all of them go after the parts of batches: what was in a
-    /// leaf that is gone is taken to have been whole.
+    /// Strikes out leaves that do not count. A successor of another goes first, durably: without its predecessor it
+    /// would count. And all of them go after the parts of batches: a part in a leaf that is gone is taken to have
+    /// been whole.
     fn strike_out_void(&self, recovery: &mut pmem::Recovery, mut void: Vec<Found>) -> Result<()> {
         while !void.is_empty() && !mutant!("bptree.recover.void_stays") {
             let ordered = void.iter().filter(|_| !mutant!("bptree.recover.void_order"));
@@ -257,7 +258,7 @@ impl Recovery<'_> {
             let pen = Pen::new(&self.space);
             let mut writer = pen.take_up(*page).map_err(|_| self.not_a_leaf(*page))?;
             let start = writer.next_offset();
-            // It is not published: what comes next is written over it.
+            // It is not published: the next use of the page overwrites it.
             writer.append(&[&[0; 8]]).ok_or_else(|| self.not_a_leaf(*page))?;
             if !mutant!("bptree.recover.strike_flush") {
                 writer.flush_from(start);
@@ -298,7 +299,7 @@ impl Recovery<'_> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from).min(16);
         let threads = if pages > 4 * at_a_time { processors } else { 1 };
         std::thread::scope(|scope| {
-            // This thread works too: where no other can be had, it does it all.
+            // This thread works too: where no other can be started, it does everything.
             for _ in 1..threads {
                 let builder = std::thread::Builder::new().name("coreplane-leaves".to_owned());
                 if builder.spawn_scoped(scope, work).is_err() {
@@ -319,7 +320,7 @@ impl Recovery<'_> {
         let mut found = Vec::new();
         let are_readable = self.space.can_load(pages.clone());
         for page in pages {
-            // Those of a checkpoint that is damaged are adopted already.
+            // Those of a damaged checkpoint are adopted already.
             let len = self.space.page_size();
             if !recovery.adopt(page, len) && self.space.watermarks(page).is_none() {
                 return Err(self.not_a_leaf(page));
@@ -327,8 +328,8 @@ impl Recovery<'_> {
             if !are_readable {
                 self.check_readable(page)?;
             }
-            // A head that is not sound was being written when the power went, or is none; or it is
-            // damaged, and then there is a hole where its keys were.
+            // An unsound head was being written when the power went, or is no head; or it is damaged, and then its
+            // keys are not served.
             let head = Head::read(&self.space, &guard, self.seed, page).ok().flatten();
             if let Some(head) = head.filter(|head| head.birth >= self.opened.cleared_births) {
                 let (leaf, latest) = self.read_leaf_page(&guard, page, head, (u32::MAX, 0))?;
@@ -342,9 +343,9 @@ impl Recovery<'_> {
         Ok(found)
     }
 
-    /// Flushes a leaf that was found, from a place in its page on: durable after a fence. After a kill it
-    /// may never have been flushed, and from here on everybody relies on it. Where a fence is a sync, that
-    /// of the root has made all durable that was in the file.
+    /// Flushes a leaf that was found, from a place in its page on: durable after a fence. After a kill it may never
+    /// have been flushed, and from here on other data relies on it. Where a fence is a sync, the sync of the root
+    /// has made everything durable that was in the file.
     fn flush_found(&self, found: &Found, from: u32) {
         if self.early.is_none() && !mutant!("bptree.recover.flush") {
             let len = found.end.saturating_sub(from);
@@ -358,8 +359,8 @@ impl Recovery<'_> {
         if self.early.is_none() { self.fence() } else { Ok(()) }
     }
 
-    /// As [`Recovery::flush_found`], of leaves in which there is damage: what others have proven of them may
-    /// have been behind what was taken for their end. Durable when it returns.
+    /// As [`Recovery::flush_found`], for leaves with damage: the records that others have proven may lie behind the
+    /// end that was found at first. Durable when it returns.
     fn flush_damaged(&self, found: &[Found]) -> Result<()> {
         let mut damaged = found.iter().filter(|found| found.doubt > 0).peekable();
         if damaged.peek().is_none() {
@@ -369,17 +370,17 @@ impl Recovery<'_> {
         self.fence_found()
     }
 
-    /// Lets a leaf that was found be one, of which nobody knows yet: whether it counts is found out
-    /// when all have been read.
+    /// Loads a leaf that was found, which no other thread knows yet: whether it counts is decided when all have
+    /// been read.
     pub(crate) fn begin_found(&self, found: &Found, latest: &Latest<'_>) {
         let begun = latest.begun(found, self.opened.sealed_births);
         let start = self.space.start_of(found.page);
         self.leaves.get(found.page as usize).begin(begun, latest.records(start));
     }
 
-    /// Builds the tree over leaves of which no two serve the same key.
+    /// Builds the tree over leaves no two of which serve the same key.
     fn lead_to(&self, mut counting: Vec<Found>) -> Result<()> {
-        // From where on nobody serves the keys.
+        // The key from which on no leaf serves keys yet.
         let mut expected: Option<Box<[u8]>> = Some(Box::default());
         let mut bounds = Vec::with_capacity(counting.len());
         let (mut records, mut live_bytes) = (0, 0);

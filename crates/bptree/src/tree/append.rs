@@ -1,4 +1,4 @@
-//! Appending to the page of a leaf, whose lock the caller has.
+//! Appends to the page of a leaf whose lock the caller holds.
 
 use crate::tree::Tree;
 use coreplane_engine::{Beside, Result};
@@ -6,12 +6,13 @@ use coreplane_pmem::{PageWriter, Pen, fence_mark, mutant};
 use coreplane_record::sync_failed;
 
 impl Tree {
-    /// Has `write` append to the page of a locked leaf, and flush it: published when it returns, and durable
-    /// where a fence is an instruction. Where it is a sync, [`Volume::cover`](crate::volume::Volume::cover) says which. It returns where the
-    /// record is, in a register: a load of what was stored in other pieces would wait until the medium has all.
+    /// Lets `write` append to the page of a locked leaf, and flush it: published when it returns, and durable where
+    /// a fence is an instruction. Where it is a sync, [`Volume::cover`](crate::volume::Volume::cover) tells the
+    /// sync that makes it durable. Returns the place of the record, in a register: loading bytes that were stored
+    /// in other pieces would wait until all of them have reached the medium.
     ///
     /// # Errors
-    /// If the medium fails: no reader is led to it then.
+    /// If the medium fails: no reader is led to the record then.
     #[inline(always)]
     pub(crate) fn append_to(
         &self,
@@ -38,8 +39,8 @@ impl Tree {
         fenced.and(written)
     }
 
-    /// As [`Tree::append_to`], where a fence is an instruction, and beside the same
-    /// put on another engine. None if nothing was made.
+    /// As [`Tree::append_to`], where a fence is an instruction, and beside the same put on another engine. None if
+    /// no record was made.
     ///
     /// # Errors
     /// As [`Tree::append_to`].
@@ -65,7 +66,7 @@ impl Tree {
         *pen = Some(if made.is_some() {
             writer.finish()
         } else {
-            // What is written over it comes after it.
+            // Later bytes at this place must reach the medium after these.
             if writer.next_offset() != start && self.fence().is_ok() {
                 self.take_back(&mut writer, start);
             }
@@ -79,11 +80,11 @@ impl Tree {
         taken.take_up(page).map_err(|_| self.not_a_leaf(page))
     }
 
-    /// Nothing of what was appended from `start` on is published: it is as if it had not been.
+    /// Publishes nothing of the bytes appended from `start` on, as if they had not been appended.
     #[cold]
     pub(crate) fn take_back(&self, writer: &mut PageWriter, start: u64) {
         let birth = self.leaves.get(writer.page() as usize).birth();
-        // Where the medium has failed nothing is written any more.
+        // On a failed medium nothing more is written.
         let _taken_back =
             writer.rewind(start) && self.fill_rest(writer, birth).is_ok() && self.fence().is_ok();
     }

@@ -1,4 +1,4 @@
-//! Where a leaf may be cut: not between long keys that begin like one whose rest is damaged
+//! Where a leaf may be cut: not between long keys that share the prefix of a key whose rest is damaged
 //! ([`hurt`](crate::volume::hurt)).
 
 use crate::leaf::PLACES;
@@ -8,15 +8,15 @@ use crate::volume::keys::prefix_len;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 
-/// Between which records of a leaf it may be cut into two.
+/// The places between records where a leaf may be cut into two.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cuts {
-    /// Keys stay together that begin with the same so many bytes.
+    /// Keys with the same prefix of this length stay together.
     alike: Option<usize>,
 }
 
 impl Cuts {
-    /// True if a leaf may begin with any of them.
+    /// True if a leaf may begin with any of its records.
     pub(crate) fn are_free(self) -> bool {
         self.alike.is_none()
     }
@@ -28,13 +28,13 @@ impl Cuts {
         at > 0 && at < items.len() && start(at - 1) != start(at)
     }
 
-    /// The place nearest to `wanted` where a leaf of some records may be cut; none if there is none.
+    /// The place nearest to `wanted` where a leaf of these records may be cut; none if there is none.
     fn nearest(self, items: &[Item<'_>], wanted: usize) -> Option<usize> {
         let places = (1..items.len()).filter(|at| self.may_be(items, *at));
         places.min_by_key(|at| at.abs_diff(wanted))
     }
 
-    /// Where to cut the records of a leaf, which are to be in leaves of so many; none if that cannot be.
+    /// The lengths nearest to `lens` at which the records of a leaf may be cut; none if that is impossible.
     fn all(self, items: &[Item<'_>], lens: Vec<usize>) -> Option<Vec<usize>> {
         let (mut cut, mut from, mut at) = (Vec::with_capacity(lens.len()), 0, 0);
         for len in lens {
@@ -49,7 +49,7 @@ impl Cuts {
 }
 
 impl Tree {
-    /// Puts records in the order of their keys; where the leaf may be cut then.
+    /// Puts records in the order of their keys; returns where the leaf may then be cut.
     ///
     /// # Errors
     /// If the medium fails.
@@ -76,8 +76,8 @@ impl Tree {
         Ok(cuts)
     }
 
-    /// How many of some records are to be in the lower one of two leaves and in the upper one: so many, or
-    /// as near to it as may be.
+    /// The numbers of records for the lower and the upper one of two leaves: `lower` for the lower one, or the
+    /// nearest number that is possible.
     ///
     /// # Errors
     /// If they cannot be cut.
@@ -95,7 +95,7 @@ impl Tree {
         lens.ok_or_else(|| self.cannot_cut(page))
     }
 
-    /// How many of some records are to be in each leaf: so many, or as near to it as may be.
+    /// The number of records for each leaf: `lens`, or the nearest numbers that are possible.
     ///
     /// # Errors
     /// If they cannot be cut.
@@ -112,7 +112,7 @@ impl Tree {
         lens.ok_or_else(|| self.cannot_cut(page))
     }
 
-    /// True if leaves of so many records each are not longer than a page, nor have more records.
+    /// True if leaves of these numbers of records fit into a page each, by bytes and by places.
     fn do_fit(&self, items: &[Item<'_>], lens: &[usize]) -> bool {
         let capacity = page_capacity(&self.space, self.field_max());
         let mut rest = items;

@@ -1,22 +1,21 @@
-//! Leaves of which records were lost: what is known of that, for as long as it is true.
+//! Leaves of which records were lost: the knowledge of that, for as long as it is true.
 //!
-//! A leaf knows for which keys it is. So when some of its records are damaged, nobody knows which keys
-//! they were of, but whose they may have been. From then on it is *in doubt*:
+//! A leaf knows its range of keys. So when some of its records are damaged, their keys are unknown, but not the
+//! range that they are in. From then on the leaf is *in doubt*:
 //!
-//! | what the leaf has of a key | what a read says |
+//! | the leaf's record of a key | the answer of a read |
 //! |---|---|
 //! | a record that was written behind the damage, or since | the record |
-//! | an older one, marked as doubtful | that it may not be the newest |
-//! | none | that it may be lost |
+//! | an older one, marked as doubtful | it may not be the newest |
+//! | none | it may be lost |
 //!
-//! A put or a delete over a key ends the doubt about that key; a write that asks what was there before
-//! is refused. Whoever has all records of the leaf elsewhere puts them, and then
-//! [settles](crate::upkeep::Store::settle) it: what is doubtful still was deleted.
+//! A put or a delete over a key ends the doubt about that key; a write that depends on the old record is refused. A
+//! peer that has all records of the leaf puts them, and then [settles](crate::upkeep::Store::settle) it: keys that
+//! are still doubtful were deleted.
 //!
-//! On the medium the head of the leaf says that records were lost, and doubtful ones say that they are;
-//! both go over to its successors. A leaf in which damage is found is written anew for that at once. Where
-//! there is no page for it, it stays as it is, and nothing is appended to it: the damage speaks for
-//! itself.
+//! On the medium the head of the leaf states that records were lost, and doubtful records are marked; both go over
+//! to its successors. A leaf in which damage is found is rewritten at once to record that. Where there is no page
+//! for it, it stays as it is, and nothing is appended to it: the damage itself is the sign.
 
 use crate::leaf::{Directory, Head, LeafLoad};
 use crate::tree::Tree;
@@ -27,7 +26,7 @@ use coreplane_pmem::epoch::Guard;
 use std::sync::atomic::Ordering;
 
 impl Tree {
-    /// Records of a leaf were lost, and this may rest on them.
+    /// Records of a leaf were lost, and the answer may depend on them.
     #[cold]
     pub(crate) fn in_doubt(&self, guard: &Guard, page: u32) -> Error {
         let (least, bound) = self.bounds(guard, page).unwrap_or_default();
@@ -37,8 +36,8 @@ impl Tree {
         Error::Corrupt { offset: self.space.start_of(page), what }
     }
 
-    /// As [`Tree::make_lost_leaf`]. Waits for pages that somebody may still read: not to be called with a
-    /// guard or a lock.
+    /// As [`Tree::make_lost_leaf`]. Waits for pages that a reader may still use: not to be called with a guard or a
+    /// lock.
     ///
     /// # Errors
     /// As [`Tree::make_lost_leaf`].
@@ -52,18 +51,18 @@ impl Tree {
         }
     }
 
-    /// Makes a leaf in the place of one that is lost; durable when it returns. Its page.
+    /// Makes a leaf in the place of a lost one; durable when it returns. Returns its page.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     fn make_lost_leaf(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
-        // The rests that its neighbours name, if these are long, are theirs.
+        // The rests that its neighbours name, if the bounds are long keys, belong to them.
         let least = self.edge(least.into(), 0)?;
         let bound = bound.map(|bound| self.edge(bound.into(), 0)).transpose()?;
         let page = self.pages.take(1, 0)?[0];
         let head = Head {
             birth: 0,
-            // Whatever was lost has a smaller one: that is what an open raises the base for.
+            // Every lost record has a smaller version: for that an open raises the base.
             version: self.version_base.load(Ordering::Acquire),
             predecessor: None,
             least: Box::default(),
@@ -78,8 +77,8 @@ impl Tree {
         Ok(page)
     }
 
-    /// As [`Tree::keep_doubt`], of several leaves. Waits for pages that somebody may still read; where there
-    /// is none, they are left.
+    /// As [`Tree::keep_doubt`], for several leaves. Waits for pages that a reader may still use; leaves for which
+    /// there is none stay as they are.
     ///
     /// # Errors
     /// If the medium fails.
@@ -100,7 +99,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes the leaf anew that serves `key`, if it is in doubt and the medium does not say so.
+    /// Rewrites the leaf that serves `key`, if it is in doubt and the medium does not state that.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
@@ -115,8 +114,8 @@ impl Tree {
         self.rewrite(&guard, locked, (key, 0), 0)
     }
 
-    /// Puts a leaf without records in the place of one whose head is damaged, and which nobody has read
-    /// since the open; its caller has it to itself. Its page is given back.
+    /// Replaces a leaf whose head is damaged by one without records. No thread has read the leaf since the open,
+    /// and the caller alone has access to it. Its page is given back.
     ///
     /// # Errors
     /// As [`Tree::make_lost_leaf`]; and if the leaf is not in the tree.
@@ -130,7 +129,7 @@ impl Tree {
     }
 }
 
-/// What is doubtful of a record of a leaf: nobody is to rest on it.
+/// True if a record of a leaf is doubtful: no answer may depend on it.
 #[inline]
 pub(crate) fn is_doubtful(leaf: &Directory, is_marked: bool, within: u32) -> bool {
     let doubt = leaf.doubt();

@@ -1,22 +1,21 @@
-//! The fill: how what has not arrived is told from what is damaged.
+//! The fill: tells bytes that have not arrived from bytes that are damaged.
 //!
-//! When a leaf is written, the rest of its page is filled with one word, the *fill*, before the leaf
-//! counts. No two lives of a page have the same. Records are appended over it in whole words, each
-//! once: from then on a word is the fill, and has not arrived; or it is what was written; or it is
-//! damaged.
+//! When a leaf is written, the rest of its page is filled with one word, the *fill*, before the leaf counts. No two
+//! lives of a page have the same fill. Records are appended over it in whole words, each written once. From then on
+//! a word is the fill, and has not arrived; or it has the written value; or it is damaged.
 //!
 //! ```text
-//!   head │ image │ record │ record │ re░░rd │ ░░░░░░░░░░░░      the power went: some of it never came
+//!   head │ image │ record │ record │ re░░rd │ ░░░░░░░░░░░░      power cut: some of it never came
 //!   head │ image │ record │ record │ rexord │ ░░░░░░░░░░░░      all of it came: one word is damaged
 //! ```
 //!
-//! So of the last record of a leaf, too, it is known whether it may be left away, without anything that
-//! a put would have to write or to wait for. Where a fence is a sync this holds for all that was
-//! written since the last one. Nothing else ever comes to lie there: a recovery puts the fill back over
-//! what it leaves away, and whoever fails to publish what he has appended does the same.
+//! So for the last record of a leaf, too, it is known whether it may be discarded, without any extra write or wait
+//! in a put. Where a fence is a sync this holds for all that was written since the last sync. No other bytes ever
+//! come to lie there: a recovery restores the fill over the bytes that it discards, and so does a writer that fails
+//! to publish an appended record.
 //!
-//! What is damaged in the length of a record makes it seem to go on where nothing came: so other lengths,
-//! of which one bit differs, are tried.
+//! Damage in the length of a record can make it seem to extend into words that have not arrived. So other lengths
+//! that differ in one bit are tried.
 
 use crate::leaf::{Life, generation};
 use crate::tree::leaf_page::Found;
@@ -29,10 +28,10 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{PageBytes, PageWriter, Pen};
 use coreplane_record::{self as record, Form, HEADER};
 
-/// Words in which the lengths of a record are, and its version: none is without them.
+/// The words that hold the lengths of a record and its version; every record has them.
 const HEADER_WORDS: u32 = HEADER.div_ceil(8) as u32;
 
-/// The word that the rest of a page is filled with; no record begins with it.
+/// The word that fills the rest of a page; no record begins with it.
 // media-format: begin pool
 pub(crate) fn fill_of(pool_seed: u32, birth: u64) -> u64 {
     let mut word = (birth ^ u64::from(pool_seed) << 32).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -47,7 +46,7 @@ pub(crate) fn fill_of(pool_seed: u32, birth: u64) -> u64 {
 pub(crate) struct Filled<'b, 'g> {
     bytes: &'b PageBytes<'g>,
     fill: u64,
-    /// Of the pool.
+    /// The seed of the pool.
     seed: u32,
     birth: u64,
 }
@@ -61,13 +60,13 @@ impl<'b, 'g> Filled<'b, 'g> {
         self.bytes.get(from, self.bytes.published().checked_sub(from)? as usize)
     }
 
-    /// True if nothing of what was appended from a place on has arrived.
+    /// True if nothing that was appended from a place on has arrived.
     pub(crate) fn is_blank(&self, from: u32) -> bool {
         let fill = self.fill.to_le_bytes();
         self.rest(from).is_none_or(|rest| rest.as_chunks().0.iter().all(|word| *word == fill))
     }
 
-    /// Where behind a place the last ends that has arrived; there, if nothing has.
+    /// The end of the last word behind a place that has arrived; the place itself if none has.
     fn end(&self, from: u32) -> u32 {
         let fill = self.fill.to_le_bytes();
         let words = self.rest(from).unwrap_or_default().as_chunks().0;
@@ -75,8 +74,8 @@ impl<'b, 'g> Filled<'b, 'g> {
         from + last.map_or(0, |last| 8 * (last as u32 + 1))
     }
 
-    /// True if all of a record has arrived that is not sound: it is damaged. `nothing_is_torn`: nor has
-    /// anything that was begun not arrived.
+    /// True if all of an unsound record has arrived, so that it is damaged. `nothing_is_torn`: every write that was
+    /// begun has arrived.
     pub(crate) fn has_arrived(&self, at: u32, nothing_is_torn: bool) -> bool {
         let fill = self.fill.to_le_bytes();
         let words = self.rest(at).unwrap_or_default().as_chunks().0;
@@ -87,7 +86,7 @@ impl<'b, 'g> Filled<'b, 'g> {
         let Some(header) = self.bytes.get(at, HEADER).and_then(|it| it.first_chunk()) else {
             return false;
         };
-        // What cannot be a header is damaged.
+        // Bytes that cannot be a header are damaged.
         let is_there = |form: &Form| form.len().div_ceil(8) <= arrived as usize;
         nothing_is_torn
             || Form::of(header).as_ref().is_none_or(is_there)
@@ -104,13 +103,13 @@ impl<'b, 'g> Filled<'b, 'g> {
         SupersededMark::mended(bytes, self.record_seed(at))
     }
 
-    /// Of a record at a place.
+    /// The seed of a record at a place.
     fn record_seed(&self, at: u32) -> u32 {
         let offset = self.bytes.start() + u64::from(at);
         record::seed(self.seed, generation(self.birth), offset)
     }
 
-    /// True if with one bit of its lengths flipped the record is sound, of `arrived` bytes at most.
+    /// True if the record is sound with one bit of its lengths flipped, and has at most `arrived` bytes.
     fn is_sound_but_for_its_length(
         &self,
         header: &[u8; HEADER],
@@ -133,9 +132,9 @@ impl<'b, 'g> Filled<'b, 'g> {
 }
 
 impl Tree {
-    /// Where a superseded mark may be appended to a leaf that was found: behind what says by itself that there is
-    /// damage. Over that, it would say nothing if the power went before all of the superseded mark came. Only
-    /// a superseded mark that is damaged at the end of its page leaves no room for another.
+    /// Where a superseded mark may be appended to a leaf as it was found: behind the bytes that show the damage. If
+    /// it overwrote them, nothing would show the damage if the power went before all of the mark arrived. Only a
+    /// damaged superseded mark at the end of its page leaves no room for another.
     pub(crate) fn end_with_damage(&self, guard: &Guard, found: &Found) -> u32 {
         if found.doubt <= found.end {
             return found.end;
@@ -149,17 +148,17 @@ impl Tree {
         }
     }
 
-    /// Fills a page from where its writer is to its end; durable after a fence.
+    /// Fills a page from the position of its writer to its end; durable after a fence.
     ///
     /// # Errors
-    /// If what was written does not end at a word.
+    /// If the last record does not end at a word boundary.
     pub(crate) fn fill_rest(&self, writer: &mut PageWriter, birth: u64) -> Result<()> {
         let page = writer.page();
         let is_filled = writer.fill_rest(fill_of(self.seed, birth), self.space.fill_mode());
         if is_filled { Ok(()) } else { Err(self.not_a_leaf(page)) }
     }
 
-    /// Puts the fill back behind what is published of a page; durable after a fence.
+    /// Restores the fill behind the published bytes of a page; durable after a fence.
     ///
     /// # Errors
     /// If the page has a writer.

@@ -1,7 +1,7 @@
 //! A leaf as it is written to a free page: a head, and records in the order of their keys.
 //!
-//! An image is durable after a fence and counts for nothing yet. What makes it count is the superseded mark
-//! of the leaf whose records these were ([`rewrite`](crate::tree::rewrite)).
+//! An image is durable after a fence and does not count yet. The superseded mark of the leaf that had these records
+//! before makes it count ([`rewrite`](crate::tree::rewrite)).
 
 use crate::inner::word_at;
 use crate::leaf::{Begun, Head, Life, PLACES, generation};
@@ -15,57 +15,57 @@ use coreplane_record::{Header, Kind, Original, View};
 use std::cell::Cell;
 
 thread_local! {
-    /// Where a leaf is put together: a leaf at a time, and as large as the largest.
+    /// The buffer in which a leaf is assembled: one leaf at a time, and as large as the largest.
     static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// Room for the records of a leaf, which is more than an allocator has at hand.
+    /// Room for the records of a leaf, which is too large for a quick allocation.
     static ITEMS: Cell<Vec<Item<'static>>> = const { Cell::new(Vec::new()) };
 }
 
-/// A record that is to be in a leaf.
+/// A record for a leaf.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item<'a> {
     pub(crate) header: Header,
     /// The key's [field](crate::volume::keys).
     pub(crate) key: &'a [u8],
-    /// The value, or the name of one that is large.
+    /// The value, or the name of a large one.
     pub(crate) value: &'a [u8],
     pub(crate) source: Source<'a>,
 }
 
-/// Room for the records of a leaf: this thread's, if it was given back.
+/// Room for the records of a leaf; reuses that of this thread, if it was given back.
 pub(crate) fn take_items<'a>() -> Vec<Item<'a>> {
     let mut items = emptied(ITEMS.take());
     items.reserve(PLACES);
     items
 }
 
-/// Gives back what [`take_items`] gave, for the next leaf.
+/// Gives back the room from [`take_items`], for the next leaf.
 pub(crate) fn give_items(items: Vec<Item<'_>>) {
     if items.capacity() <= 2 * PLACES {
         ITEMS.set(emptied(items));
     }
 }
 
-/// The same room for other records: what is collected in place keeps it.
+/// The same room for other records: collecting in place keeps it.
 fn emptied<'a>(items: Vec<Item<'_>>) -> Vec<Item<'a>> {
     items.into_iter().map_while(|_| None).collect()
 }
 
-/// What is counted of a record or tombstone.
+/// The contribution of a record or tombstone to the counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counted {
     records: i64,
     bytes: i64,
 }
 
-/// Where a record comes from.
+/// The origin of a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// It is new.
     Caller,
     /// A record, of which only flags are changed.
     Record(Original<'a>),
-    /// A record that was not what its checksum says.
+    /// A record that does not match its checksum.
     Damaged,
 }
 
@@ -82,12 +82,12 @@ impl Item<'_> {
         self.header.record_len(self.key, self.value.len())
     }
 
-    /// Bytes that live: none of a tombstone, which may be forgotten.
+    /// Live bytes: none for a tombstone, which may be forgotten.
     pub(crate) fn live_len(&self) -> u32 {
         if self.header.kind == Kind::Put { self.len() as u32 } else { 0 }
     }
 
-    /// Bytes of the value, wherever it is.
+    /// The length of the value, in the page or outside.
     #[inline]
     pub(crate) fn value_len(&self) -> i64 {
         match self.value.first_chunk() {
@@ -108,7 +108,7 @@ pub(crate) struct Image<'s> {
 }
 
 impl Tree {
-    /// Bytes that live, with those of a large value and of all of a long key.
+    /// Live bytes, including those of a large value and the rest of a long key.
     #[inline]
     pub(crate) fn live_bytes(&self, item: &Item<'_>) -> i64 {
         let large = if item.header.large { item.value_len() } else { 0 };
@@ -117,14 +117,14 @@ impl Tree {
         i64::from(item.live_len()) + large + rest as i64
     }
 
-    /// What is counted of what is there, for when it is there no more.
+    /// The contribution of an old record to the counters, for when it is replaced.
     #[inline(always)]
     pub(crate) fn counted(&self, old: &View<'_>) -> Counted {
         let bytes = self.live_bytes(&Item::from(old));
         Counted { records: i64::from(old.header.kind == Kind::Put), bytes }
     }
 
-    /// Counts a write over what was there before.
+    /// Counts a write that replaces `old`.
     #[inline]
     pub(crate) fn count_write(&self, item: &Item<'_>, old: Counted) {
         let is_record = item.header.kind == Kind::Put;
@@ -150,8 +150,8 @@ impl Tree {
         image
     }
 
-    /// As [`Tree::write_image`], with a pen, which a failure may take: for several, since what it takes
-    /// to get at the thread's waits until the last one is in the memory.
+    /// As [`Tree::write_image`], with a pen, which is lost on a failure. For several images: getting the pen of the
+    /// thread would wait until the previous image is in memory.
     pub(crate) fn write_image_with<'s>(
         &self,
         pen: &mut Option<Pen>,
@@ -200,7 +200,7 @@ impl Tree {
         Ok(Image { life: Life { page, birth }, edge, begun, records })
     }
 
-    /// Appends the bytes of a record to those of its leaf; it will be at `offset` of the pool.
+    /// Appends the bytes of a record to those of its leaf; its place will be `offset` in the pool.
     fn encode_item(&self, item: &Item<'_>, (birth, offset): (u64, u64), to: &mut Vec<u8>) {
         let Item { header, key, value, source } = item;
         if let Source::Record(original) = source {
@@ -214,7 +214,7 @@ impl Tree {
         to.resize(to.len().next_multiple_of(8), 0);
     }
 
-    /// Lets an image, which counts, be a leaf that is ready for whoever is led to it.
+    /// Turns an image that counts into a leaf, ready for any thread that descends to it.
     pub(crate) fn begin(&self, image: Image<'_>) {
         if let Some(rest) = image.edge.rest {
             rest.own();
@@ -229,8 +229,8 @@ impl Tree {
         leaf.begin(image.begun, image.records.into_iter());
     }
 
-    /// Where to cut the records of a leaf so that each stretch is a leaf with room to spare: the
-    /// number of records in each, of at least one stretch.
+    /// Divides the records of a leaf into stretches, each a leaf with room to spare: the number of records in each,
+    /// of at least one stretch.
     pub(crate) fn stretches(
         &self,
         head: &Head,
@@ -262,8 +262,8 @@ impl Tree {
     }
 }
 
-/// Sorts records by their keys, most of which differ in their first bytes: those are compared as
-/// numbers, of which the last bits say which record it is, and the records moved once.
+/// Sorts records by their keys, most of which differ in their first bytes. Those bytes are compared as numbers
+/// whose last bits hold the place of the record, and each record is moved once.
 pub(crate) fn sort(items: &mut [Item<'_>]) {
     let places = items.len().next_power_of_two() as u64 - 1;
     let entry = |(at, item): (u64, &Item<'_>)| word_at(item.key, 0) & !places | at;
@@ -288,13 +288,13 @@ pub(crate) fn sort(items: &mut [Item<'_>]) {
     }
 }
 
-/// Bytes of a page that records may have, where no bound of its leaf is longer than so many bytes.
+/// Bytes of a page for records, where no bound of its leaf is longer than `field_len` bytes.
 pub(crate) fn page_capacity(space: &Space, field_len: usize) -> usize {
     let head = (2 * field_len + 64).next_multiple_of(8);
     space.page_size() as usize - head - SUPERSEDED_MARK_LEN
 }
 
-/// Bytes of a record that live: none of a tombstone, which may be forgotten.
+/// Live bytes of a record: none for a tombstone, which may be forgotten.
 pub(crate) fn live_len(view: &View<'_>) -> u32 {
     if view.header.kind == Kind::Put { view.len() } else { 0 }
 }

@@ -1,5 +1,5 @@
-//! Leaves that are not loaded: after an open with a checkpoint nothing is known of a leaf but where it
-//! is and where its records end. Whoever is led to one reads it first.
+//! Leaves that are not loaded: after an open with a checkpoint only the page of a leaf and the end of its records
+//! are known. The first thread that descends to a leaf reads it.
 
 use crate::leaf::LeafLoad;
 use crate::tree::Tree;
@@ -9,20 +9,20 @@ use coreplane_pmem::epoch;
 use std::sync::atomic::Ordering;
 
 impl Tree {
-    /// Reads the leaf in `page`, if nobody has since the open.
+    /// Reads the leaf in `page`, if no thread has since the open.
     ///
     /// # Errors
-    /// If it is damaged; [`Error::NoSpace`] if there is no page for what is to be said of that. Whoever
-    /// calls has a guard, or a lock, so that it waits for none.
+    /// If it is damaged; [`Error::NoSpace`] if there is no page in which to record the damage. The caller has a
+    /// guard, or a lock, so that this does not wait for a page.
     #[cold]
     pub(crate) fn load_leaf(&self, page: u32) -> Result<()> {
         let Some(load) = self.leaves.get(page as usize).begin_load() else { return Ok(()) };
         let guard = epoch::pin();
         self.check_readable(page)?;
-        // The checkpoint has said where its records end.
+        // The checkpoint has stated where its records end.
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
         let head = match self.head_of(&guard, page) {
-            // The close, or the clear, has to know all leaves.
+            // A close, or a clear, must know all leaves.
             Err(error) if !is_damage(&error) || load.is_shut() => return Err(error),
             Err(_) => return self.replace_lost(page, load),
             Ok(head) => head,
@@ -41,7 +41,7 @@ impl Tree {
         }
         match self.whole_key(&guard, &found.head.least) {
             Ok(least) => match self.keep_doubt(&least) {
-                // It stays as it is.
+                // The leaf stays as it is.
                 Err(Error::NoSpace { .. }) => Ok(()),
                 kept => kept,
             },
@@ -49,7 +49,7 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::load_leaf`], for a read: it needs no page, and is told of the damage that one is lacking for.
+    /// As [`Tree::load_leaf`], for a read, which needs no page: it reports the damage for which a page is lacking.
     ///
     /// # Errors
     /// If it is damaged.
@@ -61,8 +61,8 @@ impl Tree {
         }
     }
 
-    /// Of the leaves that nobody has come to there is one fewer. Before it is seen to be loaded, or dead: who
-    /// empties the store waits for that, and then there are none.
+    /// Counts one leaf less that is not loaded. Called before the leaf is seen to be loaded, or dead: a thread that
+    /// empties the store waits for that, and then no leaf is counted any more.
     pub(crate) fn note_loaded(&self, _load: &LeafLoad<'_>) {
         self.opened.unloaded.fetch_sub(1, Ordering::Relaxed);
     }

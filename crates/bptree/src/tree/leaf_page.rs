@@ -1,28 +1,28 @@
-//! Reading a leaf's page: which records it has, and where they end.
+//! Reads a leaf's page: which records it has, and where they end.
 //!
-//! The records are taken one after the other, as they were written: each takes the place of an
-//! earlier one of its key, which is found as a get finds it, by its tag.
+//! The records are taken one after the other, as they were written: each replaces an earlier one of its key, which
+//! is found as a get finds it, by its tag.
 //!
-//! Where one is not sound the records may end, as the power went there; or it is *damaged*. What lies
-//! below a *proof* was durable once, so that it can only be damaged:
+//! A record that is not sound may be the end, where the power cut hit; or it is *damaged*. Bytes below a *proof*
+//! were durable once, so that they can only be damaged:
 //!
 //! ```text
 //!   head │ image …… │ record │ ??? │ record, which follows │ record │ ???
 //!                    ◀── damaged ──▶ proof: all before it was durable   the end, or the last record
 //! ```
 //!
-//! - a record that *follows* proves what lies before it. Where a fence is an instruction each does
-//!   but those of a batch, of which the first does, and those behind a `relaxed` one that was not
-//!   flushed yet; where it is a sync, each that was written after the sync of all before it;
+//! - a record that *follows* proves the bytes before it. Where a fence is an instruction, every record does,
+//!   except those of a batch, of which only the first does, and those behind a `relaxed` record that was not
+//!   flushed yet; where a fence is a sync, every record that was written after the sync of all before it;
 //! - the image of a leaf was durable before the leaf counted;
-//! - a checkpoint says where the records of a leaf end;
-//! - what is proven of one part of a batch is proven of all ([`prove`](crate::recovery::prove)).
+//! - a checkpoint states where the records of a leaf end;
+//! - a proof of one part of a batch is a proof of all its parts ([`prove`](crate::recovery::prove)).
 //!
-//! What was lost may have been of any key of the leaf. So from there on what lies before the damage,
-//! and what is not there, is in *doubt*, and whoever asks for it is told so.
+//! The lost records may have been of any key of the leaf. So from there on the records before the damage, and
+//! absent keys, are in *doubt*, and reads of them report that.
 //!
-//! Without a proof the words of a record tell whether all of it has arrived ([`fill`](crate::tree::fill)): then
-//! it is damaged, be it the last one. Only what has not arrived as a whole was never acknowledged.
+//! Without a proof, the words of a record tell whether all of it has arrived ([`fill`](crate::tree::fill)): then it
+//! is damaged, even if it is the last record. Only a record that has not arrived completely was never acknowledged.
 
 use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
 use crate::tree::fill::Filled;
@@ -36,35 +36,34 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{PageBytes, mutant};
 use coreplane_record::{self as record, Form, Header, Kind, View};
 
-/// What was found in a page.
+/// The result of reading a page.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) page: u32,
     pub(crate) head: Head,
-    /// Where in the page those records are whose values are large, or whose keys are long.
+    /// Offsets in the page of the records with large values or long keys.
     pub(crate) large: Vec<u64>,
-    /// How many of its keys have a record that is no tombstone.
+    /// The number of keys whose record is not a tombstone.
     pub(crate) live: i64,
     pub(crate) live_bytes: i64,
-    /// The greatest version.
+    /// The greatest version in the page.
     pub(crate) given: u64,
-    /// Where the last sound record ends.
+    /// The end of the last sound record.
     pub(crate) end: u32,
     pub(crate) is_dead: bool,
-    /// What lies below this was durable.
+    /// Everything below this was durable.
     pub(crate) proven: u32,
-    /// From here to the end it may be in the caches alone, where the process was killed and the power
-    /// did not go.
+    /// From here to the end the page may be in the caches alone, if the process was killed without a power cut.
     pub(crate) cached_from: u32,
-    /// What was appended says that all before it was durable, and so is what the leaf was made by.
+    /// An appended record states that all before it was durable, and so was the change that made the leaf.
     pub(crate) has_proof: bool,
     /// Not 0 if records were lost: see [`Directory::doubt`].
     pub(crate) doubt: u32,
-    /// What it has of batches.
+    /// The parts of batches in the leaf.
     pub(crate) parts: Vec<Part>,
-    /// The pages of the rests of its bounds, once these are whole keys.
+    /// The pages of the rests of its bounds, where these are long keys.
     pub(crate) rests: Vec<u32>,
-    /// There is something behind its last record that has to go before anything is appended.
+    /// Remains behind the last record, which must be wiped before the next append.
     pub(crate) has_remains: bool,
 }
 
@@ -79,8 +78,8 @@ impl Found {
             end: head.len() as u32,
             is_dead: false,
             proven: head.image_len,
-            // What an image was made of was marked superseded when it was durable. Nothing has where it was
-            // made of nothing.
+            // The predecessor of an image was marked superseded only when the image was durable. Without a
+            // predecessor nothing was.
             cached_from: head.predecessor.map_or(0, |_| head.image_len),
             has_proof: false,
             doubt: if head.is_lost { head.len() as u32 } else { 0 },
@@ -95,7 +94,7 @@ impl Found {
         Life { page: self.page, birth: self.head.birth }
     }
 
-    /// Takes the record that is at its end.
+    /// Takes the record at `end`.
     fn take(&mut self, header: &Header, len: u32) {
         self.given = self.given.max(header.version);
         if header.follows && self.end >= self.head.image_len {
@@ -106,19 +105,19 @@ impl Found {
         self.end += len;
     }
 
-    /// Takes the superseded mark that is at its end, of a batch that begins at `start`.
+    /// Takes the superseded mark at `end`, of a batch that begins at `start`.
     fn take_mark(&mut self, mark: &SupersededMark, start: u32) {
         self.parts.push(Part { start, at: self.end, link: mark.link });
         self.take(&mark.header, multi_leaf_commit::LEN as u32);
         self.is_dead = true;
     }
 
-    /// It is known to be dead, and does not say so.
+    /// True if the leaf is known to be dead, and its superseded mark is lost.
     pub(crate) fn has_lost_mark(&self) -> bool {
         self.proven == DEAD && !self.parts.last().is_some_and(|part| part.link.is_superseded)
     }
 
-    /// Records were lost, and nothing that is durable in the page says so by itself.
+    /// True if records were lost, and nothing durable in the page states it explicitly.
     pub(crate) fn is_to_be_told(&self) -> bool {
         self.doubt > 0 && (!self.head.is_lost || self.doubt > self.head.len() as u32)
     }
@@ -127,7 +126,7 @@ impl Found {
 /// The last record of each key.
 #[derive(Debug)]
 pub(crate) struct Latest<'g> {
-    /// By tags, as the leaf will have it.
+    /// By tags, as in the directory of the leaf.
     keys: Directory,
     views: Vec<View<'g>>,
     is_sorted: bool,
@@ -142,7 +141,7 @@ impl<'g> Latest<'g> {
         Self { keys, views: Vec::with_capacity(PLACES), is_sorted: true, field_max }
     }
 
-    /// Takes the record in the place of an earlier one; false if there are too many keys.
+    /// Takes the record in place of an earlier one of its key; false if there are too many keys.
     fn take(&mut self, view: View<'g>) -> bool {
         // In one leaf equal keys have equal fields.
         let (key, tag) = (view.key(), tag_of_field(view.key(), self.field_max));
@@ -153,7 +152,7 @@ impl<'g> Latest<'g> {
             }
         }
         let Some(place) = self.keys.vacancy() else { return false };
-        // Fields of long keys do not tell the order where their prefixes are equal.
+        // Where the prefixes of long keys are equal, their fields do not tell the order.
         let is_below = |last: &[u8]| last < key && last.len().max(key.len()) < self.field_max;
         self.is_sorted &= self.views.last().is_none_or(|last| is_below(last.key()));
         self.keys.add(place, tag);
@@ -163,7 +162,7 @@ impl<'g> Latest<'g> {
 }
 
 impl Latest<'_> {
-    /// Tag, offset in the page and length of each.
+    /// The tag, the offset in the page and the length of each record.
     pub(crate) fn records(&self, start: u64) -> impl Iterator<Item = (u8, u32, u32)> {
         let record = move |view: &View<'_>| {
             (tag_of_field(view.key(), self.field_max), (view.offset - start) as u32, live_len(view))
@@ -176,10 +175,10 @@ impl Latest<'_> {
         &self.views
     }
 
-    /// What a leaf of these begins with.
+    /// The initial state of a leaf with these records.
     pub(crate) fn begun(&self, found: &Found, sealed_births: u64) -> Begun {
         let birth = found.head.birth;
-        // Nothing is written over what says that there is damage.
+        // No record may overwrite the damage, which is the only sign of the loss.
         let is_sealed = birth < sealed_births || found.is_to_be_told();
         let has_large = self.views.iter().any(|view| view.header.large);
         let has_long = self.views.iter().any(|view| view.key().len() >= self.field_max);
@@ -191,12 +190,12 @@ impl Latest<'_> {
 /// The sound records of a page.
 struct Records<'g> {
     bytes: PageBytes<'g>,
-    /// Of the pool.
+    /// The seed of the pool.
     seed: u32,
     birth: u64,
-    /// The store was closed: whatever was begun has arrived.
+    /// The store was closed, so that every write that was begun has arrived.
     nothing_is_torn: bool,
-    /// Bytes of the longest record there can be.
+    /// The length of the longest possible record.
     len_max: usize,
 }
 
@@ -205,15 +204,15 @@ impl<'g> Records<'g> {
         Filled::new(&self.bytes, self.seed, self.birth)
     }
 
-    /// The record at a place; none if what is there is not sound.
+    /// The record at a place; none if the bytes there are not sound.
     fn at(&self, within: u32) -> Option<View<'g>> {
-        // What only looks like a record may claim to go on to the end of the page.
+        // Bytes that only look like a record may claim to reach to the end of the page.
         let view = View::of(&self.bytes, within).filter(|it| it.len() as usize <= self.len_max)?;
         let seed = record::seed(self.seed, generation(self.birth), view.offset);
         (view.check(seed).is_ok() || mutant!("bptree.recover.checksum")).then_some(view)
     }
 
-    /// The superseded mark at a place, where no record is sound, if one bit of it is damaged.
+    /// The superseded mark at a place where no record is sound, if one bit of the mark is damaged.
     fn mended_mark(&self, at: u32) -> Option<SupersededMark> {
         if self.at(at).is_some() { None } else { self.filled().mended_mark(at) }
     }
@@ -222,14 +221,14 @@ impl<'g> Records<'g> {
     fn next(&self, from: u32) -> Option<(u32, View<'g>)> {
         let rest = self.bytes.get(from, self.bytes.published().checked_sub(from)? as usize)?;
         let mut words = (from..).step_by(8).zip(rest.chunks_exact(8));
-        // Mostly zeroes, or what an earlier use of the page has left.
+        // Mostly zeroes, or remains of an earlier use of the page.
         words.find_map(|(at, word)| {
             let view = if Form::may_begin(word) { self.at(at) } else { None };
             view.map(|view| (at, view))
         })
     }
 
-    /// Up to where the records from a place on say that all was durable.
+    /// The end of the bytes that records from a place on prove durable.
     fn proof(&self, from: u32) -> u32 {
         let (mut at, mut proven) = (from, 0);
         while let Some((start, view)) = self.next(at) {
@@ -248,8 +247,8 @@ impl<'g> Records<'g> {
 }
 
 impl Tree {
-    /// Reads the records of a leaf, up to `limit` within its page. What lies below `proven` is known
-    /// to have been durable.
+    /// Reads the records of a leaf, up to `limit` within its page. Bytes below `proven` are known to have been
+    /// durable.
     ///
     /// # Errors
     /// If there are more keys than a leaf can have.
@@ -265,7 +264,7 @@ impl Tree {
         let again = Found::new(page, read.head.clone());
         let (mut found, mut latest, open) = self.read_records(guard, read, limit)?;
         if let Some(start) = open.filter(|_| !mutant!("bptree.recover.half_batch")) {
-            // The power went before the commit link came.
+            // The power cut came before the commit link arrived.
             let has_proof = found.has_proof;
             let again = Found { proven: found.proven, ..again };
             (found, latest, _) = self.read_records(guard, again, start)?;
@@ -281,7 +280,7 @@ impl Tree {
         Ok((found, latest))
     }
 
-    /// As [`Tree::read_leaf_page`]; and where the batch begins that has no commit link.
+    /// As [`Tree::read_leaf_page`]; also returns where a batch without a commit link begins.
     fn read_records<'g>(
         &'g self,
         guard: &'g Guard,
@@ -290,7 +289,7 @@ impl Tree {
     ) -> Result<(Found, Latest<'g>, Option<u32>)> {
         let page = found.page;
         let mut latest = Latest::new(self.field_max());
-        // Where the batch began to which the last records belong.
+        // The beginning of the batch to which the last records belong.
         let mut open: Option<u32> = None;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         let nothing_is_torn = self.opened.was_closed;
@@ -306,7 +305,7 @@ impl Tree {
                 }
                 let next = go_on(&records, &mut found);
                 if found.doubt > at {
-                    // What was begun before the damage was durable.
+                    // A batch that was begun before the damage was durable.
                     open = None;
                 }
                 let Some(next) = next else { break };
@@ -337,13 +336,13 @@ impl Tree {
     }
 }
 
-/// Where the records of a leaf go on behind what is not sound; none if they end there.
+/// Where the records of a leaf go on behind bytes that are not sound; none if they end there.
 fn go_on(records: &Records<'_>, found: &mut Found) -> Option<u32> {
     found.has_remains = !records.filled().is_blank(found.end);
     if !found.has_remains && found.proven <= found.end {
         return None;
     }
-    // A record that is sound is none that has lost its commit link.
+    // A sound record here is not damaged: it follows a batch that has no commit link.
     let is_damaged = records.at(found.end).is_none()
         && records.filled().has_arrived(found.end, records.nothing_is_torn);
     if is_damaged {
@@ -358,5 +357,5 @@ fn go_on(records: &Records<'_>, found: &mut Found) -> Option<u32> {
     next.map(|(next, _)| next)
 }
 
-/// The proof of a leaf that is known to be dead: whatever was in it was durable.
+/// The proof of a leaf that is known to be dead: everything in it was durable.
 pub(crate) const DEAD: u32 = u32::MAX;

@@ -23,15 +23,14 @@ impl Locked<'_> {
 }
 
 impl Tree {
-    /// The leaf that a way down the tree has ended at, and its version; none if that way leads
-    /// elsewhere by now, or to a leaf that is not loaded: then it is to be gone again, after
-    /// [`Tree::load_leaf`].
+    /// The leaf at the end of a descent, and its version; none if the descent is stale, or the leaf is not loaded:
+    /// then the caller descends again, after [`Tree::load_leaf`].
     #[inline]
     pub(crate) fn arrive(&self, descent: &Descent) -> Option<(&Directory, Version)> {
         let leaf = self.leaves.get(descent.leaf as usize);
         leaf.prefetch();
         self.space.prefetch_page(descent.leaf);
-        // For the translation of its address, which is the record's too.
+        // For the address translation, which the record needs too.
         self.space.prefetch(self.space.start_of(descent.leaf));
         self.begin_at(descent, leaf).map(|version| (leaf, version))
     }
@@ -50,8 +49,8 @@ impl Tree {
         self.lock_leaf_for(self.descend(key), (key, 0), 0)
     }
 
-    /// As [`Tree::lock_leaf`], by a way to the leaf that was gone before, where a record of about `len` bytes is to
-    /// be appended (0: none) of a key with this tag.
+    /// As [`Tree::lock_leaf`], along an earlier descent, where a record of about `len` bytes is to be appended (0:
+    /// none) of a key with this tag.
     #[inline]
     fn lock_leaf_for(
         &self,
@@ -71,24 +70,23 @@ impl Tree {
             if let Some(held) = leaf.try_lock(version) {
                 return Ok(Locked { page: descent.leaf, leaf, held });
             }
-            // Of what was lost nothing can be said any more, and nobody need be waited for.
+            // On a lost medium there is no use in waiting for the holder of the lock.
             self.space.check_lost().map_err(|at| lost(&self.pool, at))?;
             backoff.wait();
         }
     }
 
-    /// True if a leaf that the caller has locked serves `key`. What leads to it stays so while it is locked:
-    /// whoever makes another of it, or one of it and its neighbours, has its lock.
-    /// `way` is one to the leaf of the key that was gone before.
+    /// True if a leaf that the caller has locked serves `key`. The path to the leaf does not change while it is
+    /// locked: a rewrite or a merge with its neighbours needs its lock. `way` is an earlier descent for the key.
     pub(crate) fn serves(&self, locked: &Locked<'_>, way: Descent, key: &[u8]) -> bool {
         let is_current = self.inner.is_current(&way);
         let way = if is_current { way } else { self.inner.descend(key) };
         way.leaf == locked.page || mutant!("bptree.batch.serves")
     }
 
-    /// Asks for what a write to a leaf will look at, for the lines that a record of `len` bytes will
-    /// be in, and for those of what it may replace, all at once. Before the leaf is locked: behind
-    /// that instruction nothing is loaded before it is done, which waits for the leaf's own lines.
+    /// Prefetches the lines that a write to a leaf reads, those that a record of `len` bytes will occupy, and those
+    /// of records that it may replace, all at once. Called before the leaf is locked: no load behind the locking
+    /// instruction starts before it is done, and it waits for the leaf's own lines.
     #[inline]
     pub(crate) fn prefetch_leaf(
         &self,
@@ -105,7 +103,7 @@ impl Tree {
             && let Some((tail, _)) = self.space.watermarks(page)
         {
             let from = start + u64::from(tail);
-            // What is long is not in the page, and neither is what has no room there.
+            // A long value is not in the page, and neither is a record that has no room there.
             let len = len.min(self.record_len_max()) as u64;
             let end = (from + len).min(start + u64::from(self.space.page_size()));
             let lines = (from..end).step_by(LINE);
@@ -113,13 +111,13 @@ impl Tree {
         }
         for place in leaf.candidates(tag) {
             let old = start + u64::from(leaf.offset(place));
-            // Where it begins, and where its key ends.
+            // The beginning of the record, and the end of its key.
             self.space.prefetch(old);
             self.space.prefetch(old + (HEADER + key.len().min(self.field_max())) as u64);
         }
     }
 
-    /// As [`Tree::lock_leaf`], for a write: of a record of about `len` bytes, or of nothing yet (0).
+    /// As [`Tree::lock_leaf`], for a write of a record of about `len` bytes, or of unknown length (0).
     ///
     /// # Errors
     /// [`Error::Closed`], and as [`Tree::load_leaf`].
@@ -127,7 +125,7 @@ impl Tree {
         self.lock_to_append((key, tag_of(key)), len)
     }
 
-    /// The same, by a way to the leaf that was gone before.
+    /// The same, along an earlier descent.
     ///
     /// # Errors
     /// As [`Tree::lock_to_write`].
@@ -135,7 +133,7 @@ impl Tree {
         self.lock_open_leaf(way, (key, tag_of(key)), 0)
     }
 
-    /// As [`Tree::lock_to_write`], of a key with this tag.
+    /// As [`Tree::lock_to_write`], for a key with this tag.
     ///
     /// # Errors
     /// As [`Tree::lock_to_write`].

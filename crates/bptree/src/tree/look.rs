@@ -1,4 +1,4 @@
-//! Looking a key up in its leaf: places of its tag, and the records there.
+//! Looks up a key in its leaf: the places of its tag, and the records there.
 
 use crate::leaf::{Directory, tag_of};
 use crate::tree::Tree;
@@ -9,7 +9,7 @@ use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::{Kind, View};
 
-/// What is known of a key in its leaf.
+/// The state of a key in its leaf.
 #[derive(Clone, Copy)]
 pub(crate) struct Standing<'g> {
     pub(crate) place: Option<usize>,
@@ -17,9 +17,9 @@ pub(crate) struct Standing<'g> {
     pub(crate) old: Option<View<'g>>,
     /// It is a record, and has not expired.
     pub(crate) live: bool,
-    /// A newer one may have been lost, or, if there is none, one.
+    /// A newer record may have been lost, or, if there is none, any record.
     pub(crate) is_doubtful: bool,
-    /// Its key is damaged, or the rest of it.
+    /// Its key is damaged, or the rest of the key.
     pub(crate) is_hurt: bool,
 }
 
@@ -27,7 +27,7 @@ impl Tree {
     /// The record of a place.
     ///
     /// # Errors
-    /// If there is none. In a leaf that has not changed since it was looked at that is damage.
+    /// If there is none. In a leaf that has not changed since the lookup that is damage.
     pub(crate) fn record_at<'g>(
         &'g self,
         guard: &'g Guard,
@@ -46,11 +46,11 @@ impl Tree {
         Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
     }
 
-    /// Looks a key up in a leaf, and asks for so many lines of its record before the first has come.
+    /// Looks up a key in a leaf, and prefetches `lines` lines of each candidate before its first line arrives.
     ///
     /// # Errors
     /// As [`Tree::record_at`].
-    // What is found as `View::of`.
+    // Inlined as `View::of` is.
     #[inline(always)]
     pub(crate) fn look<'g>(
         &'g self,
@@ -62,8 +62,8 @@ impl Tree {
         self.look_for(guard, page, leaf, (key, tag_of(key), lines))
     }
 
-    /// As [`Tree::look`], for a write. The record of a long key will share the rest of the one that is there:
-    /// so all of that is held against its checksums, also what a comparison does not come to.
+    /// As [`Tree::look`], for a write. The new record of a long key will share the rest of the old one: so the
+    /// whole rest is checked against its checksums, including parts that a comparison does not reach.
     ///
     /// # Errors
     /// As [`Tree::look`].
@@ -126,8 +126,8 @@ impl Tree {
         Ok(Standing { place: None, old: None, live: false, is_doubtful, is_hurt: false })
     }
 
-    /// A place of this tag whose key has another by now: it is not the key that was written, which nobody
-    /// would find any more. It may be that of whoever looks for one with this tag and does not find it.
+    /// A place of this tag whose key now has another tag: it is not the key that was written, which no lookup finds
+    /// any more. It may be the key of a caller that searches for one with this tag and does not find it.
     #[inline(never)]
     fn hurt_place(&self, guard: &Guard, page: u32, leaf: &Directory, tag: u8) -> Option<usize> {
         for place in leaf.candidates(tag) {
@@ -139,7 +139,7 @@ impl Tree {
         None
     }
 
-    /// True if a key that is whole in its record is not the one that had this tag when it was written.
+    /// True if a key that is complete in its record is not the one that had this tag when it was written.
     #[inline]
     pub(crate) fn is_hurt_inline(&self, field: &[u8], tag: u8) -> bool {
         !self.is_long(field) && tag_of(field) != tag

@@ -1,9 +1,9 @@
 //! A superseded mark of which one bit is damaged.
 //!
-//! What a superseded mark ends counts in the successors alone, so that a damaged one would cost all that they have.
-//! It has few bytes and a checksum, from which no other is as little away: if it is sound with one bit
-//! flipped, that is the one that was written. So it says what it said: which leaf is next in its commit, and
-//! so whether the successors count.
+//! Records superseded by a mark count in the successors alone, so that a damaged mark would lose everything that
+//! the successors have. A mark has few bytes and a checksum, and no other mark differs from it by so little: if it
+//! is sound with one bit flipped, that is the mark that was written. So it still tells which leaf is next in its
+//! commit, and so whether the successors count.
 
 use crate::tree::multi_leaf_commit::{CommitLink, LEN};
 use coreplane_record::{HEADER, Header, Kind};
@@ -16,8 +16,8 @@ pub(crate) struct SupersededMark {
 }
 
 impl SupersededMark {
-    /// The superseded mark that these bytes are but for one bit; none if they are not. `seed`: of a record
-    /// that is where they are.
+    /// The superseded mark that equals these bytes but for one bit; none if there is none. `seed`: of a record at
+    /// this place.
     pub(crate) fn mended(damaged: &[u8; LEN], seed: u32) -> Option<Self> {
         (0..8 * LEN).find_map(|bit| {
             let mut bytes = *damaged;

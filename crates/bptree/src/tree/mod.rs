@@ -1,7 +1,7 @@
 //! The tree over the pages of a [volume](crate::volume): inner nodes, the leaves and their locks.
 //!
-//! Whoever is first led to a leaf reads it ([`lazy_load`]), and one that is damaged is written anew for it:
-//! so all that a leaf is written anew with belongs to this layer ([`image`], [`rewrite`], [`salvage`]).
+//! The first thread that descends to a leaf reads it ([`lazy_load`]), and a damaged leaf is rewritten at once: so
+//! all code for rewriting a leaf belongs to this layer ([`image`], [`rewrite`], [`salvage`]).
 
 mod append;
 pub(crate) mod cuts;
@@ -32,7 +32,7 @@ use lock::Locked;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Leaves whose directories come into being together: 4 MiB.
+/// Leaves whose directories are allocated together: 4 MiB.
 const CHUNK: usize = 16 << 10;
 
 /// The leaves of a volume, and the way to each.
@@ -45,7 +45,7 @@ pub(crate) struct Tree {
     pub(crate) held_tombstones: AtomicU64,
     /// The greatest sequence of a tombstone that was forgotten.
     pub(crate) forgotten_tombstones: AtomicU64,
-    /// What it was opened with.
+    /// The state in which the store was opened.
     pub(crate) opened: Opened,
 }
 
@@ -58,32 +58,32 @@ impl Deref for Tree {
     }
 }
 
-/// Bytes of the record that says that a leaf is dead: each leaf has room for it.
+/// Bytes of the record that declares a leaf dead: each leaf has room for it.
 pub(crate) const SUPERSEDED_MARK_LEN: usize = crate::tree::multi_leaf_commit::LEN;
 
-/// What a store was opened with.
+/// The state in which a store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
     /// Leaves with a birth below this are sealed.
     pub(crate) sealed_births: u64,
-    /// Leaves with a birth below this count no more.
+    /// Leaves with a birth below this no longer count.
     pub(crate) cleared_births: u64,
-    /// Leaves with a birth below this were there already.
+    /// Leaves with a birth below this existed at the open.
     pub(crate) births_end: u64,
-    /// It had been closed.
+    /// The store had been closed.
     pub(crate) was_closed: bool,
-    /// There were large values in the checkpoint.
+    /// The checkpoint had overflow pages.
     pub(crate) has_large: bool,
-    /// With the checkpoint of the close before.
+    /// It was opened with the checkpoint of the last close.
     pub(crate) with_checkpoint: bool,
-    /// The root names a checkpoint that is not there whole.
+    /// The root names a checkpoint that is not complete.
     pub(crate) checkpoint_is_damaged: bool,
-    /// Leaves that nobody has come to since.
+    /// Leaves that are not loaded yet.
     pub(crate) unloaded: AtomicU64,
 }
 
 impl Tree {
-    /// No leaf leads to anything yet.
+    /// A tree whose inner nodes lead to no real leaf yet.
     pub(crate) fn new(volume: Volume, root: &Root) -> Self {
         let pages_max = pages_max(&volume.space);
         Self {
@@ -109,12 +109,12 @@ impl Tree {
         (self.space.page_size() as usize).saturating_sub(tail as usize + SUPERSEDED_MARK_LEN)
     }
 
-    /// True if a leaf is to be made one with another, whose living records took `before` bytes and take `after` now.
+    /// True if a leaf is to be merged with another: its live records took `before` bytes and take `after` now.
     pub(crate) fn leaves_little(&self, before: u32, after: u32) -> bool {
         after < before && after < self.space.page_size() / 4
     }
 
-    /// True if a tombstone is to be kept. One that is not is noted as forgotten.
+    /// True if a tombstone is to be kept. Otherwise it is noted as forgotten.
     pub(crate) fn holds_tombstone(&self, sequence: u64) -> bool {
         let is_held = sequence > self.held_tombstones.load(Ordering::Acquire);
         if is_held && !mutant!("bptree.rewrite.tombstones") {
@@ -140,18 +140,18 @@ impl Tree {
         Ok(())
     }
 
-    /// Waits until nobody writes who began before the call.
+    /// Waits until all writers that began before the call have ended.
     pub(crate) fn wait_for_writers(&self) {
         let leaves = (0..self.space.pages()).filter_map(|page| self.leaves.made(page as usize));
         leaves.for_each(|leaf| drop(leaf.lock()));
     }
 
-    /// Lets nobody write to any leaf from now on: the leaves, in the order of keys.
+    /// Keeps writers out of all leaves from now on; returns the leaves, in the order of keys.
     pub(crate) fn shut_leaves(&self) -> Vec<Bound> {
         let mut backoff = Backoff::new();
         loop {
             let leaves = self.inner.leaves();
-            // One that is dead was written anew meanwhile, by somebody who began earlier.
+            // A dead leaf was rewritten meanwhile, by a thread that began earlier.
             if leaves.iter().all(|(_, page)| self.leaves.get(*page as usize).shut()) {
                 return leaves;
             }

@@ -1,4 +1,4 @@
-//! The multi-leaf commit: how changes in several leaves count all together or not at all, with one fence.
+//! The multi-leaf commit: changes in several leaves count all together or not at all, with one fence.
 //!
 //! ```text
 //!     leaf A   … │ record │ record │ link ─┐
@@ -7,27 +7,26 @@
 //!                                    └──────▶ A's link
 //! ```
 //!
-//! A batch appends its records to each leaf that it changes, marked as *batched*, and behind them a
-//! *commit link*, which names the next leaf's link; the last names the first. All of them are made
-//! durable by one fence, while all the leaves are locked. A leaf that has too little room is
-//! written anew with the changes in it, before that fence, and its commit link is a superseded mark.
+//! A batch appends its records to each leaf that it changes, marked as *batched*, and behind them a *commit link*,
+//! which names the next leaf's link; the last names the first. All of them are made durable by one fence, while all
+//! the leaves are locked. A leaf with too little room is rewritten with the changes in it, before that fence, and
+//! its commit link is a superseded mark.
 //!
-//! **In recovery** the batch counts if all of its links are there. Who follows them from any
-//! one comes
+//! **In recovery** the batch counts if all of its links are there. Following them from any one leads
 //!
-//! - back to where it began: the batch is whole;
-//! - to a page that is no longer the leaf that was named: it was written anew since. That can only
-//!   have come after the fence, so that the batch is whole;
-//! - to a leaf that is the one named, and has no commit link there, or does not count itself: the power
-//!   went before the fence, and nobody was told of the batch. What there is of it is struck out durably
-//!   before anything else is written, for the next walk would find the leaves that lack it written anew.
+//! - back to the first: the batch is whole;
+//! - to a page that is no longer the named leaf, which was rewritten since. That can only
+//!   have happened after the fence, so that the batch is whole;
+//! - to the named leaf, which has no commit link there, or does not count itself: the power
+//!   went before the fence, and the batch was never acknowledged. Its remains are struck out durably
+//!   before anything else is written, or the next recovery would find the leaves that lack it rewritten.
 //!
-//! One that is known to have been durable ([`prove`](crate::recovery::prove)) is whole, whatever is left of it.
+//! A batch that is known to have been durable ([`prove`](crate::recovery::prove)) is whole, however little is left
+//! of it.
 //!
-//! Where a fence is an instruction the leaves stay locked until it is made, and only the last
-//! commit link of a leaf can fail to count. Where it is a sync they do not, and what was written behind
-//! a part that does not count is struck out with it: nobody was told of that either, since the
-//! sync that covers it covers the part too.
+//! Where a fence is an instruction the leaves stay locked until it is done, and only the last commit link of a leaf
+//! can fail to count. Where it is a sync they do not stay locked, and writes behind a part that does not count are
+//! struck out with it: they were never acknowledged either, since the sync that covers them covers the part too.
 
 use crate::leaf::Life;
 use crate::tree::Tree;
@@ -45,14 +44,14 @@ const VALUE: usize = 20;
 const _: () =
     assert!(LEN <= crate::tree::SUPERSEDED_MARK_LEN, "a leaf has room for its superseded mark");
 
-/// What stands behind the changes of a batch in one leaf.
+/// The link behind the changes of a batch in one leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CommitLink {
     /// The next leaf of the commit.
     pub(crate) next: Life,
-    /// Where in its page its commit link is.
+    /// The place of that leaf's commit link in its page.
     pub(crate) next_at: u32,
-    /// There is no record before it: the leaf is dead, and its successors have what is in the batch.
+    /// There is no record before it: the leaf is dead, and its successors have the changes of the batch.
     pub(crate) is_superseded: bool,
 }
 
@@ -68,7 +67,7 @@ impl CommitLink {
     }
     // media-format: end
 
-    /// Of a sound record that is a batched commit; none if it is anything else.
+    /// The link in a sound record that is a batched commit; none if it is anything else.
     pub(crate) fn of(view: &View<'_>) -> Option<Self> {
         Self::from_value(view.value())
     }
@@ -85,32 +84,32 @@ impl CommitLink {
     }
 }
 
-/// What one leaf has of a batch.
+/// The part of a batch in one leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Where in the page its first record begins.
+    /// The place of its first record in the page.
     pub(crate) start: u32,
-    /// Where in the page the commit link is.
+    /// The place of the commit link in the page.
     pub(crate) at: u32,
     pub(crate) link: CommitLink,
 }
 
-/// What was found of batches in all leaves.
+/// The parts of batches found in all leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
-    /// By page: one more than the number of the leaf; 0: it holds none.
+    /// By page: one more than the number of the leaf; 0: the page holds none.
     places: Vec<u32>,
     leaves: Vec<Leaf>,
     /// Page and place of commit links whose commits are known to be whole.
     whole: HashSet<(u32, u32)>,
-    /// And of those that are not: else each leaf of a large batch would walk along what is left of it.
+    /// Those whose commits are not. Without it, each leaf of a large batch would follow the remaining links again.
     not_whole: HashSet<(u32, u32)>,
 }
 
 #[derive(Debug)]
 struct Leaf {
     life: Life,
-    /// What it was made of.
+    /// The leaf that had its records before.
     predecessor: Option<Life>,
     /// In the order of their places.
     parts: Vec<Part>,
@@ -119,7 +118,7 @@ struct Leaf {
 }
 
 impl Commits {
-    /// Adds a leaf, be there a part in it or not. Each page has one at most.
+    /// Adds a leaf, with or without parts. Each page has at most one.
     pub(crate) fn add(
         &mut self,
         life: Life,
@@ -141,12 +140,12 @@ impl Commits {
         (leaf.life == life).then_some(leaf)
     }
 
-    /// Finds out which parts do not count: pages, and the first such part of each.
+    /// Finds the parts that do not count: pages, and the first such part of each.
     pub(crate) fn broken(mut self) -> HashMap<u32, Part> {
         let mut broken = HashMap::new();
         loop {
             let mut is_any = false;
-            // What was whole may have had a part behind one that was struck out.
+            // A commit that was whole may have had a part behind one that was struck out.
             self.whole.clear();
             for number in 0..self.leaves.len() {
                 if let Some((at, part)) = self.first_broken(number) {
@@ -164,7 +163,7 @@ impl Commits {
 
     fn first_broken(&mut self, number: usize) -> Option<(usize, Part)> {
         let leaf = &self.leaves[number];
-        // Mostly there is none. What is known to be dead is whole, and its superseded mark says that it is dead.
+        // Mostly there is none. A leaf known to be dead is whole, and its superseded mark states that it is dead.
         if leaf.parts.is_empty() || leaf.proven == DEAD {
             return None;
         }
@@ -178,7 +177,7 @@ impl Commits {
         })
     }
 
-    /// True if what the leaf was made of is there no more, or is marked superseded.
+    /// True if the predecessor of the leaf no longer exists, or is marked superseded.
     fn counts(&self, leaf: &Leaf) -> bool {
         let before = leaf.predecessor.and_then(|before| self.leaf(before));
         before.is_none_or(|it| {
@@ -218,7 +217,7 @@ impl Commits {
             place = (next.page, next_at);
         };
         let known = if is_whole { &mut self.whole } else { &mut self.not_whole };
-        // One that names itself is found out as fast again.
+        // A link that names itself is checked just as fast again.
         if !walked.is_empty() || !is_whole {
             known.extend(walked);
             known.insert(place);
@@ -227,27 +226,27 @@ impl Commits {
     }
 }
 
-/// What is to be appended to a leaf that is locked.
+/// The records to append to a locked leaf.
 pub(crate) struct NewPart<'a> {
     pub(crate) life: Life,
     pub(crate) items: SmallVec<[Item<'a>; 1]>,
-    /// The leaf ends with it.
+    /// The part ends the leaf.
     pub(crate) is_superseded: bool,
 }
 
-/// Where in the page a record is, and its length.
+/// The place of a record in the page, and its length.
 pub(crate) type Place = (u32, u32);
 
 /// The records of one leaf: mostly one.
 pub(crate) type Places = SmallVec<[Place; 1]>;
 
 impl Tree {
-    /// Appends to each leaf its part, with a commit link: all of them count, or none. Durable when it
-    /// returns if a fence is an instruction; else [`Volume::cover`](crate::volume::Volume::cover) says when. Where the records of
-    /// each part are.
+    /// Appends to each leaf its part, with a commit link: all of them count, or none. Durable when it returns if a
+    /// fence is an instruction; otherwise [`Volume::cover`](crate::volume::Volume::cover) tells when. Returns the
+    /// places of the records of each part.
     ///
     /// # Errors
-    /// If the medium fails: nothing counts then.
+    /// If the medium fails: no part counts then.
     pub(crate) fn append_commit(&self, parts: &[NewPart<'_>], version: u64) -> Result<Vec<Places>> {
         let mut names = Vec::with_capacity(parts.len());
         for part in parts {
@@ -350,8 +349,8 @@ mod tests {
         assert!(only.broken().is_empty(), "a commit in one leaf names itself");
     }
 
-    /// What a power cut in the middle of a large batch leaves, which is to be found out in its length and not
-    /// in its square.
+    /// The remains of a power cut in the middle of a large batch, which must be found in linear and not in
+    /// quadratic time.
     #[test]
     fn a_long_commit_that_lacks_a_part_is_broken_everywhere() {
         let pages: Vec<u32> = (1..=100_000).collect();
@@ -375,7 +374,7 @@ mod tests {
                 let proven = if life.page == proven { part.at + 8 } else { 0 };
                 commits.add(life, None, (&parts, proven));
             }
-            // From the first nobody comes to the third: for that `prove` is there.
+            // The links of the first do not lead to the third; `prove` is there for that.
             assert_eq!(commits.broken().contains_key(&1), proven == 3, "{proven} is proven");
         }
     }
@@ -383,7 +382,7 @@ mod tests {
     #[test]
     fn what_is_behind_a_broken_part_is_broken_too() {
         let mut commits = Commits::default();
-        // A batch in 1 and 2, of which 2 has nothing; behind it in 1 one in 1 and 3.
+        // A batch in 1 and 2, of which 2 lacks its part; behind it in 1 a part of a batch in 1 and 3.
         let (first, _) = (self::commit(&[1, 2])[0], ());
         let behind: Vec<_> = self::commit(&[1, 3])
             .into_iter()

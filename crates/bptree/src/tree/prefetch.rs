@@ -1,9 +1,9 @@
-//! What is asked for before a call comes.
+//! Prefetches ahead of a call.
 //!
-//! Who is about to read or write a key, and has something else to do first, says so
-//! ([`Engine::prefetch`](coreplane_engine::Engine::prefetch)): the way down the tree is gone then, and the
-//! leaf's lines are on their way. The thread remembers where the way ended, so that the call itself does not
-//! go it again; whether it still leads there is looked at as after any other
+//! A caller that is about to read or write a key, and has something else to do first, announces the key
+//! ([`Engine::prefetch`](coreplane_engine::Engine::prefetch)): the tree is descended then, and the lines of the
+//! leaf are prefetched. The thread remembers where the descent ended, so that the call itself does not repeat it;
+//! the call checks, as after any other descent, whether it still leads there
 //! ([`Inner::is_current`](crate::inner::Inner::is_current)).
 
 use crate::inner::Descent;
@@ -16,16 +16,16 @@ use std::cell::Cell;
 /// Keys up to this length are remembered.
 const KEY_LEN_MAX: usize = 24;
 
-/// Ways that a thread remembers.
+/// The number of ways that a thread remembers.
 const WAYS_MAX: usize = 4;
 
-/// Keys whose leaves are asked for before the first of them is looked at.
+/// The number of keys whose leaves are prefetched before the first of them is examined.
 const LANE: usize = 16;
 
-/// Lines of a record that are asked for before its length is known.
+/// Lines of a record that are prefetched before its length is known.
 const RECORD_LINES: u64 = 2;
 
-/// A key, and where its way ended.
+/// A key, and where its descent ended.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     key: [u8; KEY_LEN_MAX],
@@ -37,19 +37,19 @@ impl Way {
     const NONE: Self = Self { key: [0; KEY_LEN_MAX], len: 0, descent: Descent::NOWHERE };
 }
 
-/// A tree, and the end of a key: what tells most ways apart. Tree 0: no way.
+/// A tree, and the end of a key: these tell most ways apart. Tree 0: no way.
 type Digest = (u64, u64);
 
 const NO_DIGEST: Digest = (0, 0);
 
-/// The last ways of a thread: one is remembered while those before are still to be used, which in a matrix
-/// lead to the key before on several devices.
+/// The last ways of a thread. A way is remembered while earlier ones are still to be used, which in a matrix lead
+/// to the previous key on several devices.
 struct Ways {
-    /// How many are to be used: of a thread that asks for nothing ahead, none.
+    /// The number of ways still to be used: none for a thread that prefetches nothing.
     len: Cell<usize>,
     digests: [Cell<Digest>; WAYS_MAX],
     ways: [Cell<Way>; WAYS_MAX],
-    /// Which of them is the oldest.
+    /// The place of the oldest way.
     oldest: Cell<usize>,
 }
 
@@ -103,25 +103,25 @@ fn remember(tree: u64, key: &[u8], descent: Descent) {
     WAYS.with(|ways| ways.remember(tree, key, descent));
 }
 
-/// Where the way of a key has ended, if the thread has gone it; it is forgotten then if `is_used`.
+/// Where the descent for a key has ended, if this thread remembers it; forgets it if `is_used`.
 #[inline]
 fn recall(tree: u64, key: &[u8], is_used: bool) -> Option<Descent> {
     WAYS.with(|ways| if ways.len.get() == 0 { None } else { ways.recall(tree, key, is_used) })
 }
 
 impl Tree {
-    /// Goes the way to the leaf that serves `key`, and asks for what is looked at there first.
+    /// Descends to the leaf that serves `key`, and prefetches the lines that a look at it reads first.
     pub(crate) fn prefetch(&self, key: &[u8]) {
         let tree = self.inner.id();
         if recall(tree, key, false).is_some_and(|way| self.inner.is_current(&way)) {
             return;
         }
-        // One that leads there no more is not to be found first.
+        // A stale way must not be found first.
         let _stale = recall(tree, key, true);
         remember(tree, key, self.ask_for(key));
     }
 
-    /// Goes the ways to the leaves of all keys, and asks for what is looked at there first; then for the
+    /// Descends to the leaves of all keys, and prefetches the lines that a look at them reads first; then the
     /// records that they probably have.
     pub(crate) fn prefetch_all(&self, keys: &[&[u8]]) {
         for lane in keys.chunks(LANE).filter(|lane| lane.len() > 1) {
@@ -135,7 +135,7 @@ impl Tree {
         }
     }
 
-    /// Goes the way to the leaf that serves `key`, and asks for what is looked at there first.
+    /// Descends to the leaf that serves `key`, and prefetches the lines that a look at it reads first.
     pub(crate) fn ask_for(&self, key: &[u8]) -> Descent {
         let descent = self.inner.descend(key);
         self.leaves.get(descent.leaf as usize).prefetch();
@@ -144,7 +144,7 @@ impl Tree {
         descent
     }
 
-    /// Asks for the records of a leaf that have this tag.
+    /// Prefetches the records of a leaf that have this tag.
     fn ask_for_old(&self, page: u32, tag: u8, lines: u64) {
         let leaf = self.leaves.get(page as usize);
         for place in leaf.candidates(tag) {
@@ -154,8 +154,8 @@ impl Tree {
         }
     }
 
-    /// After [`Tree::prefetch`], and a little later, asks for what a write of so many bytes for `key` looks
-    /// at, and for where it goes.
+    /// Called a little after [`Tree::prefetch`]: prefetches the lines that a write of `len` bytes for `key` reads,
+    /// and those that it writes.
     pub(crate) fn prefetch_to_write(&self, key: &[u8], len: usize) {
         if let Some(descent) = recall(self.inner.id(), key, false) {
             let leaf = self.leaves.get(descent.leaf as usize);
@@ -163,7 +163,7 @@ impl Tree {
         }
     }
 
-    /// Where the way of `key` has ended if it was gone ahead, else where it ends.
+    /// Where the remembered descent for `key` has ended; descends if there is none.
     #[inline]
     pub(crate) fn descend(&self, key: &[u8]) -> Descent {
         recall(self.inner.id(), key, true).unwrap_or_else(|| self.inner.descend(key))
@@ -187,7 +187,7 @@ mod tests {
         assert!(!is_known(7, &[1; KEY_LEN_MAX + 1], true), "too long");
         remember(7, b"", Descent::NOWHERE);
         assert!(is_known(7, b"", true) && !is_known(7, b"", true));
-        // Keys that end alike, and more than are remembered: the oldest go.
+        // Keys with equal ends, and more than are remembered: the oldest are forgotten.
         let keys: Vec<[u8; 12]> = (0..6).map(|at| [at, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]).collect();
         keys.iter().for_each(|key| remember(7, key, Descent::NOWHERE));
         let known: Vec<bool> = keys.iter().map(|key| is_known(7, key, true)).collect();

@@ -1,23 +1,22 @@
-//! A leaf written anew: without what is dead in it, as one leaf or as two.
+//! Rewrites a leaf without its dead records, as one leaf or as two.
 //!
 //! ```text
 //!   1  the new leaves: head and records          flush, fence
 //!   2  a superseded mark at the end of the old page     flush, fence   ◀── from here on they count
-//!   3  the tree in DRAM leads to the new ones; the old page is retired
+//!   3  the tree in DRAM leads to the new leaves; the old page is retired
 //! ```
 //!
-//! Nothing is ever changed in place, so that a crash finds either the old leaf whole or the new
-//! ones. A new leaf names the page that it was made of. It counts if that one is marked superseded, or is
-//! something else by now, which it can be only after step 3. What a crash between 1 and 2 leaves
-//! is wiped in recovery, before the old leaf can be written anew once more: else its page could be
-//! used again, and this were taken for its successor.
+//! Nothing is ever changed in place, so that a crash finds either the old leaf whole or the new ones. A new leaf
+//! names the page of its predecessor. It counts if that page is marked superseded, or has another use by now, which
+//! is possible only after step 3. Remains of a crash between 1 and 2 are wiped in recovery, before the old leaf can
+//! be rewritten once more: otherwise its page could be reused, and the remains be taken for its successor.
 //!
 //! Several leaves become fewer in the same way: their superseded marks count together or not at all
-//! ([`multi_leaf_commit`](crate::tree::multi_leaf_commit)), as every superseded mark is a part of a multi-leaf commit, mostly of one leaf.
+//! ([`multi_leaf_commit`](crate::tree::multi_leaf_commit)), as every superseded mark is a part of a multi-leaf
+//! commit, mostly of one leaf.
 //!
-//! Where a fence is a sync, the third step does not wait for the second: what is written to the new
-//! leaves is covered by no earlier sync than the superseded mark, and until that has ended the old page
-//! is kept.
+//! Where a fence is a sync, the third step does not wait for the second: no sync covers writes to the new leaves
+//! that does not cover the superseded mark too, and the old page is kept until that sync has ended.
 
 use crate::inner::Bound;
 use crate::leaf::{Head, PLACES, generation};
@@ -36,24 +35,24 @@ use coreplane_pmem::{LINE, mutant};
 use coreplane_record::{Header, Kind, View};
 use smallvec::SmallVec;
 
-/// Lines of a record that are asked for before its length is known.
+/// Lines of a record that are prefetched before its length is known.
 const ASKED: u64 = 3;
 
-/// What is in a leaf.
+/// The content of a leaf.
 pub(crate) struct Contents<'g> {
-    /// In the order of keys. What has expired is a tombstone, if those are held.
+    /// In the order of keys. An expired record is a tombstone here, if tombstones are held.
     pub(crate) kept: Vec<Item<'g>>,
-    /// Records that are kept no more.
+    /// Expired records, which are no longer kept.
     pub(crate) expired: Vec<View<'g>>,
-    /// Fields of long keys of which nothing is kept.
+    /// Fields of long keys of which no record is kept.
     pub(crate) dropped: Vec<&'g [u8]>,
-    /// It is in doubt whether these are the newest of their keys; they are kept too.
+    /// Records that may not be the newest of their keys; they are in `kept` too.
     doubtful: Vec<View<'g>>,
-    /// Of those the ones that are kept no more.
+    /// Doubtful records that are no longer kept.
     settled: Vec<View<'g>>,
     pub(crate) cuts: Cuts,
-    /// Records with short keys that are not those that were written: nobody can tell whose they are. They are in
-    /// none of the others, and the leaf's successors are in doubt unless they are written over.
+    /// Records with short keys that are damaged: their keys are unknown. They are in none of the others, and the
+    /// leaf's successors are in doubt unless the keys are overwritten.
     pub(crate) hurt: Vec<View<'g>>,
 }
 
@@ -71,7 +70,7 @@ impl Contents<'_> {
     }
 }
 
-/// What becomes of doubtful records where a [doubt](crate::tree::doubt) is ended.
+/// What happens to doubtful records when a [doubt](crate::tree::doubt) ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doubtful {
     Dropped,
@@ -79,7 +78,7 @@ pub(crate) enum Doubtful {
 }
 
 impl Tree {
-    /// Writes a leaf anew, as one or as two, so that each has room for `len` bytes.
+    /// Rewrites a leaf, as one or as two, so that each has room for `len` bytes.
     pub(crate) fn rewrite(
         &self,
         guard: &Guard,
@@ -92,13 +91,14 @@ impl Tree {
         let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
         let contents = self.records_of(guard, &locked)?;
         if !contents.hurt.is_empty() && !mutant!("bptree.rewrite.hurt") {
-            // In a leaf that is written anew they would be other keys, and soundly so.
+            // In a rewritten leaf they would be other keys, with valid checksums.
             return self.rewrite_damaged(guard, locked, (key, len, reserve)).map(drop);
         }
         self.rewrite_as(guard, locked, (key, len, reserve), (head, contents))
     }
 
-    /// Writes a leaf anew whose successors are in doubt no more: without what is doubtful in it, or as if it were not.
+    /// Rewrites a leaf and ends the doubt about its successors: without its doubtful records, or with them as
+    /// sound.
     ///
     /// # Errors
     /// As [`Writer::make_room`](crate::write::Writer::make_room).
@@ -122,7 +122,7 @@ impl Tree {
                 contents.doubtful.clear();
             }
         }
-        // Whose they were has been put anew, or is not there.
+        // The keys of these records have been put again, or are absent.
         contents.settled.append(&mut contents.hurt);
         let fields = contents.settled.iter().map(View::key);
         contents.dropped.extend(fields.filter(|field| self.is_long(field)));
@@ -150,7 +150,7 @@ impl Tree {
         };
         let (mut lens, mut count) = (lens, count);
         let (edges, pages) = match self.successors_of(guard, &head, (&items, &lens), reserve) {
-            // Where there is but one page it has to do.
+            // Where there is only one page, it has to suffice.
             Err(Error::NoSpace { .. }) if total + len <= capacity && items.len() < PLACES => {
                 (lens, count) = (vec![items.len()], Count::Rewrites);
                 self.successors_of(guard, &head, (&items, &lens), reserve.min(RESERVE) / 2)?
@@ -172,7 +172,7 @@ impl Tree {
         locked.held.free();
         self.lead_to_successors((old, key), &successors);
         self.counters.add(count, 1);
-        // What was written counts, whatever comes of the rest.
+        // The write counts, whatever the result of the rest.
         let gone = expired.iter().chain(&settled);
         let retired = self.retire(old).and(self.retire_values(guard, gone));
         retired.and(self.retire_rests(guard, &dropped))
@@ -190,9 +190,9 @@ impl Tree {
         Ok((edges, self.pages.take(parts.1.len(), reserve)?))
     }
 
-    /// What a locked leaf has, in the order of keys: what is kept, and what has expired and can be
-    /// forgotten when that is there no more. Tombstones that nobody holds are in neither, unless the
-    /// leaf is in doubt: then they say that a key is surely not there.
+    /// The content of a locked leaf, in the order of keys: the records that are kept, and the expired records that
+    /// can be forgotten once they are gone. Tombstones that are not held are in neither, unless the leaf is in
+    /// doubt: then they state that a key is surely absent.
     pub(crate) fn records_of<'g>(
         &'g self,
         guard: &'g Guard,
@@ -206,7 +206,7 @@ impl Tree {
         self.records_if(guard, locked, true)
     }
 
-    /// The same of a leaf whose successors will be in doubt, or not.
+    /// The same for a leaf whose successors will be in doubt, or not.
     fn records_if<'g>(
         &'g self,
         guard: &'g Guard,
@@ -231,10 +231,10 @@ impl Tree {
         Ok(contents)
     }
 
-    /// Takes a record of a locked leaf over to its successors, if it is kept.
+    /// Passes a record of a locked leaf on to its successors, if it is kept.
     ///
     /// # Errors
-    /// If it cannot be made durable that it has expired.
+    /// If the fact that it has expired cannot be made durable.
     pub(crate) fn take_over<'g>(
         &self,
         locked: &Locked<'_>,
@@ -262,9 +262,9 @@ impl Tree {
         if is_in_doubt || self.holds_tombstone(view.sequence()) {
             let header =
                 Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
-            // The lengths of one that is damaged may give a tombstone a value.
+            // The damaged length of a record may give a tombstone a value.
             if header != item.header || !item.value.is_empty() {
-                // With a checksum of its own a copy of what is damaged would look sound.
+                // With a new checksum a copy of a damaged record would look sound.
                 let is_sound = view.check(seed).is_ok();
                 item.source = if is_sound { Source::Caller } else { Source::Damaged };
             }
@@ -275,7 +275,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Asks for all records of a leaf at once: most of them are in no cache.
+    /// Prefetches all records of a leaf at once: most of them are in no cache.
     pub(crate) fn ask_for_records(&self, locked: &Locked<'_>) {
         let start = self.space.start_of(locked.page);
         for place in locked.leaf.used() {
@@ -284,7 +284,8 @@ impl Tree {
         }
     }
 
-    /// Asks for what a leaf's superseded mark and its successors will be written to in DRAM and at its end.
+    /// Prefetches, for writing, the directories of a leaf's successors in DRAM and the place of its superseded
+    /// mark.
     fn ask_for_successors(&self, locked: &Locked<'_>, pages: &[u32]) {
         for page in pages {
             let leaf = self.leaves.get(*page as usize);
@@ -297,8 +298,8 @@ impl Tree {
         self.space.prefetch_to_write(mark + LINE as u64);
     }
 
-    /// Records that had expired are there no more, and nothing in their place, nor in that of others that are
-    /// `gone`. To be counted while the leaf is locked: who has shut all leaves finds counted what is there.
+    /// Counts the `expired` records and the others in `gone` out: they are no longer there, and nothing is in their
+    /// place. Called while the leaf is locked: a thread that has shut all leaves finds the counters exact.
     pub(crate) fn count_out(&self, expired: &[View<'_>], gone: &[View<'_>]) {
         self.counters.add(Count::Expired, expired.len() as i64);
         let records = expired.iter().chain(gone).filter(|view| view.header.kind == Kind::Put);
@@ -308,7 +309,7 @@ impl Tree {
         }
     }
 
-    /// Gives back the pages of the large values of records that are there no more.
+    /// Gives back the pages of the large values of removed records.
     pub(crate) fn retire_values<'v>(
         &self,
         guard: &Guard,
@@ -322,8 +323,8 @@ impl Tree {
         retired
     }
 
-    /// The least keys of the successors of a leaf: of its records, which are sorted, and how many of them
-    /// are in each successor. All that is new of them is durable after a fence.
+    /// The least keys of the successors of a leaf, given its records, which are sorted, and the number of them in
+    /// each successor. New rests of keys are durable after a fence.
     ///
     /// # Errors
     /// [`Error::NoSpace`], if a rest is damaged, and if the medium fails.
@@ -347,9 +348,9 @@ impl Tree {
         Ok(edges)
     }
 
-    /// Writes the successors of locked leaves to free pages, each with its least key; the head is that of the only
-    /// one, if there were one. Durable after a fence. They would be taken for leaves once the leaf is gone: from here on nothing may be
-    /// refused, so all that takes pages is done before.
+    /// Writes the successors of locked leaves to free pages, each with its least key; `head` is that of a single
+    /// successor. Durable after a fence. Once the old leaf is gone, the images would be taken for leaves: from here
+    /// on nothing may be refused, so that every step that takes pages comes before.
     ///
     /// # Errors
     /// If the medium fails.
@@ -374,7 +375,7 @@ impl Tree {
         Ok(images)
     }
 
-    /// Lets durable images be leaves that nothing leads to yet: of each the least key, and the page.
+    /// Turns durable images into leaves that nothing leads to yet: returns the least key and the page of each.
     pub(crate) fn begin_all(&self, images: Vec<Image<'_>>) -> Vec<Bound> {
         let begin = |image: Image<'_>| {
             let bound = (image.edge.whole.clone(), image.life.page);
@@ -384,10 +385,10 @@ impl Tree {
         images.into_iter().map(begin).collect()
     }
 
-    /// Puts leaves in the place of `old`, which serves `key` and which nobody gets past: it is dead, or
-    /// changing. It stays in the tree until the last change, for all keys that do not lead to their successor
-    /// yet: a successor that served keys of the next one for a moment would deny them, and lose what is
-    /// written to it.
+    /// Puts leaves in the place of `old`, which serves `key` and which no thread gets past: it is dead, or
+    /// changing. It stays in the tree until the last change, for all keys that do not lead to their successor yet:
+    /// a successor that served keys of the next one for a moment would not find them, and would lose writes to
+    /// them.
     pub(crate) fn lead_to_successors(&self, (old, key): (u32, &[u8]), successors: &[Bound]) {
         match successors {
             [] => {}
@@ -401,7 +402,7 @@ impl Tree {
         }
     }
 
-    /// Makes the leaf that a new store begins with; durable when it returns.
+    /// Makes the first leaf of a new store; durable when it returns.
     pub(crate) fn write_first(&self, page: u32, (head, least): (Head, Edge<'_>)) -> Result<()> {
         let image = self.write_image(page, (head, least), &[])?;
         self.fence()?;
@@ -409,7 +410,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Says that leaves are dead, all of them or none.
+    /// Marks leaves as dead, all of them or none.
     pub(crate) fn mark_superseded(&self, leaves: &[&Locked<'_>], version: u64) -> Result<()> {
         let part = |locked: &&Locked<'_>| NewPart {
             life: locked.life(),
@@ -421,8 +422,8 @@ impl Tree {
     }
 }
 
-/// How many of two or more records are to be in the lower one of two leaves: as near to `half` of the
-/// bytes as can be, so that neither has more than half and half of the longest record.
+/// The number of records, of two or more, for the lower one of two leaves: as near to `half` of the bytes as
+/// possible, so that neither has more than half and half of the longest record.
 fn lower_half(items: &[Item<'_>], half: usize) -> usize {
     let mut bytes = 0;
     let upper = items.iter().take_while(|item| {

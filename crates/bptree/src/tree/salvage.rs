@@ -1,16 +1,15 @@
-//! What of a damaged leaf is saved while it is in use: as long as a leaf is loaded its directory in DRAM
-//! says where its living records are, and the tree for which keys it is. A recovery has the page alone.
+//! Saves the sound part of a damaged leaf while it is in use: as long as a leaf is loaded, its directory in DRAM
+//! tells where its live records are, and the tree tells its range of keys. A recovery has the page alone.
 //!
-//! | damaged | what a scrub makes of it |
+//! | damaged | action of a scrub |
 //! |---|---|
-//! | a record that is dead, or what lies behind the last | the leaf is written anew without it |
-//! | the head, or a bound | written anew from what the tree says |
-//! | a living record whose key its tag confirms | it stays, damaged, under its key: any write takes its place |
-//! | any other living record | the leaf is in [doubt](crate::tree::doubt) of the keys that it has not |
+//! | a dead record, or bytes behind the last record | the leaf is rewritten without them |
+//! | the head, or a bound | rewritten from the tree |
+//! | a live record whose key its tag confirms | it stays, damaged, under its key: any write takes its place |
+//! | any other live record | the leaf is in [doubt](crate::tree::doubt) of the keys that it lacks |
 //!
-//! So nothing is said to be sound that is not, and what is damaged has a name, or a range of keys, by which
-//! a peer is asked for it. When that has been written, what was damaged is dead, and the next scrub leaves
-//! it behind.
+//! So no damage is declared sound, and damage has a name, or a range of keys, by which a peer is asked for the
+//! data. Once that has been written, the damaged record is dead, and the next scrub leaves it behind.
 
 use crate::leaf::{Head, generation};
 use crate::tree::doubt::is_doubtful;
@@ -24,26 +23,26 @@ use coreplane_engine::{Damage, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::{Header, Kind, View};
 
-/// The living records of a leaf whose page is damaged.
+/// The live records of a leaf whose page is damaged.
 #[derive(Default)]
 struct Salvage<'g> {
     sound: Vec<View<'g>>,
-    /// They are damaged, and it is known of which keys they are.
+    /// Damaged records whose keys are known.
     named: Vec<View<'g>>,
-    /// How many cannot be told.
+    /// The number of records that are not kept.
     lost: usize,
 }
 
-/// How a leaf's successors begin.
+/// The beginning of a leaf's successors.
 struct Beginning<'s> {
     head: Head,
-    /// Its edges, if they are written anew.
+    /// Its edges, if they are made anew.
     edges: Vec<Edge<'s>>,
 }
 
 impl Tree {
-    /// Writes a leaf anew whose page is damaged, with what can be saved of it, and room for more as
-    /// [`Tree::rewrite`]: what is damaged still.
+    /// Rewrites a leaf whose page is damaged, with the records that can be saved, and room for more as
+    /// [`Tree::rewrite`]; returns the damage that remains.
     ///
     /// # Errors
     /// As [`Writer::make_room`](crate::write::Writer::make_room).
@@ -65,12 +64,13 @@ impl Tree {
         contents.cuts = self.sort_items(guard, &mut contents.kept)?;
         let live = salvage.sound.iter().chain(&salvage.named).map(live_len).sum::<u32>();
         let lost_bytes = i64::from(locked.leaf.live()) - i64::from(live);
-        // Of a tombstone no byte lives. Of several that are lost nobody knows how many were.
+        // A tombstone has no live bytes. If several records are lost, it is unknown how many of them were
+        // tombstones.
         let lost = if lost_bytes > 0 { salvage.lost as i64 } else { 0 };
         let page = locked.page;
         let head = Head { is_lost, ..beginning.head };
         let rewritten = self.rewrite_as(guard, locked, room, (head, contents));
-        // What was written counts, whatever came of the rest.
+        // The write counts, whatever the result of the rest.
         if !matches!(rewritten, Err(coreplane_engine::Error::NoSpace { .. })) {
             self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
             beginning.edges.into_iter().filter_map(|edge| edge.rest).for_each(|rest| rest.own());
@@ -88,7 +88,7 @@ impl Tree {
         Ok(damages)
     }
 
-    /// The head of a locked leaf, made anew of what is in memory if the one in the page is damaged.
+    /// The head of a locked leaf, made from DRAM if the one in the page is damaged.
     ///
     /// # Errors
     /// As [`Volume::edge`](crate::volume::Volume::edge).
@@ -112,10 +112,10 @@ impl Tree {
         Ok(Beginning { head, edges: std::iter::once(least).chain(bound).collect() })
     }
 
-    /// Sorts the living records of a locked leaf.
+    /// Sorts the live records of a locked leaf into sound, named and lost ones.
     ///
     /// # Errors
-    /// If the page is none of a leaf.
+    /// If the page is not that of a leaf.
     fn salvage<'g>(&'g self, guard: &'g Guard, locked: &Locked<'_>) -> Result<Salvage<'g>> {
         let (page, leaf) = (locked.page, locked.leaf);
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
@@ -140,7 +140,7 @@ impl Tree {
             }
         }
         let Salvage { sound, named, lost } = &mut salvage;
-        // What has the key of another by now is not that one's.
+        // A damaged record with the key of a sound one is not a record of that key.
         let is_alone = |view: &View<'_>| sound.iter().all(|other| other.key() != view.key());
         let capacity = self.space.page_size() as usize - 2 * self.field_max() - SUPERSEDED_MARK_LEN;
         let mut len: usize = sound.iter().map(|view| view.len() as usize).sum();
@@ -153,7 +153,7 @@ impl Tree {
         Ok(salvage)
     }
 
-    /// True if a damaged record of a leaf is surely of the key that it has: as far as a tag tells.
+    /// True if a damaged record of a leaf surely has its original key, as far as a tag can tell.
     fn is_named(&self, page: u32, tag: u8, view: &View<'_>) -> bool {
         let (key, header) = (view.key(), &view.header);
         let is_plain = header.kind == Kind::Put && !header.large && !self.is_long(key);

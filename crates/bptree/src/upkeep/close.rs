@@ -1,4 +1,4 @@
-//! Closing: a clean root, and a [checkpoint](crate::recovery::checkpoint) that the next open begins with.
+//! Closes the store: a clean root, and a [checkpoint](crate::recovery::checkpoint) with which the next open begins.
 
 use crate::inner::Bound;
 use crate::leaf::Life;
@@ -11,8 +11,8 @@ use coreplane_pmem::{epoch, spin};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Whoever is about to give a page back is waited for so long. A page that comes later is found by
-/// the next recovery alone.
+/// The longest wait for threads that are about to give a page back. Only the next recovery finds a page that comes
+/// later.
 const STRAGGLERS_MAX: Duration = Duration::from_millis(200);
 
 impl Store {
@@ -32,14 +32,14 @@ impl Store {
         self.set_root(Root { flags: root.flags | Root::CLEAN, checkpoint, ..root })
     }
 
-    /// Writes a checkpoint of a store whose leaves are shut: what the root is to name.
+    /// Writes a checkpoint of a store whose leaves are shut; returns its first page, for the root to name.
     fn write_checkpoint(&self, leaves: Vec<Bound>) -> Result<Option<Life>> {
         wait_for_stragglers();
         Sheet::of(self, leaves)?.write(self)
     }
 }
 
-/// Waits for those who have written and not yet given back what nothing leads to any more.
+/// Waits for threads that have written and not yet given back pages that nothing leads to any more.
 fn wait_for_stragglers() {
     let (stamp, begun) = (epoch::stamp(), Instant::now());
     let mut backoff = Backoff::new();

@@ -1,4 +1,4 @@
-//! The store as a whole: opened, grown, looked after and closed.
+//! The store as a whole: opened, grown, maintained and closed.
 
 mod close;
 mod scrub;
@@ -20,7 +20,7 @@ use std::ops::Deref;
 /// An open store.
 pub(crate) struct Store {
     writer: Writer,
-    /// Held while it is changed which tombstones are kept.
+    /// Held while the kept tombstones are changed.
     holding: Mutex<()>,
 }
 
@@ -34,7 +34,7 @@ impl Deref for Store {
 }
 
 impl Store {
-    /// Makes a fresh pool a store.
+    /// Makes a store of a fresh pool.
     pub(crate) fn format(pool: Pool, options: &Options) -> Result<Self> {
         open::format(pool, options).map(Self::over)
     }
@@ -59,7 +59,7 @@ impl Store {
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
         self.check_writable()?;
         let _changing = spin::lock(&self.root_change);
-        // Whoever closes it takes the lock last of all: a pool that is left behind stays as it is.
+        // A close takes the lock last of all: a closed pool stays as it is.
         self.check_writable()?;
         let before = self.space.pages();
         self.pool.grow(size).map_err(coreplane_record::pool_error)?;

@@ -1,11 +1,11 @@
-//! The scrub: leaf after leaf is held against its checksums in the background, with the values and
-//! keys that have pages of their own. What is found is counted (`damaged_pages` among the
-//! statistics), and named by `verify`. It stays damaged where its leaf is written anew.
+//! The scrub: checks leaf after leaf against its checksums in the background, with the values and keys that have
+//! pages of their own. Damage is counted (`damaged_pages` among the statistics), and named by `verify`. A damaged
+//! record stays damaged when its leaf is rewritten.
 //!
 //! A leaf that is not loaded is read from its page, and stays so.
 //!
-//! Who has the same elsewhere asks for more ([`Store::scrub`]): each leaf is held against what a recovery
-//! would read of it, and where that is not what is known of it, it is written anew
+//! A caller that has copies elsewhere asks for more ([`Store::scrub`]): each leaf is checked against the state that
+//! a recovery would read, and if that differs from the known state, the leaf is rewritten
 //! ([`salvage`](crate::tree::salvage)).
 
 use crate::leaf::{Directory, Head};
@@ -44,7 +44,7 @@ impl Store {
         }
     }
 
-    /// Writes each leaf anew that a recovery would not find as it is known.
+    /// Rewrites each leaf that a recovery would not find as it is known.
     ///
     /// # Errors
     /// If the medium fails, and once the store is closed.
@@ -57,7 +57,7 @@ impl Store {
             self.check_writable()?;
             let scrubbed = self.scrub_leaf(&from, &mut report);
             match scrubbed {
-                // Of what it has put together nothing counts.
+                // An unfinished rewrite does not count.
                 Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => continue,
                 Err(error @ Error::NoSpace { .. }) => report.damages.push(damage_of(&error)),
                 Err(error) if is_damage(&error) => report.damages.push(damage_of(&error)),
@@ -65,7 +65,7 @@ impl Store {
             }
             (patience, done) = (Patience::default(), done + 1);
             progress(Progress { stage: "reading leaves", done, total: self.pages_in_use() });
-            // The tree knows where the next leaf begins, be this one readable or not.
+            // The tree knows where the next leaf begins, whether this one is readable or not.
             let Some(next) = self.inner.bound_of(&from) else { return Ok(report) };
             from = next;
         }
@@ -102,8 +102,8 @@ impl Store {
         true
     }
 
-    /// The birth of a leaf's page, and whether all is as it was written; none of any other page, and
-    /// of a leaf that has changed meanwhile: its turn comes again.
+    /// The birth of a leaf's page, and whether all of it is sound; none for any other page, and for a leaf that has
+    /// changed meanwhile: its turn comes again.
     fn scrub_page(&self, page: u32) -> Option<(u64, bool)> {
         let guard = epoch::pin();
         let leaf = self.leaves.made(page as usize);
@@ -118,13 +118,13 @@ impl Store {
         }
         let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none() && leaf.hurt.is_empty())
             && self.check_page(&guard, page, leaf).is_ok();
-        // The pages of a value go when its record does.
+        // The pages of a value go when its record goes.
         leaf.is_at(version).then_some((birth, is_whole && report.is_sound()))
     }
 
-    /// As [`Store::scrub_page`], of a leaf that nobody has come to since the open.
+    /// As [`Store::scrub_page`], for a leaf that is not loaded.
     fn scrub_unloaded(&self, guard: &Guard, page: u32) -> Option<(u64, bool)> {
-        // Of one that is being written nothing is published yet.
+        // In a leaf that is being written nothing is published yet.
         let (end, _) = self.space.watermarks(page).filter(|(end, _)| *end > 0)?;
         let is_still =
             || self.is_unloaded(page) && self.space.watermarks(page).is_some_and(|it| it.0 == end);
@@ -133,7 +133,7 @@ impl Store {
             Err(_) => return is_still().then_some((0, false)),
         };
         let birth = head.birth;
-        // One that is new is written before its leaf is loaded.
+        // A new leaf is written before its directory is loaded.
         if birth >= self.opened.births_end {
             return None;
         }
@@ -148,8 +148,8 @@ impl Store {
         is_still().then_some((birth, has_bounds && is_whole && report.is_sound()))
     }
 
-    /// True if the tree leads to a leaf that nobody has come to, or may: what is in the page of any
-    /// other that is not loaded says nothing.
+    /// True if this may be the page of a leaf in the tree that is not loaded: the content of any other page that is
+    /// not loaded tells nothing.
     pub(crate) fn is_unloaded(&self, page: u32) -> bool {
         let leaf = self.leaves.made(page as usize);
         self.opened.unloaded.load(Ordering::Acquire) > 0 && leaf.is_none_or(Directory::is_unloaded)

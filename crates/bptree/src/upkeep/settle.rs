@@ -1,4 +1,4 @@
-//! Ending a [doubt](crate::tree::doubt).
+//! Ends a [doubt](crate::tree::doubt).
 
 use crate::tree::rewrite::Doubtful;
 use crate::upkeep::Store;
@@ -7,8 +7,8 @@ use coreplane_engine::{Error, KeyRange, Result};
 use coreplane_pmem::epoch;
 
 impl Store {
-    /// Ends all doubt about the keys of leaves that are in `doubt` as a whole: what is doubtful still is dropped, or counts
-    /// from then on. Durable when it returns (`a_fence_of_a_settling_that_is_missing_is_found`).
+    /// Ends all doubt about the keys of leaves that lie entirely in `doubt`: records that are still doubtful are
+    /// dropped, or count from then on. Durable when it returns (`a_fence_of_a_settling_that_is_missing_is_found`).
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
@@ -33,7 +33,7 @@ impl Store {
                 drop(locked);
                 Ok(())
             };
-            // What it waits for could not come back.
+            // The pages that it waits for could not come back.
             drop(guard);
             match settled {
                 Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => continue,

@@ -1,4 +1,4 @@
-//! Removing what has expired.
+//! Removes expired records.
 
 use crate::upkeep::Store;
 use crate::volume::counters::Count;
@@ -8,8 +8,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
 
 impl Store {
-    /// Removes what has expired; how many records it was. Where there is damage in the way it goes on behind
-    /// that, and says so last.
+    /// Removes expired records; returns how many. Goes on behind damage, and reports it last.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails; if a leaf is damaged, after all others have been swept.
@@ -39,8 +38,7 @@ impl Store {
         damage.map_or(Ok(swept), Err)
     }
 
-    /// As [`Store::sweep_at`]. Waits for pages that somebody may still read: not to be called with a guard or a
-    /// lock.
+    /// As [`Store::sweep_at`]. Waits for pages that readers may still use: not to be called with a guard or a lock.
     ///
     /// # Errors
     /// As [`Store::sweep_at`].
@@ -54,7 +52,7 @@ impl Store {
         }
     }
 
-    /// Writes the leaf anew that serves `key`, if anything in it has expired.
+    /// Rewrites the leaf that serves `key`, if any record in it has expired.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.

@@ -1,4 +1,4 @@
-//! Which tombstones are kept.
+//! Decides which tombstones are kept.
 
 use crate::upkeep::Store;
 use crate::volume::root::Root;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 impl Store {
     /// Keeps the tombstones above `sequence`, after a restart too: durable when it returns
-    /// (`a_flush_or_a_fence_of_these_that_is_missing_is_found`, as what is told of expiries).
+    /// (`a_flush_or_a_fence_of_these_that_is_missing_is_found`, as for told expiries).
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -18,18 +18,18 @@ impl Store {
         let before = self.held_tombstones.load(Ordering::Acquire);
         if sequence < before {
             self.held_tombstones.store(sequence, Ordering::Release);
-            // Whoever forgets some still has said so by then.
+            // Writers that still forget tombstones have recorded that by then.
             self.wait_for_writers();
         }
         self.write_held(sequence)?;
-        // What is kept no more is forgotten only when the root says so: else a power cut could leave it
-        // forgotten, and nobody would be told.
+        // Tombstones that are no longer kept are forgotten only when the root states that: otherwise a power cut
+        // could leave them forgotten, and no reader would be told.
         self.held_tombstones.store(sequence, Ordering::Release);
         Ok(())
     }
 
-    /// Lets the root say which tombstones are kept, if it does not. What was forgotten before stays so. If
-    /// it fails the root may say either, and whoever calls again makes it say this.
+    /// Makes the root state which tombstones are kept, unless it does already. Tombstones that were forgotten
+    /// before stay forgotten. If this fails the root may state either, and another call makes it state this.
     fn write_held(&self, sequence: u64) -> Result<()> {
         let _changing = spin::lock(&self.root_change);
         let forgotten = self.forgotten_tombstones.load(Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! Whether the leaves are as they should be: beside writers, leaf by leaf. What a read sees, and what only
-//! a recovery would: records that are dead, and what lies behind the last.
+//! Checks the leaves, beside writers, leaf by leaf. Covers the data that a read sees, and the data that only a
+//! recovery reads: dead records, and bytes behind the last record.
 
 use crate::leaf::{Directory, generation};
 use crate::read::get::Leaf;
@@ -13,8 +13,8 @@ use coreplane_record::{self as record, Kind, View};
 use std::collections::BTreeSet;
 
 impl Store {
-    /// Reads every record against its checksum, its leaf's bounds, and its way there. Of a leaf that
-    /// cannot be read that is all that is said.
+    /// Checks every record against its checksum and its leaf's bounds, and the path to the leaf. If a leaf cannot
+    /// be read, that is all that is reported of it.
     ///
     /// # Errors
     /// If the medium fails.
@@ -53,8 +53,8 @@ impl Store {
         }
     }
 
-    /// What there is to say of a leaf, which is to serve the keys from `from` on; none if it is to be read
-    /// again: it has been written anew since.
+    /// The report of a leaf, which should serve the keys from `from` on; none if it was rewritten since and must be
+    /// read again.
     fn verify_leaf(
         &self,
         guard: &Guard,
@@ -108,10 +108,10 @@ impl Store {
         Some(report)
     }
 
-    /// Whether a recovery would find all of a locked leaf as it is known.
+    /// Checks that a recovery would find a locked leaf as it is known.
     ///
     /// # Errors
-    /// If not: what it would find.
+    /// If not: the state that it would find.
     pub(crate) fn check_recovery(&self, guard: &Guard, locked: &Locked<'_>) -> Result<()> {
         let (page, birth) = (locked.page, locked.held.birth());
         self.check_page(guard, page, locked.leaf)?;
@@ -125,11 +125,11 @@ impl Store {
         if is_filled { Ok(()) } else { Err(Error::Corrupt { offset, what: what() }) }
     }
 
-    /// Whether a recovery would find in the page of a leaf the records that are known of it, and all that was
-    /// before them sound. Right if the leaf has not changed meanwhile.
+    /// Checks that a recovery would find in the page of a leaf the records that are known of it, and all earlier
+    /// records sound. Valid if the leaf has not changed meanwhile.
     ///
     /// # Errors
-    /// If not: what it would find.
+    /// If not: the state that it would find.
     pub(crate) fn check_page(&self, guard: &Guard, page: u32, leaf: &Directory) -> Result<()> {
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
         let head = self.sound_head(guard, page, leaf.birth())?;
@@ -152,7 +152,7 @@ impl Store {
         if known == read { Ok(()) } else { damaged("a leaf that has other records than are known") }
     }
 
-    /// Whether a record of a leaf of this birth is still one of it; none if there is no such leaf.
+    /// True if a leaf of this birth still has the record; none if there is no such leaf.
     fn has_record(&self, page: u32, birth: u64, view: &View<'_>) -> Option<bool> {
         let leaf = self.leaves.get(page as usize);
         let within = (view.offset - self.space.start_of(page)) as u32;
@@ -166,7 +166,7 @@ impl Store {
         }
     }
 
-    /// Holds a record, and what has pages of its own, against their checksums.
+    /// Checks a record, and its overflow pages, against their checksums.
     pub(crate) fn verify_record(
         &self,
         guard: &Guard,

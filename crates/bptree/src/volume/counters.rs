@@ -1,8 +1,8 @@
-//! What the engine counts.
+//! The counters of the engine.
 
 use coreplane_pmem::stripes::Stripes;
 
-/// What is counted.
+/// The counters.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Count {
@@ -15,7 +15,7 @@ pub(crate) enum Count {
     UserBytes,
     /// Bytes of records that were appended to leaves.
     LogBytes,
-    /// Bytes of records that were written anew with their leaf.
+    /// Bytes of records that were rewritten with their leaf.
     CopiedBytes,
     Records,
     LiveBytes,
@@ -28,7 +28,7 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::DamagedPages as usize + 1;
 
-/// The counters: exact, and without a locked instruction each ([`Stripes`]).
+/// The counters: exact, and without a locked instruction for each ([`Stripes`]).
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Stripes<COUNTS>);
 
@@ -39,7 +39,7 @@ impl Counters {
         self.0.add(count as usize, by);
     }
 
-    /// As [`Counters::add`], of several.
+    /// As [`Counters::add`], for several.
     #[inline]
     pub(crate) fn add_all<const COUNT: usize>(&self, added: [(Count, i64); COUNT]) {
         self.0.add_all(added.map(|(count, by)| (count as usize, by)));

@@ -1,21 +1,20 @@
-//! What is durable, and waiting for it, where a fence is a sync.
+//! The durability of writes, and waiting for it, where a fence is a sync.
 //!
-//! On media that fence by an instruction every write is durable before it is visible, one at `relaxed` too,
-//! which gains nothing there, and nothing of this is needed. On `file` media a write is visible at once, in a directory that does not
-//! outlive a crash, and whoever wants it durable waits for the sync that covers it: without the
-//! lock of the leaf, so that all who write meanwhile share one. Its ticket is the *generation* of
-//! that sync.
+//! On media that fence by an instruction every write is durable before it is visible, a `relaxed` write too, which
+//! gains nothing there, and none of this is needed. On `file` media a write is visible at once, in a directory that
+//! does not survive a crash. A writer that wants it durable waits for the sync that covers it, without the lock of
+//! the leaf, so that concurrent writers share one sync. The ticket of the write is the *generation* of that sync.
 //!
 //! ```text
 //!   append ─▶ flush ─▶ draw the generation, note it in the leaf ─▶ the place ─▶ unlock ─▶ wait
 //! ```
 //!
-//! A leaf keeps the last two generations, and from where in its page on they hold. That is
-//! enough: syncs come one after the other, so that when a generation is drawn, at most it and the
-//! one before it have not ended. What is written `relaxed` is not noted, and waited for by nobody.
+//! A leaf keeps the last two generations, and the places in its page from which on they hold. That is enough: syncs
+//! come one after the other, so that when a generation is drawn, at most it and the one before it have not ended. A
+//! `relaxed` write is not noted, and no caller waits for it.
 //!
-//! Nothing that a record takes the place of may be destroyed before the record is durable: pages
-//! are given back when the sync has ended that covers what was flushed until then
+//! Data that a record replaces must not be destroyed before the record is durable: pages are given back when the
+//! sync that covers everything flushed until then has ended
 //! ([`Pages::give_back`](crate::volume::pages::Pages::give_back)).
 
 use crate::volume::Volume;
@@ -25,32 +24,32 @@ use coreplane_pmem::chunked::Chunked;
 use coreplane_record::{View, sync_failed};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What is visible and may not be durable.
+/// The state of writes that are visible and may not be durable.
 #[derive(Debug)]
 pub(crate) struct Early {
-    /// The generation that covers all that is visible.
+    /// The generation that covers everything visible.
     last: AtomicU64,
     /// By the number of the page.
     leaves: Chunked<Pending>,
-    /// By the number of the page: the generation that covers all that was appended to it, at any
-    /// level, and what it was made by.
+    /// By the number of the page: the generation that covers everything that was appended to it, at any level, and
+    /// the change that made it.
     written: Chunked<AtomicU64>,
-    /// Bytes that were written `relaxed` since a sync was asked for.
+    /// Bytes of `relaxed` writes since a sync was requested.
     relaxed_bytes: AtomicU64,
 }
 
-/// Of one leaf. Changed by whoever holds its lock, while the leaf says that it is changing.
+/// The state of one leaf. Changed by the holder of its lock, while the leaf is marked as changing.
 #[derive(Debug, Default)]
 struct Pending {
-    /// The last generation, and where in the page what it covers begins.
+    /// The last generation, and the place in the page from which on it holds.
     newer: AtomicU64,
     newer_from: AtomicU32,
-    /// The same of the one before.
+    /// The same for the one before.
     older_from: AtomicU32,
     older: AtomicU64,
 }
 
-/// Leaves whose state comes into being together.
+/// Leaves whose state is allocated together.
 const CHUNK: usize = 4096;
 
 impl Early {
@@ -65,7 +64,7 @@ impl Early {
         })
     }
 
-    /// A record at `offset` within `page` is about to be seen, which `generation` covers.
+    /// Notes that a record at `offset` within `page`, covered by `generation`, is about to become visible.
     pub(crate) fn note(&self, page: u32, offset: u32, generation: u64) {
         let pending = self.leaves.get(page as usize);
         let newer = pending.newer.load(Ordering::Relaxed);
@@ -78,8 +77,8 @@ impl Early {
         pending.newer_from.store(offset, Ordering::Relaxed);
     }
 
-    /// A page is about to be a leaf of which all is durable, or rests on what is: but for the superseded mark
-    /// of what it was made of, which is flushed.
+    /// Notes that a page is about to become a leaf. All of it is durable, or depends on durable data, except for
+    /// the superseded mark of its predecessor, which is flushed.
     pub(crate) fn begin(&self, page: u32) {
         self.wrote(page, self.last.load(Ordering::Acquire));
         let pending = self.leaves.get(page as usize);
@@ -87,13 +86,13 @@ impl Early {
         pending.older.store(0, Ordering::Relaxed);
     }
 
-    /// `generation` covers all that was appended to a page.
+    /// Notes that `generation` covers everything that was appended to a page.
     fn wrote(&self, page: u32, generation: u64) {
         self.written.get(page as usize).fetch_max(generation, Ordering::Relaxed);
     }
 
-    /// The generation that covers the record at `offset` within `page`. Right if the leaf has not
-    /// changed meanwhile.
+    /// The generation that covers the record at `offset` within `page`. Valid if the leaf has not changed
+    /// meanwhile.
     fn covering(&self, page: u32, offset: u32) -> u64 {
         let pending = self.leaves.get(page as usize);
         let newer = pending.newer.load(Ordering::Relaxed);
@@ -105,12 +104,12 @@ impl Early {
     }
 }
 
-/// What a write asks for.
+/// The durability that a write asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// Durable before anybody rests on it.
+    /// Durable before any answer rests on it.
     Covered,
-    /// Seen at once by everybody.
+    /// Visible to all readers at once.
     Relaxed,
 }
 
@@ -122,8 +121,7 @@ impl Volume {
         }
     }
 
-    /// The generation that covers what was flushed, which is about to be seen; 0 if all of it is
-    /// durable.
+    /// The generation that covers the flushed data, which is about to become visible; 0 if all of it is durable.
     #[inline]
     pub(crate) fn cover(&self) -> u64 {
         let Some(early) = &self.early else { return 0 };
@@ -132,8 +130,8 @@ impl Volume {
         generation
     }
 
-    /// Notes what covers a record that is about to be seen; under the leaf's lock, while it says
-    /// that it is changing.
+    /// Notes the generation that covers a record that is about to become visible; under the leaf's lock, while it
+    /// is marked as changing.
     #[inline]
     pub(crate) fn note(&self, page: u32, offset: u32, generation: u64, level: Level) {
         let Some(early) = &self.early else { return };
@@ -143,8 +141,8 @@ impl Volume {
         }
     }
 
-    /// True if all that was appended to a page is durable, and what its leaf was made by: what is
-    /// appended next says so. Under the leaf's lock.
+    /// True if everything that was appended to a page is durable, and so is the change that made its leaf: the next
+    /// appended record states that. Under the leaf's lock.
     #[inline]
     pub(crate) fn is_proven(&self, page: u32) -> bool {
         let Some(early) = &self.early else { return true };
@@ -152,8 +150,8 @@ impl Volume {
         generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true))
     }
 
-    /// Where a fence is a sync: what covers all that was appended to a page, `relaxed` or not, if it is not
-    /// durable yet. A write that finds nothing to do rests on that: there may be a relaxed one which did it.
+    /// Where a fence is a sync: the ticket that covers everything appended to a page, `relaxed` or not, if it is
+    /// not durable yet. A write that finds nothing to do rests on that: a relaxed write may have done it.
     #[cold]
     pub(crate) fn unproven(&self, page: u32) -> Option<Ticket> {
         let early = self.early.as_ref()?;
@@ -162,7 +160,7 @@ impl Volume {
         (!is_done).then(|| Ticket::new(0, generation))
     }
 
-    /// What an answer rests on that was made of the record at `offset` of the pool.
+    /// The ticket for an answer based on the record at `offset` of the pool.
     #[inline]
     pub(crate) fn rests_on(&self, page: u32, offset: u64) -> Ticket {
         let Some(early) = &self.early else { return Ticket::DURABLE };
@@ -174,21 +172,21 @@ impl Volume {
         Ticket::new(0, generation)
     }
 
-    /// What an answer rests on that was made of what a key has in its leaf, or has not: a leaf that
-    /// is new as a whole may lack a record because it was deleted just now.
+    /// The ticket for an answer based on a key's record in its leaf, or on its absence: a newly written leaf may
+    /// lack a record because it was deleted just now.
     #[inline]
     pub(crate) fn rests_on_old(&self, page: u32, old: Option<&View<'_>>) -> Ticket {
         self.rests_on(page, old.map_or(self.space.start_of(page), |old| old.offset))
     }
 
-    /// What covers all of a leaf.
+    /// The ticket that covers all of a leaf.
     #[inline]
     pub(crate) fn rests_on_leaf(&self, page: u32) -> Ticket {
         self.rests_on(page, self.space.start_of(page) + u64::from(u32::MAX))
     }
 
-    /// The ticket of a write of so many bytes that `generation` covers (0: it is durable). Sees to it that it is
-    /// durable in time, where nobody waits for it.
+    /// The ticket of a write of `len` bytes that `generation` covers (0: it is durable). Makes sure that the write
+    /// becomes durable in time if no caller waits for it.
     pub(crate) fn written_ticket(
         &self,
         generation: u64,
@@ -213,9 +211,9 @@ impl Volume {
         }
     }
 
-    /// Waits, if the caller does, for what an outcome rests on.
-    // Inlined, so that the outcome is made where it is returned: a copy right behind its making waits
-    // for all that was stored before it, which is what was appended.
+    /// Waits for the ticket of an outcome, if the caller waits.
+    // Inlined, so that the outcome is made where it is returned: a copy right after it is made would wait for all
+    // earlier stores, which include the appended record.
     #[inline(always)]
     pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
         if self.early.is_none() { Ok(outcome) } else { self.finish_early(outcome, options) }
@@ -227,7 +225,7 @@ impl Volume {
         Ok(outcome.resting_on(ticket))
     }
 
-    /// Waits for a ticket if the caller does; else sees to it that it is durable in time.
+    /// Waits for a ticket if the caller waits; otherwise makes sure that it becomes durable in time.
     pub(crate) fn wait_if_asked(&self, ticket: Ticket, options: &WriteOptions) -> Result<Ticket> {
         if ticket.is_durable() {
             return Ok(ticket);
@@ -251,8 +249,8 @@ impl Volume {
         Ticket::new(0, last)
     }
 
-    /// Ends all windows that are open: where a fence is a sync, asks for that of all that is visible,
-    /// without waiting for it.
+    /// Ends all open windows: where a fence is a sync, requests the sync of everything visible, without waiting for
+    /// it.
     ///
     /// # Errors
     /// If the medium fails, or has failed.
@@ -264,7 +262,7 @@ impl Volume {
         self.space.check_sync().map_err(sync_failed)
     }
 
-    /// Asks for the sync of all of `horizon`; says whether it is durable.
+    /// Requests the sync of all of `horizon`; returns whether it is durable.
     pub(crate) fn commit(&self, horizon: &Horizon) -> Result<bool> {
         if let Some(last) = horizon.tickets().iter().map(|ticket| ticket.position()).max() {
             self.space.sync_request(last);

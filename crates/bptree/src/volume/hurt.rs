@@ -1,27 +1,28 @@
-//! Long keys whose rests are damaged, and short keys that are.
+//! Long keys whose rests are damaged, and damaged short keys.
 //!
-//! Of a short key a leaf has its tag. Where a record has this tag, and its key another, that is not the
-//! key that was written: whoever looks for a key with the tag and does not find it is told of the damage,
-//! and not that it is not there; a write that does not ask what was there takes its place; an iteration
-//! shows all others, and says so last. One in 256 has the same tag with the damage: a key that is not found
-//! among records of its tag, one of which is not what its checksum says, is answered with that damage where
-//! reads are [checked](coreplane_record::Options::check_reads). Else it is not known to them; the scrub and
-//! `verify`, which hold every record against its checksum, tell of it.
+//! Of a short key a leaf has the tag. If a record is at a place with this tag, and its key has another tag, the key
+//! is not the one that was written: a read that looks for a key with the tag and does not find it reports the
+//! damage, and not absence; a write that does not depend on the old record takes its place; an iteration shows all
+//! others, and reports the damage last. One damaged key in 256 still has the same tag. Therefore a key that is not
+//! found among records of its tag, one of which fails its checksum, is answered with that damage where reads are
+//! [checked](coreplane_record::Options::check_reads). Otherwise reads do not notice it; the scrub and `verify`,
+//! which check every record against its checksum, report it.
 //!
-//! A leaf that is written anew has no record of a damaged short key: its tag would be made of the damaged bytes, and
-//! be that of another key. The leaves in its place are in [doubt](crate::tree::doubt) of all keys that they have not, until
-//! a peer has settled that; in a store by itself such reads fail from then on.
+//! A rewritten leaf has no record of a damaged short key: its tag would be computed from the damaged bytes, and be
+//! that of another key. The successors are in [doubt](crate::tree::doubt) of all keys that they lack, until a peer
+//! has settled that; in a store by itself such reads fail from then on.
 //!
-//! Of a long key a leaf still has the prefix, the length and the checksum. That is enough to know it
-//! again when somebody asks for it: a read is told that it is damaged, and a write that does not ask what
-//! was there takes its place, with a rest of its own. For that the leaf is written anew without the old
-//! field, as for a batch: two fields of one key would be two keys.
+//! Of a long key a leaf still has the prefix, the length and the checksum. That is enough to recognize it when a
+//! caller asks for it: a read reports that it is damaged, and a write that does not depend on the old record takes
+//! its place, with a new rest. For that the leaf is rewritten without the old field, as for a batch: two fields of
+//! one key would be two keys.
 //!
-//! Where it is among the keys that begin like it nobody knows. It is sorted before all of them; a leaf is
-//! never cut between them, lest the key be looked for in another leaf than it is in; and a scan that
-//! would show any of them says that there is damage. An order from before the damage is none any more: a
-//! scan sorts such keys by what it sees of them itself. An iteration shows all others, and says so last.
-//! A matrix asks which they are ([`Reader::damaged_keys_since`](crate::read::Reader::damaged_keys_since)), and whose peers have the same.
+//! The place of a damaged key among the keys with the same prefix is unknown. It is sorted before all of them; a
+//! leaf is never cut between them, since the key could then be looked for in another leaf than it is in; and a scan
+//! that would show any of them reports damage. An order from before the damage is no longer valid: a scan sorts
+//! such keys by their bytes as it reads them. An iteration shows all others, and reports the damage last. A matrix,
+//! whose other devices have the same records, asks for these keys
+//! ([`Reader::damaged_keys_since`](crate::read::Reader::damaged_keys_since)).
 
 use crate::volume::Volume;
 use crate::volume::keys::{Parts, crc_of, long_len, prefix_len};
@@ -29,7 +30,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
 
-/// Whether a field stands for a key.
+/// The result of comparing a field with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Match {
     No,
@@ -43,7 +44,7 @@ pub(crate) fn is_damage(error: &Error) -> bool {
 }
 
 impl Volume {
-    /// The error of whoever needs a key that is damaged.
+    /// The error of an operation that needs a damaged key.
     #[cold]
     pub(crate) fn damaged_key(&self, guard: &Guard, offset: u64, field: &[u8]) -> Error {
         if !self.is_long(field) {
@@ -55,7 +56,7 @@ impl Volume {
         Error::Corrupt { offset, what }
     }
 
-    /// Whether a field stands for a long key.
+    /// Compares a field with a long key.
     ///
     /// # Errors
     /// As [`Volume::parts`], but for damage.
@@ -63,7 +64,7 @@ impl Volume {
     pub(crate) fn match_long(&self, guard: &Guard, field: &[u8], key: &[u8]) -> Result<Match> {
         let field_max = self.field_max();
         let prefix_len = prefix_len(field_max);
-        // What a damaged rest says may be another key: this one's checksum tells.
+        // A damaged rest may read as another key: the checksum of this one decides.
         if field.len() != field_max || crc_of(field) != crc32c_append(0, key) {
             return Ok(Match::No);
         }
@@ -72,7 +73,7 @@ impl Volume {
         }
         match self.parts(guard, field, false) {
             Ok(parts) if parts.cmp_key(key).is_eq() => return Ok(Match::Yes),
-            // It should be the same, unless its checksums say that it is another.
+            // It should be the same key, unless the checksums of the rest show that it is another.
             Ok(_) => {}
             Err(error) if is_damage(&error) => return Ok(Match::Damaged),
             Err(error) => return Err(error),
@@ -84,7 +85,7 @@ impl Volume {
         }
     }
 
-    /// The key that a field stands for, its prefix alone if its rest is damaged; and whether it is.
+    /// The key that a field stands for, or its prefix alone if its rest is damaged; and whether it is.
     ///
     /// # Errors
     /// As [`Volume::parts`], but for damage.
@@ -100,7 +101,7 @@ impl Volume {
         }
     }
 
-    /// What a key, or its field, begins with: as much as a field has of a long one.
+    /// The prefix of a key, or of its field: as much as a field has of a long key.
     pub(crate) fn prefix_of<'k>(&self, key: &'k [u8]) -> &'k [u8] {
         &key[..key.len().min(prefix_len(self.field_max()))]
     }

@@ -6,23 +6,21 @@
 //!                           └─▶ pages, as those of a large value
 //! ```
 //!
-//! What stands for a key in a page is its *field*: the key, if it is shorter than `field_max`; else
-//! its prefix, and the name of its rest. So the length of a field tells which it is, and of a short
-//! key nothing is asked that was not asked before.
+//! A key is represented in a page by its *field*: the key, if it is shorter than `field_max`; otherwise its prefix,
+//! and the name of its rest. So the length of a field tells which it is, and short keys cost no extra check.
 //!
-//! **Whose a rest is.** In a leaf a key has one rest, from the first record of it on, for as long as
-//! the leaf knows the key: later records name the same one, tombstones too, and so do those of a leaf
-//! that takes the place of this one. So within a leaf equal keys have equal fields, a delete needs
-//! no pages, and a rest is given back when a leaf is written anew without the key. The rest is
-//! durable before the first record that names it.
+//! **Ownership of a rest.** In a leaf a key has one rest, from its first record on, for as long as the leaf knows
+//! the key: later records name the same rest, tombstones too, and so do those of a leaf that replaces this one. So
+//! within a leaf equal keys have equal fields, a delete needs no pages, and a rest is given back when a leaf is
+//! rewritten without the key. The rest is durable before the first record that names it.
 //!
-//! **Bounds** are keys as well, mostly short ones: the shortest that tell two neighbours apart. Where
-//! those begin alike for longer than a prefix the bound has a rest. It is the upper leaf's, whose least key it
-//! is; the lower one names it too. Both are written anew with the same name, and it ends with the
-//! bound, when the two become one. Inner nodes, which are in DRAM, have whole keys.
+//! **Bounds** are keys as well, mostly short ones: the shortest that separate two neighbours. Where the neighbours
+//! share more than a prefix, the bound has a rest. It belongs to the upper leaf, whose least key it is; the lower
+//! one names it too. Both are rewritten with the same name, and the rest is given back with the bound, when the two
+//! leaves become one. Inner nodes, which are in DRAM, have whole keys.
 //!
-//! **Comparing** is by prefixes, and asks for rests only where those are equal. What becomes of a key
-//! whose rest is damaged is told in [`hurt`](crate::volume::hurt).
+//! **Comparisons** use prefixes, and read rests only where those are equal. For a key whose rest is damaged see
+//! [`hurt`](crate::volume::hurt).
 
 use crate::leaf::tag_from;
 use crate::volume::Volume;
@@ -35,19 +33,19 @@ use coreplane_record::Header;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// A long key whose rest is written. It is given back unless somebody names it durably.
+/// A long key whose rest is written. The rest is given back unless a record or bound comes to name it durably.
 pub(crate) struct Rest<'s> {
     field: Box<[u8]>,
     overflow: Overflow<'s>,
 }
 
 impl Rest<'_> {
-    /// What stands for the key in a page.
+    /// The field of the key.
     pub(crate) fn field(&self) -> &[u8] {
         &self.field
     }
 
-    /// A record names it, durably.
+    /// A record names the rest durably.
     pub(crate) fn own(self) {
         self.overflow.own();
     }
@@ -56,20 +54,20 @@ impl Rest<'_> {
 /// The least key of a leaf that is being made.
 pub(crate) struct Edge<'s> {
     pub(crate) whole: Box<[u8]>,
-    /// What stands for it in a page.
+    /// The field of the key.
     pub(crate) field: Box<[u8]>,
     /// Its rest, if that is new.
     pub(crate) rest: Option<Rest<'s>>,
 }
 
 impl Edge<'_> {
-    /// The edge that all keys are above.
+    /// The edge below all keys.
     pub(crate) fn first() -> Self {
         Self { whole: Box::default(), field: Box::default(), rest: None }
     }
 }
 
-/// A key where it lies.
+/// A key in place, in pieces.
 #[derive(Debug, Clone)]
 pub(crate) struct Parts<'g> {
     prefix: &'g [u8],
@@ -77,7 +75,7 @@ pub(crate) struct Parts<'g> {
 }
 
 impl<'g> Parts<'g> {
-    /// Of a key in one piece.
+    /// A key in one piece.
     pub(crate) fn of(key: &'g [u8]) -> Self {
         Self { prefix: key, rest: Vec::new() }
     }
@@ -103,7 +101,7 @@ impl<'g> Parts<'g> {
     }
 }
 
-/// Compares bytes that are in several pieces.
+/// Compares byte strings that are in several pieces.
 fn compare<'a>(
     mut a: impl Iterator<Item = &'a [u8]>,
     mut b: impl Iterator<Item = &'a [u8]>,
@@ -125,7 +123,7 @@ fn compare<'a>(
     }
 }
 
-/// Bytes of a field that are a key's own.
+/// The length of the key's own bytes in a field.
 // media-format: begin pool
 pub(crate) fn prefix_len(field_max: usize) -> usize {
     field_max - NAME
@@ -133,7 +131,7 @@ pub(crate) fn prefix_len(field_max: usize) -> usize {
 
 // media-format: end
 
-/// Bytes of the key that a field of `field_max` bytes stands for.
+/// The length of the key that a field of `field_max` bytes stands for.
 pub(crate) fn long_len(field: &[u8], field_max: usize) -> usize {
     let prefix_len = prefix_len(field_max);
     let rest = field[prefix_len..].first_chunk().map_or(0, |len| u64::from_le_bytes(*len));
@@ -152,14 +150,14 @@ pub(crate) fn tag_of_field(field: &[u8], field_max: usize) -> u8 {
 }
 
 impl Volume {
-    /// Bytes of the field of a long key; all others are shorter. A leaf between two bounds of this
-    /// length has room for two records of the greatest length, so that each can be replaced.
+    /// The length of the field of a long key; all others are shorter. A leaf between two bounds of this length has
+    /// room for two records of the greatest length, so that each can be replaced.
     #[inline]
     pub(crate) fn field_max(&self) -> usize {
         self.space.page_size() as usize / 8 - 64
     }
 
-    /// Bytes of the longest record in a page.
+    /// The length of the longest record in a page.
     pub(crate) fn record_len_max(&self) -> usize {
         let header =
             Header { expires_at: Some(UnixMillis(0)), sequence: Some(0), ..Header::put(0) };
@@ -172,8 +170,8 @@ impl Volume {
         key.len() >= self.field_max()
     }
 
-    /// Bytes of the key that a field stands for: no less than the field has, and no more than a key can
-    /// have, whatever a damaged one says.
+    /// The length of the key that a field stands for: at least that of the field, and at most that of the longest
+    /// key, even if the field is damaged.
     #[inline]
     pub(crate) fn key_len_of(&self, field: &[u8]) -> usize {
         if !self.is_long(field) {
@@ -182,7 +180,7 @@ impl Volume {
         long_len(field, self.field_max()).min(KEY_LEN_MAX).max(field.len())
     }
 
-    /// Pages of a rest at most.
+    /// The maximum number of pages of a rest.
     pub(crate) fn rest_pages(&self) -> usize {
         (KEY_LEN_MAX - prefix_len(self.field_max())).div_ceil(self.overflow_page_max())
     }
@@ -202,12 +200,12 @@ impl Volume {
         Ok(Rest { field: field.into_boxed_slice(), overflow })
     }
 
-    /// From now on pages are kept for the rests of bounds, which are made where space is made.
+    /// From now on pages are kept for the rests of bounds, which are made when space is made.
     pub(crate) fn expect_long_keys(&self) {
         self.pages.keep_for_bounds(self.rest_pages() as u32);
     }
 
-    /// The key that a field stands for. Its rest is held against its checksums if `checked`.
+    /// The key that a field stands for. Its rest is checked against its checksums if `checked`.
     ///
     /// # Errors
     /// If its rest is not the one that was written.
@@ -242,7 +240,7 @@ impl Volume {
         self.parts(guard, field, false).map(|parts| parts.whole())
     }
 
-    /// As [`Volume::whole_key`], in the place of the field, and checked.
+    /// As [`Volume::whole_key`], replacing the field, and checked.
     ///
     /// # Errors
     /// As [`Volume::parts`].
@@ -253,7 +251,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a field stands for `key`.
+    /// Compares a field with `key`.
     ///
     /// # Errors
     /// As [`Volume::parts`], but for damage.
@@ -265,8 +263,7 @@ impl Volume {
         Ok(if field == key { Match::Yes } else { Match::No })
     }
 
-    /// The shortest key between two fields of a leaf, its rest written if it is long; durable after
-    /// a fence.
+    /// The shortest key between two fields of a leaf; its rest is written if it is long, durable after a fence.
     ///
     /// # Errors
     /// As [`Volume::parts`] and [`Volume::write_rest`].
@@ -276,12 +273,12 @@ impl Volume {
         (lower, upper): (&[u8], &[u8]),
         reserve: u32,
     ) -> Result<Edge<'_>> {
-        // Where one is damaged they differ in what they begin with.
+        // A damaged key differs from the other in its prefix.
         let whole = |field| Ok(self.parts_or_prefix(guard, field, false)?.0.whole());
         self.edge(separator(&whole(lower)?, &whole(upper)?), reserve)
     }
 
-    /// An edge, its rest written if it is long; durable after a fence.
+    /// An edge; its rest is written if it is long, durable after a fence.
     ///
     /// # Errors
     /// As [`Volume::write_rest`].
@@ -293,8 +290,8 @@ impl Volume {
         Ok(Edge { whole, field: rest.field().into(), rest: Some(rest) })
     }
 
-    /// The pages of the rest of a field; none of a short key, and if the rest is damaged: nobody knows
-    /// which they are, and whoever asks for the key is told.
+    /// The pages of the rest of a field; none for a short key, and none if the rest is damaged: then its pages are
+    /// unknown, and reads of the key report the damage.
     ///
     /// # Errors
     /// As [`Volume::parts`], for any other reason.
@@ -309,18 +306,18 @@ impl Volume {
         }
     }
 
-    /// Gives back the rests of keys that no leaf knows any more, or of a bound that is none. Of one
-    /// that is damaged nobody knows which pages it has: they are found by the next recovery.
+    /// Gives back the rests of keys that no leaf knows any more, or of a bound that no longer exists. The pages of
+    /// a damaged rest are unknown: the next recovery finds them.
     ///
     /// # Errors
-    /// As [`Volume::retire`], after all of them.
+    /// As [`Volume::retire`], after all of them were tried.
     pub(crate) fn retire_rests(&self, guard: &Guard, fields: &[&[u8]]) -> Result<()> {
         let pages = |field: &&[u8]| self.rest_of(guard, field).unwrap_or_default();
         self.retire_all(fields.iter().flat_map(pages))
     }
 }
 
-/// The shortest key that is above `lower` and not above `upper`, which is greater than that.
+/// The shortest key above `lower` and not above `upper`, which is greater than `lower`.
 pub(crate) fn separator(lower: &[u8], upper: &[u8]) -> Box<[u8]> {
     let common = lower.iter().zip(upper).take_while(|(a, b)| a == b).count();
     upper[..(common + 1).min(upper.len())].into()

@@ -1,8 +1,7 @@
-//! The lowest layer: the pool as pages, and what is in them, whatever leads there.
+//! The lowest layer: the pool as pages, and their content, regardless of the references to them.
 //!
-//! It knows which pages are free, what the root says, how something becomes durable, and how keys and
-//! values lie in pages of their own. Which page is whose leaf it does not know: that is the
-//! [tree](crate::tree)'s.
+//! It knows which pages are free, the content of the root, how writes become durable, and how keys and values lie
+//! in pages of their own. It does not know which page is the leaf of which keys: the [tree](crate::tree) does.
 
 pub(crate) mod counters;
 pub(crate) mod durable;
@@ -31,14 +30,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The kind of pool that this engine makes.
 pub const KIND: &str = "bptree";
 
-/// Pens of a store.
+/// The number of pens of a store.
 const PENS: usize = 64;
 
 /// An open pool as pages.
 pub(crate) struct Volume {
     pub(crate) pool: Pool,
     pub(crate) space: Arc<Space>,
-    /// What checksums begin with.
+    /// The seed of checksums.
     pub(crate) seed: u32,
     pub(crate) pages: Pages,
     /// One for each thread, more or less.
@@ -57,7 +56,7 @@ pub(crate) struct Volume {
     pub(crate) closed: AtomicBool,
 }
 
-/// Pages that the pool can grow to.
+/// The number of pages that the pool can grow to.
 pub(crate) fn pages_max(space: &Space) -> usize {
     usize::try_from(space.reserved() / u64::from(space.page_size())).unwrap_or(usize::MAX)
 }
@@ -66,7 +65,7 @@ pub(crate) fn pages_max(space: &Space) -> usize {
 pub(crate) type Bounds<'g> = (Cow<'g, [u8]>, Option<Cow<'g, [u8]>>);
 
 impl Volume {
-    /// A pool whose root says this.
+    /// A volume over a pool with this root.
     pub(crate) fn new(pool: Pool, root: &Root, options: &Options) -> Self {
         let space = Arc::clone(pool.space());
         Self {
@@ -105,8 +104,8 @@ impl Volume {
         self.space.page_size() as usize / 4
     }
 
-    /// The least key of a leaf and its bound, held against their checksum: who goes on to the next leaf,
-    /// or says of a key that it is here, relies on them.
+    /// The least key of a leaf and its bound, checked against their checksum: a caller that goes on to the next
+    /// leaf, or decides that a key is here, relies on them.
     ///
     /// # Errors
     /// If the page is no leaf, or its head is damaged.
@@ -143,7 +142,7 @@ impl Volume {
         self.pens[thread_number() % PENS].lock()
     }
 
-    /// Everything that this thread flushed before is durable when it returns.
+    /// Makes everything durable that this thread flushed before.
     ///
     /// # Errors
     /// If the medium fails.
@@ -151,7 +150,7 @@ impl Volume {
         self.space.fence().map_err(sync_failed)
     }
 
-    /// The encoded header of a record at `offset` of a page.
+    /// The encoded header of a record at `offset` in the pool.
     pub(crate) fn encode(
         &self,
         birth: u64,
@@ -171,7 +170,7 @@ impl Volume {
         Head::read(&self.space, guard, self.seed, page)?.ok_or_else(|| self.not_a_leaf(page))
     }
 
-    /// A page is not the leaf that it should be.
+    /// The error for a page that is not the leaf that it should be.
     pub(crate) fn not_a_leaf(&self, page: u32) -> Error {
         let offset = self.space.start_of(page);
         Error::Corrupt { offset, what: format!("page {page} is not the leaf that it should be") }
@@ -182,8 +181,8 @@ impl Volume {
         self.counters.get(Count::Records).max(0) as u64
     }
 
-    /// Holds a page against the medium, before anything is read of it. What cannot be read now may be
-    /// readable another time: nothing is written over it.
+    /// Checks that the medium can read a page, before anything is read from it. An unreadable page may be readable
+    /// at another time: it is not overwritten.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a part of it cannot be read.
@@ -194,7 +193,7 @@ impl Volume {
         })
     }
 
-    /// Gives a page back, once no reader can hold it any more, and what it was is needed no more.
+    /// Gives a page back, once no reader can hold it and its old content is no longer needed.
     pub(crate) fn retire(&self, page: u32) -> Result<()> {
         if self.pages.give_back(page) {
             return Ok(());
@@ -202,7 +201,7 @@ impl Volume {
         Err(Error::Unusable(format!("page {page} has a writer, and should be dead")))
     }
 
-    /// As [`Volume::retire`], of all of them, and says what went wrong first.
+    /// As [`Volume::retire`], for all of them; returns the first error.
     pub(crate) fn retire_all(&self, pages: impl IntoIterator<Item = u32>) -> Result<()> {
         let mut retired = Ok(());
         for page in pages {

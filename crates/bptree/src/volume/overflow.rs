@@ -1,5 +1,5 @@
-//! Overflow pages: a large value is in pages of its own, which the record names. So are the rests of long
-//! [keys](crate::volume::keys).
+//! Overflow pages: a large value is in pages of its own, which the record names. The rests of long
+//! [keys](crate::volume::keys) are in such pages too.
 //!
 //! ```text
 //!   record ─▶ length, first page, its birth
@@ -8,9 +8,8 @@
 //!                       page: …
 //! ```
 //!
-//! The pages are durable before the record is written, so that a record that is sound has its
-//! value. Nothing says on the medium that a page of this kind is in use but the record: what no
-//! record leads to is free after a crash.
+//! The pages are durable before the record is written, so that a sound record has its value. Only the record shows
+//! on the medium that a page of this kind is in use: a page that no record leads to is free after a crash.
 //!
 //! A [`checkpoint`](crate::recovery::checkpoint) lies in pages of the same form, which the root names.
 
@@ -25,7 +24,7 @@ use coreplane_record::View;
 // media-format: begin pool
 const HEAD: usize = 32;
 
-/// Bytes of what names a row of pages.
+/// Bytes of the name of a row of pages.
 pub(crate) const NAME: usize = 24;
 const VALUE: u32 = 0x50;
 const KEY: u32 = 0x4b;
@@ -34,7 +33,7 @@ const LAST: u32 = u32::MAX;
 
 // media-format: end
 
-/// What a row of pages holds.
+/// The content of a row of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Row {
@@ -44,28 +43,28 @@ pub(crate) enum Row {
     Checkpoint = CHECKPOINT,
 }
 
-/// The pages of a value that no record names yet. They are given back unless one does.
+/// The pages of a value that no record names yet. They are given back unless a record comes to name them.
 pub(crate) struct Overflow<'s> {
     volume: &'s Volume,
     pages: Vec<u32>,
-    /// Of the first page; the others have the same birth.
+    /// The first page; the others have the same birth.
     first: Life,
-    /// What the record says instead of the value.
+    /// The name, which the record has instead of the value.
     name: [u8; NAME],
 }
 
 impl Overflow<'_> {
-    /// What the record says instead of the value.
+    /// The name, which the record has instead of the value.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// What the root says of a checkpoint.
+    /// The first page, for the root to name a checkpoint.
     pub(crate) fn first(&self) -> Life {
         self.first
     }
 
-    /// A record names them, durably, or the root.
+    /// A record, or the root, names the pages durably.
     pub(crate) fn own(mut self) {
         self.pages.clear();
     }
@@ -74,7 +73,7 @@ impl Overflow<'_> {
 impl Drop for Overflow<'_> {
     fn drop(&mut self) {
         for page in self.pages.drain(..) {
-            // If it is not given back now, the next open does it.
+            // If it is not given back now, the next open does so.
             let _given_back = self.volume.retire(page).is_ok();
         }
     }
@@ -98,7 +97,7 @@ impl Volume {
         Ok(written)
     }
 
-    /// Writes bytes, of which there are some, to a row of pages; durable after a fence.
+    /// Writes at least one byte to a row of pages; durable after a fence.
     ///
     /// # Errors
     /// As [`Volume::write_overflow`].
@@ -192,7 +191,7 @@ impl Volume {
         let mut overflow = Vec::with_capacity(count as usize);
         while left > 0 {
             let overflow_page = self.overflow_page(guard, row, page, checked)?;
-            // All but the last are full: so what leads back to where it has been comes to an end.
+            // All pages but the last are full, so that a chain with a cycle comes to an end.
             if overflow_page.birth != first
                 || overflow_page.bytes.len() as u64 != left.min(self.overflow_page_max() as u64)
             {
@@ -207,15 +206,15 @@ impl Volume {
         Ok(overflow)
     }
 
-    /// True if the page, which is in use, holds a part of a large value, or of a long key.
+    /// True if the page, which is in use, holds a part of a large value or of a long key.
     pub(crate) fn is_overflow(&self, guard: &Guard, page: u32) -> bool {
         let head = self.space.bytes(guard, self.space.start_of(page), 8);
         let is_kind = |kind: u32| head.is_some_and(|head| head[4..8] == kind.to_le_bytes());
         is_kind(VALUE) || is_kind(KEY)
     }
 
-    /// The checkpoint that begins in a page, and its pages, which are adopted; what is there is
-    /// none if its pages do not all match.
+    /// The checkpoint that begins in a page, and its pages, which are adopted; no checkpoint if its pages do not
+    /// all match.
     pub(crate) fn read_checkpoint(
         &self,
         recovery: &Recovery,
@@ -271,19 +270,19 @@ impl Volume {
         Ok(OverflowPage { birth, next: word(16), bytes })
     }
 
-    /// Gives back the pages of a large value whose record is gone. Of one that is damaged nobody knows
-    /// which they are: they are found by the next recovery.
+    /// Gives back the pages of a large value whose record is gone. If it is damaged, its pages are unknown: the
+    /// next recovery finds them.
     pub(crate) fn retire_overflow(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
         self.retire_all(self.pages_of(guard, view)?)
     }
 
-    /// As [`Volume::retire_overflow`], behind the write that has taken the record's place: that counts, whatever
-    /// comes of this. A page that is not given back is found by the next recovery.
+    /// As [`Volume::retire_overflow`], behind the write that has replaced the record: that write counts, even if
+    /// this fails. The next recovery finds a page that is not given back.
     pub(crate) fn retire_overflow_after(&self, guard: &Guard, view: &View<'_>) {
         let _retired = self.retire_overflow(guard, view).is_ok();
     }
 
-    /// The pages of a large value; none if it is damaged, and whoever reads it is told.
+    /// The pages of a large value; none if it is damaged, which reads of it report.
     pub(crate) fn pages_of(&self, guard: &Guard, view: &View<'_>) -> Result<Vec<u32>> {
         match self.overflow_of(guard, view, false) {
             Err(Error::Corrupt { .. }) => Ok(Vec::new()),

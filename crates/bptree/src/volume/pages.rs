@@ -1,18 +1,16 @@
 //! The pages of the pool: which are free, and the births that they are given.
 //!
-//! Nothing of this is kept on the medium. A page says itself what it is ([`Head`](crate::leaf)),
-//! and after a crash whatever no leaf needs is free. A *birth* is a number that no other page, and
-//! no other use of the page, has ever had; it is in the seed of every checksum in the page, so that
-//! what an earlier use has left there is never taken for a record. Births are drawn from a base in
-//! the pool's root, which is raised durably before it is reached.
+//! None of this is kept on the medium. A page itself tells its use ([`Head`](crate::leaf)), and after a crash every
+//! page that no leaf needs is free. A *birth* is a number that no other page, and no other use of the page, has
+//! ever had; it is in the seed of every checksum in the page, so that remains of an earlier use are never taken for
+//! a record. Births are drawn from a base in the pool's root, which is raised durably before it is reached.
 //!
-//! A page is *blanked* before it is used again: the first word of what it was is struck out, durably,
-//! before anything else of it is written over. Else a crash in the middle of that could leave a head
-//! from before, without the superseded mark behind it, and a dead leaf would come to life. Pages are
-//! blanked some at a time, with one fence.
+//! A page is *blanked* before it is reused: its first word is struck out, durably, before anything else in it is
+//! overwritten. Otherwise a crash in the middle of that could leave an old head without the superseded mark behind
+//! it, and a dead leaf would come to life. Several pages are blanked together, with one fence.
 //!
-//! The page that was given back last is used first: it is in the caches, and recovery need not read
-//! the dead leaves that would else lie in all free pages.
+//! The page that was given back last is used first: it is in the caches, and recovery need not read the dead leaves
+//! that would otherwise lie in all free pages.
 
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Backoff;
@@ -24,14 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pages that only what gives pages back may take: two new leaves, and one for each large value
-/// on its way.
+/// Pages that only operations that give pages back may take: two new leaves, and one for each large value on its
+/// way.
 pub(crate) const RESERVE: u32 = 4;
 
-/// Who takes pages, each leaving some to those before him.
+/// The purpose of a request for pages; each leaves some pages to the ones before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Demand {
-    /// What gives pages back takes the last.
+    /// An operation that gives pages back may take the last pages.
     Reserve,
     /// A record in the place of another one.
     #[default]
@@ -41,7 +39,7 @@ pub(crate) enum Demand {
 }
 
 impl Demand {
-    /// That of a record, whose key has another one already or has none.
+    /// The demand of a record whose key already has another one, or has none.
     pub(crate) fn of(kind: Kind, is_overwrite: bool) -> Self {
         match kind {
             Kind::Put if is_overwrite => Self::Overwrite,
@@ -50,7 +48,7 @@ impl Demand {
         }
     }
 
-    /// The same, unless whoever asks `may` take the last pages.
+    /// The same, unless the request `may` take the last pages.
     pub(crate) fn or_reserve(self, may: bool) -> Self {
         if may { Self::Reserve } else { self }
     }
@@ -59,17 +57,16 @@ impl Demand {
 /// Pages that are blanked with one fence.
 const BLANKED: usize = 16;
 
-/// So many pages are given back before anybody looks which of them are free: that is a system call, and
-/// interrupts the other threads, of which one may be waiting for these pages.
+/// Pages that are given back before the free ones among them are collected: that is a system call, which interrupts
+/// the other threads, one of which may be waiting for these pages.
 const GATHERED: usize = 256;
 
-/// Pages that nobody uses.
+/// Pages that are not in use.
 #[derive(Debug, Default)]
 struct Free {
-    /// Given back, each with the generation of the sync that must have ended before they may be
-    /// written over.
+    /// Given back, each with the generation of the sync that must have ended before they may be overwritten.
     waiting: VecDeque<(u64, u32)>,
-    /// What they were is still in them. The last is used first.
+    /// Their old content is still in them. The last is used first.
     used: Vec<u32>,
     blank: Vec<u32>,
 }
@@ -88,11 +85,11 @@ pub(crate) struct Pages {
     space: Arc<Space>,
     free: Mutex<Free>,
     next_birth: AtomicU64,
-    /// Births up to here may be given out: the root says so durably.
+    /// Births up to here may be given out: the root states that durably.
     births_end: AtomicU64,
-    /// Pages of the reserve beside the usual ones: where there are long keys, for a bound.
+    /// Pages of the reserve beyond the usual ones, for a bound; used where there are long keys.
     for_bounds: AtomicU32,
-    /// How often somebody has begun to wait for readers.
+    /// The number of waits for readers that have begun.
     #[cfg(test)]
     pub(crate) waits: AtomicU32,
 }
@@ -100,7 +97,7 @@ pub(crate) struct Pages {
 /// Tries without a gain after which there is no space.
 const MISSES_MAX: u32 = 4;
 
-/// How often somebody has tried without a gain.
+/// The count of tries without a gain.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     most: u32,
@@ -110,7 +107,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// For another try, which has a reason of its own. Readers that have stayed are not waited for once more.
+    /// Prepares for another try with a new reason. Readers that did not leave are not waited for again.
     pub(crate) fn renew(&mut self) {
         *self = Self { is_over: self.is_over, ..Self::default() };
     }
@@ -129,7 +126,7 @@ impl Pages {
         }
     }
 
-    /// Pages that are left by whoever takes some.
+    /// The number of pages that a request with this demand leaves.
     pub(crate) fn reserve(&self, demand: Demand) -> u32 {
         match demand {
             Demand::Reserve => 0,
@@ -138,27 +135,27 @@ impl Pages {
         }
     }
 
-    /// Pages that are free, or will be when no reader holds them any more.
+    /// The number of pages that are free, or will be when no reader holds them any more.
     pub(crate) fn spare_len(&self) -> u32 {
         let free = spin::lock(&self.free);
         (free.len() + free.waiting.len() + self.space.retired_len()) as u32
     }
 
-    /// Adds pages that nobody uses, after all that were used already.
+    /// Adds unused pages, behind all that were used already.
     pub(crate) fn offer(&self, pages: impl DoubleEndedIterator<Item = u32>) {
         spin::lock(&self.free).used.splice(0..0, pages.rev());
     }
 
-    /// Pages that are free, after those that no reader can hold any more have come back.
+    /// The number of free pages, after pages that no reader can hold any more have been collected.
     pub(crate) fn free_len(&self) -> u32 {
         let mut free = spin::lock(&self.free);
         self.reclaim(&mut free);
         free.len() as u32
     }
 
-    /// Gives back a page that nothing leads to any more; false if somebody writes to it. It is
-    /// used again when no reader can hold it, and when all that was flushed until now is durable:
-    /// should that be lost, what is in the page counts again.
+    /// Gives back a page that nothing leads to any more; false if a writer holds it. It is reused when no reader
+    /// can hold it, and when everything flushed until now is durable: should that be lost, the content of the page
+    /// counts again.
     pub(crate) fn give_back(&self, page: u32) -> bool {
         if self.space.fences_at_once() {
             return self.space.retire(page);
@@ -172,8 +169,8 @@ impl Pages {
         while let Some((generation, page)) = free.waiting.front()
             && matches!(self.space.sync_is_done(*generation), Ok(true))
         {
-            // Nobody appends to what nothing leads to. If somebody did, the page were lost until
-            // the next open.
+            // No thread appends to a page that nothing leads to. If one did, the page would be lost until the next
+            // open.
             let is_retired = self.space.retire(*page);
             debug_assert!(is_retired, "page {page} has a writer");
             free.waiting.pop_front();
@@ -181,8 +178,8 @@ impl Pages {
         self.space.reclaim_all(|page| free.used.push(page));
     }
 
-    /// A split may need so many pages for the bound that it makes: they are kept with the reserve, so
-    /// that a delete can split. A put that needs as many for a bound of its own leaves these.
+    /// A split may need this many pages for the bound that it makes. They are kept with the reserve, so that a
+    /// delete can split. A put that needs as many for its own bound leaves them.
     pub(crate) fn keep_for_bounds(&self, pages: u32) {
         self.for_bounds.store(pages, Ordering::Relaxed);
     }
@@ -193,13 +190,13 @@ impl Pages {
     }
 
     /// # Errors
-    /// [`Error::NoSpace`] if [`Pages::take`] would say so.
+    /// [`Error::NoSpace`] if [`Pages::take`] would return it.
     pub(crate) fn check_free(&self, count: usize, reserve: u32) -> Result<()> {
         let free = self.free_len() as usize;
         if free < count + reserve as usize { Err(self.no_space(count)) } else { Ok(()) }
     }
 
-    /// How many pages [`Pages::take`] gives at once beside `reserve`: up to `most`, beyond which it is not asked.
+    /// The number of pages that [`Pages::take`] gives at once besides `reserve`; at most `most`.
     pub(crate) fn at_hand(&self, reserve: u32, most: u32) -> u32 {
         let reserve =
             if reserve > 0 { reserve + self.for_bounds.load(Ordering::Relaxed) } else { 0 };
@@ -237,7 +234,7 @@ impl Pages {
             match self.blank(&pages) {
                 Ok(()) => free.blank.extend(pages),
                 Err(error) => {
-                    // But for one that somebody has: that is his.
+                    // Except for a page that another writer holds.
                     let is_free = |page: &u32| self.space.watermarks(*page).is_none();
                     free.used.extend(pages.into_iter().filter(is_free));
                     return Err(error);
@@ -250,14 +247,14 @@ impl Pages {
         Ok(taken)
     }
 
-    /// A page that was taken is not needed, and nobody has claimed it since.
+    /// Puts back a page that was taken and is not needed; no writer has claimed it since.
     pub(crate) fn leave(&self, page: u32) {
         spin::lock(&self.free).blank.push(page);
     }
 
     fn blank(&self, pages: &[u32]) -> Result<()> {
-        // Their lines come side by side; and nothing is flushed before the last is claimed, since a
-        // locked instruction waits for what was.
+        // Their lines arrive together; and nothing is flushed before the last is claimed, since a locked
+        // instruction waits for earlier flushes.
         pages.iter().for_each(|page| self.space.prefetch_to_write(self.space.start_of(*page)));
         let mut writers = Vec::with_capacity(pages.len());
         let mut blanked = pages.iter().try_for_each(|page| {
@@ -272,15 +269,15 @@ impl Pages {
             writers.iter().for_each(|writer| writer.flush_from(start(writer)));
             blanked = self.space.fence().map_err(sync_failed);
         }
-        // They are free again, whatever came of it.
+        // The pages are free again in any case.
         writers.into_iter().for_each(PageWriter::abandon);
         blanked
     }
 
-    /// As [`Pages::wait_for_retired`], for somebody who tries again and again: true as long as more
-    /// pages are free than at his tries before. What he takes and gives back himself is no gain.
+    /// As [`Pages::wait_for_retired`], for a caller that tries repeatedly: true as long as more pages are free than
+    /// at its earlier tries. Pages that it takes and gives back itself are no gain.
     pub(crate) fn wait_for_more(&self, patience: &mut Patience) -> bool {
-        // They may have come while somebody looked for others: then there is nobody to wait for.
+        // Pages may have come back while the caller looked for others: then there is no need to wait.
         if self.is_more(patience) {
             return true;
         }
@@ -300,8 +297,8 @@ impl Pages {
         is_more
     }
 
-    /// Waits until a page comes back that was given back already, but may still be read; false if
-    /// there is none, or its readers do not go. Not to be called with a guard or a lock.
+    /// Waits until a page returns that was given back, but may still be read; false if there is none, or its
+    /// readers do not leave. Not to be called with a guard or a lock.
     fn wait_for_retired(&self, patience: &mut Patience) -> bool {
         let begun = Instant::now();
         let (before, waiting) = {

@@ -1,4 +1,4 @@
-//! The words of the pool's root, and what is raised, or told, by way of it: births, versions, expiries.
+//! The words of the pool's root, and the state that is kept durable in them: births, versions, expiries.
 
 use crate::leaf::Life;
 use crate::volume::Volume;
@@ -7,7 +7,7 @@ use coreplane_pmem::spin;
 use coreplane_record::View;
 use std::sync::atomic::Ordering;
 
-/// Births and versions are raised in steps of this.
+/// Births and versions are raised in this step.
 pub(crate) const STEP: u64 = 1 << 24;
 
 /// The words of the pool's root.
@@ -17,16 +17,16 @@ pub(crate) struct Root {
     pub(crate) version_base: u64,
     /// All births that were ever given out are below this.
     pub(crate) births_end: u64,
-    /// The greatest expiry that anyone was told has passed, in milliseconds since 1970.
+    /// The greatest expiry that a caller was told has passed, in milliseconds since 1970.
     pub(crate) told_expired: u64,
-    /// Leaves with a birth below this are sealed: their last records may not have been durable when the
-    /// process was killed, and what came behind them would say that they were.
+    /// Leaves with a birth below this are sealed: their last records may not have been durable when the process was
+    /// killed, and later records behind them would state that they were.
     pub(crate) sealed_births: u64,
-    /// One more than the sequence above which all tombstones are kept; 0: they are not.
+    /// One more than the sequence above which all tombstones are kept; 0: no tombstones are kept.
     pub(crate) held: u64,
-    /// What the close has left behind; only in a root that is clean.
+    /// The checkpoint of the close; only in a clean root.
     pub(crate) checkpoint: Option<Life>,
-    /// Leaves with a birth below this were there when the store was emptied: they do not count.
+    /// Leaves with a birth below this existed when the store was emptied: they do not count.
     pub(crate) cleared_births: u64,
 }
 
@@ -61,12 +61,12 @@ impl Root {
 }
 
 impl Volume {
-    /// True if the record has expired: durably so, for one that was told that it is gone must not
-    /// be told otherwise after a restart with a clock that was set back. What is kept is the
-    /// greatest expiry that was told, never the time of the look.
+    /// True if the record has expired. Durably so, since a caller that was told that a record is gone must not see
+    /// it again after a restart with a clock that was set back. The root keeps the greatest expiry that was told,
+    /// never the time of the look.
     ///
     /// # Errors
-    /// If that cannot be made durable.
+    /// If the expiry cannot be made durable.
     #[inline]
     pub(crate) fn is_expired(&self, view: &View<'_>) -> Result<bool> {
         match view.header.expires_at {
@@ -91,7 +91,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// The time, which never goes back behind an expiry that was told.
+    /// The time, which never goes back before an expiry that was told.
     pub(crate) fn now(&self) -> UnixMillis {
         (self.time)().max(UnixMillis(self.told_expired.load(Ordering::Acquire)))
     }
@@ -119,7 +119,7 @@ impl Volume {
         self.pool.set_root(root.to_words()).map_err(coreplane_record::pool_error)
     }
 
-    /// Raises the base of versions by a step, and to `version` at least; the new base.
+    /// Raises the base of versions by a step, and at least to `version`; returns the new base.
     ///
     /// # Errors
     /// If it cannot be made durable.

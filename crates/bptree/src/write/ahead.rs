@@ -1,5 +1,5 @@
-//! A put that does not ask what was there: the record goes ahead of the look at what it replaces, so that
-//! the medium and the look take their time side by side.
+//! A put that does not depend on the old record: the new record is appended before the look at the old one, so that
+//! the medium and the look work side by side.
 
 use crate::leaf::tag_of;
 use crate::tree::image::{Item, Source};
@@ -10,11 +10,10 @@ use coreplane_pmem::{PageWriter, epoch, mutant};
 use coreplane_record::{HEADER, Header};
 
 impl Writer {
-    /// Puts a value, whatever was there, if that needs no more than an append to its leaf. None if the
-    /// value is large, or the key long; if the leaf has no room, or no place for one key more; or if its
-    /// record may be newer than the sequence that is given. For what was appended is there for a recovery,
-    /// whose newest would be the last. Nor is it put beside another if its fence is not an instruction
-    /// and its own.
+    /// Puts a value, regardless of the old record, if that needs no more than an append to its leaf. None if the
+    /// value is large, or the key long; if the leaf has no room, or no place for another key; or if the leaf may
+    /// have a record newer than the given sequence. For a recovery finds the appended record, and takes the last
+    /// record as the newest. None also for a put beside another, if its fence is not an instruction of its own.
     #[inline(always)]
     pub(super) fn put_ahead(
         &self,
@@ -29,7 +28,7 @@ impl Writer {
         let guard = epoch::pin();
         let tag = tag_of(key);
         let locked = self.lock_to_append((key, tag), HEADER + key.len() + value.len())?;
-        // No sequence in a leaf is above the versions that it has given.
+        // No sequence in a leaf is above the versions that it has given out.
         let is_older = options.sequence.is_some_and(|given| given <= locked.held.given());
         if is_older && !mutant!("bptree.put.older_ahead") {
             return Ok(None);
@@ -48,7 +47,7 @@ impl Writer {
             let standing = match self.look_for(&guard, page, leaf, (key, tag, 1)) {
                 Ok(standing) => standing,
                 Err(error) => {
-                    // With damage in sight nothing is published.
+                    // If damage is found, nothing is published.
                     damage = Some(error);
                     return None;
                 }

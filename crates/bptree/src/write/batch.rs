@@ -1,15 +1,16 @@
 //! Batches: changes in any number of leaves, with one fence, all of them or none.
 //!
 //! 1. Of several changes of a key the last counts. Large values are written to pages of their own.
-//! 2. The leaves are locked, in the order of their keys, which is the order in which everybody locks
+//! 2. The leaves are locked, in the order of their keys, which is the order in which all threads lock
 //!    leaves. All changes have one version, greater than any that one of the leaves has given out.
-//! 3. Leaves without the room for their part are written anew with it, as many as it takes.
-//! 4. Every leaf is appended its part, and one fence makes all of it durable ([`multi_leaf_commit`](crate::tree::multi_leaf_commit)).
-//! 5. The places of all leaves are changed while all of them say that they are changing: whoever has
+//! 3. Leaves without room for their part are rewritten with it, as many leaves as it takes.
+//! 4. Each leaf's part is appended to it, and one fence makes all parts durable
+//!    ([`multi_leaf_commit`](crate::tree::multi_leaf_commit)).
+//! 5. The places of all leaves are changed while all of them are marked as changing: a reader that has
 //!    seen one change sees the others, or waits for them.
 //!
-//! Reads of several keys want more than that: they look again if a batch has been published since
-//! they began ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
+//! Reads of several keys need more than that: they look again if a batch has been published since they began
+//! ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
 
 use crate::inner::Descent;
 use crate::leaf::tag_of;
@@ -34,7 +35,7 @@ use std::sync::atomic::Ordering;
 
 mod successors;
 
-/// Steps whose leaves are asked for before the first of them is locked.
+/// Steps whose leaves are prefetched before the first of them is locked.
 const LANE: usize = 16;
 
 /// The last change of a key.
@@ -43,9 +44,9 @@ struct Step<'b> {
     value: &'b [u8],
     header: Header,
     overflow: Option<Overflow<'b>>,
-    /// Of a long key, which its leaf knows: its field there.
+    /// The field of a long key that its leaf knows.
     known: Option<Box<[u8]>>,
-    /// Of one that its leaf does not know.
+    /// The rest of a long key that its leaf does not know.
     rest: Option<Rest<'b>>,
 }
 
@@ -56,14 +57,14 @@ impl Step<'_> {
         Item { header, key: self.field().unwrap_or(self.key), value, source: Source::Caller }
     }
 
-    /// The field of a long key; none of other keys, and if its rest has yet to be written.
+    /// The field of a long key; none for other keys, and while its rest has yet to be written.
     fn field(&self) -> Option<&[u8]> {
         self.known.as_deref().or(self.rest.as_ref().map(Rest::field))
     }
 
-    /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
-    /// what is there. What is deleted already, but not durably, is deleted again: else a power cut
-    /// could leave it beside the rest of the batch.
+    /// True if the step writes nothing: a delete of an absent key, or a change that is not newer than the old
+    /// record. A key whose delete is not durable yet is deleted again: otherwise a power cut could leave it beside
+    /// the rest of the batch.
     fn is_idle(&self, standing: &Standing<'_>, is_durable: bool) -> bool {
         match self.header.sequence {
             Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
@@ -75,41 +76,41 @@ impl Step<'_> {
     }
 }
 
-/// The ways to the leaves of some steps, from one on.
+/// The descents to the leaves of some steps, from one step on.
 #[derive(Default)]
 struct LaneAhead {
     from: usize,
     descents: SmallVec<[Descent; LANE]>,
 }
 
-/// What came of applying steps.
+/// The result of applying steps.
 enum Applied {
-    /// What was written, and keys of leaves in which it has left little.
+    /// The result of the write, and keys of leaves that have few records left.
     Done(Written, Vec<Vec<u8>>),
-    /// Nothing was. These steps need the rests of their keys.
+    /// No step was applied. These steps need the rests of their keys.
     NeedRests(Vec<usize>),
 }
 
-/// What is not in the leaves that are written anew.
+/// The records and keys that are not in the rewritten leaves.
 #[derive(Default)]
 struct Gone<'g> {
     expired: Vec<View<'g>>,
-    /// Records of which nobody knows any more whose they are.
+    /// Records whose keys are no longer known.
     lost: Vec<View<'g>>,
-    /// Fields of keys of which nothing is left; of short ones too.
+    /// Fields of keys of which no record is left; of short keys too.
     dropped: Vec<&'g [u8]>,
-    /// Steps that delete what is forgotten at once, in their order.
+    /// Steps whose tombstones are forgotten at once, in their order.
     unwritten: Vec<usize>,
 }
 
-/// What a batch does in one leaf.
+/// The part of a batch in one leaf.
 struct Share<'s> {
     locked: Locked<'s>,
-    /// The steps that are written, by their numbers, each with what it finds.
+    /// The steps that write, by their numbers, each with the state of its key.
     steps: SmallVec<[(usize, Standing<'s>); 1]>,
-    /// The leaves in the place of this one, if it has no room.
+    /// The successors of this leaf, if it has no room.
     successors: Option<Vec<Image<'s>>>,
-    /// Where the records are; none if it has successors.
+    /// The places of the records; none if the leaf has successors.
     places: Places,
 }
 
@@ -120,7 +121,7 @@ impl Share<'_> {
 }
 
 impl Writer {
-    /// Makes all changes of a batch or none; as durable when it returns as its options say.
+    /// Makes all changes of a batch or none; as durable when it returns as its options require.
     ///
     /// # Errors
     /// As a write of each.
@@ -135,8 +136,8 @@ impl Writer {
         Ok(Written { ticket, ..written })
     }
 
-    /// The same, of a batch of which no more is to be looked at than its changes. Of one change its value may be
-    /// `ready`, if it is large. It is not waited for until it is durable, and not paid for.
+    /// The same, for a batch of which only the changes are still to be checked. The large value of a single change
+    /// may be `ready`. Does not wait until the batch is durable, and does not pay for its pages.
     ///
     /// # Errors
     /// As a write of each.
@@ -153,7 +154,7 @@ impl Writer {
         let (written, sparse) = loop {
             match self.try_steps(&mut steps, options, search) {
                 Ok(done) => break done,
-                // What is written stays, to be gone on with, unless nothing is found beside it.
+                // Values that are written stay for the next try, unless no page is found besides theirs.
                 Err(refused) => search.run(refused, true, &mut || {
                     let is_written = |step: &mut Step<'_>| step.overflow.take().is_some();
                     steps.iter_mut().map(is_written).fold(false, |any, it| any | it)
@@ -165,8 +166,8 @@ impl Writer {
         Ok(written)
     }
 
-    /// Makes all changes, if there is room for them: what was written, and keys of leaves in which it has left
-    /// little.
+    /// Makes all changes, if there is room for them: returns the result of the write, and keys of leaves that have
+    /// few records left.
     fn try_steps<'b>(
         &'b self,
         steps: &mut [Step<'b>],
@@ -194,7 +195,7 @@ impl Writer {
             }
         }
         let mut changes: Vec<ChangeRef<'_>> = batch.changes().collect();
-        // The sort leaves those of one key in their order.
+        // The stable sort leaves the changes of one key in their order.
         changes.sort_by_key(|change| change.key());
         let last = changes.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
         let step = |change: &ChangeRef<'b>| {
@@ -239,7 +240,7 @@ impl Writer {
     ) -> Result<()> {
         for at in needing {
             let step = &mut steps[*at];
-            // As that of a single write.
+            // The demand is that of a single write.
             let demand = Demand::of(step.header.kind, true).or_reserve(use_reserve);
             let reserve = search.ask_for_pages(demand);
             step.rest = Some(self.write_rest(step.key, reserve)?);
@@ -247,7 +248,7 @@ impl Writer {
         self.fence()
     }
 
-    /// Lets each step with a long key have the field that its leaf knows it by. Those that need a rest.
+    /// Gives each step with a long key the field that its leaf has for it; returns the steps that need a rest.
     fn know_fields(&self, shares: &[Share<'_>], steps: &mut [Step<'_>]) -> Vec<usize> {
         let mut needing = Vec::new();
         for (at, standing) in shares.iter().flat_map(|share| &share.steps) {
@@ -281,7 +282,7 @@ impl Writer {
             replaced: false,
         };
         if shares.iter().all(Share::is_idle) {
-            // What was found may not be durable.
+            // The state on which this rests may not be durable.
             written.ticket = self.visible_ticket();
             return Ok(Applied::Done(written, Vec::new()));
         }
@@ -290,7 +291,7 @@ impl Writer {
         let full = self.full_shares(&shares, steps, options.use_reserve);
         let gone = self.write_successors(&guard, &mut shares, steps, (version, &full)).map_err(
             |error| {
-                // Else whoever has room looks for it in vain.
+                // The search must know which leaves lack room.
                 if matches!(error, Error::NoSpace { .. }) {
                     search.want(full.into_iter().map(|(_, want)| want).collect());
                 }
@@ -305,8 +306,8 @@ impl Writer {
         let len = self.count_steps(steps, &done);
         self.count_out(&gone.expired, &gone.lost);
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
-        // From here on the batch counts, whatever comes of the pages that it frees: what is not given back is
-        // found by the next recovery.
+        // From here on the batch counts, even if pages that it frees are not given back: the next recovery finds
+        // those.
         if !dead.is_empty() {
             search.owe();
         }
@@ -315,8 +316,8 @@ impl Writer {
             if let Some(overflow) = steps[at].overflow.take() {
                 overflow.own();
             }
-            // What is in no successor has no rest either; and where somebody else has put the key since its
-            // rest was written, the record names another.
+            // A step that is in no successor needs no rest; and if another writer has put the key since the rest
+            // was written, the record names the rest of that writer.
             let is_written = gone.unwritten.binary_search(&at).is_err();
             let is_named = steps[at].known.is_none() && is_written;
             if let Some(rest) = steps[at].rest.take().filter(|_| is_named) {
@@ -332,8 +333,8 @@ impl Writer {
         Ok(Applied::Done(written, sparse))
     }
 
-    /// Counts what is written, while its leaves are locked: who has shut all leaves finds counted what is
-    /// there. The bytes of all records.
+    /// Counts the steps that were written, while their leaves are locked: a thread that has shut all leaves finds
+    /// the counters exact. Returns the bytes of all records.
     fn count_steps(&self, steps: &[Step<'_>], done: &[(usize, Standing<'_>)]) -> usize {
         let mut len = 0;
         for (at, standing) in done {
@@ -345,7 +346,7 @@ impl Writer {
         len
     }
 
-    /// Locks all leaves that a batch looks at, and looks.
+    /// Locks all leaves of a batch, and looks up its keys.
     fn shares<'g>(&'g self, guard: &'g Guard, steps: &[Step<'_>]) -> Result<Vec<Share<'g>>> {
         let mut shares = Vec::with_capacity(steps.len().min(LANE));
         let mut ways = LaneAhead::default();
@@ -357,7 +358,7 @@ impl Writer {
             loop {
                 let key = steps[next].key;
                 let standing = self.look_to_write(guard, locked.page, locked.leaf, key)?;
-                // What is relaxed is in no ticket of a reader.
+                // A relaxed write is in no ticket of a reader.
                 let is_durable = self.unproven(locked.page).is_none();
                 if !steps[next].is_idle(&standing, is_durable) {
                     mine.push((next, standing));
@@ -369,14 +370,14 @@ impl Writer {
                     break;
                 }
             }
-            // A leaf in which nothing is done stays locked too, so that all happens at one moment.
+            // A leaf without changes stays locked too, so that everything happens at one moment.
             shares.push(Share { locked, steps: mine, successors: None, places: Places::new() });
         }
         Ok(shares)
     }
 
-    /// The way to the leaf of a step. Those of the steps behind it are gone too, a lane at a time, and what is
-    /// looked at in their leaves is asked for.
+    /// The descent to the leaf of a step. Descends for the steps behind it too, a lane at a time, and prefetches
+    /// the lines that a look at their leaves reads.
     fn way_ahead(&self, ways: &mut LaneAhead, steps: &[Step<'_>], at: usize) -> Descent {
         if at >= ways.from + ways.descents.len() {
             let lane = &steps[at..steps.len().min(at + LANE)];
@@ -384,7 +385,7 @@ impl Writer {
             ways.descents.clear();
             ways.descents.extend(lane.iter().map(|step| self.ask_for(step.key)));
             for (step, way) in lane.iter().zip(&ways.descents) {
-                // What is large is not in the page.
+                // A large value is not in the page.
                 let value_len = if step.header.large { 0 } else { step.value.len() };
                 let len = HEADER + step.key.len() + value_len + multi_leaf_commit::LEN;
                 let leaf = self.leaves.get(way.leaf as usize);
@@ -394,7 +395,7 @@ impl Writer {
         ways.descents[at - ways.from]
     }
 
-    /// A version above all that the leaves have given out, and above a sequence that was given.
+    /// A version above all that the leaves have given out, and at least a given sequence.
     fn batch_version(&self, shares: &[Share<'_>], sequence: Option<u64>) -> Result<u64> {
         let base = self.version_base.load(Ordering::Acquire);
         let given = shares.iter().map(|share| share.locked.held.given()).max().unwrap_or(0);
@@ -433,8 +434,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Lets readers find all of a batch: the pages of the leaves that were written
-    /// anew, and keys of those in which it has left little.
+    /// Lets readers find all of a batch; returns the pages of the leaves that were rewritten, and keys of those
+    /// that have few records left.
     fn publish_shares(
         &self,
         mut shares: Vec<Share<'_>>,
@@ -454,7 +455,7 @@ impl Writer {
                 if let Some(images) = share.successors.take() {
                     let successors = self.begin_all(images);
                     for (_, successor) in &successors {
-                        // What is new in them counts when the superseded mark does.
+                        // New records in them count when the superseded mark does.
                         self.note(*successor, 0, generation, level);
                     }
                     self.lead_to_successors((page, key), &successors);
@@ -467,7 +468,7 @@ impl Writer {
                     let is_record = step.header.kind == Kind::Put;
                     let named = (tag_of(step.key), *offset, if is_record { *len } else { 0 });
                     let old_len = standing.old.as_ref().map_or(0, live_len);
-                    // There is one: it was counted.
+                    // There is a vacancy: it was counted.
                     let place = standing.place.or_else(|| share.locked.leaf.vacancy());
                     share.locked.held.set(place.unwrap_or_default(), named, old_len);
                     if step.header.large {

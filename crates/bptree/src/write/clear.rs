@@ -1,14 +1,14 @@
-//! Emptying the store: all of it at once, or none.
+//! Empties the store: all of it at once, or none.
 //!
 //! ```text
-//!   1  every leaf is shut: whoever comes to write waits
-//!   2  a new leaf for all keys, as if made of the first    flush
+//!   1  every leaf is shut: writers wait
+//!   2  a new leaf for all keys, as a successor of the first    flush
 //!   3  root: leaves born before the new one do not count   ◀── from here on the store is empty
 //!   4  the tree leads to the new leaf; the pages of the others are given back
 //! ```
 //!
-//! So it costs a look at each leaf and not at each record. No tombstones are written: whoever follows
-//! the changes is told that they are gone, after a restart too.
+//! So it costs a look at each leaf and not at each record. No tombstones are written: a reader of the changes is
+//! told that the history is gone, after a restart too.
 
 use crate::inner::Bound;
 use crate::leaf::{Head, Life, PlaceSet};
@@ -34,7 +34,7 @@ impl Writer {
         let page = loop {
             match self.pages.take(1, 0) {
                 Ok(pages) => break pages[0],
-                // Pages that somebody may still read come back soon.
+                // Pages that readers may still use come back soon.
                 Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
                 Err(error) => return Err(error),
             }
@@ -56,17 +56,16 @@ impl Writer {
         leaves.iter().map(|(_, leaf)| leaf).chain(&overflow).try_for_each(|page| self.retire(*page))
     }
 
-    /// What is to be known of leaves that are shut: the pages of their large values, to which nothing
-    /// leads soon, and the first of them.
+    /// Collects from shut leaves the pages of their large values, which soon nothing leads to, and the first leaf.
     fn prepare(&self, guard: &Guard, leaves: &[Bound]) -> Result<(Vec<u32>, Life)> {
-        // The store may have been closed before all leaves were shut by this.
+        // The store may have been closed before this call had shut all leaves.
         self.check_writable()?;
         Ok((self.overflow_in(guard, leaves)?, self.first_of(guard, leaves)?))
     }
 
-    /// Puts an empty leaf in the place of all, which are shut, as if it were made of the first.
+    /// Puts an empty leaf in the place of all leaves, which are shut, as a successor of the first.
     fn empty(&self, leaves: &[Bound], page: u32, first: Life) -> Result<()> {
-        // Greater than all versions that any leaf has given out.
+        // Greater than all versions that the leaves have given out.
         let version = self.version_base.load(Ordering::Acquire) + STEP;
         let head = Head {
             birth: 0,
@@ -89,10 +88,10 @@ impl Writer {
             let cleared_births = now;
             self.set_root(Root { version_base, cleared_births, held, ..root })?;
             self.version_base.store(version_base, Ordering::Release);
-            // Before anybody else writes to the root what is kept.
+            // Before another thread writes to the root which tombstones are held.
             self.forgotten_tombstones.fetch_max(version, Ordering::AcqRel);
         }
-        // Before anybody can write to the new leaf: all others are shut, and what is counted stands still.
+        // Before any thread can write to the new leaf: all others are shut, and the counters do not change.
         let records = self.counters.get(Count::Records);
         self.counters.add(Count::Deletes, records);
         self.counters.add(Count::Records, -records);
@@ -107,8 +106,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The first leaf of which the head is sound. The new one names it, as if it were made of it: so it
-    /// counts when that one does not.
+    /// The first leaf with a sound head. The new leaf names it as its predecessor, so that it counts when that one
+    /// does not.
     fn first_of(&self, guard: &Guard, leaves: &[Bound]) -> Result<Life> {
         let mut lives = leaves.iter().map(|(_, page)| {
             let birth = self.head_of(guard, *page)?.birth;
@@ -118,14 +117,14 @@ impl Writer {
         first.or_else(|error| lives.find_map(Result::ok).ok_or(error))
     }
 
-    /// The pages of all large values and rests of keys in leaves that are shut. Those of a rest that
-    /// is damaged are found by the next recovery.
+    /// The pages of all large values and rests of keys in leaves that are shut. The next recovery finds those of a
+    /// damaged rest.
     fn overflow_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
         let mut overflow = Vec::new();
         for (least, page) in leaves {
             let loaded = if self.opened.has_large { self.load_leaf(*page) } else { Ok(()) };
             match loaded {
-                // Of a leaf that is damaged nobody knows which they are: the next recovery finds them.
+                // The overflow pages of a damaged leaf are unknown: the next recovery finds them.
                 Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => continue,
                 loaded => loaded?,
             }

@@ -1,18 +1,17 @@
-//! Leaves beside each other put together as fewer, when pages are short.
+//! Rewrites neighbouring leaves as fewer, when pages are short.
 //!
-//! Leaves that keys are scattered over are cut in two at about the same time, and then all of them
-//! are half full: a third of a pool would be all that a load could fill. So when less than a
-//! sixteenth of the pages is free, whoever writes a leaf anew pays for it with others: two to five
-//! leaves beside each other become one fewer ([`merge`](crate::write::merge)), and so on from one inner node to the next, round and round in the order of
-//! keys. And nobody is told that there is no
-//! space before many have been looked at, or all of them for what takes the place of another record.
+//! Leaves with scattered keys are split at about the same time, and then all of them are half full: a load could
+//! fill only a third of a pool. So when less than a sixteenth of the pages is free, a thread that rewrites a leaf
+//! pays for it with others: two to five neighbouring leaves become one fewer ([`merge`](crate::write::merge)), and
+//! so on from one inner node to the next, round and round in the order of keys. And no write is refused for lack of
+//! space before many leaves have been looked at, or all of them for the replacement of another record.
 //!
-//! Where a leaf is full, and there are not the pages to cut it in two, and a record in it is to be written
-//! over, what that leaf and its neighbours have is spread evenly over as many leaves ([`Writer::spread`]).
-//! Which of all this is tried, and when, is decided in [`page_search`](crate::write::page_search) alone.
+//! If a leaf is full, and there are not enough pages to split it, and a record in it is to be overwritten, the
+//! records of that leaf and its neighbours are spread evenly over as many leaves ([`Writer::spread`]). Which of
+//! these is tried, and when, is decided in [`page_search`](crate::write::page_search) alone.
 //!
-//! How much each leaf has is known in DRAM, and the choice reads nothing else. Of all runs below one
-//! inner node the one is taken that has the least to copy.
+//! The size of each leaf is known in DRAM, and the choice reads nothing else. Of all runs below one inner node the
+//! one with the least to copy is taken.
 
 use crate::inner::Siblings;
 use crate::tree::fill_factor::FillFactor;
@@ -26,17 +25,17 @@ use coreplane_pmem::{epoch, spin};
 use parking_lot::Mutex;
 use std::ops::Range;
 
-/// Leaves that become one fewer, at most.
+/// The maximum number of leaves that become one fewer.
 const RUN_MAX: usize = 5;
 
 /// Inner nodes whose leaves are looked at ahead of need.
 const NODES: usize = 2;
 
-/// And for one record more. A store is full when no page is to be gained from so many: it would be slow long
-/// before the last is found.
+/// The same for an additional record. A store is full when no page is to be gained from so many: it would be slow
+/// long before the last is found.
 const INSERT_NODES: usize = 64;
 
-/// Where the compaction is.
+/// The position of the compaction.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
     cursors: Mutex<Cursors>,
@@ -44,41 +43,41 @@ pub(crate) struct Compaction {
 
 #[derive(Debug, Default)]
 struct Cursor {
-    /// The least key that was not looked at.
+    /// The least key that was not looked at yet.
     next: Box<[u8]>,
     /// The greatest key was passed since the last gain.
     is_round: bool,
-    /// The fewest pages that were at hand since it began its round, as in [`Wear::pages`].
+    /// The fewest pages at hand since it began its round, as in [`Wear::pages`].
     pages: Option<u32>,
-    /// When all had been looked at in vain. Until this is another there is nothing to gain.
+    /// The state when all leaves had been looked at in vain. Until it changes there is nothing to gain.
     in_vain: Option<Wear>,
 }
 
-/// Where the compaction is, ahead of need and in need.
+/// The positions of the compaction ahead of need and in need.
 #[derive(Debug, Default)]
 struct Cursors {
     dense: Cursor,
     scarce: Cursor,
 }
 
-/// What must change before there can be something to gain.
+/// The state that must change before there can be something to gain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wear {
     splits: i64,
-    /// In pages.
+    /// The live bytes, in pages.
     live: i64,
-    /// Pages at hand for what leaves become, as far as they matter: with fewer there is no more to gain.
+    /// Pages at hand for the successors, as far as they matter: with fewer there is no more to gain.
     pages: u32,
 }
 
 impl Wear {
-    /// True if what was looked at in vain then is so now.
+    /// True if a look that was in vain then is in vain now.
     fn is_for(self, now: Self) -> bool {
         (self.splits, self.live) == (now.splits, now.live) && now.pages <= self.pages
     }
 }
 
-/// Leaves to be written anew together.
+/// Leaves to be rewritten together.
 struct Choice {
     pages: Vec<u32>,
     separators: Vec<Box<[u8]>>,
@@ -94,8 +93,8 @@ impl Choice {
 }
 
 impl Writer {
-    /// Behind a leaf that was written anew: if pages are short puts some others together. None of it
-    /// is needed now, so that it is never a reason to refuse what was asked for.
+    /// Called after a leaf was rewritten: rewrites some others as fewer if pages are short. This is not urgent, so
+    /// that it is never a reason to refuse a write.
     pub(super) fn compact_if_due(&self) {
         if self.pages.spare_len() < (self.space.pages() / 16).max(2 * RESERVE)
             && let Some(mut cursors) = self.compaction.cursors.try_lock()
@@ -105,8 +104,8 @@ impl Writer {
         }
     }
 
-    /// Gains a page, which is free when no reader holds it any more; false if there is none to gain, or too
-    /// few for one record more. Not to be called with a guard or a lock.
+    /// Gains a page, which is free when no reader holds it any more; false if there is none to gain, or too few for
+    /// an additional record. Not to be called with a guard or a lock.
     ///
     /// # Errors
     /// If the medium fails.
@@ -116,9 +115,8 @@ impl Writer {
         self.gain(&mut cursors.scarce, (FillFactor::SCARCE, 0), nodes)
     }
 
-    /// For so many bytes of records, for so many of which there is no place, when their leaf is full: spreads what
-    /// the leaf and those beside it have evenly over as many. False if they have no room, or there are no pages
-    /// for that.
+    /// For `wanted` bytes of records, and `wanted` places, in a full leaf: spreads the records of the leaf and its
+    /// neighbours evenly over as many leaves. False if they have no room, or there are no pages for that.
     ///
     /// # Errors
     /// If the medium fails.
@@ -149,7 +147,7 @@ impl Writer {
         }
     }
 
-    /// Looks below so many inner nodes for leaves to put together, until some are; leaves `reserve` pages.
+    /// Looks below `nodes` inner nodes for leaves to rewrite as fewer, until some are; leaves `reserve` pages.
     fn gain(
         &self,
         cursor: &mut Cursor,
@@ -157,7 +155,7 @@ impl Writer {
         nodes: usize,
     ) -> Result<bool> {
         let wear = self.wear(reserve);
-        // Without any it is not in vain: pages that others still read come back, and this is where to go on.
+        // Without pages the look is not in vain: pages that readers still use come back, and it goes on here.
         if wear.pages == 0 || cursor.in_vain.is_some_and(|vain| vain.is_for(wear)) {
             return Ok(false);
         }
@@ -178,14 +176,14 @@ impl Writer {
                         return Ok(true);
                     }
                     Ok(false) => {}
-                    // What is damaged stays as it is, and is told to who reads it.
+                    // A damaged leaf stays as it is, and reads of it report the damage.
                     Err(error) if is_damage(&error) => {}
                     Err(Error::NoSpace { .. }) => {
                         if self.wear(reserve).pages == 0 {
-                            // Others have taken them: here it goes on when there are some.
+                            // Other threads have taken them: it goes on here when there are some.
                             return Ok(false);
                         }
-                        // It takes more for a long key: with more pages it is to be looked at once more.
+                        // A long key takes more pages: with more pages at hand, look at this once more.
                         cursor.pages = Some(pages.saturating_sub(1));
                     }
                     Err(error) => return Err(error),
@@ -212,7 +210,7 @@ impl Writer {
         }
     }
 
-    /// The leaves of which the fewest bytes are to be copied for a page, to so many others at most.
+    /// The run of leaves with the fewest bytes to copy for a page, into at most `others` leaves.
     fn choose(&self, siblings: &Siblings, fill: FillFactor, others: usize) -> Option<Choice> {
         let capacity = fill.of(self.capacity_below(siblings));
         let sizes = self.sizes_of(siblings);
@@ -223,10 +221,10 @@ impl Writer {
                 let Some((live, count)) = size else { break };
                 (bytes, records) = (bytes + live, records + count);
                 let fewer = end - start - 1;
-                // Where a leaf ends there is seldom just as much room as the next record takes.
+                // The end of a leaf seldom has exactly the room that the next record takes.
                 let ends = fewer * bytes / records.max(1);
                 let fits = bytes + ends <= fewer * capacity && records <= fewer * fill.records;
-                // One that is empty is no run by itself.
+                // An empty leaf is no run by itself.
                 let fits = fewer > 0 && fits;
                 if fits && best.as_ref().is_none_or(|(least, _)| bytes < *least) {
                     best = Some((bytes, start..end));
@@ -236,13 +234,13 @@ impl Writer {
         best.map(|(_, run)| Choice::of(siblings, run))
     }
 
-    /// Bytes of records that a leaf has room for, as far as the bounds of its siblings tell.
+    /// Bytes of records that fit into a leaf, as far as the bounds of its siblings tell.
     fn capacity_below(&self, siblings: &Siblings) -> usize {
         let bounds = siblings.separators.iter().map(|separator| separator.len());
         page_capacity(&self.space, bounds.max().unwrap_or(0).min(self.field_max()))
     }
 
-    /// Bytes and records of each leaf; none of one that is damaged, which stays as it is.
+    /// Bytes and records of each leaf; none for a damaged leaf, which stays as it is.
     fn sizes_of(&self, siblings: &Siblings) -> Vec<Option<(usize, usize)>> {
         let size = |page: &u32| {
             let leaf = self.leaves.get(*page as usize);

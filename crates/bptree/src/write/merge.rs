@@ -1,8 +1,7 @@
-//! Leaves beside each other made fewer: two where deletes have left little, and more when pages are
-//! short ([`compact`](crate::write::compact)).
+//! Merges neighbouring leaves: two with few records left after deletes, and more when pages are short
+//! ([`compact`](crate::write::compact)).
 //!
-//! None of it is needed: it saves pages and steps. So it is never a reason to refuse what was asked
-//! for, and comes behind that.
+//! No merge is necessary: it saves pages and steps. So it is never a reason to refuse a write, and comes after it.
 
 use crate::inner::Bound;
 use crate::leaf::{Directory, Head};
@@ -17,15 +16,15 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{epoch, mutant};
 
 impl Writer {
-    /// Makes one leaf of the one that serves `key` and one beside it, behind a write that has been made. That
-    /// counts, whatever comes of this: where the other leaf is damaged both stay as they are, and
-    /// whoever comes to it, the scrub and `verify` tell of it. If the medium fails the next write is told so.
+    /// Merges the leaf that serves `key` with a neighbour, after a write. The write counts, even if this fails:
+    /// where the other leaf is damaged both stay as they are, and operations on it, the scrub and `verify` report
+    /// it. If the medium fails the next write reports that.
     pub(crate) fn merge_after(&self, key: &[u8]) {
         let _merged = self.merge_at(key).is_ok();
     }
 
-    /// Makes one leaf of the one that serves `key` and one beside it, if they are small enough and
-    /// nobody else is about to. None of it is needed now: where there is no page for it, it is left.
+    /// Merges the leaf that serves `key` with a neighbour, if they are small enough. Not urgent: where there is no
+    /// page for it, the leaves stay.
     ///
     /// # Errors
     /// As [`Writer::merge_run`].
@@ -39,8 +38,8 @@ impl Writer {
         self.merge_run(&guard, (&pair, &[separator]), (FillFactor::HALF, 1, 0))
     }
 
-    /// True if one leaf may have what these have, as far as their directories tell: mostly it may not, and then
-    /// nobody is to lock and read them for that after each delete.
+    /// True if one leaf can hold the records of these, as far as their directories tell. Mostly it cannot, and then
+    /// the leaves need not be locked and read after each delete.
     fn may_be_one(&self, pages: &[u32], fill: FillFactor) -> bool {
         let leaves = || pages.iter().map(|page| self.leaves.get(*page as usize));
         let live: usize = leaves().map(|leaf| leaf.live() as usize).sum();
@@ -48,9 +47,9 @@ impl Writer {
         live <= fill.of(self.space.page_size() as usize) && records <= fill.records
     }
 
-    /// Writes leaves beside each other anew, parted by `separators` now, as `count_max` at most, none of which
-    /// has more than `fill` says, and leaves `reserve` pages; false if they stay as they are. The guard is older
-    /// than the caller's look at the tree: no page is another leaf's since, which would be locked out of order.
+    /// Rewrites neighbouring leaves, now separated by `separators`, as at most `count_max`, each filled at most to
+    /// `fill`, and leaves `reserve` pages; false if they stay as they are. The guard must be older than the
+    /// caller's look at the tree: so no page is reused for another leaf, which would be locked out of order.
     ///
     /// # Errors
     /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if there is no page for it now; if the medium fails.
@@ -74,7 +73,7 @@ impl Writer {
             bound: upper.bound.clone(),
             ..lower.clone()
         };
-        // Tombstones that are held take room too, and do not count as living.
+        // Held tombstones take room too, and do not count as live.
         let lens = self.stretches(&head, &kept, fill);
         if lens.len() > count_max {
             return Ok(false);
@@ -93,14 +92,14 @@ impl Writer {
         self.lead_from(pages, separators, &successors);
         let is_fewer = successors.len() < pages.len();
         self.counters.add(if is_fewer { Count::Merges } else { Count::Rewrites }, 1);
-        // The bounds between them are none from now on.
+        // The bounds between them no longer exist.
         dropped.extend(heads[1..].iter().map(|head| &*head.least));
         let retired =
             self.retire_all(pages.iter().copied()).and(self.retire_values(guard, &expired));
         retired.and(self.retire_rests(guard, &dropped)).map(|()| true)
     }
 
-    /// Puts successors in the place of dead leaves beside each other. Whoever is led to one of those comes again.
+    /// Puts successors in the place of dead neighbouring leaves. A thread led to a dead leaf descends again.
     fn lead_from(&self, pages: &[u32], separators: &[Box<[u8]>], successors: &[Bound]) {
         let Some((least, _)) = successors.first() else { return };
         for separator in separators {
@@ -109,15 +108,15 @@ impl Writer {
         self.lead_to_successors((pages[0], least), successors);
     }
 
-    /// Locks leaves beside each other, from the left one on, whoever comes: so that no two wait for each
-    /// other. None if they are not beside each other any more, or one is dead.
+    /// Locks neighbouring leaves, from the left one on, in every thread, so that no two threads wait for each
+    /// other. None if they are no longer neighbours, or one is dead.
     fn lock_run(&self, pages: &[u32], separators: &[Box<[u8]>]) -> Result<Option<Vec<Locked<'_>>>> {
         let mut run = Vec::with_capacity(pages.len());
         for page in pages {
             let Some(locked) = self.lock_page(*page)? else { return Ok(None) };
             run.push(locked);
         }
-        // All are locked, so that what the tree says of them now stays so.
+        // All are locked, so that their place in the tree cannot change.
         let is_run = separators.iter().zip(pages.windows(2)).all(|(separator, pair)| {
             self.inner.descend(separator).leaf == pair[1]
                 && self.inner.descend_before(Some(separator)).leaf == pair[0]
@@ -125,7 +124,7 @@ impl Writer {
         Ok(is_run.then_some(run))
     }
 
-    /// What locked leaves have together; none if that is too much, or there is damage.
+    /// The joint content of locked leaves; none if that is too much, or there is damage.
     fn joint_contents<'g>(
         &'g self,
         guard: &'g Guard,
@@ -149,13 +148,13 @@ impl Writer {
             joint.dropped.extend(contents.dropped);
         }
         if joint.kept.iter().any(|item| self.is_long(item.key)) {
-            // One that is damaged is before all that begin alike, those of other leaves too.
+            // A damaged key sorts before all keys with the same prefix, those of other leaves too.
             joint.cuts = self.sort_items(guard, &mut joint.kept)?;
         }
         Ok(joint.cuts.are_free().then_some(joint))
     }
 
-    /// Locks a leaf to write to it; none if it is dead, or written to no more.
+    /// Locks a leaf to write to it; none if it is dead or shut.
     fn lock_page(&self, page: u32) -> Result<Option<Locked<'_>>> {
         let leaf = self.leaves.get(page as usize);
         self.load_leaf(page)?;

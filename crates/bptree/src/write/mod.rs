@@ -1,23 +1,23 @@
-//! Writing, and making room for it. A write reads what it takes the place of, so that this layer is
-//! above the [reader](crate::read).
+//! Writing, and making room for it. A write reads the record that it replaces, so that this layer is above the
+//! [reader](crate::read).
 //!
 //! ```text
 //!   check ─▶ lock the leaf ─▶ look at the old record ─▶ append the new one ─▶ fence ─▶ publish its place
 //! ```
 //!
-//! The writer holds the lock of the leaf from the look at the old record to the new one's place, so
-//! that a read-modify-write is one step and versions follow the order of publication. (Where a fence is a
-//! sync it is waited for last of all: see [`durable`](crate::volume::durable).) [`Writer::look_and_write`] is
-//! these steps; beside it there are
+//! The writer holds the lock of the leaf from the look at the old record until the place names the new one, so that
+//! a read-modify-write is one step and versions follow the order of publication. (Where a fence is a sync it is
+//! waited for last of all: see [`durable`](crate::volume::durable).) [`Writer::look_and_write`] does these steps;
+//! beside it there are
 //!
-//! - [`ahead`]: a put that does not ask what was there appends first and looks while the medium works. It
-//!   declines whatever needs more than an append, and that is done in sight of the old record then;
-//! - [`sight`]: what a write does when the look says that it lacks something: room in its leaf, pages for
-//!   its value or its key; and it looks again;
-//! - [`batch`]: the same steps in many leaves at once. A write becomes a batch of one where its leaf has to
-//!   be written anew with it, since its key is there and damaged.
+//! - [`ahead`]: a put that does not depend on the old record appends first and looks while the medium works. It
+//!   declines a put that needs more than an append, which then looks at the old record first;
+//! - [`sight`]: the steps of a write for which the look finds something missing: room in its leaf, pages for
+//!   its value or its key; then it looks again;
+//! - [`batch`]: the same steps in many leaves at once. A write becomes a batch of one where its leaf must
+//!   be rewritten with it, since its key is there and damaged.
 //!
-//! A leaf without room is written anew first ([`page_search`]).
+//! A leaf without room is rewritten first ([`page_search`]).
 
 mod ahead;
 mod batch;
@@ -47,13 +47,13 @@ use sight::{Attempt, Preparation, Prepared};
 use std::borrow::Cow;
 use std::ops::Deref;
 
-/// All that writes.
+/// The writing layer.
 pub(crate) struct Writer {
     reader: Reader,
     compaction: Compaction,
-    /// Held by who searches for pages, for what takes the place of other records.
+    /// Held by a search for pages, for the replacement of other records.
     pub(crate) search_turn: Mutex<()>,
-    /// Held by who closes or empties the store, while all leaves are shut.
+    /// Held by the thread that closes or empties the store, while all leaves are shut.
     pub(crate) whole: Mutex<()>,
 }
 
@@ -79,7 +79,7 @@ impl Writer {
         }
     }
 
-    /// Puts `key`, whatever was there.
+    /// Puts `key`, regardless of the old record.
     pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.check_write(key, options)?;
         match self.put_ahead((key, value), options, None)? {
@@ -92,7 +92,7 @@ impl Writer {
         }
     }
 
-    /// The same, and what came of it in two words; no more than an append with `beside`.
+    /// The same, with the result in two words; no more than an append with `beside`.
     pub(crate) fn put_briefly(
         &self,
         key: &[u8],
@@ -123,7 +123,7 @@ impl Writer {
         }
     }
 
-    /// Writes `key` as `decide` says.
+    /// Writes `key` as `decide` decides.
     pub(crate) fn write(
         &self,
         key: &[u8],
@@ -134,11 +134,11 @@ impl Writer {
         self.write_in_sight(key, what, decide)
     }
 
-    /// What is looked at once for each write, before anything else; but for its value, which is known when it
-    /// is decided.
+    /// The checks of each write, before anything else, except that of its value, which is known only when it is
+    /// decided.
     ///
     /// # Errors
-    /// If writes have stopped, or this one cannot be.
+    /// If writes have stopped, or this one is invalid.
     #[inline(always)]
     fn check_write(&self, key: &[u8], options: &WriteOptions) -> Result<()> {
         self.check_writable()?;
@@ -146,7 +146,7 @@ impl Writer {
         self.check_sequence(options.sequence)
     }
 
-    /// Puts what [`ahead`] has declined.
+    /// Makes a put that [`ahead`] has declined.
     fn put_in_sight(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
         let mut plan =
@@ -154,7 +154,7 @@ impl Writer {
         self.write_in_sight(key, (options, RestsOn::Nothing), &mut plan)
     }
 
-    /// Looks and writes until nothing is lacking, and pays for the leaves that were written anew.
+    /// Looks and writes until nothing is missing, and pays for the rewritten leaves.
     fn write_in_sight(
         &self,
         key: &[u8],
@@ -167,7 +167,7 @@ impl Writer {
         self.finish(outcome?, what.0)
     }
 
-    /// Looks and writes until nothing is lacking.
+    /// Looks and writes until nothing is missing.
     fn write_at_last<'s>(
         &'s self,
         key: &[u8],
@@ -202,8 +202,8 @@ impl Writer {
         }
     }
 
-    /// A put that found no page. As a batch of one it takes the place of the old record in the leaf that is written
-    /// anew, which needs no more room than that one has; in sight of the old record both must have room.
+    /// Makes a put that found no page as a batch of one, which replaces the old record in the rewritten leaf and
+    /// needs no more room than that record has; an ordinary write needs room for both.
     #[cold]
     fn write_as_batch(
         &self,
@@ -220,7 +220,7 @@ impl Writer {
         self.apply_changes(&batch, (options, ready), search).map(Outcome::Written)
     }
 
-    /// One write, in sight of the record that it takes the place of: done, or what it lacks.
+    /// One write, with a look at the record that it replaces: done, or what is missing.
     fn look_and_write<'s>(
         &'s self,
         key: &[u8],
@@ -230,7 +230,7 @@ impl Writer {
     ) -> Result<Attempt> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key, HEADER + key.len())?;
-        // The look, and whether the write may rest on what is seen.
+        // The lookup, and the check whether the write may rest on its result.
         let standing = self.look_to_write(&guard, locked.page, locked.leaf, key)?;
         if let Some(outcome) = self.not_newer(&locked, &standing, options)? {
             return Ok(Attempt::Done(outcome));
@@ -241,10 +241,10 @@ impl Writer {
         if standing.is_hurt {
             return self.attempt_hurt(key, decide);
         }
-        // What is to be written, decided in sight of the live record.
+        // The new value, decided from the live record.
         let live = standing.old.filter(|_| standing.live);
         let seen = live.map(|view| view.header.version);
-        // What was written for a decision that is out of date is given back.
+        // Pages that were written for an outdated decision are given back.
         let ready = preparation.value.take().filter(|ready| ready.is_for(seen, rests_on));
         let mut header = Header { sequence: options.sequence, ..Header::put(0) };
         let value = match &ready {

@@ -1,22 +1,22 @@
-//! The search for room: what is tried, and in which order, before anybody is told that there is no space.
+//! The search for room: the attempts, and their order, before a write is refused for lack of space.
 //!
-//! 1. A leaf that has no room is written anew, as one or as two. A batch does so with all of its leaves at
-//!    once, and if there are not as many pages, with one after the other.
-//! 2. What a full leaf and those beside it have is spread evenly over as many leaves, unless one record more
-//!    is among what is wanted ([`compact`](crate::write::compact)).
-//! 3. Some leaves elsewhere are put together as fewer, which gains a page.
-//! 4. Pages that were given back, and that somebody may still read, are waited for.
-//! 5. It is refused; but what takes the place of other records only after some more tries, for what others
-//!    have taken they give back in a moment. One at a time searches for that.
+//! 1. A leaf without room is rewritten, as one or as two. A batch does so with all of its leaves at
+//!    once, and if there are not enough pages, with one after the other.
+//! 2. The records of a full leaf and its neighbours are spread evenly over as many leaves, unless an additional
+//!    record is among the demands ([`compact`](crate::write::compact)).
+//! 3. Some leaves elsewhere are rewritten as fewer, which gains a page.
+//! 4. Pages that were given back, and that readers may still use, are waited for.
+//! 5. The write is refused; but one that replaces other records only after some more tries, since other writers
+//!    give back the pages that they have taken in a moment. One writer at a time searches for these.
 //!
-//! After each step that has gained something the write, or the whole batch, is tried again. Nobody who
-//! searches has a guard or a lock: what he waits for could not come back.
+//! After each successful step the write, or the whole batch, is tried again. A thread that searches has no guard
+//! and no lock: otherwise the pages that it waits for could not come back.
 //!
-//! A put that has found nothing is made as a batch of one: a batch writes the leaf anew with the record in it,
-//! and has no need of room beside the old one. So one thing is refused in a full pool although nothing grows: a
-//! batch over more leaves that are full to the last record than there are pages.
+//! A put that has found nothing is made as a batch of one: a batch rewrites the leaf with the record in it, and
+//! needs no room beside the old record. So only one kind of write is refused in a full pool although nothing grows:
+//! a batch over more completely full leaves than there are pages.
 //!
-//! Others who take pages, and none of whom needs room in a leaf, wait for them alone
+//! Other operations that take pages, none of which needs room in a leaf, only wait for them
 //! ([`Pages::wait_for_more`](crate::volume::pages::Pages::wait_for_more)).
 
 use crate::tree::fill_factor::FillFactor;
@@ -28,35 +28,35 @@ use coreplane_pmem::epoch;
 use coreplane_pmem::spin::{self, Backoff};
 use std::collections::BTreeSet;
 
-/// So many tries for the sake of others: some milliseconds, if nobody gives anything back.
+/// Tries for the sake of others: some milliseconds, if no thread gives anything back.
 const TRIES_MAX: u32 = 32;
 
-/// Room that a leaf has not.
+/// Room that a leaf lacks.
 #[derive(Debug)]
 pub(super) struct Want {
     /// One of the keys that the leaf serves.
     pub(super) key: Box<[u8]>,
-    /// Bytes of records, and how many of them have no place yet.
+    /// Bytes of records, and the number of records without a place.
     pub(super) len: usize,
     pub(super) places: usize,
     pub(super) demand: Demand,
-    /// It was written anew for this by itself, and no page was found.
+    /// It was rewritten for this alone, and no page was found.
     pub(super) is_rewritten: bool,
 }
 
 /// The search of one write, or of one batch.
 pub(super) struct PageSearch<'w> {
     writer: &'w Writer,
-    /// What the last try asked of the pages, and of which leaves.
+    /// The demand of the last try for pages, and the leaves in which it needs room.
     demand: Demand,
     wants: Vec<Want>,
-    /// Keys of leaves that were given room: once each.
+    /// Keys of leaves that were given room, each only once.
     served: BTreeSet<Box<[u8]>>,
     patience: Patience,
-    /// Tries for the sake of others who search.
+    /// Tries for the sake of other searches.
     tries: u32,
     backoff: Backoff,
-    /// A leaf was written anew, which is not paid for yet.
+    /// A leaf was rewritten, which is not paid for yet.
     is_in_debt: bool,
 }
 
@@ -74,33 +74,33 @@ impl<'w> PageSearch<'w> {
         }
     }
 
-    /// Puts other leaves together if pages are short, for those that were written anew. To be called when the write is
-    /// made, or has failed: before, what was cut in two for it could be put together again, and so on without end.
+    /// Merges other leaves if pages are short, in return for rewritten ones. To be called when the write is made,
+    /// or has failed: before, leaves that were split for it could be merged again, and so on without end.
     pub(super) fn pay(&mut self) {
         if std::mem::take(&mut self.is_in_debt) {
             self.writer.compact_if_due();
         }
     }
 
-    /// How many pages are to be left by what is about to take some, and room in no leaf.
+    /// The number of pages that the next request must leave; it needs room in no leaf.
     pub(super) fn ask_for_pages(&mut self, demand: Demand) -> u32 {
         self.wants.clear();
         self.demand = demand;
         self.writer.pages.reserve(demand)
     }
 
-    /// What was last looked for was to take the place of another record.
+    /// True if the last demand was for the replacement of another record.
     pub(super) fn is_for_overwrite(&self) -> bool {
         self.demand == Demand::Overwrite
     }
 
-    /// Leaves have not the room that is wanted, and there were no pages for others in their place.
+    /// Notes that leaves lack room, and that there were no pages for their successors.
     pub(super) fn want(&mut self, wants: Vec<Want>) {
         self.demand = wants.iter().map(|want| want.demand).max().unwrap_or_default();
         self.wants = wants;
     }
 
-    /// Sees to it that the leaf that serves `key` has room for one more record of `len` bytes.
+    /// Makes sure that the leaf that serves `key` has room for one more record of `len` bytes.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
@@ -118,12 +118,12 @@ impl<'w> PageSearch<'w> {
         }
     }
 
-    /// A leaf was written anew for the write, elsewhere.
+    /// Notes that a leaf was rewritten for the write elsewhere.
     pub(super) fn owe(&mut self) {
         self.is_in_debt = true;
     }
 
-    /// From here on the same is looked for in another way. A reader that has stayed is not waited for once more.
+    /// Begins the search again for another way of writing. Readers that did not leave are not waited for again.
     pub(super) fn begin_anew(&mut self) {
         self.again_for_all();
         self.tries = 0;
@@ -134,12 +134,13 @@ impl<'w> PageSearch<'w> {
         self.patience.renew();
     }
 
-    /// Looks for what a try was refused for. To be called without a guard and without a lock. `is_last`: nothing
-    /// else can be tried then. `let_go` gives back what was written already, and says whether that was anything: it is
-    /// called when nothing is found beside that, and when somebody else may wait for it.
+    /// Searches for the room for which a try was refused. To be called without a guard and without a lock.
+    /// `is_last`: there is no other way to try afterwards. `let_go` gives back pages that were written already, and
+    /// returns whether there were any: it is called when nothing else is found, and when another search may wait
+    /// for them.
     ///
     /// # Errors
-    /// If there is none: why it was refused; and if the medium fails.
+    /// If there is none: the reason of the refusal; and if the medium fails.
     pub(super) fn run(
         &mut self,
         refused: Error,
@@ -156,12 +157,12 @@ impl<'w> PageSearch<'w> {
         let turn = self.writer.search_turn.try_lock();
         if turn.is_none() {
             let_go();
-            // What another one finds may be enough for both.
+            // The pages that the other search finds may be enough for both.
             drop(spin::lock(&self.writer.search_turn));
             return self.again(refused);
         }
         let is_found = self.is_found(let_go)?;
-        // Others need not wait for who waits, each for the same readers behind the one before.
+        // Other searches need not wait behind this one, each for the same readers.
         drop(turn);
         if is_found || self.is_waited_for() {
             return Ok(());
@@ -173,19 +174,19 @@ impl<'w> PageSearch<'w> {
         if self.serve_all()? || self.writer.gain_page(self.demand)? {
             return Ok(true);
         }
-        // A leaf that wants room may have it then.
+        // A leaf that wants room may get it then.
         Ok(let_go() && !self.wants.is_empty() && self.serve_all()?)
     }
 
-    /// True if pages have come back that readers had.
+    /// True if pages have come back from readers.
     fn is_waited_for(&mut self) -> bool {
         self.writer.pages.wait_for_more(&mut self.patience)
     }
 
-    /// Others have taken pages, of which they give back as many in a moment: tries again, so many times.
+    /// Other threads have taken pages, and give back as many in a moment: tries again, up to a limit.
     fn again(&mut self, refused: Error) -> Result<()> {
         if self.tries == TRIES_MAX {
-            // Who has never had the turn has not waited yet.
+            // A search that has never had the turn has not waited yet.
             return if self.is_waited_for() { Ok(()) } else { Err(refused) };
         }
         self.tries += 1;
@@ -195,7 +196,7 @@ impl<'w> PageSearch<'w> {
         Ok(())
     }
 
-    /// Gives room to leaves that want it, as far as that can be; true if some have it now.
+    /// Gives room to leaves that want it, as far as possible; true if some have it now.
     fn serve_all(&mut self) -> Result<bool> {
         let mut is_any = false;
         for want in std::mem::take(&mut self.wants) {
@@ -210,7 +211,7 @@ impl<'w> PageSearch<'w> {
             }
         }
         if is_any {
-            // It has given back as many pages as it took: those are waited for once more.
+            // This gave back as many pages as it took: those are waited for again.
             self.patience.renew();
         }
         Ok(is_any)
@@ -218,23 +219,23 @@ impl<'w> PageSearch<'w> {
 }
 
 impl Writer {
-    /// Gives room to a leaf; false if there is none for it now.
+    /// Gives room to a leaf; false if that is impossible now.
     fn serve(&self, want: &Want) -> Result<bool> {
         let Want { key, len, places, demand, is_rewritten } = want;
         if !is_rewritten {
             match self.make_room(key, (*len, *places), *demand) {
                 Err(Error::NoSpace { .. }) => {}
-                // Whoever comes to it is told.
+                // An operation on that leaf reports the damage.
                 Err(error) if is_damage(&error) => return Ok(false),
                 made => return made.map(|_| true),
             }
         }
-        // One record more is no reason to write others anew for each.
+        // An additional record is no reason to rewrite other leaves.
         if *demand == Demand::Insert { Ok(false) } else { self.spread(key, (*len, *places)) }
     }
 
-    /// Writes the leaf anew that serves `key` if it has no room for `len` bytes, or not so many places; false if it
-    /// has.
+    /// Rewrites the leaf that serves `key` if it has no room for `len` bytes, or not enough places; false if it has
+    /// room.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.

@@ -1,4 +1,4 @@
-//! The record of a write: its version, its bytes in the page, and how readers come to find it.
+//! The record of a write: its version, its bytes in the page, and its publication to readers.
 
 use crate::tree::image::{Counted, Item, live_len};
 use crate::tree::lock::Locked;
@@ -10,8 +10,8 @@ use coreplane_pmem::{PageWriter, WriteMode, mutant};
 use coreplane_record::Header;
 use std::sync::atomic::Ordering;
 
-/// What a record takes the place of. Not the record, which is a view: what is copied as a whole right
-/// behind its making waits for what was stored before it, which is what was appended.
+/// The state that a record replaces. Not the old record itself, which is a view: a copy of a struct right after it
+/// is made waits for all earlier stores, which include the appended record.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Replaced {
     pub(super) is_live: bool,
@@ -21,14 +21,14 @@ pub(super) struct Replaced {
 }
 
 impl Writer {
-    /// What is in sight, as far as it matters to what takes its place.
+    /// The part of the old state that matters to its replacement.
     #[inline(always)]
     pub(super) fn replaced(&self, standing: &Standing<'_>) -> Replaced {
         let Some(old) = &standing.old else { return Replaced::default() };
         Replaced { is_live: standing.live, len: live_len(old), counted: self.counted(old) }
     }
 
-    /// Writes a record behind the others of a page, and flushes it; where in the page.
+    /// Writes a record behind the others of a page, and flushes it; returns its offset in the page.
     pub(super) fn write_record(
         &self,
         writer: &mut PageWriter,
@@ -62,7 +62,7 @@ impl Writer {
         (place, tag, offset): (usize, u8, u32),
     ) -> Written {
         let generation = self.cover();
-        // Under the lock: who has shut all leaves finds counted what is there.
+        // Under the lock: a thread that has shut all leaves finds the counters exact.
         self.count_write(item, replaced.counted);
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
@@ -79,8 +79,8 @@ impl Writer {
         Written { sequence, ticket, replaced: replaced.is_live }
     }
 
-    /// The version of a write: above all that its leaf has given out, and no less than the sequence
-    /// that was given. Of others it is above the base.
+    /// The version of a write: above all that its leaf has given out, and at least the given sequence. Without a
+    /// given sequence it is above the base.
     pub(super) fn draw_version(&self, locked: &Locked<'_>, sequence: Option<u64>) -> Result<u64> {
         let base = self.version_base.load(Ordering::Acquire);
         let version = locked.held.give(sequence.map_or(base, |given| given.saturating_sub(1)));

@@ -1,5 +1,5 @@
-//! A write in sight of the record that it takes the place of: what is looked at before it is decided, and
-//! what a write lacks that has to look once more.
+//! A write that looks at the record that it replaces: the checks before the decision, and the provision of missing
+//! room or pages before another look.
 
 use crate::read::get::Whole;
 use crate::tree::image::{Item, Source};
@@ -17,9 +17,9 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 
-/// A large value that was decided on and written. It is what to write as long as nobody has written
-/// the key since: the decision is not made twice. What rests on nothing is what to write in any case: beside
-/// a key that is written to all the time it would never be done, if it were written anew after each.
+/// A large value that was decided on and written. It stays valid as long as no other write of the key has come in
+/// between: the decision is not made twice. A value that rests on nothing stays valid in any case: for a key that
+/// is written all the time the write would never end, if its value were written again after each other write.
 pub(super) struct Prepared<'s> {
     pub(super) overflow: Overflow<'s>,
     pub(super) seen: Option<u64>,
@@ -27,41 +27,41 @@ pub(super) struct Prepared<'s> {
 }
 
 impl Prepared<'_> {
-    /// True if it is what to write in sight of the live record of this version.
+    /// True if the value is still valid when the live record has this version.
     pub(super) fn is_for(&self, seen: Option<u64>, rests_on: RestsOn) -> bool {
         rests_on == RestsOn::Nothing || self.seen == seen
     }
 }
 
-/// What was written ahead of a record.
+/// The pages that were written ahead of a record.
 #[derive(Default)]
 pub(super) struct Preparation<'s> {
     pub(super) value: Option<Prepared<'s>>,
-    /// That of the key. It stays what it is whatever is decided.
+    /// The rest of the key, which does not depend on the decision.
     pub(super) rest: Option<Rest<'s>>,
 }
 
-/// What came of one look.
+/// The result of one look.
 pub(super) enum Attempt {
     Done(Outcome),
-    /// A delete, of which the leaf has so little left that it could be one with another.
+    /// A delete that has left so few records in the leaf that it could be merged with another.
     LeftLittle(Outcome),
-    /// The value is large and not yet in pages of its own; the version of the live record in sight
-    /// of which it was decided.
+    /// The value is large and not yet in pages of its own; the version of the live record on which the decision is
+    /// based.
     NeedOverflow(Vec<u8>, Option<u64>, Option<UnixMillis>),
     /// The key is long, the leaf does not know it, and its rest is not yet in pages of its own.
     NeedRest(Kind),
-    /// The leaf has no room for a record so long, or no place for another key.
+    /// The leaf has no room for a record of this length, or no place for another key.
     NeedRoom(usize, Demand),
-    /// The key is there, and its rest is damaged: the leaf is to be written anew with this in its place.
+    /// The key is there, and its rest is damaged: the leaf is to be rewritten with this change in its place.
     InPlaceOf(Change),
 }
 
 impl Writer {
-    /// What came of an attempt; none if it is to be made again, with what it lacked.
+    /// The result of an attempt; none if it is to be made again, with the missing room or pages provided.
     ///
     /// # Errors
-    /// If there is no space for that, and if the medium fails.
+    /// If there is no space for them, and if the medium fails.
     pub(super) fn provide<'s>(
         &'s self,
         key: &[u8],
@@ -82,7 +82,7 @@ impl Writer {
                 preparation.value = Some(Prepared { overflow, seen, expires_at });
             }
             Attempt::NeedRest(kind) => {
-                // That of a key which is there is known: so nothing else is asked for than for an overwrite.
+                // The rest of an existing key is known, so that this demands no more than an overwrite.
                 let demand = Demand::of(kind, true).or_reserve(options.use_reserve);
                 let reserve = search.ask_for_pages(demand);
                 preparation.rest = Some(self.write_rest(key, reserve)?);
@@ -102,7 +102,7 @@ impl Writer {
         Ok(None)
     }
 
-    /// What is answered where the record that is there is newer than what was given.
+    /// The outcome if the old record is newer than the given sequence.
     #[inline]
     pub(super) fn not_newer(
         &self,
@@ -116,7 +116,7 @@ impl Writer {
         Ok(Some(Outcome::NotNewer(old.sequence(), ticket)))
     }
 
-    /// Nothing is written: what that rests on is as durable as the write would have been.
+    /// The ticket of a refused write: the state that it rests on is as durable as the write would have been.
     ///
     /// # Errors
     /// If the medium fails.
@@ -134,10 +134,10 @@ impl Writer {
         Ok(self.rests_on_old(locked.page, standing.old.as_ref()))
     }
 
-    /// The live record, as far as it is asked what was there.
+    /// The live record, as far as the write depends on it.
     ///
     /// # Errors
-    /// If its value matters and is not what was written.
+    /// If its value matters and is damaged.
     #[inline]
     pub(super) fn asked<'g>(
         &'g self,
@@ -153,7 +153,7 @@ impl Writer {
     }
 
     /// # Errors
-    /// If nobody can say what was there before.
+    /// If the old record is unknown, or damaged.
     pub(super) fn check_old(
         &self,
         guard: &Guard,
@@ -171,7 +171,7 @@ impl Writer {
         }
     }
 
-    /// What comes of a write to a long key whose rest is damaged, and which does not ask what was there.
+    /// The attempt for a long key whose rest is damaged, by a write that does not depend on the old record.
     #[cold]
     pub(super) fn attempt_hurt(&self, key: &[u8], decide: Decide<'_, '_>) -> Result<Attempt> {
         let key = key.to_vec();
@@ -184,7 +184,7 @@ impl Writer {
         })
     }
 
-    /// Appends the record in sight of what it replaces, makes it durable, publishes it.
+    /// Appends the record after the look at the one that it replaces, makes it durable, and publishes it.
     pub(super) fn append(
         &self,
         locked: Locked<'_>,

@@ -16,13 +16,13 @@ fn scan(store: &Bptree, (start, reverse): (&[u8], bool)) -> Result<Vec<Vec<u8>>>
     store.scan(start, None, reverse, usize::MAX, &mut take).map(|()| keys)
 }
 
-/// The pool of a store that is open.
+/// The pool of an open store.
 fn beneath(path: &std::path::Path) -> File {
     File::options().read(true).write(true).open(path).expect("the pool")
 }
 
-/// A bit of the head of a leaf in use, where it says whether there are leaves behind it. Nothing waits
-/// for ever, and nothing is left locked.
+/// A bit in the head of a leaf in use that tells whether there are leaves behind it. No call waits for ever, and
+/// nothing stays locked.
 #[test]
 fn a_leaf_that_says_wrongly_where_it_ends_is_an_error_and_never_a_loop() {
     let shelf = shelf(false);
@@ -57,7 +57,8 @@ fn a_leaf_that_says_wrongly_where_it_ends_is_an_error_and_never_a_loop() {
     assert!(told > 3, "{told} of the leaves are in use");
 }
 
-/// Wherever it is: a bound that is too great leads behind the next leaf, and what that has is not missed.
+/// A bit anywhere: a bound that is too great leads behind the next leaf, and the keys of that leaf must not be
+/// skipped.
 #[test]
 fn a_scan_does_not_go_past_a_leaf_whose_head_has_a_wrong_bit() {
     let shelf = shelf(false);
@@ -86,7 +87,7 @@ fn a_scan_does_not_go_past_a_leaf_whose_head_has_a_wrong_bit() {
     assert!(told > 1000, "{told} of the scans tell");
 }
 
-/// No leaf can be named that the new one would be made of.
+/// No leaf can be named as the predecessor of the new one.
 #[test]
 fn a_clear_that_fails_leaves_the_store_as_it_was() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");

@@ -1,4 +1,4 @@
-//! Of keys of which a record has a part: a bit in the rest costs that key, or a leaf, and not the store.
+//! Keys of which a record has only a part: a bit in the rest costs that key, or a leaf, and not the store.
 
 use super::{
     KEYS, Map, PAGE, Shelf, answers, differing, is_damage, is_full, opened, places, wrong,
@@ -7,7 +7,7 @@ use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Engine, Ordered, Repairable, WriteOptions};
 use coreplane_pmem::MediaChoice;
 
-/// Keys that begin alike for longer than a record has of them: so bounds have rests, too.
+/// Keys that share more than the part in a record: so bounds have rests, too.
 fn long_shelf(closes: bool) -> Shelf {
     shelf_of(closes, |number| {
         let rest = vec![b'l'; number as usize % 3 * 2500];
@@ -88,7 +88,7 @@ fn shown(
     }
 }
 
-/// All but one key of a store are what they should be, scanned too, and that one is damaged.
+/// All but one key of a store are as expected, scanned too, and that one is damaged.
 fn is_only_hurt(store: &Bptree, map: &Map, hurt: &[u8]) {
     let answers = answers(store, map);
     assert_eq!(differing(&answers, map).len(), 0);
@@ -106,7 +106,7 @@ fn is_only_hurt(store: &Bptree, map: &Map, hurt: &[u8]) {
             [shown(store, (b"", Some(&from)), reverse), shown(store, (&to, None), reverse)];
         found.iter_mut().flatten().filter(|_| reverse).for_each(|keys| keys.reverse());
         assert_eq!(found, [Some(below.clone()), Some(above.clone())], "{}", name(hurt));
-        // That one which was deleted has a damaged key is nothing to a scan.
+        // A scan does not report a damaged key that was deleted.
         let is_told = map[hurt].is_some();
         assert_eq!(shown(store, (b"", None), reverse).is_none(), is_told, "{}", name(hurt));
         assert_eq!(shown(store, (hurt, None), reverse).is_none(), is_told, "{}", name(hurt));
@@ -114,7 +114,7 @@ fn is_only_hurt(store: &Bptree, map: &Map, hurt: &[u8]) {
     assert!(!store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// A bit of each page of a rest, of its head or of what it has.
+/// A bit of each page of a rest, in its head or in its data.
 fn flips_in_rests(shelf: &Shelf) -> impl Iterator<Item = (usize, u8)> {
     let is_rest = |page: &usize| {
         shelf.pool[page * PAGE..][..8] != [0; 8] && shelf.pool[page * PAGE + 4] == 0x4b
@@ -124,14 +124,14 @@ fn flips_in_rests(shelf: &Shelf) -> impl Iterator<Item = (usize, u8)> {
     flips.step_by(if is_full() { 1 } else { 5 })
 }
 
-/// The key whose rest is damaged; none if it is the rest of several keys' bound, or of nobody.
+/// The key whose rest is damaged; none if it is the rest of a bound of several keys, or has no owner.
 fn hurt_in(store: &Bptree, map: &Map) -> Option<Vec<u8>> {
     let mut hurt = answers(store, map).into_iter().filter(|(_, it)| it.is_none());
     let first = hurt.next().map(|(key, _)| key);
     first.filter(|_| hurt.next().is_none())
 }
 
-/// Puts a damaged key, or deletes it; after that all is as it should be, after a crash too.
+/// Puts a damaged key, or deletes it; afterwards all is as expected, after a crash too.
 fn heal(shelf: &Shelf, store: Bptree, mut map: Map, (hurt, round): (Vec<u8>, u8)) {
     let options = WriteOptions::default();
     assert!(store.insert(&hurt, b"new", &options).is_err_and(|it| is_damage(&it)));
@@ -154,7 +154,7 @@ fn heal(shelf: &Shelf, store: Bptree, mut map: Map, (hurt, round): (Vec<u8>, u8)
     is_right(&opened(&shelf.path()).expect("open"));
 }
 
-/// Its leaf is read, scanned and written anew without it.
+/// Its leaf is read, scanned and rewritten without it.
 #[test]
 fn a_long_key_that_is_damaged_costs_itself_and_is_put_again() {
     let key = |number: u32| {
@@ -186,7 +186,7 @@ fn a_long_key_that_is_damaged_costs_itself_and_is_put_again() {
     assert!(healed > 8 && deleted > 0, "{healed} keys, and {deleted} that were deleted");
 }
 
-/// So that nobody knows where among them the damaged one is.
+/// The place of the damaged key among them is unknown.
 #[test]
 fn a_damaged_key_among_others_that_begin_alike_is_put_again() {
     let mut healed = 0;

@@ -1,4 +1,4 @@
-//! What is made of a damaged record: nothing.
+//! No result is computed from a damaged record.
 
 use crate::{PAGE, is_damage, key, options};
 use coreplane_bptree::{Bptree, Options};
@@ -46,7 +46,7 @@ fn nothing_is_made_of_a_damaged_value() {
             refused(store.modify(&key(1), &default, expire));
             let shown = &mut |_: Option<Record<'_>>| panic!("it is shown");
             refused(store.modify(&key(1), &default, shown));
-            // Not even to be held against another.
+            // It is not even compared with another value.
             if options.check_reads {
                 let given = Expected::Value(&value(len));
                 refused(store.compare_and_set(&key(1), given, b"new", &default));

@@ -1,5 +1,5 @@
-//! Bits that flip at rest: after a crash and after a close the store opens, and no key answers wrongly;
-//! not even where the bit is in the last record of a leaf, behind which nothing was written.
+//! Bits that flip at rest: after a crash and after a close the store opens, and no key answers wrongly, not even
+//! where the bit is in the last record of a leaf, behind which nothing was written.
 
 mod heads;
 mod long;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Nobody waits for a sync.
+/// No caller waits for a sync.
 fn unhurried() -> Durability {
     Durability::Relaxed { window_bytes: 1 << 40, window: Duration::from_hours(1) }
 }
@@ -46,7 +46,7 @@ fn is_damage(error: &Error) -> bool {
 struct Shelf {
     directory: tempfile::TempDir,
     pool: Vec<u8>,
-    /// What every key was, or that it was not there.
+    /// The state of every key: its value, or its absence.
     map: Map,
 }
 
@@ -55,7 +55,7 @@ impl Shelf {
         self.directory.path().join("pool")
     }
 
-    /// Opens the pool with these bytes exclusive-or'ed into it.
+    /// Opens the pool with these flips exclusive-or'ed into it.
     fn open(&self, flips: &[(usize, u8)]) -> Result<Bptree, Error> {
         let mut pool = self.pool.clone();
         flips.iter().for_each(|(at, bits)| pool[*at] ^= bits);
@@ -64,7 +64,7 @@ impl Shelf {
     }
 }
 
-/// What a bit in a value does is found by a read that looks at the checksum.
+/// A read that checks the checksum finds a flipped bit in a value.
 fn options() -> Options {
     Options { check_reads: true, ..Options::default() }
 }
@@ -77,8 +77,8 @@ fn shelf(closes: bool) -> Shelf {
     shelf_on(MediaChoice::Auto, closes)
 }
 
-/// Grown, shrunk and written over, so that there are images, tails, dead leaves, batches, large values.
-/// In a file nobody waits for a sync, so that no record says of any other that it was durable.
+/// Grown, shrunk and overwritten, so that there are images, tails, dead leaves, batches, large values. In a file no
+/// write waits for a sync, so that no record states that another was durable.
 fn shelf_on(media: MediaChoice, closes: bool) -> Shelf {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = directory.path().join("pool");
@@ -129,7 +129,7 @@ fn word(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize
 }
 
-/// Where the records of the leaf in a page are, behind its image; none if there is no leaf.
+/// The places of the records behind the image of the leaf in a page; none if there is no leaf.
 fn tail(pool: &[u8], page: usize) -> Option<Vec<Range<usize>>> {
     let bytes = &pool[page * PAGE..][..PAGE];
     if bytes[4] != 0x4c || bytes[..4] == [0; 4] {
@@ -141,7 +141,7 @@ fn tail(pool: &[u8], page: usize) -> Option<Vec<Range<usize>>> {
         let (kind, flags) = (lengths >> 17 & 7, lengths >> 20 & 3);
         let len = 20 + 8 * flags.count_ones() as usize + (lengths & 0x1ffff) + word(bytes, at + 8);
         let end = at + len.next_multiple_of(8);
-        // Of a record that an earlier use of the page has left the version is smaller.
+        // A record from an earlier use of the page has a smaller version.
         if ![1, 2, 4].contains(&kind) || end > PAGE || version < last {
             break;
         }
@@ -151,8 +151,8 @@ fn tail(pool: &[u8], page: usize) -> Option<Vec<Range<usize>>> {
     Some(records)
 }
 
-/// Records behind which nothing is that says that they were durable: the last of a leaf, and, if they
-/// are of a batch, the others of it.
+/// Records that no later record proves durable: the last of a leaf, and, if it belongs to a batch, the others of
+/// that batch.
 fn last_records(pool: &[u8]) -> Vec<Range<usize>> {
     let mut last = Vec::new();
     for page in 1..pool.len() / PAGE {
@@ -168,7 +168,7 @@ fn last_records(pool: &[u8]) -> Vec<Range<usize>> {
     last
 }
 
-/// What the store says of each key; none: that it is damaged.
+/// The answer of the store for each key; none: that it is damaged.
 fn answers(store: &Bptree, map: &Map) -> BTreeMap<Vec<u8>, Option<Option<Vec<u8>>>> {
     let answer = |key: &Vec<u8>| match store.get(key) {
         Ok(value) => Some(value),
@@ -178,18 +178,18 @@ fn answers(store: &Bptree, map: &Map) -> BTreeMap<Vec<u8>, Option<Option<Vec<u8>
     map.keys().map(|key| (key.clone(), answer(key))).collect()
 }
 
-/// Answers that are not what the keys were.
+/// Keys whose answers differ from their states.
 fn differing(answers: &BTreeMap<Vec<u8>, Option<Option<Vec<u8>>>>, map: &Map) -> Vec<Vec<u8>> {
     let is_wrong =
         |(key, _): &(&Vec<u8>, _)| answers[*key].as_ref().is_some_and(|it| *it != map[*key]);
     map.iter().filter(is_wrong).map(|(key, _)| key.clone()).collect()
 }
 
-/// Keys that are not what they were, and nobody says so.
+/// Keys with a wrong answer and no report of damage.
 fn wrong(store: &Bptree, map: &Map) -> Vec<Vec<u8>> {
     let answers = answers(store, map);
     let wrong = differing(&answers, map);
-    // A scan tells, or shows what single reads show.
+    // A scan reports damage, or shows the results of single reads.
     for reverse in [false, true] {
         let mut shown = BTreeMap::new();
         let mut take = |entry: coreplane_engine::Entry<'_>| {
@@ -206,7 +206,7 @@ fn wrong(store: &Bptree, map: &Map) -> Vec<Vec<u8>> {
     wrong
 }
 
-/// Every so many bytes, so that all kinds of places come up.
+/// A place every `step` bytes, so that all kinds of places come up.
 fn places(shelf: &Shelf, step: usize) -> impl Iterator<Item = (usize, u8)> {
     let step = if is_full() { step / 16 } else { step };
     let is_used = |at: &usize| shelf.pool[at / PAGE * PAGE..][..8] != [0; 8];
@@ -240,8 +240,8 @@ fn a_bit_that_flips_after_a_kill_is_told_wherever_it_is() {
     }
 }
 
-/// Lengths that reach behind all that has arrived look like those of a record that the power went in; but for
-/// the one behind it, which says that it was durable.
+/// Lengths that reach behind all arrived bytes look like those of a record in which the power went; only the record
+/// behind it states that it was durable.
 #[test]
 fn lengths_with_two_wrong_bits_are_told_where_a_later_record_follows() {
     let shelf = shelf(false);
@@ -272,7 +272,7 @@ fn a_bit_that_flips_after_a_close_is_told_wherever_it_is() {
     assert!(told > 40, "{told} of the flips are told");
 }
 
-/// Damage that was told is told for ever: after more writes, crashes and closes.
+/// Damage that was reported once is reported for ever: after more writes, crashes and closes.
 #[test]
 fn what_is_known_of_damage_outlives_writes_crashes_and_closes() {
     for closes in [false, true] {
@@ -303,7 +303,7 @@ fn what_is_known_of_damage_outlives_writes_crashes_and_closes() {
     }
 }
 
-/// The first leaf's, of whatever kind of damage: of its head.
+/// A store with a damaged leaf, by a bit in its head, and the keys of that leaf.
 fn hurt() -> (Shelf, Bptree, Vec<Vec<u8>>) {
     let shelf = shelf(false);
     let open = |page: usize| {
@@ -365,7 +365,7 @@ fn who_has_it_all_puts_it_and_settles_the_doubt() {
     assert!(is_right(&store) && store.lost_ranges().expect("doubts").is_empty());
 }
 
-/// With a leaf among them that is damaged, and that nobody has come to.
+/// One of its leaves is damaged, and not loaded.
 #[test]
 fn a_store_with_a_damaged_leaf_can_be_emptied() {
     let shelf = shelf(true);

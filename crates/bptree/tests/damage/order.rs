@@ -1,5 +1,5 @@
-//! A long key that is damaged among others of its leaf that begin alike: whoever goes through them is told,
-//! or is shown all the others.
+//! A damaged long key among others of its leaf with the same prefix: a walk through them reports the damage, or
+//! shows all the others.
 
 use super::{PAGE, is_damage, options};
 use coreplane_bptree::{Bptree, Options};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const ALIKE: usize = 4;
 
-/// What keys begin with, longer than a record has of them.
+/// The common beginning of keys, longer than the part in a record.
 fn alike(number: usize) -> Vec<u8> {
     [vec![b'k'; 460], format!("{number:05}").into_bytes(), vec![b'l'; 600]].concat()
 }
@@ -24,7 +24,7 @@ fn put(store: &Bptree, key: &[u8], value: &[u8]) {
     let _outcome = store.put(key, value, &WriteOptions::default()).expect("put");
 }
 
-/// Damages the rest of a key in a running store: its number, so that it is above or below all others; or,
+/// Damages the rest of a key in a running store: its number, so that it sorts above or below all others; or,
 /// without a bit, the head of its page.
 fn damage(path: &Path, number: usize, bit: u8) {
     let needle = format!("{number:05}llll").into_bytes();
@@ -52,7 +52,7 @@ fn scanned(
     told.is_ok().then_some(keys)
 }
 
-/// Scans from each key to each other one; how many of them say that there is damage.
+/// Scans from each key to each other one; returns how many scans report damage.
 fn scan_all(store: &Bptree, (hurt, is_deleted): (usize, bool), what: &str) -> usize {
     let sound: Vec<_> = (0..ALIKE).filter(|it| *it != hurt).map(alike).collect();
     let (mut ends, mut told) = (vec![None], 0);
@@ -67,7 +67,7 @@ fn scan_all(store: &Bptree, (hurt, is_deleted): (usize, bool), what: &str) -> us
                 told += 1;
                 continue;
             };
-            // Who does not check is shown what the damaged one says.
+            // A reader without checks is shown the damaged bytes.
             keys.retain(|key| (0..ALIKE).any(|number| alike(number) == *key));
             assert!(keys.iter().eq(expected.iter().copied()), "{what}, reverse: {reverse}");
         }
@@ -89,7 +89,7 @@ fn a_scan_leaves_out_no_key_beside_one_that_is_damaged() {
         if is_deleted {
             let _outcome = store.delete(&alike(hurt), &WriteOptions::default()).expect("delete");
         }
-        // An order that is kept.
+        // A scan, so that an order is kept.
         assert!(scanned(&store, (b"", None), false).is_some());
         damage(&path, hurt, bit);
         let what =
@@ -102,7 +102,7 @@ fn a_scan_leaves_out_no_key_beside_one_that_is_damaged() {
     assert!(told > 0);
 }
 
-/// An iteration shows the rest, and says at its end that there is damage.
+/// An iteration shows the rest, and reports the damage at its end.
 #[test]
 fn an_iteration_goes_past_a_key_that_is_damaged() {
     const KEYS: usize = 40;
@@ -132,9 +132,9 @@ fn an_iteration_goes_past_a_key_that_is_damaged() {
             }
         };
         assert!(is_damage(&told), "{told}");
-        // Whoever asks again is told again.
+        // Another call reports it again.
         assert!(store.iterate(cursor, count, &mut |_| {}).is_err_and(|it| is_damage(&it)));
-        // What is newer than both lacks nothing.
+        // The changes newer than both keys lack nothing.
         let since = |sequence| store.changes_since(sequence, &mut |_| {});
         assert!(since(newest - 1).is_err_and(|it| is_damage(&it)));
         since(newest).expect("no key that is damaged");

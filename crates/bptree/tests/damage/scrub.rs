@@ -1,5 +1,5 @@
-//! A scrub reads what a recovery reads: whatever has flipped while a store was in use, once it is healed
-//! and a scrub has nothing more to say, a crash finds nothing in doubt.
+//! A scrub reads what a recovery reads: whatever bits flip in a store in use, once it is healed and a scrub reports
+//! nothing more, a crash finds nothing in doubt.
 
 use crate::{KEYS, Map, PAGE, key, options, wrong};
 use coreplane_bptree::{Bptree, Options};
@@ -19,7 +19,7 @@ impl Dice {
     }
 }
 
-/// A store in use: all of its leaves are loaded, and half of what is in them is dead.
+/// A store in use: all of its leaves are loaded, and half of their records are dead.
 struct Running {
     directory: tempfile::TempDir,
     store: Bptree,
@@ -72,7 +72,7 @@ impl Running {
         self.directory.path().join("pool")
     }
 
-    /// Flips some bits of a byte wherever a page was ever written.
+    /// Flips some bits of a byte in any page that was ever written.
     fn flip(&self, dice: &mut Dice) -> usize {
         let pool = std::fs::read(self.path()).expect("read");
         let pages: Vec<usize> =
@@ -84,7 +84,7 @@ impl Running {
         at
     }
 
-    /// What a matrix does, where a peer has all that was written: how many leaves were written anew.
+    /// Heals as a matrix does with a peer that has all records; returns how many leaves were rewritten.
     fn heal(&self) -> u64 {
         let first = self.store.scrub(&mut |_| {}).expect("scrub");
         let doubts = self.store.lost_ranges().expect("doubts");
@@ -101,12 +101,12 @@ impl Running {
     }
 }
 
-/// A delete that does not ask what was there.
+/// Options for a delete that does not depend on the old record.
 fn given() -> WriteOptions {
     WriteOptions { sequence: Some(1 << 40), ..WriteOptions::default() }
 }
 
-/// As the process was killed.
+/// A copy of the pool, as after a kill.
 fn after_a_kill(path: &Path) -> (PathBuf, Bptree) {
     let copy = path.with_extension("copy");
     std::fs::copy(path, &copy).expect("copy");
@@ -140,7 +140,7 @@ fn what_a_scrub_says_is_clean_a_recovery_finds_clean() {
         }
         let records = running.map.values().flatten().count() as u64;
         assert_eq!(store.len().expect("len"), records, "{what}");
-        // Of several records that are lost in one leaf nobody knows which were tombstones.
+        // If several records are lost in one leaf, it is unknown which were tombstones.
         if flips == 1 {
             assert_eq!(running.store.len().expect("len"), records, "{what}");
         }
@@ -150,7 +150,7 @@ fn what_a_scrub_says_is_clean_a_recovery_finds_clean() {
     assert!(rewritten > rounds / 4, "{rewritten} leaves were written anew");
 }
 
-/// What is dead in a leaf no read comes to.
+/// No read reaches the dead records of a leaf.
 #[test]
 fn verify_tells_of_damage_that_only_a_recovery_comes_to() {
     let dice = &mut Dice(7);
@@ -170,7 +170,7 @@ fn verify_tells_of_damage_that_only_a_recovery_comes_to() {
     assert!(after_a_kill(&running.path()).1.lost_ranges().expect("doubts").is_empty());
 }
 
-/// The head of the page where the rest of a long key is: the key itself still compares as equal.
+/// The damage is in the head of the page with the rest of a long key: the key itself still compares as equal.
 #[test]
 fn a_put_of_a_long_key_does_not_share_a_damaged_rest() {
     let dice = &mut Dice(11);

@@ -36,7 +36,7 @@ fn hurt_at(byte: usize, options: &Options) -> (tempfile::TempDir, Bptree) {
 
 type Keys = Vec<Vec<u8>>;
 
-/// What an iteration shows, and how it ends.
+/// The keys that an iteration shows, and its result.
 fn listed(store: &Bptree) -> Result<Keys, (Keys, Error)> {
     let (mut keys, mut cursor) = (Vec::new(), 0);
     loop {
@@ -90,14 +90,14 @@ fn a_short_key_that_is_damaged_is_told_of_and_put_again() {
             assert_eq!(store.len().expect("len"), keys.len() as u64);
             let found = store.get(&key(HURT)).expect("get");
             assert_eq!(found.as_deref(), is_put.then_some(&b"new"[..]));
-            // What is dead may be damaged still, and a recovery would come to it.
+            // Dead records may still be damaged, and a recovery would read them.
             assert!(store.scrub(&mut |_| {}).expect("scrub").damages.is_empty());
             assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
         }
     }
 }
 
-/// In a leaf that is written anew it is another key, and soundly so: what is known of it goes with the leaf.
+/// In a rewritten leaf it would be another key with a valid checksum: its tag is lost with the old leaf.
 #[test]
 fn a_short_key_that_is_damaged_is_told_of_when_its_leaf_is_written_anew() {
     let others = || (0..KEYS).filter(|it| *it != HURT);
@@ -129,8 +129,8 @@ fn a_short_key_that_is_damaged_is_told_of_when_its_leaf_is_written_anew() {
     }
 }
 
-/// The key reads as that of its neighbour by now, which is sound and stays what it is, whatever the leaf's successors are
-/// made for.
+/// The damaged key now reads like its neighbour, which is sound and must keep its value, whatever the leaf is
+/// rewritten for.
 #[test]
 fn a_sound_key_stays_where_a_damaged_one_reads_like_it() {
     // '7' with another bit is '3'.
@@ -174,7 +174,7 @@ fn a_sound_key_stays_where_a_damaged_one_reads_like_it() {
     }
 }
 
-/// A store with one key, of which one bit is wrong by now.
+/// A store with one key, in which one bit is wrong by now.
 fn store_with(key: &[u8], flip: (usize, u8), options: &Options) -> (tempfile::TempDir, Bptree) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = directory.path().join("pool");
@@ -191,7 +191,7 @@ fn store_with(key: &[u8], flip: (usize, u8), options: &Options) -> (tempfile::Te
     (directory, store)
 }
 
-/// Whichever it is: some leave the key's tag in its leaf what it was.
+/// Any bit: some leave the tag of the key in its leaf unchanged.
 #[test]
 fn any_bit_of_a_key_that_flips_is_told_where_reads_are_checked() {
     let key: Vec<u8> = (0..60_u8).map(|at| at.wrapping_mul(37)).collect();
@@ -209,7 +209,7 @@ fn any_bit_of_a_key_that_flips_is_told_where_reads_are_checked() {
     }
 }
 
-/// In the part that its record has: all of its checksum is there, too.
+/// In the part that the record has: that includes its whole checksum.
 #[test]
 fn a_bit_that_flips_in_the_beginning_of_a_long_key_is_told_and_it_is_put_again() {
     let key: Vec<u8> = (0..900_u32).map(|at| (at * 37) as u8).collect();

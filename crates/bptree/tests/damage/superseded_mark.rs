@@ -1,4 +1,4 @@
-//! A superseded mark with a wrong bit: what the leaf had is in its successors.
+//! A superseded mark with a wrong bit: the records of the leaf are in its successors.
 
 use super::{KEYS, Map, PAGE, Shelf, answers, differing, is_full, key, options, tail, word};
 use coreplane_bptree::{Bptree, Options};
@@ -7,7 +7,7 @@ use coreplane_engine::{Batch, Engine, Repairable, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::ops::Range;
 
-/// Leaves filled, and then one thing done that leaves are written anew for.
+/// Fills leaves, and then does one thing for which leaves are rewritten.
 fn shelf_after(last: impl FnOnce(&Bptree, &ManualClock, &mut Map)) -> Shelf {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = directory.path().join("pool");

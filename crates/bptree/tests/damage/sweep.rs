@@ -7,7 +7,7 @@ use coreplane_engine::{Engine, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;
 
-/// In its records, or in its head: of all others what has expired goes.
+/// A leaf is damaged in its records, or in its head: expired records in all others are removed.
 #[test]
 fn a_damaged_leaf_keeps_no_other_from_being_swept() {
     for from in [20, 64] {
@@ -24,7 +24,7 @@ fn a_damaged_leaf_keeps_no_other_from_being_swept() {
         let pool = std::fs::read(&path).expect("read");
         let file = std::fs::File::options().write(true).open(&path).expect("open");
         let wanted = key(KEYS / 2);
-        // Its leaf, and dead ones that had it.
+        // Its leaf, and dead ones that had the key.
         let has_it = |page: &&[u8]| page.windows(wanted.len()).any(|it| *it == wanted);
         for (at, _) in pool.chunks(PAGE).enumerate().filter(|(_, page)| has_it(page)) {
             let start = (at * PAGE + from) as u64;
@@ -34,7 +34,7 @@ fn a_damaged_leaf_keeps_no_other_from_being_swept() {
         let swept = store.sweep_expired();
         assert!(swept.as_ref().is_err_and(is_damage), "{swept:?}");
         let expired = store.stats().expired;
-        // Of those on both sides.
+        // Records on both sides of the damage.
         assert!((u64::from(KEYS) / 2 + 1..u64::from(KEYS)).contains(&expired), "{expired}");
         assert_eq!(store.len().expect("len"), u64::from(KEYS) - expired);
         let again = store.sweep_expired();

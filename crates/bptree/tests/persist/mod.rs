@@ -1,4 +1,4 @@
-//! A write that is tried until there is space.
+//! Retries a write until there is space.
 
 use coreplane_engine::Error;
 

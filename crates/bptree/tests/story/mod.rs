@@ -1,4 +1,4 @@
-//! A workload of the crash simulator, and what must be there of it after a power cut.
+//! A workload of the crash simulator, and the state that it must have after a power cut.
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{
@@ -14,26 +14,26 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a key may be, and by which operation.
+/// A possible state of a key, and the operation that made it.
 type State<'v> = (usize, Option<&'v Vec<u8>>);
 
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     Create,
-    /// Changes that are made together: a key's number, and its value or none.
+    /// Changes that are made together: the number of a key, and its value or none.
     Write(Vec<(u16, Option<Vec<u8>>)>),
     Close,
 }
 
-/// Which key has this number.
+/// The key with a number.
 pub(crate) type Keys = fn(u16) -> Vec<u8>;
 
 pub(crate) fn short_key(number: u16) -> Vec<u8> {
     format!("key-{number:03}").into_bytes()
 }
 
-/// One in three is short; of the others a record has a part, and where it is they are all alike. The
-/// rests of some are in several pages.
+/// One in three is short. Of the others a record has a part, in which they are all alike. The rests of some are in
+/// several pages.
 pub(crate) fn long_key(number: u16) -> Vec<u8> {
     let alike = [0, 450, 4700][usize::from(number % 3)];
     [vec![b'k'; alike], short_key(number)].concat()
@@ -46,23 +46,23 @@ pub(crate) struct Story {
     pub(crate) keys: u16,
     pub(crate) key: Keys,
     pub(crate) operations: u64,
-    /// So many operations share a wait.
+    /// The number of operations that share a wait.
     pub(crate) waits_for: u64,
-    /// All but one operation in so many are `relaxed` (0: none is).
+    /// All but one operation in this many are `relaxed` (0: none is).
     pub(crate) strict_in: u64,
-    /// One value in so many has pages of its own.
+    /// One value in this many has pages of its own.
     pub(crate) large_in: u64,
-    /// Every so many operations the store is emptied (0: never). Of one thread.
+    /// The store is emptied every so many operations (0: never). For one thread.
     pub(crate) clears_in: u64,
     /// The store is closed at the end.
     pub(crate) closes: bool,
-    /// What is recovered is written to, and the power is cut in that too.
+    /// The recovered store is written to, and the power is cut in that too.
     pub(crate) goes_on: bool,
     pub(crate) splits: AtomicU64,
     pub(crate) merges: AtomicU64,
     /// Images that were opened with a checkpoint.
     pub(crate) with_checkpoint: AtomicU64,
-    /// What the close has done, or the last clear.
+    /// The effects of the close, or of the last clear.
     pub(crate) done: Mutex<Option<Done>>,
 }
 
@@ -76,11 +76,11 @@ impl Draw {
     }
 }
 
-/// What an operation has done.
+/// The effects of an operation.
 pub(crate) struct Done {
     /// The numbers of its fences.
     pub(crate) fences: Range<u64>,
-    /// Where the pages in use are that hold what it is asked for.
+    /// The places of the pages in use that hold data for it.
     pub(crate) pages: Vec<Range<u64>>,
 }
 
@@ -171,17 +171,17 @@ impl Story {
     }
 
     fn value(&self, draw: &mut Draw, serial: u64, at: u64) -> Option<Vec<u8>> {
-        // Some are large enough to have pages of their own, one or several.
+        // Some are large enough for pages of their own, one or several.
         let len =
             if draw.next(self.large_in) == 0 { 500 + draw.next(9000) } else { 8 + draw.next(300) };
-        // Times of growth and times of decay.
+        // Phases of growth and phases of decay.
         let deletes = if (serial / 60).is_multiple_of(2) { 1 } else { 9 };
         let value = (0..len).map(|byte| (serial * 31 + at * 7 + byte) as u8).collect();
         (draw.next(10) >= deletes).then_some(value)
     }
 }
 
-/// Makes changes together; the ticket.
+/// Makes changes together; returns the ticket.
 fn make(
     store: &Bptree,
     key: Keys,
@@ -208,8 +208,8 @@ fn make(
     }
 }
 
-/// Closes and opens again, writes beside every key, and opens once more: what a crash has left behind
-/// the last record of a leaf must not come to life.
+/// Closes and opens again, writes beside every key, and opens once more: remains of a crash behind the last record
+/// of a leaf must not come to life.
 fn live_on(story: &Story, store: Bptree, space: &Arc<Space>) -> Result<Bptree, Error> {
     let open = |space: &Arc<Space>| {
         let sim = Sim::after(space, &options(story.seed)).expect("memory");
@@ -276,7 +276,7 @@ impl Subject for Story {
                 store.map(Some).map_err(|error| format!("afterwards: {error}"))
             }
             Ok(store) => Ok(Some(store)),
-            // Told apart by `check`: only before the creation is acknowledged may there be none.
+            // `check` tells these errors apart: only before the creation is acknowledged may there be no store.
             Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -325,7 +325,7 @@ impl Subject for Story {
             let is_created = history.acknowledged().next().is_some();
             return if is_created { Err("the store is lost".to_owned()) } else { Ok(()) };
         };
-        // Of each key what it may be: by the number of the operation.
+        // The possible states of each key, by the number of the operation.
         let mut allowed: BTreeMap<u16, Vec<State<'_>>> = BTreeMap::new();
         let mut open = Vec::new();
         for (at, (op, standing)) in (1..).zip(history.operations()) {
@@ -342,7 +342,7 @@ impl Subject for Story {
                 open.push((at, changes));
             }
         }
-        // The operations that can have left a key as it is.
+        // The operations that can have left a key in its present state.
         let makers = |number: &u16| {
             let found = map.get(&(self.key)(*number));
             let states = allowed.get(number).into_iter().flatten();
@@ -358,7 +358,7 @@ impl Subject for Story {
             }
         }
         for (at, changes) in open {
-            // All of it or nothing.
+            // All of the operation or nothing.
             let is_made = |(number, _): &(u16, _)| makers(number).all(|maker| maker == at);
             let may_be_made = |(number, _): &(u16, _)| makers(number).any(|maker| maker >= at);
             if changes.iter().any(is_made) && !changes.iter().all(may_be_made) {

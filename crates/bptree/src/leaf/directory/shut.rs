@@ -1,12 +1,12 @@
-//! Leaves that are written to no more, for a while or for good.
+//! Leaves that are closed to writers, for a while or for good.
 
 use super::{CHANGING, DEAD, Directory, LOCKED, SHUT, UNLOADED};
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::Ordering;
 
 impl Directory {
-    /// Lets nobody write to the leaf from now on, loaded or not, once whoever does has ended; false
-    /// if it is dead.
+    /// Keeps writers out of the leaf from now on, loaded or not, once the present writer has ended; false if the
+    /// leaf is dead.
     pub(crate) fn shut(&self) -> bool {
         let mut backoff = Backoff::new();
         loop {
@@ -22,7 +22,7 @@ impl Directory {
         }
     }
 
-    /// Lets a leaf that was shut be written to again, once whoever holds it has put the word back.
+    /// Admits writers to a shut leaf again, once the present holder of the lock has put the word back.
     pub(crate) fn unshut(&self) {
         let mut backoff = Backoff::new();
         loop {
@@ -35,7 +35,7 @@ impl Directory {
         }
     }
 
-    /// The leaf is dead from now on, loaded or not.
+    /// Declares the leaf dead from now on, loaded or not.
     pub(crate) fn kill(&self) {
         let mut backoff = Backoff::new();
         loop {

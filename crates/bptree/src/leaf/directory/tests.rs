@@ -1,4 +1,4 @@
-//! What a leaf's table of contents says, and to whom.
+//! The answers of a leaf's table of contents to readers and writers.
 
 use super::*;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn what_began_sorted_is_in_order_until_it_changes() {
         held.begin();
         held.set(place, (2, 80, 24), 8);
     };
-    // A record in the place of another of its key changes no order; one of a new key does.
+    // A record in the place of another of the same key does not change the order; one of a new key does.
     for (place, expected) in [(3, PLACES - 2), (PLACES - 2, PLACES - 2)] {
         set(place);
         assert_eq!(leaf.ordered(&mut places), expected);
@@ -76,7 +76,7 @@ fn a_change_is_seen_and_a_lock_alone_is_not() {
         held.begin();
         held.set(place, (3, 120, len), old);
     };
-    // A record more; a tombstone in the place of one, and of a tombstone; a record there again.
+    // One more record; a tombstone in the place of a record, and of a tombstone; a record there again.
     let steps = [(1, 8, 0, (32, 2)), (0, 0, 24, (8, 1)), (0, 0, 0, (8, 1)), (0, 40, 0, (48, 2))];
     for (place, len, old, left) in steps {
         set(place, len, old);
@@ -107,7 +107,7 @@ fn a_leaf_is_filled_once_and_shut_for_good() {
     assert!(!leaf.shut(), "dead");
 }
 
-/// Whoever holds it puts the word back that he has taken; so does whoever fills it.
+/// A thread that holds or fills the leaf puts back the word that it has taken.
 #[test]
 fn a_leaf_that_is_held_while_it_is_opened_again_is_not_shut_for_ever() {
     for round in 0..200 {

@@ -4,8 +4,8 @@ use super::{Directory, Held};
 use std::sync::atomic::Ordering;
 
 impl Directory {
-    /// The greatest version that any key of the leaf was given. Whoever reads it without the lock may miss
-    /// what is written meanwhile.
+    /// The greatest version that any key of the leaf was given. A caller without the lock may miss concurrent
+    /// writes.
     #[inline]
     pub(crate) fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)

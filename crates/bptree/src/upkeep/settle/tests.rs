@@ -17,15 +17,15 @@ const KEYS: u8 = 90;
 #[derive(Debug, Clone)]
 enum Op {
     Create,
-    /// More than one are a batch. Each has a value of its round.
+    /// More than one put is a batch. Each value names its round.
     Put(Vec<u8>, u8),
-    /// The records of a leaf with these keys are lost, as far as anybody knows.
+    /// The records of a leaf with these keys are lost, as far as the store knows.
     Lose(Vec<u8>),
-    /// The doubt is ended: of what was lost nothing is kept, or all.
+    /// The doubt is ended: none of the doubtful records is kept, or all are.
     Settle,
 }
 
-/// What a key is.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Absent,
@@ -38,12 +38,12 @@ fn key(number: u8) -> Vec<u8> {
 }
 
 fn value(number: u8, round: u8) -> Vec<u8> {
-    // Some have pages of their own.
+    // Some values have pages of their own.
     let len = if number.is_multiple_of(11) { 3000 } else { 60 + usize::from(number) };
     [vec![round], vec![number; len]].concat()
 }
 
-/// As if some of its records were damaged, and what is left be older than those.
+/// Puts the leaf in doubt, as if some of its records were damaged and the rest were older than those.
 fn lose(store: &Store, key: &[u8]) -> Result<()> {
     let guard = epoch::pin();
     let locked = store.lock_to_write(key, 0)?;
@@ -51,7 +51,7 @@ fn lose(store: &Store, key: &[u8]) -> Result<()> {
     let mut contents = store.records_of(&guard, &locked)?;
     contents.kept.iter_mut().for_each(|item| item.header.doubtful = true);
     store.rewrite_as(&guard, locked, (key, 0, 0), (head, contents))?;
-    // Where a fence is a sync, the superseded mark has none yet.
+    // Where a fence is a sync, the superseded mark is not fenced yet.
     store.fence()
 }
 
@@ -118,7 +118,7 @@ impl Subject for Story {
         let options = Options { background: false, ..Options::default() };
         let pool = match Pool::simulated_open(Arc::clone(space)) {
             Ok(pool) => pool,
-            // Before the creation is acknowledged.
+            // The cut came before the creation was acknowledged.
             Err(_) => return Ok(None),
         };
         match Store::open(pool, &options, &|_| {}) {
@@ -155,7 +155,7 @@ impl Subject for Story {
         states: &Self::Contents,
         history: &History<'_, Op>,
     ) -> std::result::Result<(), String> {
-        // Of each key what it may be.
+        // The possible states of each key.
         let mut allowed: BTreeMap<u8, Vec<State>> =
             (0..KEYS).map(|number| (number, vec![State::Absent])).collect();
         for (op, standing) in history.operations() {
@@ -164,7 +164,7 @@ impl Subject for Story {
                 Op::Lose(numbers) if numbers.contains(number) => State::InDoubt,
                 Op::Settle if *state == State::InDoubt => match self.doubtful {
                     Doubtful::Dropped => State::Absent,
-                    // Before it was lost all had been put once.
+                    // All keys had been put once before they were lost.
                     Doubtful::Kept => State::OfRound(1),
                 },
                 _ => *state,
@@ -235,7 +235,7 @@ fn a_fence_of_a_settling_that_is_missing_is_found() {
             let sim = SimOptions { fault: Some(Fault::DropFence(*number)), ..sim.clone() };
             !explore(&sim, &Story::of(doubtful)).violations.is_empty()
         };
-        // Of one that is followed by another before anybody is told, the flushes count there.
+        // If a missing fence is followed by another before any acknowledgement, the flushes count there.
         let caught = fences.clone().filter(is_caught).count();
         assert!(caught > 1, "{doubtful:?}: {caught} of {fences:?}");
     }

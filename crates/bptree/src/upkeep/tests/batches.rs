@@ -14,7 +14,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
 }
 
-/// Many of one leaf, one of each, and more than the ways that are gone ahead.
+/// Many changes of one leaf, one change of each, and more changes than a lane of prefetched descents.
 #[test]
 fn each_change_of_a_batch_goes_to_the_leaf_of_its_key() {
     let (_directory, store) = new_store();
@@ -44,8 +44,8 @@ fn each_change_of_a_batch_goes_to_the_leaf_of_its_key() {
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// Each page is gained by leaves that are put together. What is written of the batch when there is no other
-/// page is not written anew for the next one.
+/// Each page is gained by merging leaves. The values of the batch that are written when there is no other page are
+/// not written again for the next one.
 #[test]
 fn the_large_values_of_a_batch_are_written_once_while_pages_are_gained() {
     let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ fn the_large_values_of_a_batch_are_written_once_while_pages_are_gained() {
     store.apply(&batch, &write).expect("a batch");
     let (drawn, gains) = (births() - before, store.counters.get(Count::Merges) - merges);
     assert!(gains > 10, "{gains} pages were gained");
-    // One for each value and each leaf: up to four leaves for a gain, and two for a leaf of the batch.
+    // One rewrite for each value and each leaf: up to four leaves for a gain, and two for a leaf of the batch.
     let most = u64::from(3 * VALUES) + 4 * gains as u64 + 1;
     assert!(drawn <= most, "{drawn} births, no more than {most} are needed");
     taken.into_iter().for_each(|page| store.pages.leave(page));

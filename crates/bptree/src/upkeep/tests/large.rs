@@ -1,4 +1,4 @@
-//! Large values beside writes that come all the time.
+//! Large values beside a constant stream of writes.
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 fn new_store() -> (tempfile::TempDir, Store) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    // However long readers of other tests keep what is given back.
+    // Enough space even if readers of other tests keep pages for long.
     let create = create_options(64 << 20, 4096, MediaChoice::Auto);
     let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
     let options = Options { background: false, ..Options::default() };
     (directory, Store::format(pool, &options).expect("a store"))
 }
 
-/// It is decided what to put once for each put, however often somebody else puts the key.
+/// The value is decided once for each put, however often another writer puts the key.
 #[test]
 fn a_large_value_is_written_once_beside_a_writer_of_its_key() {
     let (_directory, store) = new_store();
@@ -36,7 +36,7 @@ fn a_large_value_is_written_once_beside_a_writer_of_its_key() {
                 decisions += 1;
                 Ok(match decisions {
                     1 => Plan::Put { value: Cow::Borrowed(&value), expires_at: None },
-                    // It would go on like this.
+                    // Without this, it would go on like this.
                     _ => Plan::Refuse(Outcome::Kept),
                 })
             });

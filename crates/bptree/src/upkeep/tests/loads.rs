@@ -1,4 +1,4 @@
-//! Leaves that are loaded late, and are damaged.
+//! Damaged leaves that are loaded late.
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
@@ -8,8 +8,8 @@ use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::Ordering;
 
-/// It is damaged, and there is no page for another in its place: whoever reads it is told of the damage,
-/// and it is not loaded all the while; whoever writes to it is told what is lacking.
+/// The leaf is damaged, and there is no page for its replacement: a read reports the damage, and the leaf stays not
+/// loaded; a write reports the lack of space.
 #[test]
 fn a_lost_leaf_for_which_there_is_no_page_stays_unloaded() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");

@@ -6,7 +6,7 @@ use coreplane_pmem::{MediaChoice, Pool, epoch};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Whoever has it may wait for what is gone.
+/// The holder of the lock may wait for the lost medium.
 #[test]
 fn a_leaf_of_a_pool_that_is_lost_is_not_waited_for() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
@@ -21,10 +21,10 @@ fn a_leaf_of_a_pool_that_is_lost_is_not_waited_for() {
         let locked = store.lock_leaf(b"a").expect("a leaf");
         let file = std::fs::File::options().write(true).open(&path).expect("open");
         file.set_len(4096).expect("cut");
-        // Somebody has to look.
+        // A lookup has to find the loss.
         assert!(store.head_of(&epoch::pin(), locked.page).is_err());
         scope.spawn(|| asked.send(store.lock_leaf(b"b").is_err()));
-        // No more than a guard against waiting for ever.
+        // Only a safeguard against waiting for ever.
         assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok(true));
     });
 }

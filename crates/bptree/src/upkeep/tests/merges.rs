@@ -1,4 +1,4 @@
-//! Leaves that become fewer.
+//! Leaves that are merged.
 
 use crate::upkeep::Store;
 use crate::upkeep::tests::{GUARD, new_store};
@@ -12,8 +12,8 @@ fn key(number: u32) -> Vec<u8> {
     format!("key {number:03}").into_bytes()
 }
 
-/// A store of two leaves or more, of which the second has little, and all that it has is damaged; and the
-/// keys of the first.
+/// A store of two leaves or more, the second of which has few records, all of them damaged; and the keys of the
+/// first.
 fn beside_damage() -> (tempfile::TempDir, Store, Vec<Vec<u8>>) {
     let (directory, store) = new_store();
     let path = directory.path().join("pool");
@@ -45,7 +45,7 @@ fn remove(store: &Store, key: &[u8]) -> Result<Outcome> {
     })
 }
 
-/// It is durable, and the leaf beside it is nobody's business.
+/// The delete is durable, and does not depend on the neighbouring leaf.
 #[test]
 fn a_delete_beside_a_damaged_leaf_is_answered_as_made() {
     let (_directory, store, first) = beside_damage();
@@ -66,7 +66,7 @@ fn a_delete_beside_a_damaged_leaf_is_answered_as_made() {
     assert!(first.iter().all(|key| remove(&store, key).is_ok_and(|it| it.written().is_none())));
 }
 
-/// Nothing but leaves that all has gone from, as after a sweep: each of their pages is to be had.
+/// All leaves are empty, as after a sweep: each of their pages can be reclaimed.
 #[test]
 fn leaves_without_records_are_put_together_when_pages_are_short() {
     let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
@@ -90,8 +90,8 @@ fn leaves_without_records_are_put_together_when_pages_are_short() {
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// Two leaves become one with a page more, and three become two with two. There is one, and what would be put
-/// together first takes two.
+/// To merge two leaves into one takes one page, to merge three into two takes two. There is one page, and the
+/// cheapest run takes two.
 #[test]
 fn leaves_are_put_together_for_which_there_are_pages() {
     let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ fn leaves_are_put_together_for_which_there_are_pages() {
     }
     let leaves = store.inner.leaves();
     assert!(leaves.len() > 130, "{} leaves are below few nodes", leaves.len());
-    // Two leaves that have a little less than that.
+    // Two leaves that have slightly fewer records than that.
     for (least, _) in &leaves[100..102] {
         for _ in 0..3 {
             let mut first = None;

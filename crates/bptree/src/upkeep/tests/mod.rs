@@ -1,4 +1,4 @@
-//! What only a whole store can be tried with.
+//! Tests that need a whole store.
 
 mod batches;
 mod large;
@@ -13,14 +13,14 @@ use crate::upkeep::Store;
 use coreplane_pmem::{MediaChoice, Pool};
 use std::sync::RwLock;
 
-/// Bytes of a leaf.
+/// The size of a leaf.
 const PAGE: u32 = 4096;
 
-/// Held by who keeps a guard for long, and shared by those who need what is given back meanwhile: a guard keeps
+/// Held by a test that keeps a guard for long, and shared by tests that need pages back meanwhile: a guard keeps
 /// the pages of all stores.
 static GUARD: RwLock<()> = RwLock::new(());
 
-/// An empty store of 1 MiB, of which nobody takes care in the background.
+/// An empty store of 1 MiB, without background threads.
 fn new_store() -> (tempfile::TempDir, Store) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let create = create_options(1 << 20, PAGE, MediaChoice::Auto);

@@ -19,8 +19,8 @@ fn take_all_but(store: &Store, left: u32) -> Vec<u32> {
     taken.expect("free pages")
 }
 
-/// Pages abound, but for that reader, so that a leaf is to have no more than 64 records; and there are too few to
-/// cut it in two.
+/// But for that reader pages abound, so that a leaf should have no more than 64 records; and there are too few to
+/// split it.
 #[test]
 fn a_leaf_of_64_records_is_written_anew_once_for_one_more() {
     let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +42,7 @@ fn a_leaf_of_64_records_is_written_anew_once_for_one_more() {
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// It needs a page for that leaf, and the only ones are kept by a reader who goes after a while.
+/// The sweep needs a page for that leaf, and a reader that leaves after a while keeps the only ones.
 #[test]
 fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
     let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +77,7 @@ fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// Fills a leaf, of which the key is one, while a reader keeps the only pages that there are.
+/// Fills the leaf that holds `key`, while a reader keeps the only pages that there are.
 fn fill_leaf(store: &Store, key: &[u8]) -> Vec<u32> {
     drop(store.write_overflow(&[7; PAGE as usize], 0).expect("free pages"));
     let taken = take_all_but(store, 0);
@@ -87,7 +87,7 @@ fn fill_leaf(store: &Store, key: &[u8]) -> Vec<u32> {
     taken
 }
 
-/// It is a put at first and goes on as a batch, and is refused when the reader has stayed for two seconds.
+/// The put goes on as a batch, and is refused once the reader has stayed for two seconds.
 #[test]
 fn a_reader_that_stays_is_waited_for_once_for_a_put() {
     let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);
@@ -131,8 +131,8 @@ fn nobody_has_the_turn_to_search_who_waits_for_a_reader() {
     taken.into_iter().for_each(|page| store.pages.leave(page));
 }
 
-/// Its leaf is full to the last record, so that it goes on as a batch, and there are no pages to write the value
-/// once more: a reader keeps those that are given back.
+/// Its leaf is completely full, so that the put goes on as a batch, and there are no pages to write the value
+/// again: a reader keeps those that are given back.
 #[test]
 fn a_large_value_goes_over_to_the_batch_that_a_put_becomes() {
     let _kept = GUARD.write().unwrap_or_else(PoisonError::into_inner);

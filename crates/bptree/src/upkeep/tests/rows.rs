@@ -1,4 +1,4 @@
-//! Rows of overflow pages that are damaged.
+//! Damaged rows of overflow pages.
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 
 const KEY: &[u8] = b"key";
 
-/// The way through the pages of a damaged value leads back to the first one, of which one byte is of it.
+/// The chain of pages of a damaged value leads back to the first one, which holds one byte of it.
 #[test]
 fn a_row_that_leads_back_to_itself_ends_with_an_error() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
@@ -37,7 +37,7 @@ fn a_row_that_leads_back_to_itself_ends_with_an_error() {
         assert!(matches!(read, Err(Error::Corrupt { .. })), "{read:?}");
     };
     is_told(&store);
-    // A name that is damaged.
+    // A damaged name.
     name[5] = 1;
     let read = store.row(&epoch::pin(), Row::Value, &name, false).map(|it| it.len());
     assert!(matches!(read, Err(Error::Corrupt { .. })), "{read:?}");

@@ -1,4 +1,4 @@
-//! The leaves that have no room for their shares of a batch, and what is in their successors.
+//! The leaves that have no room for their shares of a batch, and the content of their successors.
 
 use super::{Gone, Share, Step};
 use crate::leaf::{Head, PLACES};
@@ -19,25 +19,25 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 
-/// A leaf that is written anew with its share.
+/// A leaf that is rewritten with its share.
 struct FullLeaf<'i> {
-    /// Of the share.
+    /// The number of the share.
     number: usize,
     page: u32,
-    /// Bytes of its living records.
+    /// Bytes of its live records.
     live: u32,
     head: Head,
-    /// What its successors have.
+    /// The records of its successors.
     items: Vec<Item<'i>>,
     cuts: Cuts,
 }
 
-/// How many records each successor of a leaf has, and the successors' edges.
+/// The number of records in each successor of a leaf, and the successors' edges.
 type Plan<'s> = (Vec<usize>, Vec<Edge<'s>>);
 
 impl Writer {
-    /// The shares whose leaves are to be written anew with them, by their numbers, and the room that they want:
-    /// there is none; or the field of a key that is damaged is to go with its leaf.
+    /// The shares whose leaves are to be rewritten with them, by their numbers, and the room that they want. The
+    /// reason is that there is none, or that the field of a damaged key is to go with its leaf.
     pub(super) fn full_shares(
         &self,
         shares: &[Share<'_>],
@@ -63,7 +63,7 @@ impl Writer {
         wants.filter_map(|(number, share)| Some((number, want(share)?))).collect()
     }
 
-    /// Writes the leaves of full shares anew; durable when it returns. Says what is not in them.
+    /// Rewrites the leaves of full shares; durable when it returns. Returns the records that are not in them.
     pub(super) fn write_successors<'g>(
         &'g self,
         guard: &'g Guard,
@@ -91,7 +91,7 @@ impl Writer {
         }
         let reserve = self.pages.reserve(demand);
         let (plans, pages) = match self.plan_successors(guard, &leaves, reserve) {
-            // Where there is but one page for each it has to do.
+            // Where there is only one page for each, it has to suffice.
             Err(Error::NoSpace { .. }) => self.plan_dense(guard, &leaves, reserve)?,
             planned => planned?,
         };
@@ -112,8 +112,8 @@ impl Writer {
         Ok(gone)
     }
 
-    /// How many records go to each successor of full leaves, their edges, and pages for all of them: before
-    /// anything is written, for what no superseded mark makes count must not be there.
+    /// The number of records in each successor of full leaves, their edges, and pages for all of them. Done before
+    /// anything is written: an image that no superseded mark makes count must not be left behind.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; if a leaf cannot be cut, and if the medium fails.
@@ -132,8 +132,8 @@ impl Writer {
         self.take_for(guard, leaves, (lens, reserve))
     }
 
-    /// The same, with one successor for each leaf that can do with it: as when a single leaf is written anew
-    /// it has room for any of its records once more; or it has no less than before.
+    /// The same, with one successor for each leaf if that suffices: it has room for any of its records once more,
+    /// as when a single leaf is rewritten; or no less room than before.
     ///
     /// # Errors
     /// As [`Writer::plan_successors`].
@@ -169,7 +169,7 @@ impl Writer {
         (lens, reserve): (Vec<Vec<usize>>, u32),
     ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
         let count = lens.iter().map(Vec::len).sum();
-        // Pages for the bounds of long keys do not come back while this thread has its guard.
+        // Pages taken for the bounds of long keys do not come back while this thread has its guard.
         if self.pages.keeps_for_bounds() {
             self.pages.check_free(count, reserve)?;
         }
@@ -181,8 +181,8 @@ impl Writer {
         Ok((plans, self.pages.take(count, reserve)?))
     }
 
-    /// What the successors of a leaf have, in no order, and whether records of it are lost. What is not in them is
-    /// noted.
+    /// The records of a leaf's successors, in no order, and whether records of it are lost. Records that are not in
+    /// them are noted in `gone`.
     ///
     /// # Errors
     /// As [`Tree::records_of`](crate::tree::Tree::records_of).
@@ -201,14 +201,14 @@ impl Writer {
         self.ask_for_records(&share.locked);
         let contents = self.records_of(guard, &share.locked)?;
         let Contents { kept, expired, dropped, hurt, .. } = contents;
-        // What its key is by now says nothing of whose it is: its place does.
+        // A damaged key does not tell which record this is; its place does.
         let is_written_over = |view: &View<'_>| {
             let olds = share.steps.iter().filter_map(|(_, it)| it.old.filter(|_| it.is_hurt));
             olds.into_iter().any(|old| old.offset == view.offset)
         };
         let (mut left, _counted_with_its_step): (Vec<_>, Vec<_>) =
             hurt.into_iter().partition(|view| !is_written_over(view));
-        // Of those that are left nobody will know the keys.
+        // The keys of the remaining ones are lost.
         let is_told = !left.is_empty() && !mutant!("bptree.batch.hurt");
         let is_lost = share.locked.leaf.doubt() > 0 || is_told;
         gone.lost.append(&mut left);
@@ -224,7 +224,7 @@ impl Writer {
             share.steps.binary_search_by_key(&field, |it| steps[it.0].key).is_err()
         };
         items.extend(kept.into_iter().filter(|item| is_kept(item.key)));
-        // Those that are written over are counted with what is written.
+        // Records that are overwritten are counted with the write.
         gone.expired.extend(expired.into_iter().filter(|view| is_kept(view.key())));
         gone.dropped.extend(dropped.into_iter().filter(|field| is_kept(field)));
         for (at, standing) in &share.steps {
