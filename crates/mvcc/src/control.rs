@@ -1,4 +1,4 @@
-//! What a log says of itself: the control record, and the record that closes an entry.
+//! The state of a log on the medium: the control record, and the record that closes an entry.
 //!
 //! ```text
 //!   [a₅ b₅ E₅] [c₆ E₆] [C applied 5] [a₇ E₇] [C newest 6 ✂6] [d₇ E₇] [C applied 7]
@@ -7,30 +7,30 @@
 //!
 //! # The problem
 //!
-//! A replica has entries that are not confirmed yet and may be taken back, and a state, of which all entries up to the
-//! applied timestamp are a part. Both are records of one stream, written once. What makes the difference must be as
-//! durable as they are, and must not cost a fence of its own.
+//! A replica has entries that are not confirmed yet and may be taken back, and a state that includes all entries up
+//! to the applied timestamp. Both are records of one stream, written once. The information that tells them apart must
+//! be as durable as they are, and must not cost a fence of its own.
 //!
 //! # The records
 //!
-//! The changes of an entry are records whose version is its timestamp. An [`Entry`](coreplane_record::Kind::Entry) record
-//! behind them closes it: one group, which counts as a whole. Each later *control record* says which timestamp is
-//! applied. So the thesis's rollback record, with the list of the keys of an unconfirmed timestamp, is the closing record
-//! and those before it that have its version; to apply an entry moves nothing.
+//! The changes of an entry are records whose version is its timestamp. An [`Entry`](coreplane_record::Kind::Entry)
+//! record behind them closes it: one group, which counts as a whole. Each later *control record* states which
+//! timestamp is applied. So the thesis's rollback record, with the list of the keys of an unconfirmed timestamp, is
+//! the closing record together with the records before it that have its version; applying an entry moves nothing.
 //!
-//! The newest control record is the one with the greatest number, wherever the cleaner has moved it. It is never lost.
+//! The newest control record has the greatest number, wherever the cleaner has moved it. It is never lost.
 //!
-//! # What is void
+//! # Void records
 //!
-//! A timestamp that was rolled back is used again, for something else. So a control record that rolls back says from
-//! where on: all that stands before the place where it was written *first* and has a version above its bound is void
-//! ([`Void`]). It goes on saying so wherever it is moved, for as long as there is a page that may have such records.
-//! A snapshot that replaces everything begins with a control record whose bound is 0.
+//! A timestamp that was rolled back is used again, for another entry. So a control record that rolls back makes a
+//! range of records void ([`Void`]): all that stand before the place where it was written *first* and have a version
+//! above its bound. It has this effect wherever it is moved, for as long as there is a page that may have such
+//! records. A snapshot that replaces everything begins with a control record whose bound is 0.
 //!
 //! # In a tree
 //!
-//! There it is the commit that says what a control record says ([`Control::said`]), and leads to the entries that are
-//! pending. What it does not lead to needs no rule to be void ([`tree`](crate::tree)).
+//! In a tree the commit has the contents of a control record ([`Control::said`]), and leads to the pending entries.
+//! No rule is needed to make other records void ([`tree`](crate::tree)).
 
 use crate::volume::stream::Position;
 use coreplane_engine::{Error, Result};
@@ -46,43 +46,43 @@ pub const MEMBERS_MAX: usize = 512;
 const CONTROL_HEAD: usize = 56;
 /// A bit above the bytes of the header: a snapshot is being installed.
 const INSTALLS: u32 = 1 << 16;
-/// From this bit on stand the bytes of the members.
+/// From this bit on: the number of bytes of the members.
 const MEMBERS: u32 = 17;
 /// Bytes of a closing record's value before the header of its entry.
 const ENTRY_HEAD: usize = 4;
-/// Bytes of what the commit of a tree says of its log, before the header of the applied entry and the members.
+/// Bytes of the log's part of a tree's commit, before the header of the applied entry and the members.
 const SAID_HEAD: usize = 44;
 // media-format: end
 
-/// What a log says of itself.
+/// The state of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Control {
     /// The newest term that was seen.
     pub term: u64,
-    /// Who was voted for in that term; 0: nobody.
+    /// The candidate voted for in that term; 0: none.
     pub vote: u64,
-    /// Who the members are, as whoever replicates writes it.
+    /// The members, as the replicator encodes them.
     pub members: Vec<u8>,
     /// The newest timestamp that was appended.
     pub newest: u64,
     /// The newest timestamp that readers see.
     pub applied: u64,
-    /// The header of that entry.
+    /// The header of the applied entry.
     pub applied_header: Vec<u8>,
     /// The oldest timestamp that can be read: the oldest one that is pinned, or the applied one. It is not on the
-    /// medium, for pins are not.
+    /// medium, since pins are not.
     pub purged: u64,
-    /// A snapshot was begun to be installed: nothing is there before one is installed as a whole. `applied` is what was
-    /// applied before.
+    /// The installation of a snapshot was begun: the log is empty until one is installed as a whole. `applied` is the
+    /// timestamp that was applied before.
     pub is_installing: bool,
 }
 
-/// What a control record takes back.
+/// The records that a control record takes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Void {
-    /// Where it was written first: what stands before that …
+    /// The place where it was written first: records before it …
     pub(crate) origin: Position,
-    /// … and has a version above this never was.
+    /// … with a version above this do not count.
     pub(crate) above: u64,
 }
 
@@ -90,12 +90,12 @@ impl Void {
     /// A bound that is above all versions.
     pub(crate) const NOTHING: u64 = u64::MAX;
 
-    /// True if anything can be void by it.
+    /// True if any record can be void by it.
     pub(crate) fn is_any(&self) -> bool {
         self.above != Self::NOTHING
     }
 
-    /// True if a record of this version, which stands there, is void.
+    /// True if a record with this version, at this place, is void.
     pub(crate) fn includes(&self, place: Position, version: u64) -> bool {
         version > self.above && place < self.origin
     }
@@ -106,7 +106,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Control {
-    /// Bytes of its record.
+    /// Bytes of the control record.
     pub(crate) fn record_len(&self) -> usize {
         Self::len_with(self.members.len(), self.applied_header.len())
     }
@@ -120,7 +120,7 @@ impl Control {
         Header::put(0).record_len(&[], CONTROL_HEAD + members + header)
     }
 
-    /// The value of its record.
+    /// The value of the control record.
     // media-format: begin pool
     pub(crate) fn encode(&self, void: Void) -> Vec<u8> {
         let mut value = Vec::with_capacity(CONTROL_HEAD + self.members.len() + ENTRY_HEADER_MAX);
@@ -140,8 +140,8 @@ impl Control {
         self.applied_header.len() as u32 | installs | (self.members.len() as u32) << MEMBERS
     }
 
-    /// What the commit of a tree says of its log, and of where the record is that closes the newest pending entry (0:
-    /// nothing is pending).
+    /// The log's part of a tree's commit. `last` is the offset of the record that closes the newest pending entry (0:
+    /// no entry is pending).
     pub(crate) fn said(&self, last: u64) -> Vec<u8> {
         let mut value = Vec::with_capacity(self.said_len_max());
         for number in [last, self.term, self.vote, self.newest, self.applied] {
@@ -154,12 +154,12 @@ impl Control {
     }
     // media-format: end
 
-    /// Bytes of that with these members and any header.
+    /// The most bytes of [`Control::said`] with these members and any header.
     pub(crate) fn said_len_max(&self) -> usize {
         SAID_HEAD + self.members.len() + ENTRY_HEADER_MAX
     }
 
-    /// What [`Control::said`] has said; none if it is nothing of the kind.
+    /// Decodes the result of [`Control::said`]; none if the bytes are not of that kind.
     pub(crate) fn of_said(value: &[u8]) -> Option<(Self, u64)> {
         let rest = value.get(SAID_HEAD..)?;
         let form = u32::from_le_bytes(*value.get(40..)?.first_chunk()?);
@@ -177,7 +177,7 @@ impl Control {
         Some((control, word(value, 0)))
     }
 
-    /// What a control record says.
+    /// Decodes a control record.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is none.
@@ -204,14 +204,15 @@ impl Control {
     }
 }
 
-/// The header of the applied entry, and the members. What is longer is of a later version.
+/// The header of the applied entry, and the members. None if the lengths differ: longer values are of a later
+/// version.
 fn parts_of(form: u32, rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let (header, members) = rest.split_at_checked((form & (INSTALLS - 1)) as usize)?;
     (members.len() == (form >> MEMBERS) as usize).then_some((header, members))
 }
 
 /// # Errors
-/// [`Error::ValueTooLong`] of more members than a control record has room for.
+/// [`Error::ValueTooLong`] if a control record has no room for so many bytes of members.
 pub(crate) fn check_members(members: &[u8]) -> Result<()> {
     if members.len() > MEMBERS_MAX {
         return Err(Error::ValueTooLong { len: members.len(), max: MEMBERS_MAX });
@@ -219,19 +220,19 @@ pub(crate) fn check_members(members: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the record that closes an entry with a header of so many.
+/// Bytes of the record that closes an entry whose header has so many bytes.
 pub(crate) fn closing_len(header: usize) -> usize {
     Header::put(0).record_len(&[], ENTRY_HEAD + header)
 }
 
-/// The value of a record that closes an entry of so many changes, before its header.
+/// The value of a record that closes an entry of so many changes, up to its header.
 // media-format: begin pool
 pub(crate) fn closing_head(changes: usize) -> [u8; ENTRY_HEAD] {
     (changes as u32).to_le_bytes()
 }
 // media-format: end
 
-/// What a closing record says: how many changes its entry has, and its header.
+/// Decodes a closing record: the number of changes of its entry, and its header.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if it is none.

@@ -1,9 +1,9 @@
-//! A key in DRAM: in place if it is short, so that a search of a node need not leave the node.
+//! A key in DRAM: in place if it is short, so that a search of a node stays in the node.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
-/// Bytes that are in place.
+/// The most bytes of a key that is in place.
 const SHORT: usize = 22;
 
 /// The bytes of a key.
@@ -18,14 +18,14 @@ impl Key {
         Self::short(bytes).unwrap_or_else(|| Self::Long(bytes.into()))
     }
 
-    /// One that is in place, if it can be.
+    /// A key in place, if it is short enough.
     #[inline]
     pub(crate) fn short(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > SHORT {
             return None;
         }
         let mut short = [0; SHORT];
-        // Eight bytes at a time, the last of which overlap: without a call.
+        // Eight bytes at a time, the last eight overlapping those before: without a call.
         if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
             short[..8].copy_from_slice(first);
             if let Some(second) = bytes.get(8..16) {
@@ -46,7 +46,7 @@ impl Key {
         }
     }
 
-    /// Bytes that it takes beside those of the node that it is in.
+    /// Bytes that it takes outside the node that it is in.
     pub(crate) fn heap_bytes(&self) -> u64 {
         match self {
             Self::Short(..) => 0,
@@ -90,8 +90,8 @@ impl PartialOrd for Key {
 }
 
 impl Ord for Key {
-    /// As that of their bytes. Short ones are compared by words, without a call: behind a key stand zeros, and of two
-    /// that differ in nothing but zeros the shorter comes first.
+    /// The order of their bytes. Short keys are compared by words, without a call: zeros stand behind a key, and of
+    /// two keys that differ only in trailing zeros the shorter comes first.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
@@ -103,7 +103,7 @@ impl Ord for Key {
     }
 }
 
-/// The bytes as numbers, of which the first that differ decide; the last overlaps the one before.
+/// The bytes as numbers, of which the first difference decides; the last overlaps the one before.
 #[inline]
 fn words(bytes: &[u8; SHORT]) -> [u64; 3] {
     let word = |at: usize| bytes[at..].first_chunk().map_or(0, |it| u64::from_be_bytes(*it));

@@ -2,10 +2,9 @@
 //!
 //! # The problem
 //!
-//! A replicated store keeps a log of what is to be done and a state of what was done, writes everything twice,
-//! and reads the log again when it starts. In persistent memory both can be one sorted map from (key, version)
-//! to value: an entry is written once, taking it back is to roll versions back, and a snapshot is a version that
-//! is pinned.
+//! A replicated store keeps a log of operations to apply and a state of applied ones, writes everything twice, and
+//! reads the log again when it starts. In persistent memory both can be one sorted map from (key, version) to value:
+//! an entry is written once, taking it back means rolling versions back, and a snapshot is a pinned version.
 //!
 //! # The picture
 //!
@@ -17,21 +16,21 @@
 //!      │                                                   Tree: nodes in the stream, too
 //!    Stream      records in the order of births, committed in groups with one fence
 //!      │
-//!    Volume      pages with lives, the table that says which
+//!    Volume      pages with lives, the table that states which
 //! ```
 //!
 //! # Rooms
 //!
-//! From the bottom to the top: a room names nothing but itself and rooms that stand earlier in this table.
+//! From the bottom to the top: a room names only itself and rooms that stand earlier in this table.
 //!
 //! | room | what it is |
 //! |---|---|
-//! | `volume` | the pool: `root`, `table` of pages, `pages` that are free, pages `ahead`, the `stream` of records, `overflow` of large values |
-//! | `control` | what a log says of itself on the medium |
-//! | `map` | what a map is to the engine, and what a log is to who replicates |
+//! | `volume` | the pool: `root`, page `table`, free `pages`, pages `ahead`, `stream`, large values in `overflow` |
+//! | `control` | the state of a log on the medium |
+//! | `map` | the interface of a map to the engine, and of a log to its replicator |
 //! | `key` | a key in DRAM |
-//! | `list` | the persistent list: `entries` of a log, `grave`, `tombstone`, `clean`, `recover`, what is `found` of a log, `damage`, `rewrite` |
-//! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `recover`, `rest`, `count`, `entries` of a log |
+//! | `list` | the list: `entries` of a log, `grave`, `tombstone`, `clean`, `recover`, `found`, `damage`, `rewrite` |
+//! | `tree` | the tree: `node`, `change`, `seal`, `clean`, `grave`, `recover`, `rest`, `count`, `entries` of a log |
 //! | `engine` | an engine over any map: `open`, `write`, `batch`, `read`, `walk`, `durable`, `snapshot` |
 //! | `log` | log and state in one map: `append`, `read`, `install` |
 

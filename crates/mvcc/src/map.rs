@@ -1,9 +1,9 @@
-//! What a persistent multi-version map is to the engine above it.
+//! The interface of a persistent multi-version map to the engine above it.
 //!
-//! A map leads from a key and a version to a record in the [`Stream`](crate::volume::stream): of a key it knows
-//! the newest version and those older ones that a pinned snapshot still sees. The engine appends records, has
-//! the map lead to them, and decides when what is new is made durable; so a map never waits, and is one
-//! thread's at a time.
+//! A map leads from a key and a version to a record in the [`Stream`](crate::volume::stream): of each key it knows
+//! the newest version, and the older ones that a pinned snapshot still sees. The engine appends records, makes the
+//! map lead to them, and decides when new records are made durable; so a map never waits, and has one writer at a
+//! time.
 
 use crate::control::Control;
 use crate::volume::overflow::NAME;
@@ -13,61 +13,62 @@ use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::HEADER;
 
-/// What comes of a search for pages.
+/// The result of a search for pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {
-    /// There are as many as were asked for.
+    /// As many pages as were asked for are free.
     Found,
-    /// There will be when this generation of syncs has ended, or (0) when readers have gone.
+    /// They will be when this generation of syncs has ended, or (0) when readers have gone.
     Wait(u64),
-    /// There may be: the map asks for the next step. It is to be let go of before, for others.
+    /// They may be after another call. The map is to be released in between, for other threads.
     Again,
 }
 
-/// The pages of a pool, as an opening has found them.
+/// The pages of a pool, as an open has found them.
 pub(crate) struct Rest {
     pub(crate) pages: Pages,
-    /// Pages in which something may live.
+    /// Pages that may have live records.
     pub(crate) before: Vec<u32>,
-    /// Pages in which nothing counts.
+    /// Pages in which no record counts.
     pub(crate) voids: Vec<u32>,
 }
 
-/// Some of a map that is verified while those who write wait: all of it at once they would wait for too long.
+/// A part of the verification of a map, during which writers wait: for the whole map they would wait too long.
 pub(crate) struct Slice<'d> {
-    /// The last key that was looked at; none at the beginning.
+    /// The last key that was verified; none at the beginning.
     pub(crate) after: Option<Vec<u8>>,
-    /// Keys that are still looked at, about; one at least.
+    /// How many keys this slice still verifies, about; at least one.
     pub(crate) left: usize,
-    /// There is no more.
+    /// No keys are left.
     pub(crate) is_last: bool,
-    /// Records that were looked at.
+    /// Records that were verified.
     pub(crate) records: u64,
-    /// And bytes.
+    /// Bytes that were verified.
     pub(crate) bytes: u64,
-    /// Is told of damage, and of the key that it is of.
+    /// Called with each damage, and with the key that it concerns.
     pub(crate) damaged: &'d mut dyn FnMut(Error, Option<&[u8]>),
 }
 
 /// A sorted map of (key, version) → record.
 pub(crate) trait Map: Send + Sync {
-    /// Where its records are.
+    /// The stream that has its records.
     fn stream(&self) -> &Stream;
 
     /// The same, to append to.
     fn stream_mut(&mut self) -> &mut Stream;
 
-    /// Bytes of a key at most, where pages have so many.
+    /// The most bytes of a key, for pages of this size.
     fn key_len_max(&self, page_size: usize) -> usize {
         page_size / 2 - HEADER - 16 - NAME
     }
 
-    /// True if [`Map::seal`] ends each group, so that no record that is appended does.
+    /// True if [`Map::seal`] ends each group, so that no appended record does.
     fn ends_groups(&self) -> bool {
         false
     }
 
-    /// Ends what was appended as a group that counts, if the map does so. Before each commit and each cover.
+    /// Ends the appended records as a group that counts, if this kind of map does so. Called before each commit and
+    /// each cover.
     ///
     /// # Errors
     /// If the medium fails.
@@ -75,13 +76,14 @@ pub(crate) trait Map: Send + Sync {
         Ok(())
     }
 
-    /// Pages that a group takes at most, with what the map writes to end it.
+    /// The most pages that a group takes, including those that the map writes to end it.
     ///
     /// # Errors
     /// If the map cannot be read.
     fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32>;
 
-    /// The same for who leaves `reserve` pages to others: it may be more than that, where that makes no difference.
+    /// The same for a caller that leaves `reserve` pages to others: it may be more than that where it makes no
+    /// difference.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -90,11 +92,11 @@ pub(crate) trait Map: Send + Sync {
         self.pages_for(guard, group)
     }
 
-    /// Pages that who takes some leaves to others; more than there are if there is no room for what he wants.
+    /// Pages that a request for this purpose leaves to others; more than there are if there is no room for it.
     fn reserve(&self, purpose: Purpose) -> u32;
 
-    /// What is appended next are records of these lengths, which are a group. Where a fence is a sync, a generation
-    /// that has to end before.
+    /// Announces that the next records have these lengths and form a group. Where a fence is a sync, returns a
+    /// generation that has to end first, if any.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
@@ -103,7 +105,7 @@ pub(crate) trait Map: Send + Sync {
         Ok(None)
     }
 
-    /// The newest version of `key`, a tombstone too.
+    /// The newest version of `key`, which may be a tombstone.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -112,41 +114,43 @@ pub(crate) trait Map: Send + Sync {
     /// The newest version of `key` that is not above `at`.
     ///
     /// # Errors
-    /// If the records that it looks at cannot be read.
+    /// If the records that are needed for it cannot be read.
     fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>>;
 
-    /// Fails if a version of a key that was found may not be the newest, or, if none was, there may have been one: others
-    /// were damaged, and are lost. It need not be asked unless [`Volume::damaged`](crate::volume::Volume) says so.
+    /// Fails if the version of a key that was found may not be the newest, or, if none was found, if there may have
+    /// been one: damaged records were lost. It need not be called unless [`Volume::damaged`](crate::volume::Volume)
+    /// is set.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], which says so.
+    /// [`Error::Corrupt`] in that case.
     fn check_sure(&self, guard: &Guard, found: Option<u64>) -> Result<()> {
         let _known = (guard, found);
         Ok(())
     }
 
-    /// Fails if there may have been keys that are not known any more.
+    /// Fails if there may have been keys that are no longer known.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], which says so.
+    /// [`Error::Corrupt`] in that case.
     fn check_complete(&self) -> Result<()> {
         Ok(())
     }
 
-    /// A record was appended that is the newest version of `key`: leads to it. What no pin sees is superseded.
+    /// Makes the map lead to a record that was appended as the newest version of `key`. Supersedes versions that no
+    /// pin sees.
     ///
     /// # Errors
     /// If the record that it replaces cannot be read.
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()>;
 
-    /// True if a delete with this sequence needs no tombstone: it is [removed](Map::remove).
+    /// True if a delete with this sequence needs no tombstone: then the key is [removed](Map::remove).
     fn removes(&self, sequence: u64) -> bool {
         let _any = sequence;
         false
     }
 
-    /// Leads from `key` to nothing from this version on, whether it did or not, and needs no tombstone for that. What no
-    /// pin sees is superseded.
+    /// Makes the map lead from `key` to no record from this version on, whether it did before or not; needs no
+    /// tombstone. Supersedes versions that no pin sees.
     ///
     /// # Errors
     /// If the record that it replaces, or the way to it, cannot be read.
@@ -155,40 +159,41 @@ pub(crate) trait Map: Send + Sync {
         Err(Error::Unusable("a delete of this kind of map has a tombstone".to_owned()))
     }
 
-    /// Where a fence is an instruction: true if it is not durable, and not to be seen, that there is no such key; of
-    /// none, if that is so of any.
+    /// Where a fence is an instruction: true if the absence of this key is not durable, and so not to be seen;
+    /// without a key, if that holds for any key.
     fn hides_absence(&self, key: Option<&[u8]>) -> bool {
         let _any = key;
         false
     }
 
-    /// Leads to nothing any more, but for pins, from this version on: a group of its own. There are no tombstones of
-    /// that.
+    /// Makes the map lead to no records from this version on, except for pins: a group of its own, without
+    /// tombstones.
     ///
     /// # Errors
     /// If the records cannot be read, and if the medium fails.
     fn clear(&mut self, guard: &Guard, version: u64) -> Result<()>;
 
-    /// What was appended before is durable as far as it will be: what was kept for that alone goes.
+    /// All appended records are as durable as they will be: drops state that was kept only until then.
     fn settle(&mut self);
 
-    /// Shows keys from `from` on, or below `below` in descending order, each with the versions of which the newest
-    /// that is not above `at` may be the one, if any is, the newest last; until `visit` says no.
+    /// Shows keys from a key on, or below a bound in descending order, until `visit` returns false. Each is shown
+    /// with versions, the newest last; the one visible at `at` is the newest of them that is not above `at`, if any
+    /// is.
     ///
     /// # Errors
-    /// If the map cannot be read, and what `visit` says.
+    /// If the map cannot be read, and the error of `visit`.
     fn walk(&self, guard: &Guard, way: Way<'_>, at: u64, visit: Visit<'_>) -> Result<()>;
 
-    /// Keeps what is visible at `version` until it is unpinned as often as it was pinned.
+    /// Keeps the versions that are visible at `version` until it is unpinned as often as it was pinned.
     fn pin(&mut self, version: u64);
 
-    /// The opposite. What no pin sees any more is [released](Map::release_some) after that.
+    /// The opposite of [`Map::pin`]. Versions that no pin sees any more are [released](Map::release_some) after that.
     ///
     /// # Errors
     /// If records that are superseded by that cannot be read.
     fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()>;
 
-    /// Supersedes some of what no pin sees since one has gone; false if there is no more.
+    /// Supersedes some of the versions that no pin sees since one has gone; false if none are left.
     ///
     /// # Errors
     /// If records that are superseded by that cannot be read.
@@ -197,31 +202,31 @@ pub(crate) trait Map: Send + Sync {
         Ok(false)
     }
 
-    /// Tombstones with a sequence above this stay; what is dropped raises [`Map::tombstone_horizon`].
+    /// Holds tombstones with a sequence above this; dropping others raises [`Map::tombstone_horizon`].
     fn hold_tombstones(&mut self, sequence: u64);
 
-    /// No tombstone above this was dropped.
+    /// No tombstone with a sequence above this was dropped.
     fn tombstone_horizon(&self) -> u64;
 
-    /// Sees to it that `pages` are free, and `reserve` more: cleans if need be.
+    /// Ensures that `pages` pages are free, and `reserve` more; cleans if need be.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     fn make_space(&mut self, pages: u32, reserve: u32) -> Result<Space>;
 
-    /// A step of cleaning, for who has written: before the commit or the cover of that, which is one of what is moved, too.
+    /// A step of cleaning, called after a write and before its commit or cover, which covers the moved records, too.
     ///
     /// # Errors
     /// If the medium fails.
     fn tidy(&mut self) -> Result<()>;
 
-    /// False if an opening has left something for later.
+    /// False if an open has deferred some of its work.
     fn is_whole(&self) -> bool {
         true
     }
 
-    /// What an opening has left for later, if it has. While others read, and nobody writes: before anything else is asked of
-    /// the map it [takes](Map::take_rest) that.
+    /// The work that an open has deferred, if any. Called while threads may read and none writes; the map has to
+    /// [take](Map::take_rest) the result before any other change.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -229,7 +234,7 @@ pub(crate) trait Map: Send + Sync {
         Ok(None)
     }
 
-    /// Takes what was left for later; durable when it returns.
+    /// Takes over deferred work; durable when it returns.
     ///
     /// # Errors
     /// If the medium fails.
@@ -238,28 +243,28 @@ pub(crate) trait Map: Send + Sync {
         Ok(())
     }
 
-    /// Counts some of what an opening has found and did not count; false if there is no more.
+    /// Counts some of the live bytes that an open has found and not counted; false if none are left.
     fn count_some(&mut self) -> bool {
         false
     }
 
-    /// Looks at some of what is there; where to go on is in `slice`.
+    /// Verifies some of the records; `slice` says where to continue.
     fn verify(&self, guard: &Guard, slice: &mut Slice<'_>);
 
-    /// For tests: bytes of what is there, tombstones aside, after all that is counted was counted again; what is
-    /// wrong if that is not the same.
+    /// For tests: counts all live bytes again. Returns those of live records without tombstones, or a description of
+    /// the difference to the counts that are kept.
     fn audit(&self, guard: &Guard) -> std::result::Result<u64, String>;
 
-    /// Live records.
+    /// The number of live records.
     fn len(&self) -> u64;
 
     /// Pages that were cleaned, and bytes that were moved for that.
     fn cleaned(&self) -> (u64, u64);
 
-    /// Bytes of DRAM for what is in memory.
+    /// Bytes of DRAM that the map takes.
     fn dram_bytes(&self) -> u64;
 
-    /// The log that it is, too, if its pool is one of a log.
+    /// The map as a log, if its pool is one of a log.
     fn log(&self) -> Option<&dyn Log> {
         None
     }
@@ -270,27 +275,27 @@ pub(crate) trait Map: Send + Sync {
     }
 }
 
-/// A map that is a log, too: beside what is applied there are *pending* entries, which may be taken back. Whatever
-/// changes it appends a control record, at once or before the next commit, for which there are pages; if it fails
-/// otherwise, it is to be opened again.
+/// A map that is also a log: beside the applied entries it has *pending* ones, which may be taken back. Each change
+/// appends a control record, at once or before the next commit; the caller has ensured that there are pages for it.
+/// If a change fails for another reason, the map has to be opened again.
 pub(crate) trait Log {
-    /// What the log says of itself.
+    /// The state of the log.
     fn control(&self) -> &Control;
 
-    /// Where the records of a pending entry are.
+    /// The offsets of the records of a pending entry.
     ///
     /// # Errors
     /// If they cannot be found.
     fn pending(&self, guard: &Guard, timestamp: u64) -> Result<Option<Places>>;
 
-    /// Keys for which an application of all that is pending writes pages.
+    /// Keys for which applying all pending entries writes pages.
     fn pending_keys(&self) -> u64;
 
-    /// Bytes of the record that closes an entry with a header of so many.
+    /// Bytes of the record that closes an entry whose header has so many bytes.
     fn closing_len(&self, header: usize) -> usize;
 
-    /// The changes of the next timestamp were appended as a part of a group, in the order of their keys, each key once:
-    /// ends the entry. It is pending.
+    /// Ends an entry, whose changes were appended as a part of a group, in the order of their keys, each key once.
+    /// The entry is pending then, with the next timestamp.
     ///
     /// # Errors
     /// If the medium fails.
@@ -302,33 +307,34 @@ pub(crate) trait Log {
         keys: &[&[u8]],
     ) -> Result<()>;
 
-    /// Pages that it takes at most to apply the entries up to `to`, or, if that is what is applied, to say something else:
-    /// of what was left to that by who has appended, what has to be there now. A control record has `record` bytes.
+    /// The most pages needed to apply the entries up to `to`, or, if `to` is applied, to write another control
+    /// record: of the pages that appends have left for it, those that have to be free now. A control record has
+    /// `record` bytes.
     ///
     /// # Errors
     /// If the map cannot be read.
     fn pages_to_apply(&self, guard: &Guard, to: u64, record: usize) -> Result<u32>;
 
-    /// The pending entries up to `to` are applied: the map leads to them. Where a fence is an instruction they are
-    /// durable when it returns; where it is a sync, one covers them.
+    /// Applies the pending entries up to `to`: the map leads to them. Where a fence is an instruction, the entries
+    /// are durable when it returns; where it is a sync, a sync covers them.
     ///
     /// # Errors
     /// If records cannot be read, and if the medium fails.
     fn apply(&mut self, guard: &Guard, to: u64) -> Result<()>;
 
-    /// The pending entries above `to` never were.
+    /// Takes back the pending entries above `to`.
     ///
     /// # Errors
     /// If records cannot be read, and if the medium fails.
     fn roll_back(&mut self, guard: &Guard, to: u64) -> Result<()>;
 
-    /// Says something else of itself.
+    /// Replaces the state of the log.
     ///
     /// # Errors
     /// If the medium fails.
     fn set_control(&mut self, control: Control) -> Result<()>;
 
-    /// Nothing is there any more, but for pins: a snapshot comes, whose records are linked as others are.
+    /// Empties the map, except for pins, for a snapshot whose records are linked as others are.
     ///
     /// # Errors
     /// If records cannot be read, and if the medium fails.
@@ -338,15 +344,15 @@ pub(crate) trait Log {
     fn oldest_pin(&self) -> Option<u64>;
 }
 
-/// What a [walk](Map::walk) shows a key and its versions to: false if it is to end.
+/// Called by a [walk](Map::walk) with a key and its versions; returns false to end the walk.
 pub(crate) type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u64]) -> Result<bool>;
 
-/// Where the records of an entry are.
+/// The offsets of the records of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// Those of its changes, in the order of their keys.
+    /// The records of its changes, in the order of their keys.
     pub(crate) changes: Vec<u64>,
-    /// The one that closes it.
+    /// The record that closes it.
     pub(crate) closing: u64,
 }
 
@@ -360,18 +366,18 @@ pub(crate) struct Part {
     pub(crate) is_large: bool,
 }
 
-/// What pages are wanted for, the least first: each leaves some to those before it.
+/// The purposes of requests for pages, the least first: each leaves some pages to those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// That all is gone.
+    /// A clear.
     Clear,
-    /// Deletes, and what the caller wants to succeed before all else.
+    /// Deletes, and writes that the caller wants to succeed before all others.
     Delete,
     Overwrite,
     Insert,
 }
 
-/// What a write is about to append.
+/// The records that a write is about to append.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group<'w> {
     /// Bytes of its records.
@@ -381,7 +387,7 @@ pub(crate) struct Group<'w> {
 }
 
 impl Group<'_> {
-    /// No record: what is to be ended alone.
+    /// No records: only the records appended before are ended.
     pub(crate) const EMPTY: Self = Self { lengths: &[], keys: &[] };
 }
 
@@ -390,7 +396,7 @@ impl Group<'_> {
 pub(crate) struct Linked {
     pub(crate) offset: u64,
     pub(crate) version: u64,
-    /// As callers see it.
+    /// The sequence that callers see.
     pub(crate) sequence: u64,
     /// Bytes in the stream.
     pub(crate) len: u32,
@@ -398,28 +404,28 @@ pub(crate) struct Linked {
     pub(crate) is_put: bool,
 }
 
-/// Which way a walk goes.
+/// The direction of a walk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Way<'a> {
-    /// Up from a key, which is shown.
+    /// Upwards from a key, which is shown.
     Up(&'a [u8]),
-    /// Down from a bound, which is not shown; none: from the end.
+    /// Downwards from a bound, which is not shown; none: from the end.
     Down(Option<&'a [u8]>),
 }
 
-/// How a pool is opened.
+/// The conditions under which a pool is opened.
 pub(crate) struct Opening<'a> {
     pub(crate) was_closed: bool,
     /// Pages with a lesser birth were ended durably by a close.
     pub(crate) births_closed: u64,
-    /// New births begin here.
+    /// The first birth to give out.
     pub(crate) first_birth: u64,
-    /// Tombstones with a sequence above this stay.
+    /// Tombstones with a sequence above this are held.
     pub(crate) held: u64,
-    /// No tombstone above this was dropped before.
+    /// No tombstone with a sequence above this was dropped before.
     pub(crate) horizon: u64,
-    /// Says durably that the pool is open. To be called when it was found sound, and before anything is stored: a
-    /// pool that was closed, and is damaged, stays one that was closed, and is refused by the next opening too.
+    /// Marks the pool durably as open. To be called when the pool was found sound, and before anything is stored: a
+    /// pool that was closed and is damaged stays closed, and the next open refuses it, too.
     pub(crate) begin: &'a dyn Fn() -> Result<()>,
     pub(crate) progress: &'a (dyn Fn(Progress) + Sync),
 }

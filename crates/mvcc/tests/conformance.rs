@@ -1,4 +1,4 @@
-//! The conformance suite, of every kind of map, on every medium.
+//! The conformance suite, for every kind of map, on every medium.
 
 use coreplane_conformance::model::ManualClock;
 use coreplane_conformance::{Fixture, Reopen, Restart, Scale};
@@ -8,7 +8,7 @@ use coreplane_pmem::MediaChoice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What is held against the suite.
+/// The subject of the suite.
 #[derive(Clone, Copy)]
 struct Subject {
     kind: MapKind,
@@ -31,7 +31,7 @@ fn reopen(kind: MapKind, path: PathBuf, clock: ManualClock) -> Reopen {
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
-            // A power cut is the simulator's business: see `crashes.rs`.
+            // Power cuts are simulated elsewhere: see `crashes.rs`.
             Restart::PowerCut => return None,
         }
         drop(engine);
@@ -63,7 +63,7 @@ macro_rules! suite_of {
     ($subject:expr) => {
         use super::*;
 
-        /// As large as the suite likes it.
+        /// A pool as large as the suite needs.
         mod in_memory {
             use super::*;
 

@@ -1,4 +1,4 @@
-//! What an operation costs, counted by the simulated medium.
+//! The cost of operations, counted by the simulated medium.
 
 use coreplane_engine::{
     Batch, Completion, Deferred, Engine, Horizon, Ordered, Snapshots, Visibility, WriteOptions,
@@ -14,7 +14,7 @@ const VALUE: [u8; 100] = [7; 100];
 /// Bytes of a record with a key of 16 bytes and that value.
 const RECORD: usize = (20_usize + 16 + 100).next_multiple_of(8);
 
-/// Lines that so many bytes touch at most.
+/// The most lines that so many bytes touch.
 fn lines(bytes: usize) -> usize {
     (bytes + LINE - 1).div_ceil(LINE)
 }
@@ -47,7 +47,8 @@ impl Counted {
         Self { kind, store: store.expect("create"), sim }
     }
 
-    /// Bytes that a commit writes beside its records: the list none; the tree these nodes at most, and its record.
+    /// The bytes that a commit writes beside its records: none in a list; in a tree at most these nodes, and its
+    /// record.
     fn beside(&self, nodes: usize) -> usize {
         match self.kind {
             MapKind::List => 0,
@@ -118,7 +119,7 @@ fn ten_early_puts_share_a_fence() {
     });
 }
 
-/// Also where a page is full, or comes round: what is freed waits for fences that are made anyway.
+/// Also where a page is full, or is used again: pages become free by fences that are made anyway.
 #[test]
 fn a_put_is_one_fence_while_pages_come_round() {
     each(|counted| {
@@ -129,7 +130,7 @@ fn a_put_is_one_fence_while_pages_come_round() {
             more += u64::from(cost.fences != 1);
         }
         assert_eq!((fences, more), (20_000, 0));
-        // Of a thousand keys a put writes four levels anew, and as much again is moved.
+        // Of a thousand keys a put writes four levels anew, and as many bytes again are moved.
         let written = counted.store.stats().log_bytes_written;
         let most = 23_000 * (RECORD + 2 * counted.beside(4)) as u64;
         println!("{:?}: {written} of {most}", counted.kind);
@@ -137,8 +138,8 @@ fn a_put_is_one_fence_while_pages_come_round() {
     });
 }
 
-/// In a list a group that is longer than a page has pages whose lives are durable first. A tree's commit says how many
-/// pages it is in.
+/// In a list the pages of a group that is longer than a page have durable lives first. A tree's commit states how
+/// many pages it spans.
 #[test]
 fn a_batch_of_several_pages_is_two_fences_in_a_list_and_one_in_a_tree() {
     each(|counted| {
@@ -178,7 +179,7 @@ fn reading_flushes_nothing() {
     });
 }
 
-/// Where a fence is a sync, it is one too, and a look at what waits for one makes it.
+/// Where a fence is a sync, a put is one sync, and a read that waits for it makes it.
 #[test]
 fn a_put_is_one_sync() {
     for kind in KINDS {

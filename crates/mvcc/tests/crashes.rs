@@ -1,4 +1,4 @@
-//! Power cuts at every fence and every return, and in recovery: what was acknowledged is there.
+//! Power cuts at every fence and every return, and in recovery: acknowledged writes are there.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
@@ -49,7 +49,7 @@ fn large_values_are_whole() {
     assert!(explore_all(21..23, 192, &BOTH, story) > 500);
 }
 
-/// Many writes share a fence or a sync, of which some are asked for while others are not durable.
+/// Many writes share a fence or a sync; some are requested while others are not durable.
 #[test]
 fn where_many_writes_share_a_commit() {
     let story = |story| Story { waits_for: 9, batch_in: 3, ..story };
@@ -93,7 +93,7 @@ fn where_pages_come_round_and_writes_are_relaxed() {
     assert!(explore_all(91..94, 26, &[Model::File], story) > 500);
 }
 
-/// Most of what is written are tombstones, which stay as long as an older page does.
+/// Most records are tombstones, which stay as long as an older page does.
 #[test]
 fn where_most_writes_are_deletes() {
     let story = |story| Story { deletes: 6, keys: 12, large_in: 0, operations: 250, ..story };
@@ -108,7 +108,7 @@ fn where_snapshots_are_pinned() {
     assert!(explore_all(111..113, 40, &BOTH, story) > 1000);
     let cleared = |it| Story { clears_in: 30, threads: 1, ..story(it) };
     assert!(explore_all(114..116, 40, &BOTH, cleared) > 500);
-    // What they see stands behind what is not durable yet.
+    // The versions that pins see stand behind records that are not durable yet.
     let early = |it| Story { waits_for: 11, pins_in: 6, ..story(it) };
     assert!(explore_all(116..118, 40, &BOTH, early) > 500);
 }
@@ -121,7 +121,7 @@ fn where_there_is_hardly_any_room() {
     assert!(explore_all(123..124, 20, &BOTH, story) > 500);
 }
 
-/// A flush or fence may be harmless here and there. Most are not.
+/// A missing flush or fence may be harmless here and there. Most are not.
 #[test]
 fn a_flush_or_a_fence_that_is_missing_is_found() {
     let places = (60..160).step_by(5);

@@ -1,6 +1,6 @@
-//! A flipped bit anywhere in a pool is an error or makes no difference: no wrong value, no loss in silence, no panic.
+//! A flipped bit anywhere in a pool is an error or makes no difference: no wrong value, no silent loss, no panic.
 //!
-//! `COREPLANE_TEST_SCALE=full` flips every bit, and else one of each byte.
+//! `COREPLANE_TEST_SCALE=full` flips every bit, otherwise one bit of each byte is flipped.
 
 use coreplane_engine::{Batch, Engine, Error, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
@@ -20,7 +20,7 @@ fn options() -> Options {
     Options { background: false, check_reads: true, ..Options::default() }
 }
 
-/// A pool, what it has, and the keys that were written last, for which nothing vouches but a close.
+/// A pool, its contents, and the keys that were written last, which only a close vouches for.
 struct Made {
     image: Image,
     map: Map,
@@ -73,17 +73,17 @@ fn made(kind: MapKind, closes: bool, count: u32) -> Made {
             next
         }
     };
-    // The last, and with it the last of the page before if it is the first of its own.
+    // The last group, and with it the last group of the page before if it is the first of its own page.
     let last = groups.into_iter().rev().take(2).flatten().collect();
     Made { image: sim.crash(Eviction::Everything), map, last }
 }
 
-/// What is wrong with what an opening finds. False if it is refused, or a read is (of a list: `list_damage.rs`).
+/// Checks what an open finds. False if the open is refused, or a read is (of a list: `list_damage.rs`).
 fn look(kind: MapKind, sim: &Sim, made: &Made, may_lose: bool, what: &str) -> bool {
     let store = match MapEngine::simulated_open(kind, Arc::clone(sim.space()), &options()) {
         Ok(store) => store,
         Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Unusable(_)) => {
-            // It is refused for ever, and not taken for what a cut has left the next time.
+            // It is refused for ever, and not taken for a torn end the next time.
             let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
             let again = MapEngine::simulated_open(kind, Arc::clone(sim.space()), &options());
             assert!(again.is_err(), "{what}: it was refused once, and opens");
@@ -122,7 +122,7 @@ fn flip_all_of(kind: MapKind, closes: bool, counts: impl Iterator<Item = u32>) {
             bytes.iter().any(|byte| *byte != 0)
         };
         for offset in (1..PAGES).filter(used).flat_map(|page| page * PAGE..(page + 1) * PAGE) {
-            // Records begin at multiples of 8: each of their bytes has another bit in each.
+            // Records begin at multiples of 8: a different bit of each of their bytes is flipped.
             let one = ((offset + offset / 8) % 8) as u32;
             for bit in if is_full { 0..8 } else { one..one + 1 } {
                 let mut image = made.image.clone();
@@ -132,14 +132,14 @@ fn flip_all_of(kind: MapKind, closes: bool, counts: impl Iterator<Item = u32>) {
                 flips += 1;
                 if !look(kind, &sim, &made, !closes, &what) {
                     refused += 1;
-                    // Who tries again is told the same.
+                    // A second open is refused in the same way.
                     let sim = sim.killed().expect("memory");
                     look(kind, &sim, &made, !closes, &format!("{what}, again"));
                 }
             }
         }
     }
-    // What was replaced costs a list nothing; a tree reads what its root leads to.
+    // Replaced records cost a list nothing; a tree reads everything that its root leads to.
     let least = if kind == MapKind::List { 5 } else { 10 };
     assert!(refused * least > flips, "{kind:?}: {refused} of {flips} refused");
 }
@@ -155,8 +155,8 @@ fn a_bit_of_a_killed_pool() {
     flip_all(false, [32, 41, 47].into_iter());
 }
 
-/// What a record says of its length that is damaged while the store is open is not believed when something is written in
-/// its place: no page is free while others have records in it.
+/// The length in a record that is damaged while the store is open is not trusted when the record is replaced: no page
+/// becomes free while it has other records.
 #[test]
 fn a_write_over_a_damaged_record_costs_no_other() {
     let value =
@@ -168,7 +168,7 @@ fn a_write_over_a_damaged_record_costs_no_other() {
         _ => 0,
     };
     for kind in KINDS {
-        // Of the length of its value.
+        // Bits of the length of its value.
         for bit in [4, 9, 10, 11] {
             let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
             let path = directory.path().join("pool");
@@ -188,7 +188,7 @@ fn a_write_over_a_damaged_record_costs_no_other() {
             let pool = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
             pool.write_all_at(&[image[at] ^ 1 << (bit % 8)], at as u64).expect("flip");
             put(7, 1);
-            // Others are written until pages come round; half of them stay as they were.
+            // Other keys are written until pages are used again; half of them keep their values.
             for round in 1..60 {
                 (0..60).filter(|it| it % 2 == 0).for_each(|number| put(number, round));
             }

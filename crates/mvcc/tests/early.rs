@@ -1,4 +1,4 @@
-//! Whoever reads what is not durable yet is told so, wherever the cleaner has moved it since.
+//! A reader of a record that is not durable yet is told so, wherever the cleaner has moved it since.
 
 use coreplane_engine::{
     Completion, Deferred, Durability, Engine, Error, Horizon, Ordered, Outcome, Visibility,
@@ -15,8 +15,9 @@ fn options() -> Options {
     Options { background: false, check_reads: true, ..Options::default() }
 }
 
-/// A put that nobody has asked to be durable, among writes of which the cleaner moves it: whether a reader is told that
-/// it is durable, held against what a cut leaves. How often it was moved before it was.
+/// A put that no caller has asked to be durable, among writes for which the cleaner moves it: what a reader is told
+/// about its durability is compared with what a power cut leaves. Returns how often it was moved before it was
+/// durable.
 fn told(kind: MapKind, model: Model, seed: u64) -> u64 {
     let len = 62 << 12;
     let sim =
@@ -34,7 +35,7 @@ fn told(kind: MapKind, model: Model, seed: u64) -> u64 {
     for key in [b"early".as_slice(), &[b'h', 0], &[b'h', 1], &[b'h', 2], &[b'h', 3]] {
         store.put(key, b"", &of(unhurried)).map(drop).expect("put");
     }
-    // What lives leaves so little room that the cleaner works.
+    // Live records leave so little room that the cleaner works.
     let mut cold = 0_u32;
     while store.put(&cold.to_be_bytes(), &[1; 1000], &of(unhurried)).is_ok() {
         cold += 1;
@@ -79,14 +80,14 @@ fn what_a_reader_is_told_is_durable_is() {
         for seed in 0..10 {
             told(kind, Model::X86, seed);
             let early = told(kind, Model::File, seed);
-            // A tree's cleaner lets lie what somebody waits for.
+            // A tree's cleaner does not move a record that a caller waits for.
             assert!(early > 20 || kind == MapKind::CowTree, "{early}");
         }
     }
 }
 
-/// Deletes that nobody has asked to be durable, each read by another way: whether what was seen not to be there is not
-/// there after a cut.
+/// Deletes that no caller has asked to be durable, each read in another way: a key that was seen to be absent must be
+/// absent after a power cut.
 #[test]
 fn what_is_seen_not_to_be_there_is_durable() {
     let unhurried = || WriteOptions {
@@ -122,7 +123,7 @@ fn what_is_seen_not_to_be_there_is_durable() {
             !matches!(outcome.expect("update"), Outcome::Missing(_))
         },
         |store| {
-            // An insert finds its place free, and its own commit is not needed to say so.
+            // An insert finds its place free, which does not depend on its own commit.
             let outcome = store.delete(b"key 3", &WriteOptions::default()).expect("delete");
             !matches!(outcome, Outcome::Missing(_))
         },

@@ -18,7 +18,8 @@ fn early() -> WriteOptions {
     WriteOptions { completion, durability, ..WriteOptions::default() }
 }
 
-/// Whenever the lives of the pages that a batch needs are durable, and before it hears of that, others have filled them.
+/// Whenever the lives of the pages for a batch are durable, and before the batch hears of it, other writers have
+/// filled them.
 #[test]
 fn a_batch_of_several_pages_is_made_however_much_others_write() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -45,7 +46,7 @@ fn a_batch_of_several_pages_is_made_however_much_others_write() {
         });
         store.on_durable(Arc::new(move || {
             if std::thread::current().id() == own && ask.send(()).is_ok() {
-                // Not for ever: if the batch has the map the others wait for it.
+                // Not for ever: if the batch holds the map, the others wait for it.
                 let told = told.lock().expect("one at a time");
                 let _written = told.recv_timeout(Duration::from_millis(300)).is_ok();
             }
@@ -56,7 +57,7 @@ fn a_batch_of_several_pages_is_made_however_much_others_write() {
         }
         let made = store.apply(&batch, &early());
         let met = rounds.load(Ordering::Relaxed);
-        // The writer comes to its end first.
+        // The writer finishes first.
         while rounds.load(Ordering::Relaxed) < ROUNDS {
             store.sync().expect("sync");
         }

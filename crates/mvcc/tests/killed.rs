@@ -1,5 +1,5 @@
-//! A process that is killed while the power stays: the next one finds what was not in the medium yet. What it shows
-//! of that is durable.
+//! A process that is killed while the power stays: the next one finds records that were not on the medium yet. Those
+//! that it shows are durable.
 
 use coreplane_engine::{
     Batch, Completion, Durability, Engine, Ordered, Outcome, Repairable, Snapshots, WriteOptions,
@@ -15,7 +15,7 @@ const KINDS: [MapKind; 2] = MapKind::ALL;
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
-    // Nobody waits for a sync.
+    // No caller waits for a sync.
     let window = Duration::from_hours(1);
     let durability = Durability::Relaxed { window_bytes: 1 << 40, window };
     Options { durability, background: false, check_reads: true, ..Options::default() }
@@ -36,7 +36,7 @@ fn contents(store: &MapEngine) -> Map {
     map
 }
 
-/// Killed with some writes that nobody has flushed, in several pages.
+/// Killed with some writes that were not flushed, in several pages.
 fn killed(kind: MapKind, model: Model, seed: u32) -> (Sim, Map) {
     let len = 256 << 10;
     let sim = SimOptions {
@@ -91,7 +91,7 @@ fn what_is_shown_after_a_kill_is_there_after_a_power_cut() {
             let store = opened(kind, &sim);
             let shown = contents(&store);
             if kind == MapKind::CowTree && model == Model::X86 {
-                // Nobody was shown what no commit has sealed, and it goes with the process.
+                // Records that no commit has sealed were not shown to any reader, and are lost with the process.
                 assert!(shown.len() + 10 > map.len(), "{what}: a kill has taken too much");
                 map = shown;
             } else {
@@ -115,7 +115,7 @@ fn what_is_shown_after_a_kill_is_there_after_a_power_cut() {
     }
 }
 
-/// A snapshot that goes after a close, and whatever else is asked then, leaves a pool that was closed as it is.
+/// A snapshot that is dropped after a close, and any other call after it, leaves a closed pool as it is.
 #[test]
 fn nothing_is_written_after_a_close() {
     for kind in KINDS {
@@ -138,7 +138,7 @@ fn nothing_is_written_after_a_close() {
     }
 }
 
-/// What was dead before an opening is known to be, so that a store which is opened can be written over as before.
+/// Bytes that were dead before an open are known to be, so that an opened store can be overwritten as before.
 #[test]
 fn a_store_is_written_over_after_an_opening() {
     for kind in KINDS {
@@ -169,7 +169,7 @@ fn a_store_is_written_over_after_an_opening() {
     }
 }
 
-/// What was freed before a clean close, and written to by the next process, is not found by the one after it.
+/// Pages that were freed before a clean close, and written by the next process, are not found by the one after it.
 #[test]
 fn pages_that_were_freed_stay_so() {
     for kind in KINDS {

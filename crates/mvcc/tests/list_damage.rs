@@ -1,5 +1,5 @@
-//! What of a list is damaged costs what it says, and is told: other keys are as they were, and no older value is shown for
-//! the newest, whatever is written, moved, closed, cut and opened since.
+//! Damage in a list costs only the keys that it concerns, and is reported: other keys are unchanged, and no older
+//! value is shown for the newest, whatever is written, moved, closed, cut and opened since.
 
 use coreplane_engine::{
     Batch, Completion, Engine, Error, Ordered, Outcome, Repairable, Snapshots, Visibility,
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const PAGE: usize = 1024;
 const KEYS: u32 = 30;
 
-/// What keys have, and none of them if they were deleted.
+/// The values of keys, none for deleted ones.
 type Map = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 fn options() -> Options {
@@ -25,7 +25,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("key {number:02}").into_bytes()
 }
 
-/// One that is found in an image: no other write has it.
+/// A value that can be found in an image: no other write has it.
 fn value(number: u32, round: u32) -> Vec<u8> {
     format!("value {number:02} of round {round:02}").into_bytes()
 }
@@ -34,7 +34,7 @@ fn open(sim: &Sim) -> Result<MapEngine, Error> {
     MapEngine::simulated_open(MapKind::List, Arc::clone(sim.space()), &options())
 }
 
-/// A new one of so many pages.
+/// A new store of so many pages.
 fn fresh(pages: usize) -> (Sim, MapEngine) {
     let len = (PAGE * pages) as u64;
     let page_size = PAGE as u32;
@@ -50,7 +50,7 @@ fn put(store: &MapEngine, map: &mut Map, number: u32, round: u32) {
     map.insert(key(number), Some(value));
 }
 
-/// Three rounds of writes; of the second each fifth key is deleted, of the third ten keys are written, two by a batch.
+/// Three rounds of writes: the second deletes each fifth key, the third writes ten keys, two of them in a batch.
 fn made(closes: bool, clears: bool) -> (Image, Map) {
     let ((sim, store), mut map) = (fresh(15), Map::new());
     for number in 0..KEYS {
@@ -84,13 +84,13 @@ fn made(closes: bool, clears: bool) -> (Image, Map) {
     (sim.crash(Eviction::Everything), map)
 }
 
-/// Where these bytes are, which are there once.
+/// The offset of these bytes, which occur once.
 fn find(image: &Image, bytes: &[u8]) -> usize {
     let found = image.bytes().windows(bytes.len()).position(|it| it == bytes);
     found.expect("it is there")
 }
 
-/// The record that has this value.
+/// The bytes of the record with this value.
 fn record(image: &Image, number: u32, round: u32) -> Range<usize> {
     let value = value(number, round);
     let at = find(image, &value);
@@ -112,7 +112,7 @@ fn get(store: &MapEngine, number: u32) -> Result<Option<Vec<u8>>, Error> {
     found
 }
 
-/// Every key is as it was, or an error; which are.
+/// Checks that every key is unchanged or an error; returns the keys with errors.
 fn errors(store: &MapEngine, map: &Map, what: &str) -> Vec<u32> {
     let mut failed = Vec::new();
     for number in 0..KEYS {
@@ -138,7 +138,7 @@ fn damages(store: &MapEngine) -> usize {
     store.verify(&mut |_| {}).expect("verify").damages.len()
 }
 
-/// Closes, or leaves it as a kill does, and opens it again.
+/// Closes the store, or leaves it as a kill does, and opens it again.
 fn again(sim: Sim, store: MapEngine, closes: bool) -> (Sim, MapEngine) {
     if closes {
         store.close().expect("close");
@@ -149,7 +149,7 @@ fn again(sim: Sim, store: MapEngine, closes: bool) -> (Sim, MapEngine) {
     (sim, store)
 }
 
-/// Overwrites `numbers` until all pages have come round.
+/// Overwrites `numbers` until all pages were used again.
 fn churn(store: &MapEngine, map: &mut Map, numbers: Range<u32>) {
     for round in 0..40 {
         numbers.clone().for_each(|number| put(store, map, number, 40 + round));
@@ -198,7 +198,7 @@ fn a_flipped_bit_costs_its_key_wherever_it_is() {
     }
 }
 
-/// What is written early is newer than what was lost, and is shown.
+/// A record that is written early is newer than the lost ones, and is shown.
 #[test]
 fn what_is_written_early_beside_damage_is_read() {
     let (mut image, _) = made(true, false);
@@ -228,7 +228,7 @@ fn what_is_written_early_beside_damage_is_read() {
 fn a_flipped_bit_of_an_end_mark_or_of_what_was_replaced_costs_nothing() {
     let (image, map) = made(true, false);
     let mut places = vec![record(&image, 7, 0).start + 30];
-    // The last of what is in a page is its end mark.
+    // The last bytes of a page are its end mark.
     let pages = image.bytes().chunks(PAGE).enumerate();
     for (page, bytes) in pages.filter(|(_, bytes)| bytes.windows(4).any(|it| it == b"key ")) {
         let last = bytes.iter().rposition(|byte| *byte != 0).expect("it has a key");
@@ -245,7 +245,7 @@ fn a_flipped_bit_of_an_end_mark_or_of_what_was_replaced_costs_nothing() {
     }
 }
 
-/// Whose record it was cannot be told: those behind it are sure.
+/// The key of the damaged record is unknown: records behind it are sure.
 #[test]
 fn damage_of_many_bits_makes_all_doubtful_that_is_older() {
     for (closes, many) in [(true, 0..48), (false, 0..48), (true, 16..26), (false, 22..60)] {
@@ -255,7 +255,7 @@ fn damage_of_many_bits_makes_all_doubtful_that_is_older() {
         flip(&mut image, many.flat_map(|byte| [0, 1, 5].map(|bit| (its + byte) * 8 + bit)));
         let mut sim = image.reopen().expect("memory");
         let mut store = open(&sim).expect("open");
-        // Of what is behind all is known, but for one more that may have been damaged with it.
+        // All keys behind it are known, except one more that may have been damaged with it.
         let known = |failed: &[u32]| (7..11).all(|it| !failed.contains(&it));
         for closes in [true, false, true] {
             let failed = errors(&store, &map, &what);
@@ -263,7 +263,7 @@ fn damage_of_many_bits_makes_all_doubtful_that_is_older() {
             assert_eq!(damages(&store), 1, "{what}");
             (sim, store) = again(sim, store, closes);
         }
-        // Of a key that never was nobody knows, either.
+        // A key that never existed is unknown, too.
         assert!(store.get(b"another").is_err());
         churn(&store, &mut map, 7..10);
         churn(&store, &mut map, 7..10);
@@ -288,7 +288,7 @@ fn damage_of_many_bits_makes_all_doubtful_that_is_older() {
     }
 }
 
-/// The record that says that all is gone.
+/// The record of a clear.
 #[test]
 fn what_was_cleared_does_not_come_back_when_the_clear_is_damaged() {
     let (mut image, map) = made(true, true);
@@ -302,7 +302,7 @@ fn what_was_cleared_does_not_come_back_when_the_clear_is_damaged() {
     assert!((0..KEYS).filter(|it| it % 2 == 0).all(|it| !failed.contains(&it)));
 }
 
-/// Which records a page has nobody knows then.
+/// It is not known then which records a page has.
 #[test]
 fn a_pool_whose_table_of_pages_is_damaged_is_refused() {
     let (image, _) = made(true, false);
@@ -318,12 +318,12 @@ fn a_pool_whose_table_of_pages_is_damaged_is_refused() {
     }
 }
 
-/// Cut behind every store of an opening that finds damage, the next comes to the same end.
+/// After a cut behind every store of an open that finds damage, the next open comes to the same result.
 #[test]
 fn an_opening_that_finds_damage_may_be_cut() {
     for (closes, width) in [(true, 1), (false, 1), (true, 60), (false, 60)] {
         let (mut image, map) = made(closes, false);
-        // The last of all, of a pool that was closed: nothing behind says that it was durable.
+        // The last record, in a pool that was closed: no record behind it shows that it was durable.
         let (other, its_round) = if closes { (10, 2) } else { (16, 1) };
         for (number, round) in [(3, 2), (other, its_round)] {
             let its = record(&image, number, round).start;
@@ -347,7 +347,7 @@ fn an_opening_that_finds_damage_may_be_cut() {
     }
 }
 
-/// The pages of a value that are not those that its record names.
+/// The pages of a value are not those that its record names.
 #[test]
 fn a_large_value_whose_pages_are_damaged_costs_its_key() {
     let (image, mut map) = made(true, false);
@@ -372,7 +372,7 @@ fn a_large_value_whose_pages_are_damaged_costs_its_key() {
     assert_eq!(errors(&again(sim, store, false).1, &map, "put again"), []);
 }
 
-/// What is left to deletes and clears is enough to write down what is lost.
+/// The pages that are left to deletes and clears are enough for the lost records.
 #[test]
 fn a_full_pool_with_damage_opens() {
     let ((sim, store), mut map) = (fresh(40), Map::new());
@@ -406,7 +406,7 @@ fn a_full_pool_with_damage_opens() {
     }
 }
 
-/// A batch over pages of which some are there when the power is back, and others not.
+/// A batch over pages of which some are on the medium after a power cut, and others are not.
 #[test]
 fn a_torn_batch_is_void_and_no_damage_wherever_its_opening_is_cut() {
     let mut voids = 0;

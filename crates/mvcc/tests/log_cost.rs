@@ -1,4 +1,4 @@
-//! What a log costs, counted by the simulated medium.
+//! The cost of a log, counted by the simulated medium.
 
 use coreplane_engine::{Batch, Error, Visibility};
 use coreplane_mvcc::{LogMap, MapEngine, MapKind, Options};
@@ -37,7 +37,8 @@ impl Counted {
     }
 }
 
-/// Also where pages are full, and come round: the lives of pages are durable before by fences that are made anyway.
+/// Also where pages are full, and are used again: the lives of pages become durable before by fences that are made
+/// anyway.
 #[test]
 fn a_commit_is_one_fence_whatever_was_done() {
     for kind in MapKind::ALL {
@@ -65,8 +66,8 @@ fn a_commit_is_one_fence_whatever_was_done() {
     }
 }
 
-/// An entry is written once: to apply it writes a control record, however large it is, and of a tree the nodes that lead
-/// to it.
+/// An entry is written once: applying it writes a control record, however large the entry is, and in a tree the nodes
+/// that lead to it.
 #[test]
 fn what_is_applied_is_not_written_again() {
     for kind in MapKind::ALL {
@@ -84,7 +85,7 @@ fn what_is_applied_is_not_written_again() {
     }
 }
 
-/// Where a fence is a sync, a commit asks for one, and nobody waits for it with the map in hand.
+/// Where a fence is a sync, a commit requests one, and no thread waits for it while it holds the map.
 #[test]
 fn a_commit_is_one_sync() {
     for kind in MapKind::ALL {
@@ -106,7 +107,7 @@ fn a_commit_is_one_sync() {
     }
 }
 
-/// Who applies before he has committed: readers wait for what they see, or have it made durable.
+/// A caller applies before it has committed: readers wait for the records they see, or have them made durable.
 #[test]
 fn nobody_reads_what_may_be_lost() {
     for kind in MapKind::ALL {
@@ -117,7 +118,7 @@ fn nobody_reads_what_may_be_lost() {
                 batch.put(b"key", &VALUE);
                 log.append(1, b"one", &batch, false).expect("append");
                 if commits {
-                    // Asked for, and not waited for.
+                    // Requested, and not waited for.
                     log.commit().expect("commit");
                 }
                 assert_eq!(log.get(b"key").expect("get"), None);

@@ -1,4 +1,4 @@
-//! What a snapshot sees stays as long as it does, and no longer.
+//! Versions that a snapshot sees stay as long as it does, and no longer.
 
 use coreplane_engine::{Engine, Mutation, Snapshot, Snapshots, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says that it is over, however it ends.
+/// Sets a flag when it is dropped, however its scope ends.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -16,7 +16,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A store in memory, on a medium as it is there or as on a file.
+/// A store in memory, with the fences of that medium or of a file.
 struct Store {
     engine: MapEngine,
     path: PathBuf,
@@ -95,7 +95,7 @@ fn a_snapshot_that_stays_keeps_what_it_sees_and_no_more() {
                 store.put(&(random % KEYS).to_string(), &[8; 100]);
             }
             let live = store.engine.stats().live_bytes;
-            // What is there now, what was there then, and as much for a tree's nodes.
+            // The current records, the pinned ones, and as much for a tree's nodes.
             assert!(live < 3 * before, "{live} bytes live, {before} before, {kind:?} on {media:?}");
             drop(snapshot);
             store.engine.audit().expect("counts that are kept");

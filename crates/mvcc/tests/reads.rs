@@ -1,4 +1,4 @@
-//! Reads of single keys that somebody else writes all the time.
+//! Reads of single keys that another thread writes all the time.
 
 use coreplane_engine::{
     Completion, Deferred, Durability, Engine, Record, Visibility, WriteOptions,
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// More than a read may meet.
+/// More writes than a read may meet.
 const WRITES: u32 = 100;
 
 fn early() -> WriteOptions {
@@ -22,8 +22,8 @@ fn written(round: u32) -> Vec<u8> {
     round.to_le_bytes().to_vec()
 }
 
-/// Whenever a sync has ended, and before anybody hears of that, the key is written anew: what a read finds is never durable.
-/// It comes to its end all the same, with what it has found and waited for.
+/// Whenever a sync has ended, and before its waiters hear of that, the key is written anew: no record that a read
+/// finds is durable. The read ends all the same, with the record that it has found and waited for.
 fn read_beside_writes(kind: MapKind, read: impl Fn(&MapEngine) -> Vec<u8>) {
     let directory = tempfile::tempdir().expect("a directory");
     let options = Options { background: false, ..Options::default() };
@@ -54,7 +54,7 @@ fn read_beside_writes(kind: MapKind, read: impl Fn(&MapEngine) -> Vec<u8>) {
         }));
         let found = read(&store);
         let met = rounds.load(Ordering::Relaxed);
-        // The writer comes to its end first.
+        // The writer finishes first.
         while rounds.load(Ordering::Relaxed) < WRITES {
             store.sync().expect("sync");
         }

@@ -1,4 +1,4 @@
-//! Room in a pool that is full: for what takes the place of something.
+//! Room in a full pool: for writes that replace records.
 
 use coreplane_engine::{Batch, Completion, Durability, Engine, Error, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Bytes of a value that has pages of its own.
 const LARGE: usize = 6000;
 
-/// In a pool that takes no new value any more, large values of keys that are there are written anew, in a batch as alone.
+/// In a pool that takes no new values any more, large values of existing keys are written anew, in a batch as well as
+/// alone.
 #[test]
 fn a_batch_overwrites_large_values_where_a_put_does() {
     for kind in MapKind::ALL {
@@ -50,8 +51,8 @@ fn number_of(number: u32, count: u32) -> [u8; 4] {
     (number * 7 % count).to_be_bytes()
 }
 
-/// Where a fence is a sync, a tree that makes space writes a commit if that gives pages back, and not again and again until
-/// the sync has ended: each asks for a sync.
+/// Where a fence is a sync, a tree that makes space writes a commit if that gives pages back, and does not repeat it
+/// until the sync has ended: each commit requests a sync.
 #[test]
 fn a_full_tree_makes_space_with_few_commits() {
     const WRITES: u32 = 6000;
@@ -73,7 +74,7 @@ fn a_full_tree_makes_space_with_few_commits() {
         refused += u32::from(written.is_err());
     }
     assert!(refused > 0, "it was never full");
-    // It was 1,214 when there was a commit after the other.
+    // It was 1,214 when commits followed each other without that.
     let asked = store.stats().fences;
     assert!(asked < 950, "{asked} syncs were asked for");
 }

@@ -1,4 +1,5 @@
-//! A store answers while its opening goes on: readers have what was there, each writer waits until all is.
+//! A store answers before its open is complete: readers find all records, and each writer waits until the open is
+//! complete.
 
 use coreplane_engine::{Engine, Ordered, Repairable, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
@@ -21,7 +22,7 @@ fn put(store: &MapEngine, number: u32, life: u32) {
     assert!(put.expect("put").ticket().is_durable());
 }
 
-/// Every key has the life in which it was written last; in this one it may have been already.
+/// Every key has the life in which it was written last, which may be this one.
 fn read_all(store: &MapEngine, life: u32, from: u32) {
     for number in (from..KEYS).chain(0..from) {
         let value = store.get(&key(number)).expect("get");
@@ -67,7 +68,7 @@ fn readers_have_all_while_an_opening_goes_on() {
             };
             store.scan(b"", None, false, usize::MAX, &mut count).expect("scan");
             assert_eq!(shown, KEYS);
-            // A crash, but for the last.
+            // A crash, except for the last life.
             if life + 1 == LIVES {
                 store.close().expect("close");
             }

@@ -1,4 +1,4 @@
-//! Walks over many keys, beside writes that give up the pages which a walk has yet to look at.
+//! Walks over many keys, beside writes that give up pages which a walk has not read yet.
 
 use coreplane_conformance::steps::iterate_all;
 use coreplane_engine::{Batch, Engine, Ordered, Snapshots, TimeSource, UnixMillis, WriteOptions};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const KEYS: u32 = 400;
-/// Every so many keys one has a value that is written to pages of its own.
+/// One key in so many has a value that is written to pages of its own.
 const LARGE: u32 = 7;
 
 fn key(number: u32) -> [u8; 4] {
@@ -24,7 +24,7 @@ fn round_of(value: &[u8]) -> u32 {
     value.first_chunk().copied().map_or(u32::MAX, u32::from_le_bytes)
 }
 
-/// All keys in one batch, which is whole for whoever sees it.
+/// All keys in one batch, which readers see as a whole.
 fn write_round(store: &MapEngine, round: u32) {
     let mut batch = Batch::new();
     for number in 0..KEYS {
@@ -40,7 +40,7 @@ fn create(kind: MapKind, directory: &tempfile::TempDir, options: &Options) -> Ma
     MapEngine::create(kind, &path, 16 << 20, geometry, MediaChoice::Auto, options).expect("create")
 }
 
-/// Every key with the round that its value is of, which is whole.
+/// Every key with the round of its value, which is whole.
 fn scan(
     store: &MapEngine,
     reverse: bool,
@@ -69,7 +69,7 @@ fn scan(
     shown
 }
 
-/// What a walk has found and not read yet is overwritten, and its pages are given up, between two keys.
+/// Records that a walk has found and not read yet are overwritten, and their pages are given up, between two keys.
 #[test]
 fn a_walk_goes_on_when_its_pages_are_given_up() {
     for kind in MapKind::ALL {
@@ -80,7 +80,7 @@ fn a_walk_goes_on_when_its_pages_are_given_up() {
             write_round(&store, 1);
             for reverse in [false, true] {
                 let before = round_of(&store.get(&key(1)).expect("get").expect("there"));
-                // With checks the map is in hand while a record is shown: nobody can write then.
+                // With checks the map is held while a record is shown: no thread can write then.
                 let first = if reverse { KEYS - 1 } else { 1 };
                 let shown = scan(
                     &store,
@@ -89,7 +89,8 @@ fn a_walk_goes_on_when_its_pages_are_given_up() {
                         if at == 1 && !check_reads {
                             write_round(&store, before + 1);
                             write_round(&store, before + 2);
-                            // Pages go when what has superseded them is durable, and their words are.
+                            // Pages are freed when the records that superseded theirs are durable, and their words
+                            // are.
                             (0..4).for_each(|_| write_round(&store, before + 3));
                         }
                     },
@@ -105,8 +106,8 @@ fn a_walk_goes_on_when_its_pages_are_given_up() {
     }
 }
 
-/// A snapshot is of one round, whatever is written while it is read; what is read without one is never older than what
-/// was acknowledged before.
+/// A snapshot is of one round, whatever is written while it is read; a record that is read without one is never older
+/// than those acknowledged before.
 #[test]
 fn walks_beside_writes_see_what_they_should() {
     for kind in MapKind::ALL {
@@ -142,7 +143,7 @@ fn walks_beside_writes_see_what_they_should() {
     }
 }
 
-/// What a snapshot alone has seen goes with it, however much that is.
+/// Versions that only a snapshot has seen are dropped with it, however many there are.
 #[test]
 fn nothing_is_left_of_a_snapshot() {
     for kind in MapKind::ALL {
@@ -158,7 +159,7 @@ fn nothing_is_left_of_a_snapshot() {
     }
 }
 
-/// A call of an iteration passes by no more records that have expired than it would show of those that live.
+/// A call of an iteration skips no more expired records than the number of live records it would show.
 #[test]
 fn what_has_expired_is_a_step_of_an_iteration() {
     const EXPIRED: u32 = 1000;

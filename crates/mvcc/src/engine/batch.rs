@@ -15,7 +15,7 @@ use coreplane_record::{Header, Kind, sync_failed};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Changes in a batch at most.
+/// The most changes of a batch.
 pub(super) const BATCH_LEN_MAX: usize = 1 << 20;
 
 /// One change of a batch, the last of its key.
@@ -36,7 +36,7 @@ enum Attempt {
     Begun(u64),
 }
 
-/// So often others may take the pages that were begun for a batch, before it keeps them from that.
+/// How often other writers may take the pages that were begun for a batch, before it keeps the map until it is done.
 const BEGUN_MAX: u32 = 2;
 
 impl Store {
@@ -86,14 +86,15 @@ impl Store {
         }
     }
 
-    /// True if there is a live record of a key, which a put would take the place of.
+    /// True if a put of this key would replace a live record.
     fn is_live(&self, key: &[u8]) -> Result<bool> {
         let mut map = self.writing()?;
         let guard = epoch::pin();
         Ok(self.look(&mut map, &guard, key)?.is_ok_and(|standing| standing.is_live))
     }
 
-    /// One look, and the batch if nothing is lacking. One that `is_starved` waits for its pages with the map in hand.
+    /// One attempt: the batch, if nothing is missing. A batch that `is_starved` waits for its pages while it holds
+    /// the map.
     fn attempt_batch(
         &self,
         parts: &mut [Part<'_>],
@@ -139,7 +140,7 @@ impl Store {
         }
         let version = self.draw_version(options.sequence)?;
         if let Err(error) = self.append_batch(&mut map, &guard, parts, version, options) {
-            // What comes next would end a group that is none. The pages were there: the medium has failed.
+            // The next record would end an incomplete group. There were enough pages: the medium has failed.
             map.stream_mut().is_broken = true;
             self.volume.closed.store(true, Ordering::Release);
             return Err(error);
@@ -154,7 +155,7 @@ impl Store {
         Ok(Attempt::Done(Written { sequence, ticket, replaced }))
     }
 
-    /// A batch that changes nothing rests on all that it has seen.
+    /// A batch that changes nothing depends on everything that it has seen.
     fn rests_on_nothing(&self) -> Ticket {
         self.visible_ticket()
     }
@@ -202,7 +203,7 @@ impl Part<'_> {
         Header { kind, large, expires_at, sequence: options.sequence, ..Header::put(0) }
     }
 
-    /// Bytes of the value that its record has.
+    /// Bytes of the value in its record.
     fn value_len(&self) -> usize {
         match self.prepared {
             Some(_) => NAME,

@@ -1,10 +1,10 @@
-//! What is durable, and waiting for it.
+//! Durability of writes, and waiting for it.
 //!
-//! Where a fence is an instruction, groups are numbered as they are appended, and a commit makes all of them
-//! durable: the thesis's early completion. It comes at the latest when [`GROUPS`] have been appended or after
-//! [`DELAY`] (its k and its millisecond), and at once when somebody asks for one of them: by waiting, by a commit,
-//! or by a look at a record that is not durable. Where a fence is a sync, a ticket is the generation of the sync
-//! that covers the group; nobody waits for it with the map in hand, but a batch of several pages that has waited in vain.
+//! Where a fence is an instruction, groups are numbered as they are appended, and a commit makes all of them durable:
+//! the thesis's early completion. It happens at the latest when [`GROUPS`] have been appended or after [`DELAY`] (the
+//! thesis's k and its millisecond), and at once when a caller asks for one of them: by waiting, by a commit, or by
+//! reading a record that is not durable. Where a fence is a sync, a ticket is the generation of the sync that covers
+//! the group; no thread waits for it while it holds the map, except a batch of several pages that has waited in vain.
 
 use super::Store;
 use super::write::Standing;
@@ -18,14 +18,14 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// So many groups that nobody waits for share a commit at most.
+/// The most groups without a waiting caller that share a commit.
 const GROUPS: u64 = 10;
-/// So long a group waits for others at most, unless its caller says less.
+/// The longest time that a group waits for others, unless its caller asks for less.
 const DELAY: Duration = Duration::from_millis(1);
 
-/// The map, as a writer has it.
+/// The map, held by a writer.
 pub(crate) type Writing<'s> = RwLockWriteGuard<'s, Box<dyn Map>>;
-/// As a reader has it.
+/// The map, held by a reader.
 pub(crate) type Reading<'s> = RwLockReadGuard<'s, Box<dyn Map>>;
 
 impl Store {
@@ -50,17 +50,17 @@ impl Store {
         Ok(())
     }
 
-    /// The map to write, all of which is there: what an [opening has left](Map::rest) is taken on first, while others
-    /// read.
+    /// The map for writing, after the work that an [open has deferred](Map::rest) was taken over; other threads may
+    /// read meanwhile.
     ///
     /// # Errors
-    /// If that cannot be read, and if the medium fails.
+    /// If that work fails, and if the medium fails.
     pub(crate) fn writing(&self) -> Result<Writing<'_>> {
         self.make_whole()?;
         Ok(self.map.write())
     }
 
-    /// Takes on what an opening has left for later.
+    /// Takes over the work that an open has deferred.
     ///
     /// # Errors
     /// As [`Store::writing`].
@@ -80,8 +80,8 @@ impl Store {
         Ok(())
     }
 
-    /// The map to read, with nothing in it that is hidden: for who looks at records before he asks whether they are,
-    /// at older versions for one, which stand behind a newer one.
+    /// The map for reading, with no hidden record in it: for callers that read records before they ask whether these
+    /// are hidden, such as older versions, which stand behind a newer one.
     ///
     /// # Errors
     /// If the medium fails.
@@ -89,7 +89,7 @@ impl Store {
         self.reading(|map| map.stream().is_hiding() && !mutant!("mvcc.read.exposed"))
     }
 
-    /// The map to read, in which it is durable of each key that is not there that it is not.
+    /// The map for reading, in which the absence of every absent key is durable.
     ///
     /// # Errors
     /// If the medium fails.
@@ -97,7 +97,7 @@ impl Store {
         self.reading(|map| map.hides_absence(None))
     }
 
-    /// The map to read, committed if it is to be.
+    /// The map for reading; committed first if it `hides` anything.
     fn reading(&self, hides: impl Fn(&dyn Map) -> bool) -> Result<Reading<'_>> {
         let map = self.map.read();
         if !hides(&**map) {
@@ -109,8 +109,8 @@ impl Store {
         Ok(RwLockWriteGuard::downgrade(map))
     }
 
-    /// A group was appended, of so many bytes: its ticket. Durable if the caller waits, where a fence is an
-    /// instruction; where it is a sync, [`Store::wait`] is called without the map.
+    /// The ticket of a group of so many bytes that was just appended. Where a fence is an instruction, the group is
+    /// durable if the caller waits; where it is a sync, [`Store::wait`] is called after the map is released.
     ///
     /// # Errors
     /// If the medium fails.
@@ -158,7 +158,7 @@ impl Store {
         }
     }
 
-    /// Waits, if the caller does, for what an outcome rests on.
+    /// Waits for the ticket of an outcome, if the caller asked for that.
     ///
     /// # Errors
     /// If the medium fails.
@@ -167,7 +167,7 @@ impl Store {
         Ok(outcome.resting_on(ticket))
     }
 
-    /// Waits for a ticket, if the caller does.
+    /// Waits for a ticket, if the caller asked for that.
     ///
     /// # Errors
     /// If the medium fails.
@@ -179,14 +179,14 @@ impl Store {
         Ok(Ticket::DURABLE)
     }
 
-    /// What rests on the record at `offset`, which is not hidden.
+    /// The ticket that a reader of the record at `offset`, which is not hidden, depends on.
     pub(super) fn rests_on(&self, map: &dyn Map, offset: u64) -> Ticket {
         let generation = map.stream().covering(offset);
         generation.map_or(Ticket::DURABLE, |generation| Ticket::new(0, generation))
     }
 
-    /// What a write rests on that found nothing to do: it is as durable as if it had written what is there. What was
-    /// written `relaxed` is therefore waited for by all but those that are `relaxed` themselves.
+    /// The ticket of a write that found nothing to do: it is as durable as if it had written the current record. So
+    /// it waits for `relaxed` writes, unless it is `relaxed` itself.
     pub(super) fn refusal(
         &self,
         map: &Writing<'_>,
@@ -204,7 +204,8 @@ impl Store {
         }
     }
 
-    /// What rests on there being no record: after a clear that is not durable there may be one again.
+    /// The ticket that the absence of a record depends on: after a clear that is not durable the record may come
+    /// back.
     pub(super) fn rests_on_absence(&self) -> Ticket {
         match self.cleared.load(Ordering::Acquire) {
             0 => Ticket::DURABLE,
@@ -215,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Waits for a ticket that a reader may not pass.
+    /// Waits for a ticket, unless the reader may pass it.
     ///
     /// # Errors
     /// If the medium fails.
@@ -241,7 +242,7 @@ impl Store {
         Ticket::new(0, visible)
     }
 
-    /// Makes durable, or sees to it, what the windows that are open have waited for.
+    /// Makes durable, or requests to be made durable, the writes that open windows wait for.
     ///
     /// # Errors
     /// If the medium fails.
@@ -288,7 +289,7 @@ impl Store {
         Ok(())
     }
 
-    /// Everything that was written before is durable when it returns.
+    /// Makes everything that was written before durable.
     ///
     /// # Errors
     /// If the medium fails.

@@ -1,4 +1,4 @@
-//! The engine's face.
+//! The interface of the engine to its callers.
 
 use super::MapEngine;
 use super::batch::BATCH_LEN_MAX;
@@ -109,7 +109,7 @@ impl Engine for MapEngine {
     ) -> Result<Outcome> {
         let mut decided: Option<(Option<u64>, Mutation)> = None;
         let mut decide = |live: Option<&Record<'_>>| {
-            // Decided once, though the write may have to look again: unless the key was written in between.
+            // Decided once, even if the write is attempted again: unless the key was written in between.
             let seen = live.map(|record| record.sequence);
             let mutation = match decided.take() {
                 Some((before, mutation)) if before == seen => mutation,

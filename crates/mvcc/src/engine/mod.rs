@@ -1,7 +1,7 @@
 //! An engine over a map.
 //!
-//! One writer at a time has the map; readers share it. A write looks, decides, appends, leads the map to the
-//! record, and is durable by a fence of its own, or shares one with those that come after it ([`durable`]).
+//! One writer at a time holds the map; readers share it. A write looks, decides, appends, makes the map lead to the
+//! record, and is durable by a fence of its own, or by one that it shares with later writes ([`durable`]).
 
 mod batch;
 pub(crate) mod durable;
@@ -30,20 +30,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Which map an engine is over.
+/// The map that an engine is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapKind {
     /// The persistent list, with its index in DRAM.
     List,
-    /// The persistent tree, nothing of which is in DRAM but what is not committed.
+    /// The persistent tree; only its uncommitted part is in DRAM.
     CowTree,
 }
 
 impl MapKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 2] = [Self::List, Self::CowTree];
 
-    /// Its name, which is that of the engine and of the kind of pool.
+    /// The name of the kind, of its engine, and of its pools.
     pub fn name(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -52,7 +52,7 @@ impl MapKind {
     }
 }
 
-/// What is counted.
+/// The events that are counted.
 #[derive(Debug, Clone, Copy)]
 enum Count {
     Hits,
@@ -66,8 +66,8 @@ enum Count {
 
 const COUNTS: usize = Count::UserBytes as usize + 1;
 
-/// The map, which one thread has to write, or several to read. It is had for a few microseconds at most, as a rule, which
-/// is less than it takes to put a thread to sleep: so others look for it for a while before they sleep.
+/// The map, held by one thread for writing, or by several for reading. As a rule it is held for a few microseconds at
+/// most, which is less than it takes to put a thread to sleep: so other threads spin for a while before they sleep.
 pub(crate) struct MapLock(RwLock<Box<dyn Map>>);
 
 impl MapLock {
@@ -84,30 +84,31 @@ impl MapLock {
     }
 }
 
-/// What an engine and its snapshots share.
+/// State that an engine shares with its snapshots.
 pub(crate) struct Store {
     pub(crate) kind: MapKind,
     pub(crate) volume: Arc<Volume>,
     pub(crate) map: MapLock,
-    /// An opening has left nothing of the map for later.
+    /// No work that an open has deferred is left.
     is_whole: AtomicBool,
     making_whole: Mutex<()>,
-    /// The next version; of a log, the one behind what is applied. Changed by who has the map to write.
+    /// The next version; of a log, the one behind the applied timestamp. Changed only by the thread that holds the
+    /// map for writing.
     pub(crate) next_version: AtomicU64,
-    /// Where a fence is an instruction: groups that were appended, and up to where they are durable.
+    /// Where a fence is an instruction: the number of groups that were appended, and of those that are durable.
     appended: AtomicU64,
     durable: AtomicU64,
-    /// Where a fence is a sync: the generation that covers all that is visible, and that of the last clear.
+    /// Where a fence is a sync: the generation that covers all visible records, and that of the last clear.
     visible: AtomicU64,
     cleared: AtomicU64,
-    /// Where a fence is a sync: bytes that were written `relaxed` since one was asked for.
+    /// Where a fence is a sync: bytes that were written `relaxed` since a sync was last requested.
     relaxed_bytes: AtomicU64,
     counts: Stripes<COUNTS>,
     cursors: Mutex<Cursors<Box<[u8]>>>,
     windows: Windows,
     durability: Durability,
     check_reads: bool,
-    /// Of keys, in bytes.
+    /// The most bytes of a key.
     key_len_max: usize,
 }
 
@@ -146,8 +147,7 @@ impl std::fmt::Debug for MapEngine {
 }
 
 impl MapEngine {
-    /// Creates a pool of `size` bytes with this geometry at `path`, where nothing may be yet, and
-    /// opens it.
+    /// Creates a pool of `size` bytes with this geometry at `path`, where nothing may exist yet, and opens it.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
@@ -164,7 +164,7 @@ impl MapEngine {
         let made = outlive(&pool, options.outlives_medium)
             .and_then(|()| Store::format(kind, pool, options));
         if made.is_err() {
-            // A pool that is no store yet. If it cannot be removed, an open says so.
+            // A pool that is no store yet. If it cannot be removed, a later open reports that.
             let _removed = std::fs::remove_file(path).is_ok();
         }
         Self::start(made?, options)
@@ -221,7 +221,7 @@ impl MapEngine {
             let of_windows = Arc::clone(&store);
             this.spawn("coreplane-windows", move || {
                 let is_closed = || of_windows.volume.closed.load(Ordering::Acquire);
-                // If the medium has failed, writers are told so.
+                // If the medium has failed, writers get the error.
                 of_windows.windows.end_in_time(is_closed, || of_windows.end_windows().is_ok());
             })?;
             if !store.is_whole.load(Ordering::Acquire) {
@@ -243,7 +243,7 @@ impl MapEngine {
         self.store.windows.wake();
         let threads = std::mem::take(&mut *self.background.lock());
         for thread in threads {
-            // A panic there has been reported by its thread; what is durable is so anyway.
+            // A panic there has been reported by its thread; durable records stay durable.
             let _ended = thread.join().is_ok();
         }
     }
@@ -256,11 +256,10 @@ impl MapEngine {
         self.store.grow(size)
     }
 
-    /// For tests: counts all that lives once more. Bytes of what is there, tombstones aside; what is wrong if the
-    /// counts that are kept say otherwise.
+    /// For tests: counts all live bytes again. Returns the bytes of live records without tombstones.
     ///
     /// # Errors
-    /// What has drifted.
+    /// The difference, if the counts that are kept have drifted.
     #[doc(hidden)]
     pub fn audit(&self) -> std::result::Result<u64, String> {
         self.store.count_all();
@@ -268,7 +267,7 @@ impl MapEngine {
         map.audit(&coreplane_pmem::epoch::pin())
     }
 
-    /// What the pool rests on.
+    /// The medium of the pool.
     pub fn medium(&self) -> Medium {
         self.store.volume.pool.medium()
     }

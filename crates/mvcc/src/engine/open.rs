@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// The longest page: what a record lacks of one is kept in 32 bits, and a page is cleaned at a time.
+/// The longest page: offsets in a page are kept in 32 bits, and pages are cleaned one at a time.
 const PAGE_SIZE_MAX: u32 = 1 << 20;
 
-/// What a pool is created with.
+/// The options with which a pool is created.
 ///
 /// # Errors
-/// [`Error::Unusable`] if there can be no such pages or nodes.
+/// [`Error::Unusable`] if pages or nodes cannot have these sizes.
 pub(crate) fn create_options(
     kind: MapKind,
     size: u64,
@@ -35,7 +35,7 @@ pub(crate) fn create_options(
 }
 
 impl Store {
-    /// Makes a fresh pool a store.
+    /// Makes a store of a fresh pool.
     pub(crate) fn format(kind: MapKind, pool: Pool, options: &Options) -> Result<Self> {
         if pool.space().page_size() > PAGE_SIZE_MAX {
             return Err(Error::Unusable(format!("a page has at most {PAGE_SIZE_MAX} bytes")));
@@ -45,7 +45,7 @@ impl Store {
         let space = &volume.space;
         volume.table.claim(0..space.pages(), Claim::Words)?;
         space.fence().map_err(sync_failed)?;
-        // With this the store begins.
+        // From here on the pool is a store.
         volume.pool.set_root(root.to_words()).map_err(pool_error)?;
         let map: Box<dyn Map> = match kind {
             MapKind::List => Box::new(List::format(&volume)),
@@ -83,10 +83,10 @@ impl Store {
         };
         let volume = Arc::new(Volume::new(pool, &root, options));
         volume.table.claim(0..volume.space.pages(), Claim::WordsAsStored)?;
-        // From then on a crash finds the store unclean, and versions and births go on above.
+        // From here on a crash leaves the store unclean, and versions and births continue above.
         let begin = || volume.pool.set_root(root.to_words()).map_err(pool_error);
         let first_birth = if mutant!("mvcc.open.births") { 1 } else { old.births_end };
-        // What was forgotten before is not known, unless they were held.
+        // It is not known which tombstones were dropped before, unless they were held.
         let (held, horizon) = match root.held {
             0 => (u64::MAX, old.versions_end),
             held => (held - 1, held - 1),

@@ -7,13 +7,13 @@ use coreplane_pmem::spin::Backoff;
 use coreplane_record::sync_failed;
 use std::time::{Duration, Instant};
 
-/// Readers are waited for so long.
+/// How long readers are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// And so long by who can ask again.
+/// How long a caller waits that can ask again.
 const BRIEF: Duration = Duration::from_millis(5);
 
-/// How long pages have been waited for.
+/// The time for which pages have been waited for.
 pub(crate) struct Patience {
     since: Option<Instant>,
     most: Duration,
@@ -27,12 +27,12 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// As long as a reader takes who does not stay.
+    /// As long as a reader takes that does not stay.
     pub(crate) fn brief() -> Self {
         Self { most: BRIEF, ..Self::default() }
     }
 
-    /// Waits for pages without the map.
+    /// Waits for pages; the caller does not hold the map.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if readers hold them for too long; if the medium fails.

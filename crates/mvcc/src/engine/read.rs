@@ -9,24 +9,24 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
 use std::sync::atomic::Ordering;
 
-/// How a version stands to a reader.
+/// The state of a version for a reader.
 pub(super) enum Seen<'g> {
-    /// It is to be shown.
+    /// A live record.
     Live(View<'g>),
-    /// There is none: nothing was found, or a tombstone, or it has expired.
+    /// No record is visible: none was found, or a tombstone, or it has expired.
     Gone(Option<View<'g>>),
-    /// It is not durable and not to be seen before: the groups are to be committed.
+    /// It is not durable, and so not visible: the groups have to be committed.
     Hidden,
-    /// Its time has passed, which is to be made known first.
+    /// Its expiry has passed, which has to be made durable first.
     Expired(UnixMillis),
 }
 
 impl Store {
-    /// How the record at `offset` stands. One that says that there is nothing is held against its checksum: else a flipped
-    /// bit of its kind or its expiry would be a loss in silence.
+    /// The state of the record at `offset`. The checksum of a record that means absence is verified: otherwise a
+    /// flipped bit of its kind or its expiry would be a silent loss.
     ///
     /// # Errors
-    /// If there is none, or it is damaged.
+    /// If there is no record, or it is damaged.
     pub(super) fn see<'g>(
         &'g self,
         map: &dyn Map,
@@ -39,7 +39,7 @@ impl Store {
         self.see_shown(guard, offset)
     }
 
-    /// The same of one that is not hidden.
+    /// The same for a record that is not hidden.
     ///
     /// # Errors
     /// As [`Store::see`].
@@ -60,10 +60,11 @@ impl Store {
         Ok(if self.volume.is_told_expired(at) { Seen::Gone(Some(view)) } else { Seen::Expired(at) })
     }
 
-    /// Fails if a version of a key that was found may not be the newest, or, if none was, there may have been one.
+    /// Fails if the version of a key that was found may not be the newest, or, if none was found, there may have been
+    /// one.
     ///
     /// # Errors
-    /// [`Error::Corrupt`](coreplane_engine::Error::Corrupt), which says so.
+    /// [`Error::Corrupt`](coreplane_engine::Error::Corrupt) in that case.
     #[inline]
     pub(super) fn check_sure(
         &self,
@@ -77,7 +78,7 @@ impl Store {
         map.check_sure(guard, found)
     }
 
-    /// Holds what says that there is nothing against its checksum.
+    /// Verifies the checksum of a record that means absence.
     ///
     /// # Errors
     /// If it is damaged.
@@ -88,13 +89,13 @@ impl Store {
         self.volume.check(view)
     }
 
-    /// How it stands that there is no such key.
+    /// The state of an absent key, and the ticket that its absence depends on.
     pub(super) fn see_none<'g>(&self, map: &dyn Map, key: &[u8]) -> (Seen<'g>, Ticket) {
         let seen = if map.hides_absence(Some(key)) { Seen::Hidden } else { Seen::Gone(None) };
         (seen, self.rests_on_absence())
     }
 
-    /// Does what has to be done, without the map, before a version can be seen.
+    /// Does what is needed before a version can be seen. The caller does not hold the map.
     ///
     /// # Errors
     /// If the medium fails.
@@ -106,12 +107,12 @@ impl Store {
         }
     }
 
-    /// The map to read: where it is looked at once more, with nothing in it that is hidden, however fast others write.
+    /// The map for reading; when a read is repeated, with no hidden record in it, however fast others write.
     fn to_look(&self, is_again: bool) -> Result<Reading<'_>> {
         if is_again && !mutant!("mvcc.read.starved") { self.exposed() } else { Ok(self.map.read()) }
     }
 
-    /// What was seen of a key, to be shown when it is durable, whatever is there by then.
+    /// A copy of a record that was seen, to be shown when it is durable, whatever the key has by then.
     fn copy(&self, guard: &Guard, view: &View<'_>) -> Result<Copied> {
         let mut copied = Copied { value: Vec::new(), sequence: 0, expires_at: None };
         self.show(guard, view, Ticket::DURABLE, false, &mut |record| {
@@ -147,7 +148,7 @@ impl Store {
             }
             let live = if let Seen::Live(view) = &seen { Some(view) } else { None };
             if !ticket.is_durable() && visibility == Visibility::Durable {
-                // It was waited for already, and others have written it anew since: that may go on for ever.
+                // The read has waited once, and the key was written again since: that could go on for ever.
                 let is_last = is_again && !mutant!("mvcc.read.starved");
                 let copied = live.filter(|_| is_last).map(|view| self.copy(&guard, view));
                 let (copied, hit) = (copied.transpose()?, live.is_some());
@@ -231,7 +232,8 @@ impl Store {
         self.add(Count::Misses, (of - hits) as i64);
     }
 
-    /// The live records of keys at one moment, and what they rest on. An error that is none: what has to be done first.
+    /// The live records of keys at one moment, and the tickets they depend on. The inner error is none: it is a
+    /// state that has to be uncovered first.
     fn look_at_all<'g>(
         &'g self,
         map: &Reading<'_>,
@@ -260,10 +262,10 @@ impl Store {
     }
 }
 
-/// The records of some keys, and what they rest on.
+/// The records of some keys, and the tickets they depend on.
 type Looked<'g> = (Vec<(Option<View<'g>>, Ticket)>, Horizon);
 
-/// A record that was copied, and is durable when it is shown.
+/// A copy of a record that is durable when it is shown.
 struct Copied {
     value: Vec<u8>,
     sequence: u64,

@@ -1,4 +1,4 @@
-//! A version that is pinned: the store as it was then, while writes and the cleaner go on.
+//! A pinned version: the store as it was then, while writes and the cleaner go on.
 
 use super::Store;
 use super::durable::Writing;
@@ -8,7 +8,7 @@ use coreplane_pmem::{epoch, spin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Steps of a release after which its processor is given away once, for the sake of who waits for the map on the same one.
+/// Steps of a release after which its thread yields its processor once, for threads on it that wait for the map.
 const STEPS: usize = 32;
 
 /// A pinned version.
@@ -18,7 +18,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Pins what is there now; durable when it returns.
+    /// Pins the current state; durable when it returns.
     ///
     /// # Errors
     /// If the medium fails.
@@ -30,7 +30,7 @@ impl Pinned {
 }
 
 impl Pinned {
-    /// The same of who has the map; on file media durable only after a sync.
+    /// The same for a caller that holds the map; on file media durable only after a sync.
     ///
     /// # Errors
     /// If the medium fails.
@@ -44,7 +44,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // What is hidden cannot be read. Versions of records that cannot be read stay.
+        // Hidden records cannot be read. Versions of records that cannot be read stay.
         let release = |map: &mut Writing<'_>, is_first: bool| {
             let _best_effort = self.store.commit_all(map).is_ok();
             let guard = epoch::pin();

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 const SWEPT: usize = 64;
 
 impl Store {
-    /// Leaves a clean store behind. Writes fail from now on.
+    /// Leaves a clean store behind. Writes fail from then on.
     pub(crate) fn close(&self) -> Result<()> {
         let was_closed = self.volume.closed.swap(true, Ordering::SeqCst);
         if was_closed {
@@ -39,11 +39,11 @@ impl Store {
         self.volume.change_root(|root| root.flags |= crate::volume::root::Root::CLEAN).map(drop)
     }
 
-    /// Counts what an opening has found, in steps between which others have the map, until all is counted or the store
-    /// is closed.
+    /// Counts the live bytes that an open has found, in steps between which other threads get the map, until all are
+    /// counted or the store is closed.
     pub(crate) fn count_all(&self) {
         if self.make_whole().is_err() {
-            // Who writes is told so.
+            // Writers get the error.
             return;
         }
         while !self.volume.closed.load(Ordering::Acquire) && self.map.write().count_some() {
@@ -95,7 +95,7 @@ impl Store {
         self.wait_durable(&Horizon::from(ticket))
     }
 
-    /// Removes what has expired; how many records it was.
+    /// Removes expired records; returns their number.
     pub(super) fn sweep_expired(&self) -> Result<u64> {
         self.check_writable()?;
         let (mut from, mut swept) = (Vec::new(), 0);
@@ -124,12 +124,12 @@ impl Store {
         Ok(swept)
     }
 
-    /// Puts a tombstone with its sequence in the place of an expired record; false if there is none any more.
+    /// Replaces an expired record by a tombstone with its sequence; false if there is none any more.
     fn remove_expired(&self, key: &[u8]) -> Result<bool> {
         let mut patience = Patience::default();
         let ticket = loop {
             let mut map = self.writing()?;
-            // A store that was closed meanwhile ends well, and is to end so.
+            // A store that was closed meanwhile ends well, and has to stay so.
             self.check_writable()?;
             let guard = epoch::pin();
             let standing = match self.look(&mut map, &guard, key)? {
@@ -181,16 +181,16 @@ impl Store {
     pub(super) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
         self.volume.change_root(|root| root.held = sequence.checked_add(1).unwrap_or(0))?;
         let mut map = self.writing()?;
-        // Of those that are hidden it cannot be read which they are.
+        // Hidden tombstones cannot be read.
         self.commit_all(&mut map)?;
         map.hold_tombstones(sequence);
         Ok(())
     }
 
-    /// What was counted.
+    /// The counts and sizes of the store.
     pub(crate) fn stats(&self) -> Stats {
         let space = &self.volume.space;
-        // If that fails, there is nothing to tell of pages.
+        // If that fails, there are no numbers of pages.
         let _is_whole = self.make_whole().is_ok();
         let map = self.map.read();
         let (stream, mut stats) = (map.stream(), Stats::default());
@@ -214,7 +214,7 @@ impl Store {
         stats
     }
 
-    /// Reads everything and holds it against its checksums, some of it at a time: those who write come in between.
+    /// Reads all records and verifies their checksums, some at a time: writers get the map in between.
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.sync()?;
         let mut damages = Vec::new();
@@ -243,7 +243,7 @@ impl Store {
     }
 }
 
-/// Keys that are verified while those who write wait.
+/// Keys that are verified while writers wait.
 const SLICE: usize = 1024;
 
 fn damage_of(error: &Error) -> Damage {

@@ -1,17 +1,17 @@
 //! Reads of many keys, in their order: scans, iterations, changes.
 //!
 //! ```text
-//!   with the map       a ─▶ 12   b ─▶ 7   c ─▶ 3, 31   …      where the records of some keys are
+//!   with the map       a ─▶ 12   b ─▶ 7   c ─▶ 3, 31   …      the offsets of the records of some keys
 //!   without it         12: a = …   7: b = …   31: too new, 3: c = …
 //! ```
 //!
-//! The map is had for some keys at a time, so that writers come between, and only to find out where their records are.
-//! The epoch that is pinned before keeps the bytes of those, but who has not looked at a page before it is given up does
-//! not get at it any more: then that key is read again with the map in hand. So are large values, which have pages of
-//! their own.
+//! The map is held for some keys at a time, so that writers get it in between, and only to find the offsets of their
+//! records. The epoch that is pinned before keeps the bytes of these records; but a page that is given up can no
+//! longer be reached by a thread that has not looked at it before: then the key is read again while the map is held.
+//! So are large values, which have pages of their own.
 //!
-//! A walk that meets something which is not durable, or an expiry that nobody was told, sees to it, and goes on from
-//! there.
+//! A walk that meets a record which is not durable, or an expiry that no caller was told of, makes it durable or
+//! known, and continues there.
 
 use super::Store;
 use super::durable::Reading;
@@ -25,43 +25,43 @@ use coreplane_record::{Kind, View};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-/// Keys that are found before the map is let go of.
+/// Keys that are found before the map is released.
 const STEP: usize = 32;
 
-/// Steps after which a walk gives its processor away once: who looks for the map on the same one would find it had
-/// each time that this thread is put aside in the midst of a step.
+/// Steps after which a walk yields its processor once: a thread on the same processor that looks for the map would
+/// find it held whenever this thread is suspended in the midst of a step.
 const STEPS: usize = 8;
 
-/// Lines of a record that are asked for ahead.
+/// Lines of a record that are prefetched.
 const LINES: u64 = 3;
 
-/// Where a walk goes on.
+/// The place at which a walk continues.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     Up(Vec<u8>),
     Down(Option<Vec<u8>>),
 }
 
-/// How a walk goes on.
+/// The way in which a walk continues.
 enum Next {
     At(Place),
-    /// There, with the map in hand.
+    /// At that place, holding the map.
     Again(Place),
     End,
 }
 
 impl Place {
-    /// The same way, with this key as the next.
+    /// The place in the same direction with this key as the next.
     fn at(&self, key: &[u8]) -> Self {
         match self {
             Self::Up(_) => Self::Up(key.to_vec()),
-            // A bound is not shown itself.
+            // A bound itself is not shown.
             Self::Down(_) => Self::Down(Some([key, &[0]].concat())),
         }
     }
 }
 
-/// Where the version of a key that is looked for may be, and how that stood when it was found.
+/// The place of a version of a key that is searched for, and its state when it was found.
 #[derive(Clone, Copy)]
 struct Spot {
     offset: u64,
@@ -73,27 +73,27 @@ struct Spot {
 struct Found {
     key: Key,
     newest: Spot,
-    /// Where there are several, those before it, the newest last.
+    /// If there are several versions, those before it, the newest last.
     older: Vec<Spot>,
-    /// What says that it may not be the newest.
+    /// An error if it may not be the newest.
     sure: Result<()>,
 }
 
-/// What a walk shows: every key that it meets, live or not.
+/// A key that a walk meets, live or not.
 pub(super) struct Met<'a, 'g> {
     pub(super) key: &'a [u8],
     pub(super) view: View<'g>,
     pub(super) is_live: bool,
-    /// If it may not be the newest, what says so.
+    /// An error if it may not be the newest.
     pub(super) sure: Result<()>,
     pub(super) ticket: Ticket,
 }
 
-/// What each key that is met is shown to.
+/// Called with each key that is met.
 type Visit<'v> = &'v mut dyn FnMut(&Guard, Met<'_, '_>) -> Result<ControlFlow<()>>;
 
 impl Store {
-    /// Shows keys with their newest version not above `at`, until `visit` breaks, which is expected after some.
+    /// Shows keys with their newest version not above `at`, until `visit` breaks, expected after `expected` keys.
     pub(super) fn walk(
         &self,
         place: Place,
@@ -116,7 +116,7 @@ impl Store {
         Ok(())
     }
 
-    /// Shows some of them, with the map in hand if it `holds`; where to go on.
+    /// Shows some keys, holding the map if it `holds`; returns where to continue.
     fn walk_some(
         &self,
         place: &Place,
@@ -128,7 +128,7 @@ impl Store {
         let guard = epoch::pin();
         let (map, next) = self.find_some(&guard, place, (at, most), found)?;
         let map = holds.then_some(map);
-        // All that are found are on their way when the first is read.
+        // The lines of all records are on their way when the first is read.
         for spot in found.iter().flat_map(|it| it.older.iter().chain([&it.newest])) {
             (0..LINES)
                 .for_each(|line| self.volume.space.prefetch(spot.offset + line * LINE as u64));
@@ -163,7 +163,7 @@ impl Store {
         Ok(next)
     }
 
-    /// How the newest version not above `at` stands, and where it is, if there is one.
+    /// The state and place of the newest version not above `at`, if there is one.
     fn see_at<'g>(
         &'g self,
         guard: &'g Guard,
@@ -179,7 +179,7 @@ impl Store {
         Ok(Some((seen, spot)))
     }
 
-    /// Finds some keys; the map that knows of them, and where to go on.
+    /// Finds some keys; returns the map that has them, and where to continue.
     fn find_some(
         &self,
         guard: &Guard,
@@ -219,7 +219,7 @@ impl Store {
         Ok((map, next))
     }
 
-    /// The newest that is not above `at`.
+    /// The place of the newest version that is not above `at`.
     fn spot_at(
         &self,
         guard: &Guard,
@@ -277,7 +277,7 @@ impl Store {
         })
     }
 
-    /// Shows some live records from `cursor` on; the next cursor.
+    /// Shows some live records from `cursor` on; returns the next cursor.
     pub(super) fn iterate(
         &self,
         cursor: u64,
@@ -293,7 +293,7 @@ impl Store {
                 return Ok(ControlFlow::Break(()));
             }
             if met.sure.is_ok() && met.view.header.kind == Kind::Put {
-                // One that has expired is a step, too: there may be many of them behind each other.
+                // An expired one is a step, too: there may be many of them in a row.
                 left -= 1;
             }
             if met.is_live && met.sure.is_ok() {
@@ -311,7 +311,7 @@ impl Store {
         Ok(self.cursors.lock().remember(cursor, key))
     }
 
-    /// Shows what is newer than `sequence`, tombstones too.
+    /// Shows all changes with a sequence above `sequence`, tombstones too.
     pub(super) fn changes_since(
         &self,
         sequence: u64,
@@ -341,8 +341,8 @@ impl Store {
         self.check_all()
     }
 
-    /// Fails if there is a key that may not be as it was last, or of which nobody knows: those who pass such keys by say
-    /// so at the end.
+    /// Fails if the newest record of a key may be lost, or if keys may be unknown: callers that pass over such keys
+    /// report this at the end.
     fn check_all(&self) -> Result<()> {
         if !self.volume.damaged.load(Ordering::Relaxed) {
             return Ok(());

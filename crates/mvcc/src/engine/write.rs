@@ -4,9 +4,9 @@
 //!   look at the newest version ─▶ decide ─▶ pages ─▶ append ─▶ link ─▶ durable ─▶ (without the map) wait
 //! ```
 //!
-//! What has to be waited for, or takes long, is done without the map, and the write looks again: pages that
-//! readers hold or a sync is to free, a large value that is written to pages of its own, an expiry that is to be
-//! made known durably.
+//! Anything that has to be waited for, or takes long, is done without holding the map, and the write looks again:
+//! pages that readers hold or that a sync will free, a large value that is written to pages of its own, an expiry
+//! that has to be made known durably.
 
 use super::durable::Writing;
 use super::patience::Patience;
@@ -21,9 +21,9 @@ use coreplane_record::{HEADER, Header, Kind, View, sync_failed};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
-/// What a write is to do with what it has seen.
+/// The decision of a write about the record that it has seen.
 pub(super) enum Plan<'v> {
-    /// Nothing, and say so.
+    /// Write nothing, and return this outcome.
     Refuse(fn(Ticket) -> Outcome),
     /// Write this value.
     Put { value: Cow<'v, [u8]>, expires_at: Option<UnixMillis> },
@@ -31,32 +31,32 @@ pub(super) enum Plan<'v> {
     Delete,
 }
 
-/// What a write is.
+/// The kind of a write.
 pub(super) enum Change<'d, 'v> {
-    /// A put, whatever is there: what it replaces is not read, and may be damaged.
+    /// An unconditional put: the record that it replaces is not read, and may be damaged.
     Put { value: &'v [u8], expires_at: Option<UnixMillis> },
-    /// A delete, likewise; of a key that is not there for sure only if `always`.
+    /// An unconditional delete; of a key that is known to be absent only if `always`.
     Delete { always: bool },
-    /// What this decides in sight of the live record. It may be asked more than once.
+    /// A decision based on the live record. It may be asked for more than once.
     Decide(&'d mut dyn FnMut(Option<&Record<'_>>) -> Result<Plan<'v>>),
 }
 
-/// What one try came to.
+/// The result of one attempt.
 enum Attempt {
     Done(Outcome),
-    /// The time has passed, which is to be made known.
+    /// The expiry has passed, which has to be made known.
     Expired(UnixMillis),
-    /// Pages are to come.
+    /// Pages have to be waited for.
     Wait(Space),
-    /// This value is to be written to pages of its own; what was seen.
+    /// The value has to be written to pages of its own; and the version that was seen.
     Large(Vec<u8>, Option<u64>),
 }
 
-/// A large value that was written, and not named yet.
+/// A large value that was written, and that no record names yet.
 pub(crate) struct Prepared {
     pub(crate) name: [u8; NAME],
     pub(crate) pages: Vec<u32>,
-    /// The version that was seen when it was decided.
+    /// The version that was seen when the write was decided.
     seen: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Prepared {
 pub(super) struct Standing<'g> {
     pub(super) view: Option<View<'g>>,
     pub(super) is_live: bool,
-    /// It is the newest for sure, or there is none for sure.
+    /// It is known to be the newest, or the key is known to be absent.
     pub(super) is_sure: bool,
     pub(super) ticket: Ticket,
 }
@@ -76,7 +76,7 @@ impl Store {
         self.key_len_max
     }
 
-    /// The longest value that is in its record.
+    /// The longest value that is stored in its record.
     pub(crate) fn inline_max(&self, key: &[u8]) -> usize {
         (self.volume.space.page_size() as usize / 2 - HEADER - 16)
             .saturating_sub(key.len())
@@ -95,7 +95,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes `key` as `change` says.
+    /// Writes `key` according to `change`.
     pub(super) fn write(
         &self,
         key: &[u8],
@@ -126,7 +126,7 @@ impl Store {
         self.finish(outcome?, options)
     }
 
-    /// One look, and the write if nothing is lacking.
+    /// One attempt: the write, if nothing is missing.
     fn attempt(
         &self,
         key: &[u8],
@@ -162,7 +162,7 @@ impl Store {
         };
         self.check_lengths(key, value.len())?;
         let is_large = value.len() > self.inline_max(key);
-        // What depends on nothing is right whatever is there by now.
+        // An unconditional put is right whatever the current record is.
         let depends = !matches!(change, Change::Put { .. });
         if is_large && prepared.as_ref().is_none_or(|it| depends && it.seen != seen) {
             return Ok(Attempt::Large(value.into_owned(), seen));
@@ -184,7 +184,7 @@ impl Store {
             return Ok(Attempt::Wait(space));
         }
         let version = self.draw_version(options.sequence)?;
-        // One that was decided otherwise is dropped at the end.
+        // A value that a later decision does not use is dropped at the end.
         let name = prepared.take_if(|_| is_large);
         let body = name.as_ref().filter(|_| is_large).map_or(&*value, |it| &it.name);
         let header = Header { version, ..header };
@@ -205,8 +205,8 @@ impl Store {
         Ok(Attempt::Done(Outcome::Written(Written { sequence, ticket, replaced })))
     }
 
-    /// A change of a key of which nobody knows for sure what is there: what depends on nothing goes on, and a delete
-    /// deletes what may be there.
+    /// Changes a key whose newest record is not known for sure: an unconditional change goes on, and a delete deletes
+    /// the record that may exist.
     #[cold]
     fn be_unsure(
         &self,
@@ -255,7 +255,7 @@ impl Store {
         }
     }
 
-    /// The newest version of a key. An error that is none: the time that has to be made known first.
+    /// The newest version of a key. The inner error is none: the expiry has to be made known first.
     pub(super) fn look<'g>(
         &'g self,
         map: &mut Writing<'_>,
@@ -272,7 +272,7 @@ impl Store {
         };
         if map.stream().is_hidden(offset) {
             self.commit_all(map)?;
-            // A tombstone may be forgotten now.
+            // A tombstone may have been forgotten by that.
             if map.newest(guard, key)? != Some(offset) {
                 let ticket = Ticket::DURABLE;
                 let is_sure = self.check_sure(&***map, guard, None).is_ok();
@@ -335,7 +335,7 @@ impl Store {
         if is_removed { 0 } else { header.record_len(key, value_len) }
     }
 
-    /// A delete that needs no record; its sequence.
+    /// Makes a delete that needs no record; returns its sequence.
     pub(super) fn remove(
         &self,
         map: &mut Writing<'_>,
@@ -347,7 +347,7 @@ impl Store {
         map.remove(guard, key, header.version, sequence).map(|()| sequence)
     }
 
-    /// The next version: it is above `given`, too.
+    /// The next version, which is also at least `given`.
     pub(super) fn draw_version(&self, given: Option<u64>) -> Result<u64> {
         let version = self.next_version.load(Ordering::Relaxed).max(given.unwrap_or(0));
         self.volume.allow_version(version + 1)?;
@@ -355,7 +355,7 @@ impl Store {
         Ok(version)
     }
 
-    /// Sees to it that there are pages for a group, and those that are left to others.
+    /// Ensures that there are pages for a group, and those that are left to others.
     pub(crate) fn space_for(
         &self,
         map: &mut Writing<'_>,
@@ -375,7 +375,7 @@ impl Store {
         let is_durable =
             map.stream().is_durable() && !map.hides_absence(None) || mutant!("mvcc.write.durable");
         if self.volume.space.fences_at_once() && is_durable {
-            // It was committed for pages.
+            // Searching for pages has committed.
             self.durable.store(self.appended.load(Ordering::Relaxed), Ordering::Release);
         }
         found
@@ -397,7 +397,7 @@ impl Store {
             self.check_writable()?;
             let (to_end, reserve) =
                 (map.pages_for(&epoch::pin(), Group::EMPTY)?, map.reserve(purpose));
-            // Those ahead are of the stream.
+            // Pages ahead belong to the stream.
             let reserve = reserve + map.stream().pages_ahead();
             match map.make_space(pages + to_end, reserve)? {
                 Space::Found => break map.stream_mut().take_chain(value.len())?,
@@ -411,7 +411,7 @@ impl Store {
         Ok(Prepared { name, pages, seen: None })
     }
 
-    /// What was [written](Store::write_large) before is durable when this returns.
+    /// Makes values that were [written](Store::write_large) before durable.
     pub(crate) fn fence_large(&self) -> Result<()> {
         if mutant!("mvcc.chain.fence") {
             return Ok(());
@@ -458,7 +458,7 @@ impl Store {
     }
 }
 
-/// What a write wants pages for.
+/// The purpose for which a write needs pages.
 pub(super) fn purpose_of(kind: Kind, is_overwrite: bool, use_reserve: bool) -> Purpose {
     match kind {
         Kind::Put if use_reserve => Purpose::Delete,

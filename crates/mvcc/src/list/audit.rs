@@ -1,4 +1,4 @@
-//! Counts what lives once more, for tests: what is kept up to date by every write must not drift.
+//! Counts the live records again, for tests: the counts that every write updates must not drift.
 
 use super::{List, Versions};
 use coreplane_pmem::epoch::Guard;
@@ -6,8 +6,8 @@ use coreplane_record::Kind;
 use std::collections::BTreeMap;
 
 impl List {
-    /// Bytes of the newest versions that are no tombstones, large values included; what is wrong if the counts of
-    /// any page, or of records, are not those of all that is led to.
+    /// Bytes of the newest versions except tombstones, large values included; an error if the counts of a page, or of
+    /// the records, differ from those of all records that are led to.
     pub(super) fn count_again(&self, guard: &Guard) -> Result<u64, String> {
         if self.pins.is_empty() && (self.aged.len() > 0 || !self.archives.is_empty()) {
             return Err("there are versions that no pin sees".to_owned());

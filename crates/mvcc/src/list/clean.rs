@@ -1,12 +1,12 @@
-//! The cleaner: what lives in a page is moved to the end of the stream, so that the page is free.
+//! The cleaner: the live records of a page are moved to the end of the stream, so that the page becomes free.
 //!
-//! It takes the page with the least that lives, and now and then the oldest, for tombstones wait for that. A
-//! writer pays for its own space: when pages are short, each write looks at some records of the *victim*, the page that
-//! is being cleaned, and moves those that live. The shorter pages are, the more: so that no write waits for a whole
-//! page, as long as there are pages. What is moved has the fence of the write.
+//! It takes the page with the fewest live bytes, and now and then the oldest, since tombstones wait for that. A
+//! writer pays for its own space: when pages are short, each write examines some records of the *victim*, the page
+//! that is being cleaned, and moves the live ones. The shorter pages are, the more it examines: so that no write
+//! waits for a whole page as long as there are pages. Moved records share the fence of the write.
 //!
-//! A record keeps its version when it is moved, so that after a cut it does not matter which of both is found.
-//! The page is free only when what was moved is durable.
+//! A record keeps its version when it is moved, so that after a power cut it does not matter which copy is found. The
+//! page is free only when the moved records are durable.
 
 use super::List;
 use super::tombstone::Tombstone;
@@ -19,51 +19,51 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::Arc;
 
-/// A page of which less than this part is dead is not cleaned before there is need.
+/// A page is cleaned before there is need only if at least one part in so many of it is dead.
 const WORTH: u32 = 8;
 
-/// Pages that cleaning one may take, and one that a recovery takes if the power goes then.
+/// Pages that cleaning a page may take, and one more for a recovery after a power cut at that time.
 const FOR_CLEANER: u32 = 3;
 
-/// With fewer pages a victim is cleaned as a whole.
+/// With fewer usable pages a victim is cleaned as a whole.
 const AMPLE: u32 = 12;
 
-/// When pages are short, bytes of a victim that are looked at for each that was written, at least and at most.
+/// When pages are short: bytes of a victim that are examined for each byte written, at least and at most.
 const PACE: (u64, u64) = (2, 32);
 
 /// The page that is being cleaned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Victim {
     page: u32,
-    /// Up to here it was looked at.
+    /// The place up to which it was examined.
     at: u64,
 }
 
-/// A record of a victim that is needed.
+/// A live record of a victim.
 struct Move<'g> {
     view: View<'g>,
     holder: Holder,
 }
 
-/// Who leads to it.
+/// The reference through which a record is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Index,
-    /// Those that are forgotten: a page that was born so may have what it says is gone.
+    /// It is forgotten: a page with this birth, or a lesser one, may have records that it deletes.
     Tombstone(u64),
     /// A pending entry.
     Entry,
     /// It is the newest control record.
     Control,
-    /// It says that there is doubt.
+    /// It states that there is doubt.
     Doubt,
 }
 
 impl List {
-    /// Sees to it that `pages` are free, and `reserve` more. It comes to an end: no page in which nothing is dead is
-    /// cleaned, and in what is moved nothing is.
+    /// Ensures that `pages` pages are free, and `reserve` more. It terminates: a page without dead bytes is not
+    /// cleaned, and moved records have none.
     pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
-        // Each page twice, if it is for tombstones alone that they are cleaned.
+        // Enough for each page twice, in case pages are cleaned for their tombstones alone.
         let mut steps = 2 * self.stream.pages.total_and_free().0;
         loop {
             let free = self.stream.pages.refresh_free();
@@ -71,7 +71,7 @@ impl List {
             if usable >= pages + reserve {
                 return Ok(Space::Found);
             }
-            // Those that are coming may wait for a guard of this very thread.
+            // The pages that are coming may wait for a guard of this very thread.
             let is_enough_coming = usable + self.stream.coming() >= pages + reserve;
             let may_clean = steps > 0 && usable >= self.for_victim() && !is_enough_coming;
             if may_clean && let Some(generation) = self.stream.moves_wait_for()? {
@@ -84,7 +84,7 @@ impl List {
                 continue;
             }
             self.press()?;
-            // Pages whose word has become 0 by that.
+            // Pages whose word the first call has set to 0.
             self.press()?;
             if self.stream.pages.refresh_free() > free {
                 continue;
@@ -98,7 +98,7 @@ impl List {
         }
     }
 
-    /// What was moved, and what pages wait for, is durable, or will be by a sync that is asked for.
+    /// Makes moved records, and changes that pages wait for, durable, or requests a sync that will.
     fn press(&mut self) -> Result<()> {
         if self.stream.fences_at_once() {
             return self.stream.commit();
@@ -115,15 +115,15 @@ impl List {
         Ok(())
     }
 
-    /// Bytes that are neither free nor alive.
+    /// Bytes that are neither free nor live.
     fn reclaimable(&self) -> u64 {
         let (total, free) = self.stream.pages.total_and_free();
         let in_use = u64::from(total - free) * u64::from(self.stream.volume.space.page_size());
         in_use.saturating_sub(self.stream.pages.live())
     }
 
-    /// Looks at some records of the victim if free pages are short: at the more, the more was written since, and the
-    /// shorter they are.
+    /// Examines some records of the victim if free pages are short: more of them the more was written since, and the
+    /// shorter pages are.
     pub(super) fn clean_in_time(&mut self) -> Result<()> {
         let written = self.stream.bytes_appended - self.bytes_copied;
         let due = written - std::mem::replace(&mut self.written_before, written);
@@ -138,7 +138,7 @@ impl List {
         while bytes > 0 {
             let usable = self.stream.pages.refresh_some(AMPLE) + self.stream.pages_ahead();
             if usable < AMPLE {
-                // Half a victim has taken pages, and given none back.
+                // A partly cleaned victim has taken pages and given none back.
                 bytes = u64::MAX;
             }
             if usable < self.for_victim()
@@ -156,19 +156,19 @@ impl List {
         Ok(())
     }
 
-    /// Pages that have to be there before records are moved.
+    /// Pages that have to be usable before records are moved.
     fn for_victim(&self) -> u32 {
         if self.victim.is_some() { FOR_CLEANER - 1 } else { FOR_CLEANER }
     }
 
-    /// Sees to it that there is a victim: a page of which at least so many bytes are dead; false if there is none. One
-    /// with records that are not durable only if that `may_commit`: of a log a commit is its caller's.
+    /// Ensures that there is a victim: a page with at least so many dead bytes; false if there is none. A page with
+    /// records that are not durable is taken only if the call `may_commit`: commits of a log belong to its caller.
     fn find_victim(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
         if self.victim.is_some() {
             return Ok(true);
         }
         self.steps += 1;
-        // Those that are held, or not durable yet, stay wherever they are.
+        // Tombstones that are held, or not durable yet, are not counted: they stay in any case.
         let has_many_tombstones = self.tombstones.bytes() * 8 > self.stream.pages.live();
         let oldest = if has_many_tombstones && self.steps.is_multiple_of(4) {
             self.stream.pages.oldest()
@@ -181,7 +181,7 @@ impl List {
         });
         let page = match victim {
             Some(page) => page,
-            // Nothing but tombstones may be in the way.
+            // Only tombstones may be in the way.
             None if has_many_tombstones => match self.stream.pages.oldest() {
                 Some(page) => page,
                 None => return Ok(false),
@@ -194,15 +194,15 @@ impl List {
             }
             self.stream.commit()?;
         }
-        // It neither goes by itself nor is picked again until it is done with.
+        // The page is neither freed by itself nor picked again until it is cleaned.
         self.stream.pages.keep(page, true);
         let at = self.stream.volume.space.start_of(page);
         self.victim = Some(Victim { page, at });
         Ok(true)
     }
 
-    /// Looks at the next records of the victim, so many bytes or one more: those that live are moved. How many bytes were
-    /// looked at; 0 if there is no page for the next that lives.
+    /// Examines the next records of the victim, so many bytes or one record more, and moves the live ones. Returns
+    /// how many bytes were examined; 0 if there is no page for the next live record.
     fn clean_some(&mut self, bytes: u64) -> Result<u64> {
         let Some(Victim { page, at: from }) = self.victim else { return Ok(0) };
         let volume = Arc::clone(&self.stream.volume);
@@ -216,7 +216,7 @@ impl List {
                     is_over = true;
                     break;
                 }
-                // The page stays as it is, for `verify` to name, and is not picked again.
+                // The page stays as it is, for `verify` to report, and is not picked again.
                 Err(_) => {
                     self.victim = None;
                     return Ok(1);
@@ -249,9 +249,9 @@ impl List {
         Ok(at - from + u64::from(is_over))
     }
 
-    /// All that lives in a page was moved, but for what pins see.
+    /// All live records of a page were moved, except those that only pins see.
     fn end_victim(&mut self, page: u32) {
-        // Those that were forgotten here are elsewhere now, or needed no more.
+        // The forgotten tombstones of this page were moved, or are no longer needed.
         let forgotten = self.tombstones.take_page(page);
         forgotten.iter().for_each(|it| self.stream.supersede(it.offset, it.len));
         self.stream.pages.close(page);
@@ -260,18 +260,18 @@ impl List {
         }
     }
 
-    /// Moves what lives in a page before `until`.
+    /// Moves the live records of a page that stand before `until`.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if it fits no free page; [`Error::ChecksumMismatch`] or [`Error::Corrupt`] if the page
-    /// is damaged; nothing is moved then.
+    /// [`Error::NoSpace`] if they do not fit the free pages; [`Error::ChecksumMismatch`] or [`Error::Corrupt`] if the
+    /// page is damaged; nothing is moved then.
     pub(super) fn clean_page(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let records = records(&volume, guard, page, self.stream.pages.birth(page), until)?;
         self.move_records(page, &records)
     }
 
-    /// As [`List::clean_page`], of a page that is damaged: what is sound in it is moved.
+    /// As [`List::clean_page`], for a damaged page: its sound records are moved.
     pub(super) fn clean_damaged(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let sound = sound_records(&volume, guard, page, self.stream.pages.birth(page));
@@ -279,7 +279,7 @@ impl List {
         self.move_records(page, &records)
     }
 
-    /// Moves those of a page's records that are needed.
+    /// Moves the live records among `records` of a page.
     fn move_records(&mut self, page: u32, records: &[View<'_>]) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let forgotten = self.tombstones.sorted(page).to_vec();
@@ -292,7 +292,7 @@ impl List {
             return Err(Error::NoSpace { needed, reclaimable: 0 });
         }
         moves.iter().try_for_each(|it| self.move_one(it))?;
-        // Those that were forgotten here are elsewhere now, or needed no more.
+        // The forgotten tombstones of this page were moved, or are no longer needed.
         let forgotten = self.tombstones.take_page(page).into_iter().map(|it| (it.offset, it.len));
         let others = moves.iter().filter(|it| !matches!(it.holder, Holder::Tombstone(_)));
         let others = others.map(|it| (it.view.offset, it.view.len()));
@@ -306,9 +306,9 @@ impl List {
         Ok(())
     }
 
-    /// Appends a record once more, and has what leads to it lead there.
+    /// Appends a record again, and makes its holder lead to the copy.
     fn move_one(&mut self, Move { view, holder }: &Move<'_>) -> Result<()> {
-        // Each for itself: it is all the same which of both is found.
+        // Each is a group of its own: it does not matter which copy a recovery finds.
         let doubtful = self.is_doubtful(view) && !mutant!("mvcc.damage.moved");
         let header = Header { batched: false, doubtful, ..view.header };
         let offset = self.stream.append(header, view.key(), &[view.value()])?;
@@ -317,7 +317,7 @@ impl List {
         Ok(())
     }
 
-    /// A record is elsewhere now.
+    /// Notes the new offset of a record that was moved.
     fn note_move(&mut self, view: &View<'_>, holder: Holder, offset: u64) {
         match holder {
             Holder::Index => {
@@ -344,13 +344,14 @@ impl List {
             }
         }
         if view.header.kind == Kind::Delete {
-            // It may wait to be forgotten.
+            // The tombstone may wait to be forgotten.
             let waiting = self.graves.iter_mut().filter(|it| it.offset == view.offset);
             waiting.for_each(|it| it.offset = offset);
         }
     }
 
-    /// The record, if it is needed. Those of its page that are forgotten are in the order of their offsets.
+    /// The move of a record, if it is live. The forgotten tombstones of its page are given in the order of their
+    /// offsets.
     fn move_of<'g>(
         &mut self,
         view: &View<'g>,
@@ -381,8 +382,8 @@ impl List {
         newest.is_some_and(|newest| newest.offset == view.offset)
     }
 
-    /// Of a tombstone that the index does not lead to, the record of a clear, or a control record that rolled back, if a
-    /// page may be left that has what it says is gone: up to which birth that may be.
+    /// For a forgotten tombstone, a record of a clear, or a control record that rolled back: the greatest birth of a
+    /// page that may have records which it deletes; none if no such page is left.
     fn needed_until(&mut self, view: &View<'_>, page: u32, forgotten: &[Tombstone]) -> Option<u64> {
         let is_lost = match view.header.kind {
             Kind::Commit => mutant!("mvcc.clean.marker"),
@@ -390,13 +391,13 @@ impl List {
         };
         let at = forgotten.binary_search_by_key(&view.offset, |it| it.offset).ok();
         let birth = forgotten.get(at.filter(|_| !is_lost)?)?.birth;
-        // A newer version says more.
+        // A newer version of the key makes the tombstone superfluous.
         let is_known = view.header.kind == Kind::Delete && self.index.contains_key(view.key());
         (!is_known && self.stream.pages.is_any_older(birth, page)).then_some(birth)
     }
 }
 
-/// Those of a page's records that are sound, in order.
+/// The sound records of a page, in order.
 fn sound_records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64) -> Vec<View<'g>> {
     let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
     let (mut at, mut records) = (start, Vec::new());
@@ -409,10 +410,10 @@ fn sound_records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64
     records
 }
 
-/// The record of a full page at `at`; none at its end.
+/// The record at `at` of a full page; none at the end of its records.
 ///
 /// # Errors
-/// If it is damaged, or there is neither.
+/// If it is damaged, or there is neither a record nor an end.
 fn record_at<'g>(
     volume: &'g Volume,
     guard: &'g Guard,

@@ -1,35 +1,38 @@
-//! What is damaged in a list, as an opening finds it, and what is known of the keys from then on.
+//! Damage in a list, as an open finds it, and what is known of the keys from then on.
 //!
 //! ```text
 //!   stream   [a₁ b₂] [c₃ ✗ d₅] [e₆ …
-//!                        └ one bit is flipped: it was b₄, and b is lost; a, c, d, e are as they were
-//!                          else: a and c may be older than what was there, d and e are not; z may have been there
+//!                        └ one bit is flipped: the record was b₄, and b is lost; a, c, d, e are current
+//!                          else: a and c may not be the newest, d and e are; z may have existed
 //! ```
 //!
-//! Bytes that are no sound record and were durable ([`stream`](crate::volume::stream)) are damaged. If a record comes of
-//! them by flipping one bit back, it is told whose newest version is lost. Else nobody knows whose it was. But a record
-//! behind is newer than all that was before it, of its own key too, for the cleaner moves nothing but what is newest. So
-//! whatever stands before the end of the damage is *doubtful*, and so is that a key is not there.
+//! Bytes that are no sound record and were durable ([`stream`](crate::volume::stream)) are damaged. If flipping one
+//! bit makes a sound record of them, the key whose newest version is lost is known. Otherwise the key is unknown. But
+//! a record behind the damage is newer than all records before it, those of its own key included, since the cleaner
+//! moves only newest versions. So every record before the end of the damage is *doubtful*, and so is the absence of a
+//! key.
 //!
 //! | of a key there is | a read says |
 //! |---|---|
 //! | a record behind the damage | the record |
-//! | one whose bit was flipped | that it is lost |
-//! | one before damage that nobody can tell | that it may not be the newest |
+//! | a record with a flipped bit | that it is lost |
+//! | a record before damage of unknown keys | that it may not be the newest |
 //! | none, and such damage | that it may be lost |
 //!
-//! A put or a delete ends that for its key, a clear for all; a write that asks what was there is refused. A scan ends where
-//! it meets such a key, and where nobody can tell whose records were lost there is no scan at all; an iteration shows all
-//! others, and says so at its end.
+//! A put or a delete ends that for its key, a clear for all keys; a write that depends on the current record is
+//! refused. A scan ends where it meets such a key, and where records of unknown keys were lost there is no scan at
+//! all; an iteration shows all other keys, and reports the damage at its end.
 //!
-//! An opening writes what it has found to the end of the stream, moves what is sound out of the damaged pages, and frees
-//! them: a *lost* record in the place of each whose key is known, and one without a key that says up to where all is
-//! doubtful. What is doubtful and is moved is marked so. So the next opening finds the same, and appends as this one does.
+//! An open appends its findings to the stream, moves the sound records out of the damaged pages, and frees these. The
+//! findings are a *lost* record for each damaged record whose key is known, and one without a key that states up to
+//! where records are doubtful. A doubtful record is marked as such when it is moved. So the next open finds the same,
+//! and appends in the same way.
 //!
-//! That one bit explains damage of many bits is as likely as the record has bits, of 2³². A lost record is not told apart
-//! when it is damaged itself: all before it is doubtful then. A large value of which a page is not the one that was written
-//! is lost when it is found so, as if its record was; bytes of it that are wrong are found by who reads them. Of a log nothing is told apart: a
-//! log with damage is not opened, and is filled anew from another replica.
+//! The probability that one bit explains damage of many bits is the number of bits of the record divided by 2³². A
+//! lost record that is damaged itself is not reconstructed: all records before it are doubtful then. If a page of a
+//! large value is not the page that was written, an open treats its record as lost; wrong bytes of the value are
+//! found when it is read. In a log, damage is not analysed: a log with damage is not opened, and is filled anew from
+//! another replica.
 
 use super::List;
 use crate::key::Key;
@@ -53,16 +56,16 @@ pub(super) struct Hurt {
     pub(super) key: Key,
 }
 
-/// What a page is made of.
+/// A part of a page.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// A sound record.
     Sound(u64),
-    /// One whose bit is flipped.
+    /// A record with one flipped bit.
     Hurt(u64, Hurt),
-    /// No record, nor its end; up to there.
+    /// Bytes that are neither a record nor the end mark; from the first offset to the second.
     Lost(u64, u64),
-    /// The end mark, a bit of which is flipped.
+    /// The end mark, with one flipped bit.
     Mark(u64),
 }
 
@@ -74,20 +77,20 @@ impl Piece {
     }
 }
 
-/// What is known of the keys of a list.
+/// The damage of a list.
 #[derive(Debug, Default)]
 pub(super) struct Damage {
     pub(super) doubt: Option<Doubt>,
 }
 
-/// Records were lost, and nobody knows of which keys.
+/// Records of unknown keys were lost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Doubt {
-    /// What stands before this is doubtful; nothing is if it is the beginning.
+    /// Records before this are doubtful; none is if it is the beginning.
     pub(super) until: Position,
-    /// What is damaged before this was durable when it was found.
+    /// Damage before this was known to be durable when it was found.
     pub(super) proven: Position,
-    /// The record that says so, and its bytes in the stream.
+    /// The record that states this, and its bytes in the stream.
     pub(super) record: Option<(u64, u32)>,
 }
 
@@ -115,7 +118,7 @@ impl Doubt {
 }
 // media-format: end
 
-/// What a page is made of, from its beginning to its end.
+/// The pieces of a page, from its beginning to its end.
 pub(super) fn pieces(
     volume: &Volume,
     guard: &Guard,
@@ -133,7 +136,7 @@ pub(super) fn pieces(
     pieces
 }
 
-/// What is there between two places, where nothing is sound.
+/// The pieces between two offsets where nothing is sound.
 fn break_down(
     volume: &Volume,
     guard: &Guard,
@@ -157,7 +160,7 @@ fn break_down(
     }
 }
 
-/// The record that comes of these bytes, or the first of them, by flipping one bit; and its bytes in the stream.
+/// The record that flipping one bit makes of these bytes, or of the first of them; and its bytes in the stream.
 fn one_bit_off(bytes: &[u8], seed: u32, offset: u64) -> Option<(Hurt, u64)> {
     let mut copy = bytes.to_vec();
     let mut flipped = |bit: usize| {
@@ -170,7 +173,7 @@ fn one_bit_off(bytes: &[u8], seed: u32, offset: u64) -> Option<(Hurt, u64)> {
         *copy.get_mut(bit / 8)? ^= 1 << (bit % 8);
         hurt
     };
-    // Of the lengths: where the record ends is not known then.
+    // Of the lengths: if one of these is flipped, the end of the record is unknown.
     if let Some(hurt) = (32..96).find_map(&mut flipped) {
         return Some(hurt);
     }
@@ -180,7 +183,7 @@ fn one_bit_off(bytes: &[u8], seed: u32, offset: u64) -> Option<(Hurt, u64)> {
     flipped(bit_of(stored ^ computed, 8 * bytes)?)
 }
 
-/// Which of so many bits it is that makes such a difference to the checksum in the first 32.
+/// The position of the bit, among so many, whose flip makes this difference to the checksum in the first 32 bits.
 fn bit_of(difference: u32, bits: usize) -> Option<usize> {
     if difference.is_power_of_two() {
         return Some(difference.trailing_zeros() as usize);
@@ -196,7 +199,7 @@ fn bit_of(difference: u32, bits: usize) -> Option<usize> {
 }
 
 impl List {
-    /// Holds a record that is known to be there against its checksums, of a key or of the log alone.
+    /// Verifies the checksums of a record that is known to exist, of a key or of the log alone.
     pub(super) fn verify_record(
         &self,
         guard: &Guard,
@@ -225,7 +228,7 @@ impl List {
         }
     }
 
-    /// Fails if what is known of a key may not be the newest: where its newest record is, if there is any.
+    /// Fails if the newest record that is known of a key, at `found` if there is one, may not be the newest.
     pub(super) fn be_sure(&self, guard: &Guard, found: Option<u64>) -> Result<()> {
         if mutant!("mvcc.damage.stale") {
             return Ok(());
@@ -244,7 +247,7 @@ impl List {
         Ok(())
     }
 
-    /// Fails if there may have been keys that are not known.
+    /// Fails if there may have been keys that are no longer known.
     pub(super) fn be_complete(&self) -> Result<()> {
         match self.damage.doubt {
             None => Ok(()),
@@ -263,8 +266,7 @@ impl List {
         })
     }
 
-    /// All is gone, and with it what was lost of it. If a pin still sees some of that, it is the next opening that finds it
-    /// gone, or the next clear.
+    /// A clear ends the damage too. If a pin still sees some of it, the next open or the next clear ends it.
     pub(super) fn end_damage(&mut self) {
         if !self.pins.is_empty() {
             return;

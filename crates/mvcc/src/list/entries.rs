@@ -1,4 +1,4 @@
-//! The list as a log: entries that are pending, and the control record ([`control`](crate::control)).
+//! The list as a log: pending entries, and the control record ([`control`](crate::control)).
 //!
 //! ```text
 //!   stream    [a₅ E₅] [a₆ b₆ E₆] [C applied 5] [b₇ E₇]
@@ -6,19 +6,19 @@
 //!   pending   6 ─▶ a₆ b₆ E₆      7 ─▶ b₇ E₇                until it is applied, or rolled back
 //! ```
 //!
-//! To append an entry writes its records, and the index does not lead to them. To apply it writes a control record and
-//! leads the index there; the closing record, and the versions that the changes replace, are dead from then on. To roll
-//! back writes a control record too, and the records are dead.
+//! Appending an entry writes its records, and the index does not lead to them. Applying it writes a control record
+//! and makes the index lead to them; the closing record, and the versions that the changes replace, are dead from
+//! then on. Rolling back writes a control record too, and the records of the entries are dead.
 //!
-//! What is dead by a control record goes with its page only when that record is durable
+//! The page of records that a control record has made dead may go only when that control record is durable
 //! ([`release`](crate::volume::release)): so it is appended first.
 //!
 //! # Tombstones
 //!
-//! A tombstone stays as long as a page may have an older version of its key. Of a list that is no log those are pages
-//! that are older than the tombstone, for from then on the older version is not moved. In a log it is, until the
-//! tombstone is applied; so it is the end of the stream at that moment that counts, and after a restart, which does not
-//! know it, the end of the stream then.
+//! A tombstone stays as long as a page may have an older version of its key. In a list that is no log those are the
+//! pages older than the tombstone, since the older version is not moved from then on. In a log it is moved until the
+//! tombstone is applied; so the end of the stream at that moment counts. After a restart, which does not know that
+//! place, the end of the stream at the restart counts.
 
 use super::List;
 use crate::control::{Control, Void, closing, closing_head, closing_len};
@@ -52,14 +52,14 @@ pub(super) struct Newest {
     pub(super) void: Void,
 }
 
-/// What a log has beside its index.
+/// The state of a log beside its index.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub(super) control: Control,
-    /// The number of the newest control record, and where it is: none before the first.
+    /// The number of the newest control record, and the record itself: none before the first.
     pub(super) serial: u64,
     pub(super) newest: Option<Newest>,
-    /// From the timestamp behind the applied one on.
+    /// Pending entries, from the timestamp behind the applied one on.
     pub(super) pending: VecDeque<Pending>,
 }
 
@@ -73,13 +73,13 @@ impl Entries {
         self.pending.get(self.index_of(timestamp)?)
     }
 
-    /// Takes those above a timestamp out.
+    /// Removes and returns the entries above a timestamp.
     fn split_off(&mut self, above: u64) -> VecDeque<Pending> {
         let kept = above.saturating_sub(self.control.applied).min(self.pending.len() as u64);
         self.pending.split_off(kept as usize)
     }
 
-    /// Where the record at `offset` is noted, if it is one of a pending entry of that timestamp.
+    /// The note of the record at `offset`, if it belongs to a pending entry of that timestamp.
     pub(super) fn part_at(&mut self, timestamp: u64, offset: u64) -> Option<&mut Part> {
         let at = self.index_of(timestamp)?;
         let Pending { changes, closing } = self.pending.get_mut(at)?;
@@ -94,7 +94,7 @@ impl Entries {
 }
 
 impl List {
-    /// Where the records of a log are that the index does not lead to.
+    /// The offsets of the records of a log that the index does not lead to.
     pub(super) fn of_log(&self) -> impl Iterator<Item = u64> {
         let newest = self.entries.newest.iter().map(|it| it.offset);
         let pending = self.entries.pending.iter().flat_map(Pending::all);
@@ -118,7 +118,7 @@ impl List {
         Ok(())
     }
 
-    /// Where a fence is an instruction: makes visible what is to be read.
+    /// Where a fence is an instruction: makes these records visible, so that they can be read.
     fn expose<'p>(&mut self, mut parts: impl Iterator<Item = &'p Part>) -> Result<()> {
         if self.stream.is_hiding() && parts.any(|part| self.stream.is_hidden(part.offset)) {
             self.stream.commit()?;
@@ -126,7 +126,8 @@ impl List {
         Ok(())
     }
 
-    /// Makes visible what the index leads to now for the keys of these records, which are visible.
+    /// Makes the records visible to which the index leads now for the keys of these entries. Their own records are
+    /// visible.
     fn expose_replaced(&mut self, guard: &Guard, entries: &[Pending]) -> Result<()> {
         if !self.stream.is_hiding() {
             return Ok(());
@@ -141,7 +142,7 @@ impl List {
         Ok(())
     }
 
-    /// Nobody needs the records of an entry any more. Those with large values are visible.
+    /// Supersedes the records of an entry. Those with large values are visible.
     fn drop_entry(&mut self, guard: &Guard, entry: &Pending) -> Result<()> {
         for part in entry.all() {
             if part.is_large {
@@ -153,7 +154,7 @@ impl List {
         Ok(())
     }
 
-    /// The index leads to an entry.
+    /// Makes the index lead to the changes of an entry.
     fn link_entry(&mut self, guard: &Guard, entry: &Pending) -> Result<()> {
         let volume = std::sync::Arc::clone(&self.stream.volume);
         for part in &entry.changes {
@@ -221,7 +222,7 @@ impl Log for List {
         } else if (self.stream.is_uncovered() || self.stream.pending().is_some())
             && !mutant!("mvcc.log.early")
         {
-            // So that readers wait for it, whoever has covered it before. Nobody asks for the sync.
+            // So that readers wait for it, even if an earlier call has covered it. No sync is requested.
             self.stream.cover(true);
         }
         let Some(last) = taken.last() else { return Ok(()) };
@@ -263,13 +264,13 @@ impl Log for List {
         self.graves.clear();
         (self.records, self.key_bytes) = (0, 0);
         if is_again {
-            // Nobody can have pinned any of it.
+            // No pin can see any of it.
             let all = index.values().flat_map(|versions| versions.all().iter().copied());
             all.into_iter().for_each(|offset| self.supersede(guard, offset));
         } else {
             self.archives.push((cleared, index));
         }
-        // Before the control record they are void; moved behind it they would count again.
+        // They stand before the control record and are void; moved behind it they would count again.
         if !mutant!("mvcc.log.forgotten") {
             for it in std::mem::take(&mut self.tombstones).all() {
                 self.stream.supersede(it.offset, it.len);

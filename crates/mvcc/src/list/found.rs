@@ -1,16 +1,16 @@
-//! What an opening finds of a log, before it is known what of it counts.
+//! The records that an open finds in a log, before it is known which of them count.
 //!
-//! Which records are void, and up to where entries are applied, is said by control records that may stand anywhere
-//! behind. So all records are noted first, and sorted when all control records are known:
+//! Control records, which may stand anywhere behind, state which records are void, and up to where entries are
+//! applied. So all records are noted first, and sorted when all control records are known:
 //!
 //! ```text
 //!   version ≤ applied    ─▶ the index, the greatest version of a key
-//!   above                ─▶ pending: by timestamp those of its changes, and the one that closes it
+//!   above                ─▶ pending: by timestamp its changes and the record that closes it
 //!   void                 ─▶ nothing
 //! ```
 //!
-//! A record may be there several times, where it was and where it was moved to: the last one counts. An entry of which
-//! a part is missing, or timestamps that are not one behind the other, are damage: a cut leaves no such thing.
+//! A record may be found several times, at its old place and where it was moved to: the last one counts. An entry
+//! with a missing part, or a gap in the timestamps, is damage: a power cut leaves neither.
 
 use super::entries::{Entries, Newest, Pending};
 use crate::control::{Control, Void, closing};
@@ -23,26 +23,26 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What was read of a log.
+/// The records that were read of a log.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     records: Vec<(Position, u64)>,
-    /// Control records by their numbers: where each is.
+    /// Control records by their numbers: place and offset of each.
     controls: BTreeMap<u64, (Position, u64)>,
 }
 
-/// What a log is.
+/// The state of a log.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     pub(super) entries: Entries,
-    /// Records that are applied, or older than those, in the order of the stream.
+    /// Records of the applied timestamp or older ones, in the order of the stream.
     pub(super) applied: Vec<u64>,
-    /// Control records that take something back, but for the newest: where each is, and up to which birth a page may have
-    /// that.
+    /// Control records that take records back, except the newest: the offset of each, and the greatest birth of a
+    /// page that may have such records.
     pub(super) voids: Vec<(u64, u64)>,
 }
 
-/// A pending entry as far as it was found.
+/// The parts of a pending entry that were found.
 #[derive(Debug, Default)]
 struct Parts<'g> {
     /// By key.
@@ -55,7 +55,7 @@ fn part(view: &View<'_>) -> Part {
 }
 
 impl Found {
-    /// A record of a group that is whole.
+    /// Takes a record of a whole group.
     pub(super) fn take(&mut self, place: Position, view: &View<'_>) {
         if view.header.kind == Kind::Commit {
             self.controls.insert(view.header.version, (place, view.offset));
@@ -64,7 +64,7 @@ impl Found {
         }
     }
 
-    /// Sorts what was found.
+    /// Sorts the records that were found.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if something is missing.

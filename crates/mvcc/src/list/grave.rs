@@ -1,11 +1,11 @@
-//! Tombstones that the index leads to, until it need not, and from then on.
+//! Tombstones while the index leads to them, and their transition to forgotten ones.
 //!
-//! A tombstone stays in the stream as long as a page may have an older version of its key, which is as long as one is
-//! left that was born with the tombstone, or before. In a log an older version is moved until the tombstone is applied
-//! ([`entries`](super::entries)); so there it is the birth of the page that is open then.
+//! A tombstone stays in the stream as long as a page may have an older version of its key: as long as a page is left
+//! whose birth is that of the tombstone, or lesser. In a log an older version is moved until the tombstone is applied
+//! ([`entries`](super::entries)); so there the birth of the page that is open at that moment counts.
 //!
-//! A delete searches the index three times: for what is there, to put the tombstone in its place, to take it out. From
-//! then on it is [forgotten](super::tombstone), which is a push.
+//! A delete searches the index three times: for the existing record, to put the tombstone in its place, and to take
+//! that out. From then on the tombstone is [forgotten](super::tombstone), which costs a push.
 
 use super::tombstone::Tombstone;
 use super::{List, Versions};
@@ -22,19 +22,20 @@ pub(super) struct Grave {
     pub(super) offset: u64,
     pub(super) len: u32,
     pub(super) sequence: u64,
-    /// Only a page that was born with this, or before, may have the key.
+    /// Only a page with this birth, or a lesser one, may have the key.
     pub(super) birth: u64,
 }
 
 impl List {
-    /// The index leads no more to this tombstone, or record of a clear.
+    /// The index no longer leads to this tombstone, or to this record of a clear.
     pub(super) fn forget(&mut self, offset: u64, len: u32, birth: u64) {
         let page = self.stream.volume.space.page_of(offset);
         self.tombstones.add(page, Tombstone { offset, len, birth });
     }
 
-    /// Up to which birth a page may have the key of a tombstone that was written in a page of this one. In a log the
-    /// older version may have been moved since, until now: it lived until the tombstone was applied.
+    /// The greatest birth of a page that may have the key of a tombstone that was written in a page of birth
+    /// `written`. In a log the older version may have been moved until now: it was live until the tombstone was
+    /// applied.
     pub(super) fn grave_birth(&self, written: u64) -> u64 {
         let is_later = self.is_log && !mutant!("mvcc.log.grave");
         if is_later { self.stream.end_position().birth } else { written }
@@ -46,7 +47,7 @@ impl List {
         Grave { key, offset, len, sequence, birth }
     }
 
-    /// Those that are durable, and not held, need no entry any more.
+    /// Forgets tombstones that are durable and not held: they need no entry in the index any more.
     pub(super) fn bury_graves(&mut self) {
         while let Some(grave) = self.graves.front() {
             let offset = grave.offset;
@@ -54,14 +55,14 @@ impl List {
                 return;
             }
             let Some(grave) = self.graves.pop_front() else { return };
-            // Where there is doubt a key is known to be gone by its tombstone alone.
+            // While there is doubt, only its tombstone shows that a key is gone.
             if self.damage.doubt.is_some() && !mutant!("mvcc.damage.grave") {
                 continue;
             }
             if grave.sequence > self.held && !mutant!("mvcc.list.held") {
                 continue;
             }
-            // The last that is asked of its key, and so in one search.
+            // The last access to its key, done in one search.
             let Entry::Occupied(entry) = self.index.entry(grave.key) else { continue };
             if matches!(entry.get(), Versions::One(it) if *it == offset) {
                 self.key_bytes -= entry.key().heap_bytes();
@@ -72,14 +73,14 @@ impl List {
         }
     }
 
-    /// Those with a sequence above this are held.
+    /// Holds tombstones with a sequence above this.
     pub(super) fn hold_graves(&mut self, sequence: u64) {
         let is_raised = sequence > self.held;
         self.held = sequence;
         if !is_raised {
             return;
         }
-        // Those that were held until now are looked at once more.
+        // Tombstones that were held until now are examined again.
         let guard = coreplane_pmem::epoch::pin();
         let mut graves = VecDeque::new();
         for (key, versions) in &self.index {

@@ -1,18 +1,18 @@
-//! The persistent list: on the medium nothing but records in the order of their births, in DRAM an ordered index
-//! of keys and offsets.
+//! The persistent list: on the medium only records in the order of their births, in DRAM an ordered index of keys and
+//! offsets.
 //!
 //! ```text
 //!   DRAM     a ─▶ 3       b ─▶ 5       c ─▶ 2, 6 (a snapshot still sees 2)
 //!   stream   [a b c a] [d b c d] …        a value is on the medium once, and never in DRAM
 //! ```
 //!
-//! It is the write-ahead log that is also the store: nothing is written twice, but what the cleaner moves
-//! ([`clean`]). A delete is a record, a *tombstone*. It stays in the stream until no page is left that is older
-//! than the delete, for one of those might show the key again after a restart; the index need not lead to it.
+//! The write-ahead log is also the store: no record is written twice, except those that the cleaner moves
+//! ([`clean`]). A delete is a record, a *tombstone*. It stays in the stream until no page is left that is older than
+//! the delete, since such a page might show the key again after a restart; the index need not lead to it.
 //!
-//! Departures from the thesis (3.2): the background pass that removes duplicates is the cleaner, which moves
-//! what lives in the page with the least of it, so that no pass reads the whole list; and a snapshot does not
-//! stop it.
+//! Departures from the thesis (3.2): the background pass that removes duplicates is the cleaner, which moves the live
+//! records of the page with the fewest live bytes, so that no pass reads the whole list; and a snapshot does not stop
+//! it.
 
 mod audit;
 mod clean;
@@ -45,12 +45,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tombstone::Tombstones;
 
-/// Pages that are left by who takes some: to a clear, to deletes, to overwrites.
+/// Free pages that a clear, a delete and an overwrite leave.
 const FOR_CLEARS: u32 = 2;
 const FOR_DELETES: u32 = 3;
 const FOR_OVERWRITES: u32 = 5;
 
-/// The versions of a key that are led to, the newest last.
+/// The versions of a key that the index leads to, the newest last.
 #[derive(Debug)]
 enum Versions {
     One(u64),
@@ -88,40 +88,40 @@ pub(crate) struct List {
     index: Index,
     /// Keys whose newest version is no tombstone.
     records: u64,
-    /// Bytes of keys that are not in their nodes.
+    /// Bytes of keys that are not in place in their nodes.
     key_bytes: u64,
-    /// What the index was before each clear that a pin still sees, and the version of the clear.
+    /// The index as it was before each clear that a pin still sees, with the version of the clear.
     archives: Vec<(u64, Index)>,
-    /// Versions that are pinned, and how often.
+    /// Pinned versions, and how often each is pinned.
     pins: BTreeMap<u64, u32>,
     aged: Aged,
     graves: VecDeque<Grave>,
-    /// Tombstones that the index does not lead to any more, and records of clears, or control records that rolled back.
+    /// Tombstones that the index no longer leads to, records of clears, and control records that rolled back.
     tombstones: Tombstones,
     held: u64,
     horizon: u64,
-    /// Victims of the cleaner so far, and the one that it is at.
+    /// Searches of the cleaner for a victim so far, and the current victim.
     steps: u64,
     victim: Option<Victim>,
-    /// Bytes that were written, and not moved, when it was asked last.
+    /// Bytes that were written, and not moved, as of the last step of the cleaner.
     written_before: u64,
     pages_cleaned: u64,
     bytes_copied: u64,
-    /// It is a log; what is pending then, and the control record.
+    /// True for a log; its pending entries, and its control record.
     is_log: bool,
     entries: Entries,
     damage: Damage,
 }
 
 impl List {
-    /// An empty one in a fresh pool.
+    /// An empty list in a fresh pool.
     pub(crate) fn format(volume: &Arc<Volume>) -> Self {
         let mut pages = Pages::new(&volume.space);
         pages.offer(volume.table.data_pages(0));
         Self::new(Stream::new(volume, pages, 1), u64::MAX, 0)
     }
 
-    /// The one that a pool holds.
+    /// The list that a pool holds.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::ChecksumMismatch`], and if the medium fails.
@@ -155,9 +155,9 @@ impl List {
         }
     }
 
-    /// A record is led to no more, and nobody needs it.
+    /// Supersedes a record that is no longer led to and that no pin needs.
     fn supersede(&mut self, guard: &Guard, offset: u64) {
-        // What a damaged record says of its length is not believed: its page stays.
+        // The length in a damaged record is not trusted: its page stays.
         let view = self.stream.volume.view(guard, offset).ok();
         if let Some(view) = view.filter(|view| self.stream.is_sound(view)) {
             let (len, chain) = (view.len(), self.chain_of(guard, &view));
@@ -172,8 +172,8 @@ impl List {
         self.stream.supersede(offset, len);
     }
 
-    /// The pages of a large value are free when their record is. Those of one that is damaged are found by the
-    /// next opening.
+    /// The pages of a large value, which become free with its record. Those of a damaged value are found by the next
+    /// open.
     fn chain_of(&self, guard: &Guard, view: &View<'_>) -> Vec<u32> {
         if !view.header.large {
             return Vec::new();
@@ -182,7 +182,7 @@ impl List {
         chain.into_iter().map(|(page, _)| page).collect()
     }
 
-    /// The versions of a key. A short one is looked for as it stands in the index.
+    /// The versions of a key. A short key is searched for in the form that it has in the index.
     fn versions(&self, key: &[u8]) -> Option<&Versions> {
         match Key::short(key) {
             Some(key) => self.index.get(&key),

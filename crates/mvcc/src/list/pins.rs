@@ -1,7 +1,8 @@
 //! Versions that are kept for pins.
 //!
-//! A key that is written while a pin sees its newest version keeps both: it is *aged*. When a pin has gone, aged keys are
-//! trimmed, some at a time, between which others have the map: there may be as many as there are keys.
+//! A key that is written while a pin sees its newest version keeps both versions: it is *aged*. When a pin has gone,
+//! aged keys are trimmed, some at a time, and other threads get the map in between: there may be as many aged keys as
+//! keys.
 
 use super::{Index, List, Versions};
 use crate::key::Key;
@@ -11,17 +12,17 @@ use coreplane_pmem::mutant;
 use coreplane_record::Kind;
 use std::collections::VecDeque;
 
-/// Keys that are looked at at once when a pin has gone.
+/// Keys that are trimmed at a time when a pin has gone.
 const TRIMMED: usize = 4;
 
-/// Keys of a chunk: the queue of chunks that grows moves chunks, and no keys.
+/// Keys of a chunk: when the queue of chunks grows, chunks are moved, and no keys.
 const CHUNK: usize = 256;
 
-/// Keys that have several versions, in the order in which they came to have them.
+/// Keys with several versions, in the order in which they got them.
 #[derive(Debug, Default)]
 pub(super) struct Aged {
     chunks: VecDeque<VecDeque<Key>>,
-    /// So many, the first of them, were not looked at since a pin has gone.
+    /// The number of keys, from the front, that were not examined since a pin has gone.
     due: usize,
     len: usize,
 }
@@ -39,7 +40,7 @@ impl Aged {
         }
     }
 
-    /// The next that is due.
+    /// The next key that is due.
     fn pop_due(&mut self) -> Option<Key> {
         self.due = self.due.checked_sub(1)?;
         let first = self.chunks.front_mut()?;
@@ -51,7 +52,7 @@ impl Aged {
         Some(key)
     }
 
-    /// A pin has gone: all of them are due.
+    /// A pin has gone: all keys are due.
     pub(super) fn all_due(&mut self) {
         self.due = self.len;
     }
@@ -75,7 +76,7 @@ impl List {
         Ok(self.stream.volume.view(guard, offset)?.header.version)
     }
 
-    /// Drops the versions of a key that no pin sees any more; true if it has several still.
+    /// Drops the versions of a key that no pin sees any more; true if several are left.
     fn trim(&mut self, guard: &Guard, key: &Key) -> Result<bool> {
         let Some(Versions::Many(offsets)) = self.index.get(key.bytes()) else { return Ok(false) };
         let offsets = offsets.clone();
@@ -97,19 +98,19 @@ impl List {
         if let Some(versions) = self.index.get_mut(key.bytes()) {
             *versions = if is_one { Versions::One(newest) } else { Versions::Many(kept) };
         }
-        // Once the index does not lead to them, lest they are superseded again.
+        // Only when the index no longer leads to them, lest they are superseded again.
         dropped.into_iter().for_each(|offset| self.supersede(guard, offset));
         self.graves.extend(grave);
         Ok(!is_one)
     }
 
-    /// The index that leads to what was there at a version.
+    /// The index of the state at a version.
     pub(super) fn index_at(&self, at: u64) -> &Index {
         let archive = self.archives.iter().find(|(cleared, _)| *cleared > at);
         archive.map_or(&self.index, |(_, index)| index)
     }
 
-    /// What was there before a clear is superseded when no pin sees it any more.
+    /// Supersedes records from before a clear when no pin sees them any more.
     pub(super) fn drop_archives(&mut self, guard: &Guard) {
         let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
         while self.archives.first().is_some_and(|(cleared, _)| *cleared <= oldest) {
@@ -138,7 +139,7 @@ impl List {
         for _ in 0..TRIMMED {
             let Some(key) = self.aged.pop_due() else { return Ok(false) };
             let is_aged = self.trim(guard, &key);
-            // One that cannot be read is looked at again when the next pin has gone.
+            // A key that still has several versions, or cannot be read, is examined again when the next pin has gone.
             if !matches!(is_aged, Ok(false)) {
                 self.aged.push(key);
             }

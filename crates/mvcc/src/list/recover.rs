@@ -1,19 +1,19 @@
-//! Opening a list: all its pages are read, in the order of their births, and lead to the index.
+//! Opening a list: all its pages are read in the order of their births, and their records are entered in the index.
 //!
 //! ```text
 //!   … [g H] [i J k ✂                           torn: no record behind follows ─▶ k, and i if its group is cut
-//!   … [g H] [i J ✗ L] [M …                     L follows: what was there was durable, and is damaged
+//!   … [g H] [i J ✗ L] [M …                     L follows: the bytes at ✗ were durable, and are damaged
 //! ```
 //!
-//! What a cut has left behind the last whole group is void. Its pages are freed, and what lives before it in a
-//! page is moved, before anything is appended: so every page but the open one ends well, for the next opening.
-//! The first of these pages goes last: as long as it is there, another opening comes to the same end. Nor does
-//! what is moved out of it *follow*, for it is behind what is void.
+//! What a power cut has left behind the last whole group is void. Its pages are freed, and live records before it in
+//! a page are moved, before anything is appended: so every page but the open one ends well for the next open. The
+//! first of these pages is freed last: as long as it is there, another open comes to the same result. Records that
+//! are moved out of it do not *follow*, since they stand behind void ones.
 //!
-//! What is damaged is told from what is torn, and what is known of the keys then is in [`damage`](super::damage).
+//! How damage is told from a torn end, and what is known of the keys then, is described in [`damage`](super::damage).
 //!
-//! A process that was killed may have left in the caches alone what is found here, and shown. So all that nothing
-//! proves to be durable is flushed before it counts.
+//! A process that was killed may have left records in the caches alone that are found here, and shown. So everything
+//! that is not proven to be durable is flushed before it counts.
 
 use super::damage::{Doubt, Hurt, Piece, pieces};
 use super::entries::Pending;
@@ -35,10 +35,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pages between two words on how far it is.
+/// Pages between two progress reports.
 const PACE: usize = 4096;
 
-/// What is in the pages.
+/// The pages of a pool.
 struct Contents {
     /// Pages of the stream in the order of their births.
     stream: Vec<(u64, u32)>,
@@ -53,26 +53,26 @@ struct Reading<'v> {
     guard: &'v Guard,
     index: BTreeMap<Key, Versions>,
     key_bytes: u64,
-    /// Records of a group that has not ended yet, and where they are.
+    /// Records of a group that has not ended yet, with their places.
     group: Vec<(Position, u64)>,
-    /// What is older was cleared.
+    /// Records with this version, or an older one, were cleared.
     cleared: u64,
     /// The greatest birth of a page in which a clear was written first.
     cleared_birth: u64,
-    /// Their versions, and where they are.
+    /// The versions of the clears, and the offsets of their records.
     clears: Vec<(u64, u64)>,
-    /// Where what is void begins.
+    /// The offset from which on records are void.
     void_from: Option<u64>,
     /// The last page with a record that follows, by its number in the order of births.
     proven: usize,
-    /// From the first on that is not sound: torn, unless a record follows.
+    /// The first unsound piece and all behind it: torn, unless a record behind them follows.
     held: Vec<(Position, Piece)>,
-    /// Records that are damaged, by where they are.
+    /// Damaged records by offset.
     hurt: BTreeMap<u64, Hurt>,
     /// Pages with damage.
     damaged: BTreeSet<u32>,
     doubt: Option<Doubt>,
-    /// Of a log: all records that count as far as is known, and what comes of them.
+    /// Of a log: all records that count as far as is known, and the state that results from them.
     found: Option<found::Found>,
     standing: Standing,
 }
@@ -104,7 +104,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Lis
         (opening.begin)()?;
         list
     };
-    // From here on everybody may read, and pages can be given back.
+    // From here on all threads may read, and pages can be given back.
     drop(recovery);
     rewrite::finish(list, left)
 }
@@ -151,7 +151,7 @@ fn read<'v>(
         let is_ended = opening.was_closed || birth < opening.births_closed;
         reading.take_page(&found, (at, page, birth), is_ended)?;
     }
-    // A group that has no end, and no break: its last page was never named.
+    // A group without an end and without a break: the life of its last page was never durable.
     let open = reading.group.first().map(|it| it.1);
     reading.void_from = open.or_else(|| reading.held.first().map(|it| it.1.offset()));
     reading.take_log()?;
@@ -159,7 +159,7 @@ fn read<'v>(
 }
 
 impl Reading<'_> {
-    /// What is in a page counts, unless a cut was before it.
+    /// Takes the pieces of a page. They count unless a cut was before them.
     fn take_page(
         &mut self,
         found: &Found,
@@ -168,7 +168,7 @@ impl Reading<'_> {
     ) -> Result<()> {
         let start = self.volume.space.start_of(page);
         for piece in pieces(self.volume, self.guard, (page, birth), found) {
-            // All that was held before was durable.
+            // All pieces that were held so far were durable.
             let mut proves = is_ended.then_some(Position::MAX);
             if let Piece::Sound(offset) = piece {
                 let view = self.volume.view(self.guard, offset)?;
@@ -192,7 +192,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// What is held was durable, up to the first that is not sound and does not stand before `until`.
+    /// Takes the held pieces, which were durable, up to the first unsound one that does not stand before `until`.
     fn take_held(&mut self, until: Position) -> Result<()> {
         let torn = |it: &(Position, Piece)| it.0 >= until && !matches!(it.1, Piece::Sound(_));
         let at = self.held.iter().position(torn).unwrap_or(self.held.len());
@@ -203,7 +203,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// This was durable.
+    /// Takes a piece that was durable.
     fn take_piece(&mut self, place: Position, piece: Piece) -> Result<()> {
         let at = piece.offset();
         if !matches!(piece, Piece::Sound(_)) {
@@ -237,22 +237,22 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Records of unknown keys were lost before this.
+    /// Notes that records of unknown keys were lost before this place.
     fn lose(&mut self, until: Position) -> Result<()> {
         self.doubt_until(Doubt { until, proven: until, record: None });
-        // That its group was durable is known.
+        // Its group is known to have been durable.
         self.end_group()
     }
 
     fn doubt_until(&mut self, doubt: Doubt) {
-        // The record of one that was cleared may have been moved behind the clear.
+        // The record of a doubt that was cleared may have been moved behind the clear.
         let is_any = doubt.until > Position::default() && doubt.until.birth >= self.cleared_birth;
         if is_any && self.doubt.is_none_or(|it| it.until <= doubt.until) {
             self.doubt = Some(doubt);
         }
     }
 
-    /// All records of a group are here: they count.
+    /// Ends a group: all its records were found, and count.
     fn end_group(&mut self) -> Result<()> {
         for (place, offset) in std::mem::take(&mut self.group) {
             if let Some(Hurt { header, key }) = self.hurt.get(&offset).cloned() {
@@ -284,7 +284,8 @@ impl Reading<'_> {
         let version = view.header.version;
         self.clears.retain(|it| it.0 != version);
         self.clears.push((version, view.offset));
-        // Where it was written first, not where it was moved to: what was lost behind that was not cleared.
+        // Where the clear was written first, not where it was moved to: records lost behind that place were not
+        // cleared.
         let written = view.value_word(0).unwrap_or(0);
         self.cleared_birth = self.cleared_birth.max(written);
         self.doubt = self.doubt.filter(|doubt| doubt.until.birth >= written);
@@ -301,7 +302,7 @@ impl Reading<'_> {
             self.index.insert(key, Versions::One(offset));
             return Ok(());
         };
-        // Of what was moved the copy counts, so that the page that it was moved out of is free.
+        // Of a moved record the copy counts, so that its old page is free.
         if version >= self.version_of(newest)? {
             self.index.insert(key, Versions::One(offset));
         }
@@ -315,7 +316,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Of a log, when all of it was read: what counts.
+    /// Of a log, when all of it was read: determines which records count.
     fn take_log(&mut self) -> Result<()> {
         let Some(found) = self.found.take() else { return Ok(()) };
         self.standing = found.sort(self.volume, self.guard)?;
@@ -325,7 +326,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// What is older than a clear is gone.
+    /// Drops the records that are older than a clear.
     fn clear(&mut self, version: u64) -> Result<()> {
         self.cleared = self.cleared.max(version);
         let (mut index, mut failed) = (std::mem::take(&mut self.index), None);
@@ -342,7 +343,7 @@ impl Reading<'_> {
     }
 }
 
-/// Flushes what may be in the caches alone. It is durable with what is fenced next.
+/// Flushes everything that may be in the caches alone. It is durable after the next fence.
 fn flush(volume: &Volume, contents: &Contents, proven: usize, opening: &Opening<'_>) {
     if mutant!("mvcc.recover.flush") {
         return;
@@ -360,7 +361,7 @@ fn damaged(offset: u64) -> Error {
     Error::Corrupt { offset, what }
 }
 
-/// The list of what was read; and what is left to do.
+/// Builds the list from what was read; also returns the work that is left.
 fn into_list(
     volume: &Arc<Volume>,
     guard: &Guard,
@@ -389,7 +390,7 @@ fn into_list(
             Ok(()) => {}
             Err(error) if list.is_log => return Err(error),
             Err(_) => {
-                // The pages of its value are not those that it names.
+                // A page of its value is not the one that it names.
                 lost.push(Lost { key: key.clone(), header: view.header });
                 continue;
             }
@@ -428,7 +429,7 @@ fn into_list(
         contents.stream.into_iter().partition(|(_, page)| damaged.contains(page));
     for (_, page) in others {
         if voids.iter().all(|it| it.0 != page) {
-            // What is left of it behind its end mark, nobody knows: it counts as dead.
+            // The rest of the page behind its end mark counts as dead.
             list.stream.pages.set_used(page, volume.space.page_size());
             list.stream.pages.close(page);
         }
@@ -436,7 +437,7 @@ fn into_list(
     Ok((list, Left { voids, lost, damaged }))
 }
 
-/// The pages that are void, each from some place on, of those of the stream.
+/// The void pages of the stream, each from some offset on.
 fn voids_of(volume: &Volume, stream: &[(u64, u32)], void_from: Option<u64>) -> Vec<(u32, u64)> {
     let Some(at) = void_from else { return Vec::new() };
     let first = volume.space.page_of(at);
@@ -445,7 +446,7 @@ fn voids_of(volume: &Volume, stream: &[(u64, u32)], void_from: Option<u64>) -> V
     places.map(|(page, start)| (page, if page == first { at } else { start })).collect()
 }
 
-/// A record is needed, and the pages of its value, which are `named`.
+/// Counts a record as live, and adds the pages of its value to `named`.
 fn live(
     volume: &Volume,
     guard: &Guard,
@@ -461,8 +462,8 @@ fn live(
     Ok(())
 }
 
-/// Clears live as long as a page may have what they say is gone, and so do control records that rolled back: the cleaner
-/// sees to that, as to tombstones.
+/// Clears are live as long as a page may have records that they cleared, and so are control records that rolled back:
+/// the cleaner drops them as it drops tombstones.
 fn add_unindexed(
     volume: &Volume,
     guard: &Guard,

@@ -1,16 +1,17 @@
-//! What an opening writes when it has read a list: so that what it has found not to count, and what is damaged, is not in
-//! the pool any more, and what it knows of the damage is.
+//! The writes of an open that has read a list: they remove damaged records, and records that do not count, from the
+//! pool, and record what is known of the damage.
 //!
 //! ```text
 //!   stream   [a₁ ✗ b₂] [c₃ d₄ ✂]                         damage, and later a torn end
-//!         ─▶ [a₁ ✗ b₂] [c₃ d₄ ✂] [lost  c₃ d₄ …          what is behind ✂ is void as long as ✂ is there
-//!         ─▶ [a₁ ✗ b₂]           [lost  c₃ d₄ …          the lost record says that ✗ is before ✂, and so no torn end
+//!         ─▶ [a₁ ✗ b₂] [c₃ d₄ ✂] [lost  c₃ d₄ …          records behind ✂ are void as long as ✂ is there
+//!         ─▶ [a₁ ✗ b₂]           [lost  c₃ d₄ …          the lost record states that ✗ is before ✂, so no torn end
 //!         ─▶                     [lost  c₃ d₄ a₁ b₂ …
 //! ```
 //!
-//! Whatever the power leaves of that, the next opening comes to the same end. Where there is no page for what lives in a
-//! damaged one, it stays: the damage speaks for itself. Where there is none for the lost records either, the pool is refused as
-//! full; what writes leave to clears and deletes is enough for those of a page.
+//! Whatever a power cut leaves of that, the next open comes to the same result. If there is no page for the live
+//! records of a damaged page, the page stays, and the damage is found again. If there is none for the lost records
+//! either, the pool is refused as full; the pages that writes leave to clears and deletes are enough for the lost
+//! records of one page.
 
 use super::List;
 use super::damage::Doubt;
@@ -21,22 +22,22 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::{epoch, mutant};
 use coreplane_record::{Header, Kind};
 
-/// A key whose newest record is damaged, and what that said of itself.
+/// A key whose newest record is damaged, and the header of that record.
 pub(super) struct Lost {
     pub(super) key: Key,
     pub(super) header: Header,
 }
 
-/// What is left to do of an opening that has read all.
+/// The work that is left of an open that has read everything.
 pub(super) struct Left {
-    /// Pages that are void, each from some place on.
+    /// Void pages, each from some offset on.
     pub(super) voids: Vec<(u32, u64)>,
     pub(super) lost: Vec<Lost>,
-    /// Pages with damage, and their births, in the order of these.
+    /// Pages with damage, and their births, in the order of the births.
     pub(super) damaged: Vec<(u64, u32)>,
 }
 
-/// Moves what lives in the page that ends with what a cut has left, and in those that are damaged, and frees them and all
+/// Moves the live records out of the page with the torn end, and out of the damaged pages, and frees these and all
 /// void pages; durable when it returns.
 pub(super) fn finish(mut list: List, left: Left) -> Result<List> {
     if mutant!("mvcc.list.void_stays") {
@@ -65,9 +66,9 @@ pub(super) fn finish(mut list: List, left: Left) -> Result<List> {
 }
 
 impl List {
-    /// Writes down what is lost.
+    /// Writes the lost records.
     fn write_lost(&mut self, lost: Vec<Lost>, void_from: Option<Position>) -> Result<()> {
-        // A pool that is full may have a page now.
+        // A full pool may have a free page now.
         let _found = self.stream.await_free();
         let proven = match void_from {
             _ if mutant!("mvcc.damage.proof") => Position::default(),
@@ -81,7 +82,7 @@ impl List {
         let len = lost_record.record_len(&[], doubt.encode().len()) as u32;
         let before = match &mut self.damage.doubt {
             Some(it) => it.record.replace((offset, len)),
-            // It proves that there was damage, and says nothing else.
+            // It proves that there was damage, and states nothing else.
             None => Some((offset, len)),
         };
         if let Some((offset, len)) = before {
@@ -106,7 +107,7 @@ impl List {
         }
         self.stream.settle()?;
         if let Some((page, until)) = voids.first() {
-            // A pool that is full has a page now, if it has no other.
+            // A full pool without any other free page has one now.
             let _found = self.stream.await_free();
             let guard = epoch::pin();
             if damaged.iter().any(|it| it.1 == *page) {

@@ -1,34 +1,33 @@
-//! What stays in the stream although the index does not lead to it: tombstones that are durable, records of clears, and
-//! control records that rolled back.
+//! Records that stay in the stream although the index does not lead to them: durable tombstones, records of clears,
+//! and control records that rolled back.
 //!
-//! They are noted by the page that they are in, since nobody looks for one but the cleaner of its page, which takes all
-//! of them. They come in the order of the stream, so that nearly all are of the page that the last one was of: to note
-//! one is to push it.
+//! They are noted by page, since only the cleaner of a page looks for them, and takes all of them. They come in the
+//! order of the stream, so that nearly every one is in the page of the one before: noting one costs a push.
 
 use std::collections::BTreeMap;
 
-/// A record that says of others that they are gone.
+/// A record that states that others are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tombstone {
     pub(super) offset: u64,
     /// Bytes in the stream.
     pub(super) len: u32,
-    /// Only a page that was born with this, or before, may have what it says is gone.
+    /// Only a page with this birth, or a lesser one, may have the records that it states are gone.
     pub(super) birth: u64,
 }
 
-/// All of them.
+/// All such records.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
-    /// Those of the page that was added to last, and the page.
+    /// The page that was added to last, and its records.
     last: (u32, Vec<Tombstone>),
-    /// Those of others.
+    /// The records of other pages.
     others: BTreeMap<u32, Vec<Tombstone>>,
     bytes: u64,
 }
 
 impl Tombstones {
-    /// One more, in this page; once.
+    /// Adds a record of this page, once.
     pub(super) fn add(&mut self, page: u32, one: Tombstone) {
         if self.last.0 != page {
             let its = self.others.remove(&page).unwrap_or_default();
@@ -41,7 +40,7 @@ impl Tombstones {
         self.last.1.push(one);
     }
 
-    /// Those of a page in the order of their offsets. Most are in it anyway.
+    /// The records of a page in the order of their offsets, in which most of them are added.
     pub(super) fn sorted(&mut self, page: u32) -> &[Tombstone] {
         let its = match self.last.0 == page {
             true => Some(&mut self.last.1),
@@ -53,7 +52,7 @@ impl Tombstones {
         })
     }
 
-    /// Takes those of a page out.
+    /// Removes and returns the records of a page.
     pub(super) fn take_page(&mut self, page: u32) -> Vec<Tombstone> {
         let taken = match self.last.0 == page {
             true => std::mem::take(&mut self.last.1),

@@ -1,11 +1,12 @@
 //! Appending an entry.
 //!
 //! ```text
-//!   large values, in pages of their own ─▶ the next timestamp? ─▶ pages ─▶ changes, by key ─▶ what closes them
+//!   large values, in pages of their own ─▶ the next timestamp? ─▶ pages ─▶ changes, by key ─▶ closing record
 //! ```
 //!
-//! Until the pages are there nothing is appended, so that an error leaves nothing. Of several changes of a key in one
-//! entry the last counts, and the others are not kept; so their order says nothing, and they stand in the order of keys.
+//! Nothing is appended until the pages are there, so that an error leaves nothing behind. Of several changes of a key
+//! in one entry the last counts, and the others are not kept; so their order means nothing, and they are written in
+//! the order of keys.
 
 use super::{LogMap, check_range, log_of, no_log};
 use crate::control::ENTRY_HEADER_MAX;
@@ -21,28 +22,28 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 use std::collections::BTreeMap;
 
-/// Changes of an entry at most.
+/// The most changes of an entry.
 const CHANGES_MAX: usize = 1 << 20;
 
-/// Bytes of a change beside its key and value, and of an entry beside its changes, are fewer.
+/// More than the bytes of a change beside its key and value, and of an entry beside its changes.
 const BESIDE_CHANGE: u64 = 96;
 const BESIDE_ENTRY: u64 = 512;
 
-/// Pages of the nodes of a tree that a change writes anew are fewer.
+/// More than the pages of the nodes of a tree that a change writes anew.
 const WAY: u64 = 24;
 
-/// Pages that a leader leaves to followers, whose records are packed otherwise.
+/// Pages that a leader leaves to followers, whose records are packed differently.
 const FOR_FOLLOWERS: usize = 2;
 
-/// What ends a page takes no more.
+/// The most bytes that the end of a page takes.
 const PAGE_END: usize = 16;
 
 /// An entry that is to be appended.
 #[derive(Debug, Clone, Copy)]
 pub struct LogAppend<'b> {
-    /// The timestamp behind the newest.
+    /// The timestamp behind the newest one.
     pub timestamp: u64,
-    /// What only its writer understands.
+    /// Bytes that only its writer interprets.
     pub header: &'b [u8],
     /// Its changes, of which the last of each key counts.
     pub changes: &'b Batch,
@@ -54,7 +55,7 @@ struct Change<'b> {
     prepared: Option<Prepared>,
 }
 
-/// What entries take that are not appended yet.
+/// The space that entries need which are not appended yet.
 #[derive(Default)]
 struct Need<'c> {
     lengths: Vec<usize>,
@@ -86,13 +87,13 @@ impl Change<'_> {
 impl LogMap {
     /// Appends an entry: it is pending, and durable after a [`LogMap::commit`].
     ///
-    /// The header has at most [`ENTRY_HEADER_MAX`] bytes. Who `uses_reserve` takes pages that others leave: a replica
-    /// that has to take what its leader had room for.
+    /// The header has at most [`ENTRY_HEADER_MAX`] bytes. A caller that `uses_reserve` takes pages that others leave:
+    /// a replica that has to take an entry for which its leader had room.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if `timestamp` is not the one behind the newest; [`Error::ValueTooLong`],
-    /// [`Error::KeyTooLong`], [`Error::BatchTooLarge`]; [`Error::NoSpace`], against which it helps to apply or roll
-    /// back what is pending, and to append deletes alone; [`Error::Installing`]; if the medium fails. An error leaves
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLarge`]; [`Error::NoSpace`], which applying or rolling back pending
+    /// entries, and appending deletes alone, can resolve; [`Error::Installing`]; if the medium fails. An error leaves
     /// nothing behind.
     pub fn append(
         &self,
@@ -104,10 +105,11 @@ impl LogMap {
         self.append_entries(&[LogAppend { timestamp, header, changes }], uses_reserve)
     }
 
-    /// Appends entries, one after the other. Their large values have one fence together, where each entry alone has one.
+    /// Appends entries, one after the other. Their large values share one fence, while separate appends need one
+    /// each.
     ///
     /// # Errors
-    /// As [`LogMap::append`]; the entries before the one with the error are there.
+    /// As [`LogMap::append`]; the entries before the one with the error were appended.
     pub fn append_entries(&self, entries: &[LogAppend<'_>], uses_reserve: bool) -> Result<()> {
         let Some(first) = entries.first() else { return Ok(()) };
         self.check_next(&mut self.store.map.write(), first.timestamp)?;
@@ -160,7 +162,8 @@ impl LogMap {
         if is_any { store.fence_large() } else { Ok(()) }
     }
 
-    /// Calls once more where there was no room, after a commit: what was applied since the last one gives pages back then.
+    /// Repeats a call that found no room, after a commit, which gives back the pages of entries applied since the
+    /// last one.
     fn with_room(&self, mut call: impl FnMut() -> Result<()>) -> Result<()> {
         match call() {
             Err(Error::NoSpace { .. }) if !mutant!("mvcc.log.unsettled") => {
@@ -171,12 +174,13 @@ impl LogMap {
         }
     }
 
-    /// True if there is room for an entry of these changes without the [reserve](LogMap::append), or, of deletes alone,
-    /// beside what is kept for those, and for so many bytes of records `beside` that were asked for before and are not
-    /// appended yet. It is asked before an entry is proposed that other nodes have to take.
+    /// Fails unless there is room for an entry of these changes without the [reserve](LogMap::append), or, for
+    /// deletes alone, beside the pages that are kept for those; and also for so many bytes of records `beside`, which
+    /// were asked for before and are not appended yet. Called before an entry is proposed that other nodes have to
+    /// take.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; as [`LogMap::append`] of changes that no entry can have.
+    /// [`Error::NoSpace`]; the errors of [`LogMap::append`] for changes that no entry can have.
     pub fn check_room(&self, changes: &Batch, beside: u64) -> Result<()> {
         let mut need = Need::default();
         self.add_need(&mut need, changes)?;
@@ -186,7 +190,7 @@ impl LogMap {
             left -= left.min(most);
         }
         if !need.has_puts {
-            // Followers ask for them as entries that begin pages. Puts leave them more than that.
+            // Followers ask for deletes as entries that begin pages. Puts leave them more pages than that.
             need.lengths.extend([self.page_max(); FOR_FOLLOWERS]);
         }
         let purpose = purpose_of(!need.has_puts);
@@ -194,8 +198,8 @@ impl LogMap {
         self.with_room(|| self.look_for_room(&need, purpose, (&mut patience, false)))
     }
 
-    /// True if there is so much room that [`LogMap::room_for_entries`] need not be asked of so many entries, of so many
-    /// changes and bytes of keys and values.
+    /// True if there is so much room that [`LogMap::room_for_entries`] need not be called for so many entries, with
+    /// so many changes and bytes of keys and values.
     pub fn has_ample_room(&self, (entries, changes, bytes): (u64, u64, u64)) -> bool {
         let page_size = u64::from(self.store.volume.space.page_size());
         let map = self.store.map.read();
@@ -206,21 +210,22 @@ impl LogMap {
             MapKind::CowTree => (changes + map.log().map_or(0, |log| log.pending_keys())) * WAY,
         };
         let reserve = map.reserve(Purpose::Overwrite).max(total / 8);
-        // Half of a page may be left empty before each record.
+        // Half of a page may stay empty before each record.
         u64::from(free) >= u64::from(reserve) + 2 * bytes.div_ceil(page_size) + entries + ways
     }
 
-    /// How many of some entries, the first of them, there is room for with the [reserve](LogMap::append): asked of what
-    /// a leader has sent. It waits for syncs, and some milliseconds for readers. Entries without changes take what is kept
-    /// for clears; those before the first change always count as if there were room.
+    /// How many of these entries, from the first on, there is room for with the [reserve](LogMap::append): called
+    /// with the entries that a leader has sent. It waits for syncs, and some milliseconds for readers. Entries
+    /// without changes take the pages that are kept for clears; those before the first change always count as if
+    /// there were room.
     ///
     /// # Errors
-    /// As [`LogMap::check_room`] but for want of space.
+    /// As [`LogMap::check_room`], except for lack of space.
     pub fn room_for_entries(&self, entries: &[Batch]) -> Result<usize> {
         let least = entries.iter().take_while(|changes| changes.is_empty()).count();
         let (mut count, mut patience, mut is_committed) = (entries.len(), Patience::brief(), false);
         while let Some(first) = entries.get(..count).filter(|_| count > least) {
-            // A record of what was applied comes before them.
+            // A control record for applied entries comes before them.
             let mut need = Need { lengths: vec![self.store.inline_max(&[])], ..Need::default() };
             for changes in first {
                 let begin = need.lengths.len();
@@ -230,7 +235,7 @@ impl LogMap {
             let purpose = if need.has_puts { purpose_of(true) } else { Purpose::Delete };
             match self.look_for_room(&need, purpose, (&mut patience, true)) {
                 Ok(()) => break,
-                // What was applied since the last commit gives pages back with the next.
+                // The next commit gives back the pages of entries that were applied since the last.
                 Err(Error::NoSpace { .. }) if !is_committed && !mutant!("mvcc.log.unsettled") => {
                     self.wait_durable(self.commit()?)?;
                     is_committed = true;
@@ -242,7 +247,7 @@ impl LogMap {
         Ok(count.max(least))
     }
 
-    /// The records of an entry begin a page of their own if they do not fit what is left of one.
+    /// The records of an entry begin a page of their own if they do not fit the rest of the open one.
     fn keep_together(&self, need: &mut Need<'_>, begin: usize) {
         let page = self.page_max();
         let len: usize = need.lengths.iter().skip(begin).sum();
@@ -254,12 +259,12 @@ impl LogMap {
         }
     }
 
-    /// Bytes of records that a page takes.
+    /// Bytes of records that fit a page.
     fn page_max(&self) -> usize {
         self.store.volume.space.page_size() as usize - PAGE_END
     }
 
-    /// Adds what an entry of these changes takes.
+    /// Adds the space that an entry of these changes needs.
     fn add_need<'c>(&self, need: &mut Need<'c>, changes: &'c Batch) -> Result<()> {
         let store = &self.store;
         for change in changes.changes() {
@@ -299,7 +304,7 @@ impl LogMap {
             drop((map, guard));
             match space {
                 Space::Found => return Ok(()),
-                // Pages come with a sync that is under way, which nobody waits for here.
+                // A sync that is under way will free pages; no call waits for it here.
                 Space::Wait(generation)
                     if generation > 0 && (!waits || mutant!("mvcc.log.unawaited")) =>
                 {
@@ -310,7 +315,7 @@ impl LogMap {
         }
     }
 
-    /// Bytes of records that are asked for one by one ([`LogMap::check_room`]) before they are appended, at most.
+    /// The most bytes of records that are asked for one by one ([`LogMap::check_room`]) before they are appended.
     pub fn room_at_once(&self) -> u64 {
         let space = &self.store.volume.space;
         (space.len() / 128).clamp(u64::from(space.page_size()), 1 << 20)
@@ -340,7 +345,7 @@ impl LogMap {
         let has_puts = all.iter().any(|it| it.change.value().is_some());
         let purpose = match has_puts {
             true => purpose_of(uses_reserve),
-            // Without it nothing is committed: the first entry of a leader, or a change of members.
+            // Without such an entry nothing is committed: the first entry of a leader, or a change of members.
             false if all.is_empty() && uses_reserve => Purpose::Clear,
             false => Purpose::Delete,
         };
@@ -356,7 +361,7 @@ impl LogMap {
                 continue;
             }
             let appended = self.append_group(&mut map, &guard, (timestamp, header), (all, &keys));
-            // What comes next would end a group that is none. The pages were there: the medium has failed.
+            // The next record would end an incomplete group. There were enough pages: the medium has failed.
             return self.stop_if_failed(&mut map, appended);
         }
     }

@@ -1,16 +1,17 @@
-//! Replacing everything by a snapshot.
+//! Replacing the contents by a snapshot.
 //!
 //! ```text
 //!   … a₅ b₆ ✂│C installing  above 0      a₉  c₇  d₄ … │C applied 9
 //!      void ─┘                           records of the snapshot, each for itself
 //! ```
 //!
-//! The first control record says that all before it is void, and that a snapshot is being installed; the last one, that
-//! it is there. A cut in between leaves a log that says so, with its term and vote, and nothing else. What was installed
-//! by then goes with the next attempt. In a tree commits say both, and what is given up is what they lead to no more.
+//! The first control record makes everything before it void, and states that a snapshot is being installed; the last
+//! one states that the snapshot is complete. A power cut in between leaves a log in that state, with its term and
+//! vote, and nothing else. Records that were installed by then are dropped by the next attempt. In a tree commits
+//! state both, and no longer lead to the former records.
 //!
-//! A record of a snapshot keeps the timestamp of the entry that wrote it: so it is the same for readers, who may have
-//! it compared, wherever it is.
+//! A record of a snapshot keeps the timestamp of the entry that wrote it: so readers, which may compare timestamps,
+//! see the same record on every replica.
 
 use super::{Gate, LogMap, check_range, log_of};
 use crate::control::{Control, ENTRY_HEADER_MAX, check_members};
@@ -25,7 +26,7 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 use std::sync::atomic::Ordering;
 
-/// Records after which a map writes what it has kept in DRAM of them.
+/// Records after which a map writes the state that it has kept for them in DRAM.
 const AT_ONCE: usize = 1024;
 
 /// A record of a snapshot.
@@ -35,21 +36,21 @@ pub struct SnapshotRecord<'a> {
     pub key: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
-    /// The timestamp of the entry that wrote it: the record's sequence, as readers see it.
+    /// The timestamp of the entry that wrote it: the sequence of the record, as readers see it.
     pub timestamp: u64,
     /// Its expiry.
     pub expires_at: Option<UnixMillis>,
 }
 
 impl LogMap {
-    /// Gives up all that is there, but for term, vote, members and what snapshots see, for one of `timestamp` that is to
-    /// come. Readers are refused until it was installed as a whole.
+    /// Drops the contents, except term, vote, members and the versions that snapshots see, for a snapshot of
+    /// `timestamp` that is to come. Reads are refused until it is installed as a whole.
     ///
-    /// It may be called again, to begin once more.
+    /// It may be called again, to start over.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] unless the timestamp is above what is applied (or the same, of an installation that was cut
-    /// off); [`Error::NoSpace`]; if the medium fails or is damaged.
+    /// [`Error::OutOfRange`] unless the timestamp is above the applied one (or equal to it, after an installation
+    /// that was cut off); [`Error::NoSpace`]; if the medium fails or is damaged.
     pub fn begin_install(&self, timestamp: u64) -> Result<()> {
         let mut gate = self.gate.write();
         let len = |control: &Control| {
@@ -66,9 +67,10 @@ impl LogMap {
     /// Adds records of the snapshot, each key once.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if none was begun since the pool was opened, or a key is there; [`Error::OutOfRange`] of a
-    /// record that is newer than the snapshot; [`Error::ValueTooLong`], [`Error::KeyTooLong`]; [`Error::NoSpace`]; if the
-    /// medium fails. Those before the one with the error are there.
+    /// [`Error::Unusable`] if no installation was begun since the pool was opened, or if a key exists already;
+    /// [`Error::OutOfRange`] for a record that is newer than the snapshot; [`Error::ValueTooLong`],
+    /// [`Error::KeyTooLong`]; [`Error::NoSpace`]; if the medium fails. The records before the one with the error were
+    /// added.
     pub fn install<'r>(&self, records: impl IntoIterator<Item = SnapshotRecord<'r>>) -> Result<()> {
         let newest = self.timestamp_to_install()?;
         let records: Vec<SnapshotRecord<'r>> = records.into_iter().collect();
@@ -85,7 +87,7 @@ impl LogMap {
         Ok(())
     }
 
-    /// Adds records whose large values have one fence together.
+    /// Adds records; their large values share one fence.
     fn install_some(
         &self,
         records: &[SnapshotRecord<'_>],
@@ -108,7 +110,7 @@ impl LogMap {
         if unsealed < AT_ONCE {
             return Ok(());
         }
-        // So that not all of it is in DRAM.
+        // So that not all nodes of a tree stay in DRAM.
         self.unsealed.store(0, Ordering::Relaxed);
         let mut map = self.store.map.write();
         self.store.check_writable()?;
@@ -118,12 +120,12 @@ impl LogMap {
         }
     }
 
-    /// The snapshot is there as a whole: its timestamp is the newest, and applied, with the header of that entry; the
-    /// members are those of then. Durable when it returns, and readers come in.
+    /// Ends the installation: the timestamp of the snapshot is the newest, and applied, with the header of its entry
+    /// and the members of that time. Durable when it returns; then reads are admitted.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if none was begun since the pool was opened; [`Error::ValueTooLong`]; [`Error::NoSpace`]; if the
-    /// medium fails.
+    /// [`Error::Unusable`] if no installation was begun since the pool was opened; [`Error::ValueTooLong`];
+    /// [`Error::NoSpace`]; if the medium fails.
     pub fn end_install(&self, header: &[u8], members: &[u8]) -> Result<()> {
         if header.len() > ENTRY_HEADER_MAX {
             return Err(Error::ValueTooLong { len: header.len(), max: ENTRY_HEADER_MAX });
@@ -139,7 +141,7 @@ impl LogMap {
             Ok(())
         })?;
         self.store.next_version.store(timestamp + 1, Ordering::Relaxed);
-        // Readers see nothing of it before all of it is durable.
+        // Readers see nothing of the snapshot before all of it is durable.
         if !mutant!("mvcc.log.unveil") {
             let ticket = self.commit()?;
             self.wait_durable(ticket)?;

@@ -1,11 +1,11 @@
-//! Log and state in one map: what a crate that replicates stands on.
+//! Log and state in one map: the base of a crate that replicates.
 //!
 //! # The problem
 //!
-//! A replica keeps a log of entries, the last of which may still be taken back, and a state, which the entries up to the
-//! applied one have made. The classic way writes each change twice, and keeps a file for term and vote beside. In a map
-//! from (key, version) to value an entry's changes are versions that nobody sees yet: they are written once, to apply them
-//! is to say so, and term, vote and members are in the record that says it.
+//! A replica keeps a log of entries, the last of which may still be taken back, and a state, which is the result of
+//! the entries up to the applied one. The usual way writes each change twice, and keeps a file for term and vote
+//! beside. In a map from (key, version) to value an entry's changes are versions that are not visible yet: they are
+//! written once, applying them raises the applied timestamp, and term, vote and members are in the same record.
 //!
 //! # The picture
 //!
@@ -17,47 +17,48 @@
 //! ```
 //!
 //! A *timestamp* numbers the entries from 1 on, without a gap; it is the version of their records. An entry has any
-//! number of changes, none or many, and a header that only its writer understands. It is *pending* until it is applied or
-//! rolled back, and as long it can be read again, to send it on. What is applied cannot be taken back.
+//! number of changes, and a header that only its writer interprets. It is *pending* until it is applied or rolled
+//! back, and until then it can be read again, to be sent on. An applied entry cannot be taken back.
 //!
-//! # When it is durable
+//! # Durability
 //!
-//! Nothing is, before a [`LogMap::commit`]: where a fence is an instruction one fence makes all of it durable, entries,
-//! what is applied, term and vote; where it is a sync, it returns the ticket of one. What a power cut leaves is all up to
-//! some point, which is not before the last commit: never an entry without the one before it, or a part of one. So it is
-//! with what a killed process leaves: a tree has not stored yet what leads to the entries since the last commit.
+//! Nothing is durable before a [`LogMap::commit`]: where a fence is an instruction, one fence makes all of it
+//! durable, entries, the applied timestamp, term and vote; where it is a sync, the commit returns its ticket. A power
+//! cut leaves everything up to some point, which is not before the last commit: never an entry without the one before
+//! it, or a part of one. The same holds for a killed process: a tree has not stored yet what leads to the entries
+//! since the last commit.
 //!
-//! Readers see an entry when it is applied, and not before it is durable here. That it is applied may be forgotten by a
-//! cut: then it is pending again, and whoever has confirmed it will say so again.
+//! Readers see an entry when it is applied, and not before it is durable here. A power cut may undo its application:
+//! then it is pending again, until the node that has confirmed it does so again.
 //!
 //! # Versions
 //!
-//! An older version of a key is needed while it is the newest that is applied, or a snapshot that was
-//! [pinned](LogMap::snapshot) sees it. Then it goes by itself; nobody purges. So the oldest timestamp that can be read is
+//! An older version of a key is needed while it is the newest applied one, or a snapshot that was
+//! [pinned](LogMap::snapshot) sees it. Then it is dropped automatically. So the oldest timestamp that can be read is
 //! that of the oldest snapshot, or the applied one ([`Control::purged`](crate::Control)).
 //!
-//! Appends leave pages to all other changes of the log. Those that a snapshot keeps are not there for that: as long as it
-//! does, any change may find [`Error::NoSpace`], which changes nothing, and finds room when the snapshot is gone.
+//! Appends leave pages to all other changes, except pages that a snapshot keeps: while it exists, any change may fail
+//! with [`Error::NoSpace`], which changes nothing, and finds room when the snapshot is gone.
 //!
-//! What is shown to a reader is shown with the map in hand: a visitor must not call the log again.
+//! Records are shown to a reader while the map is held: a visitor must not call the log again.
 //!
-//! A record that has expired is hidden from readers by this process's clock, as in any engine; it is there until an entry
-//! deletes it.
+//! A record that has expired is hidden from readers by this process's clock, as in any engine; it stays until an
+//! entry deletes it.
 //!
-//! # Replacing everything
+//! # Replacing the contents
 //!
-//! A replica that has fallen behind is sent a snapshot. There is room for one state: so [`LogMap::begin_install`] gives up
-//! what is there, durably at the latest when its pages are used again, and until [`LogMap::end_install`] is durable the
-//! log says that it is empty ([`Error::Installing`]) and has to be installed again. Term and vote stay. One that voted or
-//! was counted for a quorum in between would speak for entries that it does not have: whoever replicates must not let it.
+//! A replica that has fallen behind is sent a snapshot. There is room for one state: so [`LogMap::begin_install`]
+//! drops the contents, durably at the latest when their pages are reused, and until [`LogMap::end_install`] is
+//! durable the log is empty ([`Error::Installing`]) and has to be installed again. Term and vote stay. If it voted or
+//! counted for a quorum in between, it would vouch for entries that it lacks: the caller must prevent that.
 //!
 //! # Departures from the thesis (3.2, 3.4)
 //!
 //! - Its rollback record is a record of the map under a reserved key. Here it is the record that closes an entry, and
 //!   the keys are those of the records of that version.
-//! - Its applied timestamp is in DRAM. Here it is in the control record, or in the commit of a tree, so that a restart
-//!   shows what was applied.
-//! - Its confirmations go out when k entries were appended, or in time. Here whoever replicates commits.
+//! - Its applied timestamp is in DRAM. Here it is in the control record, or in the commit of a tree, so that it
+//!   outlives a restart.
+//! - Its confirmations go out when k entries were appended, or in time. Here the caller commits.
 
 mod append;
 mod install;
@@ -86,23 +87,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether readers may come in.
+/// The state of the log for readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gate {
     Open,
-    /// A snapshot is being installed, of this timestamp; none: it was begun in an earlier life.
+    /// A snapshot of this timestamp is being installed; none: it was begun in an earlier life.
     Installing(Option<u64>),
 }
 
-/// A log, and the map that it makes, in one pool. One thread drives it, any may read.
+/// A log, and the map that it makes, in one pool. One thread changes it, any thread may read.
 ///
 /// Dropping it without closing it is a crash: nothing that was committed is lost.
 pub struct LogMap {
     store: Arc<Store>,
     gate: RwLock<Gate>,
-    /// A change has failed in between.
+    /// A change has failed halfway.
     is_broken: AtomicBool,
-    /// Records that were installed since the map was written last.
+    /// Records that were installed since the map was last written.
     unsealed: AtomicUsize,
 }
 
@@ -114,7 +115,7 @@ impl std::fmt::Debug for LogMap {
     }
 }
 
-/// The map as the log that it is.
+/// The map as a log.
 fn log_of<'m>(map: &'m mut Writing<'_>) -> Result<&'m mut dyn Log> {
     map.log_mut().ok_or_else(no_log)
 }
@@ -124,8 +125,7 @@ fn no_log() -> Error {
 }
 
 impl LogMap {
-    /// Creates a pool of `size` bytes with this geometry at `path`, where nothing may be yet, and
-    /// opens it.
+    /// Creates a pool of `size` bytes with this geometry at `path`, where nothing may exist yet, and opens it.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
@@ -143,7 +143,7 @@ impl LogMap {
             .and_then(|()| Store::format(kind, pool, options))
             .and_then(Self::of);
         if made.is_err() {
-            // A pool that is no store yet. If it cannot be removed, an open says so.
+            // A pool that is no store yet. If it cannot be removed, a later open reports that.
             let _removed = std::fs::remove_file(path).is_ok();
         }
         made
@@ -152,8 +152,8 @@ impl LogMap {
     /// Opens the pool at `path`; recovers it if it was not closed.
     ///
     /// # Errors
-    /// [`Error::Unusable`], also of a pool that is a store of its own; [`Error::Corrupt`], [`Error::ChecksumMismatch`],
-    /// [`Error::Io`].
+    /// [`Error::Unusable`], also for a pool that is a store of its own; [`Error::Corrupt`],
+    /// [`Error::ChecksumMismatch`], [`Error::Io`].
     pub fn open(
         kind: MapKind,
         path: &Path,
@@ -169,7 +169,7 @@ impl LogMap {
         Self::of(store)
     }
 
-    /// Creates one in the simulator's memory.
+    /// Creates a log in the simulator's memory.
     ///
     /// # Errors
     /// As [`LogMap::create`].
@@ -180,7 +180,7 @@ impl LogMap {
         Self::of(Store::format(kind, pool, options)?)
     }
 
-    /// Opens one in the simulator's memory.
+    /// Opens a log in the simulator's memory.
     ///
     /// # Errors
     /// As [`LogMap::open`].
@@ -203,7 +203,7 @@ impl LogMap {
         })
     }
 
-    /// What the log says of itself now; durable after a [`LogMap::commit`].
+    /// The current state of the log; durable after a [`LogMap::commit`].
     pub fn control(&self) -> Control {
         let map = self.store.map.read();
         let Some(log) = map.log() else { return Control::default() };
@@ -212,12 +212,12 @@ impl LogMap {
         Control { purged, ..control.clone() }
     }
 
-    /// Applies all entries up to `to`: readers see them. Where a fence is an instruction, and they are not durable yet,
-    /// they are when it returns. The header of the last one is in [`LogMap::control`] from then on; the entries can no
-    /// longer be read as such.
+    /// Applies all entries up to `to`: readers see them. Where a fence is an instruction, they are durable when it
+    /// returns. From then on the header of the last one is in [`LogMap::control`], and the entries can no longer be
+    /// read as such.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] of a timestamp that is no entry's, or below what is applied; [`Error::NoSpace`];
+    /// [`Error::OutOfRange`] for a timestamp without an entry, or below the applied one; [`Error::NoSpace`];
     /// [`Error::Installing`]; if the medium fails or is damaged.
     pub fn apply(&self, to: u64) -> Result<()> {
         let may_be = |control: &Control| {
@@ -232,11 +232,11 @@ impl LogMap {
         })
     }
 
-    /// Takes back all entries above `to`: they never were, and their timestamps are used again.
+    /// Takes back all entries above `to`: they do not count, and their timestamps are used again.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if what is applied would have to be taken back; [`Error::NoSpace`]; [`Error::Installing`]; if
-    /// the medium fails or is damaged.
+    /// [`Error::OutOfRange`] if an applied entry would have to be taken back; [`Error::NoSpace`];
+    /// [`Error::Installing`]; if the medium fails or is damaged.
     pub fn roll_back(&self, to: u64) -> Result<()> {
         let may_be = |control: &Control| {
             check_range("roll back to a timestamp", to, (control.applied, u64::MAX))?;
@@ -245,11 +245,11 @@ impl LogMap {
         self.change(0, may_be, |map, guard| log_of(map)?.roll_back(guard, to))
     }
 
-    /// Notes the newest term, and who is voted for in it (0: nobody yet).
+    /// Notes the newest term, and the candidate voted for in it (0: none yet).
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] of a term that is older than the one that was seen, and of another vote than that which was
-    /// given in it; [`Error::NoSpace`]; if the medium fails.
+    /// [`Error::OutOfRange`] for a term older than the newest one, and for a second, different vote in the same term;
+    /// [`Error::NoSpace`]; if the medium fails.
     pub fn set_vote(&self, term: u64, vote: u64) -> Result<()> {
         let change = |control: &mut Control| {
             check_range("a term", term, (control.term, u64::MAX))?;
@@ -262,7 +262,7 @@ impl LogMap {
         self.set(change)
     }
 
-    /// Notes who the members are: at most [`MEMBERS_MAX`](crate::MEMBERS_MAX) bytes.
+    /// Notes the members: at most [`MEMBERS_MAX`](crate::MEMBERS_MAX) bytes.
     ///
     /// # Errors
     /// [`Error::ValueTooLong`]; [`Error::NoSpace`]; if the medium fails.
@@ -274,10 +274,10 @@ impl LogMap {
         })
     }
 
-    /// Sees to it that all that was done before is durable: what to wait for, if anything.
+    /// Makes all earlier changes durable, or requests it; returns the ticket to wait for.
     ///
-    /// Where a fence is an instruction it is durable when this returns, by one fence, or none if nothing is new; by two if
-    /// the cleaner of a tree has moved records. Where it is a sync, one is asked for.
+    /// Where a fence is an instruction they are durable when this returns, by one fence, or none if nothing is new;
+    /// by two if the cleaner of a tree has moved records. Where it is a sync, one is requested.
     ///
     /// # Errors
     /// If the medium fails.
@@ -285,7 +285,7 @@ impl LogMap {
         let store = &self.store;
         let mut map = store.map.write();
         store.check_writable()?;
-        // What is moved has the same fence or sync, and nothing is hidden from whoever applies next.
+        // Moved records share the fence or sync, and nothing is hidden from the next apply.
         map.tidy()?;
         if store.volume.space.fences_at_once() {
             store.commit_all(&mut map)?;
@@ -303,7 +303,7 @@ impl LogMap {
         Ok(Ticket::new(0, generation))
     }
 
-    /// True if what a ticket stands for is durable.
+    /// True if the writes of a ticket are durable.
     ///
     /// # Errors
     /// If the medium fails.
@@ -311,7 +311,7 @@ impl LogMap {
         self.store.is_durable(&Horizon::from(ticket))
     }
 
-    /// Waits for what a ticket stands for, with nothing in hand.
+    /// Waits until the writes of a ticket are durable; holds no lock.
     ///
     /// # Errors
     /// If the medium fails.
@@ -324,7 +324,7 @@ impl LogMap {
         self.store.volume.space.on_synced(listener);
     }
 
-    /// Leaves a clean pool behind, with all that was done durable. Everything but reads fails from now on.
+    /// Leaves a clean pool behind, with all changes durable. Everything but reads fails from then on.
     ///
     /// # Errors
     /// If the medium fails.
@@ -340,20 +340,20 @@ impl LogMap {
         self.store.grow(size)
     }
 
-    /// Reads everything, pending entries too, and holds it against its checksums.
+    /// Reads all records, those of pending entries too, and verifies their checksums.
     ///
     /// # Errors
-    /// Only if it could not go on.
+    /// Only if it could not continue.
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.store.verify(progress)
     }
 
-    /// What was counted.
+    /// The counts and sizes of the store.
     pub fn stats(&self) -> Stats {
         self.store.stats()
     }
 
-    /// Its kind.
+    /// The kind of its map.
     pub fn kind(&self) -> MapKind {
         self.store.kind
     }
@@ -363,15 +363,15 @@ impl LogMap {
         self.store.key_len_max()
     }
 
-    /// What the pool rests on.
+    /// The medium of the pool.
     pub fn medium(&self) -> Medium {
         self.store.volume.pool.medium()
     }
 
-    /// For tests: counts all that lives once more; what is wrong if the counts that are kept say otherwise.
+    /// For tests: counts all live bytes again; an error if the counts that are kept differ.
     ///
     /// # Errors
-    /// What has drifted.
+    /// The difference to the counts that are kept.
     #[doc(hidden)]
     pub fn audit(&self) -> std::result::Result<u64, String> {
         self.store.count_all();
@@ -381,7 +381,7 @@ impl LogMap {
 }
 
 impl LogMap {
-    /// Changes what the control record says of the log, whether a snapshot is being installed or not.
+    /// Changes the state in the control record, whether or not a snapshot is being installed.
     fn set(&self, change: impl Fn(&mut Control) -> Result<()>) -> Result<()> {
         let changed = |before: &Control| {
             let mut control = before.clone();
@@ -398,7 +398,7 @@ impl LogMap {
         )
     }
 
-    /// Changes entries, unless a snapshot is being installed; those up to `to` are applied. False: there is nothing to do.
+    /// Changes entries, unless a snapshot is being installed; `to` is the last to be applied. `may_be`: if it is due.
     fn change(
         &self,
         to: u64,
@@ -415,8 +415,8 @@ impl LogMap {
         self.with_pages(to, len, change)
     }
 
-    /// Has the map, with room for a control record of the length that is asked for, if one is, and to apply entries up to
-    /// `to`.
+    /// Calls `change` with the map, with room for a control record of the length that `len` returns, if any, and for
+    /// applying entries up to `to`.
     fn with_pages(
         &self,
         to: u64,
@@ -430,7 +430,7 @@ impl LogMap {
             store.check_writable()?;
             let Some(len) = len(log_of(&mut map)?.control())? else { return Ok(()) };
             let guard = epoch::pin();
-            // Entries leave pages to it: to apply, or to roll back, is what frees some.
+            // Appends leave pages for this: applying and rolling back free pages.
             let space = match self.room_for(&mut map, &guard, (&[len], &[]), Purpose::Delete) {
                 Err(Error::NoSpace { .. }) => self.last_room_for(&mut map, &guard, (to, len))?,
                 space => space?,
@@ -444,7 +444,7 @@ impl LogMap {
         }
     }
 
-    /// The same where there is not as much as is left to others, or as all that is pending may take.
+    /// The same with fewer pages than are left to others, or than all pending entries may take.
     fn last_room_for(
         &self,
         map: &mut Writing<'_>,
@@ -459,7 +459,7 @@ impl LogMap {
         }
     }
 
-    /// Room for a group of records; if there is none yet, what to wait for without the map.
+    /// Ensures room for a group of records; if there is none yet, returns what to wait for without holding the map.
     fn room_for(
         &self,
         map: &mut Writing<'_>,
@@ -474,8 +474,8 @@ impl LogMap {
         }
     }
 
-    /// What has failed when it was begun has left the map in between: the pool is to be opened again.
-    /// Nothing ends what was begun, and readers are not shown a part of it.
+    /// A change that has failed halfway: the pool has to be opened again. Nothing ends its group, and readers are not
+    /// shown a part of it.
     fn stop_if_failed<T>(&self, map: &mut Writing<'_>, result: Result<T>) -> Result<T> {
         if result.is_err() {
             map.stream_mut().is_broken = true;

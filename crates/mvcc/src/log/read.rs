@@ -1,4 +1,4 @@
-//! What is pending, and what is applied.
+//! Reading pending entries and applied records.
 
 use super::{Gate, LogMap, check_range, no_log};
 use crate::control::closing;
@@ -14,33 +14,33 @@ use parking_lot::RwLockReadGuard;
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
-/// An entry that is pending.
+/// A pending entry.
 #[derive(Debug, Clone, Copy)]
 pub struct LogEntry<'a> {
     /// Its timestamp.
     pub timestamp: u64,
-    /// What its writer has given.
+    /// The header that its writer has given.
     pub header: &'a [u8],
     /// Its changes in the order of their keys, each key once.
     pub changes: &'a [ChangeRef<'a>],
 }
 
-/// The pages of a large value, and what is in them.
+/// The pages of a large value, with the part of it in each.
 type Chain<'g> = Vec<(u32, &'g [u8])>;
 
 /// The records of an entry.
 struct Views<'g> {
-    /// With the pages of their values, if those are large.
+    /// With the pages of their values, if these are large.
     changes: Vec<(View<'g>, Chain<'g>)>,
     closing: View<'g>,
 }
 
 impl LogMap {
-    /// Shows the pending entries from `from` to `to`, in order, until `visit` says no. Each is held against its
-    /// checksums.
+    /// Shows the pending entries from `from` to `to`, in order, until `visit` returns false. Verifies the checksums
+    /// of each.
     ///
     /// # Errors
-    /// [`Error::HistoryGone`] of those that are applied; [`Error::OutOfRange`] of those that are not there;
+    /// [`Error::HistoryGone`] for applied entries; [`Error::OutOfRange`] for entries that do not exist;
     /// [`Error::Installing`]; [`Error::ChecksumMismatch`], [`Error::Corrupt`]; if the medium fails.
     pub fn entries(
         &self,
@@ -57,7 +57,7 @@ impl LogMap {
         Ok(())
     }
 
-    /// The header of an entry that is pending, or of the one that was applied last; none of others.
+    /// The header of a pending entry, or of the one that was applied last; none for others.
     ///
     /// # Errors
     /// [`Error::ChecksumMismatch`], [`Error::Corrupt`]; if the medium fails.
@@ -74,9 +74,8 @@ impl LogMap {
         }
     }
 
-    /// The records of a pending entry, as they are now: its changes too, if it is to be whole. They are there as long as
-    /// the guard is. They are held against their checksums with the map in hand: which life their pages are in is not
-    /// known when somebody else has it.
+    /// The current records of a pending entry, including its changes if it `is_whole`. They stay as long as the
+    /// guard. Their checksums are verified while the map is held: otherwise the lives of their pages are not known.
     fn views<'g>(&'g self, guard: &'g Guard, timestamp: u64, is_whole: bool) -> Result<Views<'g>> {
         let store = &self.store;
         let view = |offset| {
@@ -137,7 +136,7 @@ impl LogMap {
     }
 
     /// # Errors
-    /// [`Error::Installing`]; [`Error::Unusable`] after a change that has failed in between.
+    /// [`Error::Installing`]; [`Error::Unusable`] after a change that has failed halfway.
     fn enter(&self) -> Result<RwLockReadGuard<'_, Gate>> {
         let gate = self.gate.read();
         if self.is_broken.load(Ordering::Acquire) {
@@ -150,7 +149,7 @@ impl LogMap {
         }
     }
 
-    /// Shows the record of a key, of what is applied. Its sequence is the timestamp of the entry that wrote it.
+    /// Shows the applied record of a key. Its sequence is the timestamp of the entry that wrote it.
     ///
     /// # Errors
     /// [`Error::Installing`]; if the record is damaged, or the medium fails.
@@ -164,7 +163,7 @@ impl LogMap {
         self.store.get_with(key, visibility, visit)
     }
 
-    /// The value of a key, of what is applied, once it is durable here.
+    /// The applied value of a key, once it is durable here.
     ///
     /// # Errors
     /// As [`LogMap::get_with`].
@@ -175,7 +174,7 @@ impl LogMap {
         Ok(value.filter(|_| found.hit))
     }
 
-    /// The number of records, of what is applied, those that have expired included.
+    /// The number of applied records, including those that have expired.
     pub fn len(&self) -> u64 {
         self.store.map.read().len()
     }
@@ -199,8 +198,8 @@ impl LogMap {
         self.store.multi_get(keys, visibility, visit)
     }
 
-    /// Shows the records of a range in order, of what is applied, until `visit` says no. Between some hundred keys
-    /// entries may be applied; a [snapshot](LogMap::snapshot) shows one timestamp.
+    /// Shows the applied records of a range in order, until `visit` returns false. Entries may be applied between
+    /// steps of some keys; a [snapshot](LogMap::snapshot) shows one timestamp.
     ///
     /// # Errors
     /// As [`LogMap::get_with`].
@@ -216,7 +215,7 @@ impl LogMap {
         self.store.scan_at((start, end), reverse, (limit, u64::MAX), visit)
     }
 
-    /// Pins what is applied now, to be read or sent while entries go on. Durable when it returns.
+    /// Pins the applied state, to be read or sent while entries go on. Durable when it returns.
     ///
     /// # Errors
     /// [`Error::Installing`]; if the medium fails.
@@ -224,13 +223,13 @@ impl LogMap {
         let _gate = self.enter()?;
         let (pinned, header, members) = {
             let mut map = self.store.map.write();
-            // What is pinned is what was sealed last.
+            // A pin takes the state that was sealed last.
             if !mutant!("mvcc.pending.snapshot") {
                 map.seal()?;
             }
             let pinned = Pinned::within(&self.store, &mut map)?;
             if !map.stream().fences_at_once() && map.stream().is_uncovered() {
-                // The control record, too, that says what is applied.
+                // The control record with the applied timestamp, too.
                 map.stream_mut().cover(true);
             }
             let control = map.log().ok_or_else(no_log)?.control();
@@ -242,7 +241,7 @@ impl LogMap {
     }
 }
 
-/// What was applied at one moment. Dropping it releases the versions that it sees.
+/// The applied state at one moment. Dropping it releases the versions that it sees.
 pub struct LogSnapshot {
     pinned: Pinned,
     header: Vec<u8>,
@@ -256,17 +255,17 @@ impl std::fmt::Debug for LogSnapshot {
 }
 
 impl LogSnapshot {
-    /// The timestamp that was applied last.
+    /// The timestamp that was applied last then.
     pub fn timestamp(&self) -> u64 {
         self.pinned.sequence()
     }
 
-    /// The header of that entry.
+    /// The header of the entry with that timestamp.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// The members of then.
+    /// The members at that time.
     pub fn members(&self) -> &[u8] {
         &self.members
     }

@@ -1,4 +1,4 @@
-//! Counts what lives once more, for tests: what is kept up to date by every write must not drift.
+//! Counts the live records again, for tests: the counts that every write updates must not drift.
 
 use super::Tree;
 use super::fresh::LinkRef;
@@ -10,7 +10,7 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_record::Kind;
 use std::collections::BTreeMap;
 
-/// What was found to live, page by page.
+/// The live records that were found, page by page.
 struct Tally<'v> {
     volume: &'v Volume,
     guard: &'v Guard,
@@ -54,8 +54,8 @@ impl Tally<'_> {
 }
 
 impl Tree {
-    /// Bytes of all nodes and of the newest versions that are no tombstones; what is wrong if the counts of any
-    /// page, or of records, are not those of all that is led to or was replaced and is kept.
+    /// Bytes of all nodes and of the newest versions except tombstones; an error if the counts of a page, or of the
+    /// records, differ from those of all records that are led to, or were replaced and are kept.
     pub(super) fn count_again(&self, guard: &Guard) -> std::result::Result<u64, String> {
         if self.pins.is_empty() && !self.kept.is_empty() {
             return Err("there are versions that no pin sees".to_owned());
@@ -91,7 +91,7 @@ impl Tree {
         }
         Ok(tally.needed)
     }
-    /// What a pin leads to was written before it, or it would not be kept for it.
+    /// All records that a pin leads to were written before it, or they would not be kept for it.
     fn look_at_pins(&self, guard: &Guard) -> std::result::Result<(), String> {
         let look = self.look(&self.stream.volume, guard);
         for (version, pin) in &self.pins {

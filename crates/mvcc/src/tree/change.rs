@@ -1,22 +1,22 @@
-//! Changing a tree: the way from the root is made fresh, and changed in place.
+//! Changing a tree: the path from the root is made fresh, and changed in place.
 //!
-//! A node that has too many entries, or does not fit a page any more, is split; the root grows a level. A node
-//! that has become small is left as it is until its last entry goes: then it goes, too, and a root with one
-//! entry gives way to what is below. So each leaf costs something for at least one record, deletes make
-//! nothing larger, and puts between the keys that are left fill the nodes again.
+//! A node that has too many entries, or no longer fits a page, is split; the root grows a level. A node that has
+//! become small stays until its last entry is removed: then it is removed, too, and a root with one entry is replaced
+//! by the node below. So each leaf has at least one record, deletes make nothing larger, and puts between the
+//! remaining keys fill the nodes again.
 
 use super::fresh::{Entry, Limits, Link, Node, Spare};
 use super::look::Look;
 use super::seal::Gone;
 use coreplane_engine::{Error, Result};
 
-/// Who changes a tree.
+/// A change of a tree.
 pub(super) struct Change<'c> {
     pub(super) look: Look<'c>,
     pub(super) limits: Limits,
     /// Sealed nodes that fresh ones replace.
     pub(super) gone: &'c mut Vec<Gone>,
-    /// Nodes of before, to be used again.
+    /// Former nodes, for reuse.
     pub(super) spare: &'c mut Spare,
 }
 
@@ -38,10 +38,10 @@ impl Change<'_> {
         }
     }
 
-    /// Leads from a key to a record; the one that it led to before.
+    /// Makes the tree lead from a key to a record; returns the record that it led to before.
     ///
     /// # Errors
-    /// If a node cannot be read; nothing is changed then, but that nodes are fresh.
+    /// If a node cannot be read; then nothing is changed, except that nodes are fresh.
     pub(super) fn put(
         &mut self,
         root: &mut Option<Link>,
@@ -64,7 +64,7 @@ impl Change<'_> {
         Ok(old)
     }
 
-    /// The node that was split off, if one was.
+    /// Returns the node that was split off, if one was.
     fn put_below(
         &mut self,
         node: &mut Node,
@@ -77,7 +77,7 @@ impl Change<'_> {
             let Some(entry) = node.entries.get_mut(at) else { return Ok(None) };
             let child = self.fresh(&mut entry.to)?;
             let right = self.put_below(child, key, record, old)?;
-            // An entry's key is not above any that is under it.
+            // The key of an entry is not above any key below the entry.
             if *key < *entry.key {
                 entry.key = key.into();
             }
@@ -98,7 +98,7 @@ impl Change<'_> {
         Ok(node.split(self.limits))
     }
 
-    /// Leads from a key to nothing; the record that it led to before.
+    /// Removes a key; returns the record that it led to before.
     ///
     /// # Errors
     /// As [`Change::put`].
@@ -134,7 +134,7 @@ impl Change<'_> {
         Ok(old)
     }
 
-    /// Makes the way to `key` fresh, down to this level.
+    /// Makes the path to `key` fresh, down to this level.
     ///
     /// # Errors
     /// As [`Change::put`].

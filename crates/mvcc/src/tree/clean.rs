@@ -1,14 +1,15 @@
-//! The cleaner: what lives in a page is written anew elsewhere, so that the page is free.
+//! The cleaner: the live records of a page are written anew elsewhere, so that the page becomes free.
 //!
-//! A record of a key is appended again and its entry changed; a node is made fresh, so that the next commit
-//! writes it. Either rewrites the way from the root, which costs more than the record did: so many pages are
-//! cleaned for one commit, whose ways have their upper nodes in common, and before a record is moved there have
-//! to be pages for all that the commit will write. A page that cannot be moved as a whole is moved in parts.
+//! A record of a key is appended again and its entry changed; a node is made fresh, so that the next commit writes
+//! it. Both rewrite the path from the root, which costs more than the record itself: so many pages are cleaned for
+//! one commit, whose paths share their upper nodes, and before a record is moved there must be pages for everything
+//! that the commit will write. A page that cannot be moved as a whole is moved in parts.
 //!
-//! Where a fence is an instruction, records are moved to pages [apart](crate::volume::cold), and not among nodes.
+//! Where a fence is an instruction, records are moved to pages [apart](crate::volume::cold), not among nodes.
 //!
-//! What a pin sees has to stay where it is as well, until the pin goes. So it is moved only if there is room for both: else
-//! snapshots that follow each other without a pause would keep for ever what is dead beside it.
+//! A record that a pin sees also has to stay in its old place until the pin goes. So it is moved only if there is
+//! room for both copies. It is moved then, since otherwise snapshots that follow each other without a pause would
+//! keep the dead bytes beside it for ever.
 
 use super::change::Change;
 use super::look::Look;
@@ -23,13 +24,13 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::Arc;
 
-/// Pages that are cleaned for one commit at most.
+/// The most pages that are cleaned for one commit.
 const ROUND: usize = 32;
-/// How often the cleaner goes through all pages for one write at most.
+/// How often, at most, the cleaner goes through all pages for one write.
 const PASSES: u64 = 2;
 
 impl Tree {
-    /// Sees to it that `pages` are free, and `reserve` more.
+    /// Ensures that `pages` pages are free, and `reserve` more.
     pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
         let wanted = pages + reserve;
         if reserve >= self.stream.pages.total_and_free().0 {
@@ -37,7 +38,7 @@ impl Tree {
             return Err(Error::NoSpace { needed, reclaimable: self.reclaimable() });
         }
         if self.stream.pages.refresh_free() < wanted && self.need().bytes() > 0 {
-            // What is fresh is a part of what is wanted: the caller asks for less when it is sealed.
+            // Fresh nodes are a part of the wanted pages: the caller asks for less when they are sealed.
             self.push_out()?;
             return Ok(Space::Wait(self.stream.pending().unwrap_or(0)));
         }
@@ -53,7 +54,7 @@ impl Tree {
             let of_commit = self.stream.pages_for([self.commit_len_max()].into_iter());
             let can_commit = free >= of_commit + FOR_OPENINGS;
             if can_commit && self.is_late_before(proven) {
-                // A commit that says so is all that they wait for.
+                // They wait only for a commit that states this place.
                 self.is_due = true;
                 self.push_out()?;
                 continue;
@@ -68,14 +69,14 @@ impl Tree {
             if self.count_nodes(count::STEP) {
                 return Ok(Space::Again);
             }
-            // Those that are coming may wait for a guard of this very thread.
+            // The pages that are coming may wait for a guard of this very thread.
             let soon = free + self.stream.coming();
             if soon < wanted && !self.is_in_vain() && self.clean_round(wanted)? {
                 self.push_out()?;
                 return Ok(Space::Again);
             }
             self.push_out()?;
-            // Pages whose word has become 0 by that.
+            // Pages whose word the first call has set to 0.
             self.push_out()?;
             if self.stream.pages.refresh_free() > free {
                 continue;
@@ -88,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// Seals what is fresh; durable where a fence is an instruction, and else with the next sync.
+    /// Seals the fresh nodes; durable where a fence is an instruction, otherwise with the next sync.
     fn push_out(&mut self) -> Result<()> {
         self.seal_all()?;
         if self.stream.fences_at_once() {
@@ -103,20 +104,20 @@ impl Tree {
         Ok(())
     }
 
-    /// True if so much was cleaned for one write that more would bring no more.
+    /// True if so much was cleaned for one write that cleaning more would gain nothing.
     fn is_in_vain(&self) -> bool {
         self.pages_cleaned
             > self.cleaned_before + PASSES * u64::from(self.stream.pages.total_and_free().0)
     }
 
-    /// Bytes that are neither free nor alive.
+    /// Bytes that are neither free nor live.
     fn reclaimable(&self) -> u64 {
         let (total, free) = self.stream.pages.total_and_free();
         let in_use = u64::from(total - free) * u64::from(self.stream.volume.space.page_size());
         in_use.saturating_sub(self.stream.pages.live())
     }
 
-    /// Cleans some pages; false if there is nothing to be moved.
+    /// Cleans some pages; false if there is nothing to move.
     fn clean_round(&mut self, wanted: u32) -> Result<bool> {
         let size = self.stream.volume.space.page_size();
         let (total, free) = self.stream.pages.total_and_free();
@@ -130,7 +131,7 @@ impl Tree {
         Ok(count > 0)
     }
 
-    /// Cleans two pages, most of which is dead, if free ones are short.
+    /// Cleans two pages that are mostly dead, if free pages are short.
     pub(super) fn clean_in_time(&mut self) -> Result<()> {
         let (total, free) = self.stream.pages.total_and_free();
         if free + self.stream.coming() >= total / 8 + self.reserve(Purpose::Overwrite) {
@@ -143,7 +144,7 @@ impl Tree {
         let kept = self.pages_for_pending(&epoch::pin())?;
         for _ in 0..2 {
             let _free = self.stream.pages.refresh_free();
-            // Of a log a commit is its caller's.
+            // The commits of a log belong to its caller.
             if !self.clean_one(dead_min, kept, !self.is_log)? {
                 break;
             }
@@ -151,14 +152,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Cleans one page, or a part of it, of which at least so many bytes are dead; false if there is none, or no
-    /// space for it beside what is `kept`. One with records that are not durable only if that `may_commit`.
+    /// Cleans one page, or a part of it, with at least so many dead bytes; false if there is none, or no space for it
+    /// beside the pages that are `kept`. A page with records that are not durable is taken only if the call
+    /// `may_commit`.
     fn clean_one(&mut self, dead_min: u32, kept: u32, may_commit: bool) -> Result<bool> {
         let victim = |tree: &mut Self| tree.victim(may_commit).filter(|it| it.1 >= dead_min);
         let Some((mut page, _)) = victim(self) else { return Ok(false) };
         if self.stream.is_partly_hidden(page) {
             self.push_out()?;
-            // That may have freed it.
+            // The commit may have freed it.
             match victim(self) {
                 Some((next, _)) => page = next,
                 None => return Ok(false),
@@ -167,7 +169,7 @@ impl Tree {
         let victim = page;
         let guard = epoch::pin();
         let before = self.gone.len();
-        // It is no victim until the commit.
+        // It is not picked again until the commit.
         self.stream.pages.keep(victim, true);
         match self.clean_page(&guard, victim, kept) {
             Ok(true) => {
@@ -180,13 +182,13 @@ impl Tree {
                 self.pages_cleaned += 1;
                 Ok(self.gone.len() > before)
             }
-            // It stays as it is, for `verify` to name, and is not picked again.
+            // It stays as it is, for `verify` to report, and is not picked again.
             Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Moves what lives in a page; false if a part of it is left, so that as many pages are `kept`.
+    /// Moves the live records of a page; false if some are left, so that as many pages as `kept` stay free.
     fn clean_page(&mut self, guard: &Guard, page: u32, kept: u32) -> Result<bool> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
@@ -194,7 +196,7 @@ impl Tree {
         let has_room = self.has_room_beside_pins();
         let (mut need, mut is_all) = (self.need(), true);
         for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
-            // The pages of a large value would go with the copy.
+            // The pages of a large value would be freed with the copy.
             let is_small = !view.header.large || mutant!("mvcc.tree.chain");
             let may_be_twice = has_room && is_small;
             let is_seen = self.written(view.offset) < newest_pin;
@@ -202,7 +204,7 @@ impl Tree {
                 continue;
             }
             if self.stream.covering(view.offset).is_some() {
-                // Who reads it has to wait for it; of where it is moved to, nobody would know that.
+                // A reader of the record has to wait for it; a reader of the copy would not know to.
                 is_all = false;
                 continue;
             }
@@ -225,7 +227,7 @@ impl Tree {
         Ok(is_all)
     }
 
-    /// True if there is room for what pins see, and the newest version sees as well, to be there twice until they go.
+    /// True if there is room for two copies of the records that pins and the newest version see, until the pins go.
     fn has_room_beside_pins(&self) -> bool {
         let (total, free) = self.stream.pages.total_and_free();
         free >= total / 16
@@ -265,7 +267,7 @@ impl Tree {
             Some(node) => change.freshen(&mut self.root, view.key(), node.level),
             None => {
                 change.put(&mut self.root, view.key(), offset)?;
-                // The pages of a large value have the copy from now on.
+                // The pages of a large value belong to the copy from now on.
                 let (offset, len) = (view.offset, view.len());
                 self.gone.push(Gone { offset, len, is_large: false });
                 Ok(())
@@ -274,8 +276,8 @@ impl Tree {
     }
 }
 
-/// The records of a page that is full, in order, up to its end mark. What is behind something that is no sound
-/// record was left by a cut, or if it lives nevertheless, it stays where it is.
+/// The records of a full page, in order, up to its end mark. Records behind bytes that are no sound record were left
+/// by a power cut; if one of them is live nevertheless, it stays where it is.
 fn records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64) -> Vec<View<'g>> {
     let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
     let (mut at, mut records) = (start, Vec::new());

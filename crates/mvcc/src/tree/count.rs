@@ -1,18 +1,20 @@
-//! Counting what lives, behind the first answers.
+//! Counting live bytes, after the first answers.
 //!
 //! ```text
-//!   opened      pages of before stay as they are: none is free, none is a victim of the cleaner
-//!   counted     all that the root led to then was added, all that was replaced since was taken away
-//!               ─▶ a page of which nothing is left is free
+//!   opened      pages of earlier lives stay as they are: none is free, none is cleaned
+//!   counted     all records that the root led to then were added, those replaced since were removed
+//!               ─▶ a page without live bytes is free
 //! ```
 //!
-//! An opening needs the root alone. What lives in a page has to be known before the page can be free, so the pages of
-//! before are kept until the tree was walked as it was then, in steps of some nodes between which others have the
-//! map; all at once only where there is no page for the first commit. What is replaced meanwhile is taken away from counts that it was not added to yet; the sum is the same.
+//! An open needs only the root. The live bytes of a page have to be known before it can be free, so the pages of
+//! earlier lives are kept until the tree was walked as it was at the open. The walk takes steps of some nodes,
+//! between which other threads have the map; it is done at once only where no page is free for the first commit.
+//! Records that are replaced meanwhile are subtracted from counts that they were not added to yet; the sum is the
+//! same.
 //!
-//! The walk holds each node against its checksum, and as long as it has not been everywhere, so does who reads. If a
-//! node is damaged, what it leads to is not known: then the pages of before stay for good, and all else can be
-//! read.
+//! The walk verifies the checksum of each node, and until it has reached all nodes, readers do so, too. If a node is
+//! damaged, it is not known what it leads to: then the pages of earlier lives stay for good, and everything else can
+//! be read.
 
 use super::Tree;
 use super::look::Look;
@@ -28,18 +30,18 @@ use std::sync::Arc;
 /// Nodes in a step.
 pub(super) const STEP: usize = 256;
 
-/// How far it is.
+/// The progress of the count.
 #[derive(Debug, Default)]
 pub(super) struct Count {
-    /// Nodes that are to be looked at, and their levels, where they are known; the next is the last.
+    /// Nodes that are still to be counted, and their levels where they are known; the next is at the end.
     nodes: Vec<(u64, Option<u32>)>,
-    /// Pages of before, in the order in which they were found.
+    /// Pages of earlier lives, in the order in which they were found.
     pages: Vec<u32>,
     is_damaged: bool,
 }
 
 impl Count {
-    /// Of what is below a root, which lies in these pages.
+    /// A count of the tree below a root, whose records are in these pages.
     pub(super) fn new(root: Option<u64>, pages: Vec<u32>) -> Self {
         let nodes = root.map(|offset| (offset, None)).into_iter().collect();
         Self { nodes, pages, is_damaged: false }
@@ -47,7 +49,7 @@ impl Count {
 }
 
 impl Tree {
-    /// Counts what some nodes lead to; false if there is no more.
+    /// Counts the records below some nodes; false if none are left.
     pub(super) fn count_nodes(&mut self, nodes: usize) -> bool {
         let Some(mut count) = self.count.take() else { return false };
         if self.take_nodes(&mut count, nodes) {
@@ -59,7 +61,7 @@ impl Tree {
         }
         self.is_doubtful = false;
         if self.is_unborn && self.seal_all().is_err() {
-            // What the opening has found is all that there is yet.
+            // Without a commit of this life, the pages that the open has found are still needed.
             self.count = Some(count);
             return false;
         }
@@ -67,14 +69,14 @@ impl Tree {
         false
     }
 
-    /// What is dead in a page of before nobody knows, but that all that does not live is.
+    /// Closes a page of an earlier life: its bytes that are not live count as dead.
     fn close_counted(&mut self, page: u32) {
         self.stream.pages.set_used(page, self.stream.volume.space.page_size());
         self.stream.pages.close(page);
     }
 
-    /// Counts all at once, so that there are free pages before the first commit: those that an opening still needs,
-    /// of these births, are not.
+    /// Counts everything at once, so that there are free pages before the first commit. Pages with `needed` births,
+    /// which an open still needs, do not become free.
     pub(super) fn count_all_but(&mut self, needed: &RangeInclusive<u64>) {
         let Some(mut count) = self.count.take() else { return };
         while self.take_nodes(&mut count, usize::MAX) {}
@@ -94,7 +96,7 @@ impl Tree {
         for _ in 0..nodes {
             let Some(node) = count.nodes.pop() else { return false };
             if self.count_node(&volume, &guard, count, node).is_err() {
-                // For `verify` to name.
+                // `verify` reports it.
                 count.is_damaged = true;
             }
         }
@@ -121,7 +123,7 @@ impl Tree {
         }
         for at in 0..node.len() {
             let view = volume.view(guard, node.offset_of(at))?;
-            // What says how long something lives is not believed unseen.
+            // A record whose header decides what else is live is verified first.
             let says_more = view.header.large || view.value().len() == NAME;
             if says_more || view.header.kind != Kind::Put {
                 volume.check(&view)?;

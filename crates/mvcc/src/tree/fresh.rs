@@ -1,13 +1,13 @@
 //! Nodes that were made or changed since the last commit: in DRAM, and changed in place.
 //!
-//! A link leads to what is below an entry: a sealed record, or a fresh node. No sealed node leads to a fresh
-//! one, so the fresh nodes are a top of the tree.
+//! A link leads to the record or node below an entry: a sealed record, or a fresh node. No sealed node leads to a
+//! fresh one, so the fresh nodes are the top of the tree.
 
 use super::node::{self, HEAD, PER_ENTRY};
 use crate::key::Key;
 use coreplane_record::Header;
 
-/// What an entry leads to. In a leaf that is a record of a key, and always sealed.
+/// The target of an entry. In a leaf it is a record of a key, and always sealed.
 #[derive(Debug)]
 pub(super) enum Link {
     Sealed(u64),
@@ -23,38 +23,38 @@ impl Link {
     }
 }
 
-/// The same, to look at.
+/// The same, borrowed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LinkRef<'a> {
     Sealed(u64),
     Fresh(&'a Node),
 }
 
-/// A key, and what it leads to: in a leaf the record of the key, above it what has this and greater keys.
+/// A key and its target: in a leaf the record of the key, above it the node with this key and greater ones.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: Key,
     pub(super) to: Link,
 }
 
-/// A fresh node. It has an entry at least, but while it is changed.
+/// A fresh node. It has at least one entry, except while it is changed.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// Nodes from it down to a leaf, which is of level 0.
+    /// Levels below it; a leaf has level 0.
     pub(super) level: u32,
     /// In the order of their keys.
     pub(super) entries: Vec<Entry>,
 }
 
-/// Nodes to be used again.
+/// Nodes for reuse.
 pub(super) type Spare = Vec<Box<Node>>;
 
-/// How large a node may be.
+/// The limits of a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Entries.
     pub(super) fan_out: usize,
-    /// Bytes of its record, which is in one page.
+    /// Bytes of its record, which has to fit one page.
     pub(super) bytes: usize,
 }
 
@@ -68,7 +68,7 @@ impl Node {
         record_len(&self.entries)
     }
 
-    /// Its record's value.
+    /// Encodes the value of its record.
     pub(super) fn encode(&self, value: &mut Vec<u8>) {
         let offset_of = |entry: &Entry| match &entry.to {
             Link::Sealed(offset) => *offset,
@@ -78,20 +78,20 @@ impl Node {
         node::encode(self.level, entries, value);
     }
 
-    /// The entry that a key is under; the first if it is under none.
+    /// The entry under which a key belongs; the first if it belongs under none.
     pub(super) fn child_for(&self, key: &[u8]) -> usize {
         self.not_above(key).saturating_sub(1)
     }
 
-    /// Entries whose keys are not above `key`.
+    /// The number of entries whose keys are not above `key`.
     pub(super) fn not_above(&self, key: &[u8]) -> usize {
         self.entries.partition_point(|entry| !node::is_above(&entry.key, key))
     }
 
-    /// Takes off the greater half if it is too large, as an entry for the node above.
+    /// Takes off the greater half if the node is too large, as an entry for the node above.
     ///
-    /// A node that fitted has had one entry more, of a quarter of a page at most: so there is a place where both
-    /// halves fit and have two entries at least, and the most even one is taken.
+    /// A node that fitted has got one more entry, of at most a quarter of a page: so there is a place where both
+    /// halves fit and have at least two entries, and the most even one is taken.
     pub(super) fn split(&mut self, limits: Limits) -> Option<Entry> {
         let fits = self.entries.len() <= limits.fan_out && self.record_len() <= limits.bytes;
         if fits || self.entries.len() < 4 {
@@ -101,7 +101,7 @@ impl Node {
         let larger = |at: &usize| {
             let (left, right) = self.entries.split_at(*at);
             let count = left.len().max(right.len());
-            // Too many entries are less of an evil than too many bytes.
+            // Too many entries are better than too many bytes.
             let (bytes, many) = (len(left).max(len(right)), count > limits.fan_out);
             (bytes > limits.bytes, many, bytes, count)
         };

@@ -1,4 +1,4 @@
-//! Tombstones that are entries of the tree, until they need not be.
+//! Tombstones that are entries of the tree, until they are no longer needed.
 
 use super::change::Change;
 use super::{FOR_OPENINGS, Tree};
@@ -10,7 +10,7 @@ use coreplane_record::Kind;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Tombstones that go after one commit at most: each writes the way to it anew.
+/// The most tombstones that are removed after one commit: each removal writes the path to it anew.
 const AT_ONCE: usize = 64;
 
 /// A tombstone that the tree had an entry for.
@@ -21,12 +21,12 @@ struct Grave {
     sequence: u64,
 }
 
-/// Those that may go when they are durable, and those that are held.
+/// Tombstones that may be removed when they are durable, and those that are held.
 #[derive(Debug)]
 pub(super) struct Graves {
     open: VecDeque<Grave>,
     kept: Vec<Grave>,
-    /// Those with a sequence above this are held.
+    /// Tombstones with a sequence above this are held.
     held: u64,
 }
 
@@ -35,7 +35,7 @@ impl Graves {
         Self { open: VecDeque::new(), kept: Vec::new(), held }
     }
 
-    /// True if nobody holds a tombstone with this sequence.
+    /// True if a tombstone with this sequence is not held.
     pub(super) fn may_go(&self, sequence: u64) -> bool {
         sequence <= self.held || mutant!("mvcc.tree.held")
     }
@@ -66,8 +66,8 @@ impl Graves {
 }
 
 impl Tree {
-    /// Removes the entries of tombstones that are durable, as long as there are pages for what that makes fresh.
-    /// Those that cannot be removed now are when this is called again.
+    /// Removes the entries of durable tombstones, as long as there are pages for the nodes that this makes fresh. The
+    /// others are removed by later calls.
     pub(super) fn bury_graves(&mut self) {
         if self.stream.is_closed {
             return;
@@ -77,7 +77,7 @@ impl Tree {
             let Some(grave) = self.graves.open.pop_front() else { return };
             match self.bury_grave(&guard, &grave) {
                 Ok(true) => {}
-                // A tree that cannot be read is for `verify` to name; the tombstone does no harm.
+                // `verify` reports a tree that cannot be read; the tombstone does no harm.
                 Ok(false) | Err(_) => {
                     self.graves.open.push_front(grave);
                     return;
@@ -86,7 +86,7 @@ impl Tree {
         }
     }
 
-    /// False if it has to wait.
+    /// False if the tombstone has to wait.
     fn bury_grave(&mut self, guard: &Guard, grave: &Grave) -> Result<bool> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);

@@ -1,4 +1,4 @@
-//! Looking at a tree, whatever of it is sealed and whatever is fresh.
+//! Reading a tree, whether its nodes are sealed or fresh.
 
 use super::fresh::{LinkRef, Node};
 use super::node::Sealed;
@@ -26,7 +26,7 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// True of what stands where something else stood when the other was written.
+    /// True of a record that was written after `other`, in the place of an earlier record.
     #[inline(always)]
     fn is_younger_than(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Sealed(this), Self::Sealed(other))
@@ -58,7 +58,7 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// Entries whose keys are not above `key`.
+    /// The number of entries whose keys are not above `key`.
     #[inline(always)]
     fn not_above(&self, key: &[u8]) -> usize {
         match self {
@@ -67,7 +67,7 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// The entry that a key is under.
+    /// The entry under which a key belongs.
     #[inline(always)]
     fn child_for(&self, key: &[u8]) -> usize {
         self.not_above(key).saturating_sub(1)
@@ -82,19 +82,19 @@ impl<'a> NodeRef<'a> {
     }
 }
 
-/// What a walk shows: a key, and the offset of its record.
+/// Called by a walk with a key and the offset of its record.
 type Visit<'v> = &'v mut dyn FnMut(&[u8], u64) -> Result<bool>;
 
-/// Who looks.
+/// A reader of a tree.
 #[derive(Clone, Copy)]
 pub(super) struct Look<'a> {
     pub(super) volume: &'a Volume,
     pub(super) guard: &'a Guard,
-    /// Nodes are held against their checksums.
+    /// The checksums of nodes are verified.
     pub(super) is_checked: bool,
 }
 
-/// Lines of a node that are asked for together: it has as many if its keys are short.
+/// Lines of a node that are prefetched together: a node with short keys has as many.
 const LINES: u32 = 4;
 
 impl<'a> Look<'a> {
@@ -110,7 +110,7 @@ impl<'a> Look<'a> {
         self.unchecked(offset).ok_or_else(|| no_node(offset))
     }
 
-    /// The same, if there is one, whatever its checksum is.
+    /// The same without verification, if there is a node.
     #[inline(always)]
     pub(super) fn unchecked(&self, offset: u64) -> Option<Sealed<'a>> {
         let page = match self.volume.space.page_at(self.guard, offset) {
@@ -136,7 +136,7 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// Shows the nodes from the root to the leaf that a key is in, or would be, until `visit` says no.
+    /// Shows the nodes from the root to the leaf that a key is in, or would be, until `visit` returns false.
     pub(super) fn path(
         &self,
         root: LinkRef<'a>,
@@ -150,7 +150,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// What an entry leads to, which is of the next level: so that a search comes to an end.
+    /// The target of an entry, which has to be of the next level: so a search terminates.
     #[inline(always)]
     fn below(&self, node: &NodeRef<'a>, at: usize) -> Result<(LinkRef<'a>, NodeRef<'a>)> {
         let link = node.link(at);
@@ -178,7 +178,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// True if the way to `key` has, at this level, the node that is sealed at `offset`.
+    /// True if the path to `key` has, at this level, the node that is sealed at `offset`.
     pub(super) fn meets(
         &self,
         root: Option<LinkRef<'a>>,
@@ -193,7 +193,7 @@ impl<'a> Look<'a> {
         Ok(is_met)
     }
 
-    /// Shows records in order, until `visit` says no; then false.
+    /// Shows records in order, until `visit` returns false; then returns false.
     pub(super) fn walk(&self, root: LinkRef<'a>, way: Way<'_>, visit: Visit<'_>) -> Result<bool> {
         let node = self.node(root)?;
         let is_leaf = node.level() == 0;
@@ -218,7 +218,7 @@ impl<'a> Look<'a> {
                 }
             }
             Way::Down(below) => {
-                // The entry that the bound itself is under may have lesser keys, but in a leaf.
+                // The entry under which the bound itself belongs may have lesser keys, except in a leaf.
                 let mut to = below.map_or(node.len(), |key| node.not_above(key));
                 if is_leaf && to > 0 && below == Some(node.key(to - 1)) {
                     to -= 1;
@@ -234,7 +234,7 @@ impl<'a> Look<'a> {
         Ok(true)
     }
 
-    /// Asks for what is below a node, all at once.
+    /// Prefetches the nodes below a node, all at once.
     fn prefetch_below(&self, node: &NodeRef<'_>) {
         for at in 0..node.len() {
             if let LinkRef::Sealed(offset) = node.link(at) {
@@ -247,7 +247,7 @@ impl<'a> Look<'a> {
     /// Shows all nodes, each before those below it.
     ///
     /// # Errors
-    /// If one cannot be read, and what `visit` says.
+    /// If a node cannot be read, and the error of `visit`.
     pub(super) fn nodes(
         &self,
         root: LinkRef<'a>,
@@ -263,7 +263,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Looks at all below a node whose keys are above `from`; it breaks off where the slice ends.
+    /// Verifies all records below a node whose keys are above `from`; breaks off where the slice ends.
     pub(super) fn verify(
         &self,
         link: LinkRef<'a>,
@@ -273,7 +273,7 @@ impl<'a> Look<'a> {
         let checked = self.node(link).and_then(|node| {
             if let NodeRef::Sealed(node) = &node {
                 self.volume.check(&self.volume.view(self.guard, node.offset)?)?;
-                // One on the way to where it goes on was counted before.
+                // A node on the path to the place where it continues was counted before.
                 slice.bytes += from.map_or(u64::from(node.record_len()), |_| 0);
             }
             Ok(node)

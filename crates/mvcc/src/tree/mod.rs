@@ -8,16 +8,16 @@
 //!
 //! # The problem
 //!
-//! The [list](crate::list) has an index in DRAM, which is as large as all keys are and is made when the store is
-//! opened. A tree in persistent memory is there at once. But a tree that is changed in place needs a log, or a
-//! fence for each step; one whose nodes are never changed needs neither: a change writes the way from the root
-//! to a leaf anew, and counts when a new root is named. And whoever keeps an old root has an old version.
+//! The [list](crate::list) has an index in DRAM, which is as large as all keys and is built when the store is opened.
+//! A tree in persistent memory is there at once. But a tree that is changed in place needs a log, or a fence for each
+//! step. A tree whose nodes are never changed needs neither: a change writes the path from the root to a leaf anew,
+//! and counts when a new root is named. And an old root that is kept is an old version.
 //!
 //! # The picture
 //!
-//! Writes change *fresh* nodes in DRAM ([`fresh`], [`change`]): the first change of a sealed node makes a fresh
-//! copy of it. A commit *seals*: it writes all fresh nodes and then one record with the root ([`seal`]). So ten
-//! writes of one commit share the upper nodes, and one fence. Reads look at both kinds ([`look`]).
+//! Writes change *fresh* nodes in DRAM ([`fresh`], [`change`]): the first change of a sealed node makes a fresh copy
+//! of it. A commit *seals*: it writes all fresh nodes and then one record with the root ([`seal`]). So ten writes of
+//! one commit share the upper nodes, and one fence. Reads use nodes of both kinds ([`look`]).
 //!
 //! The thesis's trees have 4 to 7 children; so have these unless a pool was created with
 //! more ([`Geometry`](crate::volume::geometry::Geometry)). A node that does not fit a page is
@@ -25,32 +25,34 @@
 //!
 //! # Invariants
 //!
-//! - What is sealed is never changed; no sealed node leads to a fresh one.
-//! - An entry's key is not above any key that is under it, and above all that are under the entry before.
-//! - There are always pages for all that is fresh ([`Need`]), so that a commit cannot fail for want of them.
-//! - A page is free when all that was in it was replaced, by a commit that is durable ([`seal`]).
+//! - A sealed node is never changed; no sealed node leads to a fresh one.
+//! - The key of an entry is not above any key below it, and is above all keys below the entry before.
+//! - There are always pages for all fresh nodes ([`Need`]), so that a commit cannot fail for lack of them.
+//! - A page is free when all its records were replaced, by a commit that is durable ([`seal`]).
 //!
 //! # Versions
 //!
-//! The tree has one version of a key; an older one is found under the root that a pin keeps, and what only pins
-//! lead to is not counted as dead. What the root does not lead to does not count, so nothing has to outlive what
-//! it has replaced: a delete takes the entry out. It has a tombstone only where somebody holds those, or has to
-//! wait for one: where a fence is a sync, who does not find the key finds the record that says so, and what it
-//! rests on. Then the tombstone is an entry until it is durable and nobody holds it ([`grave`]).
+//! The tree has one version of a key; an older one is found under the root that a pin keeps, and records that only
+//! pins lead to are not counted as dead. Records that the root does not lead to do not count, so no record has to
+//! outlive those it has replaced: a delete removes the entry. A delete has a tombstone only if tombstones are held,
+//! or if readers may have to wait: where a fence is a sync, a reader that does not find the key finds the tombstone,
+//! and with it the sync that its answer depends on. Then the tombstone is an entry until it is durable and not held
+//! ([`grave`]).
 //!
 //! # As a log
 //!
-//! A commit leads to the entries that are pending, too, and says what is applied ([`entries`]).
+//! A commit leads to the pending entries, too, and states which timestamp is applied ([`entries`]).
 //!
 //! # Departures from the thesis (3.2, 3.3)
 //!
-//! - Its keys are pairs of a key and a version. Here old versions are in old roots, which cost nothing unless
-//!   one is pinned; so the tree is as large as what it has now.
-//! - Its root is named in a control block, with a fence before and one behind. Here it is named in the stream,
-//!   behind the nodes, and both have one fence; what a cut has left is told by what the record says ([`seal`]).
+//! - Its keys are pairs of a key and a version. Here old versions are in old roots, which cost nothing unless one is
+//!   pinned; so the tree is as large as its current contents.
+//! - Its root is named in a control block, with a fence before and one behind. Here it is named in the stream, behind
+//!   the nodes, and both have one fence; the record itself tells what a power cut has left ([`seal`]).
 //! - Its values are in the leaves' memory. Here a leaf leads to a record, so that a value is not written again
 //!   when its neighbour changes.
-//! - Its collector frees what was not reached. Here bytes are counted, once by a walk behind the first answers ([`count`]).
+//! - Its collector frees what was not reached. Here bytes are counted, once by a walk after the first answers
+//!   ([`count`]).
 
 mod audit;
 mod change;
@@ -89,16 +91,16 @@ use seal::{Gone, Last, Late, Pin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Pages for a round of the cleaner, which are left by everybody, at least and at most. The more it moves at once, the
-/// fewer nodes it writes for each record.
+/// Pages for a round of the cleaner, which all requests leave, at least and at most. The more records a round moves,
+/// the fewer nodes it writes for each.
 const FOR_CLEANER: (u32, u32) = (4, 64);
-/// Pages for the commits that the next two openings begin with: what the first has, the second still needs.
+/// Pages for the commits with which the next two opens begin: the second still needs the page of the first.
 const FOR_OPENINGS: u32 = 2;
-/// Nothing is put in any more when this part of the pool lives, in sixteenths. To move a record costs a node, too, and
-/// to free a page by that pays only if more than half of it is dead.
+/// Inserts are refused when this part of the pool is live, in sixteenths. Moving a record costs a node, too, so
+/// freeing a page by moves pays only if more than half of it is dead.
 const FULL: u64 = 9;
 
-/// So many keys that were removed since the last commit are told apart from others.
+/// So many keys that were removed since the last commit are distinguished from others.
 const REMOVED: usize = 16;
 
 /// The tree.
@@ -107,7 +109,7 @@ pub(crate) struct Tree {
     limits: Limits,
     root: Option<Link>,
     last: Last,
-    /// Keys that are there, and are no tombstones.
+    /// Keys whose record is no tombstone.
     records: u64,
     /// At least as long as the longest key.
     longest_key: usize,
@@ -115,11 +117,11 @@ pub(crate) struct Tree {
     height: u32,
     /// The newest version that was linked.
     version: u64,
-    /// What was replaced since the last commit, by commits that do not count for sure, and what pins keep.
+    /// Replaced records: since the last commit, by commits that do not count for sure, and those that pins keep.
     gone: Vec<Gone>,
     late: Vec<Late>,
     kept: Vec<Late>,
-    /// A commit is to be written, though the tree is the same; the first since the opening.
+    /// A commit has to be written, though the tree is the same; the first one since the open has.
     is_due: bool,
     is_unborn: bool,
     pins: BTreeMap<u64, Pin>,
@@ -127,38 +129,38 @@ pub(crate) struct Tree {
     /// Keys that were removed since the last commit, as long as there are few of them.
     removed: Vec<Key>,
     horizon: u64,
-    /// Pages that the cleaner is done with, and those of which it has moved a part since the last commit.
+    /// Pages that the cleaner is done with, and pages of which it has moved a part since the last commit.
     aside: Vec<u32>,
     part: Vec<u32>,
     /// Pages that were cleaned before the last write.
     cleaned_before: u64,
     pages_cleaned: u64,
     bytes_copied: u64,
-    /// What an opening has found and was not counted yet.
+    /// The tree that an open has found, as far as it was not counted yet.
     count: Option<Count>,
-    /// At least as many as nodes are fresh.
+    /// At least the number of fresh nodes.
     fresh_max: usize,
-    /// Where the values of nodes are put together; nodes that were sealed, to be used again.
+    /// A buffer for the values of nodes; nodes that were sealed, for reuse.
     value: Vec<u8>,
     spare: Spare,
-    /// What an opening has left for later.
+    /// Work that an open has deferred.
     left: Option<Left>,
-    /// Nodes that were not held against their checksums since the opening may be damaged.
+    /// Nodes whose checksums were not verified since the open may be damaged.
     is_doubtful: bool,
-    /// It is a log; what is pending then, and what its commits say of it.
+    /// True for a log; its pending entries, and the state that its commits hold.
     is_log: bool,
     entries: Entries,
 }
 
 impl Tree {
-    /// An empty one in a fresh pool.
+    /// An empty tree in a fresh pool.
     pub(crate) fn format(volume: &Arc<Volume>) -> Self {
         let mut pages = Pages::new(&volume.space);
         pages.offer(volume.table.data_pages(0));
         Self::new(Stream::new(volume, pages, 1), u64::MAX)
     }
 
-    /// The one that a pool holds.
+    /// The tree that a pool holds.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::ChecksumMismatch`], and if the medium fails.
@@ -211,7 +213,7 @@ impl Tree {
         self.root.as_ref().map(Link::as_ref)
     }
 
-    /// The root that leads to what was there at a version.
+    /// The root of the tree as it was at a version.
     fn root_at(&self, at: u64) -> Option<LinkRef<'_>> {
         match self.pins.get(&at) {
             Some(pin) => pin.root.map(LinkRef::Sealed),
@@ -223,20 +225,20 @@ impl Tree {
         self.look(&self.stream.volume, guard).find(root, key)
     }
 
-    /// True if as much lives as the cleaner can cope with.
+    /// True if the pool is as full as the cleaner can cope with.
     fn is_full(&self) -> bool {
         let (total, _) = self.stream.pages.total_and_free();
         let size = u64::from(self.stream.volume.space.page_size());
         self.stream.pages.live() * 16 > u64::from(total) * size * FULL
     }
 
-    /// Bytes of the record of a node at most, when a key of `len` bytes was put, too.
+    /// The most bytes of the record of a node, when a key of `len` bytes was put, too.
     fn node_len_max(&self, len: usize) -> usize {
         let key = node::PER_ENTRY + self.longest_key.max(len);
         (HEADER + node::HEAD + 8 + self.limits.fan_out * key).min(self.limits.bytes)
     }
 
-    /// What a commit writes if nothing more is changed.
+    /// The need of a commit if nothing more is changed.
     fn need(&self) -> Need {
         let mut need = Need::default();
         if let Some(Link::Fresh(node)) = &self.root {
@@ -245,7 +247,7 @@ impl Tree {
         need
     }
 
-    /// The tree leads to this record no more. What a damaged one says of its length is not believed: its page stays.
+    /// Notes a record that the tree no longer leads to. The length in a damaged one is not trusted: its page stays.
     fn bury(&mut self, view: &View<'_>) {
         self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
         let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
@@ -264,7 +266,7 @@ impl Map for Tree {
     }
 
     fn key_len_max(&self, page_size: usize) -> usize {
-        // Four of them fit a node, so that each half of one that is split has two.
+        // Four keys fit a node, so that each half of a split node has two.
         (page_size - HEADER - node::HEAD - 8) / 4 - node::PER_ENTRY
     }
 
@@ -434,7 +436,7 @@ impl Map for Tree {
 
     fn tidy(&mut self) -> Result<()> {
         self.release_met();
-        // Of a log nobody counts behind its back.
+        // A log has no background thread that counts.
         if self.is_log && self.count_nodes(count::STEP / 16) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a commit will write, at most.
+//! The most that a commit will write.
 
 use super::fresh::{Limits, LinkRef};
 use super::look::Look;
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 /// Bytes of a node beside its entries.
 const NODE: usize = HEADER + HEAD + 8;
 
-/// Nodes that are fresh, and such as will be.
+/// Nodes that are fresh, and nodes that will be.
 #[derive(Debug, Default)]
 pub(super) struct Need {
     bytes: usize,
@@ -22,7 +22,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Of so many nodes, none of which is longer.
+    /// The need of so many nodes, none of which is longer.
     pub(super) fn most(nodes: usize, len: usize) -> Self {
         Self { bytes: nodes * len, nodes, longest: len, seen: HashSet::new() }
     }
@@ -32,7 +32,7 @@ impl Need {
         self.longest = self.longest.max(len);
     }
 
-    /// What is sealed of the way to a key will be fresh.
+    /// Adds the sealed nodes on the path to a key, which will be fresh.
     pub(super) fn add_path(
         &mut self,
         look: Look<'_>,
@@ -50,9 +50,9 @@ impl Need {
         })
     }
 
-    /// These keys are put, too. Each adds an entry, and may become the least of each node on its way. Each node
-    /// that is counted may be split, and new ones not more often than there are keys; a split puts a key of the
-    /// node into the one above, or a new root.
+    /// Adds the effects of putting these keys. Each key adds an entry, and may become the least key of each node on
+    /// its path. Each counted node may be split, and new nodes at most as often as there are keys; a split puts a key
+    /// of the node into the node above, or into a new root.
     pub(super) fn grow(&mut self, keys: &[&[u8]], longest_key: usize, limits: Limits) {
         if keys.is_empty() {
             return;
@@ -72,8 +72,8 @@ impl Need {
         self.bytes as u64
     }
 
-    /// Pages for that and a commit record of `commit` bytes. In each but the last there is no space for one more, and two
-    /// that follow each other have more than one page.
+    /// Pages for these nodes and a commit record of `commit` bytes. In each page but the last there is no space for
+    /// one more record, and the records of two successive pages exceed one page.
     pub(super) fn pages(&self, volume: &Volume, commit: usize) -> u32 {
         let size = volume.space.page_size() as usize;
         let bytes = self.bytes + commit;

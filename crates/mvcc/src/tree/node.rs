@@ -3,12 +3,12 @@
 //! ```text
 //!   key     the least key of the node
 //!   value   level (32) | entries (32)
-//!           offset (64) of what each entry leads to
+//!           offset (64) of the target of each entry
 //!           end (32) of each entry's key among the keys
 //!           the keys one after the other, without the first
 //! ```
 //!
-//! By level and least key the cleaner finds the way to a node from the root, if there is one.
+//! The cleaner finds the path from the root to a node, if there is one, by the level and the least key.
 
 use super::fresh::{Entry, Link, Node};
 use coreplane_pmem::PageBytes;
@@ -20,7 +20,7 @@ pub(super) const HEAD: usize = 8;
 /// Bytes of an entry beside its key.
 pub(super) const PER_ENTRY: usize = 12;
 
-/// Puts the value of a node's record in place of what is in `value`.
+/// Replaces the contents of `value` with the value of a node's record.
 pub(super) fn encode<'k>(
     level: u32,
     entries: impl ExactSizeIterator<Item = (&'k [u8], u64)> + Clone,
@@ -39,10 +39,10 @@ pub(super) fn encode<'k>(
 }
 // media-format: end
 
-/// A level above which there is none: a tree of so many would not fit any medium.
+/// The highest level: a tree of more levels would not fit any medium.
 const LEVEL_MAX: u32 = 64;
 
-/// A sealed node: its bytes, and where in them is what.
+/// A sealed node: its bytes, and the places of its parts in them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sealed<'a> {
     pub(super) offset: u64,
@@ -65,7 +65,7 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<'a> Sealed<'a> {
-    /// The node at `offset`, which is in this page; none if there is no node. Its checksum is not looked at.
+    /// The node at `offset`, which is in this page; none if there is no node. Its checksum is not verified.
     #[inline(always)]
     pub(super) fn at(page: &PageBytes<'a>, offset: u64) -> Option<Self> {
         let within = (offset - page.start()) as u32;
@@ -83,7 +83,7 @@ impl<'a> Sealed<'a> {
             return None;
         }
         let node = Self { offset, level, count, entries: entries as u32, bytes };
-        // The end of the last key is the end of all.
+        // The end of the last key is the end of the node.
         (node.end(count as usize - 1) + node.keys() == bytes.len()).then_some(node)
     }
 
@@ -99,7 +99,7 @@ impl<'a> Sealed<'a> {
         word32(self.bytes, self.entries as usize + 8 * self.count as usize + 4 * at) as usize
     }
 
-    /// Entries.
+    /// The number of entries.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.count as usize
@@ -132,7 +132,7 @@ impl<'a> Sealed<'a> {
         word64(self.bytes, self.entries as usize + 8 * at)
     }
 
-    /// Entries whose keys are not above `key`.
+    /// The number of entries whose keys are not above `key`.
     #[inline(always)]
     pub(super) fn not_above(&self, key: &[u8]) -> usize {
         let (mut from, mut to) = (0, self.len());
@@ -143,18 +143,18 @@ impl<'a> Sealed<'a> {
         from
     }
 
-    /// Makes a fresh node the same.
+    /// Makes a fresh node a copy of this one.
     pub(super) fn to_fresh(self, node: &mut Node) {
         let entry = |at| Entry { key: self.key(at).into(), to: Link::Sealed(self.offset_of(at)) };
         node.level = self.level;
         node.entries.clear();
-        // One more is put in, and then it is split.
+        // One more entry is inserted before a split.
         node.entries.reserve(self.len() + 1);
         node.entries.extend((0..self.len()).map(entry));
     }
 }
 
-/// True if the first key is behind the second. Word by word: most keys are too short for a call.
+/// True if the first key is above the second. Word by word: most keys are too short for a call.
 #[inline(always)]
 pub(super) fn is_above(mut this: &[u8], mut other: &[u8]) -> bool {
     while let (Some((a, rest)), Some((b, other_rest))) =

@@ -1,5 +1,5 @@
-//! Opening a tree: the newest commit that is whole is looked for from the newest page backwards. Nothing else is
-//! read but the table of pages; these are taken on later ([`rest`](super::rest)), and what lives is counted later
+//! Opening a tree: the newest whole commit is searched for from the newest page backwards. Only the table of pages is
+//! read besides; the other pages are adopted later ([`rest`](super::rest)), and live bytes are counted later
 //! ([`count`](super::count)).
 //!
 //! ```text
@@ -8,12 +8,12 @@
 //!                              └─ counts                     ─▶ 9 is torn, so its C does not count: that in 8 does
 //! ```
 //!
-//! No more pages are read than that takes. What is behind the commit that counts is void, and damage if
-//! something there says that it was durable ([`Header::follows`](coreplane_record::Header::follows)).
+//! No more pages are read than that takes. Records behind the commit that counts are void; they are damage if one of
+//! them states that records before it were durable ([`Header::follows`](coreplane_record::Header::follows)).
 //!
-//! A life of the store begins in a page of its own, with a commit that says that everything before is durable.
-//! So what a cut has left behind a commit is never read again: the page may stay as it is, as long as something
-//! lives in it.
+//! A life of the store begins in a page of its own, with a commit which states that everything before it is durable.
+//! So the remains of a power cut behind a commit are never read again: the page may stay as it is, as long as it has
+//! live records.
 
 use super::Tree;
 use super::entries::find;
@@ -32,7 +32,7 @@ use coreplane_record::{View, sync_failed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Pages among which the commit that counts is looked for first.
+/// Pages in which the commit that counts is searched for first.
 const NEWEST: usize = 1 << 10;
 /// A table of so many pages is read by several threads.
 const PARALLEL: u32 = 64;
@@ -42,18 +42,18 @@ const PARALLEL: u32 = 64;
 struct Contents {
     /// Pages of the stream, in the order of their births.
     stream: Vec<(u64, u32)>,
-    /// Others.
+    /// Pages apart.
     apart: Vec<u32>,
-    /// There are older ones than these.
+    /// There are pages older than these.
     has_older: bool,
 }
 
 impl Contents {
-    /// All pages; or the newest ones of the stream, so many if there are.
+    /// All pages; or the newest ones of the stream, at most `count`.
     fn of(volume: &Volume, opening: &Opening<'_>, count: Option<usize>) -> Result<Self> {
         let len = volume.table.len();
         let threads = std::thread::available_parallelism().map_or(1, |it| it.get().min(4)) as u32;
-        // Of a simulated pool what happens does not depend on threads.
+        // In a simulated pool, the events must not depend on threads.
         let step = match volume.pool.path().is_some() && len >= PARALLEL {
             true => len.div_ceil(threads),
             false => len.max(1),
@@ -77,7 +77,7 @@ impl Contents {
             all.apart.extend(part.apart);
             least = least.max(its_least);
         }
-        // Of those before this one part or another has not all.
+        // Of the births below this, one part or another has left out pages.
         all.has_older = least > 0;
         all.stream.retain(|it| it.0 >= least);
         if let Some(more) = count.and_then(|count| all.stream.len().checked_sub(count + 1)) {
@@ -89,7 +89,7 @@ impl Contents {
         Ok(all)
     }
 
-    /// The same from a part of the table, and the birth before which it has left out pages.
+    /// The same for a part of the table; also returns the birth before which pages were left out.
     fn of_part(
         volume: &Volume,
         of: std::ops::Range<u32>,
@@ -134,7 +134,7 @@ pub(super) struct Chosen {
     pub(super) commit: Commit,
 }
 
-/// Who reads pages.
+/// A reader of pages.
 #[derive(Clone, Copy)]
 struct Reader<'v> {
     volume: &'v Volume,
@@ -147,14 +147,14 @@ struct Reading<'v> {
     reader: Reader<'v>,
     /// In the order of their births.
     pages: &'v [(u64, u32)],
-    /// There are older ones, which were needed.
+    /// Older pages are needed; older pages exist.
     is_short: bool,
     has_older: bool,
     found: BTreeMap<usize, Found>,
 }
 
-/// Opens the tree that a pool holds. Of a log all pages are looked at, since what is pending can be anywhere; else the
-/// [rest](super::rest) of it is left for later.
+/// Opens the tree that a pool holds. Of a log all pages are examined, since pending records can be anywhere;
+/// otherwise the [rest](super::rest) is deferred.
 pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tree> {
     let in_use = || Error::Unusable("the pool was opened before".to_owned());
     let recovery = volume.space.recovery().ok_or_else(in_use)?;
@@ -177,7 +177,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
             Choice::NeedsOlder => count = None,
         }
     };
-    // From here on everybody may read, and pages can be given back.
+    // From here on all threads may read, and pages can be given back.
     drop(recovery);
     if volume.is_log() {
         let rest = tree.find_rest(left)?;
@@ -192,7 +192,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
 
 enum Choice {
     Made(Left),
-    /// More pages are needed to tell.
+    /// More pages are needed to decide.
     NeedsOlder,
 }
 
@@ -226,9 +226,9 @@ impl Reading<'_> {
         self.found.entry(index).or_insert_with(look)
     }
 
-    /// The newest commit that is whole; none if there was none yet.
+    /// The newest whole commit; none if there was none yet.
     fn choose(&mut self, opening: &Opening<'_>) -> Result<Option<Chosen>> {
-        // What the newest commit says was durable, whole or not.
+        // The place that the newest commit, whole or not, states to be durable.
         let mut proven: Option<(Position, u64)> = None;
         let mut chosen = None;
         for index in (0..self.pages.len()).rev() {
@@ -265,7 +265,7 @@ impl Reading<'_> {
         Ok(chosen)
     }
 
-    /// True if the commit that counts is older than what is known to have been durable in the same life.
+    /// True if the commit that counts is older than a place that is known to have been durable in the same life.
     fn is_before(&self, chosen: Option<Chosen>, proven: Position) -> bool {
         chosen.is_some_and(|it| it.end < proven && proven.within != u32::MAX)
     }
@@ -276,7 +276,7 @@ impl Reading<'_> {
         Position { birth, within }
     }
 
-    /// True if all that a commit rests on is there. What is before it in its page is sound.
+    /// True if all records that a commit rests on are there. Records before it in its page are sound.
     fn is_whole(&mut self, index: usize, commit: &Commit) -> bool {
         let Position { birth, within } = commit.proven;
         let (mut begun, mut is_begun) = (0, !self.has_older);
@@ -291,7 +291,7 @@ impl Reading<'_> {
             let is_torn = match broken {
                 None => false,
                 Some(broken) if its > birth || broken >= within => true,
-                // What is before it may be damaged, and does not matter.
+                // Records before `within` may be damaged, which does not matter.
                 Some(_) => within != u32::MAX && !self.is_sound_from(at, within),
             };
             if is_torn && !mutant!("mvcc.tree.half_groups") {
@@ -309,10 +309,10 @@ impl Reading<'_> {
         volume.look_from(recovery, page, birth, within).broken.is_none()
     }
 
-    /// Nothing behind what counts says that there was more.
+    /// Checks that no record behind the commit that counts proves that there was more.
     fn check_behind(&mut self, chosen: Option<Chosen>, opening: &Opening<'_>) -> Result<()> {
         let (first, offset) = chosen.map_or((0, 0), |it| (it.index, it.offset));
-        // What follows directly rests on nothing but what counts.
+        // The record that follows directly rests only on records that count.
         let mut is_next = true;
         for index in first..self.pages.len() {
             let start = self.reader.volume.space.start_of(self.pages[index].1);
@@ -337,8 +337,8 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// A process that was killed may have left in the caches what was found here. Before a record says that it is
-    /// durable, it is.
+    /// A process that was killed may have left records in the caches that were found here. They are made durable
+    /// before a record states that they are.
     fn make_durable(&mut self, chosen: Option<Chosen>) -> Result<()> {
         let Some(chosen) = chosen.filter(|_| !mutant!("mvcc.tree.heir")) else { return Ok(()) };
         let Reader { volume, .. } = self.reader;

@@ -1,12 +1,12 @@
-//! What an opening leaves for later: all pages but those that the commit which counts was looked for in.
+//! The work that an open defers: all pages except those in which the commit that counts was searched for.
 //!
 //! ```text
-//!   opened      the root is known; a page is taken on when somebody reads what is in it ([`Volume::adopt_late`])
-//!   whole       all pages are taken on, free ones are known, a commit has begun the new life: writes go on
+//!   opened      the root is known; a page is adopted when a thread reads a record in it ([`Volume::adopt_late`])
+//!   whole       all pages are adopted, free ones are known, a commit has begun the new life: writes go on
 //! ```
 //!
-//! So the first answer takes no longer, however many pages there are. Nothing is written before the tree is whole, so
-//! what was read before stays as it was.
+//! So the first answer takes the same time, however many pages there are. Nothing is written before the tree is
+//! whole, so records that were read before stay as they were.
 
 use super::Tree;
 use super::count::Count;
@@ -15,7 +15,7 @@ use crate::map::Rest;
 use crate::volume::pages::Pages;
 use coreplane_engine::{Error, Result};
 
-/// What the rest of an opening goes by.
+/// The input of the deferred work.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
     /// The commit that counts, if there was one.
@@ -23,7 +23,7 @@ pub(super) struct Left {
 }
 
 impl Tree {
-    /// Takes on all pages. While others read.
+    /// Adopts all pages. Called while other threads read.
     pub(super) fn find_rest(&self, left: Left) -> Result<Rest> {
         let Left { chosen } = left;
         let volume = &*self.stream.volume;
@@ -35,7 +35,7 @@ impl Tree {
                 free.push(page);
                 return;
             };
-            // If not, a reader has done so.
+            // If not, a reader has adopted the page.
             let _is_first = volume.space.adopt_log(page, volume.space.page_size());
             pages.adopt_uncounted(page, life.birth, life.is_apart);
             let is_void = !life.is_apart && life.birth > end;
@@ -48,7 +48,7 @@ impl Tree {
         Ok(Rest { pages, before, voids })
     }
 
-    /// Has what was left from now on; durable when it returns.
+    /// Takes over the deferred work; durable when it returns.
     pub(super) fn take_left(&mut self, rest: Rest) -> Result<()> {
         let Some(left) = self.left else { return Ok(()) };
         let voids = self.adopt(left, rest);
@@ -57,7 +57,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Has all pages from now on; those in which nothing counts.
+    /// Takes over all pages; returns those in which no record counts.
     pub(super) fn adopt(&mut self, left: Left, rest: Rest) -> Vec<u32> {
         let Rest { pages, before, voids } = rest;
         self.stream.pages = pages;
@@ -67,7 +67,7 @@ impl Tree {
         voids
     }
 
-    /// Begins the new life with a commit, durable when it returns.
+    /// Begins the new life with a commit; durable when it returns.
     pub(super) fn begin_life(&mut self, left: Left, voids: &[u32]) -> Result<()> {
         let Left { chosen } = left;
         voids.iter().for_each(|page| self.stream.pages.close(*page));
@@ -77,7 +77,7 @@ impl Tree {
         if !self.stream.await_free()
             && let Some(Chosen { commit, end, .. }) = chosen
         {
-            // Until the new commit the one that counts has to be found again, as it was found now.
+            // Until the new commit is written, an open has to find the one that counts again, as it was found now.
             self.count_all_but(&(commit.proven.birth..=end.birth));
             self.stream.settle()?;
             let _found = self.stream.await_free();
@@ -85,7 +85,7 @@ impl Tree {
         if chosen.is_some() || !voids.is_empty() {
             (self.is_due, self.is_unborn) = (true, chosen.is_some());
             match self.seal_all() {
-                // It can be read, and the next commit names the same root.
+                // The tree can be read, and the next commit names the same root.
                 Ok(()) | Err(Error::NoSpace { .. }) => {}
                 Err(error) => return Err(error),
             }

@@ -1,25 +1,25 @@
-//! Sealing: the fresh nodes are written, from the bottom to the top, and then the record that names the root.
+//! Sealing: the fresh nodes are written from the bottom to the top, and then the record that names the root.
 //!
 //! ```text
 //!   DRAM      root' ── inner' ── leaf'
 //!   stream    [… put put │ leaf' inner' root' C]        C is the one record of the group that ends it
 //! ```
 //!
-//! All of it becomes durable with one fence, so C may be on the medium while a node is not. A recovery has to
-//! know which records C rests on without reading what is older. So C names the place up to which the stream was
-//! durable when C was written, and how many pages were begun since: C counts if all from there to C is whole.
-//! Records that the cleaner has moved to pages [apart](crate::volume::cold) are not looked for there: a commit that
-//! shares its time with such moves has a fence before it, and two in all.
+//! All of it becomes durable with one fence, so C may be on the medium while a node is not. A recovery has to know
+//! which records C rests on without reading older ones. So C states the place up to which the stream was durable when
+//! C was written, and how many pages were begun since: C counts if everything from there to C is whole. That does not
+//! include records that the cleaner has moved to pages [apart](crate::volume::cold): a commit that comes with such
+//! moves has a fence before it, and two in all.
 //!
-//! # When what was replaced is dead
+//! # When replaced records are dead
 //!
-//! What a commit replaces lives until
+//! A record that a commit replaces lives until
 //!
-//! - no pin from before that commit is left that was set after it was written,
-//! - two commits were written that say of its place that it was durable: nobody will look from there on for what is
-//!   whole, and miss the page; and if the newest is damaged, the one before has all that it leads to.
+//! - no pin is left that was set before that commit and after the record was written,
+//! - two commits were written which state that its place was durable: no recovery then checks the stream from that
+//!   place on, and misses the page; and if the newest is damaged, everything that the one before leads to is there.
 //!
-//! Its page is free when the later of them is durable itself, for which the stream waits.
+//! Its page is free when the later of the two is durable itself, for which the stream waits.
 
 use super::Tree;
 use super::fresh::{Link, Spare};
@@ -31,7 +31,7 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::Arc;
 
-/// What a commit record says.
+/// The contents of a commit record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Commit {
     /// Offset of the root; 0 if there are no records.
@@ -39,11 +39,11 @@ pub(super) struct Commit {
     pub(super) records: u64,
     /// No tombstone above this was dropped.
     pub(super) horizon: u64,
-    /// Before this all was durable when it was written.
+    /// Everything before this place was durable when it was written.
     pub(super) proven: Position,
-    /// Pages of the stream that were begun behind that, without the commit's own.
+    /// Pages of the stream that were begun behind that place, without the commit's own.
     pub(super) pages: u32,
-    /// At least as long as the longest key, and as many as the levels.
+    /// At least the length of the longest key, and at least the number of levels.
     pub(super) longest_key: u32,
     pub(super) height: u32,
 }
@@ -83,38 +83,38 @@ impl Commit {
         })
     }
 
-    /// What it says of the log that the tree is.
+    /// The state of the log in the record, if the tree is one.
     pub(super) fn said<'g>(view: &View<'g>) -> Option<&'g [u8]> {
         view.value().get(Self::LEN..)
     }
 
-    /// Bytes of the record, with so many of a log.
+    /// Bytes of the record, with so many bytes for a log.
     pub(super) fn record_len(said: usize) -> usize {
         Header::put(0).record_len(&[], Self::LEN + said)
     }
 }
 
-/// A record that the tree does not lead to any more.
+/// A record that the tree no longer leads to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gone {
     pub(super) offset: u64,
     pub(super) len: u32,
-    /// The pages of its value go with it.
+    /// The pages of its value are freed with it.
     pub(super) is_large: bool,
 }
 
-/// The same, when the commit that replaces it was written.
+/// The same, once the commit that replaces it was written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Late {
     pub(super) gone: Gone,
     pub(super) at: Position,
     /// The end of that commit.
     until: Position,
-    /// The record of a commit, of which there is always another.
+    /// It is the record of a commit, of which there is always another.
     is_commit: bool,
 }
 
-/// A version that is pinned: the tree as it was sealed last then.
+/// A pinned version: the tree as it was sealed last before the pin.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pin {
     pub(super) count: u32,
@@ -122,24 +122,25 @@ pub(super) struct Pin {
     pub(super) end: Position,
 }
 
-/// What was sealed last.
+/// The state that was sealed last.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Last {
     pub(super) root: Option<u64>,
     /// The commit record: its offset and length.
     pub(super) commit: Option<(u64, u32)>,
     pub(super) end: Position,
-    /// What that record, and the one before, say was durable before.
+    /// The places up to which that record, and the one before, state that everything was durable.
     proven: Position,
     proven_before: Position,
 }
 
 impl Tree {
-    /// Writes what is fresh, and the record that names the root; nothing if nothing has changed, or a change has failed
-    /// in between. Neither durable nor, where a fence is an instruction, visible before a commit of the stream.
+    /// Writes the fresh nodes, and the record that names the root; nothing if nothing has changed, or if a change has
+    /// failed in between. Before a commit of the stream the records are neither durable nor, where a fence is an
+    /// instruction, visible.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if pages were not seen to, and if the medium fails.
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if there are not enough pages, and if the medium fails.
     pub(super) fn seal_all(&mut self) -> Result<()> {
         if self.stream.is_closed || self.stream.is_broken {
             return Ok(());
@@ -185,13 +186,14 @@ impl Tree {
         Ok(())
     }
 
-    /// True if something waits for a commit that says that all up to here was durable.
+    /// True if a replaced record waits for a commit which states that everything up to this place was durable.
     pub(super) fn is_late_before(&self, place: Position) -> bool {
         self.late.iter().any(|it| !it.is_commit && it.at < place)
     }
 
-    /// Supersedes what came since the last commit but one and lies before what that one says, if there is anything: no further
-    /// commit is needed for it, and none would help before more is durable.
+    /// Supersedes replaced records that lie before the place which the last commit but one states, and that were
+    /// noted since; false if there are none. They need no further commit, and none would help the others before more
+    /// is durable.
     pub(super) fn release_said(&mut self) -> bool {
         let is_any = self.is_late_before(self.last.proven_before);
         if is_any {
@@ -200,7 +202,7 @@ impl Tree {
         is_any
     }
 
-    /// Supersedes what nobody needs.
+    /// Supersedes the replaced records that are no longer needed.
     fn release(&mut self, guard: &Guard) {
         for it in std::mem::take(&mut self.late) {
             if it.at >= self.last.proven_before && !mutant!("mvcc.tree.unproven") {
@@ -230,7 +232,7 @@ impl Tree {
         let Gone { offset, len, is_large } = it.gone;
         if is_large {
             let volume = Arc::clone(&self.stream.volume);
-            // The pages of a value that is damaged are found by the next opening.
+            // The pages of a damaged value are found by the next open.
             if let Ok(view) = volume.view(guard, offset)
                 && let Ok(chain) = volume.chain(guard, view.value(), false)
             {
@@ -241,9 +243,9 @@ impl Tree {
         self.stream.supersede(offset, len);
     }
 
-    /// Where in the stream a record was written, or, in a page of copies, where the stream was then at the earliest: none
-    /// that is pinned before that leads there. The birth of a page of copies says nothing of that: pages ahead of the
-    /// stream were born before it, and are written behind it.
+    /// The place where a record was written in the stream. For a page of copies it is the earliest place at which the
+    /// stream was then: no version pinned before leads there. The birth of such a page does not tell: pages ahead of
+    /// the stream were born before it, and are written after it.
     pub(super) fn written(&self, offset: u64) -> Position {
         let page = self.stream.volume.space.page_of(offset);
         match self.stream.pages.is_apart(page) {
@@ -252,17 +254,17 @@ impl Tree {
         }
     }
 
-    /// A pin has gone.
+    /// A pin has gone: supersedes records that only it has kept.
     pub(super) fn release_kept(&mut self, guard: &Guard) {
         for it in std::mem::take(&mut self.kept) {
             self.supersede(guard, it);
         }
-        // What was not moved for the pin may be moved now.
+        // Pages whose records were not moved because of the pin may be cleaned now.
         self.aside.drain(..).for_each(|page| self.stream.pages.close(page));
     }
 }
 
-/// Up to where all is durable. Never the beginning of a page, of which it is not known that it is one.
+/// The place up to which everything is durable. Never the beginning of a page, which may not exist.
 fn proven(stream: &mut Stream) -> Position {
     match stream.proven() {
         Position { birth, within: 0 } => {
@@ -272,21 +274,21 @@ fn proven(stream: &mut Stream) -> Position {
     }
 }
 
-/// So many nodes are kept to be used again.
+/// The most nodes that are kept for reuse.
 const SPARE: usize = 256;
 
-/// Who writes what is fresh.
+/// The writer of the fresh nodes.
 struct Sealing<'s> {
     stream: &'s mut Stream,
     version: u64,
-    /// Where the values of nodes are put together.
+    /// A buffer for the values of nodes.
     value: &'s mut Vec<u8>,
-    /// Nodes that were written.
+    /// Nodes that were written, for reuse.
     spare: &'s mut Spare,
 }
 
 impl Sealing<'_> {
-    /// Writes a fresh node behind those below it; the link leads to where it is.
+    /// Writes a fresh node behind those below it; the link then leads to its record.
     fn seal(&mut self, link: &mut Link) -> Result<()> {
         let Link::Fresh(node) = link else { return Ok(()) };
         for entry in &mut node.entries {

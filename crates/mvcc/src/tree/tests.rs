@@ -1,4 +1,4 @@
-//! The tree against an ordered map, with pins, a cleaner at work, and openings.
+//! The tree against an ordered map, with pins, an active cleaner, and repeated opens.
 
 use super::Tree;
 use crate::map::{Group, Linked, Map, Opening, Purpose, Slice, Space as Found, Way};
@@ -19,7 +19,7 @@ const PAGE: u32 = 4096;
 /// The nodes of greater seeds have more entries.
 const WIDE: u64 = 100;
 
-/// A tree, and what should be in it.
+/// A tree, and its expected contents.
 struct Bench {
     sim: Sim,
     volume: Arc<Volume>,
@@ -28,7 +28,7 @@ struct Bench {
     pins: Vec<(u64, Model)>,
     version: u64,
     random: u64,
-    /// What there was after each write of this life: events of the medium before it, and its model.
+    /// The state after each write of this life: events of the medium before it, and its model.
     history: Vec<(usize, Model)>,
 }
 
@@ -91,7 +91,7 @@ impl Bench {
             drop(guard);
             let space = self.tree.make_space(pages, self.tree.reserve(Purpose::Delete));
             if space.is_err() && !self.pins.is_empty() {
-                // What pins keep is not moved.
+                // Records that pins keep are not moved.
                 for (version, _) in std::mem::take(&mut self.pins) {
                     self.tree.unpin(&epoch::pin(), version).unwrap();
                 }
@@ -100,7 +100,7 @@ impl Bench {
             match space.unwrap() {
                 Found::Found => return,
                 Found::Again => {}
-                // Another test may read just now.
+                // Another test may be reading just now.
                 Found::Wait(0) => std::thread::sleep(Duration::from_millis(1)),
                 Found::Wait(generation) => self.volume.space.sync_wait(generation).unwrap(),
             }
@@ -117,7 +117,7 @@ impl Bench {
         let len = header.record_len(key, 8);
         self.space_for(key, len);
         let guard = epoch::pin();
-        // As the engine does: what is looked at is committed.
+        // As in the engine: records are committed before they are read.
         let newest = self.tree.newest(&guard, key).unwrap();
         if newest.is_some_and(|it| self.tree.stream().is_hidden(it)) {
             self.commit();
@@ -172,7 +172,7 @@ impl Bench {
         assert_eq!(self.shown(Way::Down(None), at).len(), all.len());
     }
 
-    /// Records and bytes, looked at so many at a time.
+    /// Records and bytes, verified so many keys at a time.
     fn verified(&self, guard: &epoch::Guard, left: usize) -> (u64, u64) {
         let damaged = &mut |error: coreplane_engine::Error, _: Option<&[u8]>| panic!("{error}");
         let (after, is_last, records, bytes) = (None, false, 0, 0);
@@ -194,17 +194,18 @@ impl Bench {
         assert_eq!(self.tree.len(), self.model.len() as u64);
         let guard = epoch::pin();
         let len = self.tree.len();
-        // In one go, and in slices: each record is looked at once.
+        // In one go, and in slices: each record is verified once.
         let [(records, bytes), parts] = [usize::MAX, 3].map(|left| self.verified(&guard, left));
         assert_eq!((records, parts), (len, (records, bytes)));
-        // What an opening has found is counted now and then.
+        // Pages that an open has found are counted now and then.
         if self.draw(2) == 0 {
             while self.tree.count_some() {}
             self.tree.audit(&guard).unwrap();
         }
     }
 
-    /// Looks whether all records in pages apart are in the least and the most that a cut has left; how many they are.
+    /// Checks that the records in pages apart are all in the least and in the most that a power cut leaves; returns
+    /// their number.
     fn check_moved(&self, [least, all]: &[Image; 2]) -> usize {
         let (guard, mut moved) = (epoch::pin(), 0);
         let mut visit = |_: &[u8], at: &[u64]| {
@@ -221,7 +222,7 @@ impl Bench {
         moved
     }
 
-    /// Opens what is on a medium.
+    /// Opens the tree on a medium.
     fn open(sim: Sim, version: u64, random: u64) -> Self {
         let pool = Pool::simulated_open(Arc::clone(sim.space())).unwrap();
         let root = Root::from_words(pool.root());
@@ -239,7 +240,7 @@ impl Bench {
         let (pins, model) = (Vec::new(), Model::new());
         let mut this =
             Self { sim, volume, tree, model, pins, version, random, history: Vec::new() };
-        // What is shown does not change when all pages are known.
+        // The contents do not change when all pages are known.
         let shown = this.shown(Way::Up(&[]), u64::MAX);
         let rest = this.tree.rest().unwrap().unwrap();
         this.tree.take_rest(rest).unwrap();
@@ -247,7 +248,7 @@ impl Bench {
         this
     }
 
-    /// The process ends, perhaps between a seal and its fence; another opens the pool, and the power goes.
+    /// The process ends, perhaps between a seal and its fence; another one opens the pool, and then the power fails.
     fn kill(mut self) -> Self {
         if self.draw(2) == 0 {
             self.tree.seal().unwrap();
@@ -260,12 +261,12 @@ impl Bench {
         let is_all = shown == model;
         let mut last = Self::open(image.reopen().unwrap(), version, random);
         last.model = last.shown(Way::Up(&[]), u64::MAX).into_iter().collect();
-        // What the first heir has shown is there, whether it was all or not.
+        // The state that the first heir has shown is there, whether it was complete or not.
         assert!(last.model == shown, "lost with the power, after a kill that left all: {is_all}");
         last
     }
 
-    /// Cuts the power somewhere in the last writes, and opens what is left.
+    /// Cuts the power somewhere in the last writes, and opens the remains.
     fn cut(mut self) -> Self {
         self.commit();
         self.volume.space.fence().unwrap();
@@ -352,7 +353,7 @@ fn a_cut_leaves_a_whole_number_of_commits() {
     }
 }
 
-/// Before a fence lets a commit be durable, what was moved is: nothing of it is among what a cut may take.
+/// Before a fence makes a commit durable, moved records are durable: a power cut cannot take any of them.
 #[test]
 fn what_was_moved_is_durable_before_a_commit_leads_to_it() {
     let mut bench = Bench::new(Law::X86, 200, 5);
@@ -373,7 +374,7 @@ fn what_was_moved_is_durable_before_a_commit_leads_to_it() {
     }
 }
 
-/// The longest keys, in an order that always meets the same end of the tree.
+/// The longest keys, in an order that always changes the same end of the tree.
 #[test]
 fn a_tree_of_long_keys_is_as_low_as_one_of_short_keys() {
     for descends in [false, true] {
@@ -391,7 +392,7 @@ fn a_tree_of_long_keys_is_as_low_as_one_of_short_keys() {
     }
 }
 
-/// What was dead in the pages of before is known when they were counted.
+/// The dead bytes in pages of earlier lives are known when the pages were counted.
 #[test]
 fn an_opened_tree_has_victims() {
     let mut bench = Bench::new(Law::X86, 400, 3);

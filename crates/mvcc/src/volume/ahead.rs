@@ -1,4 +1,4 @@
-//! Pages ahead of the open one: they have a life and nothing in them.
+//! Pages ahead of the open one: each has a life and no records yet.
 //!
 //! ```text
 //!   births    7        8          9    10
@@ -6,13 +6,14 @@
 //!                                  └ life durable since the last commit: may be begun
 //! ```
 //!
-//! A page whose life did not become durable is not seen after a cut: the stream has a hole there, and goes on behind
-//! it. Records of single keys may be lost so, each for itself. But a group of several pages would be taken for one with
-//! what follows ([`group`](crate::volume::group)); and in a log each record rests on all before it. So in an *ordered*
-//! stream no page is begun whose life is not durable: what a cut leaves of it is its beginning.
+//! After a power cut a page whose life did not become durable is not seen: the stream has a hole there and goes on
+//! behind it. Records of single keys may be lost this way, each independently. But a group of several pages would
+//! then be taken for one group with the records behind it ([`group`](crate::volume::group)); and in a log each record
+//! depends on all records before it. So in an *ordered* stream no page is begun whose life is not durable: a power
+//! cut leaves a prefix of the stream.
 //!
-//! That costs no fence of its own as a rule. Each commit begins some pages ahead, and makes their lives durable with all
-//! else. Only who writes more pages than that in one commit waits for their lives first.
+//! As a rule that costs no extra fence. Each commit begins some pages ahead and makes their lives durable together
+//! with everything else. Only a writer that fills more pages than that in one commit waits for their lives first.
 
 use crate::volume::stream::{Position, Stream};
 use crate::volume::table::Life;
@@ -20,18 +21,18 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, mutant};
 use coreplane_record::sync_failed;
 
-/// Where a fence is a sync, so many lives are made durable at once at most, if there is room.
+/// Where a fence is a sync, at most so many lives are made durable at once, if there is room.
 const LIVES: u32 = 64;
-/// Pages that are kept ahead of an ordered stream, in a pool that is large enough.
+/// Pages that are kept ahead of an ordered stream, if the pool is large enough.
 const STOCK: u32 = 8;
-/// Pages that moving what lives in one takes at most: no record is longer than half a page, but control records.
+/// The most pages that moving the live records of one page takes: only control records are longer than half a page.
 const FOR_MOVES: u32 = 2;
 
 /// A page ahead.
 pub(super) struct Ahead {
     writer: PageWriter,
     birth: u64,
-    /// The generation that covers its life; where a fence is an instruction 0: it is durable.
+    /// The generation that covers its life; where a fence is an instruction, 0 if it is durable.
     covered: Option<u64>,
 }
 
@@ -41,12 +42,12 @@ impl Stream {
         self.ahead.front().map_or(self.next_birth, |page| page.birth)
     }
 
-    /// Pages that have a life and nothing in them.
+    /// Pages that have a life and no records yet.
     pub(crate) fn pages_ahead(&self) -> u32 {
         self.ahead.len() as u32
     }
 
-    /// Pages that the stream can go on in: those that are free, and those that are ahead.
+    /// Pages in which the stream can continue: free pages and pages ahead.
     pub(crate) fn pages_usable(&self) -> u32 {
         self.pages.total_and_free().1 + self.pages_ahead()
     }
@@ -64,7 +65,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The first of the pages ahead is the open one.
+    /// Opens the first of the pages ahead.
     pub(super) fn open_ahead(&mut self) {
         if let Some(Ahead { writer, birth, .. }) = self.ahead.pop_front() {
             self.tail = Some(writer);
@@ -72,7 +73,7 @@ impl Stream {
         }
     }
 
-    /// Sees to it that there is a page ahead, which may be begun.
+    /// Ensures that there is a page ahead that may be begun.
     pub(super) fn see_to_next(&mut self) -> Result<()> {
         if self.ahead.is_empty() {
             self.begin_ahead()?;
@@ -81,13 +82,14 @@ impl Stream {
             return Ok(());
         }
         if let Some(generation) = self.cover_ahead(1)? {
-            // Only of who did not ask before: a recovery, which is alone.
+            // Only a caller that did not prepare pages waits here: a recovery, which runs alone.
             self.volume.space.sync_wait(generation).map_err(sync_failed)?;
         }
         Ok(())
     }
 
-    /// Sees to it that there are so many pages ahead, whose lives are durable: a generation that has to end for that.
+    /// Ensures that there are so many pages ahead with durable lives; returns a generation that has to end first, if
+    /// any.
     pub(super) fn prepare_ahead(&mut self, pages: u32) -> Result<Option<u64>> {
         if self.pages_ahead() < pages {
             let more = match self.fences_at_once() {
@@ -101,7 +103,8 @@ impl Stream {
         self.cover_ahead(pages)
     }
 
-    /// Sees to it that the lives of the first pages ahead are durable: a generation that has to end for that.
+    /// Ensures that the lives of the first pages ahead are durable; returns a generation that has to end first, if
+    /// any.
     fn cover_ahead(&mut self, pages: u32) -> Result<Option<u64>> {
         let is_covered =
             |it: &Self| it.ahead.iter().take(pages as usize).all(|page| page.covered.is_some());
@@ -120,13 +123,14 @@ impl Stream {
         generation == 0 || matches!(self.volume.space.sync_is_done(generation), Ok(true))
     }
 
-    /// Lives are durable, or will be by this generation.
+    /// The lives are durable, or will be once this generation has ended.
     pub(super) fn note_covered(&mut self, generation: u64) {
         let lacking = self.ahead.iter_mut().rev().take_while(|page| page.covered.is_none());
         lacking.for_each(|page| page.covered = Some(generation));
     }
 
-    /// Before a commit, or a generation is drawn: an ordered stream has pages ahead, if there are any, and if it goes on.
+    /// Begins pages ahead of an ordered stream that is in use, if pages are free. Before a commit, or before a
+    /// generation is drawn.
     pub(super) fn stock_up(&mut self) {
         if !self.is_ordered || self.tail.is_none() {
             return;
@@ -137,14 +141,14 @@ impl Stream {
             self.pages.refresh_free();
         }
         for _ in 0..lacking {
-            // Without it the next page has a fence of its own.
+            // Without a page ahead, the next page costs a fence of its own.
             if self.begin_ahead().is_err() {
                 return;
             }
         }
     }
 
-    /// True if what lives in a page can be moved without a fence, or a wait, of its own.
+    /// True if the live records of a page can be moved without a fence or a wait of their own.
     pub(crate) fn may_move(&self) -> bool {
         let durable = self
             .ahead
@@ -153,8 +157,8 @@ impl Stream {
         !self.is_ordered || durable.take(FOR_MOVES as usize).count() == FOR_MOVES as usize
     }
 
-    /// Where a fence is a sync: a generation that has to end before what lives in a page may be moved, if the map is not
-    /// to wait.
+    /// Where a fence is a sync: a generation that has to end before the live records of a page may be moved, so that
+    /// the map does not wait.
     pub(crate) fn moves_wait_for(&mut self) -> Result<Option<u64>> {
         if !self.is_ordered || self.fences_at_once() {
             return Ok(None);
@@ -163,7 +167,7 @@ impl Stream {
         self.prepare_ahead(FOR_MOVES.min(self.pages_ahead() + free))
     }
 
-    /// Ends the open page and those ahead: what is in the pool is as a closed one is.
+    /// Ends the open page and those ahead: the pool is then in the state of a closed one.
     ///
     /// # Errors
     /// If the medium fails.

@@ -1,26 +1,27 @@
 //! Pages apart from the stream, for records that were moved.
 //!
-//! A record that is there when its page is cleaned has outlived all else in it: most of what a tree writes are nodes,
-//! which the next writes replace. Moved to the end of the stream it would be among such nodes again, and moved again
-//! with each page that comes round; and each move writes the way to the record, which is several times as long as most
-//! records. So it goes to a page with others of its kind.
+//! A record that is still live when its page is cleaned has outlived everything else in that page: most of the
+//! records of a tree are nodes, which the next writes replace. At the end of the stream it would be among such nodes
+//! again, and would be moved again whenever its page is cleaned; and each move rewrites the path to the record, which
+//! is several times as long as most records. So it is moved to a page with other records of its kind.
 //!
-//! Such a page is not in the order of the stream: no commit looks whether it is whole. So what is in it is durable
-//! before a commit is written that leads to it ([`Stream::fence_cold`]): one fence more for a commit that shares it with
-//! some pages of moves. It may be read before, for what is moved is durable where it was, and stays there until then.
+//! Such a page is not in the order of the stream: no commit checks whether it is complete. So its records are made
+//! durable before a commit that leads to them is written ([`Stream::fence_cold`]): one more fence for a commit,
+//! shared by some pages of moves. The records may be read earlier, because the originals are durable and stay in
+//! place until then.
 
 use crate::volume::stream::Stream;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, mutant};
 use coreplane_record::{Header, sync_failed};
 
-/// What is written to such pages.
+/// The records that were moved to such pages, as far as they are not durable.
 #[derive(Default)]
 pub(super) struct Cold {
     open: Option<(PageWriter, u64)>,
-    /// Pages that are full, and not durable.
+    /// Pages that are full and not durable.
     full: Vec<PageWriter>,
-    /// What was stored and not flushed: offset and length.
+    /// Bytes that were stored and not flushed: offset and length.
     dirty: Vec<(u64, u64)>,
     /// Pages whose words in the table were not flushed.
     begun: Vec<u32>,
@@ -33,8 +34,8 @@ impl Stream {
         u32::from(room < len)
     }
 
-    /// Appends a record that was moved, and is durable where it was; the offset where it is. Visible, but not durable
-    /// before [`Stream::fence_cold`].
+    /// Appends a record that was moved and whose original is durable; returns its new offset. It is visible at once,
+    /// and durable after [`Stream::fence_cold`].
     ///
     /// # Errors
     /// [`Error::NoSpace`] if no page is free; if the medium fails.
@@ -61,8 +62,8 @@ impl Stream {
         Ok(offset)
     }
 
-    /// Makes what was moved durable, by a fence if there is anything. Before a commit that leads to it is written.
-    ///
+    /// Makes moved records durable, with a fence if there are any. Called before a commit that leads to them is
+    /// written.
     /// # Errors
     /// If the medium fails.
     pub(crate) fn fence_cold(&mut self) -> Result<()> {
@@ -87,7 +88,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the open page; what was moved is durable.
+    /// Ends the open page, whose records are durable.
     pub(super) fn close_cold(&mut self) {
         if let Some((writer, _)) = self.cold.open.take() {
             let page = writer.page();

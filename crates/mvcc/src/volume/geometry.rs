@@ -1,4 +1,4 @@
-//! What a pool is for good: its parameters.
+//! The parameters of a pool, which never change.
 
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::Pool;
@@ -13,8 +13,8 @@ const FAN_OUTS: RangeInclusive<u32> = 4..=256;
 pub struct Geometry {
     /// Bytes of a page: a power of two from 1 KiB to 1 MiB.
     pub page_size: u32,
-    /// Entries of a node of a tree at most, from 4 to 256. More of them make reads and scans of many keys faster, and each
-    /// commit larger.
+    /// The most entries of a node of a tree, from 4 to 256. A higher limit makes reads and scans of many keys faster,
+    /// and each commit larger.
     pub fan_out: u32,
 }
 
@@ -26,19 +26,19 @@ impl Default for Geometry {
 }
 
 impl Geometry {
-    /// True if the pool of a map has the log of a replica, as far as its parameters can be read.
+    /// True if the pool of a map holds the log of a replica, as far as its parameters can be read.
     pub fn has_log_at(path: &Path) -> bool {
         Pool::parameters_at(path)
             .is_ok_and(|parameters| parameters.first() == Use::Log.parameters(0).first())
     }
 
-    /// The most entries of a node of a pool with these parameters, if that can be told.
+    /// The most entries of a node of a pool with these parameters, if they state it.
     pub fn fan_out_of(parameters: [u64; 8]) -> Option<u32> {
         u32::try_from(parameters[1]).ok().filter(|it| FAN_OUTS.contains(it))
     }
 
     /// # Errors
-    /// [`Error::Unusable`] if there are no such nodes.
+    /// [`Error::Unusable`] if no node can have so many entries.
     pub(crate) fn check(&self) -> Result<()> {
         let Self { fan_out, .. } = self;
         if FAN_OUTS.contains(fan_out) {
@@ -49,7 +49,7 @@ impl Geometry {
     }
 }
 
-/// What a pool is used as.
+/// The use of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// By an engine alone.
@@ -66,10 +66,10 @@ impl Use {
     }
     // media-format: end
 
-    /// What a pool is used as, and the most entries of a node.
+    /// The use of a pool, and the most entries of a node.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if its parameters say nothing that is known.
+    /// [`Error::Unusable`] if its parameters are unknown.
     pub(crate) fn of(pool: &Pool) -> Result<(Self, u32)> {
         let parameters = pool.parameters();
         let unknown = || Error::Unusable(format!("a pool of a later version: {parameters:?}"));
@@ -83,7 +83,7 @@ impl Use {
     }
 
     /// # Errors
-    /// [`Error::Unusable`] if a pool is not used so.
+    /// [`Error::Unusable`] if a pool has another use.
     pub(crate) fn expect(self, pool: &Pool) -> Result<()> {
         match (self, Self::of(pool)?.0) {
             (Self::Engine, Self::Log) => Err(Error::Unusable(

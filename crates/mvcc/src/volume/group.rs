@@ -1,4 +1,4 @@
-//! Where a group of several records is.
+//! Where a group of several records is written.
 //!
 //! ```text
 //!   fits the open page      [a b c D e F · · ·]
@@ -6,24 +6,26 @@
 //!   longer                  [a b c ■] [D e f g] [h i J ·]     in pages whose lives were durable before
 //! ```
 //!
-//! A recovery knows by its last record that a group is whole, if it sees all pages that it is in. A page whose life
-//! did not become durable is not seen, and what is before and behind it would be taken for one group. So a group of
-//! several pages goes to pages that have had their lives before it begins; of those that are missing, all was
-//! superseded. A single record, and a group in one page, needs no such care; but where the stream is ordered, every page
-//! has had its life before ([`ahead`](crate::volume::ahead)).
+//! A recovery recognizes a complete group by its last record, provided that it sees all pages of the group. A page
+//! whose life did not become durable is not seen, and the records before and behind it would be taken for one group.
+//! So a group of several pages is written to pages whose lives were durable before it begins; a page of it that is
+//! missing later was freed because all its records were superseded. A single record, and a group in one page, need no
+//! such care; but in an ordered stream the life of every page is durable before the page is begun
+//! ([`ahead`](crate::volume::ahead)).
 //!
-//! Where a fence is a sync, others write while a group waits for those lives, and may fill the pages. A group to which that
-//! has happened a few times waits with the map in hand.
+//! Where a fence is a sync, other writers continue while a group waits for those lives, and may fill the pages. A
+//! group to which that has happened a few times waits while it holds the map.
 //!
-//! A group of several pages begins in one of its own in any case. What a cut has left of it fills pages in which nothing
-//! else is, so that a recovery has nothing to move behind it, which would be taken for its end.
+//! A group of several records that does not fit the open page always begins in a page of its own. After a power cut
+//! its remains then fill pages with no other records, so a recovery has nothing to move behind them that would be
+//! taken for the end of the group.
 
 use crate::volume::stream::Stream;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 
 impl Stream {
-    /// Pages that a group of records of these lengths takes at most, of those that are free or ahead.
+    /// The most pages that a group of records of these lengths takes, of those that are free or ahead.
     pub(crate) fn pages_for_group(&self, lengths: &[usize]) -> u32 {
         let (len, size) = (lengths.iter().sum(), self.volume.space.page_size() as usize);
         if lengths.is_empty() || self.fits_tail(len) {
@@ -36,8 +38,8 @@ impl Stream {
         self.tail.as_ref().is_some_and(|tail| tail.remaining() as usize >= len)
     }
 
-    /// What is appended next are records of these lengths, which are a group. Where a fence is a sync, a generation
-    /// that has to end before.
+    /// Announces that the next records have these lengths and form a group. Where a fence is a sync, returns a
+    /// generation that has to end first, if any.
     ///
     /// # Errors
     /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use table::Table;
 
-/// A birth in 32 bits. Births of one session differ in the low bits, those of two sessions above: of both together
-/// no low part is enough.
+/// A birth in 32 bits. Births of one session differ in the low bits, births of two sessions in the high bits: the low
+/// bits alone do not tell all of them apart.
 // media-format: begin pool
 pub(crate) fn fold(birth: u64) -> u32 {
     coreplane_pmem::checksum::crc32c_append(0, &birth.to_le_bytes())
@@ -35,7 +35,7 @@ pub(crate) fn fold(birth: u64) -> u32 {
 pub(crate) struct Volume {
     pub(crate) pool: Pool,
     pub(crate) space: Arc<Space>,
-    /// What checksums begin with.
+    /// The value with which all checksums of the pool begin.
     pub(crate) seed: u32,
     pub(crate) table: Table,
     root_change: Mutex<()>,
@@ -43,17 +43,18 @@ pub(crate) struct Volume {
     births_end: AtomicU64,
     told_expired: AtomicU64,
     time: TimeSource,
-    /// What is read is held against its checksum.
+    /// Every read verifies the checksum.
     pub(crate) check_reads: bool,
-    /// No page is left that was in use when the pool was opened, and cannot be read.
+    /// All pages that were in use when the pool was opened can be read.
     is_adopted: AtomicBool,
     pub(crate) closed: AtomicBool,
-    /// What is there of some keys may not be the newest. Changed by who has the map to write.
+    /// The records that are found for some keys may not be the newest. Changed only by the thread that holds the map
+    /// for writing.
     pub(crate) damaged: AtomicBool,
 }
 
 impl Volume {
-    /// A pool whose root says this.
+    /// A pool with this root.
     pub(crate) fn new(pool: Pool, root: &Root, options: &Options) -> Self {
         let space = Arc::clone(pool.space());
         let first = pool.first_page();
@@ -74,23 +75,23 @@ impl Volume {
         }
     }
 
-    /// True if the pool is one of a log.
+    /// True if the pool holds a log.
     pub(crate) fn is_log(&self) -> bool {
         matches!(Use::of(&self.pool), Ok((Use::Log, _)))
     }
 
-    /// Entries of a node at most.
+    /// The most entries of a node.
     pub(crate) fn fan_out(&self) -> usize {
         Use::of(&self.pool).map_or(0, |(_, fan_out)| fan_out as usize)
     }
 
-    /// What the checksum of a record begins with.
+    /// The value with which the checksum of a record begins.
     #[inline]
     pub(crate) fn seed_at(&self, birth: u64, offset: u64) -> u32 {
         record::seed(self.seed, fold(birth), offset)
     }
 
-    /// The record at `offset`. Its checksum is not looked at.
+    /// The record at `offset`. Its checksum is not verified.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is none.
@@ -110,18 +111,18 @@ impl Volume {
         view.ok_or(Error::Corrupt { offset, what })
     }
 
-    /// Takes on the page that `offset` is in, which an opening has left for later; false if it has not, or there is
-    /// nothing there.
+    /// Adopts the page that contains `offset`, if an open has deferred that. False if it has not, or if the page is
+    /// not in use.
     #[cold]
     pub(crate) fn adopt_late(&self, guard: &Guard, offset: u64) -> bool {
         let page = self.space.page_of(offset);
-        // Before the table is looked at: from then on it changes.
+        // Before the table is read: it changes once all pages are adopted.
         let is_left = !self.is_adopted.load(Ordering::Acquire);
         if !is_left || !self.table.life(page).is_ok_and(|life| life.is_some()) {
             return false;
         }
         if !self.space.adopt_log(page, self.space.page_size()) {
-            // Somebody else does so. It may have ended since, if all were taken on.
+            // Another thread adopts the page. It may have ended since, if all pages are adopted.
             while self.space.page_at(guard, offset).is_none() {
                 if self.is_adopted.load(Ordering::Acquire) {
                     return self.space.page_at(guard, offset).is_some();
@@ -132,15 +133,15 @@ impl Volume {
         true
     }
 
-    /// All pages are taken on.
+    /// All pages are adopted.
     pub(crate) fn adopted_all(&self) {
         self.is_adopted.store(true, Ordering::Release);
     }
 
-    /// Holds a record against its checksum.
+    /// Verifies the checksum of a record.
     ///
     /// # Errors
-    /// [`Error::ChecksumMismatch`], and if nobody uses its page.
+    /// [`Error::ChecksumMismatch`], and [`Error::Corrupt`] if its page is not in use.
     pub(crate) fn check(&self, view: &View<'_>) -> Result<()> {
         let page = self.space.page_of(view.offset);
         let life = self.table.life(page)?.ok_or_else(|| Error::Corrupt {

@@ -1,4 +1,4 @@
-//! Values that are longer than fits a page beside others: a chain of pages of their own.
+//! Values that do not fit a page beside other records: each is a chain of pages of its own.
 //!
 //! ```text
 //!   record: key, [length, offset of the first, chain]
@@ -17,13 +17,13 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_record::{HEADER, Header, Kind};
 
 // media-format: begin pool
-/// Bytes of what stands in the place of the value.
+/// Bytes of the name of a chain, which a record has in place of the value.
 pub(crate) const NAME: usize = 24;
-/// Bytes of a page before the part of the value.
+/// Bytes of a page before its part of the value.
 const HEAD: usize = HEADER + 8;
 // media-format: end
 
-/// A chain that was taken and not named yet.
+/// A chain whose pages were taken, and that no record names yet.
 pub(crate) struct Chain {
     pages: Vec<(PageWriter, u64)>,
     len: usize,
@@ -34,7 +34,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Volume {
-    /// Bytes of a value in one page.
+    /// The most bytes of a value in one page.
     fn part_max(&self) -> usize {
         self.space.page_size() as usize - HEAD
     }
@@ -44,8 +44,8 @@ impl Volume {
         len.div_ceil(self.part_max()) as u32
     }
 
-    /// Writes a value to the pages that were taken for it; what is to stand in its place. Flushed, and durable
-    /// after a fence.
+    /// Writes a value to the pages that were taken for it; returns the name that a record has in its place. The pages
+    /// are flushed, and durable after a fence.
     ///
     /// # Errors
     /// If the medium fails.
@@ -79,7 +79,7 @@ impl Volume {
     /// The pages of a large value, and the part of it in each.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] and [`Error::ChecksumMismatch`] if one is not the page that was written.
+    /// [`Error::Corrupt`] and [`Error::ChecksumMismatch`] if a page does not belong to the value or is damaged.
     pub(crate) fn chain<'g>(
         &'g self,
         guard: &'g Guard,
@@ -135,19 +135,19 @@ impl Stream {
         Ok(chain)
     }
 
-    /// The pages of a chain live from now on: a record names them.
+    /// Counts the pages of a chain as live: a record names them now.
     pub(crate) fn adopt_chain(&mut self, pages: &[u32]) {
         let size = self.volume.space.page_size();
         pages.iter().for_each(|page| self.pages.add_live(*page, size));
     }
 
-    /// The record that named them is superseded.
+    /// The record that named the chain is superseded.
     pub(crate) fn end_chain(&mut self, pages: &[u32]) {
         let size = self.volume.space.page_size();
         pages.iter().for_each(|page| self.pages.remove_live(*page, size));
     }
 
-    /// Nobody will ever name them.
+    /// No record will ever name the chain.
     pub(crate) fn drop_chain(&mut self, pages: &[u32]) {
         self.adopt_chain(pages);
         self.end_chain(pages);

@@ -1,32 +1,32 @@
-//! What a page of the stream holds, as an opening finds it.
+//! The contents of a page of the stream, as an open finds them.
 
 use crate::volume::Volume;
 use crate::volume::stream::end_mark;
 use coreplane_pmem::Recovery;
 use coreplane_record::{HEADER, Reader};
 
-/// What a page of the stream was found to hold.
+/// The contents of a page of the stream.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Where its sound records begin, in order.
+    /// Offsets of its sound records, in order.
     pub(crate) records: Vec<u64>,
-    /// Where what is no sound record begins, unless the page ends well.
+    /// Offset of the first bytes that are no sound record, unless the page ends well.
     pub(crate) broken: Option<u64>,
-    /// Where the sound records behind that begin, in order.
+    /// Offsets of the sound records behind that, in order.
     pub(crate) behind: Vec<u64>,
-    /// Where the end mark is, or the page ends.
+    /// Offset of the end mark, or of the end of the page.
     pub(crate) end: u64,
-    /// A sound record behind that follows.
+    /// One of the records behind `broken` has the flag `follows`.
     pub(crate) follows_behind: bool,
 }
 
 impl Volume {
-    /// Looks at all of a page that a recovery has adopted.
+    /// Examines all of a page that a recovery has adopted.
     pub(crate) fn look_at_page(&self, recovery: &Recovery, page: u32, birth: u64) -> Found {
         self.look_from(recovery, page, birth, 0)
     }
 
-    /// As that, from a record on that begins so many bytes behind the start of the page, or the end mark.
+    /// The same, from offset `within` of the page on, where a record or the end mark begins.
     pub(crate) fn look_from(
         &self,
         recovery: &Recovery,

@@ -1,39 +1,39 @@
-//! Pages: which are free, how much of each is alive, and which is worth cleaning.
+//! Pages: which are free, how many bytes of each are live, and which is worth cleaning.
 //!
-//! Nothing of this is on the medium but the birth of each page ([`table`](crate::volume::table)). What lives in
-//! a page is counted as records are appended and superseded, so that a page of which nothing lives is free
-//! without a look at it, and the cleaner need not look for the page with the least.
+//! None of this is on the medium except the birth of each page ([`table`](crate::volume::table)). The live bytes of a
+//! page are counted as records are appended and superseded, so that a page without live records is free without being
+//! read, and the cleaner need not search for the page with the fewest live bytes.
 //!
-//! The thesis collects by reachability alone: all that is not reached from the root, born before `stale_head`,
-//! is free. Here an opening does so once; from then on the counts say the same at no cost.
+//! The thesis collects by reachability alone: everything that is not reached from the root and was born before
+//! `stale_head` is free. Here an open does so once; from then on the counts yield the same result at no cost.
 
 use coreplane_pmem::Space;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Pages of which about as much is dead are of one class: the first has those with the most.
+/// Pages with about as many dead bytes are of one class; the first class has the most.
 const CLASSES: usize = 32;
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Page {
-    /// 0: nobody uses it.
+    /// 0: the page is not in use.
     birth: u64,
-    /// Bytes of its records that are needed.
+    /// Bytes of its live records.
     live: u32,
-    /// Bytes of all that was appended to it.
+    /// Bytes of all records that were appended to it.
     used: u32,
-    /// Nothing is appended to it any more.
+    /// No more records are appended to it.
     is_full: bool,
     /// It is no page of the stream.
     is_apart: bool,
-    /// The page of the stream that was open when it was begun apart from that, by its birth.
+    /// Of a page apart: the birth of the page of the stream that was open when this one was begun.
     since: u64,
-    /// Not all that lives in it was added yet, so that what was taken away may be more.
+    /// Not all of its live bytes were added yet, so that more may have been removed than added.
     is_uncounted: bool,
 }
 
-/// So many pages are worth a look for readers.
+/// With so many retired pages, a search for readers is worth its cost.
 const RETIRED: usize = 64;
 
 /// All pages of a pool.
@@ -42,22 +42,22 @@ pub(crate) struct Pages {
     space: Arc<Space>,
     pages: Vec<Page>,
     free: Vec<u32>,
-    /// Pages of the stream and their births, in the order of these. Some are in use no more.
+    /// Pages of the stream and their births, in the order of the births. Some are no longer in use.
     order: VecDeque<(u64, u32)>,
-    /// Full pages by their class. A page that has changed its class since stands in the other, too.
+    /// Full pages by their class. A page that has changed its class since is listed in both.
     classes: [VecDeque<u32>; CLASSES],
-    /// Bytes that live.
+    /// Live bytes of all pages.
     live: u64,
     /// Pages that can be in use.
     total: u32,
-    /// Full pages of which nothing lives, until they are taken.
+    /// Full pages without live records, until they are taken.
     emptied: Vec<u32>,
-    /// Pages in which nothing but pinned versions is left.
+    /// Pages in which only pinned versions are left.
     kept: Vec<u32>,
 }
 
 impl Pages {
-    /// None of them is free yet.
+    /// No page is free yet.
     pub(crate) fn new(space: &Arc<Space>) -> Self {
         Self::of(space, space.pages() as usize)
     }
@@ -76,12 +76,12 @@ impl Pages {
         }
     }
 
-    /// None at all, until all are known.
+    /// No pages, until all are known.
     pub(crate) fn none(space: &Arc<Space>) -> Self {
         Self::of(space, 0)
     }
 
-    /// The pool has more pages: these are free. The lowest is used first.
+    /// The pool has more pages, which are free. The lowest is used first.
     pub(crate) fn offer(&mut self, pages: impl DoubleEndedIterator<Item = u32>) {
         self.pages.resize(self.space.pages() as usize, Page::default());
         let before = self.free.len();
@@ -89,7 +89,7 @@ impl Pages {
         self.total += (self.free.len() - before) as u32;
     }
 
-    /// A page of records that an opening has found: it is full.
+    /// Adds a page of the stream that an open has found. No more records are appended to it.
     pub(crate) fn adopt(&mut self, page: u32, birth: u64) {
         self.total += 1;
         if let Some(it) = self.pages.get_mut(page as usize) {
@@ -98,7 +98,7 @@ impl Pages {
         self.order.push_back((birth, page));
     }
 
-    /// As [`Pages::adopt`], of a page that is no part of the stream.
+    /// As [`Pages::adopt`], for a page that is not part of the stream.
     pub(crate) fn adopt_apart(&mut self, page: u32, birth: u64) {
         self.total += 1;
         if let Some(it) = self.pages.get_mut(page as usize) {
@@ -106,8 +106,8 @@ impl Pages {
         }
     }
 
-    /// A page that an opening has found, of the stream or not. What lives in it is added in time, and it is
-    /// [closed](Pages::close) then; until then it stays.
+    /// A page that an open has found, in the stream or apart. Its live bytes are added later; then it is
+    /// [closed](Pages::close). Until then it is not cleaned.
     pub(crate) fn adopt_uncounted(&mut self, page: u32, birth: u64, is_apart: bool) {
         self.total += 1;
         if let Some(it) = self.pages.get_mut(page as usize) {
@@ -115,20 +115,20 @@ impl Pages {
         }
     }
 
-    /// Pages that can be in use, and those that are free now.
+    /// Pages that can be in use, and pages that are free now.
     pub(crate) fn total_and_free(&self) -> (u32, u32) {
         (self.total, self.free.len() as u32)
     }
 
-    /// Pages that are free, after those that no reader can hold any more have come back.
+    /// Takes back the retired pages that no reader can hold any more; returns the number of free pages.
     pub(crate) fn refresh_free(&mut self) -> u32 {
         let Self { space, free, .. } = self;
         space.reclaim_all(|page| free.push(page));
         self.free.len() as u32
     }
 
-    /// The same, but pages come back by many at once as long as there are twice as many as are `needed`: who looks for
-    /// readers interrupts all other threads.
+    /// The same, but while twice as many pages as `needed` are free, retired pages come back in batches only: a
+    /// search for readers interrupts all other threads.
     pub(crate) fn refresh_some(&mut self, needed: u32) -> u32 {
         let free = self.free.len() as u32;
         if free >= 2 * needed && self.space.retired_len() < RETIRED {
@@ -147,7 +147,7 @@ impl Pages {
         self.free.push(page);
     }
 
-    /// A page that was taken has a life apart from the stream, which was in the page born `since` then.
+    /// Begins the life of a page apart; `since` is the birth of the page in which the stream was then.
     pub(crate) fn begin_apart(&mut self, page: u32, birth: u64, since: u64) {
         self.begin(page, birth, false);
         if let Some(it) = self.pages.get_mut(page as usize) {
@@ -155,13 +155,13 @@ impl Pages {
         }
     }
 
-    /// The page of the stream that was open when this one was begun apart from that, by its birth: 0 if that was before
-    /// the opening.
+    /// The birth of the page of the stream that was open when this page apart was begun; 0 if that was before the
+    /// open.
     pub(crate) fn since(&self, page: u32) -> u64 {
         self.pages.get(page as usize).map_or(0, |page| page.since)
     }
 
-    /// A page that was taken has a life; it is one of the stream if it is `in_order`.
+    /// Begins the life of a page that was taken; it is a page of the stream if it is `in_order`.
     pub(crate) fn begin(&mut self, page: u32, birth: u64, in_order: bool) {
         if let Some(it) = self.pages.get_mut(page as usize) {
             *it = Page { birth, is_apart: !in_order, ..Page::default() };
@@ -175,7 +175,7 @@ impl Pages {
         }
     }
 
-    /// The page, of which nothing lives yet, has all that it will.
+    /// The page, which has no live records yet, gets no records but the one that is being written.
     pub(crate) fn fill(&mut self, page: u32) {
         if let Some(it) = self.pages.get_mut(page as usize) {
             it.is_full = true;
@@ -188,13 +188,13 @@ impl Pages {
         self.pages.get(page as usize).is_some_and(|page| page.is_apart)
     }
 
-    /// The birth of the page that is in use; 0 if it is not.
+    /// The birth of a page; 0 if the page is not in use.
     #[inline]
     pub(crate) fn birth(&self, page: u32) -> u64 {
         self.pages.get(page as usize).map_or(0, |page| page.birth)
     }
 
-    /// A record of so many bytes was appended, or is found to be needed.
+    /// A record of so many bytes was appended, or was found to be live.
     pub(crate) fn add_live(&mut self, page: u32, len: u32) {
         if let Some(it) = self.pages.get_mut(page as usize) {
             (it.live, it.used) = (it.live.wrapping_add(len), it.used.wrapping_add(len));
@@ -202,7 +202,7 @@ impl Pages {
         }
     }
 
-    /// A record of so many bytes is needed no more.
+    /// A record of so many bytes is no longer live.
     pub(crate) fn remove_live(&mut self, page: u32, len: u32) {
         let size = self.space.page_size();
         let Some(it) = self.pages.get_mut(page as usize).filter(|_| len > 0) else { return };
@@ -224,7 +224,7 @@ impl Pages {
         }
     }
 
-    /// The page is of a class now. Pages that have left the class since are forgotten in time.
+    /// Adds a page to its class. Entries of pages that have left the class are dropped in time.
     fn classify(&mut self, page: u32, class: usize) {
         let Self { pages, classes, space, .. } = self;
         let (of_class, size) = (&mut classes[class], space.page_size());
@@ -238,7 +238,7 @@ impl Pages {
         of_class.push_back(page);
     }
 
-    /// Nothing is appended to the page any more. Of one that was found so, `used` bytes are in use.
+    /// No more records are appended to the page.
     pub(crate) fn close(&mut self, page: u32) {
         let size = self.space.page_size();
         let Some(it) = self.pages.get_mut(page as usize) else { return };
@@ -250,14 +250,14 @@ impl Pages {
         }
     }
 
-    /// So many bytes are in use of a page that an opening has found.
+    /// States how many bytes of a page that an open has found are in use.
     pub(crate) fn set_used(&mut self, page: u32, used: u32) {
         if let Some(it) = self.pages.get_mut(page as usize) {
             it.used = used.max(it.live);
         }
     }
 
-    /// The full page of which most is dead, and how much that is.
+    /// The full page with the most dead bytes, and their number.
     pub(crate) fn victim(&mut self) -> Option<(u32, u32)> {
         let size = self.space.page_size();
         for class in 0..CLASSES {
@@ -272,12 +272,12 @@ impl Pages {
         None
     }
 
-    /// Bytes of the page that live.
+    /// Live bytes of the page.
     pub(crate) fn live_of(&self, page: u32) -> u32 {
         self.pages.get(page as usize).map_or(0, |page| page.live)
     }
 
-    /// The page is no victim: it is damaged, or what lives in it cannot be moved before a pin goes.
+    /// Excludes a page from cleaning: it is damaged, or its live records cannot be moved before a pin goes.
     pub(crate) fn keep(&mut self, page: u32, is_damaged: bool) {
         if let Some(it) = self.pages.get_mut(page as usize) {
             it.is_full = false;
@@ -287,15 +287,15 @@ impl Pages {
         }
     }
 
-    /// A pin has gone: what was kept for it may be a victim again.
+    /// A pin has gone: pages that were kept for it may be cleaned again.
     pub(crate) fn release(&mut self) {
         for page in std::mem::take(&mut self.kept) {
             self.close(page);
         }
     }
 
-    /// The oldest page of the stream that is in use, unless something is still appended to it, or nothing of it lives:
-    /// then it goes by itself.
+    /// The oldest page of the stream that is in use. None if it is still written to, or has no live records and so
+    /// becomes free by itself.
     pub(crate) fn oldest(&mut self) -> Option<u32> {
         self.oldest_birth()?;
         let page = self.order.front()?.1;
@@ -314,42 +314,42 @@ impl Pages {
         None
     }
 
-    /// True if a page of the stream but `page` was born before `birth`, or with it.
+    /// True if a page of the stream other than `page` has the birth `birth` or a lesser one.
     pub(crate) fn is_any_older(&mut self, birth: u64, page: u32) -> bool {
         let _front = self.oldest_birth();
         let in_use = |it: &&(u64, u32)| self.birth(it.1) == it.0 && it.1 != page;
         self.order.iter().find(in_use).is_some_and(|it| it.0 <= birth)
     }
 
-    /// Pages of the stream that are in use and were born between these two.
+    /// Pages of the stream in use whose birth is between these two.
     pub(crate) fn count_between(&self, after: u64, before: u64) -> u32 {
         let newer = self.order.iter().rev().take_while(|it| it.0 > after);
         newer.filter(|it| it.0 < before && self.birth(it.1) == it.0).count() as u32
     }
 
-    /// How many [`Pages::take_emptied`] would take.
+    /// The number of pages that [`Pages::take_emptied`] would return.
     pub(crate) fn emptied(&self) -> usize {
         self.emptied.len()
     }
 
-    /// Full pages of which nothing lives since this was asked last.
+    /// Full pages that have lost their last live record since the last call.
     pub(crate) fn take_emptied(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.emptied)
     }
 
-    /// The page is in use no more: its word in the table says so.
+    /// The page is no longer in use, as its word in the table states.
     pub(crate) fn end(&mut self, page: u32) {
         if let Some(it) = self.pages.get_mut(page as usize) {
             *it = Page::default();
         }
     }
 
-    /// Bytes that live; less as long as pages are not counted.
+    /// Live bytes; fewer while some pages are not counted.
     pub(crate) fn live(&self) -> u64 {
         i64::try_from(self.live).map_or(0, i64::cast_unsigned)
     }
 
-    /// Bytes of DRAM that this takes.
+    /// Bytes of DRAM that this struct takes.
     pub(crate) fn dram_bytes(&self) -> u64 {
         let of_classes: usize = self.classes.iter().map(|class| 4 * class.capacity()).sum();
         (size_of::<Page>() * self.pages.capacity()
@@ -365,7 +365,7 @@ impl Page {
         self.birth != 0 && self.is_full && self.live > 0 && self.class(size) == Some(class)
     }
 
-    /// None if nothing of it is dead.
+    /// None if no byte of it is dead.
     fn class(&self, size: u32) -> Option<usize> {
         let dead = self.used - self.live.min(self.used);
         let class = u64::from(size - dead.min(size)) * CLASSES as u64 / u64::from(size.max(1));

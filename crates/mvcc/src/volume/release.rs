@@ -1,15 +1,15 @@
-//! How a page of which nothing lives becomes free.
+//! How a page without live records becomes free.
 //!
 //! ```text
-//!   emptied ─▶ superseded      what has superseded its records is durable: its word in the table is 0 now
-//!           ─▶ ended           that 0 is durable: nobody finds the page after a power cut
+//!   emptied ─▶ superseded      the records that superseded its own are durable: its word in the table is set to 0
+//!           ─▶ ended           that 0 is durable: no recovery finds the page any more
 //!           ─▶ retired ─▶ free no reader is left
 //! ```
 //!
-//! It is written to only when its 0 is durable. A recovery that finds an old life in the table reads the page as
-//! what it was in that life; what has been written there since would be damage to it, or a torn end.
+//! The page is written again only when its 0 is durable. A recovery that finds an old life in the table reads the
+//! page as it was in that life, and would take later bytes for damage or for a torn end.
 //!
-//! Each arrow is a commit, or the end of a sync, that comes anyway. Only who waits for pages asks for one.
+//! Each arrow is a commit or the end of a sync that happens anyway. Only a writer that waits for pages asks for one.
 
 use crate::volume::stream::Stream;
 use coreplane_engine::Result;
@@ -18,20 +18,20 @@ use coreplane_pmem::spin::Backoff;
 use coreplane_record::sync_failed;
 use std::time::{Duration, Instant};
 
-/// Readers are waited for so long.
+/// How long readers are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How far a page is.
+/// The stage that a page reaches when its generation has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Its records will have been superseded durably.
+    /// Its records are durably superseded.
     Superseded,
-    /// Its word will be 0 durably.
+    /// Its word is durably 0.
     Ended,
 }
 
 impl Stream {
-    /// Where a fence is a sync: all that was emptied, or ended, waits for the generation that was just drawn.
+    /// Where a fence is a sync: all emptied and all ended pages wait for the generation that was just drawn.
     pub(crate) fn wait_for_generation(&mut self) {
         let ended = std::mem::take(&mut self.ended);
         let ended = ended.into_iter().map(|page| (page, Stage::Ended));
@@ -40,12 +40,12 @@ impl Stream {
         self.waiting.extend(ended.chain(emptied).map(|(page, stage)| (generation, page, stage)));
     }
 
-    /// Where a fence is an instruction, just after one: those whose 0 was flushed before are free.
+    /// Where a fence is an instruction, just after a fence: retires the pages whose 0 was flushed before it.
     pub(super) fn retire_ended(&mut self, ended: Vec<u32>) {
         ended.into_iter().for_each(|page| self.retire(page));
     }
 
-    /// Pages go as far as they can without a commit or a sync.
+    /// Moves pages to the next stage as far as that needs no commit and no sync.
     pub(crate) fn advance(&mut self) {
         if self.fences_at_once() {
             if !self.is_undurable() || mutant!("mvcc.stream.free_early") {
@@ -66,7 +66,7 @@ impl Stream {
         }
     }
 
-    /// What has superseded what was in the page is durable.
+    /// Ends the life of a page: the records that superseded its own are durable.
     fn end(&mut self, page: u32) {
         if let Some(word) = self.volume.table.set_life(page, None) {
             self.note_dirty(word, 8);
@@ -89,7 +89,7 @@ impl Stream {
         self.is_uncovered_itself() || !self.ended.is_empty() || self.pages.emptied() > 0
     }
 
-    /// Makes all that was appended durable, and frees all pages of which nothing lives, durably.
+    /// Makes all appended records durable, and frees all pages without live records, durably.
     ///
     /// # Errors
     /// If the medium fails.
@@ -111,7 +111,7 @@ impl Stream {
         }
     }
 
-    /// Waits, for a while, for a free page that only readers of other pools hold: an opening has none of its own.
+    /// Waits for a while for a free page that only readers of other pools hold: an open has no readers of its own.
     pub(crate) fn await_free(&mut self) -> bool {
         let (since, mut backoff) = (Instant::now(), Backoff::default());
         while self.pages.refresh_free() == 0 {
@@ -123,13 +123,13 @@ impl Stream {
         true
     }
 
-    /// Pages that are free, or will be as soon as what was superseded is durable and nobody reads it.
+    /// Pages that will be free as soon as the records that superseded theirs are durable and no reader holds them.
     pub(crate) fn coming(&self) -> u32 {
         let waiting = self.waiting.len() + self.ended.len() + self.pages.emptied();
         (waiting + self.volume.space.retired_len()) as u32
     }
 
-    /// The generation that the first page which waits to be free waits for.
+    /// The generation for which the first of the waiting pages waits.
     pub(crate) fn waits_for(&self) -> Option<u64> {
         self.waiting.front().map(|(generation, ..)| *generation)
     }

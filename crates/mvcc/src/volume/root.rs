@@ -1,8 +1,8 @@
-//! The words of the pool's root: what must outlive every page.
+//! The words of the pool's root: state that must outlive every page.
 //!
-//! A birth and a version are numbers that are never given out twice. The root says durably below which
-//! numbers all that were ever given out lie; it is raised by a step before they are reached, so that after a
-//! crash new ones begin above.
+//! A birth and a version are numbers that are never given out twice. The root holds durable bounds, above all numbers
+//! that were ever given out. A bound is raised by a step before it is reached, so that new numbers begin above it
+//! after a crash.
 
 use super::Volume;
 use coreplane_engine::{Error, Result, UnixMillis};
@@ -24,11 +24,11 @@ pub(crate) struct Root {
     pub(crate) versions_end: u64,
     /// All births that were ever given out are below this.
     pub(crate) births_end: u64,
-    /// The greatest expiry that anyone was told has passed, in milliseconds since 1970.
+    /// The greatest expiry that a caller was told has passed, in milliseconds since 1970.
     pub(crate) told_expired: u64,
-    /// One more than the sequence above which all tombstones are kept; 0: they are not.
+    /// One more than the sequence above which all tombstones are kept; 0: none are kept.
     pub(crate) held: u64,
-    /// Pages with a lesser birth were ended durably by a close: what is not sound in them is damaged.
+    /// Pages with a lesser birth were ended durably by a close: unsound bytes in them are damage.
     pub(crate) births_closed: u64,
 }
 
@@ -70,8 +70,10 @@ impl Volume {
         Ok(root)
     }
 
-    /// True if the time has passed: durably so, for who was told that a record has expired must not be told
-    /// otherwise after a restart with a clock that was set back.
+    /// True if the time has passed.
+    ///
+    /// That is durable when it returns: a caller that was told that a record has expired must not be told otherwise
+    /// after a restart with a clock that was set back.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -89,17 +91,17 @@ impl Volume {
         Ok(true)
     }
 
-    /// As [`Volume::has_passed`], of what may not be told yet: false where it would have to be made durable.
+    /// As [`Volume::has_passed`], but without a write: false if the expiry would have to be made durable first.
     pub(crate) fn is_told_expired(&self, at: UnixMillis) -> bool {
         at.0 <= self.told_expired.load(Ordering::Acquire)
     }
 
-    /// The time, which never goes back behind an expiry that was told.
+    /// The time; never before an expiry that a caller was told of.
     pub(crate) fn now(&self) -> UnixMillis {
         (self.time)().max(UnixMillis(self.told_expired.load(Ordering::Acquire)))
     }
 
-    /// Sees to it that versions up to `version` may be given out.
+    /// Ensures that versions up to `version` may be given out.
     ///
     /// # Errors
     /// If the root cannot be raised for it.
@@ -113,7 +115,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Sees to it that `birth` may be given out.
+    /// Ensures that `birth` may be given out.
     ///
     /// # Errors
     /// If the root cannot be raised for it.

@@ -6,29 +6,29 @@
 //!                                              └ tail         ■ the end mark of a page
 //! ```
 //!
-//! This is the thesis's list of used pages: its free pointer is the tail of a page writer, its pointer to the
-//! next page the order of births. Nothing is allocated by a transaction, and nothing is flushed when it is
-//! appended: a commit flushes what is new, the words of the pages it is in, and makes one fence. So records of
-//! many writes share one, and what of a group a power cut has left is told by the last record of it.
+//! This is the thesis's list of used pages: its free pointer is the tail of a page writer, and its pointers to the
+//! next page are the order of births. No transaction allocates memory, and no append flushes: a commit flushes the
+//! new records and the words of their pages, and makes one fence. So records of many writes share a fence, and the
+//! last record of a group tells whether a power cut has left the group whole.
 //!
-//! A record *follows* if all before it was durable when it was written. So bytes that are no sound record are
-//! damage if a record behind them follows, and what a cut has left if none does.
+//! A record *follows* if all records before it were durable when it was written. So bytes that are no sound record
+//! are damage if a record behind them follows, and a torn end if none does.
 //!
-//! What is told apart by that, and what is not: a pool that was closed ends well, so there all damage is told. After
-//! a kill or a cut it is told of whatever is before the last record that follows. Behind that one, and of it, damage
-//! looks like a torn end, and goes with all that is behind it. That is the last group; with early completion, those
-//! that shared its commit; where a fence is a sync, what was written since the last record that was appended when no
-//! sync was owed. The first record of a page does not follow, for the end mark before it is not durable then: if it is
-//! the last of the pool, the group before it is not vouched for either. Nor do records follow that were moved by the
-//! cleaner since the last commit. To close that, a page would have to begin with where the one before it ended, or a
+//! The limits of that test: a closed pool ends well, so all damage in it is detected. After a kill or a cut, damage
+//! is detected before the last record that follows. Damage in that record or behind it looks like a torn end, and all
+//! behind it is dropped with it: that is the last group; with early completion, the groups that shared its commit;
+//! where a fence is a sync, the records since the last one appended while no sync was owed. The first record of a
+//! page does not follow, since the end mark before it is not durable yet: if it is the last of the pool, the group
+//! before it is not vouched for either. Nor do records follow that the cleaner moved since the last commit. To close
+//! this gap, a page would have to begin with the end of the one before it, or a put to have a second fence.
 //! put to have a second fence.
 //!
 //! # What readers see
 //!
-//! Where a fence is an instruction, nothing is published before it is durable: who comes to such a record has
-//! the stream committed first ([`Stream::commit`]), by whichever thread; it flushes all lines itself, since a
-//! fence is about its own thread's flushes alone. Where a fence is a sync, records are published when they are
-//! appended, and a *mark* says which sync covers the stream up to where ([`Stream::covering`]).
+//! Where a fence is an instruction, no record is published before it is durable: any thread that reaches such a
+//! record commits the stream first ([`Stream::commit`]). The commit flushes all lines itself, since a fence orders
+//! the flushes of its own thread alone. Where a fence is a sync, records are published when they are appended, and a
+//! *mark* states up to which position a sync covers the stream ([`Stream::covering`]).
 
 use crate::volume::ahead::Ahead;
 use crate::volume::cold::Cold;
@@ -43,7 +43,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 // media-format: begin pool
-/// What the end mark of a page says, above what is left of its birth.
+/// The upper bits of the end mark of a page; its folded birth is below them.
 const END: u64 = 0x656e;
 // media-format: end
 
@@ -59,7 +59,7 @@ impl Position {
     pub(crate) const MAX: Self = Self { birth: u64::MAX, within: u32::MAX };
 }
 
-/// What a sync covers.
+/// The position up to which a sync covers the stream.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     generation: u64,
@@ -74,38 +74,38 @@ pub(crate) struct Stream {
     pub(super) next_birth: u64,
     /// Pages that are full and not published yet, where a fence is an instruction.
     filled: Vec<PageWriter>,
-    /// What was stored and not flushed: offset and length.
+    /// Bytes that were stored and not flushed: offset and length.
     dirty: Vec<(u64, u64)>,
-    /// Up to here it was appended, and up to here it is durable.
+    /// The end of the appended records, and the end of the durable ones.
     pub(super) end: Position,
     durable: Position,
-    /// Where a fence is a sync: up to here the last generation covers it.
+    /// Where a fence is a sync: the position up to which the last generation covers the stream.
     covered: Position,
-    /// Where a fence is a sync: what covers what is not durable yet, as far as anybody waits for it.
+    /// Where a fence is a sync: syncs that cover records not yet durable, as far as a writer waits for them.
     marks: VecDeque<Mark>,
     /// The last generation that was drawn.
     pub(super) generation: u64,
-    /// Where a fence is a sync: up to where the syncs cover the stream that have not ended, and where those do that
-    /// have.
+    /// Where a fence is a sync: the positions up to which unfinished syncs cover the stream, and up to which finished
+    /// ones do.
     covers: VecDeque<Mark>,
     proven: Position,
-    /// Where a fence is a sync: pages of which nothing lives, and the generation that must have ended before they
-    /// go on.
+    /// Where a fence is a sync: pages without live records, and the generation that has to end before their next
+    /// stage.
     pub(super) waiting: VecDeque<(u64, u32, Stage)>,
-    /// Pages whose word is 0 by a store that is not flushed yet.
+    /// Pages whose word was set to 0 by a store that is not flushed yet.
     pub(super) ended: Vec<u32>,
-    /// Pages that have a life and nothing in them.
+    /// Pages that have a life and no records yet.
     pub(super) ahead: VecDeque<Ahead>,
     pub(super) cold: Cold,
-    /// No page is begun before its life is durable: what a cut leaves is the beginning of the stream.
+    /// No page is begun before its life is durable: a power cut leaves a prefix of the stream.
     pub(crate) is_ordered: bool,
-    /// Where a fence is a sync: what was moved since the last cover may not have been durable.
+    /// Where a fence is a sync: records that were moved since the last cover may not have been durable.
     carries: bool,
-    /// All pages were ended, so that nothing is appended any more.
+    /// All pages were ended, so that no more records are appended.
     pub(crate) is_closed: bool,
-    /// A group was cut short: nothing may end it.
+    /// A group was cut short: no record may end it.
     pub(crate) is_broken: bool,
-    /// What a recovery has found does not count is gone durably.
+    /// The records that a recovery found not to count are durably gone.
     pub(crate) is_settled: bool,
     pub(crate) bytes_appended: u64,
     pub(crate) commits: u64,
@@ -117,7 +117,7 @@ pub(crate) fn end_mark(birth: u64, offset: u64) -> u64 {
 }
 
 impl Stream {
-    /// A stream that goes on in pages of its own, with births from `next_birth` on.
+    /// A stream that continues in new pages, with births from `next_birth` on.
     pub(crate) fn new(volume: &Arc<Volume>, pages: Pages, next_birth: u64) -> Self {
         let before = Position { birth: next_birth, within: 0 };
         Self {
@@ -153,7 +153,7 @@ impl Stream {
         self.volume.space.fences_at_once()
     }
 
-    /// Free pages that records of these lengths take at most, beside the one that is open.
+    /// The most free pages that records of these lengths take, beside the open page and those ahead.
     pub(crate) fn pages_for(&self, lengths: impl Iterator<Item = usize>) -> u32 {
         let size = self.volume.space.page_size() as usize;
         let mut room = self.tail.as_ref().map_or(0, |tail| tail.remaining() as usize);
@@ -168,7 +168,7 @@ impl Stream {
         pages.saturating_sub(self.pages_ahead())
     }
 
-    /// Where a record of `len` bytes would be.
+    /// The place of a record of `len` bytes if it is appended next.
     pub(crate) fn place_for(&self, len: usize) -> Position {
         match &self.tail {
             Some(tail) if tail.remaining() as usize >= len => self.end,
@@ -176,20 +176,20 @@ impl Stream {
         }
     }
 
-    /// The birth of the page that it would be in.
+    /// The birth of the page in which it would be.
     pub(crate) fn birth_for(&self, len: usize) -> u64 {
         self.place_for(len).birth
     }
 
-    /// Appends a record; the offset where it is. Neither durable nor, where a fence is an instruction, visible
-    /// before a commit. It says by itself whether it follows.
+    /// Appends a record; returns its offset. Before a commit the record is neither durable nor, where a fence is an
+    /// instruction, visible. Whether it follows is determined here.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if it is longer than a page, or no page is free; if the medium fails.
     pub(crate) fn append(&mut self, header: Header, key: &[u8], value: &[&[u8]]) -> Result<u64> {
         let len = header.record_len(key, value.iter().map(|part| part.len()).sum());
         self.make_room(len)?;
-        // Asked when the page before has its end mark, which is not durable then.
+        // After `make_room`, which may have written an end mark that is not durable yet.
         let follows = self.is_proven() || mutant!("mvcc.stream.follows");
         let no_space = Error::NoSpace { needed: len as u64, reclaimable: 0 };
         let birth = self.end.birth;
@@ -212,7 +212,7 @@ impl Stream {
         Ok(offset)
     }
 
-    /// Sees to it that a record of `len` bytes fits the tail.
+    /// Ensures that a record of `len` bytes fits the tail.
     fn make_room(&mut self, len: usize) -> Result<()> {
         if self.tail.as_ref().is_some_and(|tail| tail.remaining() as usize >= len) {
             return Ok(());
@@ -230,7 +230,7 @@ impl Stream {
         Ok(())
     }
 
-    /// A writer of a free page, which has this life from now on.
+    /// A writer for a free page, which has this life from now on.
     pub(super) fn begin(&mut self, page: u32, life: Life) -> Result<PageWriter> {
         let in_use = || Error::Unusable(format!("page {page} is in use, and should be free"));
         let writer = self.volume.space.claim_log(page).ok_or_else(in_use)?;
@@ -239,8 +239,8 @@ impl Stream {
         Ok(writer)
     }
 
-    /// Takes a page for a part of a large value: it and its birth. What is written to it, and the word of the
-    /// page, is flushed by whoever writes it.
+    /// Takes a page for a part of a large value; returns its writer and its birth. The caller flushes the part and
+    /// the word of the page.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
@@ -251,7 +251,7 @@ impl Stream {
         Ok((writer, birth))
     }
 
-    /// Takes a page that is not in the order of the stream, to be written and flushed by the caller: it and its birth.
+    /// Takes a page apart, which the caller writes and flushes; returns its writer and birth.
     ///
     /// # Errors
     /// As [`Stream::begin_apart`].
@@ -267,7 +267,7 @@ impl Stream {
         Ok((writer, birth))
     }
 
-    /// Ends the open page: what comes next begins another.
+    /// Ends the open page: the next record begins another.
     ///
     /// # Errors
     /// If the medium fails.
@@ -324,8 +324,8 @@ impl Stream {
         self.end != self.covered || !self.dirty.is_empty()
     }
 
-    /// Where a fence is a sync: a record was moved, maybe before it was durable, so that who waits for it where it was
-    /// waits for it where it is.
+    /// Where a fence is a sync: a record was moved, maybe before it was durable. If so the next cover sets a mark, so
+    /// that readers which would wait for the old copy wait for the new one.
     pub(crate) fn note_moved(&mut self) {
         self.forget_marks();
         self.carries |= !self.marks.is_empty() && !mutant!("mvcc.stream.carry");
@@ -340,8 +340,8 @@ impl Stream {
             || !self.dirty.is_empty()
     }
 
-    /// Where a fence is an instruction: makes all that was appended durable, and then visible. One fence, none
-    /// if there is nothing.
+    /// Where a fence is an instruction: makes all appended records durable, and then visible. Takes one fence, or
+    /// none if nothing is new.
     ///
     /// # Errors
     /// [`Error::SyncFailed`].
@@ -377,8 +377,8 @@ impl Stream {
         }
     }
 
-    /// Where a fence is a sync: the generation that covers all that was appended. Who `waits` for it is noted,
-    /// so that readers of what was appended wait for it, too.
+    /// Where a fence is a sync: draws the generation that covers all appended records. If the caller `waits` for it,
+    /// that is marked, so that readers of these records wait for it, too.
     pub(crate) fn cover(&mut self, waits: bool) -> u64 {
         self.stock_up();
         self.flush_dirty();
@@ -411,12 +411,12 @@ impl Stream {
         }
     }
 
-    /// Where the stream ends.
+    /// The end of the stream.
     pub(crate) fn end_position(&self) -> Position {
         self.end
     }
 
-    /// Up to where all of it is known to be durable.
+    /// The position up to which the whole stream is known to be durable.
     pub(crate) fn proven(&mut self) -> Position {
         if self.fences_at_once() {
             return self.durable;
@@ -430,7 +430,7 @@ impl Stream {
         self.proven
     }
 
-    /// Whether a record is as its checksum says, in a page whose birth is known in DRAM.
+    /// True if a record matches its checksum, given the birth of its page in DRAM.
     #[inline]
     pub(crate) fn is_sound(&self, view: &View<'_>) -> bool {
         let birth = self.pages.birth(self.volume.space.page_of(view.offset));
@@ -438,7 +438,7 @@ impl Stream {
             || mutant!("mvcc.stream.unsound")
     }
 
-    /// Where a record is in the stream; before all of it if it is apart.
+    /// The position of a record in the stream; of a record apart, one before the whole stream.
     #[inline]
     pub(crate) fn position(&self, offset: u64) -> Position {
         let page = self.volume.space.page_of(offset);
@@ -468,8 +468,8 @@ impl Stream {
             && !self.pages.is_apart(page)
     }
 
-    /// Where a fence is a sync: the generation that has to end before the record is durable; none if it is, or
-    /// if nobody is to wait for it.
+    /// Where a fence is a sync: the generation that has to end before the record is durable; none if it is durable,
+    /// or if no reader has to wait for it.
     pub(crate) fn covering(&self, offset: u64) -> Option<u64> {
         let last = self.marks.back()?;
         let position = self.position(offset);
@@ -481,7 +481,7 @@ impl Stream {
         (!is_done).then_some(mark.generation)
     }
 
-    /// Where a fence is a sync: true if the record is durable for sure, for something behind it is.
+    /// Where a fence is a sync: true if the record is known to be durable, because a later position is.
     pub(crate) fn is_known_durable(&self, offset: u64) -> bool {
         self.position(offset) < self.durable
     }
@@ -493,7 +493,7 @@ impl Stream {
         (!is_done).then_some(self.generation)
     }
 
-    /// A record is superseded: it lives no more.
+    /// A record is superseded: its bytes are no longer live.
     pub(crate) fn supersede(&mut self, offset: u64, len: u32) {
         self.pages.remove_live(self.volume.space.page_of(offset), len);
     }

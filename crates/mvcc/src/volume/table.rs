@@ -1,27 +1,27 @@
-//! The table of pages: one sealed word for each page, which says whose life it is in.
+//! The table of pages: one sealed word for each page, which states the life that the page is in.
 //!
 //! ```text
 //!   page     first        first+1 …                 first+S        …
 //!   what     table        data pages 1 … S-1        table          …          S = words in a page
 //! ```
 //!
-//! A word is 0 for a page that nobody uses, or its *life*, sealed: whether it is apart from the stream, and
-//! its *birth*, a number that no other page, and no other life of this page, has ever had. It is in the seed of
-//! every checksum in the page. A birth need not be
-//! durable before what is written to the page: a commit flushes both. A 0 is, before the page has another life:
-//! whoever finds an old birth after a crash finds the records of that life, all of which were replaced, and what
-//! replaced them ([`release`](crate::volume::release)).
+//! A word is 0 for a page that is not in use, or the *life* of the page, sealed: whether the page is apart from the
+//! stream, and its *birth*, a number that no other page, and no other life of this page, has ever had. The birth is
+//! in the seed of every checksum in the page. A birth need not be durable before records are written to the page: a
+//! commit flushes both. A 0 must be durable before the page has another life: a recovery that finds an old birth
+//! finds the records of that life, all of which were replaced, and the records that replaced them
+//! ([`release`](crate::volume::release)).
 
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{Claim, Durable, Space, Word, mutant};
 use coreplane_record::sealed;
 use std::sync::Arc;
 
-/// What a page is used for.
+/// The use of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) birth: u64,
-    /// It is no page of the stream: a part of a large value, or of records that were moved.
+    /// It is no page of the stream, but has a part of a large value, or records that were moved.
     pub(crate) is_apart: bool,
 }
 
@@ -37,7 +37,7 @@ impl Life {
 }
 // media-format: end
 
-/// The life of a page whose word is this, and has this content.
+/// The life of a page, from its stored word and the content of that.
 #[inline]
 fn life_of(page: u32, (stored, content): (u64, Option<u64>), offset: u64) -> Result<Option<Life>> {
     match content {
@@ -54,17 +54,17 @@ fn life_of(page: u32, (stored, content): (u64, Option<u64>), offset: u64) -> Res
 #[derive(Debug)]
 pub(crate) struct Table {
     space: Arc<Space>,
-    /// The first page that the engine may use, which is one of the table.
+    /// The first page that the engine may use, which is a page of the table.
     first: u32,
 }
 
 impl Table {
-    /// The table of a pool whose pages from `first` on are the engine's.
+    /// The table of a pool whose pages from `first` on belong to the engine.
     pub(crate) fn new(space: &Arc<Space>, first: u32) -> Self {
         Self { space: Arc::clone(space), first }
     }
 
-    /// Words in a page, and so pages from one page of the table to the next.
+    /// Words in a page, which is also the distance from one page of the table to the next.
     fn stride(&self) -> u32 {
         self.space.page_size() / 8
     }
@@ -91,7 +91,7 @@ impl Table {
         Ok(())
     }
 
-    /// Pages from `from` to the end of the pool that records can be in.
+    /// Pages from `from` to the end of the pool that can hold records.
     pub(crate) fn data_pages(&self, from: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
         (from.max(self.first)..self.space.pages()).filter(|page| !self.is_table(*page))
     }
@@ -102,7 +102,7 @@ impl Table {
         self.space.word(self.space.start_of(table) + 8 * u64::from(within % self.stride()))
     }
 
-    /// The life of a page; none if nobody uses it.
+    /// The life of a page; none if the page is not in use.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the word is damaged.
@@ -112,12 +112,13 @@ impl Table {
         life_of(page, (stored, sealed::open(stored, word.offset())), word.offset())
     }
 
-    /// How many pages it has itself.
+    /// The number of pages that the table itself takes.
     pub(crate) fn len(&self) -> u32 {
         self.space.pages().saturating_sub(self.first).div_ceil(self.stride())
     }
 
-    /// Shows what each page has, in the order of the pages, those of the table aside; from some of the table's.
+    /// Shows the lives of the pages that the table pages number `of` describe, in page order, the table's own pages
+    /// left out.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a word is damaged.
@@ -129,7 +130,7 @@ impl Table {
         let pages = self.space.pages();
         let mut tables = of.map(|number| self.first + number * self.stride()).peekable();
         while let Some(table) = tables.next() {
-            // No processor goes on by itself from one page of the table to the next, which is far away.
+            // No processor prefetches by itself across pages of the table, which are far apart.
             if let Some(next) = tables.peek() {
                 self.ask_for(*next);
             }
@@ -151,16 +152,16 @@ impl Table {
         Ok(())
     }
 
-    /// Asks for the words with which a page of the table begins: of one of the usual size for all.
+    /// Prefetches the first words of a page of the table: at the usual page size all of them.
     fn ask_for(&self, table: u32) {
         let start = self.space.start_of(table);
-        // Of a page that was not looked at yet nothing comes unless it is.
+        // A prefetch has no effect on a page that was never accessed: so its first line is loaded.
         let _first = self.space.load_line(start);
         let rest = (64..4096.min(u64::from(self.space.page_size()))).step_by(64);
         rest.for_each(|at| self.space.prefetch(start + at));
     }
 
-    /// Flushes all words: those that a killed process has stored may be nowhere but in the caches.
+    /// Flushes all words: words that a killed process has stored may still be in the caches alone.
     pub(crate) fn flush(&self) {
         let size = u64::from(self.space.page_size());
         let all = (self.first..self.space.pages()).step_by(self.stride() as usize);
@@ -176,7 +177,7 @@ impl Table {
         }
     }
 
-    /// Gives the page a life, or none. Not durable yet: the offset of the word that is to be flushed.
+    /// Gives the page a life, or none. Not durable yet: returns the offset of the word, which has to be flushed.
     pub(crate) fn set_life(&self, page: u32, life: Option<Life>) -> Option<u64> {
         let word = self.word(page)?;
         word.store(life.map_or(0, |life| sealed::seal(life.content(), word.offset())));

@@ -1,10 +1,11 @@
-//! One pool that lives through dozens of power cuts and kills, with writes between them: what one recovery
-//! leaves undone, the next but one comes across.
+//! One pool that lives through dozens of power cuts and kills, with writes between them: work that one recovery
+//! leaves undone shows in a later one.
 //!
-//! A story with one cut asks whether recovery finds what is there. Whether it has struck out, durably, what it
-//! found not to count, shows only when pages were written anew since, and the power went again. So here each
-//! life begins with the image that the last one left; the power goes behind any store, in recovery too; and
-//! what a life has shown is what the next begins with. The clock goes on, and is set back at a restart.
+//! A story with one cut checks whether recovery finds the records that must be there. Whether it has durably removed
+//! the records that do not count shows only when pages were written anew since, and the power was cut again. So here
+//! each life begins with the image that the last one left; the power is cut behind any store, in recovery too; and
+//! the state that a life has shown is the one with which the next begins. The clock goes on, and is set back at a
+//! restart.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 const KINDS: [MapKind; 2] = MapKind::ALL;
 
-/// What time it is at the beginning of each life.
+/// The time at the beginning of each life.
 const START: u64 = 1_800_000_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,27 +30,27 @@ struct Value {
     expires_at: Option<u64>,
 }
 
-/// What a key may be.
+/// The possible states of a key.
 type States = Vec<Option<Value>>;
 
 type Changes = Vec<(u16, Option<Value>)>;
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// More than one change are a batch.
+    /// More than one change is a batch.
     Write(Changes),
     /// May be lost until the next sync.
     Relaxed(Changes),
     Sync,
     Clear,
-    /// Takes the place of what has expired by tombstones.
+    /// Replaces expired records by tombstones.
     Sweep,
     Look(u16),
     Wait(u64),
     Close,
 }
 
-/// How the pools of a test are.
+/// The properties of the pools of a test.
 #[derive(Clone, Copy)]
 struct World {
     kind: MapKind,
@@ -75,19 +76,18 @@ impl Draw {
     }
 }
 
-/// A pool, and what is known of it.
+/// A pool, and its known states.
 struct Pool {
     world: World,
     draw: Draw,
     clock: ManualClock,
     states: BTreeMap<u16, States>,
-    /// Keys that were not there after a cut, for one of several reasons: which of their states is the newest
-    /// nobody can tell.
+    /// Keys that were absent after a cut, for one of several reasons: which of their states is the newest is unknown.
     unclear: BTreeSet<u16>,
-    /// Batches that may be lost, as a whole: of each key, which of its states they have made.
+    /// Batches that may be lost, as a whole: for each key, the state that they have made.
     batches: Vec<Vec<(u16, usize)>>,
     serial: u64,
-    /// Keys that were there once.
+    /// Keys that existed once.
     known: BTreeSet<u16>,
 }
 
@@ -108,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Lives, and what the power leaves when it goes; how many operations there were.
+    /// Runs a life; returns what a power cut leaves of it, and the number of operations.
     fn live(&mut self, image: Option<&Image>, life: u64, what: &str) -> (Image, u64) {
         let world = self.world;
         let len = world.pages * 4096;
@@ -124,7 +124,7 @@ impl Pool {
             None => Sim::new(&options).expect("memory"),
             Some(image) => image.reopen().expect("memory"),
         };
-        // As by the clock of whoever comes next.
+        // With the same clock as the recovery that follows.
         self.clock.set(UnixMillis(START + life));
         let space = || Arc::clone(sim.space());
         let store = match image {
@@ -137,20 +137,20 @@ impl Pool {
         } else if world.holds {
             store.hold_tombstones(0).expect("held");
         }
-        // The power may go in recovery: then nobody has seen what it found.
+        // The power may be cut in recovery: then no reader has seen what it found.
         let mut first = if image.is_some() { 0 } else { sim.events() };
         let mut done: Vec<(Op, usize)> = Vec::new();
         let mut kept = (self.states.clone(), self.unclear.clone());
         self.batches.clear();
         for _ in 0..5 + self.draw.next(60) {
             let op = if self.draw.next(80) == 0 { Op::Close } else { self.op() };
-            // What was refused has changed nothing.
+            // An operation that was refused has changed nothing.
             let op = if self.run(&store, &op) { op } else { Op::Wait(0) };
             self.acknowledge(&op);
             let is_close = matches!(op, Op::Close);
             done.push((op, sim.events()));
             if is_close || self.draw.next(60) == 0 {
-                // Or killed: whatever was stored is there, and a cut takes what was not flushed.
+                // Or killed: everything that was stored is there, and a cut takes what was not flushed.
                 drop(store);
                 self.make_all_durable();
                 first = sim.events();
@@ -170,7 +170,7 @@ impl Pool {
         }
         let operations = done.len() as u64;
         let end = sim.events();
-        // Nobody is cut behind the last store for nothing: most of what matters is in an operation.
+        // Most cuts should be in an operation, where they matter.
         let at = first + self.draw.next((end - first) as u64 + 1) as usize;
         let eviction = match self.draw.next(5) {
             0 => Eviction::Nothing,
@@ -184,15 +184,15 @@ impl Pool {
         (self.go_on(cut, (done, at), (life, &what)), operations)
     }
 
-    /// Opens what a cut behind so many events has left of the operations of a life, which return behind theirs:
-    /// what the next life begins with.
+    /// Opens what a cut after so many events has left of the operations of a life, each of which returns after its
+    /// own events; returns the image with which the next life begins.
     fn go_on(
         &mut self,
         cut: Image,
         (done, at): (Vec<(Op, usize)>, usize),
         (life, what): (u64, &str),
     ) -> Image {
-        // What was acknowledged by then.
+        // The operations that were acknowledged by then.
         self.batches.clear();
         self.clock.set(UnixMillis(START + life));
         let mut in_flight = None;
@@ -212,7 +212,7 @@ impl Pool {
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
         self.check(&found, in_flight.as_ref(), what);
         drop(found);
-        // The next life begins with this recovery made, in full, in part, or not at all.
+        // The next life begins with this recovery done in full, in part, or not at all.
         match self.draw.next(3) {
             0 => cut,
             1 => sim.crash(Eviction::Everything),
@@ -271,13 +271,13 @@ fn where_most_writes_are_relaxed() {
     lives(World { is_relaxed: true, ..WORLD }, 201..207);
 }
 
-/// Where many writes share a sync: batches come behind pages whose lives are not durable yet.
+/// Many writes share a sync: batches come behind pages whose lives are not durable yet.
 #[test]
 fn where_most_writes_are_relaxed_and_a_fence_is_a_sync() {
     lives(World { model: Model::File, is_relaxed: true, ..WORLD }, 560..568);
 }
 
-/// Of everything that ever was there it is known what has become of it.
+/// The fate of every key that ever existed is known.
 #[test]
 fn where_tombstones_are_held() {
     for (model, seeds) in [(Model::X86, 301..304), (Model::File, 311..314)] {

@@ -1,4 +1,4 @@
-//! What is done to a pool, and what is known of it then.
+//! The operations on a pool, and the resulting knowledge of its states.
 
 use super::{Changes, Op, Pool, Value};
 use coreplane_engine::{Batch, Durability, Engine, Error, Replicated, UnixMillis, WriteOptions};
@@ -46,7 +46,7 @@ impl Pool {
         if is_relaxed { Op::Relaxed(changes) } else { Op::Write(changes) }
     }
 
-    /// False if there was no room, which some pools are to come to.
+    /// False if there was no room, which is expected in some pools.
     pub(super) fn write(
         &self,
         store: &MapEngine,
@@ -100,10 +100,10 @@ impl Pool {
                 if self.unclear.contains(number) {
                     return true;
                 }
-                // All of it is this thread's own.
+                // Only this thread writes the pool.
                 let newest = self.states[number].last().expect("a state");
                 let newest = newest.as_ref().filter(|it| !self.has_expired(it));
-                // By a clock that was set back since, somebody was told that it has passed.
+                // By a clock that was set back since, a reader was told that it has expired.
                 let may_be_told = newest.is_none_or(|it| it.expires_at.is_some());
                 let is_right = found.as_ref() == newest.map(|it| &it.bytes);
                 assert!(is_right || found.is_none() && may_be_told, "{number}: {newest:.100?}");
@@ -118,7 +118,7 @@ impl Pool {
         value.expires_at.is_some_and(|at| at <= self.clock.now().0)
     }
 
-    /// What an operation that has returned leaves.
+    /// Notes the effect of an operation that has returned.
     pub(super) fn acknowledge(&mut self, op: &Op) {
         let now = self.clock.now().0;
         match op {
@@ -132,7 +132,7 @@ impl Pool {
             Op::Write(changes) => {
                 for (number, value) in changes {
                     self.states.insert(*number, vec![value.clone()]);
-                    // What it has made of earlier batches nobody can tell.
+                    // Which states of earlier batches it has replaced is unknown.
                     self.batches.iter_mut().for_each(|batch| batch.retain(|it| it.0 != *number));
                 }
             }
@@ -151,7 +151,7 @@ impl Pool {
                 self.batches.clear();
             }
             Op::Look(number) => {
-                // Nobody who was told that it has expired is told otherwise later; nor of any other
+                // A reader that was told that it has expired is never told otherwise later; nor about any other key
                 // that expires no later.
                 let states = &self.states[number];
                 let told = states.last().and_then(|it| it.as_ref()?.expires_at);
@@ -159,7 +159,7 @@ impl Pool {
                     self.tell(told);
                 }
             }
-            // Of those that may be lost it does not know.
+            // Nothing is known of keys that may be lost.
             Op::Sweep => {}
             Op::Wait(_) => {}
         }

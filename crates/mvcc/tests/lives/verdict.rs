@@ -1,4 +1,4 @@
-//! What has come of a pool, held against what it may be.
+//! The state of a pool, compared with its possible states.
 
 use super::{Changes, Op, Pool, States, Value};
 use coreplane_engine::{Engine, Repairable, Replicated};
@@ -6,7 +6,7 @@ use coreplane_mvcc::MapEngine;
 use std::collections::BTreeSet;
 
 impl Pool {
-    /// Of a batch that may be lost all keys are as it has made them, or later, or none is.
+    /// Of a batch that may be lost, all keys have its states, or later ones, or none has.
     pub(super) fn check_batches(&mut self, store: &MapEngine, what: &str) {
         for batch in std::mem::take(&mut self.batches) {
             let (mut made, mut lost) = (Vec::new(), Vec::new());
@@ -27,10 +27,10 @@ impl Pool {
         }
     }
 
-    /// What has come of a pool; from here on that is what it is.
+    /// Checks the state of a pool, which is its only possible one from here on.
     pub(super) fn check(&mut self, store: &MapEngine, open: Option<&Op>, what: &str) {
         let mut is_made = BTreeSet::new();
-        // What was in flight may have come behind any of them.
+        // The operation in flight may have come behind any of them.
         match open {
             Some(Op::Clear) => self.batches.clear(),
             Some(Op::Write(changes) | Op::Relaxed(changes)) => {
@@ -44,7 +44,7 @@ impl Pool {
             let found = store.get(&self.key(number)).unwrap_or_else(|it| panic!("{what}: {it}"));
             let is_it = |state: &Option<Value>| match state {
                 None => found.is_none(),
-                // What has expired may have been told of, by a split for one.
+                // A reader may have been told of an expired value, by a split for example.
                 Some(value) => {
                     found.as_ref() == Some(&value.bytes)
                         || found.is_none() && value.expires_at.is_some()
@@ -58,7 +58,7 @@ impl Pool {
                 _ => None,
             };
             let states = self.states.get_mut(&number).expect("a key");
-            // What is not there was deleted, or has expired by a clock that will be set back.
+            // An absent key was deleted, or has expired by a clock that will be set back.
             let mut left: States = states.iter().filter(|it| is_it(it)).cloned().collect();
             left.dedup();
             let new = new.filter(|it| is_it(it));
@@ -98,7 +98,7 @@ impl Pool {
         self.check_history(store, what);
     }
 
-    /// Where all tombstones are held, whatever was there once is so, or is known to have gone.
+    /// Where all tombstones are held, every key that existed once still does, or is known to be gone.
     pub(super) fn check_history(&mut self, store: &MapEngine, what: &str) {
         if !self.world.holds {
             return;

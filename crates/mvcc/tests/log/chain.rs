@@ -1,4 +1,4 @@
-//! Entries that are pending in many pages, over many lives.
+//! Pending entries in many pages, over many lives.
 
 use crate::ops::{World, options, sim_options};
 use crate::worlds::{FILE, WORLD};
@@ -17,7 +17,7 @@ fn opened(kind: MapKind, sim: &Sim) -> LogMap {
     LogMap::simulated_open(kind, Arc::clone(sim.space()), &options()).expect("open")
 }
 
-/// What a power cut leaves of it that takes all that was not flushed.
+/// The log after a power cut that takes everything that was not flushed.
 fn cut(world: &World, sim: &Sim) -> (Sim, LogMap) {
     let sim = sim.crash(Eviction::Nothing).reopen().expect("memory");
     let log = opened(world.kind, &sim);
@@ -29,7 +29,7 @@ fn committed(log: &LogMap) {
     log.wait_durable(ticket).expect("wait");
 }
 
-/// Numbers of changes of the entries from one on.
+/// The numbers of changes of the entries from one on.
 fn pending(log: &LogMap, from: u64) -> Vec<usize> {
     let (mut counts, to) = (Vec::new(), log.control().newest);
     let mut show = |entry: coreplane_mvcc::LogEntry<'_>| {
@@ -40,7 +40,7 @@ fn pending(log: &LogMap, from: u64) -> Vec<usize> {
     counts
 }
 
-/// More pages have pending entries than an opening looks at for the commit that counts.
+/// Pending entries fill more pages than an open searches for the commit that counts.
 #[test]
 fn entries_are_found_however_far_back_they_are() {
     for kind in MapKind::ALL {
@@ -59,7 +59,7 @@ fn entries_are_found_however_far_back_they_are() {
                 committed(log);
             });
         };
-        // In their pages the next ones are.
+        // The next entries are written to their pages.
         (1..=900).for_each(|timestamp| append(&log, timestamp, b"rolled back"));
         log.roll_back(0).expect("roll back");
         vote(&log, 1..20);
@@ -87,7 +87,8 @@ fn entries_are_found_however_far_back_they_are() {
     }
 }
 
-/// Entries of many pages, of none, and with large values: a cut between each two steps, and each step in a life of its own.
+/// Entries of many pages, of none, and with large values: a cut between each two steps, and each step in a life of
+/// its own.
 #[test]
 fn each_step_of_an_entry_may_be_in_a_life_of_its_own() {
     for kind in MapKind::ALL {
@@ -122,7 +123,7 @@ fn each_step_of_an_entry_may_be_in_a_life_of_its_own() {
                         assert_eq!(large.as_deref(), Some([value; 5000].as_slice()));
                     };
                     is_shown(round);
-                    // That it is applied may be forgotten, and nothing else.
+                    // The application may be lost, and nothing else.
                     let (_sim, left) = cut(&world, &sim);
                     assert_eq!(left.control().newest, newest);
                     committed(&log);
@@ -136,7 +137,7 @@ fn each_step_of_an_entry_may_be_in_a_life_of_its_own() {
     }
 }
 
-/// A snapshot is installed over entries that are pending, in many pages; what comes behind it has their timestamps.
+/// A snapshot is installed over pending entries, in many pages; later entries have their timestamps.
 #[test]
 fn a_snapshot_replaces_what_is_pending() {
     for kind in MapKind::ALL {

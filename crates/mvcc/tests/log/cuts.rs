@@ -9,7 +9,7 @@ use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Run, SimOptions, Standing, Subject, explore};
 use std::sync::Arc;
 
-/// What an operation makes the log; a commit is acknowledged when it has made it durable.
+/// The state of the log after an operation; a commit is acknowledged when it has made it durable.
 #[derive(Debug, Clone)]
 struct Made {
     state: State,
@@ -52,7 +52,7 @@ impl Subject for Story {
     fn recover(&self, space: &Arc<Space>) -> Result<Option<LogMap>, String> {
         match LogMap::simulated_open(self.world.kind, Arc::clone(space), &options()) {
             Ok(log) => Ok(Some(log)),
-            // Told apart by `check`: only before the creation is acknowledged may there be none.
+            // Distinguished by `check`: only before the creation is acknowledged may there be none.
             Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -117,7 +117,7 @@ fn entries_are_there_in_order_or_not_at_all() {
 fn many_pages_share_a_commit() {
     let rare = |world| World { page_size: 1024, pages: 200, commit_in: 15, ..world };
     explored(rare, 100, 11..14);
-    // More of them than are kept ahead.
+    // More pages than are kept ahead.
     let rarer = |world| World { pages: 260, commit_in: 60, large_in: 0, ..rare(world) };
     explored(rarer, 140, 15..17);
 }

@@ -1,6 +1,6 @@
 //! A flipped bit anywhere is an error or makes no difference: no other entry, no other vote, no panic.
 //!
-//! `COREPLANE_TEST_SCALE=full` flips every bit, and else one of each byte.
+//! `COREPLANE_TEST_SCALE=full` flips every bit, otherwise one bit of each byte is flipped.
 
 use crate::model::State;
 use crate::ops::{Driver, Op, World, options, sim_options};
@@ -41,7 +41,7 @@ fn flip_all(world: World, seed: u64, closes: bool) {
     let pages = image.bytes().chunks(size).enumerate().skip(1);
     let used = pages.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
     for offset in used.flat_map(|(page, _)| page * size..(page + 1) * size) {
-        // Records begin at multiples of 8: each of their bytes has another bit in each.
+        // Records begin at multiples of 8: a different bit of each of their bytes is flipped.
         let one = ((offset + offset / 8) % 8) as u32;
         for bit in if is_full { 0..8 } else { one..one + 1 } {
             let mut image = image.clone();
@@ -53,11 +53,11 @@ fn flip_all(world: World, seed: u64, closes: bool) {
                 Err(error) if is_told(&error) => told += 1,
                 Err(error) => panic!("{what}: {error}"),
                 Ok(log) => match State::read(&log) {
-                    // A tree is not read to be opened.
+                    // Opening a tree does not read all of it.
                     Err(error) if is_told(&error) && world.kind == MapKind::CowTree => told += 1,
                     Err(error) => panic!("{what}: {error}"),
                     Ok(found) => {
-                        // Nothing vouches for the last of a pool that was not closed.
+                        // Nothing vouches for the last entries of a pool that was not closed.
                         let may_be = !closes && states.iter().rev().take(12).any(|it| *it == found);
                         assert!(found == *last || may_be, "{what}: {found:?} is not {last:?}");
                     }

@@ -1,4 +1,4 @@
-//! One pool through dozens of lives, each of which a cut ends, behind any store, in recovery too.
+//! One pool through dozens of lives, each of which is ended by a cut, behind any store, in recovery too.
 
 use crate::model::State;
 use crate::ops::{Driver, Op, World, options, sim_options};
@@ -7,7 +7,7 @@ use coreplane_mvcc::{LogMap, MapKind};
 use coreplane_pmem::media::sim::{Eviction, Image, Sim};
 use std::sync::Arc;
 
-/// What the log was, and how far the medium was when it had become so.
+/// The state of the log, and the events of the medium when it had become so.
 struct Step {
     state: State,
     events: usize,
@@ -19,7 +19,7 @@ fn open(world: &World, sim: &Sim, what: &str) -> LogMap {
         .unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// Lives, and what the power leaves when it goes; how many operations there were.
+/// Runs a life; returns what a power cut leaves of it, and the number of operations.
 fn live(driver: &mut Driver, image: Option<&Image>, (seed, life): (u64, u64)) -> (Image, usize) {
     let world = driver.world;
     let what = format!("{world:?}, seed {seed}, life {life}");
@@ -53,7 +53,7 @@ fn live(driver: &mut Driver, image: Option<&Image>, (seed, life): (u64, u64)) ->
             if closes {
                 log.close().expect("close");
             }
-            // Or killed: whatever was stored is there, and a cut takes what was not flushed.
+            // Or killed: everything that was stored is there, and a cut takes what was not flushed.
             driver.forget_pins();
             drop(log);
             let end = sim.events();
@@ -62,7 +62,7 @@ fn live(driver: &mut Driver, image: Option<&Image>, (seed, life): (u64, u64)) ->
             log = open(&world, &sim, &what);
             driver.begin(left_by_kill(&log, &steps, closes || world.kind == MapKind::List, &what));
             driver.look(&log);
-            // A cut before that is one of the life before.
+            // A cut before that belongs to the life before.
             first = if closes { end } else { sim.events() };
             steps = start(driver, first);
         }
@@ -82,7 +82,8 @@ fn live(driver: &mut Driver, image: Option<&Image>, (seed, life): (u64, u64)) ->
     (go_on(driver, cut, (&steps, at), (life, &what)), count)
 }
 
-/// What is there after a close, or of who was killed, who has stored all: but a tree, what it has not written yet.
+/// The state after a close, or after a kill, which keeps everything that was stored: a tree loses what it has not
+/// written yet.
 fn left_by_kill(log: &LogMap, steps: &[Step], is_stored: bool, what: &str) -> State {
     let found = State::of(log);
     let last = steps.iter().rposition(|step| step.is_commit).unwrap_or(0);
@@ -92,7 +93,7 @@ fn left_by_kill(log: &LogMap, steps: &[Step], is_stored: bool, what: &str) -> St
     found
 }
 
-/// What the next life begins with.
+/// The image with which the next life begins.
 fn go_on(
     driver: &mut Driver,
     cut: Image,
@@ -100,7 +101,7 @@ fn go_on(
     (life, what): (u64, &str),
 ) -> Image {
     let last = steps.iter().rposition(|step| step.is_commit && step.events <= at).unwrap_or(0);
-    // Up to the operation that the cut was in.
+    // Up to the operation in which the cut was.
     let open_at = steps.iter().position(|step| step.events > at).unwrap_or(steps.len() - 1);
     let sim = cut.reopen().expect("memory");
     let log = open(&driver.world, &sim, what);
@@ -115,7 +116,7 @@ fn go_on(
     assert!(report.is_sound(), "{what}: {report:?}");
     drop(log);
     driver.begin(found);
-    // The next life begins with this recovery made, in full, in part, or not at all.
+    // The next life begins with this recovery done in full, in part, or not at all.
     match driver.draw.next(3) {
         0 => cut,
         1 => sim.crash(Eviction::Everything),
@@ -154,7 +155,7 @@ fn a_log_lives_through_dozens_of_power_cuts() {
     all_live(|world| world, [1..9, 101..109]);
 }
 
-/// Pages of a kibibyte, the thesis's, of which few commits make many durable.
+/// Pages of one kibibyte, as in the thesis; few commits, each of which makes many pages durable.
 #[test]
 fn where_pages_are_small_and_commits_are_rare() {
     let small = |world| World { page_size: 1024, pages: 160, commit_in: 25, ..world };

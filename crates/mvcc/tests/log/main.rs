@@ -1,7 +1,7 @@
-//! A log through power cuts and kills: what it is then is what it was at one moment that is not before the last commit.
+//! A log through power cuts and kills: its state afterwards is that of one moment, not before the last commit.
 //!
-//! Every operation makes one step, and a cut leaves the log as it was behind one of them. So of each life all states
-//! are noted, with how far the medium was, and what a cut leaves is looked for among those that it may be.
+//! Every operation makes one step, and a cut leaves the log as it was behind one of them. So all states of each life
+//! are noted, with the events of the medium, and the state after a cut is searched for among those that are possible.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 

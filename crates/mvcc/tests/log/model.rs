@@ -1,4 +1,4 @@
-//! What a log is to be: every state that it was in, one for each operation.
+//! The expected states of a log, one for each operation.
 
 use coreplane_engine::{ChangeRef, Error};
 use coreplane_mvcc::{Control, LogMap};
@@ -22,9 +22,9 @@ pub(crate) struct State {
     pub(crate) applied: u64,
     pub(crate) applied_header: Vec<u8>,
     pub(crate) is_installing: bool,
-    /// What is applied: values and the timestamps that wrote them.
+    /// The applied values, and the timestamps that wrote them.
     pub(crate) map: Contents,
-    /// From the timestamp behind the applied one on.
+    /// Pending entries, from the timestamp behind the applied one on.
     pub(crate) pending: Vec<Entry>,
 }
 
@@ -68,7 +68,7 @@ impl State {
         self.pending.truncate((to - self.applied) as usize);
     }
 
-    /// What a log is.
+    /// The state of a log.
     pub(crate) fn of(log: &LogMap) -> Self {
         Self::read(log).expect("it can be read")
     }

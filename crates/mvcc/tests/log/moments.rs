@@ -1,4 +1,4 @@
-//! Moments that chance seldom meets, each made on purpose.
+//! Situations that random tests seldom meet, each made on purpose.
 
 use crate::model::{Contents, contents};
 use crate::ops::{Draw, options, sim_options};
@@ -10,8 +10,8 @@ use coreplane_pmem::media::sim::{Eviction, Model, Sim};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Tombstones of before a snapshot are void. The cleaner, which works while it is installed, must not move them to where
-/// they would count again, and hide records of the snapshot that are older.
+/// Tombstones from before a snapshot are void. The cleaner, which works during the installation, must not move them
+/// to where they would count again, and hide older records of the snapshot.
 #[test]
 fn a_tombstone_does_not_outlive_what_it_was_a_part_of() {
     for kind in MapKind::ALL {
@@ -32,7 +32,7 @@ fn a_tombstone_does_not_outlive_what_it_was_a_part_of() {
         }
         for number in 0..60 {
             timestamp += 1;
-            // One or two in each page, and nothing else that lives.
+            // One or two in each page, and nothing else that is live.
             append(timestamp, Batch::new().delete(&key(number)).put(b"filler", &filler));
             timestamp += 1;
             append(timestamp, Batch::new().put(b"filler", &filler));
@@ -61,8 +61,8 @@ fn a_tombstone_does_not_outlive_what_it_was_a_part_of() {
     }
 }
 
-/// Many pages are written that no commit has made durable, more than have had their lives before. If the medium has all
-/// but one line of them, what is there is their beginning; in a tree, where nothing counts before the commit that names
+/// Many pages are written that no commit has made durable, more than have had durable lives before. If the medium has
+/// all but one line of them, a prefix of them is found; in a tree, where nothing counts before the commit that names
 /// it, all of them or none.
 #[test]
 fn what_a_cut_leaves_of_many_pages_is_their_beginning() {
@@ -122,7 +122,8 @@ fn opened(kind: MapKind, sim: &Sim) -> LogMap {
     LogMap::simulated_open(kind, Arc::clone(sim.space()), &options()).expect("open")
 }
 
-/// Fills most of a small pool with pages that nobody cleans, for nothing in them is dead; the newest timestamp.
+/// Fills most of a small pool with pages that are not cleaned, since nothing in them is dead; returns the newest
+/// timestamp.
 fn fill(log: &LogMap, records: u8) -> u64 {
     for number in 0..records {
         let batch = Batch::new().put(&[number], &[7; 1300]).clone();
@@ -132,7 +133,7 @@ fn fill(log: &LogMap, records: u8) -> u64 {
     u64::from(records)
 }
 
-/// So many votes: records that nobody needs when the next one comes, so that pages come round.
+/// So many votes, each of which is dead when the next one comes, so that pages are used again.
 fn vote(log: &LogMap, count: u64) {
     let first = log.control().term + 1;
     for term in first..first + count {
@@ -141,8 +142,8 @@ fn vote(log: &LogMap, count: u64) {
     }
 }
 
-/// The record of a roll-back is moved behind entries that have the timestamps of those that it took back: it goes on to
-/// speak of what was before it, and of nothing else.
+/// The record of a roll-back is moved behind entries that have the timestamps of those that it took back: it still
+/// makes void only records that stood before it.
 #[test]
 fn a_roll_back_that_is_moved_spares_what_came_behind_it() {
     for kind in MapKind::ALL {
@@ -158,7 +159,7 @@ fn a_roll_back_that_is_moved_spares_what_came_behind_it() {
             log.commit().expect("commit");
             log.roll_back(newest).expect("roll back");
             vote(&log, 40);
-            // A page that is all alive, so that it stays where it is.
+            // A page without dead bytes, so that it stays where it is.
             let mut second = entry(2);
             (0..3_u8).for_each(|number| _ = second.put(&[b's', number], &[7; 1300]));
             log.append(newest + 1, b"second", &second, true).expect("append");
@@ -169,7 +170,7 @@ fn a_roll_back_that_is_moved_spares_what_came_behind_it() {
                 let header = opened(kind, &sim).header(newest + 1).expect("header");
                 assert_eq!(header.as_deref(), Some(b"second".as_slice()), "{seed}");
             }
-            // In a tree nothing says so but the newest commit, and pages come round by themselves.
+            // In a tree only the newest commit states this, and pages are used again without moves.
             let has_moved = log.stats().cleaner_bytes_copied > 0 || kind == MapKind::CowTree;
             assert!(has_moved, "the cleaner has not worked");
         }
@@ -189,16 +190,16 @@ fn a_tombstone_outlives_what_was_moved_while_it_was_pending() {
             log.append(newest, b"", batch, true).expect("append");
             newest
         };
-        // Most of the pool is a value that is no part of the stream: no page of that is old.
+        // Most of the pool is a value apart from the stream: none of its pages is old.
         append(Batch::new().put(b"large", &vec![7; 12 * 4000]));
         for number in 0..12_u8 {
             let mut batch = Batch::new();
             batch.put(&[b'a', number], &[7; 900]).put(&[b'b', number], b"deleted");
-            // What comes next replaces it, so that these pages are to be cleaned.
+            // The next entry replaces it, so that these pages are to be cleaned.
             let newest = append(batch.put(b"filler", &[7; 700]));
             log.apply(newest).expect("apply");
         }
-        // In a page that is all alive, so that it stays where it is while those before it are moved behind it.
+        // In a page without dead bytes, which stays where it is while those before it are moved behind it.
         let mut batch = Batch::new();
         (0..4_u8).for_each(|number| _ = batch.put(&[b't', number], &[7; 850]));
         (0..12_u8).for_each(|number| _ = batch.delete(&[b'b', number]));
@@ -219,8 +220,8 @@ fn a_tombstone_outlives_what_was_moved_while_it_was_pending() {
     }
 }
 
-/// A pool in which hardly anything is dead is full one day. Term and vote can be noted then, what is pending applied or
-/// taken back, and what a cut leaves opened: with the pages that were ahead, too.
+/// A pool with hardly any dead bytes becomes full. Term and vote can be noted then, pending entries applied or taken
+/// back, and the remains of a power cut opened: with the pages that were ahead, too.
 #[test]
 fn a_full_log_can_vote_apply_and_roll_back() {
     for kind in MapKind::ALL {
@@ -266,7 +267,7 @@ fn a_full_log_can_vote_apply_and_roll_back() {
     }
 }
 
-/// A reader who is let in after a snapshot was installed is shown nothing that a cut could take back.
+/// A reader that is admitted after a snapshot was installed sees nothing that a power cut could take back.
 #[test]
 fn an_installed_snapshot_is_durable_before_it_is_read() {
     for kind in MapKind::ALL {
@@ -294,8 +295,8 @@ fn an_installed_snapshot_is_durable_before_it_is_read() {
     }
 }
 
-/// Entries that are pending for long, in pages in which all else is dead: they stay where they are, also over a restart,
-/// and what is left of their pages is cleaned when they are applied.
+/// Entries that are pending for long, in pages in which everything else is dead: they stay where they are, also over
+/// a restart, and the rest of their pages is cleaned when they are applied.
 #[test]
 fn pages_with_pending_entries_are_kept_and_come_back() {
     for kind in MapKind::ALL {
@@ -333,8 +334,8 @@ fn pages_with_pending_entries_are_kept_and_come_back() {
     }
 }
 
-/// Snapshots stay while a small pool is written many times over. What they see is moved to pages apart, which have been born
-/// behind pages that the stream goes on in, and is replaced where it is then.
+/// Snapshots stay while a small pool is written many times over. The records that they see are moved to pages apart,
+/// which were born after pages in which the stream continues, and are replaced there then.
 #[test]
 fn snapshots_stand_still_while_what_they_see_is_moved() {
     for kind in MapKind::ALL {
@@ -359,7 +360,7 @@ fn snapshots_stand_still_while_what_they_see_is_moved() {
                         pins.push_back((log.snapshot().expect("snapshot"), map.clone()));
                         10
                     }
-                    // What they see is all that is there.
+                    // The records that they see are all that is there.
                     Err(Error::NoSpace { .. }) if !pins.is_empty() => pins.len() / 2,
                     Err(error) => panic!("{error}"),
                 };

@@ -1,4 +1,4 @@
-//! What is done to a log.
+//! The operations on a log.
 
 use crate::model::{Bytes, Contents, Entry, State, contents};
 use coreplane_engine::{Batch, Error};
@@ -60,14 +60,14 @@ pub(crate) enum Op {
     Look,
 }
 
-/// A log, and what it is to be.
+/// A log, and its expected state.
 pub(crate) struct Driver {
     pub(crate) world: World,
     pub(crate) draw: Draw,
     pub(crate) state: State,
     serial: u64,
     pins: Vec<(LogSnapshot, Contents)>,
-    /// What is being installed: the timestamp, and what was installed of it.
+    /// The installation under way: the timestamp, and the records installed so far.
     install: Option<(u64, Contents)>,
 }
 
@@ -94,7 +94,7 @@ impl Driver {
         Self { world, draw, state: State::default(), serial: 0, pins: Vec::new(), install: None }
     }
 
-    /// A log was opened: nothing is pinned, nor begun.
+    /// A log was opened: nothing is pinned, and no installation is under way.
     pub(crate) fn begin(&mut self, state: State) {
         self.state = state;
         self.pins.clear();
@@ -189,7 +189,7 @@ impl Driver {
     }
 
     fn op_of_install(&mut self) -> Op {
-        // What is applied at a timestamp is the same everywhere; what is drawn here is not.
+        // The applied state at a timestamp is the same everywhere; the one drawn here is not.
         let least = self.state.applied.max(1) + u64::from(!self.pins.is_empty());
         let Some((timestamp, installed)) = self.install.clone() else {
             return Op::BeginInstall(least + self.draw.next(9));
@@ -211,8 +211,8 @@ impl Driver {
         }
     }
 
-    /// What appends leave pages to finds room, unless snapshots hold what is dead. Nothing has changed then, and it finds
-    /// room as soon as they are gone.
+    /// Changes for which appends leave pages find room, unless snapshots hold the dead records. Then nothing has
+    /// changed, and they find room as soon as the snapshots are gone.
     fn unpinned_if_full(&mut self, log: &LogMap, call: impl Fn() -> Result<(), Error>) {
         let before = log.control();
         match call() {
@@ -225,7 +225,7 @@ impl Driver {
         }
     }
 
-    /// Does it, to both; false if there was no room.
+    /// Runs an operation on the log and the model; false if there was no room.
     pub(crate) fn run(&mut self, log: &LogMap, op: &Op) -> bool {
         let is_full = self.world.is_full;
         let made = |made: Result<(), Error>| match made {
@@ -281,7 +281,7 @@ impl Driver {
         true
     }
 
-    /// Everything is as it should be.
+    /// Checks the log and all snapshots against the model.
     pub(crate) fn look(&self, log: &LogMap) {
         assert_eq!(State::of(log), self.state);
         for (snapshot, map) in &self.pins {
@@ -300,7 +300,7 @@ impl Driver {
 }
 
 impl State {
-    /// What an operation makes of it.
+    /// Applies an operation to the state.
     pub(crate) fn make(&mut self, op: &Op) {
         match op {
             Op::Append(entry, _) => self.pending.push(entry.clone()),

@@ -1,4 +1,5 @@
-//! One thread drives a log in a file, others read: whatever they see was applied, and is never older than before.
+//! One thread drives a log in a file, others read: every state they see was applied, and is never older than one
+//! before.
 
 use crate::ops::Draw;
 use coreplane_engine::{Batch, Entry, Error, Visibility};
@@ -31,7 +32,7 @@ fn drive(log: &LogMap, applied: &AtomicU64) {
         }
         let before = applied.load(Ordering::Relaxed);
         let to = before + draw.next(newest - before + 1);
-        // Said before, so that no reader sees what was not said yet.
+        // Stored before, so that no reader sees a timestamp that was not announced yet.
         applied.store(to, Ordering::SeqCst);
         log.apply(to).expect("apply");
         if draw.next(5) == 0 {

@@ -1,5 +1,5 @@
-//! Who has found room to append an entry finds room to apply it, to take it back, and to commit, however full the pool is
-//! and however many keys an entry has.
+//! If there was room to append an entry, there is room to apply it, to take it back, and to commit, however full the
+//! pool is and however many keys an entry has.
 
 use crate::ops::{Draw, World, options, sim_options};
 use crate::worlds::{FILE, WORLD};
@@ -35,7 +35,7 @@ fn committed(log: &LogMap) {
     log.wait_durable(ticket).expect("wait");
 }
 
-/// Appends until there is no room; what was appended.
+/// Appends until there is no room; returns the appended entries.
 fn fill(log: &LogMap, draw: &mut Draw, longest: u64) -> Vec<Contents> {
     let (mut entries, mut newest) = (Vec::new(), log.control().newest);
     let most = 1 + draw.next(60);
@@ -61,7 +61,7 @@ fn fill(log: &LogMap, draw: &mut Draw, longest: u64) -> Vec<Contents> {
     entries
 }
 
-/// Kills it, or closes it, and opens it again: all is there.
+/// Kills or closes the log, and opens it again: everything is there.
 fn again(kind: MapKind, (sim, log): (Sim, LogMap), draw: &mut Draw) -> (Sim, LogMap) {
     committed(&log);
     let control = log.control();
@@ -75,7 +75,7 @@ fn again(kind: MapKind, (sim, log): (Sim, LogMap), draw: &mut Draw) -> (Sim, Log
     (sim, log)
 }
 
-/// So many votes, each durable: they take no page from what is pending.
+/// So many votes, each durable: they take no page from pending entries.
 fn vote(log: &LogMap, count: u64) {
     for _ in 0..count {
         log.set_vote(log.control().term + 1, 1).expect("vote");
@@ -139,8 +139,8 @@ fn what_was_appended_can_be_applied_and_taken_back() {
     }
 }
 
-/// Entries are appended until there is no room: that is an error, and says how much was asked for. When they are applied,
-/// what they have replaced makes room for others.
+/// Entries are appended until there is no room: that is an error, which states how much was asked for. When they are
+/// applied, the records that they have replaced make room for others.
 #[test]
 fn a_full_log_says_so_and_goes_on() {
     for kind in MapKind::ALL {

@@ -1,4 +1,4 @@
-//! What logs are like.
+//! The properties of logs.
 
 use crate::ops::World;
 use coreplane_mvcc::MapKind;

@@ -1,4 +1,4 @@
-//! A workload of the crash simulator, and what must be there of it after a power cut.
+//! A workload of the crash simulator, and the records that must exist after a power cut.
 
 use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub(crate) const KINDS: [MapKind; 2] = MapKind::ALL;
 
-/// What time it is when a store is created, and at each recovery.
+/// The time when a store is created, and at each recovery.
 const START: u64 = 1_800_000_000_000;
 
 pub(crate) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -26,7 +26,7 @@ pub(crate) struct Value {
 
 type Changes = Vec<(u16, Option<Value>)>;
 
-/// What a key may be, and by which operation.
+/// A possible state of a key, and the operation that made it.
 type State<'v> = (usize, Option<&'v Value>);
 
 #[derive(Debug, Clone)]
@@ -110,7 +110,7 @@ fn scan(show: impl FnOnce(&mut dyn FnMut(coreplane_engine::Entry<'_>) -> bool)) 
     map
 }
 
-/// A snapshot, and what it showed first.
+/// A snapshot, and the records that it showed first.
 struct Pin {
     snapshot: Box<dyn Snapshot>,
     shown: Map,
@@ -127,7 +127,7 @@ impl Pin {
         scan(|take| snapshot.scan(b"", None, false, usize::MAX, take).expect("a scan"))
     }
 
-    /// It shows what it showed, but for what has expired.
+    /// Checks that it shows the same records, except those that have expired.
     fn check(&self, may_expire: bool) {
         let now = Self::scan(&*self.snapshot);
         for (key, value) in &now {
@@ -231,7 +231,7 @@ impl Story {
                 store.wait_durable(&horizon).expect("wait");
                 horizon.clear();
             }
-            // Some were not waited for.
+            // Some may be durable without a wait.
             let is_durable = |ticket| store.is_durable(&Horizon::from(ticket)).expect("durable");
             while let Some((_, call)) = begun.pop_front_if(|it: &mut (Ticket, _)| is_durable(it.0))
             {
@@ -246,7 +246,7 @@ impl Story {
         }
     }
 
-    /// Whoever was told that a record has expired is not told otherwise.
+    /// A reader that was told that a record has expired is not told otherwise.
     fn look(&self, run: &Run<'_, Op>, store: &MapEngine, draw: &mut Draw) {
         let number = draw.next(u64::from(self.keys)) as u16;
         let call = run.began(Op::Write(vec![(number, None)]));
@@ -257,7 +257,7 @@ impl Story {
     }
 }
 
-/// Makes changes together; the ticket, or none if there is no room.
+/// Makes changes together; returns the ticket, or none if there is no room.
 fn make(store: &MapEngine, changes: &Changes, options: &WriteOptions) -> Option<Ticket> {
     let made = match changes.as_slice() {
         [(number, Some(value))] => {
@@ -286,8 +286,8 @@ fn make(store: &MapEngine, changes: &Changes, options: &WriteOptions) -> Option<
     }
 }
 
-/// Closes and opens again, writes beside every key, and opens once more: what a crash has left behind the
-/// last record must not come to life.
+/// Closes and opens again, writes beside every key, and opens once more: records that a crash has left behind the
+/// last one must not come to life.
 fn live_on(story: &Story, store: MapEngine, space: &Arc<Space>) -> Result<MapEngine, Error> {
     let open = |space: &Arc<Space>| {
         let sim = Sim::after(space, &options(story.seed, 1 << 20)).expect("memory");
@@ -310,7 +310,7 @@ fn live_on(story: &Story, store: MapEngine, space: &Arc<Space>) -> Result<MapEng
     open(&space).map(|(store, _)| store)
 }
 
-/// Bytes that live, after all counts were found to be right.
+/// Live bytes, after all counts were found to be right.
 pub(crate) fn audited(store: &MapEngine) -> u64 {
     store.audit().unwrap_or_else(|drift| panic!("{drift}"))
 }
@@ -350,7 +350,7 @@ impl Subject for Story {
                 store.map(Some).map_err(|error| format!("afterwards: {error}"))
             }
             Ok(store) => Ok(Some(store)),
-            // Told apart by `check`: only before the creation is acknowledged may there be none.
+            // Distinguished by `check`: only before the creation is acknowledged may there be none.
             Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -376,7 +376,7 @@ impl Subject for Story {
             return Err(format!("{} records, {len} counted, verified {report:?}", map.len()));
         }
         audited(store);
-        // How many of those have found room says nothing.
+        // How many of those have found room does not matter.
         let map = map.into_iter().filter(|(key, _)| !key.ends_with(b"!")).collect();
         Ok(Some(map))
     }
@@ -386,7 +386,7 @@ impl Subject for Story {
             let is_created = history.acknowledged().next().is_some();
             return if is_created { Err("the store is lost".to_owned()) } else { Ok(()) };
         };
-        // Of each key what it may be: by the number of the operation.
+        // The possible states of each key, with the number of the operation.
         let mut allowed: BTreeMap<u16, Vec<State<'_>>> = BTreeMap::new();
         let mut open = Vec::new();
         for (at, (op, standing)) in (1..).zip(history.operations()) {
@@ -406,7 +406,7 @@ impl Subject for Story {
                 open.push((at, changes));
             }
         }
-        // The operations that can have left a key as it is.
+        // The operations that can have left a key in its state.
         let makers = |number: &u16| {
             let found = map.get(&key(*number));
             let states = allowed.get(number).into_iter().flatten();

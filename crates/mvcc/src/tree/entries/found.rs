@@ -1,8 +1,9 @@
-//! What an opening finds to be pending: from the commit that counts back along the chain, and then the changes of each
-//! entry, up to the record that closes it.
+//! The pending entries that an open finds: from the commit that counts back along the chain, and then the changes of
+//! each entry, up to the record that closes it.
 //!
-//! The commit says how many entries there are, and each of these how many changes it has. The commit counts only if all
-//! that it rests on was found whole, or was durable before. So whatever is missing is damage, and never torn off.
+//! The commit states how many entries there are, and each of them how many changes it has. The commit counts only if
+//! everything that it rests on was found whole, or was durable before. So a missing record is damage, never the
+//! result of a torn end.
 
 use super::{Entries, LINKS, Pending};
 use crate::control::{Control, closing};
@@ -17,11 +18,11 @@ use coreplane_record::{Kind, View};
 
 use super::super::seal::Commit;
 
-/// What was found.
+/// The pending entries that were found.
 #[derive(Debug, Default)]
 pub(in crate::tree) struct Found {
     pub(super) entries: Entries,
-    /// Pages of large values that are pending.
+    /// Pages of large values of pending entries.
     pub(super) chains: Vec<u32>,
 }
 
@@ -34,11 +35,11 @@ struct Closing<'g> {
     before: u64,
 }
 
-/// Where records are read one behind the other.
+/// A place from which records are read one behind the other.
 struct Cursor<'v> {
     volume: &'v Volume,
     guard: &'v Guard,
-    /// Pages by their births, as far as they are looked at.
+    /// Pages in the order of their births, as far as they are needed.
     pages: &'v [(u64, u32)],
     index: usize,
     at: u64,
@@ -48,10 +49,10 @@ fn damaged(timestamp: u64, offset: u64, what: &str) -> Error {
     Error::Corrupt { offset, what: format!("entry {timestamp}: {what}") }
 }
 
-/// Finds what the commit at `commit` says is pending, in these pages of the stream.
+/// Finds the pending entries that the commit at `commit` leads to, in these pages of the stream.
 ///
 /// # Errors
-/// [`Error::Corrupt`] and [`Error::ChecksumMismatch`] if not all of it is there.
+/// [`Error::Corrupt`] and [`Error::ChecksumMismatch`] if a part is missing or damaged.
 pub(in crate::tree) fn find(
     volume: &Volume,
     guard: &Guard,
@@ -111,12 +112,12 @@ impl<'g> Closing<'g> {
         }
     }
 
-    /// Where the entry begins.
+    /// The offset at which the entry begins.
     fn begins(&self) -> u64 {
         if self.count == 0 { self.view.offset } else { self.first }
     }
 
-    /// The birth of the page that it begins in.
+    /// The birth of the page in which it begins.
     fn birth(&self, volume: &Volume) -> Result<u64> {
         let life = volume.table.life(volume.space.page_of(self.begins()))?;
         Ok(life.map_or(0, |life| life.birth))
@@ -162,7 +163,7 @@ impl<'g> Closing<'g> {
 }
 
 impl<'v> Cursor<'v> {
-    /// The next record, in this page or in the one behind it.
+    /// The next record, in this page or in one behind it.
     fn next(&mut self) -> Result<View<'v>> {
         let space = &self.volume.space;
         let size = u64::from(space.page_size());

@@ -1,4 +1,4 @@
-//! The tree as a log: entries that are pending, and what a commit says of the log.
+//! The tree as a log: pending entries, and the state of the log in a commit.
 //!
 //! ```text
 //!   stream   [a₅ b₅ E₅] [leaf' root' C₁] [a₆ E₆] [c₇ d₇ E₇] [C₂]
@@ -9,42 +9,42 @@
 //!
 //! # The problem
 //!
-//! What is pending must be as durable as what is applied, must not be written twice, and must not be seen. In the
-//! [list](crate::list) all records of the stream count, so there it takes rules to say which of them do not. In a tree
-//! nothing counts but what a commit leads to.
+//! Pending records must be as durable as applied ones, must not be written twice, and must not be seen. In the
+//! [list](crate::list) all records of the stream count, so rules are needed to exclude some of them. In a tree only
+//! records count that a commit leads to.
 //!
 //! # The picture
 //!
-//! So a commit leads to what is pending, too. The record that closes an entry names the first of its changes, and the
-//! record that closes the entry before it: the pending entries are a chain from the newest to the oldest, and the commit
-//! names its end beside the root. It also says what a control record says ([`Control::said`]). To append an entry writes
-//! its records, and the chain goes on; to roll back is to name an earlier one; to apply is to change the tree, which
-//! leads to the records where they are, and to say that the chain ends later. All of it counts with the commit that says
-//! it, or not at all: so nothing is ever void by what is said behind it, and an entry that was rolled back cannot come
-//! back, for nothing leads to it. An opening reads these records, and no others.
+//! So a commit leads to the pending records, too. The record that closes an entry names the first of its changes, and
+//! the record that closes the entry before it: the pending entries are a chain from the newest to the oldest, and the
+//! commit names its newest entry beside the root. It also has the contents of a control record ([`Control::said`]).
+//! Appending an entry writes its records and extends the chain; rolling back names an earlier entry; applying changes
+//! the tree, which leads to the records where they are, and ends the chain at a later entry. All of it counts with
+//! its commit, or not at all: so no later record ever makes a record void, and an entry that was rolled back cannot
+//! come back, since nothing leads to it. An open reads these records, and no others.
 //!
-//! What a commit does not lead to any more, rolled back or replaced, lives as long as all else that a commit has
+//! Records that a commit no longer leads to, rolled back or replaced, live as long as all others that a commit has
 //! replaced ([`seal`](super::seal)).
 //!
-//! In DRAM there is where the records are, and the keys that they change ([`room`]).
+//! DRAM has the offsets of the records, and the keys that they change ([`room`]).
 //!
-//! # Departures from what suggests itself
+//! # An alternative that was not taken
 //!
-//! A commit might say from where in the stream entries are pending, and an opening read all records from there on. Then
-//! it would have to tell those that were rolled back, moved, or replaced by a snapshot from those that count, as in the
-//! list, and pages in between could not be free.
+//! A commit might state from which place of the stream on entries are pending, and an open might read all records
+//! from there on. Then it would have to tell records that were rolled back, moved, or replaced by a snapshot from
+//! those that count, as in the list, and pages in between could not be free.
 //!
-//! # What is moved
+//! # Moves
 //!
-//! A record of the chain stays where it is: whoever names it would have to be written anew. So the cleaner leaves a page
-//! that has one, until the entry is applied or rolled back; pages that it has met are looked at again then. How much is
-//! pending is for whoever appends to bound.
+//! A record of the chain stays where it is: the record that names it would have to be written anew. So the cleaner
+//! leaves a page with such a record until the entry is applied or rolled back; pages that it has met are examined
+//! again then. The caller that appends has to bound how much is pending.
 //!
-//! # When it counts
+//! # When an entry counts
 //!
-//! Where a fence is an instruction, readers see a record when it is durable. So nothing is made durable but what was
-//! sealed before: each fence of the stream comes behind a commit record. And before an entry is applied it is sealed and
-//! durable as a pending one. That it is applied may be forgotten by a cut; that it is there may not.
+//! Where a fence is an instruction, readers see a record when it is durable. So only sealed records are made durable:
+//! each fence of the stream comes behind a commit record. Before an entry is applied, it is sealed and durable as a
+//! pending one. A power cut may undo its application, but not the entry itself.
 
 mod found;
 mod room;
@@ -64,8 +64,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 // media-format: begin pool
-/// Bytes of the key of a record that closes an entry: the offset of its first change, and that of the record that closes
-/// the entry before it if that was pending; 0 stands for none.
+/// Bytes of the key of a record that closes an entry: the offset of its first change, and the offset of the record
+/// that closes the entry before it if that was pending; 0 stands for none.
 const LINKS: usize = 16;
 
 fn links(first: u64, before: u64) -> [u8; LINKS] {
@@ -79,7 +79,7 @@ fn links(first: u64, before: u64) -> [u8; LINKS] {
 /// An entry that is neither applied nor rolled back.
 #[derive(Debug)]
 struct Pending {
-    /// The keys of its changes, in order, and where these are.
+    /// The keys of its changes, in order, and the records of these.
     keys: Vec<Key>,
     changes: Vec<Part>,
     /// The record that closes it.
@@ -92,18 +92,18 @@ impl Pending {
     }
 }
 
-/// What a log has beside the tree.
+/// The state of a log beside the tree.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     control: Control,
-    /// From the timestamp behind the applied one on.
+    /// Pending entries, from the timestamp behind the applied one on.
     pending: VecDeque<Pending>,
-    /// Keys that are to be put, and by how many entries; as long as the longest since there were none.
+    /// The keys of pending changes, and how many entries have each; the length of the longest since there were none.
     keys: BTreeMap<Key, u32>,
     longest_key: usize,
-    /// Pages with records of those entries, and how many each has.
+    /// Pages with records of pending entries, and how many each has.
     pages: HashMap<u32, u32>,
-    /// Such pages that the cleaner has met, and others that were not durable then.
+    /// Such pages that the cleaner has met, and pages that were not durable then.
     met: Vec<u32>,
 }
 
@@ -128,7 +128,7 @@ impl Entries {
         self.pending.push_back(entry);
     }
 
-    /// Nothing is pending any more of what was taken out.
+    /// Forgets the keys and pages of entries that are no longer pending.
     fn forget(&mut self, entries: &[Pending], page_of: impl Fn(u64) -> u32) {
         for entry in entries {
             for key in &entry.keys {
@@ -162,7 +162,7 @@ impl Entries {
 }
 
 impl Tree {
-    /// What the next commit says of the log; nothing of a tree that is none.
+    /// The state of the log for the next commit; empty for a tree that is no log.
     pub(super) fn said(&self) -> Vec<u8> {
         if !self.is_log {
             return Vec::new();
@@ -171,13 +171,13 @@ impl Tree {
         self.entries.control.said(last)
     }
 
-    /// Bytes of the record of the next commit at most.
+    /// The most bytes of the record of the next commit.
     pub(super) fn commit_len_max(&self) -> usize {
         let said = if self.is_log { self.entries.control.said_len_max() } else { 0 };
         Commit::record_len(said)
     }
 
-    /// Records that are pending, for who counts what lives.
+    /// The records of pending entries, for a count of live bytes.
     pub(super) fn pending_records(&self) -> impl Iterator<Item = Gone> + '_ {
         let gone =
             |part: &Part| Gone { offset: part.offset, len: part.len, is_large: part.is_large };
@@ -188,7 +188,7 @@ impl Tree {
         self.entries.dram_bytes()
     }
 
-    /// What an opening has found.
+    /// Takes over the entries that an open has found.
     pub(super) fn adopt_entries(&mut self, found: Found) {
         let Found { entries, chains } = found;
         self.entries = entries;
@@ -202,7 +202,7 @@ impl Tree {
         self.stream.adopt_chain(&chains);
     }
 
-    /// The page to clean, and how much of it is dead. Where nobody may commit, none with records that are not durable.
+    /// The page to clean, and its dead bytes. If the caller may not commit, none with records that are not durable.
     pub(super) fn victim(&mut self, may_commit: bool) -> Option<(u32, u32)> {
         loop {
             let (page, dead) = self.stream.pages.victim()?;
@@ -221,7 +221,7 @@ impl Tree {
         self.entries.met.drain(..).for_each(|page| self.stream.pages.close(page));
     }
 
-    /// Holds all that is pending against its checksums, and the commit that says so.
+    /// Verifies the checksums of all pending records, and of the commit that leads to them.
     pub(super) fn verify_pending(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) {
         let volume = &self.stream.volume;
         let commit = self.last.commit.filter(|_| self.is_log).map(|(offset, _)| offset);
@@ -239,14 +239,14 @@ impl Tree {
         }
     }
 
-    /// The commits to come lead to these records no more.
+    /// The commits to come no longer lead to these records.
     fn drop_parts<'p>(&mut self, parts: impl Iterator<Item = &'p Part>) {
         for Part { offset, len, is_large } in parts.copied() {
             self.gone.push(Gone { offset, len, is_large });
         }
     }
 
-    /// Takes entries out: those up to a timestamp, or those above it.
+    /// Removes and returns entries: those up to a timestamp, or those above it.
     fn take(&mut self, timestamp: u64, is_above: bool) -> Vec<Pending> {
         let entries = &mut self.entries;
         let behind = timestamp.saturating_sub(entries.control.applied);
@@ -257,10 +257,10 @@ impl Tree {
         taken
     }
 
-    /// Sees to it that the entries up to one are sealed, and durable, or waited for by who reads them. What they replace
-    /// is not hidden either: whoever has the cleaner move records commits them.
+    /// Ensures that the entries up to `to` are sealed, and durable, or that readers wait for them. The records that
+    /// they replace are not hidden either: a caller of the cleaner commits the records that it moves.
     fn expose(&mut self, to: u64) -> Result<()> {
-        // If a record of them is hidden, this one is.
+        // If any of their records is hidden, this one is.
         let Some(last) = self.entries.of(to).map(|it| it.closing.offset) else { return Ok(()) };
         if mutant!("mvcc.pending.early") {
             return Ok(());
@@ -275,7 +275,7 @@ impl Tree {
         let is_durable = self.stream.position(last) < self.stream.proven();
         if !is_durable && self.stream.covering(last).is_none() {
             self.seal_all()?;
-            // So that readers wait for it, whoever has covered it before. Nobody asks for the sync.
+            // So that readers wait for it, even if an earlier call has covered it. No sync is requested.
             self.stream.cover(true);
         }
         Ok(())
@@ -376,7 +376,7 @@ impl Log for Tree {
 
     fn begin_install(&mut self, guard: &Guard) -> Result<()> {
         if self.stream.is_hiding() {
-            // What is given up is looked at.
+            // The records that are given up are read below.
             self.seal_all()?;
             self.stream.commit()?;
         }
