@@ -1,5 +1,5 @@
-//! Devices that may be the only ones to have what was acknowledged: what is refused, and what is lost if
-//! that is accepted.
+//! Devices that may be the only ones with an acknowledged write: which opens are refused, and what is lost if
+//! the loss is accepted.
 
 mod shelf;
 
@@ -23,7 +23,7 @@ fn what_cannot_be_proven_current_is_refused() {
     let missing: Vec<_> = matrix.losses().into_iter().flat_map(|loss| loss.missing).collect();
     assert_eq!(missing, [at(0, 1), at(1, 0)]);
     drop(matrix);
-    // They may have gone on by themselves.
+    // They may have continued without the others.
     put_back(&shelf, at(0, 1));
     refused(&shelf, "the device at g0d1 was replaced by another");
 }
@@ -31,7 +31,7 @@ fn what_cannot_be_proven_current_is_refused() {
 #[test]
 fn at_first_a_missing_member_may_be_the_only_holder() {
     let shelf = two_by_two(Ack::First);
-    // It was killed, so that what d1 has may be nowhere else.
+    // It was killed, so that d1 may be the only device with some write.
     take_out(&shelf, at(0, 1));
     refused(&shelf, "was not closed");
     put_back(&shelf, at(0, 1));
@@ -40,8 +40,8 @@ fn at_first_a_missing_member_may_be_the_only_holder() {
     drop(opened(&shelf).expect("it was closed, and each member has all"));
 }
 
-/// One that was left out, and whose peer has gone for good, stands for its group if that is accepted;
-/// and the peer is not believed when it comes back after all.
+/// A device that was left out, and whose peer is gone for good, stands for its group if the loss is accepted;
+/// and the peer does not count when it comes back after all.
 #[test]
 fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
     let shelf = two_by_two(Ack::All);
@@ -69,7 +69,7 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
         put(&matrix, &key, b"newest");
     }
     drop(matrix);
-    // It is decided: nothing more is lost now, and nothing of what was comes back.
+    // The loss is accepted: nothing more is lost now, and no lost write comes back.
     let matrix = opened(&shelf).expect("open");
     assert!(matrix.losses().is_empty());
     drop(matrix);
@@ -86,7 +86,7 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// The one that a write was acknowledged by is gone, and its peer cannot make what lies in its ring.
+/// The device that acknowledged a write is gone, and its peer cannot execute the write in its ring.
 #[test]
 fn at_first_reads_fail_when_the_only_holder_is_gone() {
     let shelf = two_by_two(Ack::First);
@@ -96,7 +96,7 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     let of_group_0: Vec<Vec<u8>> =
         (0..100).map(|number| key(0, number)).filter(|key| owners[slot(key)] == 0).collect();
     let (affected, others) = of_group_0.split_first().expect("keys");
-    // Of the two the primary acknowledges.
+    // At `first` the primary alone acknowledges.
     let (holder, follower) = (at(0, 1), at(0, 0));
     shelf.gate(follower).is_lagging.store(true, Ordering::SeqCst);
     put(&matrix, affected, b"newest");
@@ -104,7 +104,7 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     shelf.pull(holder);
     let has_begun = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Who meets the one that is gone waits until its successor has made what it can.
+        // A read that meets the pulled device waits until its successor has executed what it can.
         scope.spawn(|| {
             has_begun.store(true, Ordering::SeqCst);
             while standing(&matrix, holder) != MemberState::Absent {
@@ -113,7 +113,8 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
                 }
             }
         });
-        // Were the follower found to be full before anybody has met the one that is gone, that one would be the last.
+        // If the follower were found to be full before a read has met the pulled device, that one would be the
+        // last member.
         while !has_begun.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
@@ -121,7 +122,7 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
         shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
     });
     let fails = |what: &str, error: Option<Error>| match error {
-        // In this session, or by the record, which has it as a lost range.
+        // The error of this session, or that of the record, which has the key as a lost range.
         Some(Error::Unusable(why))
             if why.contains("the newest of a key") || why.contains("acknowledged last") => {}
         other => panic!("{what}: {other:?}"),
@@ -141,7 +142,7 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     }
     shelf.gate(follower).is_full.store(false, Ordering::SeqCst);
     put(&matrix, &others[0], b"value");
-    // Opened again it is still not known what there was, and the record says so of this key alone.
+    // After another open the write is still unknown, and the record has this key alone as a lost range.
     drop(matrix);
     take_out(&shelf, holder);
     let matrix = opened(&shelf).expect("the follower is the primary");

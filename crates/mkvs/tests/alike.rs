@@ -1,5 +1,5 @@
-//! Members of a group have the same: those too that get writes late, and in another order; and whether
-//! they have is told beside writers that never pause.
+//! Members of a group have the same records, even if they get writes late and in another order; and `verify`
+//! reports whether they do beside writers that never pause.
 
 mod scale;
 mod shelf;
@@ -77,7 +77,7 @@ fn write(matrix: &Matrix, rng: &mut Rng, model: &mut Model, count: u64) {
     }
 }
 
-/// Lets processors stop and go on, until it is over.
+/// Lets processors stop and continue, until it is over.
 fn lag(shelf: &Shelf, shape: Shape, rng: &mut Rng, is_over: &AtomicBool) {
     let all = (0..shape.groups)
         .flat_map(|group| (0..shape.devices).map(move |device| Position { group, device }));
@@ -100,7 +100,7 @@ fn check(matrix: &Matrix, model: &Model, named: &str) {
     }
 }
 
-/// Writes of all kinds, some of which overtake others on their way to a device; closed, and opened again.
+/// Writes of all kinds, some of which overtake others on their way to a device; then a close and another open.
 fn story(seed: u64, kind: Kind, shape: Shape) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let shelf = Shelf::new(kind, 32 << 20);
@@ -129,7 +129,7 @@ fn story(seed: u64, kind: Kind, shape: Shape) {
     }
 }
 
-/// `COREPLANE_STORY` says from which seed on, `COREPLANE_STORIES` how many.
+/// `COREPLANE_STORY` is the first seed, `COREPLANE_STORIES` the number of seeds.
 #[test]
 fn what_follows_late_is_the_same_in_the_end() {
     let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse().ok());
@@ -152,7 +152,7 @@ fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
 
 const KEYS: u64 = 2000;
 
-/// What `verify` says so many times while all keys are written all the time, but for the first.
+/// The reports of `verify`, called so many times while all keys except the first are written all the time.
 fn beside_writers(matrix: &Matrix, times: usize) -> Vec<VerifyReport> {
     let (is_over, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let writes = |seed: u64| {
@@ -179,8 +179,7 @@ fn beside_writers(matrix: &Matrix, times: usize) -> Vec<VerifyReport> {
     })
 }
 
-/// However the writers hurry: it says that there is no difference where there is none, and names the one
-/// that there is.
+/// At any speed of the writers `verify` reports no difference if there is none, and names the one that there is.
 #[test]
 fn beside_writers_that_never_pause_a_difference_is_told_and_none_is_invented() {
     for (kind, ack) in [(Kind::Bptree, Ack::First), (Kind::Scmkv, Ack::All)] {
@@ -191,7 +190,7 @@ fn beside_writers_that_never_pause_a_difference_is_told_and_none_is_invented() {
         for report in beside_writers(&matrix, 5) {
             assert!(report.is_sound(), "{kind:?}: {:?}", report.damages);
         }
-        // One of them forgets a key, beside the matrix.
+        // One device forgets a key, without the matrix.
         let device = shelf.engine(Position { group: 0, device: 0 });
         let _outcome = device.delete(&key(0), &WriteOptions::default()).expect("delete");
         for report in beside_writers(&matrix, 3) {

@@ -1,4 +1,4 @@
-//! What waits for a device that is slow is bounded by its bytes.
+//! The bytes that wait for a slow device are bounded.
 
 mod shelf;
 
@@ -17,7 +17,7 @@ fn figure(matrix: &Matrix, name: &str) -> u64 {
     figure.unwrap_or_else(|| panic!("{name} is not told")).1
 }
 
-/// A follower that is gated, with values of this length: how many are acknowledged before a writer waits.
+/// With a follower whose puts are held, and values of these lengths: the acknowledged puts before a writer waits.
 fn acknowledged(lens: &[usize], total: u64) -> u64 {
     let shelf = Shelf::new(Kind::Scmkv, 128 << 20);
     let shape = Shape { groups: 1, devices: 2, ack: Ack::First, ..Shape::default() };
@@ -57,7 +57,7 @@ fn values_of_a_mebibyte_wait_up_to_the_limit() {
     assert!((8..=16).contains(&before), "{before}");
 }
 
-/// It is larger than all that may wait, and waits alone.
+/// A value larger than all that may wait passes alone.
 #[test]
 fn one_that_is_larger_than_the_limit_passes_when_nothing_waits() {
     assert_eq!(acknowledged(&[17 * MIB, MIB], 3), 1);

@@ -1,4 +1,4 @@
-//! A file that is put back from a backup beside devices that have gone on.
+//! A file that is restored from a backup beside devices that have continued.
 
 mod shelf;
 
@@ -20,7 +20,7 @@ fn opened(shelf: &Shelf) -> Matrix {
     Matrix::open(shelf, &Options::default(), &|_| {}).expect("open")
 }
 
-/// All that was written last, whichever device is asked.
+/// The last writes are found on every device.
 fn check(matrix: &Matrix) {
     for number in (0..4).flat_map(|_| 0..200) {
         let is_there = number % 7 != 0;
@@ -30,13 +30,13 @@ fn check(matrix: &Matrix) {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// A backup of one device, put in its place: what it has missed it is given, and what was deleted
-/// since is not there, though nobody knows it any more.
+/// A backup of one device at its place: it is given the writes that it has missed, and deleted keys are
+/// absent, though no device has their tombstones any more.
 #[test]
 fn an_older_copy_of_a_device_is_not_believed() {
     for (kind, ack, is_closed, drops, device) in [
         (Kind::Bptree, Ack::All, true, false, 1),
-        // Where writes wait for the primary alone a copy of that would be refused.
+        // Where writes wait for the primary alone a copy of the primary would be refused.
         (Kind::Bptree, Ack::First, false, false, 0),
         (Kind::Scmkv, Ack::All, true, false, 0),
         (Kind::Bptree, Ack::All, true, true, 0),
@@ -52,7 +52,7 @@ fn an_older_copy_of_a_device_is_not_believed() {
         drop(matrix);
         let (place, copy) = (shelf.path(copied), shelf.path(copied).with_extension("copy"));
         std::fs::copy(&place, &copy).expect("copy");
-        // Twice, so that its epoch is no more what a label that is cut off leaves.
+        // Twice, so that its epoch differs from that of an interrupted record.
         for round in 0..2 {
             let matrix = opened(&shelf);
             (0..200).for_each(|number| put(&matrix, &key(0, number), b"new"));
@@ -61,7 +61,7 @@ fn an_older_copy_of_a_device_is_not_believed() {
                     matrix.delete(&key(0, number), &WriteOptions::default()).expect("delete");
             }
             if drops {
-                // Leaves and pages are written anew, without what nobody needs any more.
+                // Leaves and pages are rewritten, without tombstones that are no longer needed.
                 (0..20_000).for_each(|number| put(&matrix, &key(1, number % 500), b"more"));
             }
             if round == 0 || is_closed {
@@ -73,8 +73,8 @@ fn an_older_copy_of_a_device_is_not_believed() {
     }
 }
 
-/// A backup of all devices of a group, put in their places, though it was made but one session ago and the
-/// power has gone since: it may be opened if what is lost with it is accepted, and not else.
+/// A backup of all devices of a group, at their places, though it is only one session old and the power has
+/// failed since: it may be opened if the loss is accepted, and is refused otherwise.
 #[test]
 fn older_copies_of_a_whole_group_are_refused() {
     for (kind, is_closed, is_one_missing) in [
@@ -115,7 +115,7 @@ fn older_copies_of_a_whole_group_are_refused() {
         assert!(!old.is_empty() && !new.is_empty() && old.len() + new.len() == 200);
         matrix.close().expect("close");
         drop(matrix);
-        // From here on that is how it is.
+        // From here on the loss is final.
         let matrix = opened(&shelf);
         assert!(
             matrix.losses().is_empty() && matrix.verify(&mut |_| {}).expect("verify").is_sound()
@@ -123,8 +123,8 @@ fn older_copies_of_a_whole_group_are_refused() {
     }
 }
 
-/// A copy that was made of a device while it was in use, put back after a close: it is no member until it has what
-/// it has missed, and nothing that was deleted is there again.
+/// A copy of a device that was made while it was in use, restored after a close: it is no member until it has
+/// the writes that it has missed, and no deleted key exists again.
 #[test]
 fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
     for (kind, ack, device) in [
@@ -157,7 +157,7 @@ fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
         );
         matrix.scrub(&|_| {}).expect("scrub");
         check(&matrix);
-        // It has all of it by itself.
+        // It has all records by itself.
         shelf.pull(Position { group: 0, device: 1 - device });
         for number in 0..200 {
             let found = matrix.get(&key(0, number)).expect("get");
@@ -166,8 +166,8 @@ fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
     }
 }
 
-/// Where writes wait for the primary alone it may have what no other has, and a copy of it from a moment before has
-/// not. That another has a write which the primary has not shows it.
+/// Where writes wait for the primary alone it may have writes that no other has, and an earlier copy of it
+/// lacks them. A write that another member has and the copy lacks reveals that.
 #[test]
 fn an_older_copy_of_a_primary_that_is_waited_for_alone_is_refused() {
     for kind in [Kind::Bptree, Kind::Scmkv] {

@@ -1,5 +1,5 @@
-//! Checkpoints: the watermark that they write down, and the tombstones that devices let go of below it. A matrix that
-//! was cut off is brought level by both.
+//! Checkpoints: the watermark that they record, and the tombstones below it that devices drop. Both are used
+//! to make the members of an interrupted matrix equal.
 
 mod shelf;
 
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 const KEY: &[u8] = b"key";
 
-/// The primary has deleted a key, and the power goes before that comes to another. If the primary had forgotten the
-/// delete by then, the other would give it the key again.
+/// The primary has deleted a key, and the power fails before another member does. If the primary had dropped
+/// the tombstone by then, the other would give it the key again.
 #[test]
 fn tombstones_above_the_watermark_are_kept() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -27,7 +27,7 @@ fn tombstones_above_the_watermark_are_kept() {
     let lags = |lags| shelf.gate(at(0, 0)).is_lagging.store(lags, Ordering::SeqCst);
     lags(true);
     let _outcome = matrix.delete(KEY, &WriteOptions::default()).expect("delete");
-    // Its leaf is written anew, and then without what nobody needs.
+    // Its leaf is rewritten, without tombstones that are not needed.
     (0..1000).for_each(|number| put(&matrix, &key(0, number % 20), b"new"));
     shelf.cut_power();
     lags(false);
@@ -39,8 +39,8 @@ fn tombstones_above_the_watermark_are_kept() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// A write is on the primary and in the ring of another when a checkpoint is due, and the power goes before it comes
-/// out of that: the watermark does not say that all have it.
+/// A write is on the primary and in the ring of another member when a checkpoint is due, and the power fails
+/// before the other executes it: the watermark does not cover it.
 #[test]
 fn the_watermark_is_not_above_what_is_in_a_ring() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -55,7 +55,7 @@ fn the_watermark_is_not_above_what_is_in_a_ring() {
     let given = WriteOptions { sequence, ..WriteOptions::default() };
     std::thread::scope(|scope| {
         let due = scope.spawn(|| matrix.put(b"other", b"value", &given).is_ok());
-        // One that does not wait for the ring is done within that.
+        // A checkpoint that does not wait for the ring is done within that time.
         let since = Instant::now();
         while !due.is_finished() && since.elapsed() < Duration::from_millis(100) {
             std::thread::yield_now();
@@ -73,8 +73,9 @@ fn the_watermark_is_not_above_what_is_in_a_ring() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// The power goes while a checkpoint is written down, and one device is a copy of itself from before it in the same
-/// epoch. What the copy lacks is below the watermark of the other's record, and above that of its own.
+/// The power fails while a checkpoint writes its record, and one device is a copy of itself from before, in
+/// the same epoch. The writes that the copy lacks are below the watermark of the other's record, and above
+/// that of its own.
 #[test]
 fn the_least_watermark_of_all_members_counts() {
     for copied in [at(0, 0), at(0, 1)] {
@@ -89,7 +90,7 @@ fn the_least_watermark_of_all_members_counts() {
             put(&matrix, KEY, b"new");
             let power = shelf.power();
             power.writes_left.store(writes, Ordering::SeqCst);
-            // So far up that a checkpoint is due.
+            // So great that a checkpoint is due.
             let sequence = Some(matrix.advance_sequence().expect("sequence") + (1 << 20));
             let given = WriteOptions { sequence, ..WriteOptions::default() };
             let _cut_off = matrix.put(b"other", b"value", &given).is_err();

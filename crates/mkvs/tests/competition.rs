@@ -1,4 +1,4 @@
-//! Devices that compete: who is asked, whose answer counts, and that none is ever stale or too new.
+//! Devices that compete: which one is asked, whose answer counts, and that no answer is ever stale or too new.
 
 mod shelf;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A group of two devices, and what is done to each.
+/// A group of two devices, and their gates.
 struct Pair {
     matrix: Matrix,
     gates: [Arc<Gate>; 2],
@@ -54,12 +54,12 @@ impl Pair {
     }
 }
 
-/// A reader decides which device to ask; before it does, a write is made on that device, and not yet
-/// on the other. If it showed what it finds, the next reader, who asks the other, would go back.
+/// A reader decides which device to ask; before it asks, a write is made on that device, and not yet on the
+/// other. If the read showed the new value, the next reader, which asks the other, would go back.
 fn a_slow_read_is_not_too_new(read_path: ReadPath) {
     let pair = pair(Ack::All, Prototype::Mkvs, read_path);
     let matrix = &pair.matrix;
-    // The write comes to the first device before the other. Which one a reader prefers, its thread says.
+    // The write comes to the first device before the other. The device that a reader prefers depends on its thread.
     let mut first_asked = [0; 2];
     for round in 0_u64.. {
         let key = format!("key {round}");
@@ -69,7 +69,7 @@ fn a_slow_read_is_not_too_new(read_path: ReadPath) {
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || get(matrix, key));
             wait_until(|| pair.held_reads() > 0);
-            // It comes to one device and waits at the other.
+            // The write comes to one device and waits at the other.
             let reads = |gate: &Arc<Gate>| count(&gate.held_gets) > 0;
             let asked = pair.gates.iter().position(reads).expect("a device");
             first_asked[asked] += 1;
@@ -105,7 +105,7 @@ fn a_slow_read_in_a_ring_is_not_too_new() {
     a_slow_read_is_not_too_new(ReadPath::Rings);
 }
 
-/// The device that is asked first stalls, and the read is there while it does.
+/// The device that is asked first stalls, and the read completes meanwhile.
 #[test]
 fn a_stalled_device_holds_up_nobody() {
     let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
@@ -116,7 +116,7 @@ fn a_stalled_device_holds_up_nobody() {
         set(&gate.holds_gets, true);
         let matrix = &pair.matrix;
         std::thread::scope(|scope| {
-            // Of several threads, of which each prefers a device.
+            // In several threads, each of which prefers a device.
             for _ in 0..4 {
                 let keys = &keys;
                 scope.spawn(move || {
@@ -130,14 +130,14 @@ fn a_stalled_device_holds_up_nobody() {
     let stats = pair.matrix.stats();
     assert!(stats.figure("matrix_hedges") > Some(0), "{stats:?}");
     assert_eq!(stats.hits, 1200, "{stats:?}");
-    // All were raced, and each was won once. The last winners may not have noted it yet.
+    // All were raced, and each was won once. The last winners may not have counted it yet.
     let wins = || pair.matrix.stats().figure("matrix_hedge_wins").expect("a figure");
     wait_until(|| wins() >= 1200);
     assert_eq!(wins(), 1200);
     assert_eq!(stats.devices.len(), 2);
 }
 
-/// A device that lags behind is not asked, however long the other takes.
+/// A device that lags behind is not asked, no matter how late the other is.
 #[test]
 fn a_hedge_is_never_stale() {
     let pair = pair(Ack::First, Prototype::Mkvs, ReadPath::Rings);
@@ -147,7 +147,7 @@ fn a_hedge_is_never_stale() {
         put(&pair.matrix, key, b"old");
         pair.matrix.sync().expect("both have it");
         let [one, other] = &pair.gates;
-        // Whichever decides the write, the other does not get it.
+        // Whichever device decides the write, the other does not get it.
         let lagging = if round % 2 == 0 { one } else { other };
         let current = if round % 2 == 0 { other } else { one };
         set(&lagging.holds_puts, true);
@@ -160,7 +160,7 @@ fn a_hedge_is_never_stale() {
                 set(&current.holds_gets, true);
                 let reader = scope.spawn(move || get(matrix, key));
                 wait_until(|| count(&current.held_gets) > 0 || reader.is_finished());
-                // Time enough to ask the other one, if that were allowed.
+                // Time enough to ask the other device, if that were allowed.
                 let late = Instant::now() + Duration::from_millis(20);
                 wait_until(|| Instant::now() > late || reader.is_finished());
                 set(&current.holds_gets, false);
@@ -187,7 +187,7 @@ fn scanned(matrix: &Matrix) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// The device that scans read first stalls, and the scan is through while it does.
+/// The device that scans read first stalls, and the scan completes meanwhile.
 #[test]
 fn a_scan_goes_on_while_a_device_stalls() {
     let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
@@ -201,12 +201,12 @@ fn a_scan_goes_on_while_a_device_stalls() {
         set(&pair.gates[stalled].holds_scans, false);
     }
     assert!(figure("matrix_scan_hedges") > 0);
-    // Eight stretches each; what was cancelled comes out of the ring later.
+    // Eight stretches each; cancelled requests leave the ring later.
     assert!(figure("matrix_ring_scans") >= 24);
 }
 
-/// A write that the anchor has not got yet is not shown by a scan that another device could answer, for
-/// a get after it would go back.
+/// A scan that another device could answer does not show a write that the primary lacks, because a later get
+/// would go back.
 #[test]
 fn a_scan_elsewhere_is_not_too_new() {
     let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
@@ -227,10 +227,10 @@ fn a_scan_elsewhere_is_not_too_new() {
                     assert!(matrix.delete(b"key", &options).expect("delete").written().is_some())
                 }
             });
-            // It is made on the other one by now.
+            // The other device has it by now.
             wait_until(|| count(held) > 0);
             let reader = scope.spawn(|| scanned(matrix));
-            // Time enough to ask the other one.
+            // Time enough to ask the other device.
             let late = Instant::now() + Duration::from_millis(20);
             wait_until(|| Instant::now() > late);
             assert!(!reader.is_finished(), "it shows what nobody has been told of");
@@ -245,7 +245,7 @@ fn a_scan_elsewhere_is_not_too_new() {
     }
 }
 
-/// Where all goes through the rings the devices' processors make it.
+/// If everything goes through the rings, the devices' processors execute every call.
 #[test]
 fn every_call_goes_through_the_rings() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -288,7 +288,7 @@ fn every_call_goes_through_the_rings() {
     calls("sweep", 2, &|| assert_eq!(matrix.sweep_expired().expect("sweep"), 0));
     let before = figure("matrix_ring_scans");
     assert_eq!(scanned(matrix), [(b"four".to_vec(), b"4".to_vec())]);
-    // Who has answered counts it then.
+    // The device that has answered counts it afterwards.
     wait_until(|| figure("matrix_ring_scans") > before);
     let before = figure("matrix_ring_reads");
     let keys: [&[u8]; 2] = [b"four", b"two"];
@@ -300,7 +300,7 @@ fn every_call_goes_through_the_rings() {
     calls("len", 1, &|| assert_eq!(matrix.len().expect("len"), 1));
 }
 
-/// One device is late, the other fails: the read goes on with whoever is left.
+/// One device is late, the other fails: the read continues with the device that is left.
 #[test]
 fn a_device_that_fails_in_a_race_loses_it() {
     for failing in [0, 1] {
@@ -325,7 +325,7 @@ fn a_device_that_fails_in_a_race_loses_it() {
     }
 }
 
-/// Without competition one member serves all reads of a group, by either way.
+/// Without competition one member serves all reads of a group, on either path.
 #[test]
 fn one_device_serves_reads_where_none_competes() {
     for read_path in [ReadPath::Auto, ReadPath::Rings] {
@@ -341,7 +341,7 @@ fn one_device_serves_reads_where_none_competes() {
         });
         let after = pair.gates.each_ref().map(|gate| count(&gate.gets));
         assert_eq!([after[0] - before[0], after[1] - before[1]], [0, 200]);
-        // When it is gone the other one does.
+        // When it is gone the other serves them.
         pair.shelf.pull(Position { group: 0, device: 1 });
         assert_eq!(get(matrix, b"key"), b"value");
     }
@@ -365,7 +365,7 @@ fn a_matrix_stays_the_prototype_that_it_was_made_as() {
     }
 }
 
-/// Reads that meet stalls go through the rings, and in the caller again when there are none any more.
+/// Reads that meet stalls go through the rings, and are made by the caller again when there are no more stalls.
 #[test]
 fn stalls_make_reads_go_through_the_rings() {
     let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Auto);

@@ -12,7 +12,7 @@ use shelf::{Kind, Shelf};
 use std::sync::Arc;
 
 fn options(clock: &ManualClock, read_path: ReadPath) -> Options {
-    // All through the rings, or what is usual.
+    // All calls through the rings, or the default paths.
     let is_by_rings = read_path == ReadPath::Rings;
     let write_path = if is_by_rings { WritePath::Rings } else { WritePath::Inline };
     Options { time: clock.as_clock(), read_path, write_path, ..Options::default() }
@@ -24,7 +24,7 @@ fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen 
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
-            // A power cut is the simulator's business.
+            // The simulator tests power cuts.
             Restart::PowerCut => return None,
         }
         drop(engine);
@@ -92,7 +92,7 @@ mod three_by_two_of_scmkv {
     coreplane_conformance::conformance_suite!(fresh);
 }
 
-/// Every fence is a sync: at full scale of a disk.
+/// Every fence is a sync: with a disk's syncs at full scale.
 mod two_by_two_on_files {
     use super::*;
 
@@ -103,7 +103,7 @@ mod two_by_two_on_files {
     coreplane_conformance::conformance_suite!(fresh);
 }
 
-/// Devices of different engines, in each group one of either.
+/// Devices of different engines, one of each in every group.
 mod two_by_two_of_both {
     use super::*;
 

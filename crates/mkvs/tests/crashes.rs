@@ -1,9 +1,9 @@
 //! Power cuts of whole matrices, at every fence and every return, and while they are opened again:
-//! what was acknowledged is there.
+//! acknowledged writes are there.
 //!
-//! `COREPLANE_TEST_SCALE=full` tells more and longer stories, with more images of each;
-//! `COREPLANE_STORIES=n` tells n of each kind, from `COREPLANE_STORY=number` on: the seed of a story is
-//! ten times its number, and how its matrix acknowledges.
+//! `COREPLANE_TEST_SCALE=full` runs more and longer stories, with more images of each; `COREPLANE_STORIES=n`
+//! runs n of each kind, from `COREPLANE_STORY=number` on: the seed of a story is ten times its number, plus
+//! the number of its matrix's ack level.
 
 mod scale;
 mod shelf;
@@ -25,7 +25,7 @@ fn shape(groups: u16, devices: u8, ack: Ack) -> Shape {
     Shape { groups, devices, ack, ..Shape::default() }
 }
 
-/// What is left at each cut is right; the images.
+/// Every image at every cut is right; returns the report.
 fn explored(story: &Story, options: &SimOptions) -> Report {
     let begun = std::time::Instant::now();
     let report = explore(options, story);
@@ -38,16 +38,15 @@ fn explored(story: &Story, options: &SimOptions) -> Report {
     report
 }
 
-/// The first round of stories, and how many there are: as the environment says, or so many at full
-/// scale.
+/// The rounds of stories: by the environment, or so many at full scale.
 fn rounds(full: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("COREPLANE_STORY").unwrap_or(1);
     first..first + number("COREPLANE_STORIES").unwrap_or(scaled(1, full))
 }
 
-/// Stories of both engines and every way to acknowledge; `change` makes of each what is asked. A
-/// quick test tells one of each way, by turns of either engine.
+/// Runs stories of both engines at every ack level; `change` adapts each. A quick test runs one at each
+/// level, the engines by turns.
 fn tell_all(seeds: u64, change: impl Fn(Story) -> Story) -> (Report, u64) {
     let (mut sum, mut refused) = (Report::default(), 0);
     let is_quick = scaled(true, false);
@@ -77,7 +76,7 @@ fn what_was_acknowledged_is_there_after_a_power_cut() {
     assert!(sum.images > 300 && sum.recovery_images > 30, "{sum}");
 }
 
-/// Without one device nothing is lost that waited for all; what did not is refused.
+/// Without one device no write that waited for all is lost; a possible loss is refused.
 #[test]
 fn one_device_is_missing_after_the_power_cut() {
     tell_all(3, |story| {
@@ -94,7 +93,7 @@ fn a_device_that_was_missing_comes_back() {
     });
 }
 
-/// It is back after the cut, and must not be believed.
+/// The device is back after the cut, and must not count.
 #[test]
 fn a_device_is_pulled_out_before_the_power_cut() {
     tell_all(3, |story| {
@@ -103,7 +102,7 @@ fn a_device_is_pulled_out_before_the_power_cut() {
     });
 }
 
-/// A device comes back, or a new one in its place, while others write.
+/// A device comes back, or a new one takes its place, beside writers.
 #[test]
 fn a_device_is_replaced_before_the_power_cut() {
     tell_all(3, |story| {
@@ -113,7 +112,7 @@ fn a_device_is_replaced_before_the_power_cut() {
     });
 }
 
-/// Quickly only at `all`: its slots move in many steps.
+/// In a quick test only at `all`: its slots move in many steps.
 #[test]
 fn a_group_is_added_before_the_power_cut() {
     if scaled(false, true) {
@@ -125,7 +124,7 @@ fn a_group_is_added_before_the_power_cut() {
     explored(&story, &SimOptions { images_per_cut: 1, ..story.options() });
 }
 
-/// Writes are refused for lack of space, on one device sooner than on the other.
+/// Writes are refused for lack of space, on one device sooner than on another.
 #[test]
 fn devices_are_full() {
     let (_, refused) = tell_all(8, |story| {
@@ -135,27 +134,26 @@ fn devices_are_full() {
     assert!(refused > 0, "no device was full");
 }
 
-/// One device of a group has no space while the other has, or none has: a write is made on all of
-/// them or on none.
+/// One device of a group has no space and the other has, or none has: a write is made on all of them or on none.
 #[test]
 fn devices_have_no_space_now_and_then() {
     let (_, refused) = tell_all(3, |story| Story { fills: true, ..story });
     assert!(refused > 0, "no device was full");
 }
 
-/// Writes that need not wait are there once their tickets say so.
+/// Relaxed writes are there once their tickets say so.
 #[test]
 fn what_a_ticket_calls_durable_is_there() {
     tell_all(3, |story| Story { is_relaxed: true, ..story });
 }
 
-/// The same where a fence is a sync: there alone a `relaxed` write is not durable when it returns.
+/// The same where a fence is a sync: only there is a `relaxed` write not durable when it returns.
 #[test]
 fn what_a_ticket_calls_durable_is_there_on_files() {
     tell_all(3, |story| Story { is_relaxed: true, model: Model::File, ..story });
 }
 
-/// Everything is removed, or nothing, on however many devices; one may be missing afterwards.
+/// Everything is removed, or nothing, on any number of devices; one may be missing afterwards.
 #[test]
 fn a_matrix_is_emptied_at_once_or_not_at_all() {
     let clears = |story: Story| Story { clears: true, threads: 1, ..story };
@@ -169,7 +167,7 @@ fn a_matrix_is_emptied_at_once_or_not_at_all() {
     explored(&story, &story.options());
 }
 
-/// Filters that a close has left are used once, and not after a crash: no key is denied that is there.
+/// Filters that a close has kept are used once, and not after a crash: no existing key is denied.
 #[test]
 fn kept_filters_deny_nothing() {
     for (seed, kind) in [(3, Kind::Bptree), (6, Kind::Scmkv)] {
@@ -189,7 +187,7 @@ fn is_found(story: &Story, fault: Option<Fault>) -> bool {
     !explore(&options, story).violations.is_empty()
 }
 
-/// The stories can fail: without fences, flushes or intents they do.
+/// The stories can fail: they do without fences, flushes or intents.
 #[test]
 fn what_is_left_out_is_found() {
     let two_by_two = shape(2, 2, Ack::All);
@@ -198,7 +196,7 @@ fn what_is_left_out_is_found() {
         for fault in [Fault::DropEveryFence, Fault::DropEveryFlush] {
             assert!(is_found(&story, Some(fault.clone())), "{kind:?}: {fault:?}");
         }
-        // A ticket that is called durable too soon.
+        // A ticket that is reported as durable too soon.
         let of_files =
             Story { is_relaxed: true, model: Model::File, ..Story::new(2, kind, two_by_two) };
         assert!(is_found(&of_files, Some(Fault::CoveredByOlder)), "{kind:?}: an older sync");

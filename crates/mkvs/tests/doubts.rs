@@ -1,5 +1,5 @@
-//! Keys of which nobody knows what was written last, and devices that do not know whose records they
-//! have lost: nobody else has anything to do with it, and the scrub makes up for it.
+//! Keys whose last write is unknown, and devices that have lost records of unknown keys: no other key is
+//! affected, and the scrub settles the doubts.
 
 mod shelf;
 
@@ -75,8 +75,8 @@ fn changes(matrix: &Matrix) -> Result<Keys, Error> {
     Ok(keys)
 }
 
-/// A batch over two groups that is neither made nor taken back: the second group refuses it, and the
-/// only device of the first is out just then. Its keys.
+/// Makes a batch over two groups that is neither made nor taken back: the second group refuses it, and the
+/// only device of the first is out just then. Returns its keys.
 fn tear(shelf: &Shelf, matrix: &Matrix) -> [Vec<u8>; 2] {
     let torn = [key_of(0, 3, 100), key_of(1, 3, 100)];
     let mut batch = Batch::new();
@@ -129,14 +129,14 @@ fn a_batch_that_was_torn_is_of_no_matter_to_others_and_taken_back_by_a_scrub() {
     check(&matrix);
     assert_eq!(changes(&matrix).expect("changes"), all);
     put(&matrix, &torn[0], b"old");
-    // The intent is gone, too: nobody makes it later.
+    // The intent is gone, too: no later open makes the batch.
     drop(matrix);
     let matrix = opened(&shelf);
     check(&matrix);
     matrix.close().expect("it can be closed in good order");
 }
 
-/// A device fails to follow while nobody can be told: it lacks a key, which its peer has.
+/// A device fails to follow while no device can record that: it lacks a key, which its peer has.
 fn lacking(shelf: &Shelf, matrix: &Matrix, lacked: &[u8]) {
     let gates = [0, 1].map(|device| shelf.gate(at(0, device)));
     gates[0].is_lagging.store(true, Ordering::SeqCst);
@@ -144,7 +144,7 @@ fn lacking(shelf: &Shelf, matrix: &Matrix, lacked: &[u8]) {
     let is_out = |is_out| gates.iter().for_each(|gate| gate.is_out.store(is_out, Ordering::SeqCst));
     is_out(true);
     gates[0].is_lagging.store(false, Ordering::SeqCst);
-    // Waits until it has failed.
+    // Waits until the device has failed.
     matrix.sync().expect_err("they are out");
     let _failed = matrix.sync().is_err();
     is_out(false);
@@ -173,7 +173,7 @@ fn what_a_device_lacks_is_read_on_its_peer_and_given_to_it_by_a_scrub() {
     check(&matrix);
 }
 
-/// The only device that has the newest of a key is gone: that key fails, and no other.
+/// The only device that has the newest write of a key is gone: that key fails, and no other.
 #[test]
 fn without_its_last_holder_a_key_fails_and_others_do_not() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -190,7 +190,7 @@ fn without_its_last_holder_a_key_fails_and_others_do_not() {
     assert_eq!(scrubbed.indeterminate, [lacked]);
 }
 
-/// Breaks the head of a leaf of a pool that has one of these keys, and no record of the matrix's own.
+/// Breaks the head of the youngest leaf that has this key.
 fn break_leaf(shelf: &Shelf, place: Position, has: &[u8]) {
     const PAGE: usize = 8192;
     let mut pool = std::fs::read(shelf.path(place)).expect("read");
@@ -204,7 +204,7 @@ fn break_leaf(shelf: &Shelf, place: Position, has: &[u8]) {
     std::fs::write(shelf.path(place), &pool).expect("write");
 }
 
-/// Both devices have lost records, of different keys: all of it goes on.
+/// Both devices have lost records, of different keys: everything continues.
 #[test]
 fn devices_that_have_lost_different_keys_go_on_together() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -231,7 +231,7 @@ fn devices_that_have_lost_different_keys_go_on_together() {
         }
     };
     check(&matrix);
-    // Writes that ask what was there are decided where that is known.
+    // Writes that depend on the current record are decided where it is known.
     let options = WriteOptions::default();
     for number in [300, 301, 700, 701] {
         let (key, value) = (key(number), value(number));
@@ -253,8 +253,8 @@ fn devices_that_have_lost_different_keys_go_on_together() {
     assert_eq!(get(&matrix, b"absent"), None);
 }
 
-/// Writes waited for the first, which has lost some since: nobody knows whether its peer has the newest of
-/// their keys.
+/// Writes waited for the first device, which has lost some since: it is unknown whether its peer has the
+/// newest records of their keys.
 #[test]
 fn what_only_a_damaged_device_had_is_not_served_older() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -274,7 +274,7 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
         let lost = (0..1000).filter(|it| matrix.get(&key(*it)).is_err()).collect::<Vec<u64>>();
         assert!(lost.contains(&500) && lost.len() < 500, "{lost:?}");
         let (first, last) = (lost[0], lost[lost.len() - 1]);
-        // Keys between those that are there may have been lost as well.
+        // Keys between the existing ones may have been lost as well.
         assert_eq!(lost.len() as u64, last - first + 1);
         assert!(matrix.get(&[key(500).as_slice(), b"?"].concat()).is_err());
         assert!(scan(matrix, b"", None, false).is_err() && iterate(matrix).is_err());
@@ -294,7 +294,7 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
     assert_eq!((scrubbed.settled, scrubbed.lost_ranges.len()), (vec![at(0, 1)], 1));
     let (first, last) = check(&matrix);
     assert!((first..last).contains(&500));
-    // What is written since is known.
+    // Later writes are known.
     put(&matrix, &key(first), b"since");
     assert_eq!(get(&matrix, &key(first)).as_deref(), Some(&b"since"[..]));
     matrix.close().expect("close");
@@ -312,7 +312,7 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
     assert_eq!(scan(&opened(&shelf), b"", None, false).expect("scan").len(), 1000);
 }
 
-/// Whoever goes through all keys is not shown what is taken back: in their order or not, or by what has changed.
+/// No scan, iteration or list of changes shows a write that is taken back.
 #[test]
 fn nothing_is_shown_that_is_taken_back() {
     type Look = fn(&Matrix) -> Result<Keys, Error>;

@@ -1,4 +1,4 @@
-//! What a put of a matrix costs the medium: one fence, however many devices it waits for.
+//! The cost of a put of a matrix for the medium: one fence, however many devices it waits for.
 
 mod scale;
 mod shelf;
@@ -21,11 +21,11 @@ const KINDS: [Kind; 2] = [Kind::Bptree, Kind::Scmkv];
 
 const VALUE: [u8; 100] = [7; 100];
 
-/// Lines of a record with a key of eight bytes and that value, at any place; and of a slot of the index that
-/// the write before it has published.
+/// Cache lines of a record with a key of eight bytes and the value, at any place; and of an index slot that
+/// the previous write has published.
 const LINES: usize = (20_usize + 8 + 100 + 7 + 63).div_ceil(64) + 1;
 
-/// Above all versions that a new store begins with.
+/// Above all versions with which a new store begins.
 const FIRST: u64 = 1 << 40;
 
 fn machine(spaces: usize, non_temporal: bool) -> SimOptions {
@@ -49,7 +49,7 @@ fn engine(kind: Kind, space: &Arc<Space>) -> Arc<dyn StorageEngine> {
     }
 }
 
-/// What puts of a matrix with one group cost once it is warm, of new keys and of those that are there.
+/// The cost of puts of a matrix with one group that is warm, of new keys and of existing ones.
 fn costs(kind: Kind, (devices, ack): (u8, Ack), non_temporal: bool) -> Vec<Cost> {
     let sim = Sim::new(&machine(1 + usize::from(devices), non_temporal)).expect("memory");
     let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
@@ -60,12 +60,12 @@ fn costs(kind: Kind, (devices, ack): (u8, Ack), non_temporal: bool) -> Vec<Cost>
         let put = || matrix.put(&key.to_le_bytes(), &VALUE, &WriteOptions::default());
         let (outcome, cost) = sim.cost_of(put);
         assert!(outcome.expect("put").written().is_some());
-        // A device that follows opens a page of its own accord, or in the caller of a later put that waits
-        // for it: the same in each run, if it has made this one by then.
+        // A follower opens a page in its processor, or in the caller of a later put that waits for it: the same
+        // in each run, if it has made this put by then.
         matrix.sync().expect("sync");
         cost
     };
-    // The first open pages, and note that there is something in them.
+    // The first puts open pages, and note that there is something in them.
     (0..4).for_each(|key| drop(put(key)));
     let costs = (4..12).chain(6..10).map(put).collect();
     matrix.close().expect("close");
@@ -83,9 +83,9 @@ fn a_put_has_one_fence_however_many_devices_it_waits_for() {
                     let lines = cost.flushed_lines.len();
                     assert!(lines <= copies * LINES, "{kind:?}, {shape:?}: {cost:?}");
                 }
-                // A put for which a page is opened, and one right behind a record of the matrix's own in the same
-                // leaf, with a sequence that is not above that record's version, is made on one device after
-                // the other.
+                // A put for which a page is opened is made on one device after the other. So is a put right
+                // behind a record of the matrix's own in the same leaf, with a sequence that is not above that
+                // record's version.
                 let with_one = costs.iter().filter(|cost| cost.fences == 1).count();
                 assert!(with_one + 2 >= costs.len(), "{kind:?}, {shape:?}: {costs:?}");
             }
@@ -93,11 +93,11 @@ fn a_put_has_one_fence_however_many_devices_it_waits_for() {
     }
 }
 
-/// Puts beside others, of which some do not go on.
+/// Puts beside others, some of which do not proceed.
 struct Beside {
     kind: Kind,
     non_temporal: bool,
-    /// A fault: what does not go on is thought to.
+    /// A fault: a put that does not proceed is taken for one that does.
     goes_on_always: bool,
 }
 
@@ -111,7 +111,7 @@ struct Put {
 type Values = BTreeMap<u64, u64>;
 
 impl Beside {
-    /// Records of different lengths, so that one that takes the place of another leaves some of it.
+    /// Records of different lengths, so that a shorter one leaves a part of the one that it replaces.
     fn value_of(value: u64) -> Vec<u8> {
         value.to_le_bytes().repeat(1 + value as usize % 5)
     }
@@ -155,7 +155,7 @@ impl Subject for Beside {
                     assert!(!is_untouched || cost.stored_bytes == 0, "{op:?}: {cost:?}");
                     call.refused();
                     if calls == 0 {
-                        // It has no room: as any other.
+                        // It declines for lack of room: an ordinary put.
                         let put = || store.put(&key, &bytes, &options).expect("put");
                         let _outcome = run.acknowledged(op, put);
                     }
@@ -182,7 +182,7 @@ impl Subject for Beside {
         };
         match opened {
             Ok(store) => Ok(Some(store)),
-            // Not yet made.
+            // The store is not created yet.
             Err(Error::NotAPool(_) | Error::Unusable(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -224,7 +224,7 @@ impl Subject for Beside {
     }
 }
 
-/// A power cut anywhere brings nothing back of a put that did not go on, and nothing takes away what did.
+/// After a power cut at any point no put that did not proceed reappears, and no put that did is lost.
 #[test]
 fn what_does_not_go_on_was_never_there() {
     for kind in KINDS {
@@ -313,7 +313,7 @@ fn one_fence_makes_the_same_put_durable_on_two_devices() {
             let report = explore(&options, &Pair(kind));
             let violations: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
             assert!(violations.is_empty(), "{kind:?}: {}", violations.join("\n"));
-            // Without any of its fences something is lost, be it on one of them.
+            // Without any of its fences something is lost, at least on one of them.
             let fault = Some(Fault::DropEveryFence);
             let faulty = SimOptions { fault, max_violations: 1, ..options };
             assert!(!explore(&faulty, &Pair(kind)).violations.is_empty(), "{kind:?}");

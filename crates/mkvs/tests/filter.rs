@@ -1,5 +1,5 @@
-//! The filter of a group, by its public face alone: how often it is wrong, and that it grows; and that
-//! nobody waits for it in a matrix.
+//! The filter of a group, through its public interface: how often it is wrong, and that it grows; and that no
+//! thread of a matrix waits for it.
 
 mod shelf;
 
@@ -28,8 +28,8 @@ fn contained(filter: &Filter, keys: Range<u64>) -> u64 {
     keys.filter(|key| filter.may_contain(hash(*key))).count() as u64
 }
 
-/// The bytes come to what is said: at once, or when a probe of another test of this process, which
-/// may have been stopped in the middle, goes on.
+/// The filter takes this many bytes: at once, or when a probe in another test of this process, which may have
+/// been stopped in the middle, continues.
 fn assert_dram_bytes(filter: &Filter, bytes: u64) {
     for _ in 0..10_000 {
         if filter.dram_bytes() == bytes {
@@ -42,11 +42,10 @@ fn assert_dram_bytes(filter: &Filter, bytes: u64) {
 
 const KEYS: u64 = 400_000;
 
-/// Other keys than those.
+/// Keys that are never inserted.
 const STRANGERS: Range<u64> = 1 << 40..(1 << 40) + 1_000_000;
 
-/// At most one in a hundred; and not much less, or the figures of the lecture are of another
-/// filter.
+/// At most one in a hundred; and not much less, or the figures of the lecture would be those of another filter.
 fn assert_false_positives(filter: &Filter, what: &str) {
     let wrong = contained(filter, STRANGERS);
     assert!((7_500..=9_000).contains(&wrong), "{what}: {wrong}");
@@ -142,7 +141,7 @@ fn a_table_for_which_there_is_no_memory_is_refused_and_changes_nothing() {
     assert_eq!(filter.capacity(), 200);
 }
 
-/// What the lecture says is lost in a rebuild, and what is not.
+/// The removals that a rebuild loses, according to the lecture, and those that it does not.
 #[test]
 fn a_rebuild_forgets_no_removal_but_those_beside_it() {
     let filter = Filter::with_capacity(2_000).unwrap();
@@ -160,13 +159,12 @@ fn a_rebuild_forgets_no_removal_but_those_beside_it() {
     assert_eq!((filter.len(), contained(&filter, 10..1_010)), (1_010, 1_000));
     remove(&filter, 10..1_010);
     assert_eq!((filter.len(), contained(&filter, 1_000..1_010)), (10, 10), "counted twice");
-    // Made anew once more, with nobody beside, it is exact.
+    // After another rebuild without concurrent changes it is exact.
     filter.rebuild(2_000).unwrap().finish();
     assert_eq!((filter.len(), contained(&filter, 0..2_000)), (0, 0));
 }
 
-/// A line that is given far more keys than it can count says "perhaps" from then on, and nothing
-/// else.
+/// A line that is given far more keys than it can count says "perhaps" from then on, and is not wrong otherwise.
 #[test]
 fn what_is_counted_beyond_the_end_is_never_denied() {
     let filter = Filter::with_capacity(1).unwrap();
@@ -186,13 +184,12 @@ fn figure_of_group(matrix: &Matrix, name: &str) -> u64 {
     figures.iter().find(|(known, _)| *known == name).expect("a figure").1
 }
 
-/// How many keys the filter of the only group has room for.
+/// The capacity of the filter of the only group.
 fn capacity(matrix: &Matrix) -> u64 {
     figure_of_group(matrix, "filter_capacity")
 }
 
-/// However long it takes to go through a device's keys, whoever puts more does not wait for it, and
-/// none is denied.
+/// However long it takes to read a device's keys, writers do not wait for it, and no key is denied.
 #[test]
 fn writers_do_not_wait_for_a_filter_that_grows() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -202,7 +199,7 @@ fn writers_do_not_wait_for_a_filter_that_grows() {
     let hold =
         |holds| gates.iter().for_each(|gate| gate.holds_looks.store(holds, Ordering::SeqCst));
     let figure = |name| matrix.stats().figure(name).expect("a figure");
-    // As many as three filters of the size that it begins with have room for.
+    // As many as three filters of the initial size have room for.
     let keys = 3 * capacity(&matrix);
     let assert_there = || {
         for key in 0..keys {
@@ -234,7 +231,7 @@ fn writers_do_not_wait_for_a_filter_that_grows() {
     matrix.close().expect("close");
 }
 
-/// A matrix that is closed while its filter grows does not wait for the end of that.
+/// A matrix that is closed while its filter grows does not wait for that to end.
 #[test]
 fn a_filter_that_grows_holds_up_no_close() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -261,7 +258,7 @@ fn a_filter_that_grows_holds_up_no_close() {
     assert_eq!(matrix.len().expect("len"), keys);
 }
 
-/// A key is deleted by a batch while the keys are listed, and there again when another group has refused
+/// A batch deletes a key while the keys are listed, and the key exists again when another group has refused
 /// the batch: it is in the filter.
 #[test]
 fn what_a_refused_batch_had_deleted_is_not_denied() {
@@ -275,7 +272,7 @@ fn what_a_refused_batch_had_deleted_is_not_denied() {
         }
     };
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::SeqCst);
-    // The last device of a group is its anchor.
+    // The last device of a group is its primary.
     let listed = gate(0, 1);
     listed.holds_looks.store(true, Ordering::SeqCst);
     let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
@@ -291,7 +288,7 @@ fn what_a_refused_batch_had_deleted_is_not_denied() {
     let mut keys = Vec::new();
     let mut note = |entry: coreplane_engine::Entry<'_>| keys.push(entry.key.to_vec());
     anchor.iterate(0, 1024, &mut note).expect("iterate");
-    // The first to be listed, and one of the other group.
+    // The first key to be listed, and one of the other group.
     let gone = keys.iter().find(|key| key.len() == 8).expect("a key").clone();
     let others = (8192_u64..).map(|it| it.to_le_bytes());
     let is_other = |key: &[u8; 8]| {
@@ -327,14 +324,14 @@ fn what_a_refused_batch_had_deleted_is_not_denied() {
         assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
     });
     spin(&|| growths() > before);
-    // Who finds nothing asks the filter.
+    // A thread that finds nothing asks the filter.
     (0..100_u64).for_each(|it| assert!(matrix.get(&(it << 40 | 1 << 39).to_le_bytes()).is_ok()));
     assert_eq!(matrix.get(&gone).expect("get").as_deref(), Some(&b"value"[..]));
     matrix.close().expect("close");
 }
 
-/// Puts that wait for one device, of which the group's filter is told before they are made: one that is made
-/// and answered with an error, or early, is counted all the same when it has been acknowledged.
+/// Puts that wait for one device and are counted in the filter before they are made: a put that is made and
+/// answered with an error, or early, is counted all the same when it has been acknowledged.
 #[test]
 fn what_was_acknowledged_is_not_denied_whatever_a_device_has_answered() {
     let shelf = Shelf::new(Kind::Bptree, 1 << 20);
@@ -352,12 +349,12 @@ fn what_was_acknowledged_is_not_denied_whatever_a_device_has_answered() {
             assert!(how.is_none_or(|how| how.load(Ordering::SeqCst) == 0), "it was asked");
         }
         matrix.sync().expect("sync");
-        // Who comes first takes the entry away, which spares it the filter.
+        // The first get removes the in-flight entry, because of which it does not ask the filter.
         for key in keys.clone().chain(keys) {
             let found = matrix.get(&key.to_le_bytes()).expect("get");
             assert_eq!(found.as_deref(), Some(&b"value"[..]), "{key}");
         }
-        // Who misses a lot asks it.
+        // A thread that misses often asks it.
         (1 << 40..(1 << 40) + 100_u64).for_each(|key| {
             assert_eq!(matrix.get(&key.to_le_bytes()).expect("get"), None);
         });
@@ -365,8 +362,8 @@ fn what_was_acknowledged_is_not_denied_whatever_a_device_has_answered() {
     assert_eq!(matrix.len().expect("len"), 80);
 }
 
-/// A key that was counted, and then taken back, since its device was left out meanwhile and the other one
-/// has no space: its count goes, too.
+/// A key that was counted and then taken back, since its device was left out meanwhile and the other one has
+/// no space: its count is removed, too.
 #[test]
 fn what_was_taken_back_is_not_counted() {
     let shelf = Shelf::new(Kind::Bptree, 1 << 20);
@@ -379,7 +376,7 @@ fn what_was_taken_back_is_not_counted() {
     matrix.sync().expect("sync");
     std::thread::scope(|scope| {
         let putting = scope.spawn(|| {
-            // The next one is expected to be new, too.
+            // The next put is expected to be of a new key, too.
             let _outcome = put(1).expect("put");
             gate.holds_puts.store(true, Ordering::SeqCst);
             put(2)
@@ -390,7 +387,7 @@ fn what_was_taken_back_is_not_counted() {
             std::thread::yield_now();
         }
         gate.is_out.store(true, Ordering::SeqCst);
-        // It leaves the device out, and then waits for the other one's turn.
+        // The delete leaves the device out, and then waits for the other device.
         scope.spawn(|| matrix.delete(&0_u64.to_le_bytes(), &WriteOptions::default()));
         while matrix.member_states().contains(&(anchor, MemberState::Current)) {
             std::thread::yield_now();
@@ -402,7 +399,7 @@ fn what_was_taken_back_is_not_counted() {
         assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
     });
     assert_eq!(matrix.get(&2_u64.to_le_bytes()).expect("get"), None);
-    // The delete may have come when the device that is left was full.
+    // The delete may have come while the remaining device was full.
     let is_there = |key: &u64| matrix.get(&key.to_le_bytes()).expect("get").is_some();
     let there = (0..3).filter(is_there).count() as u64;
     assert_eq!(figure_of_group(&matrix, "filter_keys"), there);

@@ -1,5 +1,5 @@
-//! Devices without space: a write is refused with an error that says so, nothing that was acknowledged
-//! is lost, and devices of a group have the same, after a restart too.
+//! Devices without space: a write is refused with an error that says so, no acknowledged write is lost, and
+//! devices of a group have the same records, after a restart too.
 
 mod scale;
 mod shelf;
@@ -24,7 +24,7 @@ fn value(serial: u64) -> Vec<u8> {
     vec![serial as u8; 1500 + (serial * 37 % 2000) as usize]
 }
 
-/// Writes new values to keys, now and then in batches, until so many in a row were refused.
+/// Writes new values to keys, some in batches, until so many in a row were refused.
 fn write_until_refused(matrix: &Matrix, known: &mut Known, in_a_row: u64) {
     let (options, mut refused) = (WriteOptions::default(), 0);
     for serial in 0.. {
@@ -63,8 +63,8 @@ fn check(matrix: &Matrix, known: &Known) {
     assert!(report.is_sound(), "{:?}", report.damages);
 }
 
-/// All are current but for one that has less space than its peer: when it has not even as much as it
-/// takes to take back what only its peer had space for, it is left out.
+/// All devices are current except one with less space than its peer: if it has not even the space to take
+/// back a write for which only its peer had space, it is left out.
 fn is_kept(matrix: &Matrix, smaller: Option<Position>) -> bool {
     let standings = matrix.member_states();
     standings.iter().all(|(at, it)| *it == MemberState::Current || Some(*at) == smaller)
@@ -81,7 +81,7 @@ fn created(kind: Kind, ack: Ack, smaller: Option<Position>) -> (Shelf, Matrix) {
     (shelf, matrix)
 }
 
-/// One device has less than the others, whichever it is of its group; or all have the same.
+/// One device of a group, the first or the second, has less space than the others; or all have the same.
 #[test]
 fn what_does_not_fit_is_refused_and_nothing_is_lost() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -108,7 +108,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_lost() {
                     "{kind:?}, {smaller:?}: {:?}",
                     matrix.member_states()
                 );
-                // What is deleted makes room for others.
+                // Deletes make room for other keys.
                 let gone: Vec<Vec<u8>> = known.keys().step_by(3).cloned().collect();
                 for key in gone {
                     let _outcome = matrix.delete(&key, &WriteOptions::default()).expect("delete");
@@ -122,12 +122,11 @@ fn what_does_not_fit_is_refused_and_nothing_is_lost() {
     }
 }
 
-/// Where writes wait for the first, a device that follows and has less space is left out, and the
-/// others have everything.
+/// At `first`, a follower with less space is left out, and the others have everything.
 #[test]
 fn who_cannot_follow_for_lack_of_space_is_left_out() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
-        // The second of a group is the one that is waited for.
+        // Writes wait for the second device of a group.
         let smaller = Position { group: 0, device: 0 };
         let (shelf, matrix) = created(kind, Ack::First, Some(smaller));
         let mut known = Known::new();
@@ -140,7 +139,7 @@ fn who_cannot_follow_for_lack_of_space_is_left_out() {
             .filter(|(_, standing)| *standing != MemberState::Current)
             .map(|(position, _)| position)
             .collect();
-        // Who is waited for is not; its peer may be full a little sooner by chance.
+        // That device is not left out; another follower may be full a little sooner by chance.
         let is_right = left_out.contains(&smaller) && left_out.iter().all(|it| it.device == 0);
         assert!(is_right, "{kind:?}: {left_out:?}");
         matrix.close().expect("close");
@@ -149,8 +148,8 @@ fn who_cannot_follow_for_lack_of_space_is_left_out() {
     }
 }
 
-/// Where writes wait for the first, one that follows has nothing that the primary has not: if it is left out for lack
-/// of space, or pulled out, and the power goes at once, nothing can be lost.
+/// At `first`, a follower has nothing that the primary lacks: if it is left out for lack of space, or pulled
+/// out, and the power fails at once, nothing can be lost.
 #[test]
 fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
     type Fails = fn(&Gate);
@@ -180,7 +179,7 @@ fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
     }
 }
 
-/// At its end the device of this gate lags no more, whatever has failed by then.
+/// When dropped, stops the device of this gate from lagging, even after a failure.
 struct Lags<'g>(&'g Gate);
 
 impl<'g> Lags<'g> {
@@ -196,9 +195,9 @@ impl Drop for Lags<'_> {
     }
 }
 
-/// The primary fails, and the power goes before its successor has made what was on its way: the record still names
-/// the old one. Without it the matrix is refused, with a copy of it from before too; and when it is put back all
-/// is there.
+/// The primary fails, and the power fails before its successor has executed the writes in its ring: the
+/// record still names the old primary. Without it the matrix is refused, and also with an earlier copy of it.
+/// When it is put back everything is there.
 #[test]
 fn a_power_cut_before_a_successor_has_everything_finds_the_old_primary_named() {
     let primary = Position { group: 0, device: 1 };
@@ -217,10 +216,10 @@ fn a_power_cut_before_a_successor_has_everything_finds_the_old_primary_named() {
     let _outcome = put(0).expect("put");
     shelf.pull(primary);
     std::thread::scope(|scope| {
-        // Else whoever waits for it would be waited for.
+        // Dropped in this scope, also after a panic: the scope waits for the writer, which waits for the device.
         let lags = lags;
         let waits = scope.spawn(|| put(1));
-        // It is not answered: the successor lacks what was acknowledged.
+        // The put is not answered: the successor lacks an acknowledged write.
         for _ in 0..100 {
             std::thread::sleep(Duration::from_millis(1));
             assert!(!waits.is_finished());
@@ -245,13 +244,13 @@ fn a_power_cut_before_a_successor_has_everything_finds_the_old_primary_named() {
     let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("it is here");
     assert_eq!(matrix.get(&key(0)).expect("get"), Some(value(1)));
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
-    // The other has it now, too.
+    // The other device has it now, too.
     shelf.pull(primary);
     assert_eq!(matrix.get(&key(0)).expect("get"), Some(value(1)));
 }
 
-/// New keys are refused again and again, each of which one device had space for and has to take back:
-/// none of them is left out, and what is deleted is deleted.
+/// New keys are refused again and again, and one device had space for each of them and takes it back: no
+/// device is left out, and deleted keys stay deleted.
 #[test]
 fn who_is_full_stays_a_member_however_often_it_refuses() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -294,15 +293,15 @@ fn who_is_full_stays_a_member_however_often_it_refuses() {
     }
 }
 
-/// With the sequence that its caller gives a write cannot be made again when it was taken back: that is no
-/// success, whatever there is space for by then.
+/// A write with a given sequence cannot be made again after it was taken back: the call is no success, even
+/// if there is space by then.
 #[test]
 fn a_write_that_was_taken_back_is_not_taken_for_an_older_one() {
     for (full, is_batch) in [(0, false), (1, false), (0, true), (1, true)] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
         let shape = Shape { groups: 1, ..Shape::default() };
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
-        // So many tombstones that there is something to let go of.
+        // Enough tombstones that dropping them makes space.
         for number in 0..1100 {
             let _outcome =
                 matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");

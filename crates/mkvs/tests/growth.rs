@@ -1,5 +1,5 @@
-//! A group that could not be added, or a device that could not be replaced, since something failed in
-//! the middle: the next time it is.
+//! A group that could not be added, or a device that could not be replaced, because something failed in the
+//! middle: the next try succeeds.
 
 mod shelf;
 
@@ -11,11 +11,11 @@ use shelf::{Kind, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device fails when a new one has been made.
+/// A rack one of whose devices fails when a new one has been created.
 struct Failing<'s> {
     shelf: &'s Shelf,
     fails: AtomicBool,
-    /// Which.
+    /// The device that fails.
     failing: Position,
 }
 
@@ -72,8 +72,8 @@ fn a_group_is_added_after_a_try_that_failed() {
     check(&Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open"));
 }
 
-/// A device that was made when the power went, and not yet told to keep tombstones, knows of none from
-/// before the restart: less than the matrix asks of its members when it brings them level.
+/// A device that was being created when the power failed, and was not yet told to keep tombstones, knows of
+/// none from before the restart: less than the matrix needs to make its members equal.
 #[test]
 fn a_device_that_was_half_made_is_brought_level_like_others() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -97,7 +97,7 @@ fn a_device_that_was_half_made_is_brought_level_like_others() {
         matrix.replace(&shelf, new, &CopyOptions::default(), &|_| {}).expect("replace");
         let _outcome = matrix.put(b"more", b"value", &options).expect("put");
         drop(matrix);
-        // The power went when a delete had come to the new one, and another to its peer.
+        // The power failed when the new device had one delete, and its peer another.
         let clock: TimeSource = Arc::new(coreplane_engine::UnixMillis::now);
         for (device, name) in [(1, b"late"), (0, b"more")] {
             let engine = shelf.open(Position { group: 0, device }, &clock).expect("open");

@@ -1,4 +1,4 @@
-//! Devices that hang: no error, and no answer either.
+//! Devices that hang: no error, and no answer.
 
 mod shelf;
 
@@ -10,7 +10,7 @@ use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// So short that the tests are, and longer than anybody's processor is taken away.
+/// Short, so that the tests are, but longer than any thread is without a processor.
 const WITHIN: Duration = Duration::from_millis(750);
 
 const KEYS: u64 = 200;
@@ -44,7 +44,7 @@ fn check_all(matrix: &Matrix, value: &[u8]) {
     }
 }
 
-/// Lets go what is held, whatever becomes of the test: else nothing of it could end.
+/// Releases the held calls, even if the test fails: otherwise it could not end.
 struct LetsGo<'a>(&'a AtomicBool);
 
 impl Drop for LetsGo<'_> {
@@ -57,8 +57,8 @@ fn is_absent(matrix: &Matrix, device: u8) -> bool {
     matrix.member_states().contains(&(at(device), MemberState::Absent))
 }
 
-/// One that writes need not wait for hangs in one: it is left out, and then the close and whoever wants to
-/// have all of it waits for it no more. What the call does later does not count.
+/// A follower that no write waits for hangs in a write: it is left out, and then neither the close nor a sync
+/// waits for it. The later effects of the call do not count.
 #[test]
 fn a_follower_that_hangs_is_left_out_and_not_waited_for() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -79,7 +79,7 @@ fn a_follower_that_hangs_is_left_out_and_not_waited_for() {
         *place == at(0) && why.contains("has not answered for 0.75 s")
     };
     assert!(damaged.iter().any(is_named), "{damaged:?}");
-    // It is there, and cannot be taken: the call may come back to it.
+    // It is there, and cannot be used again: the call may still return to it.
     let refused = matrix.replace(&shelf, at(0), &CopyOptions::default(), &|_| {});
     assert!(refused.is_err_and(|error| error.to_string().contains("does not return")));
     let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
@@ -88,7 +88,7 @@ fn a_follower_that_hangs_is_left_out_and_not_waited_for() {
     matrix.close().expect("nobody waits for it");
     drop(lets_go);
     drop(matrix);
-    // Once the call has come back its thread lets go of the matrix.
+    // Once the call has returned its thread releases the matrix.
     let mut opened = None;
     while opened.is_none() {
         opened = Matrix::open(&shelf, &options(), &|_| {}).ok();
@@ -98,7 +98,7 @@ fn a_follower_that_hangs_is_left_out_and_not_waited_for() {
     check_all(&matrix, b"newer");
 }
 
-/// The one that serves all reads hangs in one: its reader goes on with the other, as do all others.
+/// The device that serves all reads hangs in one: its reader continues with the other, as do all others.
 #[test]
 fn a_read_that_hangs_is_made_on_another() {
     let shelf = Shelf::new(Kind::Scmkv, 16 << 20);
@@ -118,8 +118,8 @@ fn a_read_that_hangs_is_made_on_another() {
     check_all(&matrix, b"another");
 }
 
-/// A write hangs on a device, and a change of the membership, which is written to it as well. Whoever asks how
-/// the matrix is needs no lock that they hold, and no answer of the device.
+/// A write hangs on a device, and so does a change of the membership, which is written to that device as
+/// well. Queries of the matrix's state need neither a lock that these hold nor an answer of the device.
 #[test]
 fn who_asks_how_it_is_is_told_while_a_device_hangs() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -137,7 +137,7 @@ fn who_asks_how_it_is_is_told_while_a_device_hangs() {
             }
         };
         scope.spawn(|| matrix.put(b"key", b"value", &WriteOptions::default()).expect("put"));
-        // First, for a write that comes while members change waits until they have.
+        // The put first, since a write that comes while members change waits until they have.
         wait_until(|| gate.held_puts.load(Ordering::SeqCst) == 1);
         scope.spawn(|| matrix.retire(at(2)).expect("retire"));
         wait_until(|| gate.held_puts.load(Ordering::SeqCst) == 2);
@@ -159,7 +159,7 @@ fn who_asks_how_it_is_is_told_while_a_device_hangs() {
     check_all(&matrix, b"value");
 }
 
-/// A current one whose processor hangs is taken out as well.
+/// A current device whose processor hangs can be retired as well.
 #[test]
 fn one_that_hangs_is_retired() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);

@@ -1,5 +1,5 @@
-//! Concurrent histories of small matrices, judged key by key, while devices stall, are pulled out and
-//! come back, a group is added, records are scrubbed, and all of it crashes and is opened again.
+//! Concurrent histories of small matrices, judged key by key, while devices stall, are pulled out and come
+//! back, a group is added, records are scrubbed, and everything crashes and is opened again.
 //!
 //! ```text
 //!   clients   call ─ call ─ call ─ … ─ (cut off)      call ─ call ─ …
@@ -9,13 +9,13 @@
 //!   power                              ✂ every device fails at once; opened again
 //! ```
 //!
-//! At every moment one device of a group at most has failed: so no call fails but for the power. One
-//! that was pulled out and put back before anybody saw it may have failed whoever is still at work;
-//! so before another of its group is pulled out, whoever is at work has ended, and one whose processor met the
-//! failure is a member no more.
+//! At every moment at most one device of a group has failed, so that a call fails only if the power does. A
+//! device that was pulled out and put back unnoticed may have failed a call that is still running. So before
+//! another device of its group is pulled out, all running calls have ended, and a device whose processor met
+//! the failure is no longer a member.
 //!
-//! The seed says, too, which way reads take, and whether devices compete for them: where they do, and
-//! all reads go through the rings, one that a stalled device is late with is made by its peer.
+//! The seed also determines the path of reads, and whether devices compete for them: if they do, and all
+//! reads go through the rings, the peer of a stalled device makes the reads that it is late with.
 //!
 //! `COREPLANE_HISTORIES=n` for n seeds of each matrix (else a few, or 400 at full scale), from
 //! `COREPLANE_HISTORY=seed` on.
@@ -40,20 +40,20 @@ use tally::{Dice, Tally, add, prototype_of, read_path_of};
 
 const KEYS: usize = 3;
 const CLIENTS: u64 = 3;
-/// Of each client between two restarts.
+/// Calls of each client between two restarts.
 const CALLS: u64 = 16;
 const RESTARTS: u64 = 2;
 
-/// A matrix and what is done to it.
+/// A matrix, and the state of its history.
 struct History<'t> {
     seed: u64,
     shape: Shape,
     shelf: Shelf,
     clock: AtomicU64,
     tally: &'t Tally,
-    /// What was done to devices, and when.
+    /// The faults and repairs of devices, with their times.
     deeds: Mutex<Vec<(u64, String)>>,
-    /// Held by whoever calls the matrix.
+    /// Held for reading during each call of the matrix.
     at_work: RwLock<()>,
     /// The device of each group that was pulled out last.
     pulled: Mutex<HashMap<u16, Position>>,
@@ -75,7 +75,7 @@ impl History<'_> {
             let position = positions[dice.throw(positions.len() as u64) as usize];
             let gate = self.shelf.gate(position);
             gate.is_stalled.store(true, Ordering::SeqCst);
-            // Now and then so long that whoever waits for it asks another.
+            // Half of the time so long that a waiting reader asks another device.
             let long = if dice.throw(2) == 0 { 600 } else { 50 };
             std::thread::sleep(Duration::from_micros(long + dice.throw(400)));
             gate.is_stalled.store(false, Ordering::SeqCst);
@@ -103,13 +103,13 @@ impl History<'_> {
         }
     }
 
-    /// True if the group of a device has another one, and nobody is at work whom that one has failed.
+    /// True if the group of a device has another one, and no running call has met a failure of that one.
     fn may_be_pulled(&self, matrix: &Matrix, position: Position) -> bool {
         let mut pulled = self.pulled.lock().expect("lock");
         let last = pulled.get(&position.group).copied();
         if let Some(last) = last.filter(|last| *last != position) {
             drop(self.at_work.write());
-            // What lies in rings is made; who cannot make it is a member no more.
+            // Writes in rings are executed; a device that cannot execute them is no longer a member.
             assert!(matrix.sync().is_ok() || self.shelf.is_dead(), "seed {}: sync", self.seed);
             let has_failed = &self.shelf.gate(last).has_failed_processor;
             let is_current = matrix.member_states().contains(&(last, MemberState::Current));
@@ -139,7 +139,7 @@ impl History<'_> {
                 self.note(format!("{position} is a member again"));
                 add(&self.tally.returns, 1);
             }
-            // The keeper is at it.
+            // The keeper is filling something.
             Err(Error::Unusable(why)) if why.starts_with("another device or group") => {}
             Err(error) => {
                 let seed = self.seed;
@@ -189,7 +189,7 @@ impl History<'_> {
     }
 
     fn assert_is_cut(&self, matrix: &Matrix, what: &str, error: &Error) {
-        // Who left before, and why.
+        // The devices that left before, and why.
         let left = || (matrix.damaged(), self.deeds.lock().expect("lock").clone());
         assert!(self.shelf.is_dead(), "seed {}: {what}: {error} {:?}", self.seed, left());
     }
@@ -201,7 +201,7 @@ impl History<'_> {
     /// From an opening to the next crash or close: the events of each client.
     fn live(&self, matrix: &Matrix, era: u64) -> Vec<Vec<Event>> {
         let mut dice = Dice::of(self.seed, era);
-        // Sometimes it ends by itself.
+        // Sometimes it ends without a cut.
         let is_cut = era < RESTARTS && dice.throw(4) > 0;
         let last = if is_cut { dice.throw(CLIENTS * CALLS) } else { u64::MAX };
         let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -254,7 +254,7 @@ impl History<'_> {
         events
     }
 
-    /// The whole of it: the events of each client, in order.
+    /// Runs the whole history: the events of each client, in order.
     fn tell(&self) -> Vec<Vec<Event>> {
         let options = Options { read_path: read_path_of(self.seed), ..Options::default() };
         let mut matrix = Matrix::create(&self.shelf, self.shape, &options).expect("create");
@@ -273,7 +273,7 @@ impl History<'_> {
             all.extend(events);
             matrix = match opened {
                 Ok(matrix) => matrix,
-                // What only the one that was pulled out had might be lost.
+                // A write that only the pulled device had might be lost.
                 Err(Error::Unusable(_)) if self.shape.ack != Ack::All && self.has_pulled() => {
                     add(&self.tally.refused, 1);
                     return all;
@@ -286,7 +286,7 @@ impl History<'_> {
         all
     }
 
-    /// Calls and deeds in the order in which they began.
+    /// Calls and deeds in the order in which they began, as text.
     fn told(&self, threads: &[Vec<Event>]) -> String {
         let mut lines = self.deeds.lock().expect("lock").clone();
         for event in threads.iter().flatten() {
@@ -296,7 +296,7 @@ impl History<'_> {
         lines.iter().map(|(at, what)| format!("  {at} {what}\n")).collect()
     }
 
-    /// A device is pulled out, and others write until that is known.
+    /// Pulls a device out, and writes until that is noticed.
     fn pull_noticed(&self, matrix: &Matrix) {
         let positions = positions(matrix);
         let position = positions[self.seed as usize % positions.len()];
@@ -305,7 +305,7 @@ impl History<'_> {
         for number in 0.. {
             let key = format!("another {number}");
             let _outcome = matrix.put(key.as_bytes(), b"", &WriteOptions::default()).expect("put");
-            // Its processor may have no time for a while, and the pools are small.
+            // Its processor may not run for a while, and the pools are small.
             std::thread::sleep(Duration::from_micros(20));
             if !matrix.member_states().contains(&(position, MemberState::Current)) {
                 break;
@@ -314,7 +314,7 @@ impl History<'_> {
         self.shelf.put_back(position);
     }
 
-    /// Whichever device of a group is asked first is late with it, once.
+    /// Each device of a group is late with a read once, so that another is asked.
     fn ask_another(&self, matrix: &Matrix) {
         if self.shape.prototype != Prototype::Mkvs || read_path_of(self.seed) != ReadPath::Rings {
             return;
@@ -327,9 +327,9 @@ impl History<'_> {
         }
     }
 
-    /// What has not happened yet does; all devices come back, and all keys are read.
+    /// Everything that has not happened yet is done; all devices come back, and all keys are read.
     fn end(&self, matrix: &Matrix, all: &mut Vec<Vec<Event>>) {
-        // Who cannot make what lies in its ring is a member no more.
+        // A device that cannot execute the writes in its ring is no longer a member.
         matrix.sync().expect("sync");
         self.bring_back(matrix);
         self.grow(matrix);
@@ -381,7 +381,7 @@ fn seeds() -> std::ops::Range<u64> {
 fn judge(kind: Kind, shape: Shape) {
     let (tally, mut violations) = (Tally::default(), Vec::new());
     for seed in seeds() {
-        // As little as a pool of the kind can have.
+        // The smallest pool of this kind.
         let size = if kind == Kind::Bptree { 1 << 20 } else { 16 << 20 };
         let (shelf, clock) = (Shelf::new(kind, size), AtomicU64::new(0));
         let shape = Shape { prototype: prototype_of(seed), ..shape };
@@ -412,7 +412,7 @@ fn judge(kind: Kind, shape: Shape) {
     let Tally { stalls, pulls, crashes, returns, groups, scrubs, wins, hedges, .. } = &tally;
     let happened = [stalls, pulls, crashes, returns, groups, scrubs, wins, hedges];
     assert!(happened.iter().all(|it| it.load(Ordering::Relaxed) > 0), "{tally:?}");
-    // Six or so in five seeds.
+    // About six in five seeds.
     let is_long = seeds().count() >= 25;
     assert!(!is_long || tally.peer_pulls.load(Ordering::Relaxed) > 0, "{tally:?}");
 }

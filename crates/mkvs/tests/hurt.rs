@@ -1,6 +1,6 @@
-//! Records that are damaged when a matrix is opened after a crash, and that are newer than what is known to
-//! be on all devices: one of them does not keep the matrix from opening, what it may have been is not
-//! answered older, and it is named.
+//! Damaged records that are found when a matrix is opened after a crash, and that are newer than the
+//! watermark: one of them does not keep the matrix from opening, its key is not answered with an older
+//! record, and it is named.
 
 mod shelf;
 
@@ -16,20 +16,20 @@ use std::sync::atomic::Ordering;
 
 const PAGE: usize = 8192;
 const KEYS: u64 = 60;
-/// The one that is damaged, and one that only one device ever had.
+/// A key with a damaged record, and a key that only one device ever had.
 const HURT: u64 = 42;
 const NEW: u64 = 77;
 
-/// The end of its key is in a page of its own.
+/// A key whose end is in a page of its own.
 fn long_key(number: u64) -> Vec<u8> {
     let number = format!("{number:04}").into_bytes();
     [&b"key-"[..], &number, &[b'l'; 3000], &number].concat()
 }
 
-/// What is damaged of a record.
+/// The damaged part of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// A byte of the key's rest, or what kind of page that is in.
+    /// A byte of the key's rest, or the kind of the page with that rest.
     KeysRest,
     KeysPage,
     /// The same of its value.
@@ -49,7 +49,7 @@ impl Part {
     }
 
     fn value(self, number: u64) -> Vec<u8> {
-        // In pages of its own.
+        // The value is in pages of its own.
         let more = if self.is_of_key() { 0 } else { 5000 };
         [format!("the value of number {number:04}, and some more").into_bytes(), vec![7; more]]
             .concat()
@@ -75,7 +75,7 @@ impl Part {
     }
 }
 
-/// A matrix that was killed when all devices had all of it.
+/// A matrix that was killed when all devices had every write.
 fn killed(part: Part, ack: Ack) -> Shelf {
     killed_of(part, ack, 2)
 }
@@ -89,7 +89,7 @@ fn killed_of(part: Part, ack: Ack, devices: u8) -> Shelf {
     shelf
 }
 
-/// The primary was given a write that no other has got.
+/// Gives the primary a write that no other device gets.
 fn written_on_the_primary(shelf: &Shelf, part: Part, number: u64) {
     written_on(shelf, &[at(0, 1)], part, number);
 }
@@ -123,7 +123,7 @@ fn a_matrix_opens_although_a_new_record_of_one_device_is_damaged() {
             part.damage(&shelf, at(0, device), HURT);
             let matrix =
                 opened(&shelf).unwrap_or_else(|error| panic!("{part:?}, {ack:?}: {error}"));
-            // Reads check nothing of a value.
+            // Reads do not check a value.
             are_right(&matrix, part, (part == Part::Value).then_some(HURT));
             let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
             assert_eq!((scrubbed.repaired, scrubbed.lost.len()), (vec![at(0, device)], 0));
@@ -136,7 +136,7 @@ fn a_matrix_opens_although_a_new_record_of_one_device_is_damaged() {
     }
 }
 
-/// Only one device has the write, so that nobody was told of it: what its peer has counts.
+/// Only one device has the write, so that it was not acknowledged: its peer's record counts.
 #[test]
 fn where_all_are_waited_for_what_one_has_alone_and_damaged_never_was() {
     for part in PARTS {
@@ -155,7 +155,7 @@ fn where_all_are_waited_for_what_one_has_alone_and_damaged_never_was() {
     }
 }
 
-/// Only one device has the write, which may have been acknowledged: nobody is told what was before it.
+/// Only one device has the write, which may have been acknowledged: the record before it is not shown.
 #[test]
 fn where_one_is_waited_for_what_it_has_alone_and_damaged_is_an_error() {
     for part in PARTS {
@@ -171,7 +171,7 @@ fn where_one_is_waited_for_what_it_has_alone_and_damaged_is_an_error() {
                 let found = matrix.get(&part.key(number));
                 assert!(matches!(found, Err(Error::Unusable(_))), "{part:?}, {number}: {found:?}");
             }
-            // Whatever has looked at it meanwhile.
+            // A scrub meanwhile does not change that.
             let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
             assert_eq!(scrubbed.lost_ranges.len(), 2, "{part:?}: {scrubbed:?}");
             if tries == 1 {
@@ -192,15 +192,15 @@ fn where_one_is_waited_for_what_it_has_alone_and_damaged_is_an_error() {
     }
 }
 
-/// Such a key is an error still when its older record was written anew: since a write was refused, or since a
-/// device was filled that had the newer one.
+/// Such a key is still an error when its older record was written anew, because a write was refused or
+/// because the device with the newer record was filled.
 #[test]
 fn what_may_be_older_is_an_error_still_when_it_was_written_anew() {
-    // Who has no space for it, or is filled.
+    // The device without space, or none, if a device is filled.
     for (full, is_closed) in [(Some(4), false), (Some(4), true), (None, false), (None, true)] {
-        // One that is filled is asked what it has.
+        // A device that is filled must be able to show its record.
         let part = if full.is_some() { Part::ValuesPage } else { Part::Value };
-        // Three of five, or one where writes wait for one: what is left is too few to have all.
+        // Three of five, or one where writes wait for one: the others are too few to have every write.
         let (ack, others) = if full.is_some() { (Ack::Majority, 2) } else { (Ack::First, 0) };
         let shelf = killed_of(part, ack, 5);
         let holder = at(0, 4);

@@ -1,4 +1,4 @@
-//! Batches over several groups whose intents are found when the matrix is opened, or cannot be deleted.
+//! Batches over several groups whose intents are found at an open, or cannot be deleted.
 
 mod shelf;
 
@@ -11,7 +11,7 @@ use shelf::{Kind, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Keys of a group.
+/// The keys of a group.
 fn keys_of(group: u16) -> impl Iterator<Item = Vec<u8>> {
     let owners = deal(2);
     (0..100).map(|number| key(0, number)).filter(move |it| owners[slot_of(hash_of(it))] == group)
@@ -41,8 +41,8 @@ impl Rack for Full<'_> {
     }
 }
 
-/// A batch of two keys that was cut off when it was made, and its intent still there; before it a write of
-/// another key that the anchor of group 0 alone has.
+/// A batch of two keys that was interrupted when it was made, so that its intent still exists; and an earlier
+/// write of another key that only the primary of group 0 has.
 fn cut_off() -> (Shelf, [Vec<u8>; 3]) {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
     let shape = Shape { ack: Ack::First, ..Shape::default() };
@@ -75,7 +75,8 @@ fn cut_off() -> (Shelf, [Vec<u8>; 3]) {
     (shelf, [alone, one, other])
 }
 
-/// Who has no space to take a batch back is left out; but not before its peers have what it alone has.
+/// A device without space to take a batch back is left out, but not before its peers have the write that it
+/// alone has.
 #[test]
 fn one_that_has_no_space_is_not_left_out_before_its_peers_have_what_it_has() {
     let (shelf, [alone, one, other]) = cut_off();
@@ -89,7 +90,7 @@ fn one_that_has_no_space_is_not_left_out_before_its_peers_have_what_it_has() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// If none of a group has space to take it back nothing is changed, and nothing lost when there is space.
+/// If no device of a group has space to take it back nothing is changed, and nothing is lost once there is space.
 #[test]
 fn a_batch_that_nobody_has_space_to_take_back_is_there_as_a_whole_later() {
     let (shelf, [alone, one, other]) = cut_off();
@@ -110,7 +111,7 @@ fn a_batch_that_nobody_has_space_to_take_back_is_there_as_a_whole_later() {
 }
 
 /// An intent that cannot be deleted, on a device that is alone in its group: its batch is made again when the
-/// matrix is opened, and what was deleted meanwhile is not there again.
+/// matrix is opened, and a key that was deleted meanwhile stays deleted.
 #[test]
 fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
     for (fails, is_closed) in [(u64::MAX, false), (1, false), (1, true)] {
@@ -127,7 +128,7 @@ fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
             assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"new"[..]));
         }
         let _outcome = matrix.delete(&other, &WriteOptions::default()).expect("delete");
-        // The mark is raised, and leaves are written anew without what nobody needs any more.
+        // The watermark is raised, and leaves are rewritten without tombstones that are no longer needed.
         (0..1 << 20).for_each(|_| assert!(matrix.advance_sequence().is_ok()));
         (0..20_000).for_each(|number| put(&matrix, &key(1, number % 500), b"more"));
         if is_closed {

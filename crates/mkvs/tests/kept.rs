@@ -1,5 +1,4 @@
-//! Filters that a close leaves behind: a clean open reads no key, and nothing that is there is ever
-//! denied.
+//! Filters that a close keeps: a clean open reads no key, and no existing key is ever denied.
 
 mod shelf;
 
@@ -39,7 +38,7 @@ fn are_found(matrix: &Matrix, keys: Range<u64>) {
     assert_eq!(matrix.len().expect("len"), keys.end - keys.start);
 }
 
-/// How often a device was asked for many keys.
+/// The number of calls for many keys that devices have received.
 fn looks(shelf: &Shelf) -> u64 {
     let places = (0..2).flat_map(|group| (0..2).map(move |device| Position { group, device }));
     places.map(|place| shelf.gate(place).looks.load(Ordering::SeqCst)).sum()
@@ -69,7 +68,7 @@ fn a_clean_open_reads_no_key() {
         }
         let denied = matrix.stats().figure("filter_denied").expect("a figure");
         assert!(denied > (DELETED + KEYS) * 9 / 10, "{denied}");
-        // What was kept is used up: after a kill it must not be taken again.
+        // The kept filters are used up: after a kill they must not be used again.
         put(&matrix, KEYS..2 * KEYS);
         drop(matrix);
         let matrix = opened(&shelf);
@@ -84,7 +83,7 @@ fn a_clean_open_reads_no_key() {
     }
 }
 
-/// The device that has it was away while others were written to.
+/// The device with the kept filter was missing while others were written to.
 #[test]
 fn what_was_kept_of_other_times_is_not_taken() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -107,7 +106,7 @@ fn what_was_kept_of_other_times_is_not_taken() {
     }
 }
 
-/// It has a checksum of its own: devices need not check what they read.
+/// The kept filter has a checksum of its own: devices need not check their reads.
 #[test]
 fn what_was_kept_and_is_damaged_is_not_taken() {
     let shelf = closed(Kind::Bptree);
@@ -134,7 +133,7 @@ fn what_was_kept_and_is_damaged_is_not_taken() {
     are_found(&matrix, DELETED..KEYS);
 }
 
-/// So has what says how it is to be read, whichever of its numbers is wrong by a bit.
+/// So has its head, and a wrong bit in any of its numbers is found.
 #[test]
 fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {
     let shelf = closed(Kind::Bptree);
@@ -152,7 +151,7 @@ fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {
         for place in places() {
             let device = shelf.open(place, &clock).expect("open");
             if let Some(mut head) = device.get(name).expect("get") {
-                // The last digit of each.
+                // The last digit of each number.
                 let digits = 1..head.len();
                 let is_last =
                     |at: &usize| head[at - 1].is_ascii_digit() && !head[*at].is_ascii_digit();
@@ -166,7 +165,7 @@ fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {
         }
         assert_eq!(damaged, 2, "one member of each group has it");
         let matrix = opened(&shelf);
-        // Who misses often asks the filter.
+        // A thread that misses often asks the filter.
         (KEYS..2 * KEYS).for_each(|it| assert!(matrix.get(&key(it)).expect("get").is_none()));
         are_found(&matrix, DELETED..KEYS);
         number += 1;
@@ -174,8 +173,8 @@ fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {
     assert!(numbers > 6, "{numbers}");
 }
 
-/// After a kill nobody waits until all keys are listed: devices are asked for every key, whoever writes
-/// meanwhile, and when the filter is there it has what was written.
+/// After a kill no thread waits until all keys are listed: devices are asked for every key while others
+/// write, and the finished filter has the keys that were written meanwhile.
 #[test]
 fn after_a_kill_keys_are_listed_beside_readers_and_writers() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -186,7 +185,7 @@ fn after_a_kill_keys_are_listed_beside_readers_and_writers() {
         let options = Options { lists_at_open: 100, ..options() };
         let matrix = Matrix::open(&shelf, &options, &|_| {}).expect("open");
         let denied = || matrix.stats().figure("filter_denied").expect("a figure");
-        // Each key has one write: of those that were there, and of new ones.
+        // Each key has one write: existing keys, and new ones.
         for number in KEYS / 2..KEYS {
             let _outcome = matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
         }
@@ -208,7 +207,7 @@ fn after_a_kill_keys_are_listed_beside_readers_and_writers() {
     }
 }
 
-/// Whoever opens it lists no more than that, and goes on while others list the rest.
+/// An open lists no more keys than that, and returns while another thread lists the rest.
 #[test]
 fn an_open_after_a_kill_lists_few_keys() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -217,7 +216,7 @@ fn an_open_after_a_kill_lists_few_keys() {
         let options = Options { lists_at_open: 100, ..options() };
         shelf.holds_filters.store(true, Ordering::SeqCst);
         let matrix = Matrix::open(&shelf, &options, &|_| {}).expect("open");
-        // What is newer on each of four devices, and the first keys of each of two groups.
+        // The newer writes of each of four devices, and the first keys of each of two groups.
         let made = looks(&shelf);
         assert!(matrix.get(&key(DELETED)).expect("get").is_some());
         assert!(matrix.get(&key(KEYS)).expect("get").is_none());

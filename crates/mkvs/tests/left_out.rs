@@ -1,5 +1,5 @@
-//! Keys that are damaged on every device that has them, when another device is filled: it is filled but for
-//! them, and from then on they are errors, whichever device is asked, after a restart too.
+//! Keys that are damaged on every device that has them, when another device is filled: it is filled without
+//! them, and from then on they are errors on every device, after a restart too.
 
 mod shelf;
 
@@ -16,12 +16,12 @@ fn key(number: u64) -> Vec<u8> {
     format!("key-{number:04}").into_bytes()
 }
 
-/// In pages of its own, with a tree.
+/// A value in pages of its own, with a tree.
 fn value(number: u64) -> Vec<u8> {
     format!("the value of number {number:04}, and some more").repeat(100).into_bytes()
 }
 
-/// Flips a bit of what is in the values of some keys on a device.
+/// Flips a bit in the values of some keys on a device.
 fn damage(shelf: &Shelf, device: u8, numbers: &[u64]) {
     let path = shelf.path(at(0, device));
     let pool = std::fs::read(&path).expect("read");
@@ -37,7 +37,7 @@ fn damage(shelf: &Shelf, device: u8, numbers: &[u64]) {
     }
 }
 
-/// Two devices, of which the `second` is filled, fresh or out of date, when the other is damaged.
+/// Two devices, of which the `second` is filled, fresh or out of date, while the other is damaged.
 fn filled(kind: Kind, second: u8, is_fresh: bool, hurt: &[u64]) -> (Shelf, Matrix, Copied) {
     let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
@@ -63,9 +63,9 @@ fn scan(matrix: &Matrix) -> Result<usize, Error> {
     matrix.ordered().expect("order").scan(b"", None, false, usize::MAX, visit).map(|()| count)
 }
 
-/// The keys that are hurt are errors, and all others what they were.
+/// The damaged keys are errors, and all others have their values.
 fn check(matrix: &Matrix, hurt: &[u64]) {
-    // Whichever device it is whose turn it is.
+    // Several rounds, so that each device is asked.
     for number in (0..3).flat_map(|_| 0..KEYS) {
         match matrix.get(&key(number)) {
             Ok(found) => {
@@ -86,7 +86,7 @@ fn check(matrix: &Matrix, hurt: &[u64]) {
     assert_eq!(scan(matrix).is_err(), !hurt.is_empty());
 }
 
-/// Every member alone, if the matrix is opened with all of them.
+/// Also after another open, and after a write of one of the keys.
 #[test]
 fn what_is_left_out_of_a_fill_is_an_error_and_not_absent() {
     for (second, is_fresh) in [(0, true), (1, true), (0, false), (1, false)] {
@@ -96,7 +96,7 @@ fn what_is_left_out_of_a_fill_is_an_error_and_not_absent() {
         let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
         assert!(!scrubbed.lost_ranges.is_empty() && scrubbed.repaired.is_empty(), "{scrubbed:?}");
         check(&matrix, &HURT);
-        // Killed, and then closed.
+        // First killed, and then closed.
         drop(matrix);
         let matrix = opened(&shelf).expect("open");
         check(&matrix, &HURT);
@@ -104,7 +104,7 @@ fn what_is_left_out_of_a_fill_is_an_error_and_not_absent() {
         drop(matrix);
         let matrix = opened(&shelf).expect("open");
         check(&matrix, &HURT);
-        // What is written since is known, and what was forgotten about it stays so.
+        // A later write is known, and the key remains readable.
         put(&matrix, &key(HURT[0]), &value(HURT[0]));
         check(&matrix, &HURT[1..]);
         drop(matrix);
@@ -137,7 +137,7 @@ fn what_was_left_out_of_a_fill_is_gone_when_that_is_accepted() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// Both engines bring one level that is out of date.
+/// Both engines bring a device up to date.
 #[test]
 fn one_that_is_out_of_date_is_filled_but_for_what_is_damaged() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -150,7 +150,7 @@ fn one_that_is_out_of_date_is_filled_but_for_what_is_damaged() {
     }
 }
 
-/// Of a long key whose rest is damaged nobody knows more than what it begins with.
+/// Of a long key whose rest is damaged only the beginning is known.
 #[test]
 fn what_has_no_name_any_more_is_left_out_as_well() {
     const PAGE: usize = 8192;
@@ -170,7 +170,7 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
             let needle = [&b"lll"[..], &key(7)].concat();
             let found = pool.windows(needle.len()).position(|it| it == needle).expect("the rest");
             let file = std::fs::File::options().write(true).open(&path).expect("open");
-            // What kind of page it is.
+            // The kind of the page.
             let place = found / PAGE * PAGE + 4;
             file.write_at(&[pool[place] ^ 1], place as u64).expect("write");
         }
@@ -197,7 +197,7 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
     }
 }
 
-/// More of such keys than a label is to have.
+/// More such keys than a membership record may have.
 #[test]
 fn a_device_that_would_lack_too_much_is_not_admitted() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -215,7 +215,7 @@ fn a_device_that_would_lack_too_much_is_not_admitted() {
         matches!(&refused, Err(Error::Unusable(what)) if what.contains("too many")),
         "{refused:?}"
     );
-    // A label that is written later does not say otherwise.
+    // A membership record that is written later does not make it current.
     assert_ne!(standing(&matrix, at(0, 1)), MemberState::Current);
     matrix.close().expect("close");
     drop(matrix);

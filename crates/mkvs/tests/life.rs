@@ -1,5 +1,5 @@
-//! Devices that are replaced, and groups that are added, while the matrix is in use and cut off in the
-//! middle.
+//! Devices that are replaced, and groups that are added, while the matrix is in use, with interruptions in
+//! the middle.
 
 mod shelf;
 
@@ -37,7 +37,7 @@ fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
     let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
-/// What each writer knows of each of its keys: the last serial that was acknowledged.
+/// The last acknowledged serial of each key of each writer.
 #[derive(Default)]
 struct Load {
     written: Vec<Vec<AtomicU64>>,
@@ -45,7 +45,7 @@ struct Load {
     total: AtomicU64,
 }
 
-/// Of each key one write in seven.
+/// One write in seven of each key is a delete.
 fn is_delete(serial: u64) -> bool {
     serial % 7 == 3
 }
@@ -76,7 +76,7 @@ impl Load {
         }
     }
 
-    /// No read fails, and none goes back behind what was acknowledged before it.
+    /// No read fails, and none returns a value older than the last one acknowledged before it.
     fn read(&self, matrix: &Matrix, reader: u64) {
         let mut serial = reader;
         while !self.stop.load(Ordering::Relaxed) {
@@ -91,7 +91,7 @@ impl Load {
                     let found = u64::from_le_bytes(value.try_into().expect("eight bytes"));
                     assert!(found >= before, "{found} was read after {before} was acknowledged");
                 }
-                // One of the writes that were acknowledged or under way has deleted it.
+                // An acknowledged write, or one under way, has deleted it.
                 None => assert!(
                     before == 0 || (before..=after + KEYS).step_by(KEYS as usize).any(is_delete),
                     "{thread} {number}: nothing was read after {before} was acknowledged"
@@ -137,8 +137,8 @@ impl Load {
         expected
     }
 
-    /// By key, by iteration and by scan there is what was acknowledged and nothing else, and the
-    /// members of each group agree.
+    /// Gets, iterations and scans find the acknowledged records and nothing else, and the members of each
+    /// group agree.
     fn check(&self, matrix: &Matrix) {
         let expected = self.expected();
         for thread in 0..WRITERS {
@@ -189,10 +189,10 @@ fn replaced_under_load(kind: Kind, ack: Ack) {
         wait(3_000);
     });
     load.check(&matrix);
-    // Now it alone has what its group has.
+    // Now the new device alone has the records of its group.
     shelf.pull(at(0, 0));
     load.check(&matrix);
-    // A write more, after which those that are left are known to be level at first, too.
+    // More writes, after which the remaining members are known to be equal at `first`, too.
     let _outcome = matrix.delete(b"nothing", &WriteOptions::default()).expect("delete");
     put(&matrix, b"more", b"");
     let _outcome = matrix.delete(b"more", &WriteOptions::default()).expect("delete");
@@ -239,7 +239,7 @@ fn a_device_that_was_away_is_brought_up_to_date() {
     }
 }
 
-/// What it wrote alone, and what was deleted while it was away, does not come back with it.
+/// Records that a device alone has, and keys deleted while it was away, do not come back with it.
 #[test]
 fn nothing_is_resurrected_by_a_device_that_was_away() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -251,7 +251,7 @@ fn nothing_is_resurrected_by_a_device_that_was_away() {
     let _outcome = matrix.delete(b"gone", &WriteOptions::default()).expect("delete");
     put(&matrix, b"over", b"new");
     drop(matrix);
-    // Somebody writes to the device behind everybody's back, with sequences of its own.
+    // The device is written to without the matrix, with sequences of its own.
     let clock: coreplane_mkvs::TimeSource = std::sync::Arc::new(UnixMillis::now);
     let engine = coreplane_mkvs::Rack::open(&shelf, at(0, 1), &clock).expect("open");
     for name in [b"kept", b"gone", b"only"] {
@@ -284,7 +284,7 @@ fn a_device_is_replaced_after_the_filling_was_cut_off() {
         shelf.pull(at(1, 0));
         wait(1_000);
         let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-        // The new device fails, too, as soon as it has got something.
+        // The new device fails, too, as soon as it has received something.
         let failing = |_| shelf.pull(at(1, 0));
         matrix.replace(&shelf, at(1, 0), &fresh, &failing).expect_err("it fails");
         assert_eq!(standing(&matrix, at(1, 0)), MemberState::Joining);
@@ -321,7 +321,7 @@ fn what_cannot_be_replaced_is_said() {
     refused(at(0, 2), "no place");
     refused(at(1, 0), "no place");
     drop(matrix);
-    // A device of another matrix lies where ours was.
+    // A device of another matrix is at the place of ours.
     let other = Shelf::new(Kind::Bptree, 16 << 20);
     created(&other, 1, 2, Ack::All).close().expect("close");
     std::fs::remove_file(shelf.path(at(0, 1))).expect("remove");
@@ -363,7 +363,7 @@ fn grown_under_load(kind: Kind, ack: Ack) {
     let matrix = opened(&shelf);
     assert_eq!(matrix.slots().0.len(), 3);
     load.check(&matrix);
-    // One device of each group has everything of its own.
+    // One device of each group has all records of its group.
     (0..3).for_each(|group| shelf.pull(at(group, group as u8 % 2)));
     load.check(&matrix);
 }
@@ -402,7 +402,7 @@ fn a_group_that_fails_while_it_is_filled_takes_nothing_with_it() {
     });
     load.check_readable(&matrix);
     drop(matrix);
-    // It is back: what had not moved moves now.
+    // The device is back: the slots that had not moved move now.
     let matrix = opened(&shelf);
     assert!(matrix.is_moving());
     load.check(&matrix);
@@ -431,7 +431,7 @@ fn conditions_and_batches_hold_while_slots_move() {
     names.iter().for_each(|name| put(&matrix, name, &0_u64.to_le_bytes()));
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // All of a batch has one value, whoever looks.
+        // All keys of a batch have one value in every read.
         scope.spawn(|| {
             for round in 1_u64.. {
                 let mut batch = coreplane_engine::Batch::new();
@@ -445,7 +445,7 @@ fn conditions_and_batches_hold_while_slots_move() {
                 }
             }
         });
-        // Counters that two count up lose nothing.
+        // Counters that two threads increment lose no increment.
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {

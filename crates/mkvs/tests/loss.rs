@@ -1,4 +1,4 @@
-//! Devices that are pulled out, are missing, come back, or are not the matrix's.
+//! Devices that are pulled out, are missing, come back, or belong to another matrix.
 
 mod shelf;
 
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 const KEYS: u64 = 500;
 
-/// No more than a guard against waiting for ever.
+/// Only a guard against waiting for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// All records, in the order of their keys if the matrix has one.
+/// All records, by a scan if the matrix is ordered.
 fn all_of(matrix: &Matrix) -> HashMap<Vec<u8>, u64> {
     let mut all = HashMap::new();
     let mut add = |entry: Entry<'_>| {
@@ -42,7 +42,7 @@ fn all_of(matrix: &Matrix) -> HashMap<Vec<u8>, u64> {
     }
 }
 
-/// Whoever goes through all records finds what was acknowledged before, or newer.
+/// An iteration over all records finds the acknowledged ones, or newer ones.
 fn nothing_is_missing(matrix: &Matrix, written: &[Vec<AtomicU64>]) {
     let load = |mine: &Vec<AtomicU64>| mine.iter().map(|it| it.load(Ordering::SeqCst)).collect();
     let least: Vec<Vec<u64>> = written.iter().map(load).collect();
@@ -55,7 +55,7 @@ fn nothing_is_missing(matrix: &Matrix, written: &[Vec<AtomicU64>]) {
     }
 }
 
-/// Each key has the serial that was written last, or is not there; and all is sound.
+/// Each key has the serial that was written last, or is absent; and everything is sound.
 fn is_as_written(matrix: &Matrix, written: &[Vec<AtomicU64>]) {
     for (thread, mine) in (0..).zip(written) {
         for (number, serial) in (0..).zip(mine) {
@@ -68,8 +68,8 @@ fn is_as_written(matrix: &Matrix, written: &[Vec<AtomicU64>]) {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// Four writers, four readers and one who goes through all records; a device is pulled out in the middle. What was acknowledged is
-/// there, no read has failed or gone back.
+/// Four writers, four readers and a thread that iterates; a device is pulled out in the middle. All
+/// acknowledged records are there, and no read has failed or returned an older value.
 fn pulled_under_load(kind: Kind, ack: Ack) {
     let shelf = Shelf::new(kind, 128 << 20);
     let shape = Shape { ack, ..Shape::default() };
@@ -122,7 +122,7 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
         wait_for(12_000);
         stop.store(true, Ordering::Relaxed);
     });
-    // Where nobody waits for it, it leaves when its own processor comes to what was written.
+    // Where no write waits for it, it leaves when its own processor comes to a write.
     let begun = Instant::now();
     while standing(&matrix, at(0, 1)) == MemberState::Current && begun.elapsed() < PATIENCE {
         std::thread::yield_now();
@@ -133,7 +133,7 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
     assert_eq!(departure.device, at(0, 1));
     assert!(departure.why.contains("pulled out"), "{departure:?}");
     is_as_written(&matrix, &written);
-    // Killed; the device that was pulled out is back, and must not be believed.
+    // After a kill, the pulled device is back, and must not count.
     drop(matrix);
     let matrix = opened(&shelf).expect("open");
     assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
@@ -164,7 +164,7 @@ fn one_that_is_missing_is_gone_without() {
     (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
     put(&matrix, &key(0, 0), b"written without it");
     drop(matrix);
-    // It comes back, out of date: nobody asks it.
+    // It comes back, out of date, and is not asked.
     put_back(&shelf, at(0, 1));
     let matrix = opened(&shelf).expect("open");
     assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
@@ -186,7 +186,7 @@ fn foreign_devices_are_refused() {
     refused(&shelf, "two devices");
 }
 
-/// A rack, one of whose devices the operating system cannot read.
+/// A rack with a device that the operating system cannot read.
 struct Dying<'a>(&'a Shelf, Position);
 
 impl Rack for Dying<'_> {
@@ -211,10 +211,10 @@ impl Rack for Dying<'_> {
     }
 }
 
-/// Whoever cannot be read at all counts as absent, and is named.
+/// A device that cannot be read at all counts as absent, and is named.
 fn left_out(kind: Kind, breaks: &dyn Fn(&mut Vec<u8>)) {
     let shelf = two_by_two_of(kind, Ack::All);
-    // After a kill the last record of all may as well be one that never was whole.
+    // After a kill the last record could also be an interrupted one.
     opened(&shelf).expect("open").close().expect("close");
     let path = shelf.path(at(0, 1));
     let mut bytes = std::fs::read(&path).expect("read");
@@ -250,7 +250,7 @@ fn a_device_that_is_cut_off_is_left_out() {
 #[test]
 fn a_device_whose_label_is_damaged_is_left_out() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
-        // In the middle of every label that the device ever had.
+        // In the middle of every membership record that the device ever had.
         left_out(kind, &|bytes| {
             let word = b"\"identity\":\"";
             let places: Vec<usize> =
@@ -269,7 +269,7 @@ fn a_device_that_cannot_be_read_is_left_out() {
     left_out_of(&matrix);
 }
 
-/// Devices may be put anywhere: each knows where it belongs.
+/// Devices may be at any place: each knows where it belongs.
 #[test]
 fn the_order_of_devices_does_not_matter() {
     let shelf = two_by_two(Ack::All);
@@ -285,7 +285,7 @@ fn the_order_of_devices_does_not_matter() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// Members that differ are told apart, though each is sound by itself.
+/// Members that differ are reported, though each is sound by itself.
 #[test]
 fn members_that_differ_are_told() {
     let shelf = two_by_two(Ack::All);
@@ -306,8 +306,7 @@ fn members_that_differ_are_told() {
     assert_eq!(report.damages.len(), 1);
 }
 
-/// A write whose sequence its caller gives may be older than all that is known to be everywhere. It
-/// is brought level all the same.
+/// A write with a given sequence may be older than the stable watermark. The members are made equal all the same.
 #[test]
 fn a_write_with_an_old_sequence_is_brought_level() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -325,7 +324,7 @@ fn a_write_with_an_old_sequence_is_brought_level() {
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
     }
     drop(matrix);
-    // The power went when the next one had come to one device.
+    // The power failed when one device had the next write.
     let clock: coreplane_mkvs::TimeSource = std::sync::Arc::new(coreplane_engine::UnixMillis::now);
     let device = coreplane_mkvs::Rack::open(&shelf, at(0, 1), &clock).expect("open");
     let _outcome = device.put(b"old", b"second", &given(8)).expect("put");
@@ -338,7 +337,7 @@ fn a_write_with_an_old_sequence_is_brought_level() {
     assert_eq!(matrix.get(b"older").expect("get").as_deref(), Some(&b"alone"[..]));
 }
 
-/// Whoever is the first to notice that a device is gone: it goes on with the other one.
+/// The first call to meet a missing device continues with the other one.
 #[test]
 fn whoever_goes_through_all_keys_goes_on_without_a_device() {
     type Look = fn(&Matrix) -> Result<u64, Error>;
@@ -379,14 +378,14 @@ fn whoever_goes_through_all_keys_goes_on_without_a_device() {
         let matrix = opened(&shelf).expect("open");
         matrix.hold_tombstones(0).expect("hold");
         assert_eq!(look(&matrix).expect("both are there"), 100, "{number}");
-        // The one that is asked, and its peer in the other group.
+        // The device that is asked, and its peer in the other group.
         (0..2).for_each(|group| shelf.pull(at(group, 1 - group as u8)));
         assert_eq!(look(&matrix).expect("one of each is there"), 100, "{number}");
         assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent, "{number}");
     }
 }
 
-/// What must be known of the members is written to full devices, too: none is left out for that.
+/// The membership record is also written to full devices: no device is left out because it is full.
 #[test]
 fn a_full_device_is_not_left_out() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -394,7 +393,7 @@ fn a_full_device_is_not_left_out() {
         let shape = Shape::default();
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
         let (value, mut written, mut full) = (vec![7; 1500], 0, 0);
-        // Until both groups are full to the last.
+        // Until both groups are completely full.
         while full < 200 {
             match matrix.put(&key(0, written + full), &value, &WriteOptions::default()) {
                 Ok(_) => written += 1,

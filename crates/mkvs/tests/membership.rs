@@ -1,9 +1,9 @@
-//! Every way in which a matrix can be found: closed, or cut off at any write that a device makes while it is
-//! opened, closed, or goes on without a primary; and then with devices that are missing, damaged, or copies of
-//! themselves from an earlier session or from earlier in this one. At most two faults.
+//! Every state in which a matrix can be found: closed, or interrupted at any write of a device while the
+//! matrix is opened, closed, or continues without a primary; and then with devices that are missing, damaged,
+//! or copies of themselves from the previous session or from earlier in the last one. At most two faults.
 //!
-//! What was acknowledged is there, or the matrix is refused; and it is not refused where the primary of each group is
-//! here, or as many as each write must have met.
+//! Acknowledged writes are there, or the matrix is refused; and it is not refused if each group has its
+//! primary, or enough members to have every acknowledged write.
 
 mod scale;
 mod shelf;
@@ -19,25 +19,25 @@ use std::sync::atomic::Ordering;
 const KEYS: u64 = 12;
 const LEN: u64 = 256 << 10;
 
-/// What was going on when the power went.
+/// The operation under way when the power failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     Open,
     Close,
     /// The primary of the first group fails in a put.
     Failover,
-    /// Nothing: it was killed.
+    /// None: the matrix was killed.
     Killed,
 }
 
-/// What has become of a device then.
+/// The state of a device at the next open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Missing,
     Damaged,
     /// It is a copy of itself from the end of the session before.
     CopyOfEarlier,
-    /// From the middle of the last one.
+    /// It is a copy from the middle of the last session.
     CopyOfThis,
 }
 
@@ -46,19 +46,19 @@ const FAULTS: [Fault; 4] =
 
 type Images = BTreeMap<Position, Vec<u8>>;
 
-/// What a power cut has left.
+/// The state after a power cut.
 struct Scene {
     shape: Shape,
     kind: Kind,
     act: Act,
-    /// The act was cut off.
+    /// The act was interrupted.
     is_cut: bool,
-    /// The matrix was closed, and that was acknowledged.
+    /// The matrix was closed, and the close returned.
     is_clean: bool,
     now: Images,
     earlier: Images,
     this: Images,
-    /// Of each key its value, and another one if it was about to be written.
+    /// The value of each key, and another one if that was being written.
     values: BTreeMap<u64, [Vec<u8>; 2]>,
 }
 
@@ -79,7 +79,7 @@ fn images(shelf: &Shelf, shape: Shape) -> Images {
     positions(shape).map(|it| (it, std::fs::read(shelf.path(it)).expect("read"))).collect()
 }
 
-/// What is there when the power went after so many writes of an act; none if it needs fewer.
+/// The state if the power fails after so many writes of an act; none if the act needs fewer.
 fn scene(kind: Kind, shape: Shape, act: Act, writes: u64) -> Option<Scene> {
     let shelf = Shelf::new(kind, LEN);
     let matrix = Matrix::create(&shelf, shape, &options()).expect("create");
@@ -99,7 +99,7 @@ fn scene(kind: Kind, shape: Shape, act: Act, writes: u64) -> Option<Scene> {
         put(&matrix, number, "newest").expect("put");
         values.insert(number, [const { Vec::new() }; 2].map(|_: Vec<u8>| b"newest".to_vec()));
     }
-    // The rings are empty, so that each run is the same; what lies in them is the business of other tests.
+    // The rings are empty, so that each run is the same; other tests cover writes in rings.
     matrix.sync().expect("sync");
     let mut matrix = Some(matrix);
     if act == Act::Open {
@@ -129,7 +129,7 @@ fn scene(kind: Kind, shape: Shape, act: Act, writes: u64) -> Option<Scene> {
     if let (true, Act::Failover, Some(matrix)) = (!is_cut, act, &matrix) {
         matrix.sync().expect("sync");
     }
-    // What was not cut off ends here, too: by a kill.
+    // An act that was not interrupted ends with a kill.
     power.is_dead.store(true, Ordering::SeqCst);
     drop(matrix);
     let now = images(&shelf, shape);
@@ -139,7 +139,7 @@ fn scene(kind: Kind, shape: Shape, act: Act, writes: u64) -> Option<Scene> {
 }
 
 impl Scene {
-    /// Makes what is left after these faults.
+    /// The devices that are left after these faults.
     fn left(&self, faults: &[(Position, Fault)]) -> Shelf {
         let shelf = Shelf::new(self.kind, LEN);
         for it in positions(self.shape) {
@@ -160,14 +160,14 @@ impl Scene {
         shelf
     }
 
-    /// True if nothing that is here tells that it may be opened, or nothing that it must not be. The model: what is
-    /// known of who has every acknowledged write, by the records that may be in force.
+    /// True if the matrix must open with these faults. The model: which devices have every acknowledged
+    /// write, by the records that may be in force.
     fn must_open(&self, faults: &[(Position, Fault)]) -> bool {
         let Shape { groups, devices, ack, .. } = self.shape;
         let fault = |it: Position| faults.iter().find(|(at, _)| *at == it).map(|(_, fault)| *fault);
         let is_here = |it: Position| !matches!(fault(it), Some(Fault::Missing | Fault::Damaged));
         let is_genuine = |it: Position| fault(it).is_none();
-        // Before and after the primary has left the first group: either may be in force while that is cut off.
+        // Before and after the primary has left the first group: either may be in force after an interruption.
         let is_first = |group: u16| group == 0 && self.act == Act::Failover;
         let memberships = |group: u16| match is_first(group) {
             true if self.is_cut => vec![devices, devices - 1],
@@ -184,7 +184,7 @@ impl Scene {
                 let genuine = (0..members).filter(|it| is_genuine(at(group, *it))).count() as u8;
                 is_genuine(at(group, members - 1))
                     || genuine > members - copies
-                    // What a close that was cut off, or an open, leaves is clean still or not: it is not asked for.
+                    // After an interrupted close or open the record may be clean or not: that is not required.
                     || self.is_clean && genuine > 0
             })
         };
@@ -196,8 +196,8 @@ impl Scene {
         (0..groups).all(suffices) && (0..groups).any(is_whole)
     }
 
-    /// True if nobody can tell that something is lost: no device is here that has the last record; or those of some
-    /// group that are here are from before within one epoch.
+    /// True if a loss cannot be detected: no present device has the last record, or the present devices of
+    /// some group are copies from earlier in the same epoch.
     fn cannot_tell(&self, faults: &[(Position, Fault)]) -> bool {
         let fault = |it: Position| faults.iter().find(|(at, _)| *at == it).map(|(_, fault)| *fault);
         let has_failed =
@@ -208,7 +208,7 @@ impl Scene {
             of_group(group).any(|it| fault(it) == Some(Fault::CopyOfThis))
                 && !of_group(group).any(knows)
         };
-        // The other group has the record without the failed primary, which a copy from before it has not.
+        // The other group has the record without the failed primary, which an earlier copy does not have.
         let is_told = |group| {
             self.act == Act::Failover && !self.is_cut && group == 0 && self.shape.groups > 1
         };
@@ -239,7 +239,7 @@ impl Scene {
         }
         let report = matrix.verify(&mut |_| {}).expect("verify");
         assert!(report.is_sound(), "{what}: {report:?}");
-        // Whichever member it is, it has the same.
+        // A device that is neither faulty nor the failed primary is current.
         for (it, _) in matrix.member_states() {
             let is_current = shelf::sample::standing(&matrix, it);
             assert!(
@@ -253,7 +253,7 @@ impl Scene {
     }
 }
 
-/// All sets of at most so many faults, of different devices.
+/// All sets of at most `most` faults, of different devices.
 fn fault_sets(shape: Shape, most: usize) -> Vec<Vec<(Position, Fault)>> {
     let mut sets = vec![Vec::new()];
     let each: Vec<_> = positions(shape).flat_map(|it| FAULTS.map(|fault| (it, fault))).collect();
@@ -285,7 +285,7 @@ fn what_was_acknowledged_is_there_or_refused_after_a_close_and_after_a_kill() {
     for (kind, shape) in matrices() {
         for act in [Act::Close, Act::Killed, Act::Failover] {
             let scene = scene(kind, shape, act, u64::MAX).expect("it is whole");
-            // That the primary fails is one. The larger ones by turns.
+            // The failure of the primary is one fault. Of the larger sets only some.
             let sets = fault_sets(shape, if act == Act::Failover { 1 } else { 2 });
             let step = scaled(sets.len().div_ceil(120), 1);
             sets.iter().step_by(step).for_each(|faults| scene.check(faults));
@@ -300,7 +300,7 @@ fn what_was_acknowledged_is_there_or_refused_wherever_it_is_cut_off() {
             let sets = fault_sets(shape, 1);
             let mut cuts = 0;
             while let Some(scene) = scene(kind, shape, act, cuts) {
-                // By turns, so that each meets each in a few cuts.
+                // By turns, so that each set of faults meets some of the cuts.
                 let step = scaled(1 + sets.len() / 6, 1);
                 let begin = cuts as usize % step;
                 sets.iter().skip(begin).step_by(step).for_each(|faults| scene.check(faults));

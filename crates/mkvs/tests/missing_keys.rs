@@ -1,5 +1,5 @@
-//! A bit that flips in a key on a group's anchor: its peers have it still, and whoever is filled, a group
-//! that is added and the filter get it from them.
+//! A bit flips in a key on a group's primary: its peers still have the key, and a device that is filled, a
+//! group that is added and the filter get it from them.
 
 mod shelf;
 
@@ -11,14 +11,14 @@ use std::os::unix::fs::FileExt as _;
 
 const KEYS: u64 = 500;
 
-/// Keys that are damaged, on the anchor alone.
+/// Keys that are damaged on the primary alone.
 const HURT: [u64; 6] = [3, 99, 123, 222, 321, 456];
 
 fn key(number: u64) -> Vec<u8> {
     format!("key-{number:04}").into_bytes()
 }
 
-/// Flips a bit of a key wherever it is in a device's file.
+/// Flips a bit of a key in all places in a device's file.
 fn damage(shelf: &Shelf, device: u8, number: u64) {
     let wanted = key(number);
     let bytes = std::fs::read(shelf.path(at(0, device))).expect("read");
@@ -32,7 +32,7 @@ fn damage(shelf: &Shelf, device: u8, number: u64) {
     });
 }
 
-/// A group of so many devices, of which the last is the anchor.
+/// A group of so many devices, the last of which is the primary.
 fn hurt(kind: Kind, devices: u8) -> (Shelf, Matrix) {
     let shelf = Shelf::new(kind, 32 << 20);
     let shape = Shape { groups: 1, devices, ..Shape::default() };
@@ -43,7 +43,7 @@ fn hurt(kind: Kind, devices: u8) -> (Shelf, Matrix) {
 }
 
 fn check(matrix: &Matrix, kind: Kind) {
-    // Who finds nothing asks the filter.
+    // A thread that finds nothing asks the filter.
     (0..100).for_each(|it| assert_eq!(matrix.get(&key(100_000 + it)).expect("get"), None));
     for number in HURT.into_iter().chain(0..KEYS) {
         let found = matrix.get(&key(number)).expect("get");
@@ -79,7 +79,7 @@ fn a_device_that_is_filled_lacks_no_key_that_a_member_has() {
     }
 }
 
-/// Nobody has them then: that is told, and nothing moves.
+/// No device has the keys then: that is reported, and nothing moves.
 #[test]
 fn a_key_that_nobody_has_any_more_stops_a_group_that_is_added() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -89,7 +89,7 @@ fn a_key_that_nobody_has_any_more_stops_a_group_that_is_added() {
         assert!(added.is_err() && matrix.is_moving(), "{kind:?}: {added:?}");
         HURT.iter().for_each(|number| put(&matrix, &key(*number), b"value"));
         if kind == Kind::Bptree {
-            // What is written has taken the place of what was damaged.
+            // The new records have replaced the damaged ones.
             matrix.finish_moves(&CopyOptions::default(), &|_| {}).expect("all of it is sound");
         }
         check(&matrix, kind);
@@ -100,7 +100,7 @@ fn a_key_that_nobody_has_any_more_stops_a_group_that_is_added() {
 fn what_a_scrub_has_healed_is_not_denied() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let (_shelf, matrix) = hurt(kind, 2);
-        // So many that the filter is made anew.
+        // Enough that the filter is rebuilt.
         (0..40_000_u64).for_each(|it| put(&matrix, &it.to_le_bytes(), b"value"));
         while matrix.stats().figure("filter_growths") == Some(0) {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! What is written while slots move to a group that is added, at each point of that.
+//! Writes while slots move to a group that is added, at each point of the move.
 
 mod scale;
 mod shelf;
@@ -34,7 +34,7 @@ fn moving() -> impl Iterator<Item = Vec<u8>> {
     keys.filter(move |key| owners[slot(key)] == 1)
 }
 
-/// What was there before is given to the new group, record by record.
+/// The existing records are given to the new group, one by one.
 #[test]
 fn a_group_that_is_added_is_given_what_it_takes() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -53,8 +53,8 @@ fn a_group_that_is_added_is_given_what_it_takes() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// All has been copied and held against its owner, and no slot has changed hands: from there on nobody looks again
-/// at what is written.
+/// Everything has been copied and compared with its owner, and no slot has changed hands: later writes are
+/// not checked again.
 #[test]
 fn what_is_written_before_slots_change_hands_is_in_the_new_group() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -94,14 +94,14 @@ fn what_is_written_before_slots_change_hands_is_in_the_new_group() {
     }
 }
 
-/// A write of a key whose slot moves is on its owner, where readers see it, and not yet in the new group: the slot
-/// does not change hands before it is.
+/// A write of a key in a moving slot is on its owner, where readers see it, and not yet in the new group: the
+/// slot does not change hands before that.
 #[test]
 fn slots_change_hands_when_writes_that_have_begun_have_ended() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
     let matrix = &created(&shelf);
-    // Slots move in their order: not with the first, before which whoever looks at the new group waits for
-    // writers in any case.
+    // Slots move in their order. A key of the first slots will not do: before those, the check of the new
+    // group waits for writers in any case.
     let key = &moving().take(200).max_by_key(|key| slot(key)).expect("a key");
     put(matrix, key, b"old");
     let primary = &shelf.gate(at(0, 1));
@@ -114,7 +114,7 @@ fn slots_change_hands_when_writes_that_have_begun_have_ended() {
                 wait_until(|| primary.holds_an_answer.load(Ordering::SeqCst));
                 scope.spawn(|| {
                     let before = matrix.get(key).expect("get");
-                    // If they do not wait for it they are done within that.
+                    // A move that does not wait for the write is done within that time.
                     let since = Instant::now();
                     let is_over = || since.elapsed() > Duration::from_millis(600);
                     wait_until(|| matrix.slots().1 == 0 || is_over());
@@ -132,7 +132,7 @@ fn slots_change_hands_when_writes_that_have_begun_have_ended() {
     assert_eq!(matrix.slots().1, 0);
 }
 
-/// What was written and synced where writes return before they are durable, and so do those to a group that is added.
+/// Synced writes of a matrix whose writes return before they are durable, also in a group that is added.
 struct DurableLater(Kind);
 
 impl DurableLater {
@@ -151,7 +151,7 @@ impl DurableLater {
         Options { durability: Durability::RELAXED, ..options }
     }
 
-    /// Keys of the slots that move first: the record of that is the first that comes behind them.
+    /// Keys of the slots that move first: no record is written between the copy and the record of that move.
     fn keys() -> impl Iterator<Item = Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = moving().take(200).collect();
         keys.sort_by_key(|key| slot(key));
@@ -174,7 +174,7 @@ impl Subject for DurableLater {
                 rack.gate(at(1, 0)).is_out.store(true, Ordering::SeqCst);
             }
         };
-        // What comes behind the first slots is the same again.
+        // The moves after the first slots are the same again.
         let cut_short = matrix.add_group(&rack, &CopyOptions::default(), &fail);
         assert!(cut_short.is_err() && matrix.slots().0[1] > 0);
     }
@@ -186,7 +186,7 @@ impl Subject for DurableLater {
     fn recover_all(&self, spaces: &[Arc<Space>]) -> Result<Self::Store, String> {
         match Matrix::open(&self.rack(spaces), &Self::options(), &|_| {}) {
             Ok(matrix) => Ok(Some(matrix)),
-            // Not yet made.
+            // The matrix is not created yet.
             Err(Error::Unusable(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -204,10 +204,10 @@ impl Subject for DurableLater {
     }
 }
 
-/// A power cut anywhere: what a new group was given is durable before the slots are its own.
+/// After a power cut at any point: records given to a new group are durable before it owns the slots.
 #[test]
 fn what_was_synced_is_there_while_slots_move() {
-    // On files alone `relaxed` writes are durable with a sync that nobody waits for.
+    // Only on files does a `relaxed` write become durable by a later sync.
     let machines = [Model::X86, Model::File]
         .map(|model| [Kind::Bptree, Kind::Scmkv].map(|kind| (kind, model)));
     for (kind, model) in machines.into_iter().flatten() {

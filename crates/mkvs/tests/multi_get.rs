@@ -1,4 +1,4 @@
-//! Several keys in one call: each is what a get of it would have shown, whatever happens to its devices.
+//! Several keys in one call: each has the result of a single get, whatever happens to the devices.
 
 mod shelf;
 
@@ -35,7 +35,7 @@ fn set(flag: &AtomicBool, value: bool) {
     flag.store(value, Ordering::SeqCst);
 }
 
-/// Each thread prefers another device.
+/// Runs in several threads, each of which prefers another device.
 fn in_threads(count: usize, work: impl Fn() + Sync) {
     for _ in 0..count {
         std::thread::scope(|scope| drop(scope.spawn(&work)));
@@ -55,13 +55,13 @@ fn each_key_is_what_a_get_says() {
         for number in (0..300).filter(|number| number % 7 == 0) {
             let _outcome = matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
         }
-        // More than a lane, some twice, and some that are nobody's.
+        // More than a lane, some twice, and some that do not exist.
         let mut keys: Vec<Vec<u8>> = (0..300).chain(20..40).map(key).collect();
         keys.push(Vec::new());
         let expected = || keys.iter().map(|key| matrix.get(key).expect("get")).collect::<Vec<_>>();
         in_threads(4, || assert_eq!(values(&matrix, &keys), expected()));
         assert_eq!(values(&matrix, &[]), Vec::<Option<Vec<u8>>>::new());
-        // So many hits and misses that filters are asked, and then that they are not.
+        // Enough misses that filters are asked, and then enough hits that they are not.
         for keys in [(1000..1200).map(key).collect::<Vec<_>>(), vec![key(2); 200]] {
             let expected: Vec<_> = keys.iter().map(|key| matrix.get(key).expect("get")).collect();
             (0..3).for_each(|_| assert_eq!(values(&matrix, &keys), expected));
@@ -69,8 +69,8 @@ fn each_key_is_what_a_get_says() {
     }
 }
 
-/// A reader decides which device to ask; before it does, writes are made on that device, and not yet on the other.
-/// If it showed what it finds, the next reader, who asks the other, would go back.
+/// A reader decides which device to ask; before it asks, writes are made on that device, and not yet on the
+/// other. If the read showed the new values, the next reader, which asks the other, would go back.
 #[test]
 fn several_slow_reads_are_not_too_new() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -81,7 +81,7 @@ fn several_slow_reads_are_not_too_new() {
     for round in 0_u64.. {
         let keys = [format!("key {round}").into_bytes(), b"another".to_vec()];
         keys.iter().for_each(|key| put(matrix, key, b"old"));
-        // Nobody else goes through keys.
+        // No other thread reads many keys.
         wait_until(|| gates.iter().all(|gate| count(&gate.held_looks) == 0));
         hold(true);
         std::thread::scope(|scope| {
@@ -114,7 +114,7 @@ fn several_slow_reads_are_not_too_new() {
     }
 }
 
-/// A device that lags behind is not asked for what it does not have yet.
+/// A device that lags behind is not asked for keys whose newest write it lacks.
 #[test]
 fn several_reads_are_never_stale() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -128,7 +128,7 @@ fn several_reads_are_never_stale() {
     changed.iter().for_each(|key| put(&matrix, key, b"new"));
     let seen = Mutex::new(Vec::new());
     in_threads(4, || seen.lock().push(values(&matrix, &keys)));
-    // Before anything fails, and the matrix waits for them.
+    // Before an assertion can fail, since the matrix would wait for the devices.
     gates.iter().for_each(|gate| set(&gate.is_lagging, false));
     for values in seen.into_inner() {
         let (new, old) = values.split_at(changed.len());
@@ -139,7 +139,7 @@ fn several_reads_are_never_stale() {
     assert_eq!(values(&matrix, others), vec![Some(b"old".to_vec()); others.len()]);
 }
 
-/// The device that is asked is gone: the others have the same.
+/// The device that is asked is gone: the others have the same records.
 #[test]
 fn several_reads_go_on_without_a_device() {
     for lost in [0, 1] {
@@ -154,7 +154,7 @@ fn several_reads_go_on_without_a_device() {
     }
 }
 
-/// What a device shows whose medium goes meanwhile is none of what it has.
+/// Records that a device shows while its medium is lost are not used.
 #[test]
 fn several_reads_show_nothing_of_a_device_that_goes() {
     for (number, kind) in [(0, Kind::Bptree), (1, Kind::Scmkv)] {
@@ -168,7 +168,7 @@ fn several_reads_show_nothing_of_a_device_that_goes() {
         }
         set(&going.goes_in_a_look, true);
         let expected: Vec<_> = keys.iter().cloned().map(Some).collect();
-        // By the first thread that prefers it.
+        // By the first thread that prefers the device.
         while standing(&matrix, at(0, number)) == MemberState::Current {
             in_threads(1, || assert_eq!(values(&matrix, &keys), expected));
         }

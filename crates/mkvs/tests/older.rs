@@ -1,5 +1,4 @@
-//! Writes with sequences that their caller gives, and that are older than deletes which some devices have
-//! forgotten.
+//! Writes with given sequences that are older than deletes whose tombstones some devices have dropped.
 
 mod shelf;
 
@@ -8,7 +7,7 @@ use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
 use shelf::sample::{at, key, put};
 use shelf::{Kind, Shelf};
 
-/// A device that is filled is not given what its peers may forget: they may know it still.
+/// A device that is filled is not given tombstones that its peers may drop, though they may still have them.
 #[test]
 fn what_was_deleted_is_not_there_again_on_some() {
     for (kind, fresh, is_batch) in [
@@ -28,7 +27,7 @@ fn what_was_deleted_is_not_there_again_on_some() {
         let sequence = matrix.advance_sequence().expect("sequence");
         let given = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
         (0..500).for_each(|number| put(&matrix, &key(9, number), b"value"));
-        // What is beside it is in leaves that stay as they are.
+        // The neighbouring keys are in leaves that are not rewritten.
         for (around, number) in (0..400).flat_map(|number| [("a", number), ("k", number)]) {
             put(&matrix, format!("{around} {number:040}").as_bytes(), b"value");
         }
@@ -36,9 +35,9 @@ fn what_was_deleted_is_not_there_again_on_some() {
             let _outcome = matrix.delete(&key, &WriteOptions::default()).expect("delete");
         }
         put(&matrix, b"there", b"newer");
-        // The mark is raised: all have it, so that it may be forgotten.
+        // The watermark is raised: all have the deletes, so that the tombstones may be dropped.
         (0..1 << 20).for_each(|_| assert!(matrix.advance_sequence().is_ok()));
-        // One of the tombstones is dropped, where leaves are written anew, and the other is there.
+        // One of the tombstones is dropped, as its leaf is rewritten, and the other is kept.
         let numbers = (0..20_000).map(|number| number % 500).filter(|number| *number != 77);
         numbers.for_each(|number| put(&matrix, &key(9, number), b"more"));
         let is_dropped = matrix.tombstone_horizon() > sequence;
@@ -76,7 +75,7 @@ fn what_was_deleted_is_not_there_again_on_some() {
     }
 }
 
-/// A new device, and a group that is added, is given the tombstones that its peers have: it refuses what is older.
+/// A new device, and a group that is added, get their peers' tombstones: they refuse older writes.
 #[test]
 fn who_is_filled_knows_what_was_deleted() {
     for (kind, fresh) in

@@ -1,4 +1,4 @@
-//! A device's processor that panics: the device counts as one that has failed, and nobody waits for it.
+//! A device's processor that panics: the device counts as failed, and no thread waits for it.
 
 mod shelf;
 
@@ -25,7 +25,7 @@ fn is_current(matrix: &Matrix, device: u8) -> bool {
     matrix.member_states().contains(&(at(0, device), MemberState::Current))
 }
 
-/// Waits until a device is left out: who leaves is passed by in a sync as soon as it begins to.
+/// Waits until a device is left out: a sync skips a device as soon as it begins to leave.
 fn is_left_out(matrix: &Matrix, device: u8) -> bool {
     (0..10_000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -37,7 +37,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key-{number:04}").into_bytes()
 }
 
-/// All that was written is there, whichever way it is read.
+/// All records are there, by gets and by a scan.
 fn check(matrix: &Matrix, count: u64) {
     for number in 0..count {
         let found = matrix.get(&key(number)).expect("get");
@@ -71,7 +71,7 @@ fn who_follows_and_panics_is_left_out() {
                     matrix.put(&key(other), &other.to_le_bytes(), &options).expect("put");
             }
         }
-        // It waits for all that is on its way.
+        // It waits for all writes in rings.
         matrix.sync().expect("sync");
         assert!(is_left_out(&matrix, 0) && is_current(&matrix, 1), "{is_batch}");
         check(&matrix, 200);
@@ -82,7 +82,7 @@ fn who_follows_and_panics_is_left_out() {
     }
 }
 
-/// It panics a second time when it says what has become of the first.
+/// It panics a second time when it reports the first panic.
 #[test]
 fn who_panics_over_a_panic_is_left_out_too() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -110,7 +110,7 @@ fn a_read_that_panics_is_answered_by_a_peer() {
     check(&matrix, 200);
     for device in [0, 1] {
         panics(&shelf, device, 1);
-        // Each thread has a device that it prefers.
+        // Each thread prefers a device.
         while is_current(&matrix, device) {
             std::thread::scope(|scope| {
                 (0..4).for_each(|_| drop(scope.spawn(|| check(&matrix, 200))));
@@ -121,7 +121,7 @@ fn a_read_that_panics_is_answered_by_a_peer() {
     }
 }
 
-/// What a caller's own code does is none of the key's business, nor of those who come after.
+/// A panic in the caller's own code affects neither the key nor later callers.
 #[test]
 fn a_decision_that_panics_changes_nothing_and_holds_nobody_up() {
     for ack in [Ack::All, Ack::First] {
@@ -143,11 +143,11 @@ fn a_decision_that_panics_changes_nothing_and_holds_nobody_up() {
     }
 }
 
-/// In the caller's thread, where the engine is called there.
+/// In the caller's thread, if the engine is called there.
 #[test]
 fn who_is_written_to_and_panics_is_left_out() {
     let all = [(0, false), (1, false), (0, true), (1, true)].map(|it| (Ack::All, it));
-    // The one that follows is written to by its processor.
+    // Its processor writes to the follower.
     let first = [(1, false), (1, true)].map(|it| (Ack::First, it));
     for (ack, (device, is_batch)) in all.into_iter().chain(first) {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);

@@ -1,4 +1,4 @@
-//! Moments that a history seldom meets, held open: what is on the primary, and in a queue.
+//! Moments that a history seldom meets, held open: writes on the primary, and in a ring.
 
 mod shelf;
 
@@ -16,7 +16,7 @@ fn created(shelf: &Shelf, devices: u8, ack: Ack) -> Matrix {
     Matrix::create(shelf, shape, &Options::default()).expect("create")
 }
 
-/// What is on the primary may be read there at any time: so all that a write waits for have it first.
+/// The primary may be read at any time: so all other devices that a write waits for have it first.
 #[test]
 fn the_primary_gets_a_write_when_all_others_that_are_waited_for_have_it() {
     for (devices, ack) in [(2, Ack::All), (3, Ack::All), (3, Ack::Majority)] {
@@ -27,7 +27,7 @@ fn the_primary_gets_a_write_when_all_others_that_are_waited_for_have_it() {
         let hold = |holds| {
             others.iter().for_each(|gate| gate.holds_puts.store(holds, Ordering::SeqCst));
         };
-        // Another of the others for each.
+        // Each key has another order of the others.
         for number in 0..8_u64 {
             let key = number.to_le_bytes();
             hold(true);
@@ -49,8 +49,8 @@ fn held(gate: &shelf::gate::Gate) -> u64 {
     AtomicU64::load(&gate.held_puts, Ordering::SeqCst)
 }
 
-/// A key is written when a device that is filled has been held against its peers, and lies in its
-/// queue: whoever reads finds it, whichever device is asked.
+/// A key is written after a device that is being filled has been compared with its peers, and the write is in
+/// its ring: readers find it, whichever device they ask.
 #[test]
 fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
@@ -84,7 +84,7 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
                 is_filled.store(true, Ordering::SeqCst);
             });
             wait_until(|| is_queued.load(Ordering::SeqCst));
-            // One that does not wait for the queue is done within that.
+            // A fill that does not wait for the ring is done within that time.
             let since = Instant::now();
             let is_over = || since.elapsed() > Duration::from_millis(200);
             wait_until(|| is_filled.load(Ordering::SeqCst) || is_over());
@@ -98,8 +98,8 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
     }
 }
 
-/// A write is made on the primary, where a reader has seen it, and on no other when the primary fails. Whoever goes
-/// through the keys of the successor sees it, too.
+/// A write is made on the primary, where a reader has seen it, and on no other when the primary fails. A scan
+/// of the successor shows it, too.
 #[test]
 fn what_was_seen_on_a_primary_is_in_a_scan_of_its_successor() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -127,7 +127,7 @@ fn what_was_seen_on_a_primary_is_in_a_scan_of_its_successor() {
             ordered.scan(KEY, None, false, 1, visit).map(|()| found)
         };
         let reader = scope.spawn(scan);
-        // One that does not wait for the writer is done within that.
+        // A scan that does not wait for the writer is done within that time.
         let since = Instant::now();
         wait_until(|| reader.is_finished() || since.elapsed() > Duration::from_millis(100));
         primary.holds_answers.store(false, Ordering::SeqCst);

@@ -1,11 +1,11 @@
-//! Writers, probes and rebuilds side by side: no key that is there is ever denied. Threads are
-//! joined by hand, for the thread sanitizer.
+//! Writers, probes and rebuilds side by side: no existing key is ever denied. Threads are joined explicitly,
+//! for the thread sanitizer.
 
 use coreplane_mkvs::filter::{Filter, hash_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Keys of each writer; as many more are always there.
+/// Keys of each writer; as many more always exist.
 const KEYS: u64 = 1_000;
 const WRITERS: u64 = 2;
 const REBUILDS: u64 = 60;
@@ -25,7 +25,7 @@ impl Dice {
         self.0 % sides
     }
 
-    /// Lets others run, now and then: between the engine and the filter above all.
+    /// Lets other threads run now and then, especially between the engine and the filter.
     fn pause(&mut self) {
         if self.throw(8) == 0 {
             std::thread::yield_now();
@@ -35,7 +35,7 @@ impl Dice {
 
 struct Store {
     filter: Filter,
-    /// The engine: which keys it has.
+    /// The engine: the keys that exist.
     engine: Vec<AtomicBool>,
     is_over: AtomicBool,
     changes: AtomicU64,
@@ -77,7 +77,7 @@ impl Store {
         }
     }
 
-    /// Changes its own keys, and looks for what it knows to be there.
+    /// Changes its own keys, and looks for keys that it knows to exist.
     fn write(&self, writer: u64) {
         let mut dice = Dice(0x9e37_79b9 + writer);
         let own = (1 + writer) * KEYS;
@@ -143,7 +143,7 @@ fn no_key_that_is_there_is_denied_beside_a_rebuild() {
         })
     });
     for number in 0..REBUILDS {
-        // Something to do between two rebuilds, and beside each, however busy the machine is.
+        // Some changes between two rebuilds, and beside each, however busy the machine is.
         let until = store.changes.load(Ordering::Relaxed) + 200;
         while store.changes.load(Ordering::Relaxed) < until
             && threads.iter().all(|thread| !thread.is_finished())
@@ -156,7 +156,7 @@ fn no_key_that_is_there_is_denied_beside_a_rebuild() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let there: Vec<u64> = (0..keys).filter(|key| store.has(*key)).collect();
     there.iter().for_each(|key| store.assert_contained(*key));
-    // With nobody beside it, a rebuild counts what is there and no more.
+    // Without concurrent changes a rebuild counts the existing keys and no more.
     store.rebuild(0);
     assert_eq!(store.filter.len(), there.len() as u64);
     there.iter().for_each(|key| store.delete(*key, &mut Dice(1)));

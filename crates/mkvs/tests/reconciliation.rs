@@ -1,5 +1,5 @@
-//! What members are given when a matrix is opened is durable before its record says that nothing need be compared,
-//! whatever durability writes have, and however many threads give it.
+//! Records that members are given when a matrix is opened are durable before its record says that nothing
+//! need be compared, at every durability level, and with any number of threads.
 
 mod scale;
 mod shelf;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use story::SimRack;
 
-/// On files `relaxed` writes are durable with a sync that nobody waits for; elsewhere they are strict.
+/// On files `relaxed` writes are durable by a later sync; elsewhere they are strict.
 const MACHINES: [(Kind, Model); 4] = [
     (Kind::Scmkv, Model::X86),
     (Kind::Bptree, Model::X86),
@@ -26,13 +26,13 @@ const MACHINES: [(Kind, Model); 4] = [
 const RELAXED: Durability =
     Durability::Relaxed { window_bytes: 1 << 20, window: Duration::from_hours(1) };
 
-/// In several leaves: a record in the same leaf would make them durable with it.
+/// Enough for several leaves: a record in the same leaf would make them durable with it.
 const KEYS: u64 = 64;
 
 const OLD: [u8; 150] = [1; 150];
 const NEW: [u8; 150] = [2; 150];
 
-/// The followers of both groups, which lack the newest of each key; the primaries are enough by themselves.
+/// The followers of both groups, which lack the newest write of each key; the primaries are enough by themselves.
 const FOLLOWERS: [Position; 2] = [at(0, 0), at(1, 0)];
 const PRIMARIES: [Position; 2] = [at(0, 1), at(1, 1)];
 
@@ -46,7 +46,7 @@ fn rack_of(kind: Kind, sim: &Sim, missing: &[Position]) -> SimRack {
     rack
 }
 
-/// Opened by two threads: each reconciles a group.
+/// Opens with two threads: each reconciles a group.
 fn opened(rack: &SimRack) -> coreplane_engine::Result<Matrix> {
     let options =
         Options { threads: 2, answers_within: None, durability: RELAXED, ..Options::default() };
@@ -66,7 +66,7 @@ fn machine(model: Model) -> Sim {
     Sim::new(&options).expect("memory")
 }
 
-/// A machine whose matrix was killed while its followers lacked the newest of each key.
+/// A machine whose matrix was killed while its followers lacked the newest write of each key.
 fn killed(kind: Kind, model: Model) -> Sim {
     let sim = machine(model);
     let rack = SimRack::new(kind, shape(), sim.spaces(), &[]);
@@ -93,7 +93,7 @@ fn killed(kind: Kind, model: Model) -> Sim {
     image.reopen().expect("memory")
 }
 
-/// All keys have their newest value.
+/// All keys have their newest values.
 fn check(matrix: &Matrix, what: &str) {
     for key in 0..KEYS {
         let found = matrix.get(&key.to_le_bytes()).expect("get");
@@ -113,8 +113,8 @@ fn what_an_opening_gives_is_durable_before_a_close_says_so() {
         for cut in from..=sim.events() {
             let left = sim.crash_at(cut, Eviction::Nothing);
             let what = format!("{kind:?} {model:?}, cut {cut} of {from}..");
-            // A follower alone is enough after a close, and not before. The other group is whole, or nobody
-            // knows whether the record is the newest.
+            // A follower alone is enough after a close, and not before. The other group is whole, or else it
+            // would be unknown whether the record is the latest.
             for primary in PRIMARIES {
                 let left = left.reopen().expect("memory");
                 if let Ok(matrix) = opened(&rack_of(kind, &left, &[primary])) {
@@ -125,7 +125,8 @@ fn what_an_opening_gives_is_durable_before_a_close_says_so() {
             if model == Model::X86 || !(cut - from).is_multiple_of(step) {
                 continue;
             }
-            // What the record calls compared is not compared again: it is on all, or will never be.
+            // Writes that the record calls compared are not compared again: they are on all members, or never
+            // will be.
             let whole = left.reopen().expect("memory");
             opened(&rack_of(kind, &whole, &[])).expect(&what).close().expect(&what);
             let closed = whole.crash(Eviction::Nothing);
@@ -162,7 +163,7 @@ fn a_reconciliation_by_two_threads_is_cut_off_anywhere() {
     }
 }
 
-/// The power goes in the middle of a batch over both groups, and again in the middle of the opening that finishes it.
+/// The power fails in the middle of a batch over both groups, and again in the middle of the open that finishes it.
 #[test]
 fn a_batch_that_an_opening_finishes_is_whole_before_its_intent_goes() {
     for (kind, model) in MACHINES {

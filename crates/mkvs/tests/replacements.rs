@@ -1,4 +1,4 @@
-//! Devices that are replaced go: their mappings, files, threads and memory.
+//! Replaced devices are released: their mappings, files, threads and memory.
 
 mod shelf;
 
@@ -12,17 +12,17 @@ const KEYS: u64 = 100;
 const LOOKS: u32 = 5000;
 const FRESH: CopyOptions = CopyOptions { is_fresh: true, bytes_per_second_max: None };
 
-/// What a process holds that grows with each device that stays.
+/// Resources of the process, which would grow with each device that stays.
 #[derive(Debug)]
 struct Held {
-    /// But for processors.
+    /// Without processors.
     threads: usize,
-    /// Processors that the place has, which are started when there is something to do.
+    /// Processors of the place, which are started when there is something to do.
     processors: usize,
     descriptors: usize,
     /// Mappings of pools.
     mappings: usize,
-    /// Those whose files have been removed.
+    /// Mappings whose files have been removed.
     deleted: usize,
 }
 
@@ -50,7 +50,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {number}").into_bytes()
 }
 
-/// One place gets a new device again and again, beside readers and writers.
+/// Replaces the device at one place again and again, beside readers and writers.
 fn replaced_often(kind: Kind, ack: Ack, times: u32) {
     let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { groups: 1, devices: 2, ack, ..Shape::default() };
@@ -101,7 +101,7 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
                     && after.processors <= 1
                     && after.deleted == 0
             };
-            // A thread that has been joined is listed for a moment longer; and others may start some.
+            // A joined thread is listed for a moment longer, and other threads may be starting.
             let mut after = held(&shelf);
             for _ in 0..LOOKS {
                 if is_no_more(&after) {
@@ -121,7 +121,7 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
     matrix.close().expect("close");
 }
 
-/// In one test: they are counted for the whole process.
+/// In one test, since the resources are counted for the whole process.
 #[test]
 fn nothing_is_left_of_devices_that_were_replaced() {
     replaced_often(Kind::Scmkv, Ack::All, 300);

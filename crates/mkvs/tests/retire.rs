@@ -1,5 +1,5 @@
-//! Devices that are taken out while they are current. One that hangs is in `hang.rs`: a call in it keeps the
-//! pools of the whole process that leave after it has begun.
+//! Devices that are retired while they are current. A device that hangs is tested in `hang.rs`: a call in it
+//! keeps the pools of the whole process that leave after it has begun.
 
 mod shelf;
 
@@ -39,7 +39,7 @@ fn refused(done: coreplane_engine::Result<()>, why: &str) {
     assert!(error.contains(why), "{error}");
 }
 
-/// Of each place in its turn, beside a writer: what was acknowledged is with the others, also after a kill.
+/// Retires each device in turn, beside a writer: the others have the acknowledged writes, also after a kill.
 fn retired_under_load(kind: Kind, ack: Ack) {
     const KEYS: u64 = 50;
     let shelf = Shelf::new(kind, 16 << 20);
@@ -73,7 +73,7 @@ fn retired_under_load(kind: Kind, ack: Ack) {
         refused(matrix.retire(at(1 - device)), "is the last current device of its group");
         let round = written.load(Ordering::Acquire);
         assert!((0..KEYS).all(|number| serial(&matrix, number) >= round));
-        // A kill, after which it is out still.
+        // After a kill it is still out.
         drop(matrix);
         matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
         assert_eq!(standing(&matrix, device), MemberState::Absent);
@@ -95,7 +95,7 @@ fn a_current_device_of_scmkv_is_retired_where_writes_wait_for_one() {
     retired_under_load(Kind::Scmkv, Ack::First);
 }
 
-/// What is there of it is brought up to date, if that is wished.
+/// A retired device is brought up to date if that is requested.
 #[test]
 fn one_that_was_retired_comes_back_as_it_is() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -109,7 +109,7 @@ fn one_that_was_retired_comes_back_as_it_is() {
     assert_eq!(serial(&matrix, 1), 2);
 }
 
-/// Nobody has come to what is missing.
+/// No call has used the missing files yet.
 #[test]
 fn files_that_were_removed_or_cut_short_are_told() {
     for kind in [Kind::Bptree, Kind::Scmkv] {

@@ -1,4 +1,4 @@
-//! Damage at rest: a record whose bytes are not what was written is healed from a peer.
+//! Damage at rest: a record with changed bytes is healed from a peer.
 
 mod shelf;
 
@@ -24,7 +24,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key-{number:04}").into_bytes()
 }
 
-/// Flips a bit of the bytes of a device's file that are `needle`, wherever they are; how often.
+/// Flips a bit of the bytes `needle` in all places in a device's file; returns the number of places.
 fn damage(shelf: &Shelf, place: Position, needle: &[u8]) -> usize {
     use std::os::unix::fs::FileExt as _;
     let bytes = std::fs::read(shelf.path(place)).expect("read");
@@ -45,7 +45,7 @@ fn a_damaged_record_is_written_anew_from_its_peer() {
         let matrix = created(&shelf);
         let value = |number: u64| format!("the value of number {number:04}, and some more");
         (0..500).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
-        // A tree may have old copies of it as well.
+        // A tree may have old copies of the value as well.
         assert!(damage(&shelf, at(0, 0), value(123).as_bytes()) >= 1);
         assert!(damage(&shelf, at(0, 1), value(321).as_bytes()) >= 1);
         let mut scrubbed = matrix.scrub(&|_| {}).expect("scrub");
@@ -70,7 +70,7 @@ fn a_damaged_record_is_written_anew_from_its_peer() {
     }
 }
 
-/// A scan goes around a device that has damage on its way: a peer has the same.
+/// A scan that meets damage on a device reads a peer, which has the same records.
 #[test]
 fn a_scan_goes_around_damage() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -95,7 +95,7 @@ fn a_scan_goes_around_damage() {
             shelf.gate(at(0, 0)).scans_damaged.store(false, Ordering::SeqCst);
         }
     }
-    // The one that is asked first.
+    // Now the device that is asked first.
     assert_eq!(scan(false).expect("its peer is whole"), expected.0);
     shelf.gate(at(0, 0)).scans_damaged.store(true, Ordering::SeqCst);
     assert!(matches!(scan(false), Err(Error::ChecksumMismatch { .. })));
@@ -128,7 +128,7 @@ fn what_a_device_has_lost_it_is_given_by_its_peer() {
         (0..500).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
         (0..20).for_each(|it| drop(matrix.delete(&key(25 * it), &WriteOptions::default())));
         drop(matrix);
-        // The youngest leaf of some hundred: none of the matrix's own records is in it.
+        // The youngest leaf of about a hundred: none of the matrix's own records is in it.
         let mut pool = std::fs::read(shelf.path(at(0, 0))).expect("read");
         let birth = |page: &[u8]| u64::from_le_bytes(page[16..24].try_into().expect("eight"));
         let is_leaf =
@@ -156,7 +156,7 @@ fn what_a_device_has_lost_it_is_given_by_its_peer() {
     }
 }
 
-/// Of a long key a record has a part, and pages of their own the rest.
+/// A record has a part of a long key, and pages of their own have the rest.
 #[test]
 fn a_long_key_whose_rest_is_damaged_is_written_anew_from_its_peer() {
     const PAGE: usize = 8192;
@@ -168,7 +168,7 @@ fn a_long_key_whose_rest_is_damaged_is_written_anew_from_its_peer() {
         (0..60).for_each(|it| put(&matrix, &key(it), &value(it)));
         let rest = [&b"lll"[..], &key(42)[key(42).len() - 8..]].concat();
         if in_its_head {
-            // What kind of page it is.
+            // The kind of the page.
             let mut pool = std::fs::read(shelf.path(at(0, 0))).expect("read");
             let found = pool.windows(rest.len()).position(|it| it == rest).expect("the rest");
             pool[found / PAGE * PAGE + 4] ^= 1;
@@ -190,7 +190,7 @@ fn a_long_key_whose_rest_is_damaged_is_written_anew_from_its_peer() {
     }
 }
 
-/// No member can list all of its keys then, and the filter is made of what they can.
+/// No member can list all of its keys then, and the filter is made of those that they can list.
 #[test]
 fn a_matrix_opens_although_each_member_has_a_long_key_that_is_damaged() {
     const PAGE: usize = 8192;
@@ -198,18 +198,18 @@ fn a_matrix_opens_although_each_member_has_a_long_key_that_is_damaged() {
     let value = |number: u64| format!("the value of number {number}").into_bytes();
     let hurt = |shelf: &Shelf, device: u8, number: u64| {
         let rest = [&b"lll"[..], &key(number)[key(number).len() - 8..]].concat();
-        // What kind of page it is.
+        // The kind of the page.
         let mut pool = std::fs::read(shelf.path(at(0, device))).expect("read");
         let found = pool.windows(rest.len()).position(|it| it == rest).expect("the rest");
         pool[found / PAGE * PAGE + 4] ^= 1;
         std::fs::write(shelf.path(at(0, device)), &pool).expect("write");
     };
-    // Two keys, and one of which nobody has the rest.
+    // Two keys, or one key whose rest is damaged on both devices.
     for numbers in [[17, 42], [42, 42]] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
         let matrix = created(&shelf);
         (0..60).for_each(|it| put(&matrix, &key(it), &value(it)));
-        // So that the filter is made of the keys alone: it is too small to be kept.
+        // Now the filter is made of the keys: it is too small to be kept.
         matrix.close().expect("close");
         drop(matrix);
         (0..2).for_each(|device| hurt(&shelf, device, numbers[usize::from(device)]));
@@ -234,7 +234,7 @@ fn a_matrix_opens_although_each_member_has_a_long_key_that_is_damaged() {
     }
 }
 
-/// What is made of a record that is damaged is made of its peer's.
+/// A modification of a damaged record uses the peer's record.
 #[test]
 fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
     type Make<'m> = &'m dyn Fn(&[u8]) -> Mutation;
@@ -259,7 +259,7 @@ fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
             let _outcome = matrix.modify(b"key", &WriteOptions::default(), decide).expect("modify");
             let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
             assert_eq!((scrubbed.repaired.len(), scrubbed.lost.len()), (0, 0), "all have it anew");
-            // Past the matrix, which would ask a peer.
+            // Without the matrix, which would ask a peer.
             for device in 0..2 {
                 let found = shelf.engine(at(0, device)).get(b"key").expect("get");
                 assert_eq!(found.as_deref(), Some(expected), "{kind:?}, device {device}");
@@ -268,8 +268,8 @@ fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
     }
 }
 
-/// Where 500 records are on three devices, of which the third is then replaced; all that these have is
-/// damaged.
+/// 500 records on three devices, the third of which is then replaced, while the records of the `damaged`
+/// devices are damaged.
 fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs::Copied) {
     let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
@@ -289,7 +289,7 @@ fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs
 #[test]
 fn a_device_is_filled_around_damage() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
-        // The anchor is the last one.
+        // The primary is the last device.
         let (shelf, matrix, filled) = replaced_beside(kind, &[1]);
         assert_eq!(filled.lost, Vec::<Vec<u8>>::new());
         for (number, device) in (0..500).flat_map(|it| (0..3).map(move |device| (it, device))) {
@@ -318,7 +318,7 @@ fn what_is_damaged_everywhere_is_given_to_nobody() {
     }
 }
 
-/// A new group is given what is sound, and nothing moves that is damaged wherever it is.
+/// A new group is given undamaged records, and no slot moves with a key that is damaged on all devices.
 #[test]
 fn keys_move_to_a_new_group_around_damage() {
     let value = b"a value that may be damaged";
@@ -344,20 +344,20 @@ fn keys_move_to_a_new_group_around_damage() {
             let found = matrix.get(&key(number)).expect("get");
             assert_eq!(found.as_deref(), Some(&value[..]), "{number}");
         }
-        // What is dead is damaged still.
+        // Records that were replaced are still damaged.
         matrix.scrub(&|_| {}).expect("scrub");
         assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }
 
-/// What is taken back is what was there, and no damage with a checksum of its own.
+/// An undo restores the earlier record, and never a damaged one with a valid checksum.
 #[test]
 fn what_was_refused_makes_no_damage_sound() {
     let value = b"a value that may be damaged";
     for (full, damaged) in (0..3).flat_map(|full| (0..3).map(move |damaged| (full, damaged))) {
         for is_batch in [false, true] {
             if (full, damaged, is_batch) == (2, 2, false) {
-                // When the last one refuses it nobody has it sound any more.
+                // When the last device refuses the write, no device has the record undamaged any more.
                 continue;
             }
             let shelf = Shelf::new(Kind::Bptree, 16 << 20);
@@ -388,8 +388,8 @@ fn what_was_refused_makes_no_damage_sound() {
     }
 }
 
-/// What is dead in a page no read comes to, and a recovery does: a scrub that says that all is well has
-/// read that as well.
+/// No read comes to replaced records in a page, but a recovery does: a scrub without findings has read these
+/// as well.
 #[test]
 fn what_a_scrub_has_healed_is_whole_after_a_crash() {
     const KEYS: u64 = 6000;
@@ -407,7 +407,7 @@ fn what_a_scrub_has_healed_is_whole_after_a_crash() {
         let again = matrix.scrub(&|_| {}).expect("scrub");
         let found = [again.repaired.len(), again.settled.len(), again.rewritten.len()];
         assert_eq!((found, again.lost.len(), again.unreadable), ([0; 3], 0, vec![]));
-        // As it is when the process is killed: on its own.
+        // The state after a kill, opened by itself.
         let copy = shelf.path(at(0, device)).with_extension("copy");
         std::fs::copy(shelf.path(at(0, device)), &copy).expect("copy");
         let options = coreplane_bptree::Options::default();
@@ -422,7 +422,7 @@ fn what_a_scrub_has_healed_is_whole_after_a_crash() {
     }
 }
 
-/// Flips bits of so many bytes of pages that were written to.
+/// Flips a bit in each of so many bytes of pages that were written to.
 fn flip_some(path: &std::path::Path, page_size: u64, count: u64) {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::File::options().read(true).write(true).open(path).expect("open");

@@ -1,4 +1,4 @@
-//! The scrub of devices of `scmkv`: what `verify` names is repaired or told.
+//! The scrub of devices of `scmkv`: it repairs or reports everything that `verify` names.
 
 mod shelf;
 
@@ -47,7 +47,7 @@ fn a_slot_that_was_hit_is_mended_and_verify_is_content() {
         let (shelf, matrix) = created();
         flip_slot(&shelf, &key(7), bit);
         let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
-        // The device's own scrub in the background may have come by before.
+        // The device's own scrub in the background may have repaired it before.
         let is_told = scrubbed.repaired.iter().all(|place| *place == at(0, 0));
         assert!(is_told && scrubbed.repaired.len() <= 1, "bit {bit}: {scrubbed:?}");
         assert!(scrubbed.unreadable.is_empty(), "bit {bit}: {scrubbed:?}");
@@ -61,7 +61,7 @@ fn a_slot_that_was_hit_is_mended_and_verify_is_content() {
     }
 }
 
-/// A record that has been replaced, and one of which nothing but a tombstone is left.
+/// A record that has been replaced, and one that has been deleted.
 #[test]
 fn a_scrub_that_finds_nothing_and_a_verify_that_does_are_not_both_right() {
     for is_deleted in [false, true] {

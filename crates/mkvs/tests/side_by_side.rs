@@ -1,5 +1,5 @@
 //! Puts that are made on several devices side by side: whatever one of them answers, all have the same
-//! afterwards; and no two wait for each other.
+//! records afterwards; and no two puts wait for each other.
 
 mod shelf;
 
@@ -23,7 +23,7 @@ fn put(matrix: &Matrix, key: u64, value: &[u8]) -> Result<(), Error> {
     matrix.put(&key.to_le_bytes(), value, &WriteOptions::default()).map(|_| ())
 }
 
-/// All devices of the first group have this.
+/// All devices of the first group have this value.
 fn check(shelf: &Shelf, devices: u8, key: u64, value: Option<&[u8]>) {
     for device in 0..devices {
         let found = shelf.engine(at(device)).get(&key.to_le_bytes()).expect("get");
@@ -31,8 +31,8 @@ fn check(shelf: &Shelf, devices: u8, key: u64, value: Option<&[u8]>) {
     }
 }
 
-/// One device has made a put and says that it has not, or does not say that it is durable: it is left out,
-/// or has what the others have.
+/// One device has made a put and reports that it has not, or does not report that it is durable: it is left
+/// out, or has the same as the others.
 #[test]
 fn whatever_a_device_answers_all_have_the_same() {
     for kind in KINDS {
@@ -69,7 +69,7 @@ fn whatever_a_device_answers_all_have_the_same() {
     }
 }
 
-/// One device has no space: nothing is made anywhere, and what was there is there.
+/// One device has no space: nothing is made anywhere, and the earlier record stays.
 #[test]
 fn what_one_device_refuses_none_has() {
     for kind in KINDS {
@@ -109,8 +109,8 @@ fn on_files_all_have_it_too() {
     }
 }
 
-/// Several threads put the same keys on devices that wait for two or three, with so little space that it is
-/// cleaned all the time: it ends, and all devices are alike.
+/// Several threads put the same keys, each put waiting for two or three devices, with so little space that it
+/// is cleaned all the time: it ends, and all devices are equal.
 #[test]
 fn nobody_waits_for_ever() {
     const KEYS: u64 = 300;

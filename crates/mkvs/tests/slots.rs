@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// Bytes of a record before its key: header and sequence.
 const HEADER: usize = 28;
 
-/// Reads of a key, of which each device of two is asked for some.
+/// Reads of a key, enough that each of two devices is asked.
 const READS: u64 = 130;
 
 fn key(number: u64) -> Vec<u8> {
@@ -34,7 +34,8 @@ fn file(shelf: &Shelf, place: Position) -> File {
     File::options().read(true).write(true).open(shelf.path(place)).expect("open")
 }
 
-/// Where the slots of keys are in the pool, by their numbers: the only words that point at their records.
+/// The places of the keys' index slots in the pool, by the keys' numbers: the only words that point at their
+/// records.
 fn slots_of(shelf: &Shelf, place: Position) -> BTreeMap<u64, u64> {
     let bytes = std::fs::read(shelf.path(place)).expect("read");
     let keys = bytes.windows(8).enumerate().filter(|(_, it)| it.starts_with(b"key-"));
@@ -58,7 +59,7 @@ fn flip(file: &File, at: u64, bit: u32) {
     file.write_all_at(&(word(&bytes) ^ 1 << bit).to_le_bytes(), at).expect("write");
 }
 
-/// One group of two devices, the first 300 keys in it.
+/// One group of two devices, with the first 300 keys in it.
 fn created(read_path: ReadPath) -> (Shelf, Matrix) {
     let shelf = Shelf::new(Kind::Scmkv, 16 << 20);
     let (shape, options) =
@@ -68,15 +69,15 @@ fn created(read_path: ReadPath) -> (Shelf, Matrix) {
     (shelf, matrix)
 }
 
-/// Each device has a slot with a wrong bit, of a key of its own, each bit in turn: whichever device is asked
-/// first, the record is found. The scrub mends them all.
+/// Each device has a slot with a wrong bit, of a key of its own, each bit in turn: the record is found,
+/// whichever device is asked first. The scrub mends all slots.
 fn is_found_beside_flips(read_path: ReadPath, reads: u64) {
     let (shelf, matrix) = created(read_path);
     let deleted = key(299);
     let _outcome = matrix.delete(&deleted, &WriteOptions::default()).expect("delete");
     let slots = [0, 1].map(|device| slots_of(&shelf, at(0, device)));
     for bit in 0..64 {
-        // Nobody flips it back, for the device may have mended it, which looks at its slots in the background.
+        // The bit is not flipped back, since the device may have mended the slot in the background.
         let hurt = [(0_u8, 2 * bit), (1, 2 * bit + 1)];
         for (device, number) in hurt {
             let slot = slots[usize::from(device)][&u64::from(number)];
@@ -121,14 +122,14 @@ fn nor_where_reads_go_through_the_rings() {
     is_found_beside_flips(ReadPath::Rings, 4);
 }
 
-/// What the filter denies costs no read of a device, what it does not costs two.
+/// A key that the filter denies costs no read of a device, any other absent key costs two.
 #[test]
 fn a_key_that_is_not_there_costs_one_read_more_where_the_filter_is_wrong() {
     let (shelf, matrix) = created(ReadPath::Inline);
     let gates = [0, 1].map(|device| shelf.gate(at(0, device)));
     let gets = || gates.iter().map(|gate| gate.gets.load(Ordering::SeqCst)).sum::<u64>();
     let wrong = || matrix.stats().figure("filter_false_hits").expect("a figure");
-    // As many as the filter was made for.
+    // As many keys as the filter was made for.
     (300..12_000).for_each(|number| put(&matrix, &key(number), b"value"));
     let wrong_before = wrong();
     let gets_before = gets();
@@ -136,7 +137,7 @@ fn a_key_that_is_not_there_costs_one_read_more_where_the_filter_is_wrong() {
         assert_eq!(matrix.get(&key(number)).expect("get"), None);
     }
     let gets = gets() - gets_before;
-    // The figures are made of reads, too.
+    // The figures of a group are updated by reads.
     let wrong = wrong() - wrong_before;
     assert!(wrong > 0 && wrong < 400, "{wrong} of 40,000");
     assert_eq!(gets, 2 * wrong);

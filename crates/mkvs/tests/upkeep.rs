@@ -1,4 +1,4 @@
-//! What is done beside writes is done beside batches, of whose sequences the caller sees some only.
+//! Upkeep beside writes also happens beside batches, although the caller sees only some of their sequences.
 
 mod shelf;
 
@@ -20,7 +20,7 @@ fn apply(matrix: &Matrix, keys: std::ops::Range<u64>) {
     matrix.apply(&batch, &WriteOptions::default()).expect("apply");
 }
 
-/// Whichever parity the sequences have that batches are given.
+/// With sequences of batches of either parity.
 #[test]
 fn a_filter_grows_although_there_are_batches_alone() {
     for singles in [0, 1] {
@@ -41,7 +41,7 @@ fn a_filter_grows_although_there_are_batches_alone() {
     }
 }
 
-/// So many keys are compared after a crash.
+/// The number of keys that are compared after a crash.
 fn compared(shelf: &Shelf) -> u64 {
     let most = AtomicU64::new(0);
     let note = |progress: Progress| {

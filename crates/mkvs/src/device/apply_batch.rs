@@ -1,13 +1,13 @@
-//! The writes that a device's processor takes out of its ring at once.
+//! The writes that a device's processor takes out of its ring together.
 //!
-//! To follow costs a device as much as to be waited for: an engine's put is mostly lookups, and the wait of
-//! its fence. Several that lie in the ring are an *apply batch*: the lines of each are asked for while the one before
-//! is made, and all share a fence, as far as the engine has writes that nobody waits for
-//! ([`Completion::Early`](coreplane_engine::Completion::Early)). Only behind it the processor is past
-//! them.
+//! A write costs a follower as much as a device that the caller waits for: an engine's put is mostly lookups and
+//! the wait for its fence. The writes that lie in the ring together are an *apply batch*: the cache lines of each
+//! write are prefetched while the write before it is made, and all of them share a fence, as far as the engine
+//! supports writes that do not wait for durability ([`Completion::Early`](coreplane_engine::Completion::Early)).
+//! The processor is past the writes only after that fence.
 //!
 //! ```text
-//!   ring ─▶ batch ─▶ make a, make b, … ─▶ make all durable ─▶ tell, come to its end
+//!   ring ─▶ batch ─▶ make a, make b, … ─▶ make all durable ─▶ report, publish the progress
 //! ```
 
 use super::{Device, Rings};
@@ -15,17 +15,17 @@ use super::{Host, Scratch};
 use crate::device::ring::{Decision, Decisions, Taken};
 use coreplane_engine::Horizon;
 
-/// Writes of an apply batch at most: it is also how often the processor says how far it is, since who looks takes
-/// the line away.
+/// Writes of an apply batch at most. The processor publishes its progress once for each batch, since each reader of
+/// the progress takes the cache line away.
 pub(super) const APPLY_MAX: usize = 16;
 
 /// Writes that were taken out of a ring.
 #[derive(Debug, Default)]
 pub(super) struct ApplyBatch {
-    /// The first of these, whose buffers are used again for the next batch.
+    /// The writes, of which `len` are valid; their buffers are used again for the next batch.
     taken: [One; APPLY_MAX],
     len: usize,
-    /// What those wait for that were made.
+    /// The tickets that the writes made so far depend on.
     horizon: Horizon,
 }
 
@@ -33,14 +33,14 @@ pub(super) struct ApplyBatch {
 #[derive(Debug, Default)]
 struct One {
     taken: Taken,
-    /// Where the processor is past it.
+    /// The place in the ring at which the processor is past it.
     end: u64,
     is_made: bool,
 }
 
 impl ApplyBatch {
-    /// Takes what is in a ring, as much as it has room for, and asks for the key of the first meanwhile;
-    /// false if nothing is there.
+    /// Takes the writes that are in a ring, as many as the batch has room for, and prefetches the key of the first
+    /// meanwhile; false if the ring is empty.
     pub(super) fn take(&mut self, ring: &Decisions, prefetch: &mut dyn FnMut(&[u8])) -> bool {
         self.len = 0;
         while let Some(one) = self.taken.get_mut(self.len)
@@ -55,12 +55,12 @@ impl ApplyBatch {
         self.len > 0
     }
 
-    /// Where the first of them ends.
+    /// Where the first write ends.
     pub(super) fn begin(&self) -> u64 {
         self.taken[0].end
     }
 
-    /// Where the last of them ends.
+    /// Where the last write ends.
     pub(super) fn end(&self) -> u64 {
         self.taken[self.len.saturating_sub(1)].end
     }
@@ -69,12 +69,12 @@ impl ApplyBatch {
         &self.taken[..self.len]
     }
 
-    /// What is to be made.
+    /// The writes to make.
     pub(super) fn decisions(&self) -> impl Iterator<Item = Decision<'_>> {
         self.all().iter().filter_map(One::decision)
     }
 
-    /// What was made of it.
+    /// The writes that were made.
     fn made(&self) -> impl Iterator<Item = (&One, Decision<'_>)> {
         let made = self.all().iter().filter(|one| one.is_made);
         made.filter_map(|one| one.decision().map(|decision| (one, decision)))
@@ -88,7 +88,7 @@ impl One {
 }
 
 impl Device {
-    /// Makes an apply batch, answers the reads that come meanwhile, and says how far it is.
+    /// Makes an apply batch, answers the reads that come meanwhile, and publishes the progress.
     pub(super) fn apply_batch(
         &self,
         (group, rings): (&impl Host, &Rings),
@@ -111,7 +111,7 @@ impl Device {
         batch.len = 0;
     }
 
-    /// The same of more than one, which share what they wait for.
+    /// The same for more than one write; they share a fence.
     fn make_several(
         &self,
         (group, rings): (&impl Host, &Rings),

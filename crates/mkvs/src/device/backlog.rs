@@ -1,9 +1,9 @@
 //! How many bytes wait for a device's processor.
 //!
-//! The ring of decisions has a fixed size. A batch, or a value that is too long for that ring, waits as it
-//! is: a thousand values of a MiB would pin a GiB for one device that is slow. So what waits is bounded by
-//! its bytes, too. A writer who meets that bound does as one who meets the bound by count: it waits while
-//! the processor is in a call, and then makes its write on the device itself.
+//! The ring of decisions has a fixed size. A batch, or a value that is too long for that ring, waits outside it: a
+//! thousand values of a MiB would pin a GiB for one slow device. So the waiting requests are also bounded by their
+//! bytes. A writer that meets that bound acts as on the bound by count: it waits while the processor is in a call,
+//! and then makes its write on the device itself.
 
 use super::Device;
 use crate::device::ring::LINE_BYTES;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     bytes: AtomicU64,
-    /// How often somebody met a bound.
+    /// How often a writer met a bound.
     refusals: AtomicU64,
 }
 
@@ -24,8 +24,8 @@ pub(super) fn bytes_of(batch: &Batch) -> u64 {
 }
 
 impl Backlog {
-    /// Adds so many bytes if there are at most `max` then; or if none waits, so that what is larger than
-    /// all that may wait is not kept out for ever.
+    /// Adds so many bytes if the sum is at most `max`, or if no bytes wait: so a request that is larger than the
+    /// bound is not kept out for ever.
     pub(super) fn add(&self, bytes: u64, max: u64) -> bool {
         let add = |waiting: u64| {
             let sum = waiting.saturating_add(bytes);
@@ -34,12 +34,12 @@ impl Backlog {
         self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
     }
 
-    /// So many wait no more.
+    /// So many bytes wait no more.
     pub(super) fn remove(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Somebody met a bound.
+    /// A writer met a bound.
     #[cold]
     pub(super) fn note_refusal(&self) {
         self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl Backlog {
 }
 
 impl Device {
-    /// Bytes of what waits for the device, and how often a writer had to wait since it was too much.
+    /// Bytes that wait for the device, and how often a writer had to wait since there were too many.
     pub(crate) fn backlog(&self) -> (u64, u64) {
         let lines = self.lines_submitted().saturating_sub(self.track.past());
         (self.backlog.bytes() + lines * LINE_BYTES, self.backlog.refusals())

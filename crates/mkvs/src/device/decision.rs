@@ -1,8 +1,7 @@
 //! A write, as one device decides it and the others make it.
 //!
-//! Conditions (is the key there, is its value this one) are decided once, on a device that has the
-//! newest of the key. What the others get is not the question but the answer: this value, or none,
-//! with a sequence.
+//! Conditions (is the key there, is its value this one) are decided once, on a device that has the newest record of
+//! the key. The other devices do not get the condition but the outcome: this value, or none, with a sequence.
 
 use coreplane_engine::{
     Brief, ChangeRef, Error, Outcome, Remedy, Result, StorageEngine, UnixMillis, Visibility,
@@ -22,27 +21,26 @@ pub(crate) trait Write {
     /// As the engine.
     fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome>;
 
-    /// The same for another thread, with copies of what the caller has given; none if the caller's
-    /// own code decides.
+    /// The same for another thread, with copies of the caller's arguments; none if the caller's own code decides.
     fn remote_call(&self) -> Option<RemoteCall> {
         None
     }
 
-    /// What was decided, once it was made.
+    /// The outcome of the decision, once the write was made.
     fn decided(&self) -> Decided<'_>;
 
-    /// True if it may come out as a delete, however it came out when it was tried before.
+    /// True if it may result in a delete, whatever an earlier try resulted in.
     fn may_erase(&self) -> bool {
         true
     }
 
-    /// True if it depends on what is there.
+    /// True if the outcome depends on the current record of the key.
     fn rests_on_old(&self) -> bool {
         true
     }
 }
 
-/// What is to be made on the other devices.
+/// A change to make on the other devices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decided<'a> {
     pub(crate) key: &'a [u8],
@@ -51,7 +49,7 @@ pub(crate) struct Decided<'a> {
 }
 
 impl<'a> Decided<'a> {
-    /// The change of a batch.
+    /// From a change of a batch.
     pub(crate) fn of(change: ChangeRef<'a>) -> Self {
         let put = match change {
             ChangeRef::Put { value, expires_at, .. } => Some((value, expires_at)),
@@ -62,18 +60,18 @@ impl<'a> Decided<'a> {
 }
 
 impl Decided<'_> {
-    /// Makes it, with the sequence that is in the options.
+    /// Makes the change, with the sequence of the options.
     ///
     /// # Errors
     /// As the engine.
     pub(crate) fn make(&self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<()> {
-        // Written, or not newer than what is there: both will do.
+        // Written, or not newer than the record that is there: both will do.
         match self.put {
             Some((value, expires_at)) => {
                 let options = WriteOptions { expires_at, ..*options };
                 match engine.put_briefly(self.key, value, &options, None) {
                     Brief::Else(outcome) => outcome.map(|_| ()),
-                    // Nothing is declined of a put by itself.
+                    // A put by itself is never declined.
                     Brief::New | Brief::Replaced | Brief::Declined => Ok(()),
                 }
             }
@@ -81,7 +79,7 @@ impl Decided<'_> {
         }
     }
 
-    /// The same; what came of it.
+    /// The same, with the outcome.
     ///
     /// # Errors
     /// As the engine.
@@ -98,8 +96,9 @@ impl Decided<'_> {
         }
     }
 
-    /// Makes it again in the place of what was taken back. One that `is_spared`, since it had nothing of
-    /// that, gets no mark of a key that it has not: a full device would be filled with those.
+    /// Makes an earlier state again in place of a write that was taken back. A device that `is_spared`, since it
+    /// did not have that write, gets no tombstone of a key that it does not have: tombstones would fill a full
+    /// device.
     ///
     /// # Errors
     /// As the engine.
@@ -112,7 +111,7 @@ impl Decided<'_> {
         self.restore_told(engine, options, is_spared).map(|_| ())
     }
 
-    /// The same; what came of it, unless it was spared.
+    /// The same, with the outcome; none if the device was spared.
     ///
     /// # Errors
     /// As the engine.
@@ -141,15 +140,15 @@ impl Decided<'_> {
     }
 }
 
-/// A device failed, so that the matrix goes on without it: not what the caller has done wrong, and
-/// not a lack of space.
+/// True if the device has failed, so that the matrix goes on without it: not an error of the caller, and not a lack
+/// of space.
 pub(crate) fn is_failure(error: &Error) -> bool {
     !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
         && !matches!(error, Error::Closed)
 }
 
-/// Makes a call of a device's engine, be it in its processor. One that panics has failed: nobody may wait
-/// for it, nor for what lies behind it.
+/// Makes a call of a device's engine, possibly in its processor. A call that panics has failed: no thread may wait
+/// for it, nor for the requests behind it.
 ///
 /// # Errors
 /// As the call, and if it panics.
@@ -158,7 +157,7 @@ pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
         .unwrap_or_else(|_| Err(Error::Unusable("a device's engine has panicked".to_owned())))
 }
 
-/// Bytes of a device are not what was written: a peer has them.
+/// True if the bytes of a device differ from those that were written: a peer has them.
 pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(
         error,
@@ -166,7 +165,7 @@ pub(crate) fn is_damage(error: &Error) -> bool {
     )
 }
 
-/// The medium itself answers with errors, or is not there any more.
+/// True if the medium itself answers with errors, or is not there any more.
 pub(crate) fn is_dead(error: &Error) -> bool {
     const DEAD: [i32; 3] = [libc::EIO, libc::ENXIO, libc::ENODEV];
     matches!(error, Error::Io { source, .. }

@@ -1,4 +1,4 @@
-//! Waiting for what was handed to a device's processor, and devices that are about to be left out meanwhile.
+//! Waiting for the requests of a device's processor, and devices that are about to be left out meanwhile.
 
 use super::{Device, MOMENTS};
 use coreplane_engine::Error;
@@ -16,29 +16,29 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// How far a device has come with what was on its way to it.
+/// How far a device has come with the requests that were on their way to it.
 pub(crate) enum Drained {
     All,
-    /// It is about to be left out itself.
+    /// The device is about to be left out itself.
     Failing,
     Late,
 }
 
 impl Device {
-    /// It is about to be left out, until the answer is dropped.
+    /// The device is about to be left out, until the returned value is dropped.
     pub(crate) fn fail(&self) -> Failing<'_> {
         self.failing.fetch_add(1, Ordering::SeqCst);
         Failing(self)
     }
 
-    /// It has not written down what it was given in time.
+    /// Notes if a device has not written a membership record in time.
     pub(crate) fn note_timeout(&self, error: &Error) {
         let is_late =
             matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::TimedOut);
         self.timed_out.fetch_or(is_late, Ordering::SeqCst);
     }
 
-    /// True if it has not: nobody is to go where that thread does not come back from.
+    /// True if it has not: its thread does not return, so no other thread may call the device.
     pub(crate) fn has_timed_out(&self) -> bool {
         self.timed_out.load(Ordering::SeqCst)
     }
@@ -48,7 +48,7 @@ impl Device {
         self.failing.load(Ordering::SeqCst) > 0
     }
 
-    /// True if a moment was not enough for what was submitted.
+    /// True if the device still has submitted requests after a moment.
     pub(crate) fn is_behind(&self) -> bool {
         let mut backoff = Backoff::new();
         (0..MOMENTS).all(|_| {
@@ -57,10 +57,10 @@ impl Device {
         })
     }
 
-    /// Waits until what was submitted before the call is made.
+    /// Waits until all requests that were submitted before the call are made.
     pub(crate) fn drain(&self) {
         let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
-        // One that did not fit into the ring is counted for a moment.
+        // A job that did not fit into the ring is counted for a moment.
         let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
         let is_behind =
             || self.track.past() < lines || self.completed.load(Ordering::Acquire) < goal();
@@ -71,15 +71,16 @@ impl Device {
         }
     }
 
-    /// Waits until what was submitted before the call is made; not where it is about to be left out, for then
-    /// its processor may wait itself.
+    /// Waits until all requests that were submitted before the call are made; but not for a device that is about to
+    /// be left out, since its processor may wait itself.
     pub(crate) fn drain_until(&self, deadline: Option<Instant>) -> Drained {
         let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
-        // One that did not fit into the ring is counted for a moment.
+        // A job that did not fit into the ring is counted for a moment.
         let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
         let mut backoff = Backoff::new();
         loop {
-            // What is only about to be in the ring its writer looks at again when it is: a caller may hang there.
+            // A place that is only reserved is not waited for, since its caller may hang. Its writer looks at the
+            // states again after it has published.
             let past = self.track.past();
             let is_past = past >= lines || !self.has_published(past);
             if is_past && self.completed.load(Ordering::Acquire) >= goal() {

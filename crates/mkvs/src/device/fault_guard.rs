@@ -1,20 +1,19 @@
-//! What a device says, while its medium is there.
+//! Accepts the answers of a device only while its medium is there.
 //!
-//! A mapped device that goes does not say so: it reads as zeroes, and what is stored to it goes nowhere.
-//! Its pool has a mark then ([`coreplane_pmem::poison`]), which is set before anybody can see a zero. So
-//! every call on a device looks at the mark when the engine has answered, and before the answer is used,
-//! acknowledged or published: whatever the engine made of the zeroes (no such key, another value, a
-//! write that was made, damage, a panic) becomes [`Error::Io`], on which the group goes on without the
-//! device. A call that comes later is not let in; nor is one that comes to a device that was given up,
-//! since it hangs.
+//! A mapped device that disappears reports no error: it reads as zeroes, and stores to it are lost. Its pool is
+//! marked then ([`coreplane_pmem::poison`]), before any thread can see a zero. So every call on a device checks the
+//! mark after the engine has answered, and before the answer is used, acknowledged or published: whatever result
+//! the engine derived from the zeroes (no such key, another value, a write that was made, damage, a panic) becomes
+//! [`Error::Io`], on which the group goes on without the device. Later calls are refused, as are calls on a device
+//! that was given up, since it hangs.
 //!
-//! What an engine *shows* during a call counts only when the call has ended well: whoever is shown
-//! something keeps a copy until then, and begins anew with each try.
+//! Records that an engine *shows* during a call count only when the call has ended well: the caller keeps a copy
+//! until then, and begins anew with each try.
 //!
-//! A device that was replaced or retired *goes*: its engine is taken away from under its callers, by the
-//! protocol of [`Published`]. Every call is pinned while it is in the engine; the engine, and with it the
-//! mapping and the file, is dropped when the last call that had found it has returned. Who comes later is
-//! told that it has gone.
+//! A device that was replaced or retired *goes*: its engine is taken away from under its callers, by the protocol
+//! of [`Published`]. Every call is pinned while it is in the engine; the engine, and with it the mapping and the
+//! file, is dropped when the last call that had found it has returned. A later caller is told that the device has
+//! gone.
 
 use crate::device::interceptor::{Call, Intercepted, Interceptor, Seat};
 use coreplane_engine::{Brief, Error, Result, StorageEngine};
@@ -24,15 +23,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device's engine, whose answers are believed while its medium is there.
+/// A device's engine, whose answers are accepted while its medium is there.
 #[derive(Clone)]
 pub(crate) struct Guarded {
     pub(crate) engine: Arc<dyn StorageEngine>,
-    /// What is around it.
+    /// The guard around the engine.
     pub(crate) fault_guard: Arc<FaultGuard>,
 }
 
-/// Looks at the mark around every call.
+/// Checks the mark around every call.
 pub(crate) struct FaultGuard {
     /// None once the device has gone.
     engine: Published<Option<Arc<dyn StorageEngine>>, Calls>,
@@ -40,13 +39,13 @@ pub(crate) struct FaultGuard {
 }
 
 impl FaultGuard {
-    /// Lets no call in from now on, and believes none that comes back.
+    /// Refuses all calls from now on, and discards the answers of calls that return.
     #[cold]
     pub(crate) fn give_up(&self) {
         self.is_given_up.store(true, Ordering::SeqCst);
     }
 
-    /// True if no call is let in.
+    /// True if calls are refused.
     #[inline]
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Relaxed)
@@ -64,7 +63,7 @@ impl FaultGuard {
         self.engine.get(&pin_in()).is_none()
     }
 
-    /// Drops what was taken away, unless a call is still in it: true when it is dropped.
+    /// Drops the engine that was taken away, unless a call is still in it; true when it is dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.engine.reclaim() == 0
     }
@@ -101,8 +100,8 @@ impl Interceptor for FaultGuard {
         make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
     ) -> Result<T> {
         self.check(engine)?;
-        // A panic over zeroes has left something half done, in the memory of an engine that is given up;
-        // its locks are free again. Any other panic goes on.
+        // A panic over zeroes leaves half-done changes in the memory of an engine that is given up; its locks are
+        // free again. Any other panic goes on.
         let answer = catch_unwind(AssertUnwindSafe(|| make(engine)));
         self.check(engine)?;
         answer.unwrap_or_else(|panic| resume_unwind(panic))
@@ -118,7 +117,7 @@ impl Interceptor for FaultGuard {
             return Brief::of(Err(error));
         }
         let mut brief = Brief::New;
-        // As above. What is caught is no answer, which would come through memory.
+        // As above. `catch_unwind` does not return the answer, which would then go through memory.
         let caught = catch_unwind(AssertUnwindSafe(|| brief = put(engine)));
         match (self.check(engine), caught) {
             (Err(error), _) => Brief::of(Err(error)),
@@ -128,7 +127,7 @@ impl Interceptor for FaultGuard {
     }
 }
 
-/// Where a device's engine is until the device goes.
+/// The place of a device's engine until the device goes.
 struct Berth(Arc<FaultGuard>);
 
 impl Seat for Berth {
@@ -142,10 +141,10 @@ impl Seat for Berth {
     }
 }
 
-/// An engine of a device.
+/// Puts a guard around the engine of a device.
 ///
 /// # Errors
-/// If it has gone already, so that nobody knows what was opened.
+/// If the medium has gone already, so that the data that was opened is unknown.
 pub(crate) fn guarded(engine: Arc<dyn StorageEngine>) -> Result<Guarded> {
     engine.check_medium()?;
     let (engine, is_given_up) = (Published::new(Some(engine)), AtomicBool::new(false));

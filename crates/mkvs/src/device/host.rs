@@ -1,4 +1,4 @@
-//! What a device's processor asks of the group that the device belongs to.
+//! The services of a group that the processor of one of its devices uses.
 
 use super::ring::Decision;
 use super::{Device, Job};
@@ -10,21 +10,21 @@ pub(crate) trait Host: Send + Sync + 'static {
     /// Bytes that may wait for a device.
     fn queue_bytes_max(&self) -> u64;
 
-    /// A processor has started: from here on somebody looks whether it answers.
+    /// A processor has started: from here on the group watches whether it answers.
     fn watch_processors(self: &Arc<Self>);
 
-    /// The group goes on without a device: durably so, when it returns.
+    /// The group goes on without a device; that is durable when it returns.
     ///
     /// # Errors
-    /// If that cannot be made durable, or it was the last one.
+    /// If that cannot be made durable, or the device was the last one.
     fn leave_out(&self, device: &Device) -> Result<()>;
 
-    /// Makes on a device what the others have already, if it is a member; true if it has it then. Tells
-    /// of it if it `is_told`.
+    /// Makes a write on a device, if it is a member, that the other devices have already; true if the device has it
+    /// then. Reports it to the in-flight table if it `is_told`.
     fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool;
 
-    /// As [`Self::catch_up`], of one of several writes: it counts when [`Self::make_durable`] says so,
-    /// which is told here what to wait for; nobody is told of it. False if it is not made.
+    /// As [`Self::catch_up`], for one of several writes: it counts when [`Self::make_durable`] succeeds, and adds
+    /// to `waits_for` what that has to wait for. It is not reported. False if it is not made.
     fn catch_up_early(
         &self,
         device: &Device,
@@ -32,7 +32,8 @@ pub(crate) trait Host: Send + Sync + 'static {
         waits_for: &mut Horizon,
     ) -> bool;
 
-    /// Makes durable on a device what was made there; true if it has all of it. Otherwise it has none.
+    /// Makes durable on a device the writes that were made there; true if the device has all of them. Otherwise it
+    /// has none.
     fn make_durable<'d>(
         &self,
         device: &Device,
@@ -40,12 +41,12 @@ pub(crate) trait Host: Send + Sync + 'static {
         horizon: &Horizon,
     ) -> bool;
 
-    /// As [`Self::catch_up`], of a batch.
+    /// As [`Self::catch_up`], for a batch.
     fn catch_up_all(&self, device: &Device, job: &Job);
 
-    /// A device has not made what it was given, could not be left out, and never will make it.
+    /// A device has not made a write that it was given, could not be left out, and will never make it.
     fn give_up_write(&self, device: &Device, decision: &Decision<'_>);
 
-    /// A device has made what it was given of a key.
+    /// Reports that a device has made a write of a key.
     fn tell(&self, device: &Device, sequence: Option<u64>, hash: u64);
 }

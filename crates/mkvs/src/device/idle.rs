@@ -1,19 +1,18 @@
-//! What a device's processor does when there is nothing to do.
+//! How a device's processor rests when it has no work.
 //!
-//! To wake a thread takes its waker longer than to write to the device itself. So a processor that
-//! has run out of writes *naps*: it looks again by itself a moment later, and nobody wakes it for a
-//! write unless the ring fills up. When nothing has come for a while it sleeps, and the next write
-//! wakes it. Somebody waits for a read: that wakes it always. So after a read, behind which no more writes
-//! are to be expected, it does not nap, which would be five thousand wake-ups a second and device; nor
-//! does it sleep at once, which takes a barrier on all processors: it *dozes*. A write wakes it then, but
-//! for one that comes in the moment in which it lies down, and waits for the end of the doze.
+//! Waking a thread takes longer than writing to the device. So a processor that has run out of writes *naps*: it
+//! looks again by itself a moment later, and no writer wakes it unless the ring fills up. When no work has come for
+//! a while it sleeps, and the next write wakes it. A read always wakes it, since a caller waits for the answer.
+//! After a read without recent writes it does not nap, which would be five thousand wake-ups a second and device;
+//! nor does it sleep at once, since that takes a barrier on all processors: it *dozes*. A write wakes it then,
+//! except a write that comes in the moment in which the doze begins: that one waits for the end of the doze.
 
 use super::Device;
 use coreplane_pmem::epoch::barrier;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// How long a nap is, and how many without work make it doze.
+/// How long a nap is, and after how many without work it dozes.
 const NAP: Duration = Duration::from_micros(200);
 pub(super) const NAPS: u32 = 8;
 
@@ -21,7 +20,7 @@ pub(super) const NAPS: u32 = 8;
 const DOZE: Duration = Duration::from_millis(10);
 const SLEEP: Duration = Duration::from_millis(100);
 
-/// What a processor does when there is nothing to do.
+/// The states of a processor.
 pub(super) const AWAKE: u32 = 0;
 pub(super) const NAPPING: u32 = 1;
 pub(super) const ASLEEP: u32 = 2;
@@ -33,7 +32,7 @@ impl Device {
         self.rest.load(Ordering::SeqCst) == ASLEEP
     }
 
-    /// Rests for the next time without work.
+    /// Rests; `rests` selects a nap, a doze or a sleep.
     pub(super) fn rest(&self, rests: u32) {
         let (state, time) = match rests {
             ..NAPS => (NAPPING, NAP),
@@ -41,8 +40,8 @@ impl Device {
             _ => (ASLEEP, SLEEP),
         };
         self.rest.store(state, Ordering::SeqCst);
-        // What was put into a ring before it was said is seen now; who comes later sees it, but for
-        // who writes while it naps, who need not, or begins to doze.
+        // A request that was put into a ring before the state was stored is seen now. A later submitter sees the
+        // state, except a writer while the processor naps, which need not see it, or begins to doze.
         if rests <= NAPS {
             fence(Ordering::SeqCst)
         } else {

@@ -1,8 +1,8 @@
-//! An engine with something around every call: devices that stall, fail or fall behind, for tests and
-//! measurements; and devices whose answers are held against whether they are still there.
+//! An engine with code around every call: devices that stall, fail or fall behind, for tests and measurements; and
+//! devices whose answers count only while the medium is there.
 //!
-//! [`Intercepted`] passes every call on. Before each it asks an [`Interceptor`], which may wait, refuse, or
-//! hold something until the call has returned. So a fault is written once, and forgets no call.
+//! [`Intercepted`] passes every call on. Before each call it asks an [`Interceptor`], which may wait, refuse, or
+//! hold a value until the call has returned. So a fault is written once, and covers every call.
 
 use coreplane_engine::{
     Backing, Batch, Beside, Brief, DamagedKey, Deferred, DurableListener, Engine, Entry, Expected,
@@ -15,35 +15,35 @@ use std::sync::Arc;
 /// A call that is about to be made.
 #[derive(Debug, Clone, Copy)]
 pub enum Call<'a> {
-    /// Of one key.
+    /// A read of one key.
     Get,
-    /// Of several keys, or of all.
+    /// A read of several keys, or of all.
     Look,
-    /// Of keys in their order.
+    /// A read of keys in their order.
     Scan,
-    /// Of one key: its value takes space.
+    /// A write of one key whose value takes space.
     Put(&'a WriteOptions),
-    /// Of one key: it may put a value there as well.
+    /// Another write of one key, which may put a value there as well.
     Change(&'a WriteOptions),
-    /// Of one key or of many: it takes nothing but what a mark needs.
+    /// A delete of one key or of many: it takes no more space than tombstones need.
     Delete,
-    /// Of a batch.
+    /// A batch.
     Apply(&'a Batch, &'a WriteOptions),
-    /// Durability, counts, checks and the close: what is neither read nor written.
+    /// Durability, counts, checks and the close: everything that neither reads nor writes records.
     Care,
 }
 
-/// What is around the calls of an engine.
+/// Code around the calls of an engine.
 pub trait Interceptor: Send + Sync {
-    /// Kept until the call has returned.
+    /// A value that is kept until the call has returned.
     type Held<'a>
     where
         Self: 'a;
 
-    /// A call comes.
+    /// A call is about to be made.
     ///
     /// # Errors
-    /// What is answered instead.
+    /// The error that is returned instead.
     fn begin(&self, call: Call<'_>) -> Result<Self::Held<'_>>;
 
     /// Makes a call that was let in.
@@ -67,19 +67,19 @@ pub trait Interceptor: Send + Sync {
         put(engine)
     }
 
-    /// True if the engine may be told what is about to come; nothing else is asked before, for a hint has
-    /// no answer, and does not panic.
+    /// True if hints about coming calls may reach the engine. They are not announced by [`Self::begin`], since a
+    /// hint has no answer and does not panic.
     fn lets_look_ahead(&self) -> bool {
         true
     }
 
-    /// True if a batch is said to be made, and is not.
+    /// True if a batch is answered as made without being made.
     fn forgets(&self, _batch: &Batch) -> bool {
         false
     }
 }
 
-/// Where a surrounded engine is: always there, or to be taken away while others call it.
+/// The place of an intercepted engine: always there, or to be taken away while others call it.
 pub trait Seat: Send + Sync {
     /// Calls the engine, which stays until the call has returned.
     ///
@@ -88,7 +88,7 @@ pub trait Seat: Send + Sync {
     fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T>;
 }
 
-/// It is always there.
+/// The engine is always there.
 impl Seat for Arc<dyn StorageEngine> {
     #[inline]
     fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T> {
@@ -96,16 +96,16 @@ impl Seat for Arc<dyn StorageEngine> {
     }
 }
 
-/// An engine, and what is around it.
+/// An engine, and the interceptor around it.
 pub struct Intercepted<A, S = Arc<dyn StorageEngine>> {
     /// The engine.
     pub engine: S,
-    /// What is around it.
+    /// The interceptor around it.
     pub around: Arc<A>,
 }
 
 impl<A: Interceptor, S: Seat> Intercepted<A, S> {
-    /// Makes a call of its own kind, if it is let in.
+    /// Makes a call, if the interceptor lets it in.
     fn call<T>(
         &self,
         call: Call<'_>,
@@ -115,14 +115,14 @@ impl<A: Interceptor, S: Seat> Intercepted<A, S> {
         self.engine.with(|engine| self.around.make(engine, make))?
     }
 
-    /// What the engine says of itself; of one that was taken away what is `otherwise`.
+    /// Asks the engine about itself; `otherwise` is the answer for an engine that was taken away.
     fn told<T>(&self, tell: impl FnOnce(&dyn StorageEngine) -> T, otherwise: T) -> T {
         self.engine.with(tell).unwrap_or(otherwise)
     }
 
     fn look_ahead(&self, look: impl FnOnce(&dyn StorageEngine)) {
         if self.around.lets_look_ahead() {
-            // Whoever makes the call itself is told what is wrong.
+            // The call that follows the hint reports the error.
             let _hint = self.engine.with(look);
         }
     }
@@ -245,7 +245,7 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
-        // Whoever scans one that was taken away is told so.
+        // A scan of an engine that was taken away reports that.
         let is_ordered = self.told(|engine| engine.ordered().is_some(), true);
         is_ordered.then_some(self as &dyn Ordered)
     }

@@ -1,22 +1,22 @@
 //! A device: a pool, the engine in it, and its embedded processor.
 //!
-//! The paper's devices have a processor of their own that runs the engine, and new system calls to
-//! reach it. Here the engine runs in the caller wherever the caller waits for it anyway and the
-//! device is steady; all else goes through the device's *submission rings* to a thread that belongs
-//! to the device, and is started when there is something for it to do for the first time.
+//! The paper's devices have a processor of their own that runs the engine, and new system calls to reach it. Here
+//! the engine runs in the caller's thread wherever the caller waits for it anyway and the device is steady. All
+//! other requests go through the device's *submission rings* to a thread that belongs to the device, and that is
+//! started when the first request comes.
 //!
 //! ```text
-//!   reads       what callers wait for: hedged reads (`group/hedge`) and single calls (`remote_call`): first of all
+//!   reads       requests that callers wait for, served first: hedged reads (`group/hedge`), calls (`remote_call`)
 //!   decisions   writes of one key that another device has decided (`ring`)
-//!   jobs        the same of batches, and of what is too long for that ring
+//!   jobs        batches of such writes, and writes that are too long for that ring
 //! ```
 //!
-//! What the rings carry of writes is the outcome: to put or to delete, with its sequence. So it may
-//! come late, twice or behind a newer one, and the engine keeps what is newest.
+//! For writes the rings carry the outcome: to put or to delete, with its sequence. So a write may come late, twice
+//! or after a newer one, and the engine keeps the newest.
 //!
-//! A device that was replaced or retired goes (`release`): its processor ends, and its rings and its engine
-//! are freed once no caller is in them. Its shell stays, of a few KiB, so that a caller who has found it
-//! before need not be waited for.
+//! A device that was replaced or retired goes (`release`): its processor ends, and its rings and its engine are
+//! freed once no caller is in them. Its shell of a few KiB stays, so that callers that have found it before need
+//! not be waited for.
 
 mod apply_batch;
 mod backlog;
@@ -63,32 +63,32 @@ const JOBS: usize = 1024;
 /// Reads that may wait for a device.
 const READS: usize = 1024;
 
-/// Looks at whether it is behind.
+/// How often [`Device::is_behind`] looks before it says so.
 const MOMENTS: u32 = 300;
 
 /// Looks at empty rings after a read before the thread rests.
 const SPINS: u32 = 100;
 
-/// Apply batches, or batches, between two looks at whether the group is still there.
+/// Apply batches, or batch jobs, between two looks at whether the group is still there.
 const AT_A_TIME: usize = 64 / APPLY_MAX;
 
-/// What was decided, for a device that has not got it yet.
+/// Decided changes for a device that does not have them yet.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) batch: Arc<Batch>,
-    /// With its sequence.
+    /// They contain its sequence.
     pub(crate) options: WriteOptions,
-    /// Of each key of the batch.
+    /// The hash of each key of the batch.
     pub(crate) hashes: Vec<u64>,
 }
 
-/// What somebody waits for, in the ring of a device.
+/// A request in the ring of a device, for which a caller waits.
 pub(crate) trait Asked: Send + Sync {
-    /// Does it, in a device's processor, which was asked for it then.
+    /// Executes it in a device's processor; `asked_at` is when it was submitted.
     fn run(&self, device: &Device, asked_at: Instant, scratch: &mut Scratch);
 }
 
-/// What a device's processor finds things into, again and again.
+/// Buffers of a device's processor for its results, used again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) record: RecordCopy,
@@ -100,16 +100,16 @@ pub(crate) struct Device {
     /// Its number in the group.
     pub(crate) number: u8,
     pub(crate) engine: Arc<dyn StorageEngine>,
-    /// What is around it.
+    /// The guard around the engine.
     fault_guard: Arc<FaultGuard>,
-    /// Of lookups, and of stretches of scans.
+    /// The pace of lookups, and of stretches of scans.
     pub(crate) pace: Pace,
     pub(crate) scan_pace: Pace,
-    /// Calls that others have waited for.
+    /// Single calls that the processor has made for callers.
     calls: AtomicU64,
-    /// None once it has gone.
+    /// None once the device has gone.
     rings: Published<Option<Rings>, Calls>,
-    /// How far the processor is with decisions.
+    /// The progress of the processor with decisions.
     track: Arc<Track>,
     backlog: Backlog,
     submitted: AtomicU64,
@@ -118,17 +118,17 @@ pub(crate) struct Device {
     is_closed: AtomicBool,
     /// Calls that the processor has begun, and ended.
     beat: CachePadded<AtomicU64>,
-    /// Why it failed, as it was said first.
+    /// Why it failed: the first error.
     why: OnceLock<String>,
-    /// Those who have it left out now.
+    /// How many threads are about to leave it out.
     failing: AtomicU32,
-    /// It has not written the membership record in time.
+    /// True if it has not written the membership record in time.
     timed_out: AtomicBool,
     thread: OnceLock<Thread>,
     processor: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What is handed to a device's processor.
+/// The rings of a device's processor.
 struct Rings {
     decisions: Decisions,
     jobs: ArrayQueue<Job>,
@@ -174,7 +174,7 @@ pub(crate) fn make(
     }
 }
 
-/// Written, or not newer than what is there: both will do.
+/// Written, or not newer than the record that is there: both will do.
 fn drop_outcome(_: Outcome) {}
 
 impl Device {
@@ -208,17 +208,17 @@ impl Device {
         self.rings.get(guard).as_ref()
     }
 
-    /// Lines of its ring that were given out so far.
+    /// Lines of its ring that were reserved so far.
     pub(crate) fn lines_submitted(&self) -> u64 {
         self.rings(&pin_in()).map_or(0, |rings| rings.decisions.submitted())
     }
 
-    /// True if something is in its ring from a place on.
+    /// True if a request is published in its ring from a place on.
     fn has_published(&self, from: u64) -> bool {
         self.rings(&pin_in()).is_some_and(|rings| rings.decisions.has_published(from))
     }
 
-    /// It has failed with this.
+    /// Notes the error with which it has failed.
     #[cold]
     pub(crate) fn note_failure(&self, error: &Error) {
         self.why.get_or_init(|| error.to_string());
@@ -229,7 +229,7 @@ impl Device {
         self.why.get().map(String::as_str)
     }
 
-    /// What waits for the device, in lines of its ring, batches and reads; or is being made.
+    /// Requests that wait for the device or are being made: lines of its ring, batches and reads.
     pub(crate) fn queued(&self) -> u64 {
         let (made, completed) = (self.track.past(), self.completed.load(Ordering::Acquire));
         let jobs = self.submitted.load(Ordering::Acquire).saturating_sub(completed);
@@ -242,18 +242,18 @@ impl Device {
         self.rings(&pin_in()).map_or(0, |rings| rings.reads.len() as u64)
     }
 
-    /// What says whether it has made what ends at this place of its ring.
+    /// Tells whether the device has made the write that ends at this place of its ring.
     pub(crate) fn on_the_way(&self, place: u64) -> OnTheWay {
         OnTheWay::new(&self.track, place, self.number)
     }
 
-    /// The way to where a write will end in its ring.
+    /// The place at which a write will end in its ring.
     #[inline]
     pub(crate) fn way_to(&self, place: u64) -> Way<'_> {
         Way { track: &self.track, place, number: self.number }
     }
 
-    /// True if its processor tells of each write that it makes.
+    /// True if its processor reports each write that it makes.
     pub(crate) fn has_stopped(&self) -> bool {
         self.track.has_stopped()
     }
@@ -277,7 +277,7 @@ impl Device {
             self.backlog.note_refusal();
             return Some(job);
         }
-        // Either the processor sees what is in the ring, or its rest is seen here.
+        // Either the processor sees the request in the ring, or this thread sees that the processor rests.
         fence(Ordering::SeqCst);
         if self.rest.load(Ordering::Relaxed) == ASLEEP {
             self.wake();
@@ -285,7 +285,7 @@ impl Device {
         None
     }
 
-    /// Asks the device's processor for what the caller waits for; false if it cannot.
+    /// Hands the device's processor a request that the caller waits for; false if that is impossible.
     pub(crate) fn ask<H: Host>(self: &Arc<Self>, group: &Arc<H>, asked: Arc<dyn Asked>) -> bool {
         let guard = pin_in();
         let rings = self.rings(&guard).filter(|_| self.has_processor(group));
@@ -296,7 +296,7 @@ impl Device {
                 self.wake();
             }
         }
-        // One that has ended meanwhile may not have seen it, and never will.
+        // A processor that has ended meanwhile may not have seen the request, and never will.
         is_asked && !self.is_closed()
     }
 
@@ -333,7 +333,7 @@ impl Device {
     /// Makes a call of the processor.
     #[inline]
     fn in_call<T>(&self, make: impl FnOnce() -> T) -> T {
-        // Nobody else counts.
+        // Only the processor changes this counter.
         let beat = self.beat.load(Ordering::Relaxed);
         self.beat.store(beat + 1, Ordering::Release);
         let made = make();
@@ -347,12 +347,12 @@ impl Device {
         (beat % 2 == 1).then_some(beat)
     }
 
-    /// Its engine, and what is around it.
+    /// Its engine, and the guard around it.
     pub(crate) fn checked(&self) -> Guarded {
         Guarded { engine: Arc::clone(&self.engine), fault_guard: Arc::clone(&self.fault_guard) }
     }
 
-    /// It was left out since it does not answer: nobody waits for it any more.
+    /// It was left out since it does not answer: no thread waits for it any more.
     #[cold]
     pub(crate) fn give_up(&self) {
         self.fault_guard.give_up();
@@ -363,7 +363,7 @@ impl Device {
         self.fault_guard.is_given_up()
     }
 
-    /// Waits while the processor stays in one call: a caller who made one himself might stay there, too.
+    /// Waits while the processor stays in one call: a caller that entered the device itself might hang there, too.
     #[cold]
     pub(crate) fn wait_for_processor(&self) {
         let call = self.call();
@@ -378,7 +378,7 @@ impl Device {
         self.is_closed.load(Ordering::SeqCst) || self.is_given_up()
     }
 
-    /// Ends the processor, once it has made what it was given; or leaves it where it is, if it is given up.
+    /// Ends the processor, once it has made its requests; a processor of a device that is given up is left behind.
     pub(crate) fn stop(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         let processor = spin::lock(&self.processor).take();

@@ -1,4 +1,4 @@
-//! A device's processor: the thread that does what lies in the rings.
+//! A device's processor: the thread that executes the requests in its rings.
 
 use super::apply_batch::ApplyBatch;
 use super::backlog::bytes_of;
@@ -10,15 +10,14 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
 impl Device {
-    /// The processor. If it panics, elsewhere than in the engine, its device counts as one that has
-    /// failed.
+    /// Runs the processor. If it panics outside the engine, its device counts as failed.
     pub(super) fn run<H: Host>(&self, group: &Weak<H>) {
         let mut batch = ApplyBatch::default();
         if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut batch))).is_err() {
             if let Some(group) = group.upgrade()
                 && group.leave_out(self).is_err()
             {
-                // It has what it has. Of the rest nobody is to think that it will come.
+                // It keeps what it has made. The writes that remain are reported as never made.
                 let guard = pin_in();
                 loop {
                     batch.decisions().for_each(|decision| group.give_up_write(self, &decision));
@@ -34,7 +33,7 @@ impl Device {
 
     fn serve<H: Host>(&self, group: &Weak<H>, batch: &mut ApplyBatch) {
         let mut scratch = Scratch::default();
-        // Looks until it naps, and rests until it sleeps.
+        // Spins until it naps, and rests until it sleeps.
         let (mut spins, mut rests) = (0, 0);
         loop {
             let (answered, made) = (self.answered(), self.made());
@@ -43,7 +42,7 @@ impl Device {
                 rests = if self.made() == made { NAPS.min(rests) } else { 0 };
                 spins = if self.answered() == answered { 0 } else { SPINS };
             } else if self.is_closed.load(Ordering::SeqCst) {
-                // What came before it was said.
+                // Requests that came before the close are still executed.
                 if self.is_idle() {
                     return;
                 }
@@ -57,12 +56,12 @@ impl Device {
         }
     }
 
-    /// Writes and batches that it has dealt with, as far as that has been told.
+    /// Writes and batches that it has dealt with, as far as that has been published.
     fn made(&self) -> u64 {
         self.track.past() + self.completed.load(Ordering::Relaxed)
     }
 
-    /// How much of what callers waited for it has dealt with.
+    /// Requests of waiting callers that it has dealt with.
     fn answered(&self) -> u64 {
         self.pace.reads() + self.scan_pace.reads() + self.calls()
     }
@@ -72,7 +71,7 @@ impl Device {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// One more; for the processor alone.
+    /// Counts one more; for the processor alone.
     pub(crate) fn count_call(&self) {
         self.calls.store(self.calls() + 1, Ordering::Relaxed);
     }
@@ -81,7 +80,7 @@ impl Device {
         self.rings(&pin_in()).is_none_or(Rings::is_idle)
     }
 
-    /// Does some of what there is to do, reads before each write; false if there was nothing.
+    /// Executes some requests, reads before each write; false if there were none.
     fn work<H: Host>(
         &self,
         group: &Weak<H>,
@@ -93,7 +92,7 @@ impl Device {
             return false;
         };
         let Some(group) = group.upgrade() else {
-            // Nobody is there for whom it could matter.
+            // The group is gone, so the requests do not matter any more.
             while batch.take(&rings.decisions, &mut |_| {}) {
                 self.track.stop(batch.begin());
                 self.track.come_to(batch.end());

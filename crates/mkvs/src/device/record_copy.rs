@@ -1,4 +1,4 @@
-//! A record that a device has shown, in buffers that are used again.
+//! A copy of a record that a device has shown, in buffers that are used again.
 
 use coreplane_engine::{Record, Ticket, UnixMillis, Value};
 
@@ -9,12 +9,12 @@ pub(crate) struct RecordCopy {
     sequence: u64,
     expires_at: Option<UnixMillis>,
     pub(crate) is_hit: bool,
-    /// The device that has found it, or nothing.
+    /// The device that has found the record, or has found none.
     pub(crate) device: u8,
 }
 
 impl RecordCopy {
-    /// It is kept for the next one, unless it has become large.
+    /// True if the buffer may be kept for the next record: it has not become large.
     pub(crate) fn is_small(&self) -> bool {
         self.value.capacity() <= 64 << 10
     }

@@ -1,16 +1,16 @@
-//! A device that is no member any more and is not to come back as it is: another takes its place, or it is
+//! Frees a device that is not a member any more and will not return as it is: another takes its place, or it is
 //! retired.
 //!
 //! ```text
-//!   no member, durably ─▶ processor ended ─▶ rings and engine taken away ─▶ nobody is in them: freed
+//!   no member, durably ─▶ processor ended ─▶ rings and engine taken away ─▶ no caller is in them: freed
 //! ```
 //!
-//! A thread of its own does it: an engine that is dropped unmaps its pool, and ends threads of its own, which
-//! may hang as the device does. Whoever has it done waits for it for a while, so that the space of the file
-//! is free again when there is to be a new one, but not for a device that was given up.
+//! A thread of its own does this: dropping an engine unmaps its pool and ends the engine's threads, which may hang
+//! as the device does. The thread that requested it waits for a while, so that the space of the file is free again
+//! before a new file is made, but it does not wait for a device that was given up.
 //!
-//! A call that hangs, in whichever device, keeps all that leave after it has begun: they are freed when it
-//! returns.
+//! A call that hangs, in any device, delays the freeing of all devices that leave after the call has begun: they
+//! are freed when it returns.
 
 use super::Device;
 use coreplane_pmem::epoch::{Published, pin_in};
@@ -20,18 +20,18 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long somebody waits for a device to be gone whose calls return.
+/// How long a thread waits for a device to be gone whose calls return.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two looks at whether a call is still in it.
+/// Time between two looks at whether a call is still in it.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Looks before they are so far apart.
 const FIRST_LOOKS: u32 = 100;
 
 impl Device {
-    /// Frees what it has, when no caller is in it any more; its engine stays if the device `in_its_place` has
-    /// the same. It is no member any more, and will not be one.
+    /// Frees its resources when no caller is in them any more; its engine stays if the device `in_its_place` has
+    /// the same. The device is no member any more, and will not be one.
     pub(crate) fn leave(self: &Arc<Self>, in_its_place: Option<&Self>) {
         self.stop_within(PATIENCE);
         let shares = |other: &Self| Arc::ptr_eq(&self.fault_guard, &other.fault_guard);
@@ -39,7 +39,8 @@ impl Device {
         let device = Arc::clone(self);
         let free = move || device.free(keeps_engine);
         let builder = std::thread::Builder::new().name("coreplane-leave".to_owned());
-        // Where the system gives none what is not in use by now goes when this does.
+        // If the system gives no thread, resources that are not in use are freed at once, the others with the
+        // device.
         let Ok(handle) = builder.spawn(free) else { return self.take_away(keeps_engine) };
         let until = Instant::now() + PATIENCE;
         let mut backoff = Backoff::new();
@@ -64,7 +65,7 @@ impl Device {
         self.stop();
     }
 
-    /// True once it has gone: its engine cannot be had any more.
+    /// True once it has gone: its engine is not available any more.
     pub(crate) fn has_gone(&self) -> bool {
         self.fault_guard.has_gone()
     }
@@ -95,7 +96,7 @@ impl Device {
     }
 }
 
-/// Ends a thread that has nothing left to do; one that has is left where it is.
+/// Joins a thread that has ended; one that still runs is left behind.
 fn join_if_over(handle: JoinHandle<()>) {
     if handle.is_finished() {
         // A panic there has been reported by its thread.

@@ -1,4 +1,4 @@
-//! Records of a group, one after the other, as a device has shown them.
+//! Records of a group, in the order of a scan, as a device has shown them.
 
 use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Ticket, UnixMillis, Value};
 use std::ops::Range;
@@ -9,7 +9,7 @@ pub(crate) type Bounds<'a> = (&'a [u8], Option<&'a [u8]>, bool);
 /// A record that was fetched.
 #[derive(Debug)]
 struct Next {
-    /// Where in the bytes of its stretch key and value are.
+    /// The place of the key and the value in the bytes of the stretch.
     key: Range<usize>,
     value: Range<usize>,
     sequence: u64,
@@ -21,9 +21,9 @@ struct Next {
 pub(crate) struct Stretch {
     records: Vec<Next>,
     bytes: Vec<u8>,
-    /// The last key that was looked at, shown or not.
+    /// The last key that was looked at, shown or not, if the scan has reached its count.
     pub(crate) last: Vec<u8>,
-    /// How many were looked at.
+    /// How many records were looked at.
     pub(crate) seen: usize,
     /// The number of the device.
     pub(crate) by: u8,
@@ -47,10 +47,10 @@ impl Stretch {
         self.records.push(Next { key, value, sequence, expires_at });
     }
 
-    /// Reads at most `count` records, and keeps those that are shown.
+    /// Reads at most `count` records, and keeps those that `is_shown` accepts.
     ///
     /// # Errors
-    /// As the engine, and if that has no order.
+    /// As the engine, and if the engine has no order.
     pub(crate) fn fetch(
         &mut self,
         engine: &dyn StorageEngine,

@@ -8,8 +8,8 @@ use coreplane_pmem::epoch::{Calls, Guard, barrier, pin_in};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A place in a device's ring for a write that is about to be made elsewhere. If it is dropped there is
-/// nothing to make there, and the processor is woken as for a write: what lies behind waits for it.
+/// A place in a device's ring for a write that is about to be made elsewhere. Dropping it publishes the place as
+/// empty, and wakes the processor as for a write: the requests behind the place wait for it.
 #[derive(Debug)]
 #[must_use = "the processor waits until it is handed over or dropped"]
 pub(crate) struct Place<'a> {
@@ -18,7 +18,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Where the processor is past it.
+    /// The place in the ring at which the processor is past it.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.reserved.as_ref().map_or(0, Reserved::end)
@@ -51,8 +51,8 @@ impl Device {
         }
     }
 
-    /// Hands a write of one key to the device's processor, which tells of it when it is made if it
-    /// `is_told`; says whether there was room.
+    /// Hands a write of one key to the device's processor, which reports it when it is made if it `is_told`; says
+    /// whether there was room.
     #[inline]
     pub(crate) fn follow(
         self: &Arc<Self>,
@@ -87,11 +87,11 @@ impl Device {
         self.rouse(reserved.give_up());
     }
 
-    /// Something was put into the ring: wakes the processor where that must be.
+    /// A request was put into the ring: wakes the processor if necessary.
     #[inline]
     fn rouse(&self, room: Room) {
-        // Either the processor sees what is in the ring before it sleeps, or that it sleeps is seen
-        // here; where it naps it looks again by itself.
+        // Either the processor sees the request in the ring before it sleeps, or this thread sees that it sleeps. A
+        // processor that naps looks again by itself.
         barrier::light();
         match self.rest.load(Ordering::Relaxed) {
             AWAKE => {}

@@ -1,4 +1,4 @@
-//! A group put together, which tells the matrix of failed devices.
+//! Assembles a group that informs the matrix of failed devices.
 
 use super::Failover;
 use crate::device::Device;
@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-/// Puts a group together, none of whose keys its filter knows yet.
+/// Assembles a group whose filter has no keys yet.
 pub(crate) fn assemble_group(
     failover: &Weak<Failover>,
     number: u16,

@@ -1,25 +1,27 @@
 //! Changes of the membership while the matrix is open.
 //!
-//! A changed record is written to all current members with the next epoch, and then once more with that epoch as the
-//! committed one; only then it is in force. A member that it cannot be written to leaves with the same change. Each
-//! device writes it in a thread of its own and has a deadline for it, so that one that hangs leaves like one that
-//! fails; no lock is held that a look at the membership needs.
+//! A changed record is written to all current members with the next epoch, and then once more with that epoch
+//! as the committed one; only then is it in force. A member that fails to write it leaves with the same
+//! change. Each device writes it in a thread of its own, with a deadline, so that a device that hangs leaves
+//! like one that fails. A query of the membership needs no lock that is held meanwhile.
 //!
-//! **Members leave.** The failed one may have been the primary, and what it had acknowledged may be in the rings of the
-//! others still; where writes wait for some members only, so may what the others had acknowledged together. Therefore:
+//! **Members leave.** The failed one may have been the primary, and writes that it had acknowledged may still
+//! be in the rings of the others. The same holds for writes that the others had acknowledged together, where
+//! writes wait for some members only. Therefore:
 //!
 //! ```text
 //!   states: changing     no write is answered from here on
-//!     ─▶ those that stay make what is on its way to them
-//!     ─▶ the primary has left? one of them, that has all, is it
+//!     ─▶ the members that stay execute the writes on their way to them
+//!     ─▶ the primary has left? a member that has every write becomes primary
 //!     ─▶ record without those that left, durable and committed
-//!     ─▶ states: these members, this primary; writers look whether what they have made is on as many of them
+//!     ─▶ states: these members, this primary; writers check whether enough of them have their writes
 //! ```
 //!
-//! A power cut before the record finds the old one, by which the old primary is needed. If what only the old primary
-//! had cannot be made by any that stays, it is a [lost range](crate::membership::lost_ranges): the record says so.
+//! A power cut before the new record leaves the old one, which requires the old primary. If no remaining
+//! member can make a write that only the old primary had, its key is a
+//! [lost range](crate::membership::lost_ranges) of the record.
 //!
-//! Who makes the change waits for no key lock, since its holders may wait for the change.
+//! A change waits for no key lock, since the holders of key locks may wait for the change.
 
 use crate::device::decision::is_failure;
 use crate::device::{Device, Drained};
@@ -45,12 +47,12 @@ fn has_current(record: &MembershipRecord, group: u16, but: Option<Position>) -> 
     record.current_of(group) & !but != 0
 }
 
-/// Who comes with a change, and is not yet one that others may go for.
+/// A device or a group that joins with a change, and that cannot yet take the place of a leaving member.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Joiner<'a> {
     /// A device that has been filled.
     pub(crate) device: Option<Position>,
-    /// A group that is not yet one of the matrix's.
+    /// A group that does not belong to the matrix yet.
     pub(crate) group: Option<&'a Arc<Group>>,
 }
 
@@ -60,7 +62,7 @@ impl Joiner<'_> {
     }
 }
 
-/// Groups some of whose members are leaving; on its drop all that are left in it have stayed.
+/// Groups some of whose members are leaving; when it is dropped, the members of the groups left in it have stayed.
 struct Leaving<'s> {
     groups: Vec<&'s Arc<Group>>,
 }
@@ -81,8 +83,8 @@ impl Drop for Leaving<'_> {
 }
 
 impl Failover {
-    /// A device is a member no more: durably so on all that can be reached, when it returns. Nothing
-    /// is to be done if another is in its place by now.
+    /// Ends the membership of a device: durably on all that can be reached, when it returns. Does nothing if
+    /// another device is at its place by now.
     ///
     /// # Errors
     /// If it was the last of its group.
@@ -94,8 +96,8 @@ impl Failover {
             let group = self.keyspace.groups.get(usize::from(position.group));
             let mut others = group.into_iter().flat_map(|group| group.of(group.members()));
             let fails = |it: &&Arc<Device>| it.number != position.device && it.is_failing();
-            // The primary has what the other cannot make: that one is left with what it has, which its processor
-            // says when it has tried to leave.
+            // The failing member cannot make a write that the primary has. When its processor has tried to leave,
+            // either it has left or the writes that it lacks are noted.
             if demoted.is_ok() || !is_primary || !others.any(|other| fails(&other)) {
                 return demoted;
             }
@@ -114,7 +116,7 @@ impl Failover {
         }
         let bit = 1 << position.device;
         if group.followers() & bit != 0 && group.members() & bit == 0 {
-            // Nobody counts on it yet.
+            // No write counts on it yet.
             group.states.leave(position.device);
             self.keyspace.settle_group(group);
             return Ok(());
@@ -126,9 +128,9 @@ impl Failover {
         self.commit_with(&mut record, &before, vec![position], Joiner::default())
     }
 
-    /// A record that was changed is in force, and durable on all current members, when it returns. Who cannot
-    /// be told is a member no more. After an error it is as it was before the change, and who
-    /// was told otherwise has been told again, as far as that could be.
+    /// Puts a changed record in force: it is durable on all current members when it returns. A device that
+    /// fails to write it is no longer a member. After an error the record is as it was before the change, and
+    /// has been written again, as far as possible, to devices that had the changed one.
     ///
     /// # Errors
     /// If a group would have no member, and if a device is full.
@@ -140,7 +142,7 @@ impl Failover {
         self.commit_with(record, before, vec![], Joiner::default())
     }
 
-    /// The record is changed, likewise; held by the caller for as long as what it has returned is.
+    /// Changes the record, likewise, and returns it locked.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -163,7 +165,7 @@ impl Failover {
         gone: Vec<Position>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
-        // Until what was undone is written down, too.
+        // Until the undone record is written, too.
         let mut leaving = Leaving { groups: Vec::new() };
         let committed = self.try_commit(record, &mut leaving, gone, joiner);
         if committed.is_err() {
@@ -186,7 +188,7 @@ impl Failover {
         let mut lost = Vec::new();
         loop {
             gone.iter().for_each(|position| record.leave(*position));
-            // The last of a group must be told: else it would prove the old membership.
+            // The last member of a group must write the record, or else it would prove the old membership.
             if let Some(last) = gone.iter().find(|it| !has_current(record, it.group, joiner.device))
             {
                 let what = format!("{last} has failed, the last current device of its group");
@@ -209,7 +211,8 @@ impl Failover {
                     device.note_failure(&error);
                     device.note_timeout(&error);
                 }
-                // Who cannot be told has failed too; but not who is full, or is just being closed.
+                // A device that cannot write the record has failed too, unless it is full, just being closed, or
+                // joining.
                 if !is_failure(&error) || joiner.is(position) {
                     return Err(error);
                 }
@@ -226,7 +229,7 @@ impl Failover {
             let left = left & group.members();
             group.set_members(left, primary, |hash| self.keyspace.is_of(group.number, hash));
         }
-        // Who is told of it finds it so.
+        // A caller that is informed of a departure finds the record in force.
         self.membership.publish(record);
         for position in gone {
             let device = self.device_at(position).filter(|device| device.has_timed_out());
@@ -239,10 +242,12 @@ impl Failover {
         Ok(())
     }
 
-    /// Waits until the members that stay have made what is on its way to them; those that fail meanwhile.
+    /// Waits until the members that stay have executed the writes on their way to them; returns those that
+    /// fail meanwhile.
     ///
     /// # Errors
-    /// If one does not come to it in time: a write that a caller makes may hang, whose place is in its ring.
+    /// If a member is late although its processor does not hang: a caller's own write that has a place in the
+    /// ring may hang.
     fn drain(&self, groups: &[&Arc<Group>], record: &MembershipRecord) -> Result<Vec<Position>> {
         let mut failing = Vec::new();
         for group in groups {
@@ -260,7 +265,7 @@ impl Failover {
                 match device.drain_until(deadline) {
                     Drained::All => {}
                     Drained::Failing => failing.push(at),
-                    // Its processor is in one call all the time.
+                    // Its processor has been in one call all the time.
                     Drained::Late if hangs(device) => failing.push(at),
                     Drained::Late => {
                         let what = format!("{at} has not made in time what was on its way to it");
@@ -272,8 +277,8 @@ impl Failover {
         Ok(failing)
     }
 
-    /// Where the primary has left another member is named that has all that was acknowledged. What none
-    /// of them has is noted as lost.
+    /// Names another primary, which has every acknowledged write, where the primary has left. Writes that no
+    /// member has are noted as lost.
     fn name_primaries(
         &self,
         groups: &[&Arc<Group>],
@@ -295,7 +300,7 @@ impl Failover {
             if sure == 0 {
                 let newest = self.keyspace.sequence.load(Ordering::Acquire);
                 for (_, doubt, sure) in self.keyspace.in_flight.indeterminate() {
-                    // What was neither made nor taken back was never acknowledged.
+                    // A write that was neither made nor taken back was never acknowledged.
                     if doubt.group == number && sure & 1 << successor == 0 && doubt.torn.is_none() {
                         let mut range = LostRange::new(number, just(&doubt.key));
                         range.end(newest);
@@ -313,8 +318,8 @@ impl Failover {
         self.keyspace.groups.get(usize::from(group))?.device(device).ok()
     }
 
-    /// Writes the record with the next epoch to all current members, and again as committed; those that it
-    /// cannot be written to, and why.
+    /// Writes the record with the next epoch to all current members, and again as committed; returns the
+    /// devices that failed, with their errors.
     fn write_twice(
         &self,
         record: &mut MembershipRecord,
@@ -332,8 +337,8 @@ impl Failover {
         self.write_to_members(record, joiner)
     }
 
-    /// Writes the record to all current members, the primaries last: what says that the matrix is closed is on
-    /// followers first, and a primary needs no such word. Those that it cannot be written to, and why.
+    /// Writes the record to all current members, the primaries last: a record of a close is on followers
+    /// first, and a primary does not need one. Returns the devices that failed, with their errors.
     fn write_to_members(
         &self,
         record: &MembershipRecord,
@@ -370,7 +375,7 @@ impl Failover {
     }
 }
 
-/// Writes the record to each device in a thread of its own; those that failed, or have not answered in time.
+/// Writes the record to each device in a thread of its own; returns those that failed or did not answer in time.
 fn write_within(
     record: &MembershipRecord,
     devices: Vec<(bool, Position, Arc<Device>)>,
@@ -384,7 +389,7 @@ fn write_within(
         let (own, sender) = (record.at(at), sender.clone());
         let write = move || {
             let _number = ShortLived::begin();
-            // Nobody listens any more if it was too late.
+            // If it was too late there is no receiver.
             let _heard = sender.send((at, own.write(&*device.engine))).is_ok();
         };
         match std::thread::Builder::new().name("coreplane-record".to_owned()).spawn(write) {
@@ -397,11 +402,11 @@ fn write_within(
     while !open.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         let Ok((at, written)) = receiver.recv_timeout(left) else { break };
-        // It ends now, and lets go of the device.
+        // The thread ends now, and drops its reference to the device.
         let _ended = open.remove(&at).is_some_and(|thread| thread.join().is_ok());
         failed.extend(written.err().map(|error| (at, error)));
     }
-    // One whose thread has ended without a word has panicked in the engine: it has failed as well.
+    // A thread that has ended without an answer has panicked in the engine: its device counts as failed as well.
     let late = |at| {
         let context =
             format!("{at} has not written the membership record in {} s", within.as_secs_f32());

@@ -1,10 +1,11 @@
 //! The stable watermark, and the checkpoint that raises it.
 //!
-//! Up to the watermark every write is on all current members; it stands in the membership record of each. Above it a
-//! matrix that was not closed is compared when it is opened ([`reconcile`](super::reconcile)), for which tombstones
-//! above it are kept. A checkpoint, from time to time, lets all members make what is on its way to them, writes the
-//! watermark down, and then lets go of the tombstones below: so a device that has let go of one finds every other
-//! that was here then with a watermark above it, or knows it for an older copy of itself.
+//! Up to the watermark every write is on all current members; it is part of the membership record of each. If
+//! a matrix was not closed, writes above it are compared when it is opened ([`reconcile`](super::reconcile)),
+//! for which tombstones above it are kept. From time to time a checkpoint lets all members execute the writes
+//! on their way to them, records the watermark, and then drops the tombstones below. So for a device that has
+//! dropped a tombstone, every other device that was present then has a watermark above it, or is known as an
+//! older copy of itself.
 
 use crate::failover::Failover;
 use crate::keyspace::intent::{Intent, Lost};
@@ -13,20 +14,20 @@ use coreplane_engine::{Error, Remedy, Result};
 use coreplane_pmem::mutant;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sequences below this are taken.
+/// Only sequences below this are accepted.
 const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// Sequences between checkpoints.
 pub(super) const CHECKPOINT: u64 = 1 << 20;
 
-/// True for the first that comes to a stretch of sequences: a write may draw several, so that nobody may
-/// see its first.
+/// True for the first caller with a sequence of a new stretch. A write may draw several sequences, so a
+/// stretch may begin with one that has no caller.
 #[inline]
 pub(crate) fn is_next(last: &AtomicU64, stretch: u64) -> bool {
     stretch > last.load(Ordering::Relaxed) && last.fetch_max(stretch, Ordering::Relaxed) < stretch
 }
 
-/// Tombstones that devices keep before one without space is relieved of them.
+/// A device without space drops its tombstones if there are at least so many.
 const FULL: u64 = 1 << 10;
 
 impl Failover {
@@ -34,13 +35,13 @@ impl Failover {
     pub(crate) fn look_after_watermark(&self, sequence: u64) {
         let is_due = is_next(&self.marked_at, sequence / CHECKPOINT);
         if is_due && self.marking.try_lock().is_some() {
-            // Without it, more is compared after a crash.
+            // After a failure more is compared after a crash.
             let _raised = self.checkpoint(true).is_ok();
         }
     }
 
-    /// After an error for want of space: devices let go of their tombstones, if they are many, or
-    /// what has failed `use_reserve`; true if they have. For whoever has no key lock.
+    /// After an error for lack of space: makes the devices drop their tombstones, if they are many, or if the
+    /// failed write may `use_reserve`; true if they did. The caller has no key lock.
     pub(crate) fn make_space(&self, error: &Error, use_reserve: bool) -> bool {
         let kept = self.keyspace.in_flight.tombstones();
         error.remedy() == Remedy::FreeSpace
@@ -48,18 +49,19 @@ impl Failover {
             && self.checkpoint(false).unwrap_or(false)
     }
 
-    /// Notes durably up to which sequence all members have all, and lets go of older tombstones; false
-    /// if the membership has changed meanwhile, or one has not got all after a moment and nobody `is_patient`.
+    /// Records durably the sequence up to which all members have every write, and drops older tombstones.
+    /// False if the membership has changed meanwhile, or if a member is still behind after a moment and the
+    /// caller is not `is_patient`.
     pub(crate) fn checkpoint(&self, is_patient: bool) -> Result<bool> {
-        // One at a time: one that began later would raise it over what another waits for.
+        // One at a time: a second one would raise the watermark over writes that the first waits for.
         let _marking = self.marking.lock();
         self.drop_old_intents();
         let (newest, kept) =
             (self.keyspace.sequence.load(Ordering::Acquire), self.keyspace.in_flight.tombstones());
         let epoch = self.membership.now().epoch;
-        // Who is given an older one from here on lowers it first.
+        // A write with an older given sequence lowers it first from here on.
         self.watermark.fetch_max(newest, Ordering::AcqRel);
-        // Whoever had drawn a sequence by then has made its entry when the key locks have gone round.
+        // Every write that had drawn a sequence by then has made its entry when all key locks have been taken once.
         self.keyspace.in_flight.wait_for_key_locks();
         let members = || self.keyspace.groups.iter().flat_map(|group| group.of(group.members()));
         if !is_patient && members().any(|device| device.is_behind()) {
@@ -69,15 +71,15 @@ impl Failover {
             members().for_each(|device| device.drain());
         }
         if self.keyspace.relaxed.is_behind() {
-            // What is not durable on a member may be missing there after a crash.
+            // A write that is not durable on a member may be missing there after a crash.
             self.keyspace.sync()?;
         }
         let mut record = self.membership.lock();
         if record.epoch != epoch {
-            // One that has come since may not have made what was on its way to it.
+            // A member that has joined since may not have executed the writes on their way to it.
             return Ok(false);
         }
-        // Below what not everybody may have, which is compared when the matrix is opened.
+        // Below the writes that some member may lack, which are compared when the matrix is opened.
         let doubts = self.keyspace.in_flight.indeterminate();
         let doubt = doubts.iter().map(|(_, doubt, _)| doubt.sequence).min();
         let unsure = doubt.into_iter().chain(self.intents.least()).min();
@@ -87,13 +89,13 @@ impl Failover {
         self.commit(&mut record, &before)?;
         let held = record.clone();
         drop(record);
-        // All records first: where a device has let tombstones go, every record that is found says so.
+        // All records first: if a device has dropped tombstones, every record that is found has that watermark.
         self.let_tombstones_go(&held)?;
         self.keyspace.in_flight.let_tombstones_go(kept);
         Ok(true)
     }
 
-    /// Tombstones that the matrix needs no more, nor the caller.
+    /// Drops tombstones that neither the matrix nor the caller needs.
     fn let_tombstones_go(&self, record: &MembershipRecord) -> Result<()> {
         let needed =
             if mutant!("mkvs.checkpoint.tombstones") { u64::MAX } else { record.watermark };
@@ -106,11 +108,11 @@ impl Failover {
         Ok(())
     }
 
-    /// A write with a sequence that its caller gives: every write up to the watermark is on all members,
-    /// and this one is not, so that the watermark goes below it, durably, first. The caller has the key lock.
+    /// Lowers the watermark, durably, below a sequence that a caller gives: every write up to the watermark
+    /// is on all members, and this one is not yet. The caller has the key lock.
     ///
     /// # Errors
-    /// If the sequence is none that a device takes, or the record cannot be written.
+    /// If no device takes the sequence, or the record cannot be written.
     pub(crate) fn make_way_for(&self, given: Option<u64>) -> Result<()> {
         let Some(given) = given else { return Ok(()) };
         if given >= SEQUENCE_MAX {
@@ -131,15 +133,15 @@ impl Failover {
         Ok(())
     }
 
-    /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs itself.
+    /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs.
     pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
         let _marking = self.marking.lock();
         let held = self.change(|record| record.held = sequence)?.clone();
         self.let_tombstones_go(&held)
     }
 
-    /// Notes that writes may become durable on other members before they do on the primary: durably so, when it
-    /// returns, once for each time that the matrix is open.
+    /// Records that writes may become durable on other members before they are on the primary. The record is
+    /// durable when it returns; once for each open of the matrix.
     #[cold]
     pub(crate) fn note_relaxed(&self) -> Result<()> {
         let mut record = self.membership.lock();
@@ -152,7 +154,7 @@ impl Failover {
         Ok(())
     }
 
-    /// Deletes those of some lost intents whose batches are over; all, if they are taken back by now.
+    /// Deletes those lost intents whose batches are over; all of them, if they have been taken back by now.
     pub(crate) fn drop_lost(&self, lost: &[Lost], are_taken_back: bool) {
         for lost in lost.iter().filter(|lost| lost.is_over || are_taken_back) {
             if self.is_dropped(lost) {
@@ -161,7 +163,7 @@ impl Failover {
         }
     }
 
-    /// Deletes intents whose batches are over, if nobody else does.
+    /// Deletes intents whose batches are over, unless another thread sees to lost intents.
     fn drop_old_intents(&self) {
         if let Some(_alone) = self.intents.seeing_to.try_lock() {
             self.drop_lost(&self.intents.lost(), false);

@@ -1,23 +1,23 @@
-//! Devices that went while the matrix was open: when, and why.
+//! Devices that left while the matrix was open: when, and why.
 
 use crate::device::Device;
 use crate::failover::Failover;
 use crate::shape::position::Position;
 use coreplane_engine::UnixMillis;
 
-/// A device that is a member no more since something failed on it, or could not be told to it.
+/// A device that is no longer a member, because it failed or could not write the membership record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departure {
-    /// Which.
+    /// The device.
     pub device: Position,
-    /// Since when.
+    /// The time at which it left.
     pub at: UnixMillis,
-    /// The last error of it.
+    /// The first error that was noted for it.
     pub why: String,
 }
 
 impl Failover {
-    /// A device is a member no more.
+    /// Notes that a device is no longer a member.
     pub(crate) fn note_departure(&self, position: Position, device: Option<&Device>) {
         let why = device.and_then(Device::why);
         let why = why.unwrap_or("it cannot have what the others have").to_owned();
@@ -26,7 +26,7 @@ impl Failover {
         departures.push(Departure { device: position, at: self.keyspace.clock.now(), why });
     }
 
-    /// A device is a member again, or another in its place.
+    /// Forgets a departure: the device is a member again, or has been replaced.
     pub(crate) fn forget_departure(&self, position: Position) {
         self.departures.lock().retain(|known| known.device != position);
     }

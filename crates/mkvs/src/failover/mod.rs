@@ -1,4 +1,4 @@
-//! Changes of the membership while the matrix is open, and how far the stable watermark is raised.
+//! Changes of the membership while the matrix is open, and the stable watermark.
 
 pub(crate) mod assembly;
 pub(crate) mod change;
@@ -19,22 +19,22 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who belongs to an open matrix, and up to where all of them have all.
+/// The membership of an open matrix, and the watermark up to which all members have every write.
 pub(crate) struct Failover {
     pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) membership: Membership,
     pub(crate) intents: Intents,
-    /// The stable watermark of the record, or what it is just being raised to.
+    /// The stable watermark of the record, or the value to which it is just being raised.
     pub(crate) watermark: AtomicU64,
-    /// Held by whoever raises it.
+    /// Held while it is raised.
     marking: Mutex<()>,
-    /// The stretch of sequences in which it was last raised for its length.
+    /// The stretch of sequences in which it was last raised because of the number of writes.
     marked_at: AtomicU64,
-    /// Places whose devices could not be opened, and why.
+    /// Places whose devices could not be opened or have failed, and why.
     pub(crate) damaged: Mutex<Vec<(Position, String)>>,
-    /// Devices that went since it was opened.
+    /// Devices that left since the matrix was opened.
     pub(crate) departures: Mutex<Vec<Departure>>,
-    /// What may have been lost when it was opened.
+    /// Writes that may have been lost when the matrix was opened.
     pub(crate) losses: Mutex<Vec<Loss>>,
 }
 
@@ -54,17 +54,18 @@ impl Failover {
         }
     }
 
-    /// A key was written, or found to have been: it is no lost range by itself.
+    /// A write of a key was made or found: the key alone is no longer a lost range.
     #[cold]
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
         if self.keyspace.lost_ranges.forget_key(group, key) {
-            // Durably with the next record; until then it is found to be so again.
+            // Durable with the next record; after a crash before that the write is found again.
             self.membership.lock().lost_ranges.retain(|it| it.key() != Some((group, key)));
         }
     }
 
-    /// The record of a key is about to be written anew with a later sequence. If nobody knows that what it
-    /// has by now is what was written last, reads fail up to that sequence: durably so, when it returns.
+    /// Notes that the record of a key is about to be written anew with a later sequence. If the current
+    /// record may not be the last write, the key is a lost range up to that sequence: durably, when it
+    /// returns.
     ///
     /// # Errors
     /// If the record cannot be written, or is full.

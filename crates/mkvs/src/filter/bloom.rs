@@ -32,8 +32,8 @@ impl<T> Place<T> for Published<T> {
     }
 }
 
-/// The hash by which a key is filtered: XXH3, 64 bits. Where outsiders choose the keys a seeded
-/// hash serves as well, as long as it is always the same.
+/// The hash by which a key is filtered: XXH3, 64 bits. If outsiders choose the keys, a seeded hash can be used
+/// instead, as long as it is always the same.
 #[inline]
 pub fn hash_of(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
@@ -48,7 +48,7 @@ pub enum FilterError {
     NoMemory {
         /// Keys that were asked for.
         capacity: u64,
-        /// What they take.
+        /// The bytes that they take.
         bytes: u64,
     },
     /// The filter is being made anew already.
@@ -72,8 +72,7 @@ impl FilterError {
 pub struct Filter {
     switch: Switch<Word, Published<Phase<Word>>>,
     is_rebuilding: AtomicBool,
-    /// Bytes of all tables: also of the one that is being filled, and of an old one in which there
-    /// are probes still.
+    /// Bytes of all tables, including a table that is being filled, and an old one that still has probes in it.
     footprint: Arc<AtomicU64>,
 }
 
@@ -89,21 +88,20 @@ impl Filter {
         Ok(Self { switch, is_rebuilding: AtomicBool::new(false), footprint })
     }
 
-    /// False if no key of this hash is in the group: surely so for whoever knows that an insertion
-    /// of it would have returned. True for all that are there, and for some others. No lock, no
-    /// locked instruction.
+    /// False if no key of this hash is in the group: never wrong for a key whose insertion is known to have
+    /// returned. True for all keys that are there, and for some others. No lock, no locked instruction.
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         self.switch.may_contain(hash)
     }
 
-    /// Asks for what [`Filter::may_contain`] and a change look at.
+    /// Prefetches the data that [`Filter::may_contain`] and a change need.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         self.switch.prefetch(hash);
     }
 
-    /// Asks for what [`Filter::may_contain`] looks at.
+    /// Prefetches the data that [`Filter::may_contain`] needs.
     #[inline]
     pub(crate) fn prefetch_to_read(&self, hash: u64) {
         self.switch.prefetch_to_read(hash);
@@ -131,8 +129,8 @@ impl Filter {
     /// # Ok::<(), coreplane_mkvs::filter::FilterError>(())
     /// ```
     ///
-    /// Where writers of the same key exclude each other from before the put until after the
-    /// insertion, a put may as well come first, and only a new key be counted.
+    /// If writers of the same key exclude each other from before the put until after the insertion, the put may
+    /// come first, and the insertion count only a new key.
     ///
     /// A rebuild waits for it; so a thread that has a change open must not rebuild.
     #[inline]
@@ -140,8 +138,8 @@ impl Filter {
         Change { filter: self, stay: self.switch.enter(thread_number()) }
     }
 
-    /// How many keys it counts: exact, but for what a rebuild has lost track of (module docs). It
-    /// adds up a counter for each stripe of threads, and is not for every operation.
+    /// How many keys it counts: exact, except for keys that a rebuild has lost track of (module docs). It adds up a
+    /// counter for each stripe of threads, and is not for every operation.
     pub fn len(&self) -> u64 {
         self.switch.current().len()
     }
@@ -157,18 +155,18 @@ impl Filter {
         self.switch.current().capacity()
     }
 
-    /// Its keys in proportion to the capacity.
+    /// The number of its keys in proportion to the capacity.
     pub fn load(&self) -> f64 {
         let table = self.switch.current();
         table.len() as f64 / table.capacity() as f64
     }
 
-    /// What it is now, to be kept: of a filter that nobody changes meanwhile.
+    /// An image of the filter, to be stored. No thread may change the filter meanwhile.
     pub(crate) fn image(&self) -> Image {
         Image(self.switch.current())
     }
 
-    /// Says "perhaps" of every key until it is made anew: nobody knows the keys of the group yet.
+    /// Says "perhaps" for every key until it is made anew: the keys of the group are not known yet.
     ///
     /// # Errors
     /// As [`Filter::rebuild`].
@@ -192,11 +190,11 @@ impl Filter {
         self.footprint.load(Ordering::Relaxed)
     }
 
-    /// Begins to make the filter anew with room for `capacity` keys: to grow, or to forget what
-    /// was miscounted. Waits until all changes that are open have ended. After that the caller
-    /// lists the engine's keys, from any number of threads, adds each ([`Rebuild::add`]), and puts
-    /// the new table in force ([`Rebuild::finish`]). Every key must be listed that the engine has
-    /// from this call's return to `finish`; others may be, and cost a false "perhaps" each.
+    /// Begins to make the filter anew with room for `capacity` keys: to grow, or to drop wrong counts. Waits until
+    /// all changes that are open have ended. After that the caller lists the engine's keys, from any number of
+    /// threads, adds each ([`Rebuild::add`]), and puts the new table in force ([`Rebuild::finish`]). Every key must
+    /// be listed that the engine has from this call's return to `finish`; others may be, and cost a false "perhaps"
+    /// each.
     ///
     /// # Errors
     /// [`FilterError::Rebuilding`] if it is under way, [`FilterError::NoMemory`].
@@ -212,7 +210,7 @@ impl Filter {
     }
 }
 
-/// What a filter was.
+/// An image of a filter.
 pub(crate) struct Image(Arc<Table<Word>>);
 
 impl Image {
@@ -257,8 +255,8 @@ impl Change<'_> {
         Insertion { change: self, hash, youngest }
     }
 
-    /// Takes back the count of a key that was inserted. Once for each insertion: what was not
-    /// inserted must not be removed, or other keys are denied.
+    /// Takes back the count of a key that was inserted. Once for each insertion: a key that was not inserted must
+    /// not be removed, or other keys are denied.
     #[inline]
     pub fn remove(&self, hash: u64) {
         self.filter.switch.remove(&self.stay, hash);
@@ -323,7 +321,7 @@ impl Rebuild<'_> {
         self.next.restore(offset, bytes)
     }
 
-    /// So many keys were counted in it.
+    /// Adds the number of keys that the image counts.
     pub(crate) fn restored(&self, keys: u64) {
         self.next.restored(keys);
     }

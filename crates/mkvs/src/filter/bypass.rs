@@ -1,18 +1,18 @@
 //! Whether a group's filter is worth asking before a read.
 //!
-//! A look at the filter costs a cache line that is seldom near, about a quarter of a read; it saves the
-//! whole read of a key that is not there. So a thread asks while at least one in [`WORTH_ONE_IN`] of its
-//! last reads found nothing. What it is told is the same: a device is asked instead.
+//! A probe of the filter costs a cache line that is seldom near, about a quarter of a read; it saves the whole read
+//! of a key that is not there. So a thread asks while at least one in [`WORTH_ONE_IN`] of its last reads found
+//! nothing. Without the filter the result of a read is the same: a device is asked instead.
 
 use std::cell::Cell;
 
 /// Filters are asked while at least one read in so many finds nothing.
 const WORTH_ONE_IN: u32 = 8;
 
-/// All reads find nothing.
+/// The share if all reads find nothing.
 const ALL: u32 = 1 << 16;
 
-/// About so many reads are remembered, by the logarithm to the base of two.
+/// About so many reads are remembered (logarithm to base two).
 const MEMORY_BITS: u32 = 5;
 
 thread_local! {

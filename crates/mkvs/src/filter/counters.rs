@@ -1,6 +1,6 @@
-//! Sixteen counters of four bits in a word, of which any are raised, lowered or looked at at once.
+//! Sixteen counters of four bits in a word; any of them are raised, lowered or tested together.
 //!
-//! `marks` has the low bit of each counter that is meant, and no other.
+//! `marks` has the low bit of each of these counters, and no other bit.
 
 /// The low bit of every counter.
 pub(super) const LOW: u64 = 0x1111_1111_1111_1111;
@@ -25,8 +25,8 @@ pub(super) fn raised(word: u64, marks: u64) -> u64 {
     word + (marks & !full(word))
 }
 
-/// One less in each marked counter. One that is at 15 stays, since it may count any number; so does
-/// one at 0, from which nothing can be taken without taking it from its neighbour.
+/// One less in each marked counter. A counter at 15 stays, since it may count any number of keys; so does a counter
+/// at 0, since a subtraction would borrow from its neighbour.
 #[inline]
 pub(super) fn lowered(word: u64, marks: u64) -> u64 {
     word - (marks & counted(word) & !full(word))

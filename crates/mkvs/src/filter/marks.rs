@@ -1,4 +1,4 @@
-//! Where a key counts.
+//! The line and the counters of a key.
 //!
 //! ```text
 //!   hash   bits 63..  the line: its share of all lines, from the top
@@ -7,12 +7,12 @@
 //!          bits 34..11 six places of four bits each, three in each word
 //! ```
 //!
-//! With up to 2^29 lines (32 GiB of them) the line is of other bits than the rest.
+//! With up to 2^29 lines (32 GiB of them) the line comes from other bits than the rest.
 
 /// Words in a line.
 pub(super) const WORDS: usize = 8;
 
-/// The counters of a key within its line: a set, in which no place is twice.
+/// The counters of a key within its line: a set, in which no place occurs twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marks {
     /// Two different words, and the low bits of the key's counters in each.

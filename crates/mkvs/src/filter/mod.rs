@@ -1,8 +1,8 @@
 //! Which keys a group may have: a counting Bloom filter whose counters of a key are in one line.
 //!
-//! A probe says "surely not here" or "perhaps here". The first answer is never wrong for a key
-//! whose insertion is known to have returned; the second is wrong for at most one key in a hundred
-//! at the design load, and costs that one a look into a device.
+//! A probe says "surely not here" or "perhaps here". The first answer is never wrong for a key whose insertion is
+//! known to have returned; the second is wrong for at most one key in a hundred at the design load, and costs such
+//! a key a lookup on a device.
 //!
 //! ```text
 //!   hash ─▶ line: 64 bytes, eight words of sixteen 4-bit counters
@@ -33,22 +33,21 @@
 //!
 //! # Counters
 //!
-//! The marks of a key in a word are a *set*: places that coincide are counted once, and uncounted
-//! once. A counter that has come to 15 stays there, since nobody knows any more how many keys it
-//! counts; a key that is removed from it remains as a false "perhaps", until the table is made
-//! anew. At the design load one counter in 10^17 comes to that. A line to which someone sends
-//! hundreds of keys gives up, and says "perhaps" to all.
+//! The marks of a key in a word are a *set*: places that coincide are counted once, and uncounted once. A counter
+//! that has reached 15 stays there, since the number of keys that it counts is not known any more; a key that is
+//! removed from it remains as a false "perhaps", until the table is made anew. At the design load one counter in
+//! 10^17 reaches 15. A line that gets hundreds of keys gives up, and says "perhaps" to all.
 //!
 //! # Order
 //!
-//! All accesses to counters are relaxed. Whoever knows that an insertion has returned (it happens
-//! before the probe) sees the word as the insertion left it or later, and later only removals of
-//! other keys may have lowered it, each by what its own insertion had added before.
+//! All accesses to counters are relaxed. A thread that knows that an insertion has returned (it happens before the
+//! probe) sees the word as the insertion left it or later, and later only removals of other keys may have lowered
+//! it, each by the amount that its own insertion had added before.
 //!
 //! # Growing
 //!
-//! A table does not grow, so a [`Filter`] is given a new one ([`Filter::rebuild`]) that is filled
-//! from the keys of the engine, which is the truth, while probes, insertions and removals go on:
+//! A table does not grow, so a [`Filter`] is given a new one ([`Filter::rebuild`]) that is filled from the keys of
+//! the engine, which are authoritative, while probes, insertions and removals go on:
 //!
 //! ```text
 //!   state      probes   insert      remove    keys of the engine
@@ -57,44 +56,43 @@
 //!   quiet      B        B           B, if the change began after the switch; else nothing
 //! ```
 //!
-//! The danger is a removal from B of what B has not counted: it lowers the counters of *other*
-//! keys, and then these are denied. It comes in two ways: the key is removed before the engine's
-//! keys are listed as far as that, or it is deleted from the engine before that, and taken out of
-//! the filter only after the switch. Both are impossible by construction:
+//! The danger is a removal from B of a key that B has not counted: it lowers the counters of *other* keys, and then
+//! these are denied. It could happen in two ways: the key is removed before the listing of the engine's keys
+//! reaches it, or it is deleted from the engine before that, and removed from the filter only after the switch.
+//! Both are impossible by construction:
 //!
-//! - B is never lowered before the switch: no way leads from a removal to it.
-//! - A writer begins a [`Change`] *before* it touches the engine, and ends it after. B is lowered
-//!   only within a change that began when B was in force: the engine still had the key then, so it
+//! - No removal lowers B before the switch: no way leads from a removal to it.
+//! - A writer begins a [`Change`] *before* it touches the engine, and ends it after. A removal lowers
+//!   B only within a change that began when B was in force: the engine still had the key then, so it
 //!   had it all the time while its keys were listed, and B has counted it; or it was inserted since
 //!   the rebuild began, and B has counted that.
 //! - Keys are listed only after all changes have ended that began before B was there. So a key
 //!   that was inserted into A alone is in the engine, and is listed.
 //! - The switch does not return before all changes have ended that began before it. So the next
-//!   rebuild has to wait for those only that began after.
+//!   rebuild has to wait only for changes that began after it.
 //!
-//! A put that finds its key there already takes back what it had counted ([`Insertion::undo`]),
-//! and that is exact in a rebuild too, in B as well: of the tables that it meets then it knows
-//! which counted it.
+//! A put that finds its key there already takes back its count ([`Insertion::undo`]). That is exact during a
+//! rebuild too, and also in B: the put knows which of the tables that it finds then have counted the key.
 //!
-//! What is lost: a key that is removed in a rebuild, or whose removal was under way at the switch,
-//! may remain in B as a false "perhaps"; a key that is inserted in a rebuild may be counted twice
-//! (as inserted and as listed), and remains when it is removed. So there are at most as many such
-//! counts as insertions (not undone) and removals in the rebuild. They are in [`Filter::len`], so
-//! that they bring the next rebuild nearer, and it leaves them behind.
+//! Some counts stay too high: a key that is removed during a rebuild, or whose removal was under way at the switch,
+//! may remain in B as a false "perhaps"; a key that is inserted during a rebuild may be counted twice (as inserted
+//! and as listed), and remains when it is removed. So there are at most as many such counts as insertions (not
+//! undone) and removals during the rebuild. They are part of [`Filter::len`], so they bring the next rebuild
+//! nearer, which drops them.
 //!
-//! A rebuild that fails is dropped, and A is in force as if nothing had been.
+//! A rebuild that fails is dropped, and A stays in force as if nothing had happened.
 //!
 //! # Cost
 //!
-//! A probe pins an epoch (a store), loads two pointers and a line: no lock, and no locked
-//! instruction where the kernel fences for the epoch's readers (Linux does). A change is two locked instructions on a line of the thread's own, and an insertion
-//! or a removal is two on the key's line. Nobody waits but who rebuilds.
+//! A probe pins an epoch (a store), loads two pointers and a line: no lock, and no locked instruction if the kernel
+//! fences for the epoch's readers (Linux does). A change is two locked instructions on a line of the thread's own,
+//! and an insertion or a removal is two on the key's line. Only a rebuild waits.
 //!
 //! # Departures from the paper
 //!
-//! The paper names a counting Bloom filter and no more. That its update and delete go to the device
-//! without a word of racing insertions is where [`Change`] comes from; that a filter must grow, and
-//! be made again when the counters have lost count, is not in the paper.
+//! The paper names a counting Bloom filter and no more. Its update and delete go to the device, and racing
+//! insertions are not mentioned; [`Change`] handles these. That a filter must grow, and be made anew when the
+//! counters have lost count, is not in the paper.
 
 mod bloom;
 pub(crate) mod bypass;

@@ -1,4 +1,4 @@
-//! The thread of a matrix in which filters are filled and made anew: started when it is asked for the first time.
+//! The thread of a matrix that fills filters and makes them anew. It is started at the first request.
 
 use coreplane_pmem::spin;
 use parking_lot::{Mutex, MutexGuard};
@@ -17,7 +17,7 @@ pub(crate) struct ResizeThread {
 }
 
 impl ResizeThread {
-    /// Asks for a look at all filters, by a thread that runs `run`, unless the matrix is closed by then.
+    /// Requests a check of all filters, by a thread that runs `run`, unless the matrix is closed by then.
     pub(crate) fn ask(&self, is_closed: impl Fn() -> bool, run: impl FnOnce() + Send + 'static) {
         self.is_asked.store(true, Ordering::Release);
         match self.thread.get() {
@@ -33,14 +33,14 @@ impl ResizeThread {
             return;
         }
         let builder = std::thread::Builder::new().name("coreplane-filters".to_owned());
-        // Where the system gives none filters are fuller, and the next who writes tries again.
+        // If the system gives no thread, filters get fuller, and the next writer tries again.
         if let Ok(started) = builder.spawn(run) {
             self.thread.get_or_init(|| started.thread().clone());
             *handle = Some(started);
         }
     }
 
-    /// True if somebody has asked since this was called last.
+    /// True if a check was requested since this was called last.
     pub(crate) fn take_request(&self) -> bool {
         self.is_asked.swap(false, Ordering::AcqRel)
     }

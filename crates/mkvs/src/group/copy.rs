@@ -1,4 +1,4 @@
-//! Copies of what one device has decided, on as many others as a write waits for.
+//! Copies of a write that one device has decided, on as many other devices as the write waits for.
 
 use super::{Group, NotMade};
 use crate::device::Device;
@@ -10,11 +10,11 @@ use coreplane_engine::{Result, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;
 
-/// The devices that have a write, and the states by which they are enough.
+/// The devices that have a write, and the member states under which they are enough.
 pub(crate) type Copied = (Devices, Moment);
 
 impl Group {
-    /// As [`Self::copy`], of one key.
+    /// As [`Self::copy`], for one key.
     pub(super) fn copy_of(
         self: &Arc<Self>,
         order: &Order,
@@ -27,8 +27,8 @@ impl Group {
         })
     }
 
-    /// Makes on further devices what was made on some, until so many current members have it as a
-    /// write waits for, the primary among them, devices that fail meanwhile being left out. Who has it then.
+    /// Makes a write on further devices until as many current members have it as a write waits for, the primary
+    /// among them; devices that fail meanwhile are left out. Returns the devices that have it then.
     pub(crate) fn copy(
         &self,
         order: &Order,
@@ -49,7 +49,7 @@ impl Group {
             let has = (made & members).count_ones();
             let is_enough = has > 0 && has >= self.rules.ack.copies(members.count_ones());
             if is_enough && made & now.primary_set() != 0 {
-                // They may be members by the time of the answer.
+                // Candidates may be members by the time of the answer.
                 for device in self.of(now.candidates() & !made) {
                     if make(device).is_ok() {
                         made |= 1 << device.number;
@@ -76,8 +76,8 @@ impl Group {
                         return not_made(made, device, error);
                     }
                 }
-                // The one that is read has it, so that it cannot be taken back unseen: this device
-                // cannot follow, as one that has no space for what is in its ring.
+                // The device that readers ask has the write, so it cannot be taken back unseen: this device cannot
+                // follow, like one without space for the writes in its ring.
                 Err(error) if made & 1 << order.asked() != 0 => {
                     device.note_failure(&error);
                     if self.drop_member(device).is_err() {
@@ -90,7 +90,7 @@ impl Group {
         Err(NotMade { made, device: None, error: self.lost() })
     }
 
-    /// Waits until it is durable which members have left.
+    /// Waits until a change of the members is durable.
     #[cold]
     pub(crate) fn await_change(&self) {
         let mut backoff = Backoff::new();

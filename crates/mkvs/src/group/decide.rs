@@ -1,4 +1,4 @@
-//! Where a write is decided: on the first device that it waits for, or around damage.
+//! Where a write is decided: on the first device that it waits for, or on a peer if the record there is damaged.
 
 use super::{Group, NotMade};
 use crate::device::Device;
@@ -8,19 +8,19 @@ use crate::shape::position::Devices;
 use coreplane_engine::{Error, Outcome, Result, WriteOptions};
 use std::sync::Arc;
 
-/// What came of a decision.
+/// The result of a decision.
 pub(super) enum Decision {
-    /// It was made on these devices, and perhaps could not be made on one that it waits for; or the
-    /// outcome is that nothing is made.
+    /// It was made on these devices, and perhaps could not be made on one that it waits for; or the outcome is that
+    /// nothing is written.
     Made(Outcome, std::result::Result<Devices, NotMade>),
     /// It was refused by this device, and was made nowhere.
     Refused(Arc<Device>, Error),
 }
 
 impl Group {
-    /// Has a write decided by the first device that it waits for. Where what is there is damaged, or in
-    /// doubt, its peers know what it was: the next decides, and that one is given the outcome like the
-    /// others. The caller has the key lock.
+    /// Has the first device that a write waits for decide it. If the record there is damaged, or in doubt, the
+    /// peers have it: the next of them decides, and the first gets the outcome like the others. The caller has the
+    /// key lock.
     pub(super) fn decide(
         self: &Arc<Self>,
         order: &Order,
@@ -47,7 +47,7 @@ impl Group {
         for number in awaited[1..].iter().chain(order.others()) {
             let Ok(device) = self.device(*number) else { continue };
             device.drain();
-            // One that follows has the newest now, unless it has failed to make it.
+            // A follower has the newest record now, unless it has failed to make it.
             let key = write.decided().key.to_vec();
             if !self.is_member(device) || !self.is_sure(device, |it| it == key) {
                 continue;
@@ -61,7 +61,7 @@ impl Group {
             if awaited.contains(number) || outcome.written().is_none() {
                 return Ok(Decision::Made(outcome, Ok(made)));
             }
-            // Those that are waited for may be enough without the one that readers are asked to read.
+            // The write may have enough copies without the device that readers ask: so that device gets it now.
             let asked = self.device(order.asked())?;
             let of_asked = match self.make_on(asked, &write.decided(), options) {
                 Ok(()) => Ok(made | 1 << asked.number),
@@ -69,7 +69,7 @@ impl Group {
             };
             return Ok(Decision::Made(outcome, of_asked));
         }
-        // It is damaged wherever it is.
+        // The record is damaged on every device that has it.
         Ok(Decision::Refused(Arc::clone(self.device(awaited[0])?), error))
     }
 }

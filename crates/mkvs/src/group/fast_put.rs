@@ -1,18 +1,18 @@
-//! Puts in a group that is as it mostly is: on the device that they wait for, or on all of them with one
-//! fence ([`fence`](super::fence)).
+//! Puts in a group in its usual state: on the device that they wait for, or on all of them with one fence
+//! ([`fence`](super::fence)).
 //!
-//! Behind the engine's fence a locked instruction, and a load of what was stored in other pieces, wait
-//! until the medium has all, which is a fifth of such a put. So what takes one comes before: the place in
-//! the ring, the entry, which knows by then where the write will be, and the count in the filter. Where a
-//! value is replaced stores are left, and the caller's next steps go on beside the fence. A new key leaves
-//! the filter's gate behind it, by a locked instruction, and is counted there if it was not expected; and a
-//! third device and those after it are given the write there.
+//! After the engine's fence, a locked instruction waits until the medium has all flushed data; so does a load of
+//! data that was stored in pieces of another size. That wait is a fifth of such a put. So the steps that take a
+//! locked instruction come before: the place in the ring, the entry, which by then knows the place of the write,
+//! and the count in the filter. If a value is replaced, only stores remain, and the caller's next steps go on
+//! beside the fence. With a new key the put leaves the filter's gate after the fence, by a locked instruction, and
+//! counts the key there if it was not expected to be new; and the followers after the first get the write there.
 //!
 //! ```text
 //!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends
 //! ```
 //!
-//! Whatever else comes up is left to [`Group::write`], which begins anew.
+//! Every other case is left to [`Group::write`], which begins anew.
 
 use super::Group;
 use super::fence::{Copies, put_alone};
@@ -29,11 +29,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 thread_local! {
-    /// The last key that the thread put was new. Then the next one mostly is, too.
+    /// True if the last key that the thread put was new. Then the next one mostly is, too.
     static PUTS_NEW: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A write that has begun; on its drop nobody says that it was made, nor that it is on the way.
+/// A write that has begun; if it is dropped before it is made, it is neither reported as made nor on the way.
 struct Begun<'a> {
     in_flight: &'a InFlight,
     hash: u64,
@@ -50,13 +50,13 @@ impl Drop for Begun<'_> {
 }
 
 impl Group {
-    /// True if puts are made in the caller on the devices that they wait for.
+    /// True if puts are made in the caller's thread on the devices that they wait for.
     #[inline]
     pub(crate) fn puts_fast(&self) -> bool {
         self.members().count_ones() > 1 && !self.writes_by_rings()
     }
 
-    /// A key is about to be put the fast way: what will be looked at is asked for.
+    /// Prefetches the data of a key that is about to be put the fast way.
     #[inline]
     pub(crate) fn prefetch_fast(&self, hash: u64, key: &[u8]) {
         // Looked at first, and cheap to ask for.
@@ -91,13 +91,13 @@ impl Group {
         numbers(devices).filter_map(|number| self.at(number)).for_each(each);
     }
 
-    /// True if a key that is about to be put seems not to be there.
+    /// True if a key that is about to be put seems to be new.
     #[inline(always)]
     fn seems_new(&self, hash: u64) -> bool {
         PUTS_NEW.get() && !self.filter.may_contain(hash)
     }
 
-    /// A key is about to be written: the filter's line is asked for if it will be changed, as it seems.
+    /// Prefetches the filter's line of a key that is about to be written, if the line will probably change.
     #[inline]
     pub(super) fn prefetch_filter(&self, hash: u64) {
         if PUTS_NEW.get() {
@@ -108,14 +108,14 @@ impl Group {
     /// The thread has put a key, which was new or not.
     #[inline]
     pub(super) fn note_put(&self, is_new: bool) {
-        // Seldom: what the call leaves on the stack is loaded in other pieces.
+        // Seldom: the call leaves data on the stack that is loaded in other pieces.
         if PUTS_NEW.get() != is_new {
             PUTS_NEW.set(is_new);
         }
     }
 
-    /// Puts a value whatever was there, for whoever has its key lock: its sequence, and whether a
-    /// live record was replaced. None if nothing was made.
+    /// Puts a value unconditionally, for the holder of the key lock: its sequence, and whether a live record was
+    /// replaced. None if nothing was made.
     #[inline(always)]
     pub(crate) fn put_fast(
         self: &Arc<Self>,
@@ -150,11 +150,11 @@ impl Group {
         let entry = Entry::fast((hash, sequence), (asked, awaited), members);
         let number = self.in_flight.begin_fast(entry, way)?;
         let mut begun = Begun { in_flight: &self.in_flight, hash, is_made: false };
-        // Counted first, as in any change of the group.
+        // Counted before the put, as in any change of the group.
         let mut change = self.seems_new(hash).then(|| self.filter.change());
         let counted = change.as_ref().map(|change| change.insert(hash));
         if awaited != 1 << asked && !PUTS_NEW.get() {
-            // By now what was asked for is here, and leads to what will be replaced on each device.
+            // By now the prefetched data is here, and leads to the record that will be replaced on each device.
             self.each_of(awaited, |device| device.engine.prefetch_replaced(key));
         }
         let mut copies = Copies::default();
@@ -199,8 +199,8 @@ impl Group {
         Some((sequence, replaced))
     }
 
-    /// A put is in the rings of all that follow: before anybody is told, so that who drains a ring has it all. False
-    /// if members leave, or have left: then it may have come behind that.
+    /// Hands a put to the rings of all followers, before it is reported: so a thread that drains a ring waits for
+    /// it. False if it was not made, or members leave or have left: then it may have come to the rings after that.
     #[inline(always)]
     fn hand_over_fast<'d>(
         self: &Arc<Self>,
@@ -221,19 +221,19 @@ impl Group {
         self.is_as_then(now)
     }
 
-    /// A device has not made a put: if it has failed, the group goes on without it.
+    /// A device has not made a put: if the device has failed, the group goes on without it.
     #[cold]
     fn leave_failed(&self, failed: Option<(Arc<Device>, Error)>) {
-        // What fails of that, the write that is begun anew meets too, and what is damaged it tells of.
+        // If that fails, the write that is begun anew meets the error too; and it reports damage.
         let failed = failed.filter(|(_, error)| !is_damage(error));
         let _is_left = failed.is_none_or(|(device, it)| self.go_on_without(&device, it).is_ok());
     }
 
-    /// The group is another than it was, or its device, or not all have made what these have: the write
-    /// goes on as any other.
+    /// The members or the primary have changed, or not all awaited devices have made the put: the write goes on
+    /// like any other.
     ///
     /// # Errors
-    /// If it is to be made anew: true if it was taken back, false if nobody knows.
+    /// If it is to be made anew: true if it was taken back, false if the state of the key is unknown.
     #[cold]
     fn conclude_fast(
         self: &Arc<Self>,

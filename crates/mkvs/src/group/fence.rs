@@ -1,23 +1,24 @@
 //! One fence for a put on several devices, where a fence is an instruction.
 //!
-//! It orders all that its thread has flushed, whichever device that went to. So the put takes the locks of
-//! all devices first, then each gets its record, and one fence is waited for; a copy more costs a record, and
-//! not a fence. Each device's engine is called from within the one before it ([`Beside`]):
+//! A fence orders all data that its thread has flushed, on any device. So the put takes the locks of all devices
+//! first, then each device gets its record, and the put waits for one fence: a further copy costs a record, and not
+//! a fence. Each device's engine is called from within the one before it ([`Beside`]):
 //!
 //! ```text
 //!   primary  locks ─▶ …………………………………………………………… its record ─▶ ………………………………… published
 //!   another            locks ─▶ its record ─▶ ………………………………… fence ─▶ published
 //! ```
 //!
-//! The primary is published last, as in any write: what a reader finds there, all devices have that the write
-//! waits for. Before the fence nobody sees any of it, and a power cut leaves it on some of them or on none,
-//! as one between two fences does.
+//! The primary publishes last, as in any write: all awaited devices have a record that a reader finds there. Before
+//! the fence no reader sees any of the records, and a power cut leaves them on some of the devices or on none, as a
+//! power cut between two fences does.
 //!
-//! The devices are always locked in one order, the primary and then from the greatest number down, so that no two puts wait for
-//! each other (a device joins when all that began before have ended); and no engine waits for anything but such locks meanwhile: what has no room or is not where a
-//! fence is an instruction declines, and nothing was made anywhere. Then, as after any error, the write
-//! begins anew, on one device after the other ([`Group::write`]). A caller that hangs in a device holds the
-//! locks of those before it, too.
+//! The devices are always locked in one order, the primary and then from the greatest number down, so that no two
+//! puts wait for each other (a device joins when all puts that began before have ended). No engine waits for
+//! anything but such locks meanwhile: an engine without room, or on media where a fence is not an instruction,
+//! declines, and nothing is made on any device. Then, as after any error, the write begins anew, on one device
+//! after the other ([`Group::write`]). A caller that hangs in a device also holds the locks of the devices before
+//! it.
 
 use super::Group;
 use crate::device::Device;
@@ -30,14 +31,14 @@ use coreplane_engine::{Brief, Error, Outcome};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a put has come to on the devices that it waits for.
+/// The result of a put on the devices that it waits for.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Those that have it.
+    /// The devices that have it.
     pub(super) made: Devices,
-    /// A live record was replaced on the last of them.
+    /// True if a live record was replaced on the last of them.
     pub(super) replaced: bool,
-    /// The first that has failed.
+    /// The first device that has failed, and its error.
     pub(super) failed: Option<(Arc<Device>, Error)>,
 }
 
@@ -45,9 +46,9 @@ fn panicked() -> Error {
     Error::Unusable("a device's engine has panicked".to_owned())
 }
 
-/// Puts a value on one device, whatever was there: true if it is durable there, and if it has replaced
-/// another. What else comes of it is noted.
-// Inlined, so that what is said in registers goes through no memory behind the fence.
+/// Puts a value on one device, unconditionally: true if it is durable there, and true if it has replaced another.
+/// Any other result is noted in `copies`.
+// Inlined, so that results in registers go through no memory after the fence.
 #[inline(always)]
 pub(super) fn put_alone(
     device: &Arc<Device>,
@@ -65,7 +66,7 @@ pub(super) fn put_alone(
     }
 }
 
-/// Makes a put of a device's engine. One that panics has failed.
+/// Makes a put of a device's engine. A put that panics has failed.
 #[inline(always)]
 fn caught_briefly(put: impl FnOnce() -> Brief) -> Brief {
     catch_unwind(AssertUnwindSafe(put)).unwrap_or_else(|_| Brief::of(Err(panicked())))
@@ -77,7 +78,7 @@ impl Copies {
         (self.made, self.replaced) = (self.made | 1 << number, replaced);
     }
 
-    /// Notes what a device has answered; true if the put is durable there.
+    /// Notes the answer of a device; true if the put is durable there.
     #[inline]
     fn note(&mut self, device: &Arc<Device>, brief: Brief) -> bool {
         let number = device.number;
@@ -87,7 +88,7 @@ impl Copies {
             Brief::Declined => return false,
             Brief::Else(outcome) => {
                 match *outcome {
-                    // It is there, and its device does not say yet that it is durable.
+                    // The record is there, and its device does not report yet that it is durable.
                     Ok(Outcome::Written(written)) => self.note_made(number, written.replaced),
                     Ok(_) => {}
                     Err(error) => {
@@ -100,7 +101,7 @@ impl Copies {
         true
     }
 
-    /// True if nothing was made, and surely so: after most errors a key may be there.
+    /// True if nothing was made for certain: after most errors a record may be there.
     pub(super) fn is_nothing(&self) -> bool {
         let is_sure = |(_, error): &(Arc<Device>, Error)| matches!(error, Error::NoSpace { .. });
         self.made == 0 && self.failed.as_ref().is_none_or(is_sure)
@@ -108,8 +109,8 @@ impl Copies {
 }
 
 impl Group {
-    /// Puts a value on all of these devices and their primary, whatever was there, with one fence; true if it is durable on
-    /// all. What else comes of it is noted.
+    /// Puts a value unconditionally on all of these devices, given with their primary, with one fence; true if it
+    /// is durable on all. Any other result is noted in `copies`.
     pub(super) fn put_with_one_fence(
         &self,
         devices: (Devices, u8),
@@ -119,7 +120,7 @@ impl Group {
         self.put_within(devices, decision, copies, &mut || true)
     }
 
-    /// The same, with what is to follow once all of these have their records, and before the fence.
+    /// The same; `others` is called once all of these devices have their records, before the fence.
     fn put_within(
         &self,
         (devices, primary): (Devices, u8),
@@ -131,7 +132,7 @@ impl Group {
         else {
             return false;
         };
-        // Whose the write is as its entry has it: behind a change the write is looked at again.
+        // The primary is the one of the write's entry: after a change of the members the write is checked again.
         let first = if devices & 1 << primary != 0 { 1 << primary } else { devices };
         let Some(number) = first.checked_ilog2().map(|it| it as u8) else { return false };
         let Some(device) = self.at(number) else { return false };
@@ -139,7 +140,7 @@ impl Group {
         let mut has_panicked = false;
         let mut beside = |record: &mut dyn FnMut() -> bool| {
             let mut records = || {
-                // Called by the engines of other devices, which are not to blame if it panics.
+                // Called by the engines of other devices, which have not failed if it panics.
                 let recorded = catch_unwind(AssertUnwindSafe(&mut *record));
                 has_panicked |= recorded.is_err();
                 recorded.unwrap_or(false) && others()

@@ -1,5 +1,4 @@
-//! What devices get that a write does not wait for: through their rings, or at once where those are
-//! full.
+//! Writes for devices that they do not wait for: through the rings of these devices, or at once if a ring is full.
 
 use super::copy::Copied;
 use super::{Group, NotMade};
@@ -16,7 +15,7 @@ use coreplane_pmem::mutant;
 use std::sync::Arc;
 
 impl Group {
-    /// The devices that will follow are about to be given a write.
+    /// Prefetches the rings of the devices that will follow a write.
     #[inline]
     pub(super) fn prepare(&self, order: &Order) {
         for device in order.others().iter().filter_map(|number| self.at(*number)) {
@@ -24,8 +23,8 @@ impl Group {
         }
     }
 
-    /// Has a device follow a write of one key: through its ring, or at once if that is full. What is
-    /// on the way is told of when it is made, if it is so wished, and is returned if not.
+    /// Has a device follow a write of one key: through its ring, or at once if that is full. A write in the ring is
+    /// reported when it is made if it `is_told`, and otherwise its way is returned.
     #[inline]
     pub(super) fn follow(
         self: &Arc<Self>,
@@ -52,10 +51,10 @@ impl Group {
         None
     }
 
-    /// A write is made where it is waited for: the others follow, and it is seen.
+    /// Gives a write that is made on the awaited devices to the others, and makes it visible.
     ///
     /// # Errors
-    /// If members have left meanwhile, and it could not be made on as many as are to have it now.
+    /// If members have left meanwhile, and it could not be made on as many devices as are to have it now.
     pub(super) fn hand_to_followers(
         self: &Arc<Self>,
         order: &Order,
@@ -64,7 +63,7 @@ impl Group {
     ) -> std::result::Result<(), NotMade> {
         let Decision { hash, decided, options } = decision;
         let on_the_way = loop {
-            // In their rings before anybody is told, so that who drains a ring has it all.
+            // The write is in their rings before it is reported, so that a thread that drains a ring waits for it.
             let mut on_the_way = None;
             for device in self.of(self.followers() & !made) {
                 let is_told = on_the_way.is_some();
@@ -74,7 +73,8 @@ impl Group {
             if self.is_as_then(now) {
                 break on_the_way;
             }
-            // It may be in the ring of a new primary behind what that has made before it was one.
+            // It may be in the ring of a new primary behind writes which that device made before it became the
+            // primary.
             (made, now) = self.copy_of(order, made, decided, options)?;
         };
         let sequence = options.sequence.unwrap_or_default();
@@ -82,8 +82,8 @@ impl Group {
         Ok(())
     }
 
-    /// True if no member was leaving when a write was in the rings of all that follow, nor has left since some
-    /// moment: who leaves from here on is left when the others have made what is in their rings.
+    /// True if no member was leaving when a write was in the rings of all followers, and none has left since
+    /// `then`. A member that leaves from here on has left only when the others have made the writes in their rings.
     #[inline]
     pub(crate) fn is_as_then(&self, then: Moment) -> bool {
         barrier::light();
@@ -91,7 +91,7 @@ impl Group {
         is_same || mutant!("mkvs.change.answered")
     }
 
-    /// Has a device follow: through its ring, or at once if that is full.
+    /// Has a device follow a batch: through its ring, or at once if that is full.
     pub(crate) fn follow_all(self: &Arc<Self>, device: &Arc<Device>, job: Job) {
         if let Some(job) = device.submit(self, job) {
             device.wait_for_processor();
@@ -99,7 +99,7 @@ impl Group {
         }
     }
 
-    /// Makes what is about some keys, each with a sequence, on a device; none if it has not made it.
+    /// Makes a change of some keys, each with a sequence, on a device; none if the device has not made it.
     fn made_by<'k, T>(
         &self,
         device: &Device,
@@ -115,9 +115,9 @@ impl Group {
             Err(error) => error,
         };
         device.note_failure(&error);
-        // Without space, too: it cannot have what the others have. If that cannot be made durable the
-        // entry stays, and nobody is told that the device has it. If it was replaced meanwhile, the
-        // one in its place has not failed.
+        // A lack of space counts too: the device cannot have the records of the others. If leaving it out cannot be
+        // made durable, the entry stays, and the write is not reported for the device. If the device was replaced
+        // meanwhile, the one in its place has not failed.
         if self.is_there(device) && self.drop_member(device).is_err() {
             keys.for_each(|(hash, sequence, key)| {
                 let sequence = sequence.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A record of a group as a whole, given to all of its devices.
+//! A record of a group, made on all of its devices.
 
 use super::Group;
 use crate::device::decision::is_failure;
@@ -15,7 +15,7 @@ pub(crate) struct Item {
 type Seen = Option<(u64, Vec<u8>, Option<UnixMillis>)>;
 
 impl Item {
-    /// Makes it on an engine, unless that has something newer.
+    /// Makes it on an engine, unless the engine has a newer record.
     pub(crate) fn give_to(&self, engine: &dyn StorageEngine) -> Result<Outcome> {
         let sequence = Some(self.sequence);
         let options = WriteOptions { sequence, ..WriteOptions::default() };
@@ -30,14 +30,14 @@ impl Item {
 }
 
 impl Group {
-    /// What it has of a key, to be made elsewhere.
+    /// The record that the group has of a key, to be made elsewhere.
     ///
     /// # Errors
-    /// As the devices; if it is damaged.
+    /// As the devices, and if the record is damaged.
     pub(crate) fn item_of(&self, key: &[u8]) -> Result<Option<Item>> {
         let mut item = None;
         self.ask_primary(|device| {
-            // What one has shown that failed is not believed.
+            // A record that a failed try has shown is discarded.
             item = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
                 let put = Some((record.value.to_vec(), record.expires_at));
@@ -48,8 +48,8 @@ impl Group {
         Ok(item)
     }
 
-    /// Makes a record on all devices, and counts it in its filter; true if it has
-    /// one of the key then. The caller has the key lock.
+    /// Makes a record on all devices, and counts it in the group's filter; true if the group has a record of the
+    /// key then. The caller has the key lock.
     pub(crate) fn give(&self, hash: u64, item: &Item) -> Result<bool> {
         let change = self.filter.change();
         let had = self.seen(&item.key)?.is_some();
@@ -60,7 +60,7 @@ impl Group {
                 other => other.map(|_| ()),
             });
         let has = given.and_then(|()| Ok(self.seen(&item.key)?.is_some()));
-        // Where that cannot be told it is counted: that is "perhaps".
+        // If the result is unknown the key is counted: the filter says "perhaps".
         let is_new = *has.as_ref().unwrap_or(&true) && !had;
         if !is_new {
             inserted.undo();
@@ -71,11 +71,11 @@ impl Group {
         has
     }
 
-    /// What it has of a key.
+    /// The record that the group has of a key.
     pub(crate) fn seen(&self, key: &[u8]) -> Result<Seen> {
         let mut seen = None;
         self.ask_primary(|device| {
-            // What one has shown that failed is not believed.
+            // A record that a failed try has shown is discarded.
             seen = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
                 seen = Some((record.sequence, record.value.to_vec(), record.expires_at));

@@ -1,4 +1,4 @@
-//! The groups of a matrix, of which there may be more later.
+//! The groups of a matrix; groups may be added later.
 
 use crate::group::Group;
 use crate::shape::position::GROUPS_MAX;
@@ -7,7 +7,7 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The groups, by their numbers. None ever goes.
+/// The groups, by their numbers. No group is ever removed.
 pub(crate) struct Groups {
     places: Box<[OnceLock<Arc<Group>>]>,
     len: AtomicUsize,
@@ -23,7 +23,7 @@ impl Groups {
         these
     }
 
-    /// Adds a group; false if there are as many as can be. One adds at a time.
+    /// Adds a group; false if the matrix has the most groups already. One caller at a time.
     pub(crate) fn push(&self, group: Arc<Group>) -> bool {
         let len = self.len();
         let is_placed = self.places.get(len).is_some_and(|place| place.set(group).is_ok());
@@ -47,7 +47,7 @@ impl Groups {
     }
 }
 
-/// What holds on all devices.
+/// The limits that hold on all devices.
 pub(crate) fn limits(groups: &[Arc<Group>]) -> Limits {
     let devices = groups.iter().flat_map(|group| group.devices());
     let each = devices.map(|device| device.engine.limits());

@@ -1,21 +1,21 @@
 //! A group: devices that hold the same keys.
 //!
-//! A write is decided by one device and made on the others as it was decided there: to put this
-//! value, or to delete, with a sequence. Devices keep what is newest, so that copies may come in any
-//! order. [`in_flight`](crate::in_flight) says which devices have it meanwhile, and where to read.
+//! A write is decided by one device and made on the others as it was decided there: to put this value, or to
+//! delete, with a sequence. Devices keep the newest record, so copies may come in any order.
+//! [`in_flight`](crate::in_flight) tells which devices have the write meanwhile, and where to read.
 //!
 //! ```text
 //!   key lock ─▶ entry ─▶ decide on the first ─▶ copies that the write waits for ─▶ acknowledge
 //!                                           the others: through their rings, afterwards
 //! ```
 //!
-//! The last that a write waits for is the same device for all keys of the group, its *primary*. So
-//! whoever goes through all keys finds on the primary what readers of single keys are shown: what was
-//! acknowledged, and nothing that may be taken back.
+//! The last device that a write waits for is the same for all keys of the group, its *primary*. So a reader of all
+//! keys finds on the primary the records that readers of single keys are shown: all acknowledged writes, and none
+//! that may be taken back.
 //!
-//! A device that fails is dropped from the membership, durably, before the write is acknowledged
-//! without it. A device without space is another matter: the write is taken back where it was made,
-//! before any reader has seen it, and refused.
+//! A device that fails is dropped from the membership, durably, before the write is acknowledged without it. A
+//! device without space is another matter: the write is taken back where it was made, before any reader has seen
+//! it, and refused.
 
 mod copy;
 mod decide;
@@ -53,11 +53,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use watchdog::Watch;
 
-/// Who is told that a device has failed: makes that durable, or says why it cannot.
+/// Called when a device has failed: makes that durable, or returns why that is impossible.
 pub(crate) type Demote = Box<dyn Fn(Position, &Device) -> Result<()> + Send + Sync>;
 
-/// Who is told before the record of a key is written anew with a later sequence: of which group and key, what
-/// it had and what it gets.
+/// Called before the record of a key is written anew with a later sequence: gets the group and the key, the old
+/// sequence and the new one.
 pub(crate) type Renew = Box<dyn Fn((u16, &[u8]), u64, u64) -> Result<()> + Send + Sync>;
 
 /// No device.
@@ -66,24 +66,24 @@ const NOBODY: u32 = u32::MAX;
 /// A group of devices.
 pub(crate) struct Group {
     pub(crate) number: u16,
-    /// Which of the devices is at each place.
+    /// The number of the device at each place, in the order in which devices came.
     places: [AtomicU32; DEVICES_MAX],
-    /// In the order in which they came. One that has gone leaves its shell behind, so that a caller who has
+    /// In the order in which they came. A device that has gone leaves its shell behind, so that callers that have
     /// found it before need not be waited for.
     devices: AppendList<Arc<Device>>,
-    /// What each of them is to the group.
+    /// The relation of each device to the group.
     pub(crate) states: MemberStates,
-    /// The states since which every write that began under others is over.
+    /// The stamp of the states under which all writes that began under other states have ended.
     settled_at: AtomicU64,
     pub(crate) filter: Filter,
     /// How its reads end.
     pub(crate) asked: Asked,
-    /// All keys were there when the filter was filled: what it has not the group has not.
+    /// True if the filter was filled from all keys: then the group has no key that the filter denies.
     pub(crate) is_listed: AtomicBool,
-    /// Nobody has listed its keys since it was opened: that is to be done in the background.
+    /// True if its keys have not been listed since it was opened: the background does that.
     pub(crate) is_to_be_listed: AtomicBool,
-    /// The stretch of sequences in which somebody looked how full the filter is; and keys that batches
-    /// have written.
+    /// The last stretch of sequences in which a thread checked the load of the filter; and keys that batches have
+    /// written.
     pub(crate) looked_at: AtomicU64,
     pub(crate) batched: AtomicU64,
     pub(crate) in_flight: Arc<InFlight>,
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// What makes a group.
+/// The parts of a group.
 pub(crate) struct Parts {
     pub(crate) number: u16,
     pub(crate) devices: Vec<Arc<Device>>,
@@ -133,19 +133,19 @@ pub(crate) struct Rules {
 
 /// A write that was not made on as many devices as it waits for.
 pub(crate) struct NotMade {
-    /// Where it was.
+    /// The devices on which it was made.
     pub(crate) made: Devices,
-    /// Where it was refused; none if there was nobody left to ask.
+    /// The device that refused it; none if no device was left to ask.
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) error: Error,
 }
 
-/// What became of a try.
+/// The result of a try.
 enum Tried {
     Made(Outcome),
-    /// On this device, and nowhere was anything made.
+    /// It failed on this device, and nothing was made on any device.
     Failed(Arc<Device>, Error),
-    /// On this device, if it was one; what was made on others has been taken back, unseen.
+    /// It failed on this device, if on any; the copies on others have been taken back, unseen.
     TakenBack(Option<Arc<Device>>, Error),
 }
 
@@ -176,8 +176,8 @@ impl Group {
         group
     }
 
-    /// Puts a device in its place, where it is found from now on. Whoever has found the one before it
-    /// goes on with that.
+    /// Puts a device in its place, where it is found from now on. Callers that have found the device before it go
+    /// on with that one.
     pub(crate) fn place(&self, device: Arc<Device>) {
         let number = usize::from(device.number);
         let at = self.devices.push(device);
@@ -195,8 +195,8 @@ impl Group {
         (0..DEVICES_MAX as u8).filter_map(|number| self.at(number))
     }
 
-    /// The devices of a set, the primary before others: where a write waits for it alone, no other has anything
-    /// that it lacks.
+    /// The devices of a set, the primary before others: if a write waits for the primary alone, no other device has
+    /// a write that it lacks.
     pub(crate) fn of(&self, set: Devices) -> impl Iterator<Item = &Arc<Device>> {
         let primary = self.states.now().primary_set();
         let rest = numbers(set & !primary);
@@ -207,8 +207,8 @@ impl Group {
         Error::Unusable(format!("group {} has no current device left", self.number))
     }
 
-    /// What was acknowledged last of a key is not on devices that have failed, and that could not be
-    /// left out; or on no others.
+    /// The error for a key whose last acknowledged write is missing on failed devices that could not be left out,
+    /// or is on such devices only.
     pub(crate) fn gone(&self) -> Error {
         let number = self.number;
         let what = format!(
@@ -217,18 +217,18 @@ impl Group {
         Error::Unusable(what)
     }
 
-    /// A read or a write on a device failed: if the device has, the group goes on without it, and
-    /// it can be made again.
+    /// A read or a write on a device failed: if the device has failed, the group goes on without it, and the call
+    /// can be made again.
     ///
     /// # Errors
-    /// The error, if it is no failure of the device, or there is no other.
+    /// The error, if it is no failure of the device, or there is no other device.
     pub(crate) fn go_on_without(&self, device: &Device, error: Error) -> Result<()> {
         if !is_failure(&error) {
             return Err(error);
         }
         let members = self.members();
         if members & 1 << device.number == 0 || !self.is_there(device) {
-            // Somebody else has found it out; and perhaps another is in its place by now.
+            // Another thread has noticed it; and perhaps another device is in its place by now.
             return Ok(());
         }
         if members.count_ones() < 2 {
@@ -238,12 +238,12 @@ impl Group {
         self.drop_member(device)
     }
 
-    /// The group goes on without a device: durably so, when it returns.
+    /// The group goes on without a device; that is durable when it returns.
     ///
     /// # Errors
-    /// If that cannot be made durable, or it was the last one.
+    /// If that cannot be made durable, or the device was the last one.
     pub(crate) fn drop_member(&self, device: &Device) -> Result<()> {
-        // Who makes another change does not wait for it meanwhile.
+        // A thread that makes another change does not wait for this device meanwhile.
         let _failing = device.fail();
         (self.demote)(Position { group: self.number, device: device.number }, device)
     }
@@ -259,14 +259,14 @@ impl Group {
         self.in_flight.settle(self.followers(), of_group);
     }
 
-    /// The devices that every write comes to: the members, and those that are about to be.
+    /// The devices that every write comes to: the members, and those that are about to become members.
     #[inline]
     pub(crate) fn followers(&self) -> Devices {
         self.states.now().followers()
     }
 
-    /// A key is about to be written: the engines that the write waits for go ahead, as far as that can be
-    /// told already.
+    /// A key is about to be written: hints for the engines that the write waits for, as far as these are known
+    /// already.
     #[inline]
     pub(crate) fn prefetch(&self, key: &[u8]) {
         let now = self.states.now();
@@ -278,7 +278,7 @@ impl Group {
     /// Writes a key, of which the caller has the key lock.
     ///
     /// # Errors
-    /// As the engine; then nothing of it is visible.
+    /// As the engine; then no part of the write is visible.
     pub(crate) fn write(
         self: &Arc<Self>,
         hash: u64,
@@ -287,7 +287,7 @@ impl Group {
     ) -> Result<Outcome> {
         let given = options.sequence;
         loop {
-            // Anew each time: what was taken back is newer than what was tried.
+            // A new sequence each time: a restored record is newer than the write that was tried.
             let sequence = Some(self.draw(given));
             let options = WriteOptions { sequence, completion: Completion::Wait, ..*options };
             match self.try_write(hash, &options, write)? {
@@ -295,7 +295,7 @@ impl Group {
                 Tried::TakenBack(Some(device), error) if given.is_none() => {
                     self.go_on_without(&device, error)?;
                 }
-                // All have been asked.
+                // All devices have been asked.
                 Tried::Failed(_, error) if is_damage(&error) => return Err(error),
                 Tried::Failed(device, error) => self.go_on_without(&device, error)?,
                 Tried::TakenBack(_, error) => return Err(taken_back(given, error)),
@@ -319,8 +319,8 @@ impl Group {
         self.in_flight.begin(Entry::new(hash, sequence, asked, false));
         self.prepare(&order);
         self.prefetch_filter(hash);
-        // What is uncounted must not be listed by a rebuild that begins meanwhile. A put may be: then it is
-        // counted twice, which denies nobody.
+        // A key that is removed from the filter must not be listed by a rebuild that begins meanwhile. The key of a
+        // put may be: then it is counted twice, which denies no key.
         let mut change = write.may_erase().then(|| self.filter.change());
         let (outcome, made) = match self.decide(&order, options, write)? {
             decide::Decision::Made(outcome, made) => (outcome, made),
@@ -353,7 +353,7 @@ impl Group {
         let decision = Decision { hash, decided, options };
         if let Err(not_made) = self.hand_to_followers(&order, &decision, copied) {
             if decision.decided.put.is_none() && written.replaced {
-                // It will be there again. A key that is counted once too often denies nobody.
+                // The key will be there again. A key that is counted once too often denies no key.
                 change.get_or_insert_with(|| self.filter.change()).insert(hash);
             }
             return self.unmake(hash, asked, &decision.decided, not_made);
@@ -385,8 +385,8 @@ impl Group {
         }
     }
 
-    /// The members in the order in which a write of a key comes to them. Those that are waited for
-    /// have the newest of the key: who has not is waited for before.
+    /// The members in the order in which a write of a key comes to them. The awaited ones have the newest record of
+    /// the key: the call waits until enough members have it.
     ///
     /// # Errors
     /// If there is none.
@@ -394,7 +394,7 @@ impl Group {
         self.order_of(&[hash])
     }
 
-    /// The same of several keys, whose write comes to each device at once.
+    /// The same for several keys, whose write comes to each device at once.
     ///
     /// # Errors
     /// If there is none.
@@ -419,14 +419,14 @@ impl Group {
             let reach = |set, hash: &u64| set & self.in_flight.reached(*hash, members);
             let reached = hashes.iter().fold(members, reach);
             if reached & 1 << primary == 0 || (reached.count_ones() as usize) < copies {
-                // Until somebody can leave out who has failed.
+                // Until the failed device can be left out.
                 return Err(self.gone());
             }
             backoff.wait();
         }
     }
 
-    /// Which of the devices that have ever come to the group is at a place.
+    /// The index, among all devices that ever came to the group, of the device at a place.
     pub(crate) fn index_of(&self, number: u8) -> u32 {
         self.places.get(usize::from(number)).map_or(NOBODY, |it| it.load(Ordering::Acquire))
     }

@@ -1,4 +1,4 @@
-//! The reading side of a group: which device is asked, and whether what it says may be shown.
+//! The reading side of a group: which device is asked, and whether its answer may be shown.
 
 use super::Group;
 use crate::device::Device;
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 /// Tries of a processor to read a key whose writers keep beginning.
 const READS: u32 = 4;
 
-/// One in so many goes to another device than the thread's own, to see that it is still there.
+/// One read in so many goes to another device than the thread's own, to check that this device still answers.
 const STRAY_EVERY: u32 = 64;
 
 thread_local! {
@@ -29,8 +29,8 @@ thread_local! {
 }
 
 impl Group {
-    /// The devices that a key may be read on now, and the states by which it is so: none while
-    /// its readers must wait.
+    /// The devices that a key may be read on now, and the member states of that moment; no device while readers of
+    /// the key must wait.
     #[inline]
     fn current_of(&self, hash: u64, but: Devices) -> (Devices, Moment) {
         loop {
@@ -45,17 +45,17 @@ impl Group {
             if self.states.now() == now {
                 return (devices, now);
             }
-            // Who is no member any more may lack what was acknowledged since.
+            // A device that is no member any more may lack writes that were acknowledged since.
         }
     }
 
-    /// The devices that a key may be read on now: none while its readers must wait.
+    /// The devices that a key may be read on now; none while its readers must wait.
     #[inline]
     pub(crate) fn current_now(&self, hash: u64) -> Devices {
         self.current_of(hash, 0).0
     }
 
-    /// The devices that a key may be read on, but for some that were asked in vain.
+    /// The devices that a key may be read on, except some that were asked in vain.
     ///
     /// # Errors
     /// If the group has no member left.
@@ -77,9 +77,8 @@ impl Group {
         }
     }
 
-    /// The device to read a key on in this thread, but for some that were asked in vain; and what is
-    /// to be held against [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before
-    /// anything is shown.
+    /// The device to read a key on in this thread, except some that were asked in vain; and the state to check by
+    /// [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before a record is shown.
     ///
     /// # Errors
     /// If the group has no member left.
@@ -90,24 +89,24 @@ impl Group {
             let (devices, now) = self.readers(hash, but)?;
             let number = self.choose(devices).ok_or_else(|| self.lost())?;
             let device = self.device(number)?;
-            // In the place of who is no member any more there may be another.
+            // Another device may be in the place of one that is no member any more.
             if self.states.now() == now {
                 return Ok((device, seen));
             }
         }
     }
 
-    /// The device to read many keys on in this thread, if that is not to be done through the rings; the members by
-    /// which it is so, and the moment. Of each key it is to be asked whether it has the newest
-    /// ([`Group::see_current`]), and then whether the states are still those of the moment.
+    /// The device to read many keys on in this thread, unless its reads go through the rings; and the members and
+    /// the states of that moment. For each key the caller checks whether the device has the newest record
+    /// ([`Group::see_current`]), and then whether the states are still the same.
     pub(crate) fn lane_reader(&self) -> Option<(&Arc<Device>, Devices, Moment)> {
         let now = self.states.now();
         let device = self.device(self.choose(now.members())?).ok()?;
         (!self.reads_by_rings(device)).then_some((device, now.members(), now))
     }
 
-    /// If a device, one of the `members`, has the newest of a key, what is to be held against
-    /// [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before it is shown.
+    /// If a device, one of the `members`, has the newest record of a key: the state to check by
+    /// [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before the record is shown.
     #[inline]
     pub(crate) fn see_current(&self, hash: u64, device: u8, members: Devices) -> Option<Seen> {
         let seen = self.in_flight.see(hash);
@@ -120,8 +119,8 @@ impl Group {
         (has_newest || mutant!("mkvs.multi_get.current")).then_some(seen)
     }
 
-    /// As [`Group::reader`], of those that are there at this moment; none if there is no other that has
-    /// the newest of the key.
+    /// As [`Group::reader`], without waiting; none if no other device has the newest record of the key at this
+    /// moment.
     pub(crate) fn other_reader(&self, hash: u64, but: Devices) -> Option<(&Arc<Device>, Seen)> {
         loop {
             let seen = self.in_flight.see(hash);
@@ -133,8 +132,8 @@ impl Group {
         }
     }
 
-    /// Of a set that device which is likely to answer first; none if it is empty. One that is late
-    /// does not, nor does the one with the longer queue.
+    /// The device of a set that is likely to answer first; none if the set is empty. A late device is not likely
+    /// to, nor is one with a longer queue.
     pub(crate) fn fastest(&self, set: Devices) -> Option<u8> {
         let chosen = self.choose(set)?;
         if !self.competes() {
@@ -147,15 +146,15 @@ impl Group {
         numbers(set).min_by_key(|number| load(*number))
     }
 
-    /// A key is about to be read, probably on the thread's own device.
+    /// A key is about to be read, probably on the thread's own device: prefetches its data.
     pub(crate) fn prefetch_to_read(&self, key: &[u8]) {
         if let Some(device) = self.likely_reader() {
             device.engine.prefetch(key);
         }
     }
 
-    /// After [`Group::prefetch_to_read`], and a little later, asks for the record that the key probably has. An
-    /// engine whose index does not say where that is does nothing (`bptree`).
+    /// Some time after [`Group::prefetch_to_read`], prefetches the record that the key probably has. An engine
+    /// whose index does not have the place of the record does nothing (`bptree`).
     pub(crate) fn prefetch_record(&self, key: &[u8]) {
         if let Some(device) = self.likely_reader() {
             device.engine.prefetch_replaced(key);
@@ -172,9 +171,8 @@ impl Group {
         self.device(own?).ok()
     }
 
-    /// One of a set: of one thread mostly the same, so that its caches hold half as much, and of
-    /// another thread another. Where devices do not compete it is the primary, which has always the
-    /// newest.
+    /// A device of a set: for one thread mostly the same, so that its caches hold half as much, and for another
+    /// thread another one. If devices do not compete it is the primary, which always has the newest record.
     #[inline]
     fn choose(&self, set: Devices) -> Option<u8> {
         if !self.competes() {
@@ -187,8 +185,8 @@ impl Group {
         nth(set, (thread_number() as u32).wrapping_add(stray))
     }
 
-    /// Reads a key on a device, of which was decided that it has the newest; none if a write has
-    /// begun since, so that what was found may not be shown.
+    /// Reads a key on a device that was chosen since it has the newest record; none if a write has begun since, so
+    /// that the record may not be shown.
     ///
     /// # Errors
     /// As the engine.
@@ -201,7 +199,7 @@ impl Group {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<Found>> {
         let mut is_late = false;
-        // Tickets of a device mean nothing to others: what is shown is durable.
+        // Tickets of a device mean nothing to other devices: only durable records are shown.
         let found = device.engine.get_with(key, Visibility::Durable, &mut |record| {
             is_late =
                 self.in_flight.has_begun_since(hash, seen) && !mutant!("mkvs.read.second_look");
@@ -215,7 +213,7 @@ impl Group {
         Ok((!is_late).then_some(found))
     }
 
-    /// Reads a key on a device if it has the newest of it; none if it has not, or writes keep
+    /// Reads a key on a device if it has the newest record of the key; none if it has not, or writes keep
     /// beginning.
     ///
     /// # Errors
@@ -238,8 +236,8 @@ impl Group {
         Ok(None)
     }
 
-    /// The primary, for whoever has the key locks of the keys that are read there: of these keys it has
-    /// what a reader is shown, and no more.
+    /// The primary, for the holder of the key locks of the keys that are read there: of these keys it has exactly
+    /// the records that readers are shown.
     ///
     /// # Errors
     /// If the group has no member left.
@@ -250,7 +248,7 @@ impl Group {
                 return Err(self.lost());
             }
             let device = self.device(before.primary())?;
-            // One that has become it just now may have older writes to make.
+            // A device that has just become the primary may have older writes to make.
             device.drain();
             if self.states.now() == before {
                 return Ok(device);
@@ -258,8 +256,8 @@ impl Group {
         }
     }
 
-    /// The primary, for whoever has no key lock and goes through many keys: of every key it has what
-    /// a reader is shown, and no more.
+    /// The primary, for a caller without key locks that goes through many keys: of every key it has exactly the
+    /// record that readers are shown.
     ///
     /// # Errors
     /// If the group has no member left.
@@ -267,7 +265,7 @@ impl Group {
         self.settled_now().map(|(device, _)| device)
     }
 
-    /// The same, and the states by which it is so.
+    /// The same, and the states of that moment.
     ///
     /// # Errors
     /// If the group has no member left.
@@ -275,8 +273,8 @@ impl Group {
         loop {
             let now = self.states.now();
             if self.settled_at.load(Ordering::Acquire) != now.stamp() {
-                // Under other states there was another primary, perhaps, and whoever writes since
-                // then may have shown there what is on its way to this one.
+                // Under other states there was perhaps another primary, and writers that began then may have shown
+                // records there that are on their way to this one.
                 if !mutant!("mkvs.read.settled") {
                     self.in_flight.wait_for_key_locks();
                 }
@@ -289,14 +287,13 @@ impl Group {
         }
     }
 
-    /// True if a device that was read has the newest of all keys that this `is_about`, as far as it is in
-    /// doubt.
+    /// True if a device that was read has the newest record of every key in doubt that this `is_about`.
     #[inline]
     pub(crate) fn is_sure(&self, device: &Device, is_about: impl Fn(&[u8]) -> bool) -> bool {
         self.in_flight.sure_of(self.number, 1 << device.number, is_about) != 0
     }
 
-    /// The number of that device which came at some time, if it is a member and not the primary.
+    /// The number of the device with this index (see [`Self::index_of`]), if it is a member and not the primary.
     pub(crate) fn aside(&self, index: Option<u32>) -> Option<u8> {
         let now = self.states.now();
         let of_index = numbers(now.members()).find(|number| Some(self.index_of(*number)) == index);
@@ -333,22 +330,23 @@ impl Group {
     #[inline]
     pub(crate) fn denies(&self, hash: u64) -> bool {
         self.rules.asks_filters
-            // Of a write that has come to all meanwhile the first who looks here is told.
+            // This look drops the entry of a write that has come to all devices meanwhile.
             && self.in_flight.entry(hash).is_none()
-            // Before and after: a filter of all that is there may come while it is asked, and one of less.
+            // Checked before and after: meanwhile the filter may be replaced by one of all keys, and then by one of
+            // fewer.
             && self.is_listed.load(Ordering::Acquire)
             && !self.filter.may_contain(hash)
             && self.is_listed.load(Ordering::Acquire)
     }
 
-    /// True if it is found out, in the caller's thread, whether devices are steady.
+    /// True if callers' threads measure whether devices are steady.
     #[inline]
     pub(crate) fn is_watching(&self) -> bool {
         self.rules.paths.reads == ReadPath::Auto && self.competes()
     }
 
-    /// Reads a key through the rings; what was found, and the number of the device that says so. None
-    /// if it must be decided anew whom to ask.
+    /// Reads a key through the rings; returns the result, and the number of the device that gave it. None if the
+    /// device must be chosen anew.
     ///
     /// # Errors
     /// As the engine, and if the group has no member left.
@@ -362,8 +360,8 @@ impl Group {
         lookup::read(self, self.device(first)?, (hash, key), self.competes(), visit)
     }
 
-    /// Asks the primary, and goes on without it if it has failed: then whoever is it now is asked the
-    /// same again, from the beginning. For whoever has no key lock.
+    /// Asks the primary, and goes on without it if it has failed: then the new primary is asked the same, from the
+    /// beginning. For callers without key locks.
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.
@@ -371,7 +369,7 @@ impl Group {
         self.ask_one(|| self.settled(), ask)
     }
 
-    /// As [`Self::ask`], for whoever has the key locks of the keys that are read there.
+    /// As [`Self::ask`], for the holder of the key locks of the keys that are read there.
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.

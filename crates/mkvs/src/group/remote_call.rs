@@ -1,8 +1,8 @@
-//! A call that a caller has a device's processor make, and waits for: all that devices do not compete
-//! for, where calls go through the rings.
+//! A call that a device's processor executes while its caller waits: if calls go through the rings, all calls that
+//! devices do not compete for.
 //!
-//! It is made once: by the processor, or, if that ends before it comes to it, by the caller. Who waits for
-//! a device that is given up is told that it has failed.
+//! It is made once: by the processor, or, if the processor ends before that, by the caller. A caller that waits for
+//! a device that is given up gets the error that the device has failed.
 
 use crate::device::Scratch;
 use crate::device::decision::{Decided, Write, caught};
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 /// Looks at a remote call before its caller sleeps.
 const SPINS: u32 = 50;
 
-/// How long a caller sleeps before it looks whether anybody is left to make it.
+/// How long a caller sleeps before it checks whether the processor can still make the call.
 const LOOK: Duration = Duration::from_millis(50);
 
 type Call<T> = Box<dyn FnOnce(&dyn StorageEngine) -> Result<T> + Send>;
 
-/// A call, and what came of it.
+/// A call, and its answer.
 struct RemoteCall<T> {
     call: Mutex<Option<Call<T>>>,
     answer: Mutex<Option<Result<T>>>,
@@ -46,7 +46,7 @@ impl<T: Send> Asked for RemoteCall<T> {
 }
 
 impl<T> RemoteCall<T> {
-    /// Until it is made, or the device's processor has ended without, or was given up.
+    /// Waits until it is made, or the device's processor has ended without making it, or the device was given up.
     fn wait(&self, device: &Device) {
         let is_over = || self.is_over.load(Ordering::Acquire);
         for _ in 0..SPINS {
@@ -66,8 +66,8 @@ impl<T> RemoteCall<T> {
 }
 
 impl Group {
-    /// Makes a call on a device that reads: in this thread, or, where reads go through the rings, in the
-    /// device's processor. Not for processors.
+    /// Makes a reading call on a device: in this thread, or, if reads go through the rings, in the device's
+    /// processor. Not for processors.
     ///
     /// # Errors
     /// As the call, and if the engine panics.
@@ -82,7 +82,7 @@ impl Group {
         }
     }
 
-    /// The same of one that writes.
+    /// The same for a writing call.
     ///
     /// # Errors
     /// As the call, and if the engine panics.
@@ -94,7 +94,7 @@ impl Group {
         if self.writes_by_rings() {
             return self.send(device, call);
         }
-        // Nobody may wait for what was begun and never ends.
+        // A panic is caught: other threads wait for the end of a write that was begun.
         caught(|| call(&*device.engine))
     }
 
@@ -113,13 +113,13 @@ impl Group {
             remote_call.wait(device);
         }
         loop {
-            // Else the processor has begun with it.
+            // If the call is gone, the processor has begun with it.
             let untouched = spin::lock(&remote_call.call).take();
             if let Some(answer) = spin::lock(&remote_call.answer).take() {
                 return answer;
             }
             if device.is_given_up() {
-                // Nor does the caller go where the processor does not come back from.
+                // The caller does not enter a device whose processor does not return.
                 let (context, source) = ("a device".to_owned(), io::ErrorKind::TimedOut.into());
                 return Err(Error::Io { context, source });
             }
@@ -130,7 +130,7 @@ impl Group {
         }
     }
 
-    /// Has a device decide a write: in its processor, if that can be.
+    /// Has a device decide a write: in its processor, if possible.
     ///
     /// # Errors
     /// As the engine.
@@ -148,7 +148,7 @@ impl Group {
         }
     }
 
-    /// Makes on a device what another has decided.
+    /// Makes a write on a device as another device has decided it.
     ///
     /// # Errors
     /// As the engine.

@@ -1,4 +1,4 @@
-//! Taking back what was refused on the way: on all devices, so that they have the same again.
+//! Taking back writes that were refused on the way: on all devices, so that they have the same records again.
 
 use super::{Group, NotMade, Tried};
 use crate::device::Device;
@@ -11,10 +11,10 @@ use coreplane_engine::{Error, Record, Result, Visibility, WriteOptions};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 
-/// What a device has of a key, and with which sequence.
+/// The record of a key on a device, and its sequence.
 ///
 /// # Errors
-/// As the engine, and if it is damaged.
+/// As the engine, and if the record is damaged.
 pub(crate) fn sound_of(device: &Device, key: &[u8]) -> Result<(Old, u64)> {
     let (mut old, mut known) = (None, 0);
     device.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
@@ -25,8 +25,8 @@ pub(crate) fn sound_of(device: &Device, key: &[u8]) -> Result<(Old, u64)> {
     Ok((old, known))
 }
 
-/// Of a write that was taken back: what was there before has a newer sequence than the one that was given,
-/// and to make it again would be refused as older, as if it had been made once.
+/// The error for a write that was taken back. The restored record has a newer sequence than the one that was
+/// `given`: a retry with that sequence would be refused as older, as if the write had been made once.
 pub(crate) fn taken_back(given: Option<u64>, error: Error) -> Error {
     match given {
         None => error,
@@ -38,8 +38,8 @@ pub(crate) fn taken_back(given: Option<u64>, error: Error) -> Error {
 }
 
 impl Group {
-    /// A write is over that was refused on the way: readers find what was before it again; or nothing,
-    /// as long as it is `torn`.
+    /// Ends a write that was refused on the way: readers find the record before it again; or they fail, as long as
+    /// the write is `torn`.
     pub(crate) fn refuse(&self, hash: u64, key: &[u8], torn: Option<Torn>) {
         match torn {
             None => self.in_flight.refuse(hash, self.followers()),
@@ -47,10 +47,10 @@ impl Group {
         }
     }
 
-    /// Takes back what was made of a write that was not made on as many devices as it waits for.
+    /// Takes back a write that was not made on as many devices as it waits for.
     ///
     /// # Errors
-    /// If it cannot be: then the key is in doubt.
+    /// If that is impossible: then the key is in doubt.
     #[cold]
     pub(super) fn unmake(
         self: &Arc<Self>,
@@ -64,7 +64,7 @@ impl Group {
             true => Ok(()),
             false => self.take_back(&mut torn, decided.key),
         };
-        // A delete may have been looked at elsewhere, by who makes the filter.
+        // A delete may have been seen on another device, by a thread that fills the filter.
         if made & 1 << asked != 0 || decided.put.is_none() {
             self.in_flight.count_taken_back();
         }
@@ -72,12 +72,12 @@ impl Group {
         taken_back.map(|()| Tried::TakenBack(device, error))
     }
 
-    /// Takes a write back that was made on some devices: all get what was there before, or if that is
-    /// not known what one has on which it was not made; that which readers were `asked` to read, if that
-    /// is there still.
+    /// Takes back a write that was made on some devices: all get the record before it. If that is not known it is
+    /// read from a device on which the write was not made: from the one that readers were `asked` to read, if
+    /// possible.
     ///
     /// # Errors
-    /// If there is none, or it cannot be read; then it is noted in `torn` what is known.
+    /// If there is no such device, or the record cannot be read; the known state is noted in `torn`.
     pub(crate) fn take_back(&self, torn: &mut Torn, key: &[u8]) -> Result<()> {
         if torn.old.is_none() {
             let (old, known) = self.old_of(torn.made, torn.asked, key)?;
@@ -89,7 +89,7 @@ impl Group {
         if put.is_some() {
             self.renew(key, torn.known, sequence)?;
         }
-        // It takes the place of what had been there: a full device must not be left out for that.
+        // The record takes the place of an earlier one: a full device must not be left out for that.
         let options =
             WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         self.restore(torn.made, |device, is_spared| {
@@ -97,8 +97,8 @@ impl Group {
         })
     }
 
-    /// The record of a key is about to be written anew, with another sequence than is `known` of it: if nobody
-    /// knew that it is what was written last, nobody is to think so afterwards. The caller has the key lock.
+    /// The record of a key is about to be written anew, with another sequence than the `known` one: if it was
+    /// unknown whether the record is the last write, it must not seem so afterwards. The caller has the key lock.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -106,8 +106,9 @@ impl Group {
         (self.renew)((self.number, key), known, sequence)
     }
 
-    /// What was there before a write that was made on some, and its sequence, of a member on which it was not and where it
-    /// is not damaged: what is written anew has a checksum of its own. The caller has the key lock.
+    /// The record before a write that was made on some devices, and its sequence, from a member on which the write
+    /// was not made and the record is not damaged: a record that is written anew gets a new checksum. The caller
+    /// has the key lock.
     fn old_of(&self, made: Devices, asked: u8, key: &[u8]) -> Result<(Old, u64)> {
         let sure = self.in_flight.sure_of(self.number, self.members(), |it| it == key);
         let of_asked = std::iter::once(asked).chain(numbers(self.members()));
@@ -115,7 +116,7 @@ impl Group {
         for number in of_asked.filter(|number| made & 1 << number == 0) {
             let device = self.device(number)?;
             device.drain();
-            // In the place of one that has failed there may be another by now, which is no member yet.
+            // Another device may be in the place of one that has failed by now, and is no member yet.
             let is_member = self.members() & 1 << number != 0 && self.is_there(device);
             if is_member && (number == asked || sure & 1 << number != 0) {
                 match sound_of(device, key) {
@@ -127,12 +128,12 @@ impl Group {
         Err(why)
     }
 
-    /// Makes what was there before a write that was refused, on all devices: where it was made, where
-    /// it was copied from there, and on the others, so that all have the same. Members that did not have
-    /// the write are spared what changes nothing. Who has no space even for that is left out.
+    /// Restores the record before a refused write on all devices: where the write was made, where it was copied
+    /// from there, and on the others, so that all have the same. Members that did not have the write are spared
+    /// changes without effect. A device without space even for that is left out.
     ///
     /// # Errors
-    /// If a device that has what nobody else has cannot be left out.
+    /// If a device that may have the refused write cannot be left out.
     pub(crate) fn restore(
         &self,
         made: Devices,
@@ -140,12 +141,12 @@ impl Group {
     ) -> Result<()> {
         self.in_flight.keep_tombstones(1);
         for device in self.of(self.followers()) {
-            // One that is being filled may be given it yet.
+            // A device that is being filled may still get the write.
             let is_needed = (made | !self.members()) & 1 << device.number != 0;
             if let Err(error) = make(device, !is_needed) {
                 device.note_failure(&error);
                 let left = self.drop_member(device);
-                // Else it has the same value as the others, and an older sequence.
+                // Otherwise the device has the same value as the others, and an older sequence.
                 if is_needed {
                     left?;
                 }

@@ -1,15 +1,15 @@
 //! A device that hangs: a call of its processor does not return, and there is no error either.
 //!
-//! A thread looks now and then whether each processor is still in the call that it was in before. One
-//! that has been for too long is left out as a device that has failed, durably; and only then given up:
-//! nobody waits for it any more, be it for an answer, for what is in its ring, or for its end. What the
-//! call does when it returns after all does not count, as of any device that was left out.
+//! A thread checks now and then whether each processor is still in the same call as before. A device whose
+//! processor has been in one for too long is left out like a failed device, durably, and only then given up: no
+//! thread waits for it any more, neither for an answer, nor for the writes in its ring, nor for its end. If the
+//! call returns after all, its effects do not count, as on any device that was left out.
 //!
-//! Nobody watches those who call a device in their own threads: they cannot be taken out of it. They
-//! keep the key locks of their keys, too. One that makes a fast put ([`fast_put`](super::fast_put)) has a place in the
-//! ring of the first that follows, which goes no further meanwhile: no later write of the group comes to
-//! that one, whatever its key, and who waits for its ring to be empty, as a sync does, waits as well. The membership record is
-//! written to each device by a thread of its own, with the same time to answer
+//! Callers that call a device in their own threads are not watched: they cannot be taken out of it. They keep the
+//! key locks of their keys, too. A caller that makes a fast put ([`fast_put`](super::fast_put)) has a place in the
+//! ring of the first follower, which does not get past it meanwhile: no later write of the group comes to that
+//! follower, whatever its key, and a thread that waits for its ring to be empty, as a sync does, waits as well. The
+//! membership record is written to each device by a thread of its own, with the same time to answer
 //! ([`change`](crate::failover::change)).
 
 use super::Group;
@@ -39,7 +39,7 @@ impl Watch {
         if handle.is_none() && !self.is_over.load(Ordering::SeqCst) {
             let group = Arc::downgrade(group);
             let builder = std::thread::Builder::new().name("coreplane-watch".to_owned());
-            // Where the system gives none the next processor tries again.
+            // If the system gives no thread, the next processor that starts tries again.
             *handle = builder.spawn(move || run(&group, within)).ok();
         }
     }
@@ -56,12 +56,12 @@ impl Watch {
     }
 }
 
-/// A device in a call, since when.
+/// A device in a call, and since when.
 struct InCall {
     device: *const Device,
     beat: u64,
     since: Instant,
-    /// How often it was seen in it before: a process that was stopped for a while has not looked.
+    /// How often it was seen in the call before: a process that was stopped for a while has not looked.
     looks: u32,
 }
 
@@ -81,11 +81,11 @@ impl Group {
     /// Gives up the devices that are in the same call for too long.
     fn look_at_processors(&self, calls: &mut Vec<InCall>, within: Duration) {
         let mut now = Vec::new();
-        // Those that have left, too: who waits for one of them is let go when it is given up.
+        // Devices that have left are included: giving up such a device releases the threads that wait for it.
         for device in self.devices() {
             let Some(beat) = device.call() else { continue };
             let this = Arc::as_ptr(device);
-            // What was seen of it before, in the same call. Devices stay where they are.
+            // The earlier look at the device, in the same call. Devices keep their addresses.
             let known = calls.iter().find(|it| std::ptr::eq(it.device, this) && it.beat == beat);
             let (since, looks) =
                 known.map_or_else(|| (Instant::now(), 0), |it| (it.since, it.looks + 1));
@@ -100,7 +100,7 @@ impl Group {
     fn leave_hanging(&self, device: &Device, within: Duration) {
         let members = self.members();
         if members & 1 << device.number != 0 && members.count_ones() < 2 {
-            // There is nobody to go on with.
+            // There is no device to go on with.
             return;
         }
         let context = format!("it has not answered for {} s", within.as_secs_f32());

@@ -1,4 +1,4 @@
-//! A write on its way to the devices, and who has it.
+//! A write on its way to the devices, and the devices that have it.
 
 use super::{Devices, Indeterminate, MADE};
 use crate::in_flight::track::OnTheWay;
@@ -7,32 +7,32 @@ use crate::in_flight::track::OnTheWay;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(super) hash: u64,
-    /// The device to read while `done` is empty.
+    /// The device to read while no device is known to have the write.
     pub(super) asked: u8,
     /// Readers wait until it is over: it is a part of a batch in several groups.
     pub(super) is_held: bool,
     pub(super) write: Write,
     /// The write before it, as long as this one may be refused.
     pub(super) before: Option<Write>,
-    /// Those that are waited for before the entry goes.
+    /// The devices that must have the write before the entry goes.
     pub(super) wanted: Devices,
-    /// Its key is in doubt as long as the entry is there.
+    /// Set if the key is in doubt, for as long as the entry is there.
     pub(super) doubt: Option<Box<Indeterminate>>,
 }
 
-/// A write, and who has it.
+/// A write, and the devices that have it.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) sequence: u64,
     pub(super) done: Devices,
-    /// Which of the writes of its stripe it is.
+    /// The number of the write in its stripe.
     pub(super) number: u64,
-    /// The devices that have it when the stripe has come so far.
+    /// The devices that have it once the stripe's `made` has reached `number`.
     pub(super) awaited: Devices,
     pub(super) on_the_way: Option<OnTheWay>,
 }
 
-/// What there is to know of an entry.
+/// A copy of the state of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Known {
     /// The device to read while `done` is empty.
@@ -44,10 +44,10 @@ pub(crate) struct Known {
 }
 
 impl Write {
-    /// Notes whom it has come to meanwhile; the way on which it has.
+    /// Notes if the write has come to the device that it is on the way to; returns that way if so.
     #[inline]
     pub(super) fn look(&mut self) -> Option<OnTheWay> {
-        // One that was not made has not come, whatever has.
+        // A write that was not made has not come, wherever the processor is.
         let has_come = |way: &OnTheWay| self.done & MADE != 0 && way.has_come();
         if !self.on_the_way.as_ref().is_some_and(has_come) {
             return None;
@@ -66,8 +66,8 @@ impl Entry {
         Self { hash, asked, is_held, write, before, wanted, doubt }
     }
 
-    /// A write that is about to be made on the devices that it waits for, among them the one that is
-    /// asked, by whoever says so with [`InFlight::made`](super::InFlight::made).
+    /// A write that is about to be made on the devices that it waits for, the asked device among them; the caller
+    /// reports it with [`InFlight::made`](super::InFlight::made).
     pub(crate) fn fast(
         (hash, sequence): (u64, u64),
         (asked, awaited): (u8, Devices),
@@ -77,7 +77,7 @@ impl Entry {
         Self { hash, asked, is_held: false, write, before: None, wanted, doubt: None }
     }
 
-    /// The stripe has come so far.
+    /// Notes the number up to which the stripe's writes are made.
     #[inline]
     pub(super) fn note_made(&mut self, made: u64) {
         if self.write.awaited != 0 && self.write.number <= made {
@@ -95,7 +95,8 @@ impl Entry {
         both.into_iter().flatten().find(|write| write.sequence == sequence)
     }
 
-    /// Notes whom it has come to meanwhile, and leaves the way on which it has; true if it can go.
+    /// Notes if the write has come to the device that it is on the way to, and leaves that way in `come`; true if
+    /// the entry can go.
     #[inline]
     pub(super) fn look(&mut self, come: &mut Option<OnTheWay>) -> bool {
         if let Some(way) = self.write.look() {

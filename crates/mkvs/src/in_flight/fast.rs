@@ -1,5 +1,6 @@
-//! Writes that are made on all devices that they wait for at once, and of which it is told without a lock
-//! that they are: a stripe says how far they are, and whoever locks its entries next notes it there.
+//! Writes whose awaited devices all get them together, and that are reported as made without a lock: the writer
+//! stores the number of the last such write in the stripe, and the next thread that locks the entries notes it
+//! there.
 
 use super::{Entries, Entry, InFlight, Known, Stripe};
 use crate::in_flight::track::Way;
@@ -14,7 +15,7 @@ impl InFlight {
         prefetch_all_to_write(&self.stripes[Self::stripe_of(hash)]);
     }
 
-    /// Locks the entries of a stripe, which say what has been made by then.
+    /// Locks the entries of a stripe, after which they contain the writes that were made by then.
     #[inline]
     pub(super) fn entries(&self, stripe: usize) -> Held<'_, Entries> {
         let Stripe { entries, made, .. } = &self.stripes[stripe];
@@ -24,8 +25,8 @@ impl InFlight {
         entries
     }
 
-    /// As [`Self::begin`], of a write that was begun with [`Entry::fast`] and is perhaps on the way to
-    /// another device, if all that it waits for have the newest of the key; its number.
+    /// As [`Self::begin`], for a write of [`Entry::fast`] that is perhaps on the way to another device; its number.
+    /// None if not all devices that it waits for have the newest record of the key.
     pub(crate) fn begin_fast(&self, entry: Entry, way: Option<Way<'_>>) -> Option<u64> {
         let stripe = Self::stripe_of(entry.hash);
         let mut entries = self.entries(stripe);
@@ -39,14 +40,14 @@ impl InFlight {
         is_plain.then(|| self.begin_in(stripe, &mut entries, entry, way))
     }
 
-    /// All devices that a write of a key waits for have it, which was begun with [`Entry::fast`] and has
-    /// this number. For whoever has the key lock: a plain store, since a lock would wait for the fence.
+    /// Reports that all devices that a write waits for have it; the write was begun with [`Entry::fast`] and has
+    /// this number. For the holder of the key lock: a plain store, since a lock would wait for the fence.
     #[inline]
     pub(crate) fn made(&self, hash: u64, number: u64) {
         self.stripes[Self::stripe_of(hash)].made.store(number, Ordering::Release);
     }
 
-    /// Nobody will say with [`Self::made`] that a write was made, and it is not on the way.
+    /// The write will not be reported with [`Self::made`], and is not on the way.
     #[cold]
     pub(crate) fn stay(&self, hash: u64) {
         self.end(hash, |entry| {
@@ -63,7 +64,7 @@ mod tests {
     use crate::in_flight::track::Track;
     use std::sync::Arc;
 
-    /// A write that waits for one device, is told of without the lock, and was given to the ring before.
+    /// A write that waits for one device, is reported without the lock, and was put into the ring before.
     #[test]
     fn a_plain_write_is_seen_when_it_is_made_and_not_before() {
         let in_flight = InFlight::new();
@@ -75,13 +76,13 @@ mod tests {
         let current = || in_flight.current(7, 0b11);
         let first = plain(7, 1, 2).expect("nothing is there");
         assert_eq!(current(), Current::Ask(1));
-        // A processor that is past the place has not made what was not made.
+        // A processor that is past the place has not made a write that was not made on the awaited device.
         track.come_to(2);
         assert_eq!(current(), Current::Ask(1));
         in_flight.made(7, first);
         assert_eq!(current(), Current::All);
         assert!(in_flight.is_quiet(7));
-        // It comes to the other one later; and another of the stripe says nothing of it.
+        // It comes to the other device later; another write of the stripe says nothing about it.
         let second = plain(7, 2, 4).expect("all have it");
         let other = plain(7 + STRIPES as u64, 3, 6).expect("another key");
         in_flight.made(7, second);
@@ -90,7 +91,7 @@ mod tests {
         in_flight.made(7, other);
         track.come_to(6);
         assert_eq!((current(), in_flight.is_quiet(7)), (Current::All, true));
-        // One that is refused leaves what was before, whatever is made after it.
+        // A write that is refused leaves the write before it, whatever is made after it.
         let third = plain(7, 4, 8).expect("all have it");
         in_flight.made(7, third);
         let fourth = plain(7, 5, 10).expect("the one that is asked has it");
@@ -98,14 +99,14 @@ mod tests {
         in_flight.refuse(7, 0b11);
         in_flight.made(7, fourth);
         assert_eq!(current(), Current::Some(0b10));
-        // Nor is one made that nobody has said it of, when others are.
+        // A write that was never reported is not taken for made when others are.
         plain(7, 6, 12).expect("the one that is asked has it");
         in_flight.stay(7);
         let other = plain(7 + STRIPES as u64, 7, 14).expect("another key");
         in_flight.made(7, other);
         track.come_to(14);
         assert_eq!(current(), Current::Ask(1));
-        // Where another has the newest it is left alone.
+        // A fast write is declined where another device has the newest record.
         in_flight.done(7, 6, 0b01, 0b11);
         assert_eq!(plain(7, 8, 16), None);
     }

@@ -1,10 +1,9 @@
-//! Writes that were neither made nor taken back, and writes that a device has not made which could not
-//! be left out: their keys are *in doubt*.
+//! Writes that were neither made nor taken back, and writes that a device has not made although it could not be
+//! left out: their keys are *in doubt*.
 //!
-//! A key is in doubt as long as its entry says so, which is until every device of the group has the
-//! same of it again: a later write that comes to all of them, or the scrub, sees to that. Meanwhile
-//! whoever goes through many keys is told which devices have the newest of all that he has gone
-//! through. All others have nothing to do with it.
+//! A key is in doubt as long as its entry says so, which is until every device of the group has the same record of
+//! it again: a later write that comes to all of them, or the scrub, achieves that. Meanwhile a reader of many keys
+//! is told which devices have the newest record of every key that it has read. Other readers are not concerned.
 
 use super::{Devices, Entry, GIVEN_UP, InFlight, MADE, Write};
 use coreplane_engine::UnixMillis;
@@ -18,22 +17,22 @@ pub(crate) type Old = Option<(Vec<u8>, Option<UnixMillis>)>;
 pub(crate) struct Indeterminate {
     pub(crate) group: u16,
     pub(crate) key: Vec<u8>,
-    /// Of the first write that it is about.
+    /// The sequence of the first write in doubt.
     pub(crate) sequence: u64,
-    /// Where a write was made that could not be taken back; none: some device lacks the newest.
+    /// Set if a write was made that could not be taken back; else a device lacks the newest record.
     pub(crate) torn: Option<Torn>,
 }
 
 /// A write that was neither made nor taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Torn {
-    /// Where it was made.
+    /// The devices on which it was made.
     pub(crate) made: Devices,
     /// The device that readers were asked to read.
     pub(crate) asked: u8,
-    /// What was there before, if that is known.
+    /// The record before the write, if it is known.
     pub(crate) old: Option<Old>,
-    /// The sequence of that.
+    /// The sequence of that record.
     pub(crate) known: u64,
 }
 
@@ -52,14 +51,14 @@ impl Entry {
         }
     }
 
-    /// The devices that have what a reader of the key is shown.
+    /// The devices that have the record that a reader of the key is shown.
     fn sure(&mut self) -> Devices {
         let made = |write: &mut Write| {
             write.look();
             write.done & MADE
         };
         match (made(&mut self.write), &mut self.before) {
-            // One that has begun over it is on no device that had not the newest before.
+            // A write that has begun over it is only on devices that had the newest record before.
             (0, Some(before)) if self.write.done == 0 => made(before),
             (done, _) => done,
         }
@@ -67,7 +66,7 @@ impl Entry {
 }
 
 impl InFlight {
-    /// A write was neither made nor taken back everywhere: nobody knows what there is of the key.
+    /// A write was neither made nor taken back everywhere: the state of the key is unknown.
     pub(crate) fn fail(&self, hash: u64, whose: (u16, &[u8]), torn: Torn) {
         let _doubting = self.doubting.lock();
         self.end(hash, |entry| {
@@ -80,12 +79,12 @@ impl InFlight {
         });
     }
 
-    /// A device that should have followed a write has failed to, and could not be left out.
+    /// A device that should have followed a write has failed to make it, and could not be left out.
     pub(crate) fn give_up(&self, hash: u64, whose: (u16, &[u8]), sequence: u64, device: u8) {
         let _doubting = self.doubting.lock();
         let given_up = 1 << (GIVEN_UP + u32::from(device));
         self.end(hash, |entry| {
-            // Of one that is no matter any more all have a newer one.
+            // If the write has no entry any more, all devices have a newer one.
             if let Some(write) = entry.write_of(sequence) {
                 write.done |= given_up;
                 self.doubt.fetch_min(sequence, Ordering::AcqRel);
@@ -101,7 +100,7 @@ impl InFlight {
         Some(self.doubt.load(Ordering::Acquire)).filter(|sequence| *sequence != u64::MAX)
     }
 
-    /// Looks at every entry that is in doubt, after those are gone that are over.
+    /// Looks at every entry that is in doubt, after the finished entries are gone.
     #[cold]
     fn each_doubtful(&self, mut look: impl FnMut(u64, &Indeterminate, Devices)) {
         let _doubting = self.doubting.lock();
@@ -120,11 +119,11 @@ impl InFlight {
                 }
             }
         }
-        // Nobody adds one meanwhile.
+        // No thread adds a doubt meanwhile.
         self.doubt.store(least, Ordering::Release);
     }
 
-    /// The keys that are in doubt, and which devices have the newest of each.
+    /// The keys that are in doubt, and the devices that have the newest record of each.
     pub(crate) fn indeterminate(&self) -> Vec<(u64, Indeterminate, Devices)> {
         let mut doubts = Vec::new();
         if self.doubt().is_some() {
@@ -133,8 +132,8 @@ impl InFlight {
         doubts
     }
 
-    /// Of some devices of a group those that have the newest of all keys that it `is_about`, as far as it
-    /// is in doubt. It is to be asked after they were read.
+    /// Those of some devices of a group that have the newest record of every key in doubt that it `is_about`. To be
+    /// called after the devices were read.
     #[inline]
     pub(crate) fn sure_of(
         &self,
@@ -195,7 +194,7 @@ mod tests {
         let sure =
             |group, wanted: &'static [u8]| in_flight.sure_of(group, 0b11, |key| key == wanted);
         assert_eq!((sure(0, b"key"), sure(0, b"other"), sure(1, b"key")), (0b10, 0b11, 0b11));
-        // One that is refused changes nothing; one that fails leaves nobody who is sure.
+        // A refused write changes nothing; after a failed write no device is sure.
         in_flight.begin(Entry::new(7, 2, 1, false));
         assert_eq!(sure(0, b"key"), 0b10);
         in_flight.refuse(7, 0b11);

@@ -1,15 +1,16 @@
-//! The key locks of a stripe, and who comes next.
+//! The key locks of a stripe, and the order in which threads get them.
 //!
-//! A turn is given back by a plain store, which wakes nobody: whoever waits looks again, and after a while
-//! sleeps in between. So one who comes back at once would have the key lock again and again, each time before
-//! the other looks. Therefore those that have waited for long are counted, and who comes lets them go first.
+//! A key lock is released by a plain store, which wakes no thread: a waiting thread looks again, and after a while
+//! sleeps in between. So a thread that comes back at once would get the key lock again and again, each time before
+//! the waiting thread looks. Therefore threads that have waited for long are counted, and a newcomer lets them go
+//! first.
 
 use super::{InFlight, Stripe};
 use coreplane_pmem::spin::{Backoff, Held};
 use std::sync::atomic::Ordering;
 
-/// Waits of one who lets others go first, at most: as long as many looks of theirs. Then it waits like any
-/// other, as if there were nobody.
+/// How often a newcomer lets overdue threads go first, at most; each of them looks as often meanwhile. Then it
+/// waits like any other thread.
 const COURTESY: u32 = 400;
 
 /// The right to write the keys of a stripe.
@@ -22,11 +23,11 @@ impl InFlight {
         self.try_lock_key(stripe).unwrap_or_else(|| self.stripes[stripe].wait_for_turn())
     }
 
-    /// Takes the key lock of a stripe unless somebody has it, or waits for it for long.
+    /// Takes the key lock of a stripe unless another thread holds it, or has waited for it for long.
     #[inline]
     pub(crate) fn try_lock_key(&self, stripe: usize) -> Option<KeyLock<'_>> {
         let stripe = &self.stripes[stripe];
-        // Missed once it does no harm.
+        // A stale value does no harm.
         let is_overdue = stripe.overdue.load(Ordering::Relaxed) > 0;
         if is_overdue { None } else { stripe.sequencer.try_lock() }
     }
@@ -64,8 +65,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// One holds the key lock again and again, and hardly lets go of it in between: another who waits gets it
-    /// after a few of those.
+    /// One thread takes the key lock again and again, and hardly releases it in between: another thread that waits
+    /// gets it after a few turns.
     #[test]
     fn nobody_waits_for_ever_beside_one_that_comes_back_at_once() {
         const AT_MOST: u64 = 20;

@@ -1,4 +1,4 @@
-//! For whoever goes through many keys at once: waiting for writers, and what has to be looked at again.
+//! For threads that go through many keys at once: waiting for writers, and noticing that they must look again.
 
 use super::{InFlight, KeyLock, OPEN, OPEN_BITS, STRIPES};
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 /// A batch over several groups, as long as it may be refused.
 pub(crate) struct Holding<'a>(&'a InFlight);
 
-/// How many writes of each stripe had begun when a device had them all.
+/// How many writes of each stripe had begun when a device had all of them.
 #[derive(Debug)]
 pub(crate) struct Level(Box<[u64]>);
 
@@ -17,35 +17,35 @@ impl Drop for Holding<'_> {
 }
 
 impl InFlight {
-    /// Waits until nobody writes who began before the call. Not for whoever has a key lock.
+    /// Waits until all writers that began before the call have ended. Not for a thread that has a key lock.
     pub(crate) fn wait_for_key_locks(&self) {
         (0..STRIPES).for_each(|stripe| drop(self.lock_key(stripe)));
     }
 
-    /// How many writes have been taken back: whoever goes through many keys at once may have seen one
-    /// if the number has grown meanwhile.
+    /// How many writes have been taken back: if the number has grown meanwhile, a thread that goes through many
+    /// keys may have seen such a write.
     pub(crate) fn taken_back(&self) -> u64 {
         self.taken_back.load(Ordering::Acquire)
     }
 
-    /// True if nothing was taken back since, and nothing that may have been seen by then will be. Not for
-    /// whoever has a key lock.
+    /// True if no write was taken back since, and none will be that may have been seen by then. Not for a thread
+    /// that has a key lock.
     pub(crate) fn is_as_before(&self, taken_back: u64) -> bool {
         if self.held.load(Ordering::Acquire) != 0 {
-            // What a batch has deleted is not there to be looked at: it has to be waited for.
+            // A key that a batch has deleted was not seen, and the delete may be taken back: so wait for the batch.
             self.wait_for_key_locks();
         }
         self.taken_back() == taken_back
     }
 
-    /// A batch over several groups begins: whoever goes through many keys waits for it.
+    /// A batch over several groups begins: threads that go through many keys wait for it.
     pub(crate) fn hold(&self) -> Holding<'_> {
         self.held.fetch_add(1, Ordering::AcqRel);
         Holding(self)
     }
 
-    /// What has begun by now, if all that is under way of a group has come to one of its devices; none
-    /// if not. `of_group` says which keys are the group's.
+    /// The writes that have begun by now, if all of them that are under way in a group have come to one of its
+    /// devices; else none. `of_group` says which keys are the group's.
     pub(crate) fn level(&self, device: u8, of_group: impl Fn(u64) -> bool) -> Option<Level> {
         let begun = (0..STRIPES).map(|stripe| {
             let word = self.words[stripe].load(Ordering::Acquire);
@@ -70,17 +70,17 @@ impl InFlight {
         now.eq(begun.iter().copied())
     }
 
-    /// All key locks: nobody writes until they are dropped.
+    /// All key locks: no thread writes until they are dropped.
     pub(crate) fn all_turns(&self) -> Vec<KeyLock<'_>> {
         (0..STRIPES).map(|stripe| self.lock_key(stripe)).collect()
     }
 
-    /// Tombstones that devices keep, about.
+    /// Approximately the tombstones that devices keep.
     pub(crate) fn tombstones(&self) -> u64 {
         self.tombstones.load(Ordering::Acquire)
     }
 
-    /// Devices are given more of them.
+    /// Devices are given more tombstones.
     #[inline]
     pub(crate) fn keep_tombstones(&self, count: u64) {
         if count > 0 {
@@ -88,7 +88,7 @@ impl InFlight {
         }
     }
 
-    /// They need not keep so many any more.
+    /// Devices need not keep so many tombstones any more.
     pub(crate) fn let_tombstones_go(&self, count: u64) {
         self.tombstones.fetch_sub(count, Ordering::AcqRel);
     }
@@ -117,7 +117,7 @@ mod tests {
                 let is_as_before = in_flight.is_as_before(before);
                 (is_refused.load(Ordering::SeqCst), is_as_before)
             });
-            // It waits, whatever it has not found.
+            // It waits, although it has found nothing.
             while !looks.is_finished() && !is_refused.load(Ordering::SeqCst) {
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 is_refused.store(true, Ordering::SeqCst);
@@ -142,7 +142,7 @@ mod tests {
         in_flight.done(7, 1, 0b01, 0b11);
         let level = level_on(0).expect("it has come");
         assert!(in_flight.is_level_since(&level));
-        // One that may be taken back although it has come.
+        // A write that may be taken back although it has come.
         in_flight.begin(Entry::new(9, 2, 1, true));
         in_flight.done(9, 2, 0b11, 0b11);
         assert!(level_on(0).is_none() && level_on(1).is_none());

@@ -1,46 +1,46 @@
-//! Which devices have the newest of a key, while not all of them do.
+//! Which devices have the newest record of a key, while not all of them do.
 //!
 //! # The problem
 //!
-//! A write goes to several devices, one after the other, and a read goes to one. A reader who has
-//! seen a value must not see an older one afterwards, whichever device it asks then; and what was
-//! acknowledged must be seen by whoever comes after.
+//! A write goes to several devices, one after the other, and a read goes to one. A reader that has seen a value
+//! must not see an older one afterwards, whichever device it asks then; and every later reader must see an
+//! acknowledged write.
 //!
 //! # The picture
 //!
 //! ```text
 //!   stripe (of 1024, by the key's hash)
-//!     sequencer   held by whoever writes one of its keys, from the decision to the last copy that
-//!                 it waits for: writes of a key come one after the other
-//!     word        how many entries are open: 0 is the usual case, and all a reader looks at;
+//!     sequencer   held by a writer of one of its keys, from the decision to the last copy that the
+//!                 write waits for: writes of a key come one after the other
+//!     word        how many entries are open: 0 is the usual case, and all that a reader looks at;
 //!                 and how many writes have begun
 //!     entries     hash | sequence | asked: the device to read | done: devices that have it
-//!                 | on the way: the place in a device's ring where the write lies
+//!                 | on the way: the place of the write in a device's ring
 //! ```
 //!
-//! **Readers** see that no entry is open: then every current member has the newest, and any will do.
-//! Else they look for their key's. While no device is known to have the write (*done* is empty) all
-//! of them ask the same device, *asked*: one device by itself never goes back. As soon as one is
-//! done they ask any that is.
+//! **Readers** see that no entry is open: then every current member has the newest record, and any will do.
+//! Otherwise they look for the key's entry. While no device is known to have the write (*done* is empty) all of
+//! them ask the same device, *asked*: one device by itself never goes back. As soon as a device is done they ask
+//! any device that is.
 //!
-//! **Writers** make the entry before any device is told. The device that is asked is a current one,
-//! and the last of those that the write waits for, so that what a reader finds there is on all of
-//! them, and a write that fails on the way can be taken back unseen.
+//! **Writers** make the entry before any device gets the write. The asked device is a current one, and the last of
+//! those that the write waits for. So a write that a reader finds there is on all of them, and a write that fails
+//! on the way can be taken back unseen.
 //!
-//! A reader decides first and asks then. What it finds is at least as new as what was the newest
-//! when it decided; but it may be too new: a write that has begun since, of which the device that
-//! others are asked to read has nothing yet, or which is taken back. So before it shows what it has
-//! found it looks whether a write has begun in the stripe since it decided, and decides again.
+//! A reader decides first and asks then. The record that it finds is at least as new as the newest at the time of
+//! the decision. But it may be too new: from a write that has begun since, and that the device that other readers
+//! ask does not have yet, or that is taken back. So before the reader shows the record it checks whether a write
+//! has begun in the stripe since it decided, and if so decides again.
 //!
-//! **Processors** that make a write from their ring do not come here: they say how far they are
-//! ([`track`](crate::in_flight::track)), once for many writes, and whoever comes to the entry sees whether that is past it.
-//! Else every entry would go from the writer's processor to theirs and back. So an entry may be there
-//! after all have the write: until the next who looks at the stripe.
+//! **Processors** that make a write from their ring do not come here: they publish their progress
+//! ([`track`](crate::in_flight::track)), once for many writes, and a thread that looks at the entry sees whether
+//! the processor is past it. Otherwise every entry would move from the writer's core to theirs and back. So an
+//! entry may be there after all devices have the write: until the next thread looks at the stripe.
 //!
-//! A write that waits for the asked device alone is on its way before that has it, and is told of by one store
-//! in its stripe ([`fast`]): who locks the entries next notes it there, before anybody looks at them.
+//! A write that waits for the asked device alone is put on its way before that device has it, and reported by one
+//! store in its stripe ([`fast`]): the next thread that locks the entries notes it there, before it reads them.
 //!
-//! Two keys with one hash are taken for one here, which costs a moment and nothing else.
+//! Two keys with one hash are treated as one here, which costs a moment and nothing else.
 
 mod entry;
 mod fast;
@@ -64,7 +64,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const STRIPES: usize = 1024;
 
 use crate::shape::position::Devices;
-/// Mostly there is one, of a write that all have by now: it is where the stripe is.
+/// Mostly there is one entry, of a write that all devices have by now; it is stored in the stripe.
 type Entries = SmallVec<[Entry; 1]>;
 
 #[derive(Debug)]
@@ -72,15 +72,15 @@ type Entries = SmallVec<[Entry; 1]>;
 struct Stripe {
     entries: Lock<Entries>,
     sequencer: Lock<()>,
-    /// Those that have waited for the key lock for long, and still do.
+    /// How many threads have waited for the key lock for long, and still do.
     overdue: AtomicU32,
-    /// The last write that was made on the device that it waits for, of those that are told without the
-    /// lock of the entries.
+    /// The number of the last write that was reported as made on the devices that it waits for, without the lock of
+    /// the entries.
     made: AtomicU64,
 }
 
-/// Beside the devices that have a write, so much further up: those that have failed to make it and
-/// could not be left out. They never will.
+/// Offset of the bits, above those of devices that have a write, for devices that have failed to make it and could
+/// not be left out. They never will make it.
 const GIVEN_UP: u32 = Devices::BITS / 2;
 
 /// The devices that have a write.
@@ -93,19 +93,19 @@ const OPEN: u64 = (1 << OPEN_BITS) - 1;
 /// The entries of all keys.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// Of each stripe, changed by whoever has locked its entries. Apart from them: what readers look
-    /// at fits into the first cache.
+    /// The words of the stripes, each changed under the lock of its entries. They are apart from the stripes, so
+    /// that all that readers look at fits into the first cache.
     words: Box<[AtomicU64]>,
     stripes: Box<[Stripe]>,
-    /// Writes that were taken back after a device that is read had them.
+    /// Writes that were taken back after a device that readers use had them.
     taken_back: AtomicU64,
-    /// Tombstones that devices were given since they could last let go of any, about.
+    /// Approximately the tombstones that devices were given since they could last drop any.
     tombstones: AtomicU64,
     /// Batches over several groups that are being made.
     held: AtomicU64,
-    /// The least sequence of a write that is in doubt, and perhaps is no more; all ones: none.
+    /// A lower bound of the sequences of writes in doubt, perhaps of one that is not any more; all ones: none.
     doubt: AtomicU64,
-    /// Held by whoever adds a doubt, or looks which there are.
+    /// Held while a thread adds a doubt, or lists the doubts.
     doubting: Mutex<()>,
 }
 
@@ -118,11 +118,11 @@ pub(crate) struct Seen(u64);
 pub(crate) enum Current {
     /// Every member is current.
     All,
-    /// These are.
+    /// These are current.
     Some(Devices),
-    /// This is the one to ask.
+    /// This is the device to ask.
     Ask(u8),
-    /// Nobody may be asked now.
+    /// No device may be asked now.
     Wait,
 }
 
@@ -139,7 +139,7 @@ impl InFlight {
         Self { words, stripes, taken_back, tombstones, held, doubt, doubting }
     }
 
-    /// The number of a key's stripe. Who takes several key locks takes them in this order.
+    /// The number of a key's stripe. A thread that takes several key locks takes them in this order.
     #[inline]
     pub(crate) fn stripe_of(hash: u64) -> usize {
         hash as usize % STRIPES
@@ -156,7 +156,7 @@ impl InFlight {
         self.word(hash) & OPEN == 0
     }
 
-    /// What to hold against [`Self::has_begun_since`]; to be asked before [`Self::current`].
+    /// The state to pass to [`Self::has_begun_since`]; to be taken before [`Self::current`].
     #[inline]
     pub(crate) fn see(&self, hash: u64) -> Seen {
         Seen(self.word(hash))
@@ -175,7 +175,7 @@ impl InFlight {
             None => Current::All,
             Some(Known { is_held: true, .. }) => Current::Wait,
             Some(Known { done: 0, asked, .. }) if members & 1 << asked != 0 => Current::Ask(asked),
-            // Who has it is gone, and who has not will have it soon.
+            // The devices that have it are gone, and the others will have it soon.
             Some(Known { done, .. }) if done & members == 0 => Current::Wait,
             Some(Known { done, .. }) => Current::Some(done & members),
         }
@@ -195,15 +195,15 @@ impl InFlight {
         entries.iter().find(|entry| entry.hash == hash).map(Entry::known)
     }
 
-    /// Entries go that are over; and so many writes begin.
+    /// Drops finished entries, and counts `begun` writes that begin.
     #[inline]
     fn sweep(&self, stripe: usize, entries: &mut Held<'_, Entries>, begun: u64) {
         entries.retain_mut(|entry| !entry.look(&mut None));
         self.count(stripe, entries.len(), begun);
     }
 
-    /// A write is about to be made, by whoever has the key lock; its number. It takes the place of the key's
-    /// entry, if there is one.
+    /// A write is about to be made by the holder of the key lock. Its entry takes the place of the key's entry, if
+    /// there is one.
     pub(crate) fn begin(&self, entry: Entry) {
         let stripe = Self::stripe_of(entry.hash);
         self.begin_in(stripe, &mut self.entries(stripe), entry, None);
@@ -244,7 +244,7 @@ impl InFlight {
         word.store(before << OPEN_BITS | open as u64 & OPEN, Ordering::Release);
     }
 
-    /// A write was not made: what there was before is so again, with what has become of it since.
+    /// A write was not made: the write before it is in force again, with its progress since.
     pub(crate) fn refuse(&self, hash: u64, members: Devices) {
         self.end(hash, |entry| {
             let Some(mut before) = entry.before.take() else { return true };
@@ -267,7 +267,7 @@ impl InFlight {
         self.done_and(hash, sequence, (devices, None), members);
     }
 
-    /// The same; and it is on the way to another.
+    /// The same; and the write is on the way to another device.
     pub(crate) fn done_and(
         &self,
         hash: u64,
@@ -285,10 +285,10 @@ impl InFlight {
         });
     }
 
-    /// The members that have the newest of a key, or will.
+    /// The members that have the newest record of a key, or will have it.
     pub(crate) fn reached(&self, hash: u64, members: Devices) -> Devices {
         match self.entry(hash) {
-            // While it is being made nobody has failed to yet.
+            // While a write is being made no device has failed to make it yet.
             Some(Known { is_held: false, done, .. }) => members & (done | !(done >> GIVEN_UP)),
             _ => members,
         }
@@ -307,14 +307,14 @@ impl InFlight {
         }
     }
 
-    /// A device that was filled has all that is made: of writes from before it came nobody else tells.
+    /// A device that was filled has all writes that are made: nothing else reports the writes from before it came.
     /// `of_group` says which keys are its group's.
     pub(crate) fn filled(&self, device: u8, of_group: impl Fn(u64) -> bool) {
         for number in 0..STRIPES {
             let mut entries = self.entries(number);
             for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
                 let both = [Some(&mut entry.write), entry.before.as_mut()];
-                // Not of what nobody has yet, or of which nobody knows who has it.
+                // Not for a write that no device has yet, or whose devices are unknown.
                 for write in both.into_iter().flatten().filter(|write| write.done & MADE != 0) {
                     write.done |= 1 << device;
                 }
@@ -322,8 +322,8 @@ impl InFlight {
         }
     }
 
-    /// The members are others now, or have made all that they were given: entries go that all of
-    /// them have. `of_group` says which keys are theirs, by their hashes.
+    /// The members have changed, or have made all that they were given: entries that all of them have are dropped.
+    /// `of_group` says which keys are theirs, by their hashes.
     pub(crate) fn settle(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
         for number in 0..STRIPES {
             let mut entries = self.entries(number);
@@ -334,7 +334,7 @@ impl InFlight {
         }
     }
 
-    /// Nothing is there of any key, on any device. The caller has all key locks.
+    /// All devices are empty. The caller has all key locks.
     pub(crate) fn forget(&self) {
         for number in 0..STRIPES {
             let mut entries = self.entries(number);
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b100));
         in_flight.done(7, 1, 1 << 0, MEMBERS);
         assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b101));
-        // A newer one; what comes late of the older one does not count for it.
+        // A newer write; late reports of the older one do not count for it.
         in_flight.begin(entry(2, 0));
         in_flight.done(7, 1, 1 << 1, MEMBERS);
         assert_eq!(in_flight.current(7, MEMBERS), Current::Ask(0));
@@ -390,7 +390,7 @@ mod tests {
         in_flight.begin(entry(2, 2));
         in_flight.refuse(7, MEMBERS);
         assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b100));
-        // What came of the one before meanwhile is not forgotten.
+        // The progress of the write before is not forgotten.
         in_flight.begin(entry(3, 2));
         in_flight.done(7, 1, 1 << 0, MEMBERS);
         in_flight.done(7, 1, 1 << 1, MEMBERS);
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(in_flight.current(9, MEMBERS), Current::All);
     }
 
-    /// What lies in a ring is known to be made when the processor is past it, without a word of it.
+    /// A write in a ring is known to be made when the processor is past it, without a report.
     #[test]
     fn what_is_on_the_way_comes() {
         let in_flight = InFlight::new();
@@ -416,7 +416,7 @@ mod tests {
         track.come_to(2);
         assert_eq!(in_flight.current(7, 0b11), Current::All);
         assert!(in_flight.is_quiet(7), "who looks takes it away");
-        // The one before is on its way still when a newer one begins, which is refused.
+        // The write before is still on its way when a newer one begins, which is refused.
         write(2, 4);
         in_flight.begin(entry(3, 1));
         in_flight.refuse(7, 0b11);
@@ -425,20 +425,20 @@ mod tests {
         track.come_to(4);
         in_flight.refuse(7, 0b11);
         assert_eq!(in_flight.current(7, 0b11), Current::All);
-        // What was not made has not come, and nobody else will have it.
+        // A write that was not made has not come, and no report follows.
         write(5, 6);
         track.stop(6);
         in_flight.give_up(7, (0, b"key"), 5, 0);
         track.come_to(8);
         assert_eq!(in_flight.current(7, 0b11), Current::Some(0b10));
         assert_eq!((in_flight.reached(7, 0b11), in_flight.reached(7, 0b01)), (0b10, 0));
-        // Who was told of each from then on need not look.
+        // From then on each write is reported, so that the track need not be read.
         write(6, 8);
         in_flight.done(7, 6, 0b01, 0b11);
         assert_eq!(in_flight.current(7, 0b11), Current::All);
     }
 
-    /// A write that all had but one, which left and came back: nobody is left to wait for.
+    /// A write that all devices had but one, which left and came back: no device is left to wait for.
     #[test]
     fn who_was_filled_has_what_was_made_before() {
         let in_flight = InFlight::new();

@@ -1,18 +1,18 @@
-//! How far a device's processor is with its ring, for those who want to know whether it has made a
-//! write that they put there.
+//! How far a device's processor is with its ring, so that other threads see whether it has made a write that they
+//! put there.
 
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far a processor is. Places are lines of its ring, counted from the first ever written.
+/// The progress of a processor. Places are lines of its ring, counted from the first ever written.
 #[derive(Debug)]
 pub(crate) struct Track {
-    /// It has dealt with all that ends up to here.
+    /// It has dealt with all writes that end up to here.
     past: CachePadded<AtomicU64>,
-    /// What ends here it has not made; of what comes later it tells of each.
+    /// The first write that it has not made ends here; it reports each later write.
     stopped_at: CachePadded<AtomicU64>,
-    /// How far it was when somebody looked: it goes on all the time, and each look takes the line from it.
+    /// Its progress at the last look: `past` changes all the time, and each look takes the cache line from it.
     seen: CachePadded<AtomicU64>,
 }
 
@@ -22,25 +22,25 @@ impl Track {
         Self { past: place(0), stopped_at: place(u64::MAX), seen: place(0) }
     }
 
-    /// It has dealt with all that ends up to here.
+    /// The place up to which it has dealt with all writes.
     #[inline]
     pub(crate) fn past(&self) -> u64 {
         self.past.load(Ordering::Acquire)
     }
 
-    /// Says so; for the processor alone.
+    /// Stores that place; for the processor alone.
     #[inline]
     pub(crate) fn come_to(&self, place: u64) {
         self.past.store(place, Ordering::Release);
     }
 
-    /// What ends here was not made; to be said before [`Self::come_to`].
+    /// The write that ends here was not made; to be called before [`Self::come_to`].
     #[cold]
     pub(crate) fn stop(&self, place: u64) {
         self.stopped_at.fetch_min(place, Ordering::AcqRel);
     }
 
-    /// From a write that it has not made on the processor tells of each that it has.
+    /// True if the processor has failed to make a write: from then on it reports each write that it has made.
     #[inline]
     pub(crate) fn has_stopped(&self) -> bool {
         self.stopped_at.load(Ordering::Acquire) != u64::MAX
@@ -57,13 +57,13 @@ impl Track {
             return true;
         }
         let past = self.past();
-        // Of two who look at once the later may say less, which the next look makes up for.
+        // Of two threads that look at once the later may store less; the next look corrects that.
         self.seen.store(past, Ordering::Release);
         past >= place
     }
 }
 
-/// Where a write is going to lie in a device's ring.
+/// The place that a write is going to have in a device's ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way<'a> {
     pub(crate) track: &'a Arc<Track>,
@@ -82,13 +82,13 @@ pub(crate) struct OnTheWay {
 }
 
 impl OnTheWay {
-    /// To the device of this number, in whose ring it ends at `place`.
+    /// A write on the way to the device of this number, in whose ring it ends at `place`.
     pub(crate) fn new(track: &Arc<Track>, place: u64, number: u8) -> Self {
         Self { track: Arc::clone(track), place, number }
     }
 
-    /// On this way, in the place of one that has come: to count a track once more takes a locked
-    /// instruction, and to count it less another.
+    /// A write on this way, in the place of one that has come: counting a reference to a track takes a locked
+    /// instruction, and dropping one takes another.
     #[inline]
     pub(crate) fn instead_of(come: Option<Self>, Way { track, place, number }: Way<'_>) -> Self {
         match come.filter(|come| Arc::ptr_eq(&come.track, track)) {

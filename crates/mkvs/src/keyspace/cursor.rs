@@ -1,4 +1,4 @@
-//! Going through all records: group after group, each on a device that has all of it.
+//! Iteration over all records: group after group, each on a device that has all records of the group.
 
 use super::Keyspace;
 use super::intent::own_records;
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where an iteration goes on: a group, one of the devices that have ever come to it, and the cursor
-/// of that one's engine.
+/// Where an iteration continues: a group, the index of a device among all that have ever come to the group,
+/// and the cursor of that device's engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
     group: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Place {
     inner: u64,
 }
 
-/// So many times a device that has more is asked in one call.
+/// A call asks a device that has more at most so many times.
 const CALLS_MAX: u32 = 8;
 
 impl Keyspace {
@@ -41,7 +41,7 @@ impl Keyspace {
             self.lost_ranges.check(of.number, b"", None)?;
             let (wanted, from) = (count.max(1) - shown, (device, inner));
             let read = |on: &Arc<Device>, stretch: &mut Stretch| {
-                // Another than before, in its place or in another, begins with the group again.
+                // Another device than before, at its place or at another, begins with the group again.
                 let index = Some(of.index_of(on.number));
                 let inner = if from.0 == index { from.1 } else { 0 };
                 let mut found = std::mem::take(stretch);
@@ -60,7 +60,7 @@ impl Keyspace {
                 (*stretch, next) = listed?;
                 Ok((index, next))
             };
-            // In which order it goes nobody knows.
+            // The order of an iteration is unknown, so any key may be concerned.
             let is_about = |_: &Stretch, _: &[u8]| true;
             (device, inner) = match of.aside(from.0) {
                 Some(on) => {
@@ -73,7 +73,8 @@ impl Keyspace {
             if inner == 0 {
                 (group, device) = (group + 1, None);
             }
-            // A device that has more has met as many as it was asked for, of which some may have expired, or are the matrix's.
+            // A device that has more has looked at as many records as it was asked for; some may have expired, or
+            // belong to the matrix itself.
             calls += u32::from(inner > 0);
             let is_enough = shown >= count.max(1) || calls == CALLS_MAX;
             if is_enough && group < self.groups.len() {
@@ -98,8 +99,8 @@ impl Keyspace {
         self.groups.iter().try_for_each(|group| self.changes_of(group, sequence, visit))
     }
 
-    /// What a group has got since. What is written meanwhile may be taken back: it is looked at by
-    /// itself, afterwards.
+    /// Shows the changes of a group since a sequence. Writes that are made meanwhile may be taken back: their
+    /// keys are read one by one afterwards.
     fn changes_of(
         &self,
         group: &Arc<Group>,
@@ -111,7 +112,7 @@ impl Keyspace {
         let mut show = |on: &Arc<Device>| {
             let (newest, taken_back) =
                 (self.sequence.load(Ordering::Acquire), self.in_flight.taken_back());
-            // Up to there it is settled by then.
+            // Writes up to that sequence are settled by then.
             self.in_flight.wait_for_key_locks();
             on.drain();
             let engine = &on.engine;
@@ -121,7 +122,8 @@ impl Keyspace {
                 key.extend_from_slice(entry.key);
                 value.clear();
                 entry.record.iter().for_each(|record| record.value.append_to(&mut value));
-                // Nobody is shown what is not there. When this one has ended its failure is told.
+                // A record that is shown while the medium is being lost is not to be believed. The failure is
+                // reported when this call has ended.
                 if engine.check_medium().is_err() || !self.owners.shows(group.number, &key) {
                     return;
                 }
@@ -152,9 +154,9 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Goes through what a group has, on its primary, or where that is damaged or in doubt, on the next
-    /// that is not, from the beginning. For whoever has no key lock, and takes nothing for sure that is
-    /// written meanwhile.
+    /// Reads all records of a group on its primary, or, where that is damaged or in doubt, on the next member
+    /// that is not, from the beginning. The caller has no key lock, and treats no write that is made
+    /// meanwhile as certain.
     ///
     /// # Errors
     /// As `read` if no member can do it, and if the group has no member left.
@@ -195,7 +197,7 @@ impl Keyspace {
     }
 
     pub(crate) fn len(&self) -> Result<u64> {
-        // Not while it is being emptied.
+        // Not while a slot changes hands.
         let _still = self.moves.read_recursive();
         let mut len = 0;
         let has_guests = self.has_guests.load(Ordering::Acquire);
@@ -224,7 +226,7 @@ impl Keyspace {
         self.len().map(Some)
     }
 
-    /// The records that a group shows, one by one: while slots move it has others too.
+    /// Counts the records that a group shows, one by one: while slots move it has other records too.
     fn count_shown(&self, group: u16, engine: &dyn coreplane_engine::Engine) -> Result<u64> {
         let _still = self.moves.read_recursive();
         let (mut count, mut cursor) = (0, 0);
@@ -238,7 +240,7 @@ impl Keyspace {
         }
     }
 
-    /// Removes what has expired, on every device.
+    /// Removes expired records on every device.
     pub(crate) fn sweep_expired(&self) -> Result<u64> {
         self.check_writable()?;
         let mut swept = 0;

@@ -1,19 +1,20 @@
-//! What a batch over several groups is about to do, written down before it does anything.
+//! Intents: a batch over several groups, recorded before it changes anything.
 //!
 //! ```text
 //!   write: intent and its "go", one batch of the engine  ─▶ make it in each group ─▶ delete both
 //!   refused on the way: delete "go" ─▶ take back what was made ─▶ delete the intent
 //! ```
 //!
-//! An intent is on all members of one group. Opening finds it and finishes what was begun: makes the
-//! whole of it, or, where one member has an intent without its *go*, takes the whole of it back. Each
-//! intent has two sequences, for the one and for the other, which were drawn within the key locks of its
-//! keys: so what was written to them since is newer than both, and either may be done twice.
+//! An intent is on all members of one group. An open finds it and finishes the batch: makes all of it, or, if
+//! one member has the intent without its *go*, takes all of it back. Each intent has two sequences, one for
+//! making and one for taking back, drawn while the key locks of its keys were held. So every later write of
+//! these keys is newer than both, and either step may be repeated.
 //!
-//! That a refusal deletes something, and does not write, is for a full device: deletes have a reserve.
+//! A refusal deletes a record, and writes none, because of full devices: deletes have a reserve.
 //!
-//! One that cannot be deleted, on a device that cannot be left out, is made or taken back once more when the
-//! matrix is opened. As long as it is there the mark stays below it, so that what was deleted since is known.
+//! If an intent cannot be deleted, on a device that cannot be left out, its batch is made or taken back again
+//! when the matrix is opened. While such an intent exists the stable watermark stays below it, so that later
+//! deletes are known.
 
 use crate::in_flight::Old;
 use crate::shape::position::RESERVED;
@@ -22,35 +23,35 @@ use coreplane_engine::{
 };
 use parking_lot::{Condvar, Mutex};
 
-/// Intents at most at a time.
+/// The greatest number of intents at a time.
 const INTENTS: u32 = 64;
 
-/// The numbers of intents that are free.
+/// The free numbers of intents.
 #[derive(Debug)]
 pub(crate) struct Intents {
     numbers: Mutex<Numbers>,
     freed: Condvar,
-    /// Held by whoever sees to those that are lost: one that another has found meanwhile is not his.
+    /// Held while lost intents are seen to, so that two threads do not see to the same one.
     pub(crate) seeing_to: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Numbers {
     free: Vec<u32>,
-    /// Those that are not free until their devices have forgotten them.
+    /// Lost intents: their numbers are not free until the devices have deleted them.
     lost: Vec<Lost>,
 }
 
-/// One that devices still have: whoever opens the matrix finds it, and makes or takes back its batch.
+/// An intent that devices still have: an open finds it, and makes or takes back its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) number: u32,
     /// The group that has it.
     pub(crate) group: u16,
-    /// The least sequence that is written then: what is above that must be known as long as it is there,
-    /// deletes too.
+    /// The least sequence that such an open writes. While the intent exists all later writes must be known,
+    /// deletes included.
     pub(crate) least: u64,
-    /// Its batch was made or taken back: it is to be deleted, and no more. Else that was neither.
+    /// Its batch was made or taken back, so that the intent need only be deleted. Otherwise the batch was neither.
     pub(crate) is_over: bool,
 }
 
@@ -60,7 +61,7 @@ impl Intents {
         Self { numbers: Mutex::new(numbers), freed: Condvar::new(), seeing_to: Mutex::default() }
     }
 
-    /// Waits for a number that is free.
+    /// Waits for a free number.
     ///
     /// # Errors
     /// If all are lost.
@@ -83,30 +84,30 @@ impl Intents {
         self.freed.notify_one();
     }
 
-    /// Those that devices still have, and that nobody sees to.
+    /// The lost intents.
     pub(crate) fn lost(&self) -> Vec<Lost> {
         self.numbers.lock().lost.clone()
     }
 
-    /// The least sequence that one of those may write when the matrix is opened.
+    /// The least sequence that a lost intent may write when the matrix is opened.
     pub(crate) fn least(&self) -> Option<u64> {
         self.numbers.lock().lost.iter().map(|lost| lost.least).min()
     }
 
-    /// One that was taken stays.
+    /// An intent whose number was taken stays on devices.
     pub(crate) fn lose(&self, lost: Lost) {
         self.numbers.lock().lost.push(lost);
         self.freed.notify_all();
     }
 
-    /// One that was lost is free again.
+    /// A lost intent has been deleted: its number is free again.
     pub(crate) fn find(&self, number: u32) {
         self.numbers.lock().lost.retain(|lost| lost.number != number);
         self.give_back(number);
     }
 }
 
-/// A change of a batch, and what there was before it.
+/// A change of a batch, and the value before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) change: Change,
@@ -116,9 +117,9 @@ pub(crate) struct Step {
 /// A batch that is about to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Intent {
-    /// The sequence of what it writes.
+    /// The sequence of the writes of the batch.
     pub(crate) made: u64,
-    /// The sequence of what was there before, if it is taken back: a greater one.
+    /// The sequence of the earlier values, if the batch is taken back: a greater one.
     pub(crate) undone: u64,
     pub(crate) steps: Vec<Step>,
 }
@@ -127,7 +128,7 @@ pub(crate) struct Intent {
 pub(crate) struct Open {
     pub(crate) number: u32,
     pub(crate) intent: Intent,
-    /// It is to be made.
+    /// The batch is to be made.
     pub(crate) is_go: bool,
 }
 
@@ -144,7 +145,7 @@ fn durable() -> WriteOptions {
 }
 
 impl Intent {
-    /// Writes it to a device, to be made; durable when it returns.
+    /// Writes the intent and its *go* to a device; durable when it returns.
     ///
     /// # Errors
     /// As the engine.
@@ -155,33 +156,33 @@ impl Intent {
         engine.apply(&batch, &durable()).map(|_| ())
     }
 
-    /// It is not to be made; durable when it returns.
+    /// Deletes the *go* of an intent, so that its batch is not made; durable when it returns.
     ///
     /// # Errors
     /// As the engine.
     pub(crate) fn refuse(engine: &dyn StorageEngine, number: u32) -> Result<()> {
-        // As a batch: where a leaf has no room for it, that is written anew together with it. If it were
-        // before, a power cut between the two would leave the room that the batch had lacked, and the
-        // next recovery would make what this one refuses.
+        // A batch, because a leaf without room for the delete is then rewritten together with it. If the leaf
+        // were rewritten before, a power cut between the two would leave the room that the user's batch had
+        // lacked, and the next recovery would make the batch that this one refuses.
         let mut batch = Batch::new();
         batch.delete(&go_key(number));
         engine.apply(&batch, &durable()).map(drop)
     }
 
-    /// Deletes it; durable when it returns.
+    /// Deletes an intent; durable when it returns.
     ///
     /// # Errors
     /// As the engine.
     pub(crate) fn drop(engine: &dyn StorageEngine, number: u32) -> Result<()> {
-        // Without its go it would be taken back.
+        // The *go* last: an intent without it would be taken back.
         let _outcome = engine.delete(&key(number), &durable())?;
         engine.delete(&go_key(number), &durable()).map(|_| ())
     }
 
-    /// What a device has of them.
+    /// The intents on a device.
     ///
     /// # Errors
-    /// As the engine, and if one makes no sense.
+    /// As the engine, and if an intent cannot be decoded.
     pub(crate) fn all_on(engine: &dyn StorageEngine) -> Result<Vec<Open>> {
         let mut all = Vec::new();
         for number in 0..INTENTS {
@@ -195,7 +196,7 @@ impl Intent {
         Ok(all)
     }
 
-    /// Drops all that a device has of them.
+    /// Deletes all intents on a device.
     ///
     /// # Errors
     /// As the engine.
@@ -207,7 +208,7 @@ impl Intent {
         })
     }
 
-    /// How many records a device has of them.
+    /// The number of records that intents have on a device.
     ///
     /// # Errors
     /// As the engine.
@@ -252,7 +253,7 @@ impl Intent {
     }
 }
 
-/// A length, and so many bytes.
+/// Appends a length, and then that many bytes.
 fn encode_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     to.extend_from_slice(bytes);
@@ -265,7 +266,7 @@ fn decode_bytes<'b>(from: &mut &'b [u8]) -> Option<&'b [u8]> {
     Some(bytes)
 }
 
-/// A kind (0: none, 1: a value, 2: one that expires), the expiry, and the value.
+/// Appends a kind (0: none, 1: a value, 2: one that expires), the expiry, and the value.
 fn encode_put(to: &mut Vec<u8>, put: Option<(&[u8], Option<UnixMillis>)>) {
     match put {
         None => to.push(0),
@@ -297,7 +298,7 @@ fn decode_put(from: &mut &[u8]) -> Option<Old> {
     }
 }
 
-/// The matrix's own records in a device.
+/// The number of the matrix's own records on a device.
 ///
 /// # Errors
 /// As the engine.
@@ -329,7 +330,7 @@ mod tests {
         let bytes = intent.encode();
         assert_eq!(Intent::decode(&bytes), Some(intent));
         for len in 0..bytes.len() {
-            // Cut short it is none, or ends where a change does.
+            // Bytes that are cut short are no intent, or end where a change ends.
             let cut = Intent::decode(&bytes[..len]);
             assert!(cut.is_none_or(|intent| intent.steps.len() < 3));
         }

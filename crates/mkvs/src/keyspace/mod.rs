@@ -1,7 +1,7 @@
-//! The keys of a matrix, spread over its groups: who owns each slot, what is on its way, and all that
-//! reads; and what a slot that moves is given.
+//! The keys of a matrix, spread over its groups: the owner of each slot, the writes in flight, all reads, and
+//! the writes that a moving slot receives.
 //!
-//! Nothing here changes who belongs to a group: a group whose device fails tells the
+//! Nothing here changes the members of a group: a group whose device fails informs the
 //! [`failover`](crate::failover) above by itself.
 
 mod cursor;
@@ -36,20 +36,20 @@ pub(crate) struct Keyspace {
     pub(crate) groups: Groups,
     /// The group that owns each slot.
     pub(crate) owners: Arc<Owners>,
-    /// Held by whoever goes through many keys, so that no slot changes hands meanwhile.
+    /// Held while many keys are read, so that no slot changes hands meanwhile.
     pub(crate) moves: RwLock<()>,
     /// Groups may have records of slots that are not theirs: on the way here, or not yet removed.
     pub(crate) has_guests: AtomicBool,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) sequence: Arc<CachePadded<AtomicU64>>,
-    /// It is being emptied: nothing is there.
+    /// The matrix is being emptied: no key exists.
     pub(crate) is_empty: AtomicBool,
     pub(crate) relaxed: Relaxed,
     pub(crate) isolation: Isolation,
     pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) closed: AtomicBool,
-    /// Tombstones up to here are not on all devices.
+    /// Tombstones up to this sequence are not on all devices.
     pub(crate) horizon: AtomicU64,
     /// Keys of which acknowledged writes may be lost.
     pub(crate) lost_ranges: LostRanges,
@@ -63,7 +63,7 @@ impl Keyspace {
     }
 
     /// # Errors
-    /// If the key is one of the matrix's own, or the matrix is closed.
+    /// If the key is one of the matrix's own, or too long.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
         if is_reserved(key) {
             let operation = "a key that begins with the matrix's own name";
@@ -83,17 +83,17 @@ impl Keyspace {
         Ok(())
     }
 
-    /// True if the keys of this hash are a group's.
+    /// True if the keys of this hash belong to a group.
     pub(crate) fn is_of(&self, group: u16, hash: u64) -> bool {
         self.owners.of(hash).owner() == usize::from(group)
     }
 
-    /// Nobody waits any more for who has left.
+    /// Writes no longer wait for devices that have left the group.
     pub(crate) fn settle_group(&self, group: &Group) {
         self.in_flight.settle(group.followers(), |hash| self.is_of(group.number, hash));
     }
 
-    /// The key locks of all these keys, in the order in which everybody takes them.
+    /// The key locks of all these keys, in the order in which every caller takes them.
     pub(crate) fn lock_keys(&self, hashes: impl Iterator<Item = u64>) -> Vec<KeyLock<'_>> {
         let mut stripes: Vec<usize> = hashes.map(InFlight::stripe_of).collect();
         stripes.sort_unstable();

@@ -1,17 +1,17 @@
 //! Reads of several keys at one moment.
 //!
-//! A lane of keys is sorted by their groups, and of each group one device that has the newest of its keys is
-//! asked for all of them in one call, so that the engine goes for all of their lines at once:
+//! The keys of a lane are sorted by their groups. One device of each group is asked in one call for all keys
+//! of which it has the newest write, so that the engine fetches all of their cache lines at once:
 //!
 //! ```text
 //!   keys ─ by group ─▶ one device: found, and no write has begun ─▶ copied
 //!              └───── all others ─▶ as a read of one key
 //! ```
 //!
-//! Only records that were found are taken from there, each by the same two looks at the in-flight word as that
-//! of a single read. What is not there, is being written, may be lost or is damaged is read key by key. Nothing
-//! is shown before all is read, and no batch was published meanwhile. A thread whose reads often miss asks the
-//! filters first, lest what is not there is looked for twice.
+//! Only records that were found are taken from there, each after the same two checks of the in-flight word as
+//! in a read of a single key. A key that is absent, is being written, may be lost or is damaged is read by
+//! itself. No record is shown before all are read without a batch published meanwhile. A thread whose reads
+//! often miss asks the filters first, so that absent keys are not looked up twice.
 
 use super::Keyspace;
 use crate::filter::{bypass, hash_of};
@@ -28,13 +28,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Keys that are read side by side: as many as hardly any write begins beside.
+/// Keys that are read side by side: few enough that hardly any write begins meanwhile.
 const LANE: usize = 64;
 
-/// Looks at several keys before their key locks are taken.
+/// Tries to read the keys before their key locks are taken.
 const TRIES: usize = 8;
 
-/// A lane with more bytes takes its time even where a device does not stall.
+/// A lane with more bytes takes long even if the device does not stall.
 const STEADY_BYTES_MAX: usize = 64 << 10;
 
 /// Answers with more bytes, or of more keys, are not kept for the next call.
@@ -46,14 +46,14 @@ thread_local! {
     static ANSWERS: Cell<Answers> = const { Cell::new(Answers::NONE) };
 }
 
-/// Records that were copied, by the numbers of their keys.
+/// Copied records, by the numbers of their keys.
 #[derive(Default)]
 pub(crate) struct Answers {
     bytes: Vec<u8>,
     found: Vec<Option<Copied>>,
 }
 
-/// A record: where its value begins among the bytes of all, and how long it is.
+/// A record: where its value begins among the bytes of all, and its length.
 struct Copied {
     start: usize,
     len: usize,
@@ -84,7 +84,7 @@ impl Answers {
         self.found[at] = Some(Copied { start, len, sequence, expires_at: record.expires_at });
     }
 
-    /// Shows each, or that there is none, and leaves the room to the next call of the thread.
+    /// Shows each record, or that there is none, and leaves the buffers to the next call of the thread.
     pub(crate) fn show(self, visit: &mut dyn FnMut(usize, Option<Record<'_>>)) {
         for (at, found) in self.found.iter().enumerate() {
             let record = found.as_ref().map(|it| Record {
@@ -134,7 +134,7 @@ impl Keyspace {
         starts.into_iter().try_for_each(|start| self.read_lane(keys, start, answers))
     }
 
-    /// Reads up to [`LANE`] keys from one on.
+    /// Reads up to [`LANE`] keys, beginning with the key of number `start`.
     fn read_lane(&self, keys: &[&[u8]], start: usize, answers: &mut Answers) -> Result<()> {
         let end = keys.len().min(start + LANE);
         let ask = |at| {
@@ -162,7 +162,8 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Copies what one device has of keys of its group, of which it has the newest. All others go to the `rest`.
+    /// Copies the records that one device has, of those keys of which it has the newest write. All others go
+    /// to `rest`.
     fn read_on_one(
         &self,
         group: &Arc<Group>,
@@ -181,8 +182,8 @@ impl Keyspace {
                 _ => rest.push(ask.at),
             }
         }
-        // Who is no member any more may lack what was acknowledged since; and who has become one, what was lost: that
-        // is noted before.
+        // A device that is no longer a member may lack writes acknowledged since. A device that has become a
+        // member may lack lost writes, which are noted before.
         if group.states.now() != moment || self.lost_ranges.is_any() {
             return rest.extend(known.iter().map(|(ask, _)| ask.at));
         }
@@ -211,7 +212,7 @@ impl Keyspace {
         for (ask, _) in &known {
             let found = &mut answers.found[ask.at];
             if read.is_err() && !mutant!("mkvs.multi_get.failed") {
-                // What a device shows whose medium goes meanwhile is none of what it has.
+                // Records that a device shows while its medium is being lost are not to be believed.
                 *found = None;
             }
             match found {
@@ -223,14 +224,14 @@ impl Keyspace {
         (0..hits).for_each(|_| bypass::note(true));
     }
 
-    /// Leaves out the keys of which their groups' filters say that they are not there.
+    /// Leaves out the keys that the filters of their groups deny.
     fn leave_denied(&self, asks: &mut SmallVec<[LaneKey; LANE]>) {
         let filter = |ask: &LaneKey| &self.groups[usize::from(ask.group)].filter;
         asks.iter().for_each(|ask| filter(ask).prefetch_to_read(ask.hash));
         asks.retain(|ask| {
             let group = &self.groups[usize::from(ask.group)];
-            // A group that the key has moved away from meanwhile does not say where it is, nor a filter what was
-            // lost.
+            // A group that the key has left meanwhile does not know where the key is, and a filter does not know
+            // lost keys.
             let is_denied = group.denies(ask.hash)
                 && self.is_of(ask.group, ask.hash)
                 && !self.lost_ranges.is_any();

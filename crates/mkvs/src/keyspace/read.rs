@@ -18,11 +18,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Looks for a key, each at one whose writes began meanwhile, before the key lock to write it is taken.
+/// Tries to read a key, each spoiled by a write that began meanwhile, before its key lock is taken.
 const READS: u32 = 8;
 
 thread_local! {
-    /// What the device shows that is being read.
+    /// A copy of the record that the device shows.
     static SHOWN: RefCell<RecordCopy> = RefCell::default();
 }
 
@@ -45,8 +45,8 @@ impl Keyspace {
             } else {
                 self.find_in(&self.groups[owner], (hash, key), visit)?
             };
-            // What was found there was there while it was asked for. But a group that the key has
-            // moved away from does not say where it is.
+            // A record that was found existed while the group was asked. But a group that the key has left does
+            // not know where the key is.
             if found.hit || self.owners.of(hash).owner() == owner {
                 break (found, said, owner);
             }
@@ -56,8 +56,8 @@ impl Keyspace {
         Ok(found)
     }
 
-    /// Reads a key, of which the caller has the key lock, on a device that has the newest of it. What is
-    /// shown is durable, here and elsewhere.
+    /// Reads a key, of which the caller has the key lock, on a device that has the newest write. The record
+    /// that is shown is durable, here and elsewhere.
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -67,10 +67,10 @@ impl Keyspace {
         self.find_in(self.group_of(hash), (hash, key), visit)
     }
 
-    /// As [`Self::find`], of a device where it is not damaged.
+    /// As [`Self::find`], on a device where the record is not damaged.
     ///
     /// # Errors
-    /// If it is wherever it is.
+    /// As [`Self::find`], and if the record is damaged on every member.
     pub(crate) fn find_sound(
         &self,
         hash: u64,
@@ -118,7 +118,7 @@ impl Keyspace {
         self.find_as((group, key), visit, |visit| self.find_newest(group, (hash, key), visit))
     }
 
-    /// Finds a key, unless what was written last of it may be lost.
+    /// Finds a key, unless its last write may be lost.
     #[inline]
     fn find_as(
         &self,
@@ -139,7 +139,7 @@ impl Keyspace {
         .and_then(|found| if is_known { Ok(found) } else { Err(lost_ranges::lost()) })
     }
 
-    /// What one device says that has the newest of a key, and its number.
+    /// Finds a key on one device that has its newest write; the answer and the device's number.
     pub(crate) fn find_on_one(
         &self,
         group: &Arc<Group>,
@@ -160,11 +160,11 @@ impl Keyspace {
             if let Some(found) = read {
                 return Ok(found);
             }
-            // One that is damaged, or has failed, is no write, and there may be as many of those.
+            // A damaged record or a failed device is no write, and does not count as a try.
             tries += u32::from((*damaged, group.members()) == before);
         }
-        // Writers of the stripe come one after the other: no more of them for now. Whoever has the
-        // turn does not come here, for then nobody writes.
+        // Writers of a stripe follow each other: the lock keeps them away for now. A caller that holds this lock
+        // does not come here, for then no writer is active.
         let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
         loop {
             let (device, seen) = group.reader(hash, *damaged)?;
@@ -175,7 +175,7 @@ impl Keyspace {
         }
     }
 
-    /// Reads a key in this thread; none if it is to be decided anew whom to ask.
+    /// Reads a key in this thread; none if a device must be chosen again.
     #[inline]
     pub(crate) fn read_here(
         &self,
@@ -186,8 +186,8 @@ impl Keyspace {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<Found>> {
         let timer = latency::timer();
-        // What a device shows whose medium goes meanwhile is none of what it has: it is shown on when
-        // the device has answered.
+        // A record that a device shows while its medium is being lost is not to be believed. So it is passed on
+        // only when the device has answered.
         let mut shown = SHOWN.take();
         let read = group.read_on(device, (hash, key), seen, &mut |record| shown.keep(&record));
         if let Some(begun_at) = timer {
@@ -201,7 +201,7 @@ impl Keyspace {
         }
         match read {
             Ok(found) => Ok(found),
-            // One record, of which a peer has another copy; the scrub heals it.
+            // One damaged record, of which a peer has another copy; the scrub heals it.
             Err(error) if is_damage(&error) => {
                 self.counters.add(Count::DamagedReads, 1);
                 *damaged |= 1 << device.number;

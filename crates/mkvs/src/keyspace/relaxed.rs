@@ -1,21 +1,21 @@
 //! Writes that return before they are durable.
 //!
-//! A ticket of a device says nothing to others, and a write is on several devices. So such a write
-//! gets a ticket of the matrix, a number that counts up; and what is synced is all members, which
-//! makes everything durable that had a number before.
+//! The ticket of one device means nothing to another, and a write is on several devices. So such a write gets
+//! a ticket of the matrix: a number that counts up. A sync covers all members, and makes every write durable
+//! that had a number before.
 
 use super::Keyspace;
 use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How far such writes are.
+/// The progress of such writes.
 #[derive(Debug)]
 pub(crate) struct Relaxed {
-    /// Of writes that name none.
+    /// The durability of writes that name none.
     usual: Durability,
     made: AtomicU64,
     durable: AtomicU64,
-    /// The membership record says that there are such writes.
+    /// The membership record notes that there are such writes.
     is_noted: AtomicBool,
 }
 
@@ -30,15 +30,15 @@ impl Relaxed {
         Self { usual, made, durable, is_noted: AtomicBool::new(is_unordered(usual)) }
     }
 
-    /// True if a write may be durable on another member before it is on the primary, and no record says yet that
-    /// there are such.
+    /// True if a write may be durable on another member before it is on the primary, and the membership
+    /// record does not note such writes yet.
     #[inline]
     pub(crate) fn is_first(&self, options: &WriteOptions) -> bool {
         is_unordered(options.durability.unwrap_or(self.usual))
             && !self.is_noted.load(Ordering::Acquire)
     }
 
-    /// The membership record says that there are such writes.
+    /// The membership record notes now that there are such writes.
     pub(crate) fn note(&self) {
         self.is_noted.store(true, Ordering::Release);
     }
@@ -48,8 +48,8 @@ impl Relaxed {
         matches!(options.durability.unwrap_or(self.usual), Durability::Relaxed { .. })
     }
 
-    /// What a batch is made with: whoever looks after a crash whether all of it is there must find
-    /// what was there when its intent went.
+    /// The durability of a batch. An open after a crash, which checks whether the whole batch is there, must
+    /// find every write that was there when the intent was deleted.
     pub(crate) fn raised(&self, options: &WriteOptions) -> Option<Durability> {
         if self.is_asked(options) { Some(Durability::Strict) } else { options.durability }
     }
@@ -61,8 +61,8 @@ impl Relaxed {
 }
 
 impl Keyspace {
-    /// What is said of a write that has come to all that it waits for, and to the rings of the others.
-    /// The caller has the key's lock.
+    /// Gives a ticket to a write that is on all devices that it waits for, and in the rings of the others.
+    /// The caller has the key lock.
     #[inline]
     pub(crate) fn with_ticket(&self, outcome: Outcome, options: &WriteOptions) -> Outcome {
         if !self.relaxed.is_asked(options) {
@@ -72,8 +72,7 @@ impl Keyspace {
         outcome.resting_on(Ticket::new(0, number))
     }
 
-    /// Makes everything durable that was written before the call, on every member. Who cannot is a
-    /// member no more.
+    /// Makes all earlier writes durable on every member. A device that fails to is no longer a member.
     ///
     /// # Errors
     /// If a group would have no member left.
@@ -97,7 +96,7 @@ impl Keyspace {
     }
 
     /// # Errors
-    /// As [`Self::sync`], and if nobody knows who has one of the writes.
+    /// As [`Self::sync`], and if a group has no member that surely has all of the writes.
     pub(crate) fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
         if self.is_durable(horizon) {
             return Ok(());

@@ -1,15 +1,15 @@
-//! Going through the records of the whole matrix in the order of their keys.
+//! Scans of the whole matrix in key order.
 //!
-//! Each group has a part of the keys, in order; the parts are fetched a stretch at a time, and merged.
-//! A stretch is what the group's *primary* shows: of every key it has what a reader was shown, and
-//! no more. Some things are seen to:
+//! Each group has a part of the keys, in order. The parts are fetched a stretch at a time, and merged. A
+//! stretch comes from the group's *primary*: of every key it has the record that a reader was shown, and no
+//! other. Some cases need care:
 //!
-//! - What a batch over several groups has written, or deleted, may be taken back: a stretch that was
-//!   read while there is one waits for it, and is read again if anything was taken back meanwhile.
-//! - Where reads go through the rings, stretches do: while the primary is late, another member may answer
-//!   that has the same ([`hedge::stretch`](crate::group::hedge::stretch)).
-//! - A device that fails is gone without, and the stretch is read on another. One that has damaged
-//!   records only is gone around: while nobody writes every member has the same.
+//! - A batch over several groups may be taken back, its deletes included. A stretch that was read during such
+//!   a batch waits for it, and is read again if anything was taken back meanwhile.
+//! - Where reads go through the rings, stretches do too: while the primary is late, another member that has
+//!   the same records may answer ([`hedge::stretch`](crate::group::hedge::stretch)).
+//! - If a device fails, the group continues without it, and the stretch is read on another. If it only has
+//!   damaged records, another member is read instead: while no writer is active every member has the same.
 
 use super::Keyspace;
 use crate::device::Device;
@@ -23,34 +23,34 @@ use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tries to read what nothing is taken back of, before nobody may write.
+/// Tries to read without any write being taken back, before all writers are kept out.
 const READS: u32 = 8;
 
-/// Tries through the rings, where that is the way.
+/// Tries through the rings, where reads go through them.
 const RING_READS: u32 = 2;
 
-/// Records that a scan asks of a group at a time, at most.
+/// The most records that a scan asks of a group at a time.
 const AT_A_TIME: usize = 64;
 
-/// What a group still has for a scan.
+/// The records of a group that a scan has still to show.
 struct Stream<'a> {
     keyspace: &'a Keyspace,
     group: usize,
     stretch: Stretch,
-    /// The next one of the stretch.
+    /// The next record of the stretch.
     at: usize,
-    /// Where to go on: from this key (or below it, on the way down).
+    /// Where to continue: from this key (or below it, in reverse).
     from: Option<Vec<u8>>,
     is_over: bool,
 }
 
 impl Stream<'_> {
-    /// The key that it has next.
+    /// The key of the next record.
     fn key(&self) -> Option<&[u8]> {
         self.stretch.key(self.at)
     }
 
-    /// Sees to it that there is a next one, unless it is over.
+    /// Fetches a stretch if no next record is left, unless the group is exhausted.
     fn fill(&mut self, (start, end, reverse): Bounds<'_>, count: usize) -> Result<()> {
         while self.at == self.stretch.len() && !self.is_over {
             let bounds = match (&self.from, reverse) {
@@ -64,14 +64,14 @@ impl Stream<'_> {
             let from = self.from.get_or_insert_default();
             std::mem::swap(from, &mut self.stretch.last);
             if !reverse {
-                // Just above the last one.
+                // The first key behind the last one.
                 from.push(0);
             }
         }
         Ok(())
     }
 
-    /// Shows the next one; false to stop.
+    /// Shows the next record; false to stop.
     fn show(&mut self, visit: &mut dyn FnMut(Entry<'_>) -> bool) -> bool {
         let Some(entry) = self.stretch.entry(self.at) else { return false };
         self.at += 1;
@@ -80,8 +80,8 @@ impl Stream<'_> {
 }
 
 impl Keyspace {
-    /// Reads on the primary of a group `into` something, until nothing was read that is taken back. If
-    /// that meets damage, or is in doubt of a key that it `is_about`, it reads on another.
+    /// Reads on the primary of a group `into` a target, until the read has seen no write that is taken back.
+    /// If it meets damage, or a key that it `is_about` is in doubt there, it reads on another member.
     ///
     /// # Errors
     /// As `read` if no member can do it, and if the group has no member left.
@@ -94,7 +94,7 @@ impl Keyspace {
     ) -> Result<T> {
         let mut tries = 0;
         loop {
-            // Where one write after the other is refused nobody writes for once.
+            // If refused writes keep following each other, all writers are kept out for one read.
             let turns = (tries >= READS).then(|| self.in_flight.all_turns());
             tries += 1;
             let taken_back = self.in_flight.taken_back();
@@ -115,16 +115,16 @@ impl Keyspace {
                     self.counters.add(Count::DamagedReads, 1);
                     return self.read_around(of, (on.number, error), into, read, is_about);
                 }
-                // Another may be in its place by now, which has not failed.
+                // The device has been replaced, and the one in its place has not failed.
                 Err(_) if !of.is_there(on) => {}
                 Err(error) => of.go_on_without(on, error)?,
             }
         }
     }
 
-    /// Reads on whichever member below one is neither damaged nor in doubt there, while nobody writes:
-    /// then they have all the same. Always downwards, so that who goes on with another from its
-    /// beginning comes to an end.
+    /// Reads on a member with a number below `below` that is neither damaged nor in doubt there, while no
+    /// writer is active: then all members have the same. The numbers only go down, so that a caller that
+    /// continues with another member from its beginning comes to an end.
     pub(crate) fn read_around<'g, S, T>(
         &self,
         group: &'g Arc<Group>,
@@ -134,13 +134,13 @@ impl Keyspace {
         is_about: impl Fn(&S, &[u8]) -> bool,
     ) -> Result<T> {
         let others = || group.of(group.members() & ((1 << below) - 1));
-        // What takes long, first.
+        // Most of the draining, before the writers are kept out.
         others().for_each(|device| device.drain());
         let _turns = self.in_flight.all_turns();
         let others: Vec<&'g Arc<Device>> = others().collect();
         for device in others.into_iter().rev() {
             device.drain();
-            // What a device that has failed says is looked at where somebody reads it by itself.
+            // The failure of a device is handled by the next read that asks that device alone.
             if let Ok(read) = read(device, into)
                 && group.is_member(device)
                 && group.is_sure(device, |key| is_about(into, key))
@@ -160,7 +160,7 @@ impl Keyspace {
         to: &mut Stretch,
     ) -> Result<()> {
         let (start, end, reverse) = bounds;
-        // Of what lies behind its last key nothing is said.
+        // Nothing is claimed about keys behind the last one.
         let is_about = |to: &Stretch, key: &[u8]| {
             let last = Some(to.last.as_slice()).filter(|_| to.seen == count);
             let is_ahead = last.is_none_or(|last| if reverse { key >= last } else { key <= last });
@@ -175,7 +175,7 @@ impl Keyspace {
         if !self.lost_ranges.is_any() {
             return Ok(());
         }
-        // As far as it has come.
+        // Only the part that was read.
         let last = Some(to.last.as_slice()).filter(|_| to.seen == count);
         let behind = last.map(|last| [last, &[0]].concat());
         let (from, to) =
@@ -183,8 +183,8 @@ impl Keyspace {
         self.lost_ranges.check(group as u16, from, to)
     }
 
-    /// The same through the rings; false if that is not the way, or it must be read otherwise, as where
-    /// it is damaged.
+    /// Fetches a stretch through the rings. False if reads do not go through them, or if it must be read in
+    /// another way, for example because of damage.
     fn fetch_by_rings(
         &self,
         of: &Arc<Group>,
@@ -204,7 +204,7 @@ impl Keyspace {
             if !of.is_sure(of.device(to.by)?, |key| is_about(to, key)) {
                 return Ok(false);
             }
-            // Another than the primary has seen to that by itself.
+            // A member that is not the primary has checked that by itself.
             if to.by != primary.number || self.in_flight.is_as_before(taken_back) {
                 return Ok(true);
             }
@@ -212,7 +212,7 @@ impl Keyspace {
         Ok(false)
     }
 
-    /// The same in this thread.
+    /// Fetches a stretch in this thread.
     fn fetch_on(
         &self,
         (of, device): (&Group, &Device),
@@ -223,7 +223,7 @@ impl Keyspace {
         let timer = of.is_watching().then(Instant::now);
         to.fetch(&*device.engine, bounds, count, |key| self.owners.shows(of.number, key))?;
         if let Some(begun_at) = timer {
-            // But for the time that it takes to copy so much.
+            // Without the time that copying so much takes.
             let copying = Duration::from_nanos(to.bytes());
             device.pace.look(begun_at.elapsed().saturating_sub(copying));
         }
@@ -242,7 +242,7 @@ impl Ordered for Keyspace {
     ) -> Result<()> {
         let _still = self.moves.read_recursive();
         let groups = self.groups.len();
-        // Its share and some: the groups have about as many each.
+        // The share of a group, and a few more: the groups have about as many each.
         let count = limit.div_ceil(groups).saturating_add(8).min(AT_A_TIME);
         let stream = |group| {
             let (stretch, from) = (Stretch::default(), None);

@@ -1,8 +1,8 @@
-//! A second look for a key that a device says is not there.
+//! A second look for a key that a device reports as absent.
 //!
-//! Some engines cannot prove an absence ([`proves_absence`](coreplane_engine::Repairable::proves_absence)): where
-//! the index of `scmkv` is in the pool, a bit that flips in a slot makes a key look as if it had never
-//! been written. So a miss is held against a second member of the group:
+//! Some engines cannot prove an absence ([`proves_absence`](coreplane_engine::Repairable::proves_absence)):
+//! where the index of `scmkv` is in the pool, a flipped bit in a slot makes a key look as if it had never
+//! been written. So a miss is checked on a second member of the group:
 //!
 //! ```text
 //!   filter ─ "no" ─▶ absent                                nothing more is read
@@ -10,16 +10,16 @@
 //!                          └─ absent ─▶ another that has the newest of the key ─▶ its answer counts
 //! ```
 //!
-//! The filter denies nearly all keys that are not there; of the rest each costs one lookup more.
+//! The filter denies nearly all absent keys; each of the others costs one more lookup.
 //!
-//! *Deletes.* The second device is asked by the same rules as the first: it has the newest of the key, and
-//! whatever it found is dropped if a write has begun meanwhile. So what it shows was there at that moment.
-//! If a write has begun, or no other device has the newest, the first answer stays: it was true when it
-//! was given, as far as that device can tell.
+//! *Deletes.* The second device is asked by the same rules as the first: it has the newest write of the key,
+//! and its answer is dropped if a write has begun meanwhile. So a record that it shows existed at that
+//! moment. If a write has begun, or no other device has the newest write, the first answer stays: it was true
+//! when it was given, as far as that device can tell.
 //!
-//! What is found on the second device alone counts as a damaged read. The scrub, which asks every member
-//! for the keys of every other one, gives it to the first; the read changes nothing. Writes that depend on
-//! what is there, and iterations, ask one device alone.
+//! A key that only the second device has counts as a damaged read. The scrub, which asks every member for the
+//! keys of every other one, gives it to the first; the read changes nothing. Writes that depend on the
+//! current record, and iterations, ask one device alone.
 
 use super::Keyspace;
 use crate::group::Group;
@@ -28,7 +28,7 @@ use coreplane_engine::{Found, Record, Result};
 use std::sync::Arc;
 
 impl Keyspace {
-    /// Finds a key on a device that has the newest of it, and, if it is not there, on another.
+    /// Finds a key on a device that has its newest write, and, if it is absent there, on another.
     ///
     /// # Errors
     /// As the engine, and if the group has no member left.
@@ -62,7 +62,7 @@ impl Keyspace {
 }
 
 impl Group {
-    /// True if a key that this device does not find is not there, as far as anybody can tell.
+    /// True if a key that this device does not find is absent, as far as that can be known.
     fn is_absence_proven(&self, number: u8, hash: u64) -> bool {
         self.device(number).is_ok_and(|device| device.engine.proves_absence())
             || self.members() & !(1 << number) == 0

@@ -1,8 +1,9 @@
-//! Writes with a sequence that their caller gives, and that may be older than a delete.
+//! Writes with a sequence from their caller, which may be older than a delete.
 //!
-//! Devices let go of their tombstones each in its own time, and one that was filled was not given those that its
-//! peers could forget. So one member may know that a key was deleted later, and refuse a put as not newer, and
-//! another may make it: the key would be there again on some. Before such a put they tell each other.
+//! Each device drops its tombstones in its own time, and a resynced device did not get the tombstones that
+//! its peers could drop. So one member may know of a later delete, and refuse a put as not newer, while
+//! another makes it: the key would exist again on some. Before such a put the members exchange their
+//! tombstones.
 
 use super::Keyspace;
 use crate::device::decision::{Decided, is_failure};
@@ -11,7 +12,7 @@ use coreplane_engine::{Outcome, Result, StorageEngine, Visibility, WriteOptions}
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Deletes a key that is not there, with a sequence. That of what is newer, if something is.
+/// Deletes an absent key, with a sequence. Returns the sequence of a newer write, if there is one.
 fn mark(engine: &dyn StorageEngine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
     let sequence = Some(sequence);
     let options = WriteOptions { sequence, use_reserve: true, ..WriteOptions::default() };
@@ -22,8 +23,8 @@ fn mark(engine: &dyn StorageEngine, key: &[u8], sequence: u64) -> Result<Option<
 }
 
 impl Keyspace {
-    /// A key is about to be put with a sequence that was given: if one device knows of a delete that is not
-    /// older, all do afterwards. True if so, and nothing is to be put. The caller has the key lock.
+    /// A key is about to be put with a given sequence: if one device knows of a delete that is not older, all
+    /// do afterwards. True if so: then the put must not be made. The caller has the key lock.
     ///
     /// # Errors
     /// As the devices.
@@ -37,13 +38,13 @@ impl Keyspace {
             device.drain();
             let found = device.engine.get_with(key, Visibility::Early, &mut |_| {});
             if found.map_or(true, |found| found.hit) {
-                // What is there has a sequence, by which each decides alike.
+                // The record there has a sequence, so that all devices decide alike.
                 return Ok(false);
             }
         }
         self.in_flight.keep_tombstones(1);
         let mut newest = 0;
-        // One that has forgotten gets a mark that the put takes the place of.
+        // A device that has dropped the tombstone gets one that the put replaces.
         for device in devices() {
             match mark(&*device.engine, key, below) {
                 Ok(theirs) => newest = newest.max(theirs.unwrap_or(0)),

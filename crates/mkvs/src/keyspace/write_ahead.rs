@@ -1,4 +1,4 @@
-//! Keys of slots that move: what is written to the owner is written to the group that the slot moves to as well.
+//! Keys of slots that move: every write to the owner is also made in the group that the slot moves to.
 
 use super::Keyspace;
 use crate::device::decision::Decided;
@@ -10,8 +10,8 @@ use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 
 impl Keyspace {
-    /// A write of a key in a slot that moves, made by its owner, is made in the group that it moves
-    /// to as well. The caller has the key lock. If that cannot be, the slot stays where it is.
+    /// Makes a write of a key in a moving slot, made by the slot's owner, also in the group that the slot
+    /// moves to. The caller has the key lock. If the write fails there, the slot stays with its owner.
     pub(crate) fn write_ahead(&self, to: usize, hash: u64, decided: &Decided<'_>, sequence: u64) {
         let put = decided.put.map(|(value, at)| (value.to_vec(), at));
         let item = Item { key: decided.key.to_vec(), put, sequence };
@@ -24,8 +24,8 @@ impl Keyspace {
         }
     }
 
-    /// A write of a key in a slot that moves was refused: what its owner has is made anew in the group
-    /// that it moves to, which may have been given what was refused. The caller has the key lock.
+    /// A write of a key in a moving slot was refused: the owner's record is made anew in the group that the
+    /// slot moves to, which may have received the refused write. The caller has the key lock.
     pub(crate) fn give_anew_after_refusal(&self, hash: u64, key: &[u8]) {
         let route = self.owners.of(hash);
         if route.to().is_some() && self.give_anew(route, key).is_err() {
@@ -33,7 +33,7 @@ impl Keyspace {
         }
     }
 
-    /// What the owner of a key has is made anew in both groups, newer than all that either has.
+    /// Makes the owner's record of a key anew in both groups, with a sequence above all that either has.
     pub(crate) fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
         let owner = &self.groups[route.owner()];
         let (of_owner, sequence) = (owner.item_of(key)?, owner.draw(None));

@@ -1,11 +1,12 @@
 //! Batches: in one group or over several, all of it or none.
 //!
-//! The key locks of all keys are taken, in the order of their stripes. In one group a batch is one call
-//! of each device's engine, which makes all of it or none, and readers go to one device until all
-//! that the write waits for have it.
+//! The key locks of all keys are taken, in the order of their stripes. In one group a batch is one call of
+//! each device's engine, which makes all of it or none, and readers go to one device until all devices that
+//! the write waits for have it.
 //!
-//! Over several groups it is first written down as a whole ([`intent`](crate::keyspace::intent)); then made in
-//! each; then the intent is deleted. Meanwhile readers of its keys wait, so that nobody sees a part.
+//! Over several groups the whole batch is first recorded as an [`intent`](crate::keyspace::intent); then it
+//! is made in each group; then the intent is deleted. Meanwhile readers of its keys wait, so that no reader
+//! sees a part.
 
 use crate::device::decision::Decided;
 use crate::device::{Device, Job, make};
@@ -28,38 +29,38 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Keys whose lines are asked for before the first of them is looked at.
+/// Keys whose cache lines are requested before the first of them is read.
 const LANE: usize = 16;
 
-/// A change, and what there was before.
+/// A change, and the value before it.
 struct Step<'b> {
     change: ChangeRef<'b>,
     hash: u64,
     old: Old,
 }
 
-/// The group in which a batch failed, the device if it was one, and how.
+/// The group in which a batch failed, the device if one failed, and the error.
 type Failed = (u16, Option<Arc<Device>>, Error);
 
-/// What came of a batch.
+/// The result of a batch.
 enum Made {
     All,
-    /// It is made; but a device could not be told, and whoever opens the matrix may take it back.
+    /// It is made; but a device could not be told, and the next open of the matrix may take it back.
     Perhaps(Error),
     /// It was taken back.
     Nothing(Failed),
 }
 
-/// What a batch does in one group.
+/// The part of a batch in one group.
 struct Share<'b> {
     group: &'b Arc<Group>,
     steps: Vec<Step<'b>>,
     batch: Arc<Batch>,
-    /// The devices in their order, once that is known.
+    /// The devices in their order, once it is known.
     order: Option<Order>,
-    /// Devices that it was made on.
+    /// The devices on which it was made.
     made: Devices,
-    /// The states of the group by which those are enough.
+    /// The states of the group by which those devices are enough.
     then: Option<Moment>,
 }
 
@@ -81,7 +82,7 @@ impl Writes {
             self.failover.note_relaxed()?;
         }
         let mut applied = self.apply_in_turn(batch, options);
-        // Without the key locks, for which it waits.
+        // Without the key locks, since a checkpoint waits for them.
         if let Err(error) = &applied
             && self.failover.make_space(error, options.use_reserve)
         {
@@ -94,18 +95,18 @@ impl Writes {
 
     fn apply_in_turn(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         let mut changes: BTreeMap<&[u8], ChangeRef<'_>> = BTreeMap::new();
-        // Of several of one key the last counts.
+        // The last of several changes of a key counts.
         changes.extend(batch.changes().map(|change| (change.key(), change)));
         let _turns = self.turns_to_write(&changes);
         let given = options.sequence;
         self.failover.make_way_for(given)?;
-        // Before anything is looked at, as the filters want it.
+        // Before any key is read, as the filters require.
         let counting: Vec<_> =
             self.keyspace.groups.iter().map(|group| group.filter.change()).collect();
         self.keyspace.check_writable()?;
         loop {
-            // Within the key locks, so that it is above all that was written to these keys; anew each
-            // time, since what was taken back is newer than what was tried.
+            // Within the key locks, so that it is above all earlier writes of these keys. Anew each time, since a
+            // write that takes back has a newer sequence than the write that was tried.
             let sequence = self.keyspace.groups[0].draw(given);
             let options = WriteOptions {
                 sequence: Some(sequence),
@@ -139,7 +140,7 @@ impl Writes {
         }
     }
 
-    /// A batch was made: what it has written is in the groups that its slots move to as well, and counted.
+    /// A batch was made: writes it to the groups that its slots move to as well, and counts it.
     fn note_made(&self, shares: &[Share<'_>], sequence: u64) {
         self.write_shares_ahead(shares, sequence);
         self.keyspace.counters.add(Count::Batches, 1);
@@ -150,7 +151,7 @@ impl Writes {
         }
     }
 
-    /// The key locks of all keys, none of which is in a slot that changes hands just now.
+    /// Takes the key locks of all keys, when none of them is in a slot that is just changing hands.
     fn turns_to_write(&self, changes: &BTreeMap<&[u8], ChangeRef<'_>>) -> Vec<KeyLock<'_>> {
         let mut backoff = Backoff::new();
         loop {
@@ -163,7 +164,7 @@ impl Writes {
         }
     }
 
-    /// Writes what is in slots that move to the groups that they move to.
+    /// Writes changes of keys in moving slots to the groups that the slots move to.
     fn write_shares_ahead(&self, shares: &[Share<'_>], sequence: u64) {
         for step in shares.iter().flat_map(|share| &share.steps) {
             if let Some(to) = self.keyspace.owners.of(step.hash).to() {
@@ -186,8 +187,8 @@ impl Writes {
         Ok(())
     }
 
-    /// What is to be done in each group, in sight of what is there. What is deleted and not there
-    /// is left out, unless a sequence is given; then what is older than what is there.
+    /// The changes to make in each group, given the current records. A delete of an absent key is left out;
+    /// if a sequence is given, so is every change that is older than the current record.
     fn shares<'b>(
         &'b self,
         changes: &BTreeMap<&[u8], ChangeRef<'b>>,
@@ -201,7 +202,7 @@ impl Writes {
             }
             let hash = hash_of(key);
             let (mut old, mut newest) = (None, None);
-            // It may be written anew, with a checksum of its own.
+            // Not a damaged record: it may be written again, with a valid checksum.
             self.keyspace.find_sound(hash, key, &mut |record: Record<'_>| {
                 old = Some((record.value.to_vec(), record.expires_at));
                 newest = Some(record.sequence);
@@ -230,7 +231,7 @@ impl Writes {
         Ok(by_group.into_iter().map(share).collect())
     }
 
-    /// Keys are about to be looked at.
+    /// Prefetches keys that are about to be read.
     fn prefetch_lane<'k>(&self, keys: impl Iterator<Item = &'k &'k [u8]>) {
         let keyed = keys.map(|key| (self.keyspace.group_of(hash_of(key)), *key));
         let lane: SmallVec<[_; LANE]> = keyed.collect();
@@ -238,7 +239,7 @@ impl Writes {
         lane.iter().for_each(|(group, key)| group.prefetch_record(key));
     }
 
-    /// Makes all of it; or none, and says which device refused, and how.
+    /// Makes all of the batch; or none, and reports which device refused, and the error.
     fn make_shares(
         &self,
         shares: &mut [Share<'_>],
@@ -256,7 +257,7 @@ impl Writes {
             }
         }
         let _publishing = self.keyspace.isolation.begin();
-        // Drawn now, within the key locks: whatever is written to these keys later is newer.
+        // Drawn now, within the key locks, so that every later write of these keys is newer.
         let undone = self.keyspace.groups[0].draw(None);
         let intent = is_held.then(|| self.write_intent(shares, (sequence, undone))).transpose();
         let (intent, failed) = match intent {
@@ -269,7 +270,7 @@ impl Writes {
         };
         let mut taken_back = Ok(());
         if failed.is_some() {
-            // From here on whoever finds the intent takes the batch back.
+            // From here on an open that finds the intent takes the batch back.
             let refused = intent.map_or(Ok(()), |number| self.refuse_intent(&shares[0], number));
             taken_back = refused.and_then(|()| self.take_back(shares, undone));
         } else {
@@ -287,7 +288,7 @@ impl Writes {
         let least = sequence.min(undone);
         let mut is_dropped = Ok(());
         if let Some(number) = intent.filter(|_| taken_back.is_err()) {
-            // The scrub takes it back, or whoever opens the matrix.
+            // The scrub or the next open takes the batch back.
             let group = shares[0].group.number;
             self.failover.intents.lose(Lost { number, group, least, is_over: false });
         } else if let Some(number) = intent {
@@ -299,7 +300,7 @@ impl Writes {
             for share in shares.iter() {
                 let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
                 for step in &share.steps {
-                    // What was found is known to be what was written last.
+                    // The value that was found is known to be the last one written.
                     let (old, known) = (Some(step.old.clone()), u64::MAX);
                     let torn = || Torn { made, asked, old, known };
                     share.group.refuse(step.hash, step.change.key(), is_torn.then(torn));
@@ -313,8 +314,8 @@ impl Writes {
         Ok(is_dropped.map_or_else(Made::Perhaps, |()| Made::All))
     }
 
-    /// The others follow: while the intent is still there, since a member that leaves meanwhile may have been one
-    /// that has it. Says what failed then.
+    /// Has the other devices follow while the intent still exists, since a member that leaves meanwhile may
+    /// have been one that has the batch. Returns a failure, if there is one.
     fn let_follow(&self, share: &mut Share<'_>, options: &WriteOptions) -> Option<Failed> {
         loop {
             for device in share.group.of(share.group.followers() & !share.made) {
@@ -332,7 +333,7 @@ impl Writes {
         }
     }
 
-    /// It is seen.
+    /// Shows a share to readers.
     fn release(&self, share: &Share<'_>, sequence: u64) {
         for step in &share.steps {
             self.keyspace.in_flight.let_go(step.hash);
@@ -340,7 +341,7 @@ impl Writes {
         }
     }
 
-    /// Makes every share on the devices that are waited for; says what failed.
+    /// Makes every share on the devices that the batch waits for; returns a failure, if there is one.
     fn make_on_devices(&self, shares: &mut [Share<'_>], options: &WriteOptions) -> Option<Failed> {
         for share in shares {
             let group = share.group;
@@ -360,9 +361,9 @@ impl Writes {
         None
     }
 
-    /// Takes back what was made.
+    /// Takes back the shares that were made.
     fn take_back(&self, shares: &[Share<'_>], undone: u64) -> Result<()> {
-        // Where nothing was made there is nothing to take back, and perhaps no space for it.
+        // A share that was made nowhere needs no undo, and there may be no space for one.
         for share in shares.iter().filter(|share| share.made != 0) {
             let sequence = Some(undone);
             let options = WriteOptions { sequence, use_reserve: true, ..WriteOptions::default() };
@@ -380,7 +381,7 @@ impl Writes {
         Ok(())
     }
 
-    /// Writes down the whole of a batch on all members of its first group; durable when it returns.
+    /// Records the whole batch on all members of its first group; durable when it returns.
     fn write_intent(
         &self,
         shares: &[Share<'_>],
@@ -396,11 +397,11 @@ impl Writes {
             if let Err(error) = intent.write(&*device.engine, number) {
                 let is_member = group.members() & 1 << device.number != 0;
                 if !is_member && group.drop_member(device).is_ok() {
-                    // It does not become one, and that is no reason to refuse anything.
+                    // The candidate does not become a member, which is no reason to refuse the batch.
                     continue;
                 }
                 let dropped = share_members(&shares[0]).try_for_each(|device| {
-                    // Whoever opens the matrix must not find it and make it.
+                    // The next open must not find the intent and make the batch.
                     let dropped = Intent::drop(&*device.engine, number);
                     dropped.or_else(|error| {
                         device.note_failure(&error);
@@ -425,11 +426,11 @@ impl Writes {
         Ok(number)
     }
 
-    /// Deletes the intent of a batch that is over. Who cannot be told is no member any more.
+    /// Deletes the intent of a batch that is over. A device that fails to delete it is no longer a member.
     ///
     /// # Errors
-    /// If there is one who cannot be told and is the last of its group: it is made again then, or taken back
-    /// again, when the matrix is opened, unless it can be deleted before.
+    /// If a device fails to delete it and is the last of its group: then the batch is made or taken back
+    /// again when the matrix is opened, unless the intent can be deleted before.
     fn drop_intent(&self, share: &Share<'_>, number: u32, least: u64) -> Result<()> {
         let mut is_dropped = Ok(());
         for device in share_members(share) {
@@ -454,8 +455,8 @@ impl Writes {
         is_dropped
     }
 
-    /// The batch of an intent is not to be made; durable when it returns. Who cannot be told is no
-    /// member any more.
+    /// Notes that the batch of an intent is not to be made; durable when it returns. A device that fails to
+    /// is no longer a member.
     fn refuse_intent(&self, share: &Share<'_>, number: u32) -> Result<()> {
         for device in share_members(share) {
             if let Err(error) = Intent::refuse(&*device.engine, number) {
@@ -468,13 +469,14 @@ impl Writes {
 }
 
 fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<Device>> {
-    // Those too that may be members by the time of the answer.
+    // Devices that may become members before the write is acknowledged count too.
     let now = share.group.states.now();
     share.group.of(now.members() | now.candidates())
 }
 
 impl Share<'_> {
-    /// The devices that are waited for, all of which have the newest of all keys, and the others.
+    /// Chooses the devices that the batch waits for, all of which have the newest writes of all keys, and the
+    /// others.
     fn choose_devices(&mut self) -> Result<()> {
         self.order = Some(self.group.order_of(&self.hashes())?);
         Ok(())

@@ -1,5 +1,5 @@
-//! Writes that a caller has given as a whole: nothing of them is decided by the caller's own code, so that
-//! any thread can make them.
+//! Writes that a caller has given as a whole. The caller's own code decides nothing, so that any thread can
+//! make them.
 
 use crate::device::decision::{Decided, RemoteCall, Write};
 use coreplane_engine::{
@@ -7,7 +7,7 @@ use coreplane_engine::{
 };
 use std::borrow::Cow;
 
-/// On which condition a value is written.
+/// The condition on which a value is written.
 #[derive(Debug, Clone)]
 pub(crate) enum If<'a> {
     Any,
@@ -101,8 +101,8 @@ impl Write for Given<'_> {
 /// A delete.
 pub(crate) struct Erased<'a> {
     key: Cow<'a, [u8]>,
-    /// Whatever is there; else only if something is: a device is given a sequence, and would leave a
-    /// tombstone for what was not there.
+    /// Deletes unconditionally; otherwise only if there is a record: a device receives a sequence, and would
+    /// leave a tombstone for an absent key.
     is_sure: bool,
 }
 

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   put ─▶ put_fast   the usual one: one fence, nothing moves (Group::put_fast)
-//!      └─▶ write      makes space if that is what it lacks, once
+//!      └─▶ write      makes space if it lacks space, once
 //!            └─▶ write_in_turn   in the key lock: the owner's write (Group::write), ahead where its slot moves to
 //!   batch ─▶ the same for several keys at once
 //! ```
 //!
-//! Behind each of them, now and then: filters and the watermark are looked after.
+//! After some of them the filters and the watermark are checked.
 
 pub(crate) mod batch;
 pub(crate) mod condition;
@@ -30,18 +30,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sequences after which somebody looks how full a filter is.
+/// Sequences after which the fill of a filter is checked.
 const FILTERS: u64 = 1 << 10;
 
-/// An open matrix. Dropping it without [`Engine::close`](coreplane_engine::Engine::close) is a crash of its devices: nothing that was
-/// acknowledged is lost.
+/// An open matrix.
+///
+/// Dropping it without [`Engine::close`](coreplane_engine::Engine::close) is a crash of its devices: no
+/// acknowledged write is lost.
 pub struct Matrix {
     pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) failover: Arc<Failover>,
     pub(crate) filters: Arc<Filters>,
     pub(crate) rebuild: Rebuild,
     pub(crate) writes: Writes,
-    /// It was closed, and that went well.
+    /// It was closed without an error.
     pub(crate) is_clean: AtomicBool,
 }
 
@@ -51,7 +53,7 @@ impl std::fmt::Debug for Matrix {
     }
 }
 
-/// All that writes, and what it needs for that.
+/// All writes, and the parts of the matrix that they use.
 pub(crate) struct Writes {
     keyspace: Arc<Keyspace>,
     failover: Arc<Failover>,
@@ -71,7 +73,7 @@ impl Writes {
     fn write(&self, key: &[u8], options: &WriteOptions, write: &mut dyn Write) -> Result<Outcome> {
         let written = self.write_in_turn(key, options, write);
         let Err(error) = &written else { return written };
-        // What makes space must not fail for want of it.
+        // Deletes must not fail for lack of space, since they make space.
         let use_reserve = write.decided().put.is_none() || options.use_reserve;
         if self.failover.make_space(error, use_reserve) {
             return self.write_in_turn(key, options, write);
@@ -96,13 +98,13 @@ impl Writes {
         let mut backoff = Backoff::new();
         let outcome = loop {
             let _turn = keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
-            // Whoever closes goes round the key locks: what is made in one that comes after is not made.
+            // A close goes through all key locks: a write that takes its lock later is not made.
             keyspace.check_writable()?;
             failover.make_way_for(options.sequence)?;
             let route = keyspace.owners.of(hash);
             if !route.is_frozen() {
                 if keyspace.lost_ranges.is_any() && write.rests_on_old() {
-                    // It is not refused if that is known.
+                    // A write that depends on the current record fails if that record may be lost.
                     keyspace.find(hash, key, &mut |_| {})?;
                 }
                 if let Some(given) = options.sequence {
@@ -152,8 +154,7 @@ impl Writes {
         })
     }
 
-    /// Looks after what grows with writes, now and then: the filter of the key's group, and the
-    /// watermark.
+    /// Occasionally checks what grows with writes: the filter of the key's group, and the watermark.
     #[inline]
     fn look_after(&self, hash: u64, sequence: u64) {
         let group = self.keyspace.group_of(hash);
@@ -163,7 +164,7 @@ impl Writes {
         self.failover.look_after_watermark(sequence);
     }
 
-    /// The same after a batch, of whose sequences only some are seen here.
+    /// The same after a batch, only some of whose sequences are seen here.
     fn look_after_all(&self, batch: &Batch, sequence: u64) {
         let mut keys: BTreeMap<u16, u64> = BTreeMap::new();
         for change in batch.changes() {

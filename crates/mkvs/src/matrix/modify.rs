@@ -1,4 +1,4 @@
-//! Writes that the caller decides in sight of the record.
+//! Writes that the caller's code decides, given the record.
 
 use super::Writes;
 use crate::device::decision::{Decided, Write};
@@ -8,13 +8,13 @@ use coreplane_engine::{
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// A write that is decided in sight of the record.
+/// A write that is decided by a function of the record.
 struct Modified<'a, 'd> {
     key: &'a [u8],
     decide: &'d mut dyn FnMut(Option<Record<'_>>) -> Mutation,
-    /// The value that was decided on; none: a delete.
+    /// The resulting value; none: a delete.
     value: Option<(Vec<u8>, Option<UnixMillis>)>,
-    /// The caller's code has panicked: it goes on when the write is over, which changes nothing.
+    /// The caller's code has panicked: the panic continues when the write is over, which then changes nothing.
     panic: Option<Box<dyn Any + Send>>,
 }
 

@@ -1,4 +1,4 @@
-//! Puts of a value, whatever was there.
+//! Unconditional puts.
 
 use crate::filter::hash_of;
 use crate::in_flight::InFlight;
@@ -10,7 +10,7 @@ use coreplane_pmem::epoch::pin_in;
 use std::sync::atomic::Ordering;
 
 impl Writes {
-    /// Puts a value, whatever was there.
+    /// Puts a value, unconditionally.
     ///
     /// # Errors
     /// As the engine.
@@ -24,9 +24,9 @@ impl Writes {
         }
     }
 
-    /// The same where it is made in the usual way ([`Group::put_fast`](crate::group::Group::put_fast)):
-    /// its sequence, and whether a live record was replaced. None if nothing was made.
-    // Inlined, so that nothing of it goes through memory behind the fence.
+    /// Makes a fast put ([`Group::put_fast`](crate::group::Group::put_fast)): its sequence, and whether a
+    /// live record was replaced. None if nothing was made.
+    // Inlined, so that no result goes through memory after the fence.
     #[inline(always)]
     fn put_fast(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Option<(u64, bool)> {
         let keyspace = &*self.keyspace;
@@ -39,7 +39,7 @@ impl Writes {
         if !group.puts_fast() || keyspace.check_key(key).is_err() {
             return None;
         }
-        // Once for all that is called, but not while it waits for long: a device that leaves waits for it.
+        // Pinned once for all calls, but not during a long wait: a leaving device waits for pinned threads.
         let mut guard = pin_in();
         group.prefetch_fast(hash, key);
         let stripe = InFlight::stripe_of(hash);
@@ -52,7 +52,7 @@ impl Writes {
                 turn
             }
         };
-        // Whoever closes goes round the key locks: what is made in one that comes after is not made.
+        // A close goes through all key locks: a write that takes its lock later is not made.
         let route = keyspace.owners.of(hash);
         if keyspace.closed.load(Ordering::Acquire) || route.is_frozen() || route.to().is_some() {
             return None;

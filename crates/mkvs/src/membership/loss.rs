@@ -1,21 +1,21 @@
-//! What may be lost of a group when its loss is accepted.
+//! The possible loss of a group, after an operator has accepted it.
 
 use crate::shape::position::Position;
 
-/// What may be lost of a group, since the loss was accepted.
+/// The possible loss of a group, which was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     /// The group.
     pub group: u16,
-    /// Its members that are not here.
+    /// Its missing members.
     pub missing: Vec<Position>,
-    /// Who stands for the group now.
+    /// The devices that stand for the group now.
     pub kept: Vec<Position>,
-    /// The epoch of the membership record that these have.
+    /// The epoch of their membership record.
     pub epoch: u64,
-    /// What has a sequence up to this is on them.
+    /// They have every write with a sequence up to this.
     pub watermark: u64,
-    /// What may be lost.
+    /// A description of the writes that may be lost.
     pub what: &'static str,
 }
 

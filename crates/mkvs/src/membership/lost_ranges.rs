@@ -1,12 +1,12 @@
 //! Ranges of keys of which acknowledged writes may be lost.
 //!
-//! Where a write waits for some members only, one may be the only holder of what was acknowledged when
-//! the power goes. If that one has lost records then, its peers may have older ones: of keys that it may
-//! have lost nobody knows what was written last. What is written since is newer than all of it; of the
-//! rest reads fail, until somebody accepts the loss by opening the matrix so.
+//! Where a write waits for some members only, one member may be the only holder of acknowledged writes when
+//! the power fails. If that member has then lost records, its peers may have older ones: the last write of a
+//! key that it may have lost is unknown. Reads of such a key fail until a later write, which is newer than
+//! all of those, or until an operator accepts the loss by opening the matrix with that option.
 //!
-//! So it is with a key whose record was damaged on every device that had it when another was filled: that one
-//! has no record of it, and is not to say that there is none.
+//! The same holds for a key whose record was damaged on every device that had it when another device was
+//! filled: the filled device has no record of the key, and must not report it as absent.
 //!
 //! The ranges are in the membership record.
 
@@ -21,36 +21,36 @@ pub(crate) struct LostRange {
     group: u16,
     start: Vec<u8>,
     end: Option<Vec<u8>>,
-    /// What has a greater sequence was written afterwards; 0: that is not known yet.
+    /// Records with a greater sequence were written afterwards; 0: that sequence is not known yet.
     since: u64,
 }
 
 impl LostRange {
-    /// Of what a device of a group has lost.
+    /// The range that a device of a group has lost.
     pub(crate) fn new(group: u16, doubt: KeyRange) -> Self {
         Self { group, start: doubt.start, end: doubt.end, since: 0 }
     }
 
-    /// The key, if it is one.
+    /// The key, if the range has just one.
     pub(crate) fn key(&self) -> Option<(u16, &[u8])> {
         let is_one = self.end.as_deref().is_some_and(|end| is_behind(end, &self.start));
         is_one.then_some((self.group, &self.start))
     }
 
-    /// Bytes that a record has of it, about.
+    /// Bytes that it takes in a membership record, roughly.
     pub(crate) fn len(&self) -> usize {
         const OTHERS: usize = 64;
         OTHERS + self.start.len() + self.end.as_ref().map_or(0, Vec::len)
     }
 
-    /// From here on all sequences are greater.
+    /// All later sequences are greater.
     pub(crate) fn end(&mut self, newest: u64) {
         if self.since == 0 {
             self.since = newest;
         }
     }
 
-    /// True if it is known already that nobody knows of these keys what had this sequence.
+    /// True if the range already covers these keys up to this sequence.
     pub(crate) fn covers(
         &self,
         group: u16,
@@ -64,12 +64,12 @@ impl LostRange {
         self.group == group && self.start <= *start && ends_behind && sequence <= self.since
     }
 
-    /// True if what a key had with this sequence is not known.
+    /// True if the write of a key with this sequence may be lost.
     pub(crate) fn is_about(&self, group: u16, key: &[u8], sequence: u64) -> bool {
         self.group == group && self.has(key) && sequence <= self.since
     }
 
-    /// True if some key from `start` to below `end` is one of these.
+    /// True if the range has a key from `start` to below `end`.
     fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
         end.is_none_or(|end| self.start.as_slice() < end)
             && self.end.as_ref().is_none_or(|end| start < end.as_slice())
@@ -80,22 +80,22 @@ impl LostRange {
     }
 }
 
-/// One key.
+/// The range of one key.
 pub(crate) fn just(key: &[u8]) -> KeyRange {
     KeyRange { start: key.to_vec(), end: Some([key, &[0]].concat()) }
 }
 
-/// The key, if a range is just one.
+/// The key of a range, if it has just one.
 pub(crate) fn key_of(KeyRange { start, end }: &KeyRange) -> Option<&[u8]> {
     end.as_deref().is_some_and(|end| is_behind(end, start)).then_some(start)
 }
 
-/// True if the one is the first key behind the other.
+/// True if `end` is the first key behind `start`.
 fn is_behind(end: &[u8], start: &[u8]) -> bool {
     end.split_last() == Some((&0, start))
 }
 
-/// Those of a matrix.
+/// The lost ranges of a matrix.
 #[derive(Debug)]
 pub(crate) struct LostRanges {
     is_any: AtomicBool,
@@ -112,7 +112,7 @@ impl LostRanges {
         self.is_any.load(Ordering::Acquire)
     }
 
-    /// The sequence above which a record of a key is newer than what may be lost; none: nothing is.
+    /// The sequence above which a record of a key is newer than the lost writes; none: no write of the key is lost.
     #[inline]
     pub(crate) fn since(&self, group: u16, key: &[u8]) -> Option<u64> {
         if !self.is_any() {
@@ -123,28 +123,28 @@ impl LostRanges {
     }
 
     /// # Errors
-    /// If whoever has gone through a group from `start` to below `end` may have missed something.
+    /// If a reader of the group's keys from `start` to below `end` may have missed something.
     #[inline]
     pub(crate) fn check(&self, group: u16, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
         let is_hit = |it: &LostRange| it.group == group && it.overlaps(start, end);
         if self.is_any() && self.ranges.read().iter().any(is_hit) { Err(lost()) } else { Ok(()) }
     }
 
-    /// More of them.
+    /// Adds lost ranges.
     pub(crate) fn add(&self, more: &[LostRange]) {
         let mut ranges = self.ranges.write();
         ranges.extend_from_slice(more);
         self.is_any.store(!ranges.is_empty(), Ordering::Release);
     }
 
-    /// One key is lost up to another sequence.
+    /// Raises the sequence up to which one key is lost.
     pub(crate) fn renew(&self, it: &LostRange) {
         let mut ranges = self.ranges.write();
         ranges.retain(|other| other.key() != it.key());
         ranges.push(it.clone());
     }
 
-    /// One key is known again; true if it was not.
+    /// Forgets the lost range of one key; true if there was one.
     pub(crate) fn forget_key(&self, group: u16, key: &[u8]) -> bool {
         let mut ranges = self.ranges.write();
         let before = ranges.len();
@@ -153,13 +153,13 @@ impl LostRanges {
         ranges.len() < before
     }
 
-    /// The keys that are lost ranges by themselves, and their groups.
+    /// The keys that are lost ranges by themselves, with their groups.
     pub(crate) fn keys(&self) -> Vec<(u16, Vec<u8>)> {
         let ranges = self.ranges.read();
         ranges.iter().filter_map(LostRange::key).map(|(group, key)| (group, key.to_vec())).collect()
     }
 
-    /// There is nothing any more that might be lost.
+    /// Forgets all lost ranges.
     pub(crate) fn forget(&self) {
         self.ranges.write().clear();
         self.is_any.store(false, Ordering::Release);
@@ -171,7 +171,7 @@ impl LostRanges {
     }
 }
 
-/// Nobody knows what was written last.
+/// The last write of a key is unknown.
 pub(crate) fn lost() -> Error {
     let what = "a device has lost records of such keys, or has them damaged, and may have been the only one \
                 that had what was acknowledged last (write them again, or accept loss to read what its \

@@ -1,29 +1,29 @@
-//! Membership: who belongs to the matrix, who of each group has all that was acknowledged, and how that changes.
+//! Membership: the devices of the matrix, the members that have every acknowledged write, and changes of both.
 //!
-//! Each group has one *primary*. Every acknowledged write is on it; the other members follow. That, and who the members
-//! are, stands in the [membership record](record), which all members have in their own pools. It is the one place
-//! where it is said who has the newest: whoever opens the matrix decides by it alone ([`resolve`]), and whatever
-//! changes it while it is open is durable before a write is answered on the strength of the change ([`change`]).
+//! Each group has one *primary*. Every acknowledged write is on it; the other members follow. The primary and
+//! the members are in the [membership record](record), which all members have in their own pools. It alone
+//! states which devices have the newest writes: an open decides by nothing else ([`resolve`]), and a change
+//! while the matrix is open is durable before any write is answered that relies on it ([`change`]).
 //!
 //! ```text
-//!   open     look at all devices ─▶ resolve: who is current? ─▶ reconcile: the same on all members
+//!   open     look at all devices ─▶ resolve: which are current? ─▶ reconcile: the same on all members
 //!              ─▶ record, next epoch ─▶ record, committed and not clean ─▶ let writers in
-//!   failure  members are changing ─▶ those that stay make what is on its way to them ─▶ one of them is primary
+//!   failure  members are changing ─▶ those that stay execute the writes on their way ─▶ one of them is primary
 //!              ─▶ record without the failed one, committed ─▶ writes are answered again
 //!   close    no more writes ─▶ checkpoint ─▶ record, clean ─▶ record, committed
 //! ```
 //!
-//! - [`record`]: what it says, and its bytes
-//! - [`quorum`]: which members have together all that was acknowledged
+//! - [`record`]: the content of a membership record, and its bytes
+//! - [`quorum`]: which members together have every acknowledged write
 //! - [`resolve`]: which record and which devices count when a matrix is opened
-//! - [`reconcile`]: members have the same again after a crash
-//! - [`intents`]: batches that were under way are made or taken back
-//! - [`lost_ranges`]: keys of which nobody knows what was written last
-//! - [`states`]: what each device of a group is to it, in one word for readers and writers
-//! - [`change`]: another record is in force
-//! - [`checkpoint`]: the stable watermark, up to which all members have all
+//! - [`reconcile`]: makes members equal again after a crash
+//! - [`intents`]: makes or takes back batches that were under way
+//! - [`lost_ranges`]: keys whose last write is unknown
+//! - [`states`]: the states of all devices of a group, in one word for readers and writers
+//! - [`change`]: puts another record in force
+//! - [`checkpoint`]: the stable watermark, up to which all members have every write
 //!
-//! `docs/replication.md` has the invariants, and what each power cut leaves.
+//! `docs/replication.md` has the invariants, and the states that each power cut leaves.
 
 pub(crate) mod loss;
 pub(crate) mod lost_ranges;
@@ -40,9 +40,9 @@ use std::sync::Arc;
 /// The membership of an open matrix.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    /// The next record, held by who changes it, while devices write it too.
+    /// The next record. A change holds it, also while devices write the record.
     next: Mutex<MembershipRecord>,
-    /// The one in force: who only looks waits for no device.
+    /// The record in force. Readers of it wait for no device.
     current: RwLock<Arc<MembershipRecord>>,
 }
 
@@ -56,12 +56,12 @@ impl Membership {
         Arc::clone(&self.current.read())
     }
 
-    /// The right to change it. Who has it waits for no key lock.
+    /// The right to change the record. Its holder waits for no key lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, MembershipRecord> {
         spin::lock(&self.next)
     }
 
-    /// This one is in force from now on.
+    /// Puts this record in force.
     pub(crate) fn publish(&self, record: &MembershipRecord) {
         *self.current.write() = Arc::new(record.clone());
     }

@@ -1,8 +1,8 @@
-//! Which members of a group have together all that was acknowledged.
+//! Which members of a group together have every acknowledged write.
 //!
-//! A write is acknowledged when *W* of the *n* current members have it durably, the primary always among them. So the
-//! primary alone has all of it; and of any n - W + 1 members one at least has each write, since no more than n - W can
-//! lack it.
+//! A write is acknowledged when *W* of the *n* current members have it durably, the primary always among
+//! them. So the primary alone has every such write; and among any n - W + 1 members at least one has each
+//! write, since no more than n - W members can lack it.
 
 use crate::shape::position::Ack;
 use crate::shape::position::Devices;
@@ -12,7 +12,7 @@ use coreplane_pmem::mutant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quorum {
     primary: u8,
-    /// The least number of members without the primary that is enough.
+    /// The least number of members that is enough without the primary.
     others: u32,
 }
 
@@ -22,12 +22,12 @@ impl Quorum {
         Self { primary, others: count - ack.copies(count) + 1 }
     }
 
-    /// Where the loss of anything else was accepted, or all members were level: any one is enough.
+    /// Any member is enough, because the loss of other writes was accepted, or all members were equal.
     pub(crate) fn any(self) -> Self {
         Self { others: 1, ..self }
     }
 
-    /// True if these members have together all that was acknowledged.
+    /// True if these members together have every acknowledged write.
     pub(crate) fn suffices(self, members: Devices) -> bool {
         let others = if mutant!("mkvs.quorum.any") { 1 } else { self.others };
         members & 1 << self.primary != 0 || members.count_ones() >= others
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn the_primary_is_enough_and_so_are_as_many_as_no_write_can_pass_by() {
-        // Of so many members: how many of the others are enough.
+        // A number of members, and how many without the primary are enough at each level.
         for (count, first, majority, all) in
             [(1, 1, 1, 1), (2, 2, 1, 1), (3, 3, 2, 1), (5, 5, 3, 1)]
         {

@@ -1,4 +1,4 @@
-//! Where the devices of a matrix are, and a device that was found there.
+//! The places of the devices of a matrix, and a device that was found at one.
 
 use super::record::MembershipRecord;
 use crate::device::fault_guard::FaultGuard;
@@ -6,15 +6,15 @@ use crate::shape::position::Position;
 use coreplane_engine::{Result, StorageEngine, TimeSource};
 use std::sync::Arc;
 
-/// Where devices are put: makes and opens the engine of each.
+/// The places of devices: makes and opens the engine of each.
 pub trait Rack: Send + Sync {
-    /// The places where there is a device, in any order. Where a device belongs it knows itself.
+    /// The places that have a device, in any order. A device itself knows where it belongs.
     ///
     /// # Errors
     /// If that cannot be found out.
     fn present(&self) -> Result<Vec<Position>>;
 
-    /// Makes the engine of a new device at `place`, which asks this clock.
+    /// Makes the engine of a new device at `place`, which reads this clock.
     ///
     /// # Errors
     /// As the engine's creation.
@@ -26,7 +26,7 @@ pub trait Rack: Send + Sync {
     /// As the engine's opening.
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>>;
 
-    /// Removes what is at `place`, if anything: what was to become a device there and did not.
+    /// Removes the device at `place`, if there is one: it was to join the matrix and did not.
     ///
     /// # Errors
     /// If it cannot be removed.
@@ -36,7 +36,7 @@ pub trait Rack: Send + Sync {
 /// A device that was found.
 pub(crate) struct Found {
     pub(crate) engine: Arc<dyn StorageEngine>,
-    /// What is around it.
+    /// The guard around the engine.
     pub(crate) fault_guard: Arc<FaultGuard>,
     pub(crate) record: MembershipRecord,
 }

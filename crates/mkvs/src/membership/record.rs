@@ -1,13 +1,14 @@
-//! The membership record: who belongs to the matrix, and who of them is current.
+//! The membership record: the devices of the matrix, and which of them are current.
 //!
-//! It is a record in each device's own engine, under a key that no user can write. All current members have the
-//! same, but for their own places. Each change of it raises its *epoch*; and so do an open, a close and a
-//! checkpoint, which change nothing of the membership.
+//! It is a record in each device's own engine, under a key that users cannot write. All current members have
+//! the same record, apart from their own places. Each change of it raises its *epoch*. So do an open, a close
+//! and a checkpoint, which do not change the membership.
 //!
-//! A change is written to all current members twice ([`change`](super::change)): with the new epoch, and then once
-//! more with that epoch as the *committed* one. So a device whose epoch is below a committed one, of any device that
-//! is here, has missed something that all current members had: it is an older copy of itself. Which record is in
-//! force and which members are needed when a matrix is opened is decided in [`resolve`](super::resolve).
+//! A change is written to all current members twice ([`change`](super::change)): with the new epoch, and then
+//! once more with that epoch as the *committed* one. So a device with an epoch below a committed epoch, of
+//! any device that is present, has missed something that all current members had: it is an older copy of
+//! itself. Which record is in force and which members are needed when a matrix is opened is decided in
+//! [`resolve`](super::resolve).
 
 use super::lost_ranges::LostRange;
 use super::quorum::Quorum;
@@ -22,19 +23,19 @@ use std::collections::BTreeMap;
 /// The version of this format.
 const VERSION: u32 = 2;
 
-/// No epoch and no watermark is ever greater.
+/// The greatest epoch and the greatest watermark.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// Bytes of keys that a fill may have left out.
+/// The most bytes of lost ranges in a record.
 const LOST_RANGES_MAX: usize = 64 << 10;
 
-/// What a member is to its group.
+/// The relation of a device to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberState {
-    /// It has all that was acknowledged.
+    /// It has every acknowledged write.
     Current,
-    /// It is out of date, or not there.
+    /// It is out of date, or missing.
     Absent,
     /// It is being filled from the others.
     Joining,
@@ -43,12 +44,12 @@ pub enum MemberState {
 /// A device as a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
-    /// Who it is: drawn at random when it became one.
+    /// Drawn at random when the device became a member.
     pub(crate) identity: String,
     pub(crate) state: MemberState,
 }
 
-/// What every version of a record has.
+/// The field that every version of a record has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -58,47 +59,47 @@ struct Versioned {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MembershipRecord {
     version: u32,
-    /// Which matrix.
+    /// The identity of the matrix.
     pub(crate) matrix: String,
-    /// Where in it this device is.
+    /// The place of this device in it.
     pub(crate) position: Position,
     pub(crate) identity: String,
     pub(crate) epoch: u64,
-    /// All current members have had the record of this epoch, durably: a device that has an older one is an older
-    /// copy of itself.
+    /// All current members have had the record of this epoch, durably: a device with an older record is an
+    /// older copy of itself.
     pub(crate) committed: u64,
     pub(crate) ack: Ack,
     #[serde(default)]
     pub(crate) prototype: crate::shape::prototype::Prototype,
     /// By group and device.
     pub(crate) members: Vec<Vec<Member>>,
-    /// Of each group the member that every acknowledged write is on.
+    /// The primary of each group: the member that has every acknowledged write.
     pub(crate) primaries: Vec<u8>,
-    /// Devices of a group that is being made: it is none yet, and its devices hold nothing.
+    /// Devices of a group that is being created: it is no group yet, and its devices hold nothing.
     #[serde(default)]
     pub(crate) planned: Option<Vec<Member>>,
     /// The group that owns each slot.
     #[serde(with = "digits")]
     pub(crate) owners: Vec<u16>,
-    /// Slots that move, and where to.
+    /// Slots that move, and the groups that they move to.
     #[serde(default)]
     pub(crate) moving: BTreeMap<u16, u16>,
-    /// Groups may have records of slots that are not theirs any more.
+    /// Groups may have records of slots that they no longer own.
     #[serde(default)]
     pub(crate) has_guests: bool,
-    /// It is being emptied: nothing counts that was written before.
+    /// The matrix is being emptied: earlier writes do not count.
     #[serde(default)]
     pub(crate) is_clearing: bool,
-    /// The matrix was closed: each current member has all.
+    /// The matrix was closed: each current member has every write.
     pub(crate) is_clean: bool,
     /// The stable watermark: every write up to this sequence is on all current members.
     pub(crate) watermark: u64,
-    /// Since it was opened writes may have come to a member durably before they had to the primary.
+    /// Since the open, writes may have become durable on another member before they were on the primary.
     #[serde(default)]
     pub(crate) is_relaxed: bool,
-    /// Tombstones above this are held for the caller's sake.
+    /// Tombstones above this sequence are kept for the caller.
     pub(crate) held: u64,
-    /// Devices that were filled have got no tombstones up to this.
+    /// Resynced devices received no tombstones up to this sequence.
     #[serde(default)]
     pub(crate) horizon: u64,
     /// Keys of which acknowledged writes may be lost.
@@ -106,7 +107,7 @@ pub(crate) struct MembershipRecord {
     pub(crate) lost_ranges: Vec<LostRange>,
 }
 
-/// True if the engine is that of a device of a matrix, which is not to be written to by itself.
+/// True if the engine belongs to a device of a matrix, which must not be written to directly.
 pub fn is_device(engine: &dyn StorageEngine) -> bool {
     matches!(MembershipRecord::read(engine), Ok(Some(_)))
 }
@@ -117,7 +118,7 @@ fn key() -> Vec<u8> {
 }
 
 impl MembershipRecord {
-    /// Of a device of a new matrix.
+    /// The record of a device of a new matrix.
     pub(crate) fn new(matrix: String, ack: Ack, identities: &[Vec<String>]) -> Self {
         let member =
             |identity: &String| Member { identity: identity.clone(), state: MemberState::Current };
@@ -150,14 +151,14 @@ impl MembershipRecord {
         }
     }
 
-    /// As the device at `position` has it.
+    /// The record as the device at `position` has it.
     pub(crate) fn at(&self, position: Position) -> Self {
         let member = self.member(position);
         let identity = member.map_or_else(String::new, |member| member.identity.clone());
         Self { position, identity, ..self.clone() }
     }
 
-    /// True if it says the same as another of its epoch, but for what is raised without a new one.
+    /// True if it agrees with another record of its epoch, except in fields that are raised without a new epoch.
     pub(crate) fn says_as(&self, other: &Self) -> bool {
         let of = |it: &Self| (it.ack, it.prototype, it.has_guests, it.is_clearing);
         of(self) == of(other)
@@ -174,7 +175,7 @@ impl MembershipRecord {
         self.members.get(group).or(planned)?.get(usize::from(position.device))
     }
 
-    /// True if a device at `position` may have no record yet: it is about to get one.
+    /// True if a device at `position` may have no record yet, because it is about to receive one.
     pub(crate) fn awaits(&self, position: Position) -> bool {
         self.member(position).is_some_and(|member| member.state == MemberState::Joining)
     }
@@ -183,10 +184,10 @@ impl MembershipRecord {
         self.member(position).is_some_and(|member| member.state == MemberState::Current)
     }
 
-    /// Reads of more keys fail from now on.
+    /// Adds lost ranges, whose keys cannot be read from now on.
     ///
     /// # Errors
-    /// If these are more than a record is to have. It is written with every change.
+    /// If these are too many for a record. It is written with every change.
     pub(crate) fn take_lost_ranges(&mut self, more: &[LostRange]) -> Result<()> {
         let len: usize = self.lost_ranges.iter().chain(more).map(LostRange::len).sum();
         if !more.is_empty() && len > LOST_RANGES_MAX {
@@ -210,29 +211,29 @@ impl MembershipRecord {
         current.fold(0, |set, (device, _)| set | 1 << device)
     }
 
-    /// The member that every acknowledged write of a group is on.
+    /// The primary of a group, which has every acknowledged write.
     pub(crate) fn primary_of(&self, group: u16) -> u8 {
         self.primaries.get(usize::from(group)).copied().unwrap_or_default()
     }
 
-    /// Another is the primary from now on.
+    /// Names another primary.
     pub(crate) fn name_primary(&mut self, group: u16, device: u8) {
         if let Some(primary) = self.primaries.get_mut(usize::from(group)) {
             *primary = device;
         }
     }
 
-    /// Which of a group's members have together all that was acknowledged.
+    /// Which of a group's members together have every acknowledged write.
     pub(crate) fn quorum_of(&self, group: u16) -> Quorum {
         Quorum::new(self.ack, self.current_of(group), self.primary_of(group))
     }
 
-    /// A device is a member no more.
+    /// A device is no longer a member.
     pub(crate) fn leave(&mut self, position: Position) {
         self.stand(position, MemberState::Absent);
     }
 
-    /// A device has another state from now on.
+    /// Gives a device another state.
     pub(crate) fn stand(&mut self, position: Position, state: MemberState) {
         let group = self.members.get_mut(usize::from(position.group));
         if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
@@ -248,7 +249,7 @@ impl MembershipRecord {
         })
     }
 
-    /// Writes it to its device; durable when it returns.
+    /// Writes the record to its device; durable when it returns.
     ///
     /// # Errors
     /// As the engine.
@@ -256,7 +257,7 @@ impl MembershipRecord {
         let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
         let options = WriteOptions {
             durability: Some(coreplane_engine::Durability::Strict),
-            // A device must not be left out because it is full.
+            // A full device must not have to leave the group.
             use_reserve: true,
             ..WriteOptions::default()
         };
@@ -266,14 +267,14 @@ impl MembershipRecord {
     /// The membership record of a device; none if it has none.
     ///
     /// # Errors
-    /// As the engine, [`Error::Corrupt`] if it is not one that was ever written, and
-    /// [`Error::Unusable`] if it is of another version.
+    /// As the engine, [`Error::Corrupt`] if the bytes are no record that was ever written, and
+    /// [`Error::Unusable`] if the record has another version.
     pub(crate) fn read(engine: &dyn StorageEngine) -> Result<Option<Self>> {
         if !engine.check(&key())? {
             return Ok(None);
         }
         let Some(text) = engine.get(&key())? else { return Ok(None) };
-        // The version first: those to come may have other fields.
+        // The version first: later ones may have other fields.
         let garbled = |what: String| Error::Corrupt { offset: 0, what };
         let Versioned { version } = serde_json::from_slice(&text)
             .map_err(|error| garbled(format!("the membership record of a device: {error}")))?;
@@ -300,7 +301,7 @@ impl MembershipRecord {
     }
 
     /// # Errors
-    /// What no record says that was ever written.
+    /// A statement that no written record ever makes.
     fn check_shape(&self) -> std::result::Result<(), String> {
         let planned = self.planned.iter();
         let most = self.members.iter().chain(planned).map(Vec::len).max().unwrap_or(0);
@@ -325,7 +326,7 @@ impl MembershipRecord {
         Ok(())
     }
 
-    /// True if no later record can exist than this one, the highest of the devices `present`.
+    /// True if no record later than this one, the latest of the devices `present`, can exist.
     pub(crate) fn is_latest(&self, present: impl Fn(Position) -> bool) -> bool {
         let mut groups = self.members.iter().enumerate();
         groups.any(|(group, members)| {
@@ -337,8 +338,7 @@ impl MembershipRecord {
     }
 }
 
-/// Owners as one text, a hexadecimal digit for each or, with more than 16 groups, two: a record is to
-/// be short.
+/// Owners as one text, a hexadecimal digit for each or, with more than 16 groups, two, to keep a record short.
 mod digits {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

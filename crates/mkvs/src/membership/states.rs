@@ -1,21 +1,21 @@
-//! What each device of a group is to it, in one word.
+//! The states of all devices of a group, in one word.
 //!
 //! ```text
 //!   63            32 31        24      23        16 15      8 7       0
 //!   version          changing  primary candidates   joining   members
 //! ```
 //!
-//! - **members** have all that was acknowledged (or `in_flight` says what they lack), and are read;
-//! - **joining** devices are being filled: every write comes to them through their rings, nobody reads
-//!   them and no write waits for them;
-//! - **candidates** have been filled: writes wait for them, so that they have all from then on, until
-//!   it is durable that they are members;
-//! - the **primary** is the member that every acknowledged write is on;
-//! - while the members are **changing** no write is answered that began under other states, nor one that began
-//!   since: a member that is to be the primary makes what is on its way to it, and what comes behind that it must
-//!   be waited for to have.
+//! - **members** have every acknowledged write (or `in_flight` states which they lack), and are read;
+//! - **joining** devices are being filled: every write comes to them through their rings, but they are not
+//!   read and no write waits for them;
+//! - **candidates** have been filled: writes wait for them, so that they have every later write, until it is
+//!   durable that they are members;
+//! - the **primary** is the member that has every acknowledged write;
+//! - while the members are **changing** no write is answered, whether it began before or since: a member that
+//!   is to be the primary executes the writes in its ring, and it must have every write that is answered
+//!   afterwards.
 //!
-//! The version grows with every change. Who finds the same word before and after has seen a group
+//! The version grows with every change. A caller that finds the same word before and after has seen a group
 //! that did not change in between.
 
 use crate::shape::position::Devices;
@@ -46,7 +46,7 @@ impl Moment {
         (self.0 >> 16 & SET) as Devices
     }
 
-    /// The member that every acknowledged write is on.
+    /// The member that has every acknowledged write.
     #[inline]
     pub(crate) fn primary(self) -> u8 {
         (self.0 >> PRIMARY & PRIMARY_BITS) as u8
@@ -58,19 +58,19 @@ impl Moment {
         1 << self.primary()
     }
 
-    /// Members are leaving, and that is not yet durable.
+    /// Members are leaving, which is not yet durable.
     #[inline]
     pub(crate) fn is_changing(self) -> bool {
         self.0 & CHANGING != 0
     }
 
-    /// All that writes come to.
+    /// All devices that receive writes.
     #[inline]
     pub(crate) fn followers(self) -> Devices {
         self.members() | self.joining() | self.candidates()
     }
 
-    /// Another for each time, and never zero.
+    /// A number that differs for each change of the states, and is never zero.
     pub(crate) fn stamp(self) -> u64 {
         self.0
     }
@@ -112,12 +112,12 @@ impl MemberStates {
 
     fn change(&self, change: impl Fn(Moment) -> Moment) {
         let change = |word| Some(change(Moment(word)).0);
-        // It has no case in which it fails.
+        // The update cannot fail.
         let _changed = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok();
     }
 
-    /// These are the members, and this is their primary; who was becoming one of them has. No member is leaving any
-    /// more.
+    /// Sets the members and the primary. Candidates among the members are no longer candidates, and no member
+    /// is leaving.
     pub(crate) fn set_members(&self, members: Devices, primary: u8) {
         self.change(|now| {
             let now = now.with(members, now.joining() & !members, now.candidates() & !members);
@@ -128,22 +128,22 @@ impl MemberStates {
     /// Members are leaving: from here on no write is answered until [`Self::set_members`] or [`Self::stay`].
     pub(crate) fn begin_change(&self) {
         self.change(|now| now.changing(true));
-        // A writer looks at the states when its write is in the rings: either it sees this, or what it has
-        // submitted is seen by who looks at the rings from here on.
+        // A writer looks at the states when its write is in the rings. So either it sees this change, or a thread
+        // that looks at the rings from here on sees its write.
         barrier::heavy();
     }
 
-    /// Nobody has left.
+    /// No member has left.
     pub(crate) fn stay(&self) {
         self.change(|now| now.changing(false));
     }
 
-    /// A device is filled from now on.
+    /// A device is being filled from now on.
     pub(crate) fn join(&self, number: u8) {
         self.change(|now| now.with(now.members(), now.joining() | 1 << number, now.candidates()));
     }
 
-    /// It has been: writes wait for it.
+    /// A joining device has been filled: writes wait for it.
     pub(crate) fn propose(&self, number: u8) {
         self.change(|now| {
             let bit = 1 << number;
@@ -152,7 +152,7 @@ impl MemberStates {
         });
     }
 
-    /// It does not become a member.
+    /// A device does not become a member.
     pub(crate) fn leave(&self, number: u8) {
         self.change(|now| {
             let others = !(1 << number);

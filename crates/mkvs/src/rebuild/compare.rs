@@ -1,10 +1,9 @@
-//! Whether the members of a group have the same: what `verify` holds against each other.
+//! The comparison of the members of a group, for `verify`.
 //!
-//! Writers go on meanwhile, and each member is read at a moment of its own. So sums are held against
-//! each other first, each over the keys of a *bucket*; then the keys of those buckets that differ; and
-//! each key that differs is looked at again within its key lock, when every member has made what it was
-//! given. What differs then does, however busy the matrix is, and nobody is held up but who writes that
-//! key.
+//! Writers continue meanwhile, and each member is read at a moment of its own. So sums are compared first,
+//! each over the keys of a *bucket*; then the keys of the buckets that differ; and each key that differs is
+//! read again within its key lock, when every member has executed the writes on its way to it. A difference
+//! that remains is real, however busy the matrix is, and only writers of that key wait.
 
 use crate::device::Device;
 use crate::filter::hash_of;
@@ -16,35 +15,35 @@ use coreplane_engine::{Damage, Record, Result, StorageEngine, UnixMillis, Visibi
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Records are read so many at a time.
+/// Records that are read at a time.
 const AT_A_TIME: usize = 1024;
 
-/// Keys of a bucket, about; and how many buckets there are at least and at most.
+/// The approximate number of keys of a bucket; and the least and the greatest number of buckets.
 const KEYS_OF_ONE: u64 = 16;
 const BUCKETS: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 20;
 
-/// What will have expired when the last member is read is on some and not on others: of what expires
-/// before that nothing is said.
+/// A record that expires before the last member is read is on some members and not on others: records that
+/// expire within this time are not compared.
 const HOUR_MS: u64 = 3_600_000;
 
-/// Bytes of a key that are shown.
+/// Bytes of a key that a report shows.
 const SHOWN: usize = 64;
 
-/// A record of a device, as a number: sequence, expiry and value.
+/// A number for the record of a device: sequence, expiry and value.
 fn mark_of(record: &Record<'_>) -> u64 {
     let expires_at = record.expires_at.map_or(0, |at| at.0);
     let mixed = record.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ expires_at.rotate_left(32);
     mixed.rotate_left(17) ^ hash_of(&record.value.to_cow())
 }
 
-/// A key that some members had alike by now.
+/// A key that has been read on some members.
 struct KeyOnMembers {
     members: usize,
     mark: u64,
     is_alike: bool,
 }
 
-/// Goes through the keys of a group on one of its members.
+/// Reads the keys of a group on its members.
 struct Look<'a> {
     keyspace: &'a Keyspace,
     group: &'a Group,
@@ -52,7 +51,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Shows each record that lasts, by its key, the key's hash, and its mark.
+    /// Shows each record that does not expire soon, by its key, the key's hash, and its number.
     fn each(
         &self,
         engine: &dyn StorageEngine,
@@ -63,7 +62,7 @@ impl Look<'_> {
             cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
                 let Some(record) = entry.record.filter(|it| self.lasts(it)) else { return };
                 let hash = hash_of(entry.key);
-                // What is on its way to another group, or has left, is not on every member.
+                // A record on its way to another group, or one that has moved, is not on every member.
                 if !is_reserved(entry.key) && self.keyspace.is_of(self.group.number, hash) {
                     show(entry.key, hash, mark_of(&record));
                 }
@@ -78,7 +77,7 @@ impl Look<'_> {
         record.expires_at.is_none_or(|at| at > self.lasting)
     }
 
-    /// The buckets in which members differ; none if they do not.
+    /// The buckets in which members differ; none if no bucket differs.
     fn buckets(&self, members: &[Arc<Device>]) -> Result<Option<Vec<bool>>> {
         let len = members[0].engine.len()? / KEYS_OF_ONE;
         let count = len.next_power_of_two().clamp(*BUCKETS.start(), *BUCKETS.end()) as usize;
@@ -101,8 +100,7 @@ impl Look<'_> {
         Ok(differs.contains(&true).then_some(differs))
     }
 
-    /// The keys of these buckets that members do not have alike, as far as each was read at another
-    /// moment.
+    /// The keys of these buckets in which members seem to differ, each member having been read at another moment.
     fn suspects(&self, members: &[Arc<Device>], differs: &[bool]) -> Result<Vec<Vec<u8>>> {
         let mut known: HashMap<Vec<u8>, KeyOnMembers> = HashMap::new();
         for device in members {
@@ -124,8 +122,8 @@ impl Look<'_> {
         Ok(suspects)
     }
 
-    /// What each member has of a key, in words, if they differ: within the key's lock, when each has
-    /// made what it was given.
+    /// Describes the record of a key on each member, if they differ: within the key lock, when each member
+    /// has executed the writes on its way to it.
     fn differing(&self, key: &[u8]) -> Result<Option<String>> {
         let hash = hash_of(key);
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
@@ -156,11 +154,11 @@ impl Look<'_> {
 }
 
 fn bucket_of(hash: u64, count: usize) -> usize {
-    // Other bits than those that say the stripe, and mostly than those that say the slot.
+    // Other bits than those of the stripe, and mostly other bits than those of the slot.
     (hash >> 40) as usize & (count - 1)
 }
 
-/// How the members of a group differ, if they do, whoever writes meanwhile.
+/// The difference between the members of a group, if there is one, whether or not writers are active.
 ///
 /// # Errors
 /// As the devices.

@@ -1,8 +1,8 @@
-//! Going through all records of a group, to give them to somebody who lacks them.
+//! Copies all records of a group to a device or a group that lacks them.
 //!
-//! What is gone through is what the group's primary has: its records, then its tombstones. Writers go
-//! on meanwhile, and what they write comes to whoever is being filled as well, by itself. Sequences
-//! sort it out: each record is given with its own, and an engine keeps what is newest.
+//! The source is the group's primary: its records, then its tombstones. Writers continue meanwhile, and the
+//! device or group that is being filled receives their writes as well. Sequences keep this in order: each
+//! record is given with its own, and an engine keeps the newest.
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
@@ -24,29 +24,29 @@ pub(crate) const AT_A_TIME: usize = 256;
 /// How a device or a group is filled.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CopyOptions {
-    /// At most so many bytes of keys and values in a second; none: as many as can be.
+    /// The most bytes of keys and values in a second; none: no limit.
     pub bytes_per_second_max: Option<u64>,
-    /// What is at the place now is removed, and a new device filled from nothing. Else a device
-    /// that is there already is brought up to date.
+    /// The device at the place is removed, and a new one is filled from nothing. Otherwise a device that is
+    /// there already is brought up to date.
     pub is_fresh: bool,
 }
 
-/// What was given to whoever was filled.
+/// The data that was given to the filled device or group.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Copied {
-    /// Records that were gone through.
+    /// Records that were read.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// How long it took.
+    /// The duration.
     pub elapsed: Duration,
-    /// Keys that were left out, since their record is damaged on every device that has it. Reads of them
-    /// fail from then on, whichever device is asked, until they are written again, or the loss is accepted when
-    /// the matrix is opened. Of a long key whose rest is damaged this is what it begins with.
+    /// Keys that were left out, since their record is damaged on every device that has it. Reads of them fail
+    /// from then on, on every device, until they are written again, or the loss is accepted when the matrix
+    /// is opened. Of a long key whose rest is damaged this is the beginning.
     pub lost: Vec<Vec<u8>>,
 }
 
-/// Keeps count, and to a speed.
+/// Counts records, and limits the speed.
 pub(crate) struct Pace {
     begun: Instant,
     bytes_per_second_max: Option<u64>,
@@ -79,7 +79,7 @@ impl Pace {
         self.bytes += (item.key.len() + value_len) as u64;
     }
 
-    /// Waits while it was faster than it may be.
+    /// Waits if it was faster than allowed.
     fn keep(&self) {
         let Some(max) = self.bytes_per_second_max else { return };
         let due = Duration::from_secs_f64(self.bytes as f64 / max.max(1) as f64);
@@ -97,15 +97,15 @@ impl Pace {
         self.records
     }
 
-    /// Nobody is given a key, or one of these.
+    /// Notes a range with a key that is not given.
     pub(crate) fn leave_out(&mut self, key: KeyRange) {
         if !self.lost.contains(&key) {
             self.lost.push(key);
         }
     }
 
-    /// Keys that nobody was given, since every device that has them has them damaged: where only a part of
-    /// one is known, the keys that it is among.
+    /// Keys that were not given, since every device that has them has damaged records: if only a part of a
+    /// key is known, a range that contains it.
     pub(crate) fn lost(&self) -> &[KeyRange] {
         &self.lost
     }
@@ -117,10 +117,10 @@ impl Pace {
     }
 }
 
-/// The keys that a device has passed by, if it has gone through all others.
+/// The damaged keys that a device has skipped, if it has shown all others.
 ///
 /// # Errors
-/// The error, if it has not.
+/// The given error, if it has not.
 fn hurt_of(engine: &dyn StorageEngine, error: Error) -> Result<Vec<DamagedKey>> {
     let hurt = engine.damaged_keys_since(0)?;
     if hurt.is_empty() || !engine.lost_ranges()?.is_empty() {
@@ -130,10 +130,9 @@ fn hurt_of(engine: &dyn StorageEngine, error: Error) -> Result<Vec<DamagedKey>> 
 }
 
 impl Rebuild {
-    /// Shows everything that a group has to `give`: records first, then tombstones. An iteration holds
-    /// nothing against its checksum, so that each record is: what is damaged must not reach anybody as
-    /// sound, with a checksum of its own. What no device has sound is not given, and named by the
-    /// pace.
+    /// Gives everything that a group has: records first, then tombstones. An iteration checks no checksums,
+    /// so each record is checked here: a damaged record must not become a valid one elsewhere, with a new
+    /// checksum. A record that is damaged on every device is not given, and its key is noted in the pace.
     ///
     /// # Errors
     /// As the engine and `give`, and if the matrix is closed meanwhile.
@@ -144,12 +143,12 @@ impl Rebuild {
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         let mut device = Arc::clone(group.settled()?);
-        // Keys that it lists and does not find.
+        // Keys that the device lists and does not find.
         let (mut cursor, mut strange) = (0, Vec::new());
         loop {
             let primary = group.settled()?;
             if !Arc::ptr_eq(primary, &device) {
-                // What the other has in which order is another matter.
+                // The order of an iteration on another device is different.
                 (device, cursor, strange) = (Arc::clone(primary), 0, Vec::new());
             }
             let from = cursor;
@@ -159,10 +158,10 @@ impl Rebuild {
                     group.go_on_without(&device, error)?;
                     continue;
                 }
-                // It has shown all others by then.
+                // The device has shown all other records by then.
                 Err(error) => {
                     match self.leave_hurt_out(group, &device, pace, error) {
-                        // Or it has not: what it lacks a peer may show.
+                        // It has not shown all others: a peer may show the rest.
                         Err(error) if is_damage(&error) => {
                             self.give_lacking(group, &device, pace, give)?;
                             self.give_as_a_peer(group, error, pace, give)?;
@@ -178,7 +177,7 @@ impl Rebuild {
                 &items,
                 pace,
                 &mut |item| match self.check_listed((&device, from), item) {
-                    // What it has shown when it fails is not believed: the next primary has all of it.
+                    // Records that it showed before it failed are not used: the next primary has all of them.
                     _ if failed.is_some() => Ok(()),
                     Ok(true) => give(item),
                     Ok(false) => {
@@ -198,7 +197,7 @@ impl Rebuild {
             if let Some(error) = failed {
                 group.go_on_without(&device, error)?;
             } else if cursor == 0 {
-                // Each stands for a record, of which a peer may know the key.
+                // Each stands for a record whose key a peer may know.
                 let is_strange = !strange.is_empty();
                 if is_strange && self.give_lacking(group, &device, pace, give)? < strange.len() {
                     strange.iter().for_each(|key| pace.leave_out(just(key)));
@@ -215,7 +214,7 @@ impl Rebuild {
     /// The tombstones of a group.
     fn tombstones_of(&self, group: &Group) -> Result<Vec<Item>> {
         let mut gone = Vec::new();
-        // Of one that can show all of them.
+        // From a member that can show all of them.
         self.keyspace.read_through(group, &mut |device| {
             let engine = &device.engine;
             loop {
@@ -229,7 +228,7 @@ impl Rebuild {
                     }
                 });
                 match shown {
-                    // What the primary drops meanwhile nobody needs any more, and all else has been shown.
+                    // Tombstones that the primary drops meanwhile are not needed, and all others have been shown.
                     Err(Error::HistoryGone { .. }) if is_begun => return Ok(()),
                     Err(Error::HistoryGone { .. }) => {}
                     Err(error) if is_damage(&error) => return hurt_of(&**engine, error).map(drop),
@@ -240,7 +239,7 @@ impl Rebuild {
         Ok(gone)
     }
 
-    /// Heals what a device has passed by, as far as its peers have it; the rest is left out.
+    /// Heals the records that a device has skipped, as far as its peers have them; the rest is left out.
     ///
     /// # Errors
     /// If the device could not go through all of its keys, and as the devices.
@@ -254,7 +253,7 @@ impl Rebuild {
         let hurt = hurt_of(&*device.engine, error)?;
         let mut scrubbed = Scrubbed::default();
         for peer in group.of(group.members()).filter(|peer| peer.number != device.number) {
-            // They know their names. Whoever is filled is given what is healed.
+            // The peers know the keys. Healed records also reach the device or group that is being filled.
             self.scrub_keys_of(group, (peer, &[]), &mut scrubbed, &|_| {})?;
         }
         let left = device.engine.damaged_keys_since(0)?;
@@ -263,8 +262,8 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Gives what a peer of the primary has of a key whose record is damaged there, and heals it by the
-    /// way; or notes that nobody has it.
+    /// Heals a key whose record is damaged on the primary and gives the record, or notes that no device has
+    /// it undamaged.
     pub(crate) fn give_sound(
         &self,
         group: &Arc<Group>,
@@ -282,13 +281,13 @@ impl Rebuild {
         }
         match group.item_of(key)? {
             Some(item) => give(&item),
-            // It was deleted meanwhile, and whoever is filled was told.
+            // It was deleted meanwhile, and the device or group that is being filled has received the delete.
             None => Ok(()),
         }
     }
 
     /// # Errors
-    /// [`Error::Closed`] if nothing is to be filled any more.
+    /// [`Error::Closed`] if no device or group may be filled any more.
     pub(crate) fn check_going_on(&self) -> Result<()> {
         if self.interrupted.load(Ordering::Acquire) {
             return Err(Error::Closed);

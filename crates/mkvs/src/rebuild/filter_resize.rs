@@ -1,17 +1,16 @@
-//! Filters that fill up are made anew with more room, in a thread of the matrix, while others write.
+//! Filters that fill up are rebuilt with more room, in a thread of the matrix, while writers continue.
 //!
-//! Who writes looks now and then how full the filter of its key's group is, and asks for more room at
-//! seven eighths of what it is made for: that is a flag and a wake-up. The thread goes through the keys
-//! of the group; insertions and removals go on meanwhile ([`filter`](crate::filter)), and nobody waits
-//! for it.
+//! A writer occasionally checks how full the filter of its key's group is, and asks for more room at seven
+//! eighths of its capacity: that is a flag and a wake-up. The thread reads the keys of the group. Insertions
+//! and removals continue meanwhile ([`filter`](crate::filter)), and no thread waits for it.
 //!
-//! How full a filter is by then: where `i` keys are inserted in the time in which `l` are listed, 7/8 x
-//! (1 + i/l) of what it is made for, and what is inserted between two looks (1,024 writes of the matrix).
-//! Nothing else bounds it. A filter that is fuller says "perhaps" more often, and is never wrong
-//! otherwise; and when it has room it is looked at again, before anybody asks.
+//! The fill of a filter by then: if `i` keys are inserted in the time in which `l` keys are listed, 7/8 x
+//! (1 + i/l) of its capacity, and the keys inserted between two checks (1,024 writes of the matrix). There is
+//! no other bound. A filter that is fuller says "perhaps" more often, and makes no other error; and when it
+//! has room its fill is checked again without a request.
 //!
-//! The same thread fills the filters of a matrix that was not closed, and has many keys, after it is open.
-//! Until then a filter says "perhaps" of every key, and nobody asks it.
+//! If a matrix was not closed and has many keys, the same thread fills its filters after it is open. Until
+//! then a filter says "perhaps" for every key, and readers do not ask it.
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
@@ -27,29 +26,29 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// How full a filter is when more room is asked for.
+/// The fill at which a filter asks for more room.
 const FULL: f64 = 7.0 / 8.0;
 
-/// Bytes of a device for each key that a filter has room for from the beginning: a hundred and sixtieth of
-/// them, in DRAM. To make a filter anew reads all keys, and takes the time of those who write them.
+/// Bytes of a device for each key that a filter has room for initially: it takes a hundred and sixtieth of
+/// them, in DRAM. A rebuild of a filter reads all keys, and takes time from writers.
 const BYTES_A_KEY: u64 = 1 << 10;
 
-/// Room for more keys than this a filter gets when they come.
+/// The most keys that a filter has room for initially.
 const AT_FIRST_MAX: u64 = 1 << 20;
 
 /// Keys that are listed at a time.
 const AT_A_TIME: usize = 1024;
 
-/// How often the keys are listed if writes are taken back meanwhile.
+/// How often the keys are listed if writes are taken back each time.
 const TRIES: u32 = 4;
 
-/// What became of filling a filter.
+/// The result of filling a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Filling {
     Done,
-    /// Writes were taken back all the time: the old one is in force.
+    /// Writes were taken back during each try: the old filter is in force.
     TakenBack,
-    /// There are more keys than were to be listed.
+    /// There are more keys than may be listed.
     TooMany,
 }
 
@@ -57,19 +56,19 @@ fn unusable(error: FilterError) -> Error {
     Error::Unusable(error.to_string())
 }
 
-/// The keys that the filter of a group has room for at least, of which this is a device.
+/// The least capacity of the filter of a group to which this device belongs.
 fn least_room(device: &Device) -> u64 {
     let bytes = device.engine.stats().pool_bytes;
     (bytes / BYTES_A_KEY).clamp(CAPACITY_MIN, AT_FIRST_MAX)
 }
 
-/// The filters of an open matrix: filled, made anew with more room, and kept at a close.
+/// The filters of an open matrix: filled, resized, and kept at a close.
 pub(crate) struct Filters {
-    /// Itself, for the thread.
+    /// A reference to itself, for the thread.
     weak: Weak<Self>,
     pub(super) keyspace: Arc<Keyspace>,
     thread: ResizeThread,
-    /// Filters of so many keys are kept at a close.
+    /// Filters of at least so many keys are kept at a close.
     pub(super) keeps_from: u64,
 }
 
@@ -80,7 +79,7 @@ fn run(filters: &Weak<Filters>) {
         if filters.thread.take_request() {
             filters.resize_filters();
         } else {
-            // It must not keep the matrix.
+            // The thread must not keep the matrix open.
             drop(filters);
             std::thread::park();
         }
@@ -102,7 +101,7 @@ impl Filters {
         self.thread.stop();
     }
 
-    /// Has the filter of a group grow if it is about to be full; does not wait for it.
+    /// Has the filter of a group resized if it is almost full; does not wait for that.
     pub(crate) fn look_after_filter(&self, group: &Group) {
         if group.filter.load() > FULL || group.is_to_be_listed.load(Ordering::Relaxed) {
             self.ask_for_resize();
@@ -114,14 +113,14 @@ impl Filters {
         self.thread.ask(|| self.keyspace.closed.load(Ordering::SeqCst), move || run(&filters));
     }
 
-    /// Makes all filters that nobody has filled yet, and anew those that are about to be full, until none is.
+    /// Fills filters that are not filled yet and resizes those that are almost full, until none is left.
     fn resize_filters(&self) {
         let is_new = |group: &Group| group.is_to_be_listed.load(Ordering::Acquire);
         let is_due = |group: &&Arc<Group>| is_new(group) || group.filter.load() > FULL;
         while let Some(group) = self.keyspace.groups.iter().find(is_due) {
             let is_growth = !is_new(group);
             if !self.fill_filter(group).unwrap_or(false) {
-                // Until somebody asks again.
+                // The next request continues.
                 return;
             }
             group.is_to_be_listed.store(false, Ordering::Release);
@@ -129,13 +128,13 @@ impl Filters {
         }
     }
 
-    /// Fills the filter of a group that is being opened, if it has at most so many keys; else that is done later, and the
-    /// filter says "perhaps" until then. Nobody else is in the group yet.
+    /// Fills the filter of a group that is being opened, if it has at most `most` keys; otherwise that is
+    /// done later, and the filter says "perhaps" until then. No other thread uses the group yet.
     ///
     /// # Errors
     /// As the engine, and if there is no memory.
     pub(crate) fn fill_now_or_later(&self, group: &Group, most: u64) -> Result<()> {
-        // Of a device that was closed it is known.
+        // Known for a device that was closed.
         let counted = |device: &Arc<Device>| device.engine.stats().records;
         let (room, keys) = group.ask(|device| Ok((least_room(device), counted(device))))?;
         let filled = match keys > most {
@@ -151,19 +150,19 @@ impl Filters {
         Ok(())
     }
 
-    /// Makes the filter of a group anew, twice as large as it has keys, from those of a device; false if
-    /// writes were taken back all the time: then the old one is in force.
+    /// Rebuilds the filter of a group with room for twice its keys, from the keys of a device; false if
+    /// writes were taken back during each try: then the old filter is in force.
     ///
     /// # Errors
     /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
-        // Another thread may be at it.
+        // Another thread may be filling one.
         let _alone = self.thread.alone();
         let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
         self.fill_up_to(group, (2 * keys).max(room), None).map(|filled| filled == Filling::Done)
     }
 
-    /// The same, with room for so many keys, if there are not more of them than `most`.
+    /// Rebuilds the filter with room for `capacity` keys, if there are at most `most`.
     fn fill_up_to(&self, group: &Group, capacity: u64, most: Option<u64>) -> Result<Filling> {
         for _ in 0..TRIES {
             let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
@@ -171,13 +170,13 @@ impl Filters {
             let Some(is_listed) = self.list_all(group, &rebuild, most)? else {
                 return Ok(Filling::TooMany);
             };
-            // What was deleted when it was listed, and taken back since, is there and was not listed; what
-            // may be taken back yet is waited for.
+            // A key whose delete was taken back since exists, but was not listed. Writes that may still be taken
+            // back are waited for.
             self.keyspace.in_flight.wait_for_key_locks();
             if self.keyspace.in_flight.taken_back() != taken_back {
                 continue;
             }
-            // What denies too much is not asked, and what is asked does not deny too much.
+            // The old filter is asked only if both are complete, the new one only if it is.
             group.is_listed.fetch_and(is_listed, Ordering::AcqRel);
             rebuild.finish();
             group.is_listed.store(is_listed, Ordering::Release);
@@ -186,8 +185,8 @@ impl Filters {
         Ok(Filling::TakenBack)
     }
 
-    /// Counts all keys of a group in a filter that is made anew; false if some cannot be listed, and none if
-    /// there are more than `most`.
+    /// Counts all keys of a group in a filter that is being rebuilt; false if some cannot be listed, and none
+    /// if there are more than `most`.
     fn list_all(
         &self,
         group: &Group,
@@ -195,8 +194,8 @@ impl Filters {
         most: Option<u64>,
     ) -> Result<Option<bool>> {
         let (counted, most) = (Cell::new(0_u64), most.unwrap_or(u64::MAX));
-        // Only now: what was counted in the old table alone is on this device when it is listed. What
-        // one had listed that has failed is counted twice: that is "perhaps".
+        // Only now: a key that was counted in the old table alone is on this device when it is listed. A key that
+        // a failed device had listed is counted twice, which only makes the filter say "perhaps".
         let mut add = |entry: Entry<'_>| {
             if !is_reserved(entry.key) {
                 rebuild.add(hash_of(entry.key));
@@ -211,10 +210,10 @@ impl Filters {
             Err(error) if is_damage(&error) => {}
             read => return read.map(|()| (!is_enough()).then_some(true)),
         }
-        // Each has lost something: what they have together is all that can be listed.
+        // Each member has lost something: all that can be listed is on the members together.
         for device in group.of(group.members()) {
             match show_sure(&*device.engine, &device.engine.lost_ranges()?, &mut add) {
-                // The group is not listed, whatever else it lacks.
+                // The group does not count as listed anyway.
                 Err(error) if is_damage(&error) => {}
                 shown => shown?,
             }
@@ -222,7 +221,7 @@ impl Filters {
         Ok(Some(false))
     }
 
-    /// Shows all records of a device, or as many as are enough.
+    /// Shows the records of a device, until there are enough.
     fn list(
         &self,
         device: &Device,

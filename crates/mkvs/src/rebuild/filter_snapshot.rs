@@ -1,14 +1,14 @@
-//! Filters that a clean close leaves behind, so that the next open need not read every key.
+//! Filters that a clean close keeps, so that the next open need not read every key.
 //!
 //! ```text
 //!   close   head, not sealed ─▶ counters, a few records ─▶ sync ─▶ head, sealed ─▶ records: clean
 //!   open    records: clean, of this epoch? counters as their checksum says? ─▶ filter
-//!           ─▶ records: not clean, the next epoch ─▶ what was kept is deleted
+//!           ─▶ records: not clean, the next epoch ─▶ the snapshot is deleted
 //! ```
 //!
-//! What is kept has the epoch of the close, and every open raises that durably before anything is
-//! written: so what was kept once is never taken twice, whatever of it is still there. It lies with
-//! one member of the group; if that is away, or has no space, keys are read.
+//! A snapshot has the epoch of the close, and every open raises the epoch durably before anything is written.
+//! So a snapshot is never used twice, whatever is left of it. It is on one member of the group; if that
+//! member is missing, or has no space, keys are read.
 
 use crate::device::Device;
 use crate::group::Group;
@@ -19,33 +19,33 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of counters in a record, at most.
+/// The most bytes of counters in a record.
 const CHUNK: usize = 256 << 10;
 
-/// So many times as much must be free on the device.
+/// The device must have so many times the snapshot's size free.
 const FREE: u64 = 2;
 
-/// What is known of the counters.
+/// The description of the counters.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     version: u32,
-    /// Of the records at the close.
+    /// The epoch of the membership records at the close.
     epoch: u64,
-    /// All records are there.
+    /// All records of the snapshot are there.
     is_sealed: bool,
     chunks: u64,
     chunk_len: usize,
-    /// Keys that there is room for, and that are counted.
+    /// The filter's capacity; and the number of counted keys.
     capacity: u64,
     keys: u64,
-    /// Of the counters.
+    /// The checksum of the counters.
     checksum: u64,
-    /// Of what is said above: with another capacity the same counters would deny keys that are there.
+    /// The checksum of the fields above: with another capacity the same counters would deny existing keys.
     #[serde(default)]
     head_checksum: u64,
 }
 
-/// Of the first version the head had no checksum: what that has left behind is not taken.
+/// A head of the first version had no checksum: such a snapshot is not used.
 const VERSION: u32 = 2;
 
 fn head_key() -> Vec<u8> {
@@ -57,7 +57,7 @@ fn chunk_key(number: u64) -> Vec<u8> {
 }
 
 impl Head {
-    /// The checksum that it is to have.
+    /// The checksum that the head must have.
     fn sum(&self) -> u64 {
         let Self { version, epoch, is_sealed, chunks, chunk_len, capacity, keys, checksum, .. } =
             *self;
@@ -78,7 +78,7 @@ impl Head {
         engine.put(&head_key(), &text, &options).map(|_| ())
     }
 
-    /// The head that is there, if it is one, and as it was written.
+    /// The head, if it is valid.
     fn read(engine: &dyn StorageEngine) -> Result<Option<Self>> {
         let text = engine.get(&head_key())?;
         let head = text.and_then(|text| serde_json::from_slice(&text).ok());
@@ -86,7 +86,7 @@ impl Head {
     }
 }
 
-/// Deletes what a device has of a filter, whole or not.
+/// Deletes the snapshot on a device, whole or not.
 ///
 /// # Errors
 /// As the engine.
@@ -95,7 +95,7 @@ pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
         return Ok(());
     }
     let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
-    // One that cannot be read has as many as there are.
+    // If the head cannot be read, all chunks that exist.
     let chunks = Head::read(engine)?.map_or(u64::MAX, |head| head.chunks);
     for number in 0..chunks {
         let outcome = engine.delete(&chunk_key(number), &early)?;
@@ -103,12 +103,12 @@ pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
             break;
         }
     }
-    // The head last: it says what there is to delete.
+    // The head last: it states which chunks there are.
     engine.sync()?;
     engine.delete(&head_key(), &WriteOptions::default()).map(|_| ())
 }
 
-/// Writes a filter to a device; durable when it returns.
+/// Writes a snapshot to a device; durable when it returns.
 fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
     let image = group.filter.image();
     let chunk_len = CHUNK.min(engine.limits().value_len_max) / 64 * 64;
@@ -142,7 +142,7 @@ fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
     head.write(engine)
 }
 
-/// Makes the filter of a group of what a device has of this epoch; false if it has none.
+/// Restores the filter of a group from a snapshot of this epoch; false if the device has none.
 fn read(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<bool> {
     let Some(head) = Head::read(engine)? else { return Ok(false) };
     if !head.is_sealed || head.epoch != epoch {
@@ -167,21 +167,21 @@ fn read(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<bool> {
 }
 
 impl Filters {
-    /// Leaves the filters behind, of what is closed now. If one cannot be, keys are read.
+    /// Keeps the filters of a matrix that is being closed. Without a snapshot, the next open reads the keys.
     pub(crate) fn keep_filters(&self, epoch: u64) {
         let worth = |group: &&std::sync::Arc<Group>| group.filter.len() >= self.keeps_from;
-        // Of one that lacks keys nothing is kept: what it says is not asked.
+        // A filter that lacks keys is not asked, and not kept.
         let is_listed = |group: &&std::sync::Arc<Group>| group.is_listed.load(Ordering::Acquire);
         for group in self.keyspace.groups.iter().filter(worth).filter(is_listed) {
             let Ok(device) = group.primary() else { continue };
             if write(group, &*device.engine, epoch).is_err() {
-                // No space, perhaps.
+                // Perhaps there was no space.
                 let _dropped = drop_all(&*device.engine).is_ok();
             }
         }
     }
 
-    /// Makes the filters: of what was kept at the close with this epoch, or of all keys, be it later.
+    /// Makes the filters: from snapshots of the close with this epoch, or from all keys, now or later.
     ///
     /// # Errors
     /// As the engines, and if there is no memory.
@@ -205,7 +205,7 @@ impl Filters {
     }
 }
 
-/// Does something with each, with so many threads; what came of it, in their order.
+/// Calls a function for each item, with so many threads; returns the results in the order of the items.
 pub(crate) fn side_by_side<T: Sync, R: Send>(
     items: &[T],
     threads: usize,

@@ -1,5 +1,5 @@
-//! Keys in doubt: writes that were neither made nor taken back are taken back, and a device that lacks
-//! the newest of a key is given it.
+//! Keys in doubt: takes back writes that were neither made nor taken back, and gives the newest record of a
+//! key to devices that lack it.
 
 use crate::device::decision::{Decided, is_damage};
 use crate::group::Group;
@@ -13,20 +13,19 @@ use crate::shape::position::Position;
 use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 
-/// What is in doubt.
+/// A summary of doubts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DamageSummary {
-    /// Devices that have lost records, and of how many ranges of keys: the scrub gives them back.
+    /// Devices that have lost records, and the number of key ranges: the scrub restores them.
     pub devices: Vec<(Position, usize)>,
-    /// Keys of which a write was neither made nor taken back, or has not come to all: the scrub makes up
-    /// for it.
+    /// Keys with a write that was neither made nor taken back, or that some device lacks: the scrub settles them.
     pub keys: usize,
-    /// Ranges of keys of which acknowledged writes may be lost, until that is accepted.
+    /// Ranges of keys of which acknowledged writes may be lost, until the loss is accepted.
     pub ranges: usize,
 }
 
 impl Rebuild {
-    /// Makes up for all doubts, as far as the devices that are there can; the keys that are left.
+    /// Settles all doubts, as far as the present devices can; returns the keys that are left.
     ///
     /// # Errors
     /// If the matrix is closed.
@@ -34,10 +33,10 @@ impl Rebuild {
         self.keyspace.check_writable()?;
         let _alone = self.failover.intents.seeing_to.lock();
         let lost = self.failover.intents.lost();
-        // Whoever opens the matrix from here on takes them back as well.
+        // An open from here on takes these batches back as well.
         if lost.iter().all(|intent| intent.is_over || self.is_refused(intent)) {
             for (hash, doubt, _) in self.keyspace.in_flight.indeterminate() {
-                // What cannot be made up for now stays in doubt.
+                // A doubt that cannot be settled now stays.
                 let _cleared = self.clear_doubt(hash, &doubt.key).is_ok();
             }
         }
@@ -52,7 +51,7 @@ impl Rebuild {
         Ok(left)
     }
 
-    /// True if it is durable on all members of its group that a batch is not to be made.
+    /// Makes it durable on all members of the group that the batch of an intent is not to be made; true if it is.
     fn is_refused(&self, Lost { number, group, .. }: &Lost) -> bool {
         let (number, group) = (*number, &self.keyspace.groups[usize::from(*group)]);
         group.of(group.followers()).all(|device| {
@@ -60,7 +59,7 @@ impl Rebuild {
         })
     }
 
-    /// Makes up for the doubt about a key, if there still is one.
+    /// Settles the doubt about a key, if there still is one.
     ///
     /// # Errors
     /// If a device that is needed for it fails.
@@ -76,7 +75,7 @@ impl Rebuild {
         let Indeterminate { torn, .. } = doubt;
         let Some(mut torn) = torn else { return self.give_newest(group, (hash, key), sure) };
         if torn.old.is_none() && group.members() & !torn.made == 0 {
-            // All have it who are left, so that it was made.
+            // All remaining members have the write, so it counts as made.
             return self.give_newest(group, (hash, key), torn.made);
         }
         group.take_back(&mut torn, key)?;
@@ -85,7 +84,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Gives all devices of a group what those `who` have.
+    /// Gives all devices of a group the record that the devices `who` have.
     fn give_newest(
         &self,
         group: &Arc<Group>,
@@ -95,7 +94,8 @@ impl Rebuild {
         let mut read = Err(group.gone());
         for number in numbers(who & group.members()) {
             read = sound_of(group.device(number)?, key);
-            // What is written anew has a checksum of its own: the next may have it sound.
+            // Not a damaged record, which would be written again with a valid checksum: the next device may have
+            // it undamaged.
             if !read.as_ref().is_err_and(is_damage) {
                 break;
             }
@@ -107,11 +107,12 @@ impl Rebuild {
             WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         if put.is_some() {
             group.renew(key, known, sequence)?;
-            // One that was not made is not counted: that it is counted twice is "perhaps".
+            // A write that was not made was not counted. A key that is counted twice only makes the filter say
+            // "perhaps".
             let change = group.filter.change();
             let _counted = change.insert(hash);
         }
-        // All of them are needed.
+        // Each of them is needed.
         group.restore(Devices::MAX, |device, _| {
             Decided { key, put }.make(&*device.engine, &options)
         })?;
@@ -119,7 +120,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// All devices of a group have the same of a key.
+    /// Notes that all devices of a group have the same record of a key.
     fn make_known(&self, group: &Group, hash: u64) {
         let (sequence, all) = (group.draw(None), group.followers());
         let asked = numbers(all).next().unwrap_or_default();

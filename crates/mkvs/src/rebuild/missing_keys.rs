@@ -1,5 +1,5 @@
-//! Keys that a group's primary lacks and its peers have, since a bit of the key itself is wrong there: an
-//! iteration passes it by, or shows another, which is not found.
+//! Keys that a group's primary lacks and its peers have, because a bit of the key itself is wrong there: an
+//! iteration skips the key, or shows another key, which is not found.
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
@@ -28,21 +28,21 @@ fn list_of(engine: &dyn StorageEngine, show: &mut dyn FnMut(Entry<'_>)) -> Resul
 }
 
 impl Rebuild {
-    /// Holds what a device lists, from this cursor on, against its checksum; false if it lists a key that it
-    /// does not find. One that was deleted meanwhile is no matter.
+    /// Checks the checksum of a record that a device lists from this cursor on; false if the device lists the
+    /// key and does not find it. A key that was deleted meanwhile does not count.
     pub(crate) fn check_listed(&self, (device, from): (&Device, u64), item: &Item) -> Result<bool> {
         Ok(device.engine.check(&item.key)? || !self.is_strange(device, from, &item.key)?)
     }
 
-    /// True if a device lists a key, from this cursor on, that it does not find: it is another by now than
-    /// the one that was written.
+    /// True if a device lists a key, from this cursor on, that it does not find: the key differs from the one
+    /// that was written.
     fn is_strange(&self, device: &Device, from: u64, key: &[u8]) -> Result<bool> {
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         device.drain();
         if device.engine.check(key)? {
             return Ok(false);
         }
-        // Others may have come before it.
+        // Others may have been inserted before it.
         let mut is_listed = false;
         device.engine.iterate(from, 16 * AT_A_TIME, &mut |entry| {
             is_listed |= entry.key == key && entry.record.is_some();
@@ -50,8 +50,8 @@ impl Rebuild {
         Ok(is_listed)
     }
 
-    /// Gives what the primary's peers list and it does not find, and heals it by the way; how many keys they
-    /// were.
+    /// Gives the records that the primary's peers list and the primary does not find, and heals them; returns
+    /// the number of these keys.
     pub(crate) fn give_lacking(
         &self,
         group: &Arc<Group>,
@@ -70,7 +70,7 @@ impl Rebuild {
                 }
             });
             match listed {
-                // It has shown all others.
+                // The device has shown all other records.
                 Err(error) if !is_damage(&error) => group.go_on_without(device, error)?,
                 _ => {}
             }
@@ -88,10 +88,10 @@ impl Rebuild {
         Ok(lacked)
     }
 
-    /// Gives all that a member has that lists it to the end, be it the primary now.
+    /// Gives all records of a member that lists them to the end, which may be the current primary.
     ///
     /// # Errors
-    /// What the primary could not show, if there is none.
+    /// The given error, if no member does.
     pub(crate) fn give_as_a_peer(
         &self,
         group: &Arc<Group>,
@@ -115,7 +115,7 @@ impl Rebuild {
                 };
                 self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
                     Ok(true) => give(item),
-                    // The peers know.
+                    // Its peers have the record.
                     _ => self.give_sound(group, &item.key, &mut lost, give),
                 })?;
                 if cursor == 0 {
@@ -130,8 +130,8 @@ impl Rebuild {
         Err(error)
     }
 
-    /// What any member of a group has of slots that move the new groups have as well: the one that was
-    /// gone through may lack a key, and all members are about to remove theirs.
+    /// Makes sure that the new groups have every record of a moving slot that any member of a group has: the
+    /// member that was read may lack a key, and all members are about to remove their records.
     pub(crate) fn hold_moving(&self, group: &Arc<Group>) -> Result<()> {
         let number = usize::from(group.number);
         let target = |key: &[u8]| {
@@ -159,7 +159,7 @@ impl Rebuild {
                 match listed {
                     Ok(0) => break,
                     Ok(next) => cursor = next,
-                    // It has shown all others, and those are known.
+                    // The device has shown all other records, and the peers know the rest.
                     Err(error) if is_damage(&error) => break,
                     Err(error) => {
                         group.go_on_without(device, error)?;
@@ -178,7 +178,7 @@ impl Rebuild {
         target: impl Fn(&[u8]) -> Option<usize>,
     ) -> Result<()> {
         let has = |to: usize| Ok::<bool, Error>(self.keyspace.groups[to].seen(key)?.is_some());
-        // Mostly it has, and no key lock is needed to see that.
+        // Mostly the target has it, and no key lock is needed to see that.
         let Some(to) = target(key) else { return Ok(()) };
         if has(to)? {
             return Ok(());
@@ -189,7 +189,7 @@ impl Rebuild {
         self.check_going_on()?;
         match (target(key), group.item_of(key)?) {
             (Some(to), Some(item)) if !has(to)? => {
-                // It may know of a delete that the owner has forgotten.
+                // The target may know of a delete that the owner has forgotten.
                 let has = self.keyspace.groups[to].give(hash, &item)?;
                 if has {
                     Ok(())

@@ -1,8 +1,8 @@
-//! Copies brought up to date: a device that is replaced, a group that is added, damage that a scrub heals, and
-//! filters that are made anew.
+//! Copies brought up to date: a device that is replaced, a group that is added, damage that a scrub heals,
+//! and filters that are rebuilt.
 //!
 //! ```text
-//!   copy       all that a group has, record by record, to whoever lacks it
+//!   copy       all records of a group, one by one, to a device or group that lacks them
 //!     ├─ resync      to a device that returns, or a new one in its place
 //!     └─ rebalance   to a group that is added
 //!   scrub      every record of every member against its checksums, healed from a peer
@@ -27,16 +27,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What brings the copies of an open matrix up to date.
+/// Brings the copies of an open matrix up to date.
 pub(crate) struct Rebuild {
     keyspace: Arc<Keyspace>,
     failover: Arc<Failover>,
     filters: Arc<Filters>,
-    /// Held by whoever fills a device or a group: one at a time.
+    /// Held while a device or a group is filled: one at a time.
     filling: Mutex<()>,
-    /// Nothing is filled any more.
+    /// No device or group may be filled any more.
     pub(crate) interrupted: AtomicBool,
-    /// Where there are devices, and which: the places that files say, and where they belong.
+    /// The places at which files lie, and the places where their devices belong.
     pub(crate) occupied: Mutex<BTreeMap<Position, Position>>,
 }
 

@@ -1,19 +1,19 @@
-//! A group that is added: slots move to it, a few at a time, while everybody goes on.
+//! A group that is added: slots move to it, a few at a time, while readers and writers continue.
 //!
 //! ```text
-//!   the group's devices are planned, made and have a record ─▶ the group is one, and slots are "moving"
-//!     ─▶ what is written to a moving slot is written to the new group as well
-//!     ─▶ all that the old group has of the slots is given to the new one
-//!     ─▶ a few slots at a time: nobody writes to them, the record has the new owner, writers go on
-//!     ─▶ the old groups remove what is not theirs any more
+//!   the group's devices are planned, made and have a record ─▶ the group exists, and slots are "moving"
+//!     ─▶ every write to a moving slot is made in the new group as well
+//!     ─▶ all records of the slots in the old group are given to the new one
+//!     ─▶ a few slots at a time: their writers wait, the record has the new owner, writers continue
+//!     ─▶ the old groups remove records of slots that they no longer own
 //! ```
 //!
-//! Cut off anywhere, opening finds slots that have moved and slots that have not, each whole with its
-//! owner, and [`Matrix::finish_moves`](crate::Matrix::finish_moves) goes on: gives everything again
-//! (what is there is not written twice), and holds what the new group has against the old one.
+//! After an interruption at any point, an open finds slots that have moved and slots that have not, each
+//! whole with its owner, and [`Matrix::finish_moves`](crate::Matrix::finish_moves) continues: it gives
+//! everything again (existing records are not written twice), and compares the new group with the old one.
 //!
-//! A new group that cannot take what is written (it is full, say) loses the slot before it has got
-//! it: the owner is the old group, which has everything.
+//! A new group that cannot take a write (for example because it is full) loses the slot before it owns it:
+//! the owner is the old group, which has everything.
 
 use crate::device::Device;
 use crate::device::fault_guard::guarded;
@@ -60,7 +60,7 @@ impl Rebuild {
         self.run_moves(options, progress)
     }
 
-    /// Goes on with moves that were cut off; does nothing if there are none.
+    /// Continues moves that were interrupted; does nothing if there are none.
     ///
     /// # Errors
     /// As [`Self::add_group`].
@@ -73,7 +73,7 @@ impl Rebuild {
         self.run_moves(options, progress)
     }
 
-    /// Makes the devices of a new group, and the group; its share of the slots is to move from then on.
+    /// Creates the devices of a new group, and the group; from then on its share of the slots is to move.
     fn make_group(&self, rack: &dyn Rack) -> Result<()> {
         let number = self.keyspace.groups.len() as u16;
         if number == GROUPS_MAX {
@@ -105,7 +105,7 @@ impl Rebuild {
         let primary = devices.len().saturating_sub(1) as u8;
         let group =
             assemble_group(&Arc::downgrade(&self.failover), number, (devices, primary), parts)?;
-        // All of them have a record by now: it is a group as soon as one of all devices says so.
+        // All devices have a record by now: the group exists as soon as the record of one device says so.
         let mut record = self.failover.membership.lock();
         let before = record.clone();
         found(&mut record);
@@ -118,7 +118,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Moves what is to move, and removes what has.
+    /// Moves the slots that are to move, and removes the moved records.
     fn run_moves(&self, options: &CopyOptions, progress: &dyn Fn(Progress)) -> Result<Copied> {
         let mut pace = Pace::new(options);
         if !self.keyspace.has_guests.load(Ordering::Acquire) {
@@ -131,7 +131,7 @@ impl Rebuild {
         for (slot, to) in &moving {
             self.keyspace.owners.begin(*slot, *to);
         }
-        // Whoever writes from here on writes to both; what was written before is found.
+        // Writers write to both groups from here on; earlier writes are found.
         self.keyspace.in_flight.wait_for_key_locks();
         for group in self.keyspace.groups.iter().filter(|_| !mutant!("mkvs.move.not_copied")) {
             self.give_moving(group, &mut pace, progress)?;
@@ -157,7 +157,7 @@ impl Rebuild {
         Ok(pace.filled())
     }
 
-    /// Gives what a group has of moving slots to the groups they move to.
+    /// Gives a group's records of moving slots to the groups that the slots move to.
     fn give_moving(
         &self,
         group: &Arc<Group>,
@@ -183,7 +183,7 @@ impl Rebuild {
             match route.to() {
                 Some(to) if route.owner() == number => {
                     let has = self.keyspace.groups[to].give(hash, item)?;
-                    // It has something newer, which may be what is left of an earlier try.
+                    // The target has a newer write, which may be left from an earlier try.
                     if has == item.put.is_some() {
                         Ok(())
                     } else {
@@ -193,7 +193,7 @@ impl Rebuild {
                 _ => Ok(()),
             }
         })?;
-        // If its slot moved nobody would know any more that it was ever there.
+        // If its slot moved, the key would no longer be known to have existed.
         let moves = |lost: &&KeyRange| {
             key_of(lost).is_none_or(|key| {
                 let route = self.keyspace.owners.of(hash_of(key));
@@ -210,8 +210,7 @@ impl Rebuild {
         }
     }
 
-    /// Shows every key that a device has of slots that are not its group's; of one that fails, those that
-    /// were found by then.
+    /// Shows every key on a device whose slot its group does not own; if the device fails, the keys found by then.
     fn each_guest(
         &self,
         group: &Group,
@@ -230,7 +229,7 @@ impl Rebuild {
             });
             cursor = match listed {
                 Ok(cursor) => cursor,
-                // When it comes back it is held against its peers.
+                // When the device returns it is compared with its peers.
                 Err(error) => return group.go_on_without(device, error),
             };
             for (key, sequence) in &guests {
@@ -243,8 +242,8 @@ impl Rebuild {
         }
     }
 
-    /// What a group has of slots that move to it is held against their owners: what they do not have
-    /// is removed, and what is older with them is overwritten. It is left from an earlier try.
+    /// Compares a group's records of slots that move to it with their owners: records that the owners do not
+    /// have are removed, and differing ones are overwritten. They are left from an earlier try.
     fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, sequence| {
@@ -258,7 +257,7 @@ impl Rebuild {
                 if seen.is_some_and(|(known, ..)| known == sequence) {
                     return Ok(());
                 }
-                // What was read of it may be out of date by now.
+                // The sequence that was read may be out of date by now.
                 let mut has = None;
                 let visit = &mut |it: Record<'_>| has = Some(it.sequence);
                 if let Err(error) = device.engine.get_with(key, Visibility::Durable, visit) {
@@ -272,18 +271,18 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Slots change hands: durably so, when it returns.
+    /// Hands slots over to their new owners: durably, when it returns.
     fn hand_over(&self, slots: &[(usize, u16)]) -> Result<()> {
-        // Whoever goes through many keys has ended first, and only then writers are held up.
+        // Operations over many keys end first; only then are writers held up.
         let _moves = self.keyspace.moves.write();
         slots.iter().for_each(|(slot, _)| self.keyspace.owners.freeze(*slot));
-        // From here on nobody writes to them, and what was written is everywhere.
+        // From here on no writer of these slots is active, and all writes are everywhere.
         if !mutant!("mkvs.move.turns") {
             self.keyspace.in_flight.wait_for_key_locks();
         }
         self.keyspace.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
-            // What is noted of where to read a key is of the group that it leaves.
+            // Entries of the in-flight table refer to the group that the slots leave.
             self.keyspace.settle_group(group);
         });
         let is_synced = if mutant!("mkvs.move.sync") { Ok(()) } else { self.sync_targets(slots) };
@@ -297,7 +296,7 @@ impl Rebuild {
         written
     }
 
-    /// What was given to the groups that slots move to is durable when it returns.
+    /// Makes everything durable that was given to the groups that slots move to.
     fn sync_targets(&self, slots: &[(usize, u16)]) -> Result<()> {
         for (number, group) in (0_u16..).zip(self.keyspace.groups.iter()) {
             if slots.iter().any(|(_, to)| *to == number) {
@@ -339,14 +338,14 @@ impl Rebuild {
             record.owners[*slot] = *to;
             record.moving.remove(&(*slot as u16));
         }
-        // The new owner was not given the tombstones that the old one had forgotten.
+        // The new owner received no tombstones that the old one had dropped.
         record.horizon = record.horizon.max(horizon);
         self.failover.commit(&mut record, &before)?;
         self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         Ok(())
     }
 
-    /// A group removes what is not its own and does not move to it.
+    /// Removes a group's records of slots that it does not own and that do not move to it.
     fn remove_guests(&self, group: &Arc<Group>) -> Result<()> {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, _| {
@@ -367,7 +366,7 @@ impl Rebuild {
     }
 }
 
-/// A group that was planned is one: its share of the slots is to move to it.
+/// Makes a planned group a group of the matrix: its share of the slots is to move to it.
 fn found(record: &mut MembershipRecord) {
     let Some(mut planned) = record.planned.take() else { return };
     planned.iter_mut().for_each(|member| member.state = MemberState::Current);

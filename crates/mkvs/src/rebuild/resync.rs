@@ -1,18 +1,18 @@
-//! A device that comes back, or a new one in its place: filled from its peers while everybody goes on.
+//! Resync: fills a returning or new device from its peers, while readers and writers continue.
 //!
 //! ```text
 //!   the record says "joining", durably ─▶ writes come to it through its ring
-//!     ─▶ all that its peers have is given to it ─▶ what it has and they have not is removed
+//!     ─▶ all records of its peers are given to it ─▶ records that the peers lack are removed
 //!     ─▶ writes wait for it ─▶ the record says "current", durably ─▶ it is read
 //! ```
 //!
-//! Cut off anywhere it is joining still, and the same call goes on: what it has already is looked at
-//! and not written again.
+//! After an interruption at any point the device is still joining, and the same call continues: records that
+//! it has are compared and not written again.
 //!
-//! A device that was away may have what nobody ever acknowledged, and may lack what was deleted so
-//! long ago that nobody has a tombstone of it. So it is not believed in anything: each of its keys is
-//! held against its peers, within the key's lock, and where it is the newer one, the record of the
-//! peers is written anew.
+//! A device that was away may have writes that were never acknowledged, and may lack deletes so old that no
+//! device has a tombstone of them. So none of its records is trusted: each of its keys is compared with its
+//! peers, within the key lock, and where the device has the newer record, the record of the peers is written
+//! anew.
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
@@ -37,7 +37,7 @@ use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Keys of a device that are held against its peers at a time.
+/// Keys of a device that are compared with its peers at a time.
 const AT_A_TIME: usize = 256;
 
 impl Rebuild {
@@ -59,8 +59,8 @@ impl Rebuild {
         self.fill_member(group, place, checked, options, progress)
     }
 
-    /// An older copy of a member is given what it has missed while nobody else is in yet, and is a member then. If
-    /// that cannot be it stays as it is, and is tried again when the matrix is opened next.
+    /// Fills an older copy of a member before users are admitted, which makes it a member. If that fails the
+    /// device stays as it is, and the next open of the matrix tries again.
     pub(crate) fn fill_outdated(
         &self,
         place: Position,
@@ -73,7 +73,7 @@ impl Rebuild {
         self.failover.damaged.lock().extend(filled.err().map(|error| (place, error.to_string())));
     }
 
-    /// Fills a device from the members of its group, which makes it one of them.
+    /// Fills a device from the members of its group, which makes it a member.
     fn fill_member(
         &self,
         group: &Arc<Group>,
@@ -92,7 +92,7 @@ impl Rebuild {
         let device = Arc::new(Device::new(place.device, checked));
         let before = group.device(place.device).ok().cloned();
         {
-            // Whoever finds out from here on that the one before it has failed comes too late.
+            // A thread that finds from here on that the previous device has failed comes too late.
             let _record = self.failover.membership.lock();
             group.place(Arc::clone(&device));
             group.states.join(place.device);
@@ -112,7 +112,7 @@ impl Rebuild {
     }
 }
 
-/// What is there cannot be filled.
+/// The existing device cannot be filled.
 fn fresh_only(what: String) -> Error {
     Error::Occupied { what, vacancy: Vacancy::Fresh }
 }
@@ -122,14 +122,14 @@ fn no_such(place: Position) -> Error {
 }
 
 impl Rebuild {
-    /// The right to fill something.
+    /// The right to fill a device or a group.
     pub(crate) fn fill_alone(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
         self.keyspace.check_writable()?;
         let busy = || Error::Unusable("another device or group is being filled".to_owned());
         self.filling.try_lock().ok_or_else(busy)
     }
 
-    /// Says durably that a device joins, and makes or finds it.
+    /// Records durably that a device joins, and creates or finds it.
     fn announce(
         &self,
         rack: &dyn Rack,
@@ -141,7 +141,7 @@ impl Rebuild {
         let member = known.ok_or_else(|| no_such(place))?;
         self.make_way(rack, group, place, options)?;
         let found = if options.is_fresh {
-            // What it was asked before goes by.
+            // Requests that it was given are no longer executed.
             group.device(place.device).iter().for_each(|device| device.stop());
             None
         } else {
@@ -154,7 +154,7 @@ impl Rebuild {
         let checked = match found {
             Some(checked) => checked,
             None => {
-                // What it has takes space, perhaps where the new one is to be.
+                // The old device takes space, perhaps space that the new one needs.
                 group.device(place.device).iter().for_each(|device| device.leave(None));
                 rack.remove(place)?;
                 guarded(rack.create(place, &self.keyspace.clock.source())?)?
@@ -164,11 +164,11 @@ impl Rebuild {
         Ok(checked)
     }
 
-    /// A current device makes way for a fresh one if what it was made of has been taken away while it was
-    /// open: when the matrix is opened again there would be none.
+    /// Lets a current device make way for a fresh one if its file or medium was removed while it was open:
+    /// the next open of the matrix would not find it.
     ///
     /// # Errors
-    /// If it is current.
+    /// If the device is current and at its place, or no fresh device is requested.
     fn make_way(
         &self,
         rack: &dyn Rack,
@@ -193,7 +193,7 @@ impl Rebuild {
         self.failover.demote(place, group.device(place.device)?)
     }
 
-    /// The device that was at a place before, if it is there.
+    /// The device that was at a place before, if it is present.
     fn returning(
         &self,
         rack: &dyn Rack,
@@ -202,7 +202,7 @@ impl Rebuild {
         member: &Member,
     ) -> Result<Option<Guarded>> {
         let is_joining = member.state == MemberState::Joining;
-        // One that was dropped while the matrix was open is open still.
+        // A device that was dropped while the matrix was open is still open.
         let there = group.device(place.device).ok().filter(|device| !device.has_gone());
         let checked = match there {
             Some(device) => {
@@ -227,7 +227,7 @@ impl Rebuild {
             }
             None if !rack.present()?.contains(&place) => return Ok(None),
             None => match rack.open(place, &self.keyspace.clock.source()).and_then(guarded) {
-                // It was about to be made.
+                // It was about to be created.
                 Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
                 Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {
                     return Err(fresh_only(format!(
@@ -240,14 +240,14 @@ impl Rebuild {
         let engine = &*checked.engine;
         let matrix = self.failover.membership.now().matrix.clone();
         match MembershipRecord::read(engine)? {
-            // It was made, and the record did not come to it.
+            // It was created, but did not get the record.
             None if is_joining && engine.is_empty()? => Ok(Some(checked)),
             None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
             Some(record) if record.matrix != matrix => Err(Error::Unusable(format!(
                 "the device at {place} belongs to another matrix: {}, not {matrix}",
                 record.matrix
             ))),
-            // What was there before a new one was to be made.
+            // This device was there before a new one was to be created.
             Some(record) if is_joining && record.identity != member.identity => Ok(None),
             Some(record) if record.identity != member.identity || record.position != place => {
                 Err(Error::Unusable(format!(
@@ -260,7 +260,7 @@ impl Rebuild {
     }
 
     /// # Errors
-    /// If another device of the matrix lies where a new one is to be made.
+    /// If another device of the matrix lies at the place of a new one.
     pub(crate) fn check_place(&self, place: Position) -> Result<()> {
         match self.occupied.lock().get(&place) {
             Some(other) if *other != place => Err(Error::Unusable(format!(
@@ -270,7 +270,7 @@ impl Rebuild {
         }
     }
 
-    /// A device has another state: durably so on all members, when it returns.
+    /// Gives a device another state: durably on all members, when it returns.
     fn write_state(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
         let mut record = self.failover.membership.lock();
         let before = record.clone();
@@ -281,8 +281,8 @@ impl Rebuild {
         Ok(record.clone())
     }
 
-    /// Gives a device all that its peers have, and takes from it what they have not. With the sequence above
-    /// which it has everything.
+    /// Gives a device all records of its peers, and removes the records that they do not have. Returns the
+    /// sequence above which it has every write.
     fn fill(
         &self,
         group: &Arc<Group>,
@@ -290,7 +290,7 @@ impl Rebuild {
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<(Pace, u64)> {
-        // Whoever writes from here on knows of it; what was written before is found.
+        // Writes from here on come to the device; earlier ones are found.
         self.keyspace.in_flight.wait_for_key_locks();
         let since = self.keyspace.sequence.load(Ordering::Acquire);
         let total = group.ask(|device| device.engine.len())?;
@@ -303,7 +303,7 @@ impl Rebuild {
                 progress(Progress { stage: "filling", done: done.min(total), total });
             }
             match item.give_to(&*device.engine)? {
-                // What it has may be a write of a moment ago, or one that nobody acknowledged.
+                // The device may have a write of a moment ago, or one that was never acknowledged.
                 Outcome::NotNewer(theirs, _) if theirs > item.sequence => {
                     self.hold_key_against_peers(group, device, &item.key)
                 }
@@ -315,8 +315,8 @@ impl Rebuild {
         Ok((pace, since))
     }
 
-    /// Every key of a device that its peers do not have is removed, and what is newer on it than
-    /// theirs is overwritten.
+    /// Removes every key of a device that its peers do not have, and overwrites records that are newer on it
+    /// than on its peers.
     fn compare_with_peers(
         &self,
         (group, device): (&Arc<Group>, &Device),
@@ -355,8 +355,8 @@ impl Rebuild {
         }
     }
 
-    /// The same of a key that is damaged on a peer. If all that have it have it so it stays as it is, and
-    /// nobody relies on it.
+    /// Compares a key that is damaged on a peer. If it is damaged on all peers that have it, it stays as it
+    /// is, and is noted as lost.
     fn hold_damaged_key(
         &self,
         (group, device): (&Arc<Group>, &Device),
@@ -372,8 +372,8 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Within the key lock of a key all have the same of it. If this device has not, what its peers have
-    /// is written anew, to all.
+    /// Compares a key within its key lock, when all members have the same record. If this device has another,
+    /// the record of its peers is written anew, to all.
     fn hold_key_against_peers(
         &self,
         group: &Arc<Group>,
@@ -401,17 +401,17 @@ impl Rebuild {
                 if peer.number == device.number {
                     return Err(error);
                 }
-                // The others have it: who has not is no member any more.
+                // The others have it: a device that has not is no longer a member.
                 group.go_on_without(peer, error)?;
             }
         }
         Ok(())
     }
 
-    /// A device that has been filled is a member: durably so, when it returns.
+    /// Makes a device that has been filled a member: durably, when it returns.
     fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[KeyRange], u64)) -> Result<()> {
         group.states.propose(device.number);
-        // Whoever writes from here on waits for it; what others have written is in its ring.
+        // Writers wait for the device from here on; earlier writes are in its ring.
         if !mutant!("mkvs.admit.undrained") {
             self.keyspace.in_flight.wait_for_key_locks();
             device.drain();
@@ -420,15 +420,15 @@ impl Rebuild {
         let place = Position { group: group.number, device: device.number };
         let horizon = group.settled()?.engine.tombstone_horizon();
         let mut record = self.failover.membership.lock();
-        // From here to the end nobody can leave.
+        // From here to the end no member can leave.
         self.keyspace.check_writable()?;
         check_joining(group, device)?;
         let before = record.clone();
-        // Before the record says that it is current: what fails leaves that as it was.
+        // Before the record makes it current: an error leaves the record as it was.
         let left_out = left_out(group, device, lost)?;
         record.take_lost_ranges(&left_out)?;
         record.stand(place, MemberState::Current);
-        // It was not given the tombstones that its peers had forgotten.
+        // It received no tombstones that its peers had dropped.
         record.horizon = record.horizon.max(horizon);
         let joiner = Joiner { device: Some(place), ..Joiner::default() };
         self.failover.commit_with(&mut record, &before, vec![], joiner)?;
@@ -453,8 +453,8 @@ fn check_joining(group: &Group, device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Keys that nobody could give to a device, and that it has not been given since: it is not to say of them
-/// that they are not there.
+/// The keys that could not be given to a device, and that it has not received since: it must not report them
+/// as absent.
 ///
 /// # Errors
 /// As the device.

@@ -1,20 +1,19 @@
-//! The scrub: every record of every device is held against its checksums, and what is damaged is
-//! written anew from a peer that has it whole.
+//! The scrub: every record of every device is checked against its checksums, and a damaged record is written
+//! anew from a peer that has it undamaged.
 //!
-//! Keys are asked for by name, those that any member of the group has: so that a record is missed, too,
-//! that its own device does not find any more. What differs is looked at again within the key's lock,
-//! when all members have the same.
+//! Every key that any member of the group has is looked up, so that a record is also missed that its own
+//! device does not find any more. A key that differs is read again within its key lock, when all members have
+//! the same writes.
 //!
-//! Before that, and once more behind it if anything was found, each device reads what its own recovery would
-//! read ([`Repairable::scrub`]), and writes anew what it would not find as it is. So what is healed leaves nothing
-//! behind that a crash would bring to light.
+//! Before that, and once more afterwards if anything was found, each device reads the pages that its own
+//! recovery would read ([`Repairable::scrub`]), and rewrites the pages that the recovery would not find
+//! intact. So no healed damage reappears after a crash.
 //!
-//! Where a device has lost records and does not know of which keys, it says whose they may have been
-//! ([`Repairable::lost_ranges`]). Its peers have those keys: each that is not the same is written to it again, and
-//! when a peer has been gone through as far as the end, the doubt is settled. What still is doubtful then
-//! was deleted.
+//! A device that has lost records of unknown keys reports the ranges of keys that may be affected
+//! ([`Repairable::lost_ranges`]). Its peers have those keys: each that differs is written to it again, and
+//! when a peer has been read to the end, the doubt is settled. A key that is still in doubt then was deleted.
 //!
-//! A read that meets damage goes to a peer as well ([`read`](crate::keyspace::read)); it heals nothing.
+//! A read that meets damage is served by a peer as well ([`read`](crate::keyspace::read)); it heals nothing.
 
 use crate::device::Device;
 use crate::device::decision::{is_damage, is_failure};
@@ -35,34 +34,34 @@ use std::sync::atomic::Ordering;
 /// Keys that are looked at at a time.
 const AT_A_TIME: usize = 256;
 
-/// What a scrub has found.
+/// The findings of a scrub.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Records that were looked at, each on all of its devices.
+    /// Records that were read, each on all of its devices.
     pub records: u64,
-    /// Devices that had a damaged record, once for each, which was written anew from a peer.
+    /// Devices with a damaged record, once for each such record; it was written anew from a peer.
     pub repaired: Vec<Position>,
-    /// Keys whose record is damaged on every device, or on one that may have been the only one with what was
-    /// written last: nothing was changed.
+    /// Keys whose record is damaged on every device, or on one that may have been the only one with the last
+    /// write: nothing was changed.
     pub lost: Vec<Vec<u8>>,
-    /// Devices that had lost records, once for each range of keys that they may have been of, when all
-    /// that its peers have of it was written anew.
+    /// Devices that had lost records, once for each range of keys that may have been affected, when all
+    /// records of its peers in that range were written anew.
     pub settled: Vec<Position>,
-    /// Keys of which nobody knows what was written last, as long as devices are missing or fail: reads of
-    /// them fail, and so do scans that come by.
+    /// Keys whose last write is unknown, as long as devices are missing or fail: reads of them fail, and so
+    /// do scans that reach them.
     pub indeterminate: Vec<Vec<u8>>,
-    /// Ranges of keys of which acknowledged writes may be lost, so that reads of those fail that were not
-    /// written since: until the matrix is opened with the loss accepted.
+    /// Ranges of keys of which acknowledged writes may be lost. Reads of keys in them that were not written
+    /// since fail until the matrix is opened with the loss accepted.
     pub lost_ranges: Vec<KeyRange>,
-    /// Devices that had a page which their recovery would not have found as it was, once for each, which was
-    /// written anew.
+    /// Devices with a page that their recovery would not have found intact, once for each such page, which
+    /// was rewritten.
     pub rewritten: Vec<Position>,
-    /// Devices that could not be gone through as far as the end, or have damage still that a recovery
-    /// would find, and why. Their records were looked at as far as their peers have them.
+    /// Devices that could not be read to the end, or still have damage that a recovery would find, and why.
+    /// Their records were read as far as their peers have them.
     pub unreadable: Vec<(Position, String)>,
 }
 
-/// What a device says of a key.
+/// The state of a key on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Whole,
@@ -71,7 +70,7 @@ enum Health {
 }
 
 impl Rebuild {
-    /// Goes through all records of the groups, or of the group of one device.
+    /// Scrubs all groups, or the group of one device.
     ///
     /// # Errors
     /// As the devices, but for damage; [`Error::Unusable`] if there is no such device, or it is not current.
@@ -86,7 +85,7 @@ impl Rebuild {
         let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
         let indeterminate = self.clear_doubts()?;
         for (group, key) in self.keyspace.lost_ranges.keys() {
-            // What was written since is found.
+            // A later write is found.
             if self.find_known(&key) {
                 self.failover.forget_lost_key(group, &key);
             }
@@ -110,12 +109,12 @@ impl Rebuild {
             settle_all(group, &doubts, &mut scrubbed)?;
             let is_doubtful = || doubts.iter().any(|(_, doubts)| !doubts.is_empty());
             if !left.is_empty() || scrubbed.findings() > before || is_doubtful() {
-                // What was written anew has left behind what was damaged.
+                // Rewritten records have left the damaged ones behind.
                 let left = scrub_pages(group, &mut scrubbed, progress)?;
                 scrubbed.unreadable.extend(left);
             }
             if !group.is_listed.load(Ordering::Acquire) {
-                // Perhaps it can be now.
+                // Perhaps its keys can be listed now.
                 self.filters.fill_filter(group)?;
             }
         }
@@ -124,7 +123,7 @@ impl Rebuild {
 }
 
 impl Scrubbed {
-    /// How much was found.
+    /// The number of findings.
     fn findings(&self) -> usize {
         self.repaired.len() + self.settled.len() + self.rewritten.len() + self.lost.len()
     }
@@ -150,8 +149,8 @@ impl Rebuild {
         Err(Error::Unusable(what))
     }
 
-    /// Looks at every key that one device has, on all members, but for those that it is in doubt of,
-    /// whose peers have them; how many they were, unless the device failed: its peers have what it had.
+    /// Checks every key of one device, on all members, except those that the device is in doubt of: its peers
+    /// have these. Returns the number of keys, unless the device failed: its peers have its records.
     pub(crate) fn scrub_keys_of(
         &self,
         group: &Arc<Group>,
@@ -191,8 +190,8 @@ impl Rebuild {
         }
     }
 
-    /// Holds the record of a key against its checksums on all members, and heals it if that is damaged.
-    /// The caller has not the key lock.
+    /// Checks the record of a key against its checksums on all members, and heals it if it is damaged. The
+    /// caller does not have the key lock.
     ///
     /// # Errors
     /// As the devices, but for damage.
@@ -209,7 +208,7 @@ impl Rebuild {
             return Ok(());
         }
         let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
-        // Whoever closes goes round the key locks: what is made in one that comes after is made by some.
+        // A close goes through all key locks: a write that takes its lock later would be made on some devices only.
         self.keyspace.check_writable()?;
         group.of(group.followers()).for_each(|device| device.drain());
         let healths = healths(group, key)?;
@@ -217,7 +216,7 @@ impl Rebuild {
             return Ok(());
         }
         let whole = healths.iter().find(|(_, health)| *health == Health::Whole);
-        // One that says that it is not there may have lost its key: that is no answer.
+        // A device that reports the key as absent may have lost it, which proves nothing.
         let Some((source, _)) = whole else {
             if !scrubbed.lost.iter().any(|lost| lost == key) {
                 scrubbed.lost.push(key.to_vec());
@@ -233,20 +232,21 @@ impl Rebuild {
         });
         match read {
             Err(error) if !is_damage(&error) => {
-                // What it had is found again with its peers, by whoever goes through theirs.
+                // Its peers have its records, which are found when the peers are read.
                 return group.go_on_without(&source, error);
             }
             read => drop(read?),
         }
         if self.keyspace.lost_ranges.since(group.number, key).is_some_and(|since| known <= since) {
-            // What is written anew would be taken for what was written last.
+            // A record that is written anew would be taken for the last write.
             if !scrubbed.lost.iter().any(|lost| lost == key) {
                 scrubbed.lost.push(key.to_vec());
             }
             return Ok(());
         }
         if item.put.is_some() {
-            // The filter may have been made of one that lacked it: counted twice, that is "perhaps".
+            // The filter may have been filled from a device that lacked the key. A key counted twice is only a
+            // "perhaps".
             let change = group.filter.change();
             let _counted = change.insert(hash_of(key));
         }
@@ -255,7 +255,7 @@ impl Rebuild {
                 if !is_failure(&error) {
                     return Err(error);
                 }
-                // It cannot even be written over: the device has to be replaced.
+                // The device cannot even be overwritten: it has to be replaced.
                 if group.members() & 1 << device.number == 0 {
                     group.drop_member(device)?;
                 } else {
@@ -271,8 +271,8 @@ impl Rebuild {
     }
 }
 
-/// Has each member of a group read what its recovery would read, and write anew what is damaged: what
-/// is damaged still, and where. A member that fails is left out.
+/// Has each member of a group read the pages that its recovery would read, and rewrite damaged ones; returns
+/// the damage that is left, and where. A member that fails is left out.
 fn scrub_pages(
     group: &Arc<Group>,
     scrubbed: &mut Scrubbed,
@@ -293,7 +293,7 @@ fn scrub_pages(
     Ok(left)
 }
 
-/// What a device is in doubt of. One that fails is left out.
+/// The ranges of keys that a device is in doubt of. A device that fails is left out.
 fn doubts_of(group: &Arc<Group>, device: &Device) -> Result<Vec<KeyRange>> {
     match device.engine.lost_ranges() {
         Err(error) => group.go_on_without(device, error).map(|()| Vec::new()),
@@ -301,8 +301,7 @@ fn doubts_of(group: &Arc<Group>, device: &Device) -> Result<Vec<KeyRange>> {
     }
 }
 
-/// Settles what members are in doubt of, as far as a peer is sure of it and was gone through as a
-/// whole.
+/// Settles the doubts of members, as far as a peer has no doubt about the range and was read to the end.
 fn settle_all(
     group: &Arc<Group>,
     doubts: &[(Arc<Device>, Vec<KeyRange>)],
@@ -335,7 +334,7 @@ fn settle_all(
     Ok(())
 }
 
-/// What each member says of a key. Of an empty group nothing.
+/// The state of a key on each member; empty for an empty group.
 fn healths(group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
     let health = |engine: &dyn StorageEngine| match engine.check(key) {
         Ok(true) => Ok(Health::Whole),
@@ -361,7 +360,7 @@ fn overlap(one: &KeyRange, other: &KeyRange) -> bool {
     is_within(one, &other.start) || is_within(other, &one.start)
 }
 
-/// Shows all records of a device but those of which it is in doubt.
+/// Shows all records of a device except those in ranges of which it is in doubt.
 ///
 /// # Errors
 /// As the engine.
@@ -395,13 +394,13 @@ pub(crate) fn show_sure(
 /// The keys of a device, some at a time.
 struct Keys<'e> {
     engine: &'e dyn StorageEngine,
-    /// Where it is in doubt, in the order of keys, what lies ahead.
+    /// The ranges in doubt that lie ahead, in the order of keys.
     doubts: &'e [KeyRange],
     place: Place,
 }
 
 enum Place {
-    /// In no order: of a device without a doubt.
+    /// In no order: for a device without a doubt.
     Cursor(u64),
     /// From this key on.
     Key(Vec<u8>),

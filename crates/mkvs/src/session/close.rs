@@ -5,7 +5,7 @@ use coreplane_engine::{Error, Result};
 use std::sync::atomic::Ordering;
 
 impl Matrix {
-    /// Leaves a clean matrix behind. Writes fail from now on.
+    /// Closes the matrix clean. Writes fail from now on.
     pub(super) fn leave_clean(&self) -> Result<()> {
         let failed = || {
             let what =
@@ -21,16 +21,16 @@ impl Matrix {
         let is_clean = self.keyspace.in_flight.indeterminate().is_empty()
             && self.failover.intents.lost().is_empty();
         if is_clean {
-            // Counts if nothing changes any more.
+            // Valid only if nothing changes any more.
             self.filters.keep_filters(self.failover.membership.now().epoch + 1);
         }
         drop(self.failover.change(|record| record.is_clean = is_clean)?);
         self.stop();
         for group in self.keyspace.groups.iter() {
-            // Nobody waits for one that hangs.
+            // A device that hangs is not waited for.
             for device in group.devices().filter(|device| !device.is_given_up()) {
                 let closed = device.engine.close();
-                // Of one that is no member nothing is expected.
+                // A failure of a device that is no member does not matter.
                 if group.members() & 1 << device.number != 0 {
                     closed?;
                 }
@@ -52,7 +52,7 @@ impl Matrix {
             .iter()
             .flat_map(|group| group.devices())
             .for_each(|device| device.stop());
-        // Last: who waits for one that hangs is let go by it.
+        // Last: it releases a caller that waits for a device that hangs.
         self.keyspace.groups.iter().for_each(|group| group.watch.stop());
     }
 }

@@ -1,4 +1,4 @@
-//! What the members of a group have written since they were level last, and which keys some of them lack.
+//! Writes of a group's members since they were equal last, and the keys that some of them lack.
 
 use super::unsure::Unsure;
 use crate::device::decision::is_damage;
@@ -9,15 +9,15 @@ use crate::shape::position::{Devices, Position, is_reserved};
 use coreplane_engine::{Entry, KeyRange, Progress, Result, StorageEngine};
 use coreplane_pmem::mutant;
 
-/// The newest of a key, which some members lack.
+/// The newest write of a key, which some members lack.
 pub(super) struct Missing {
     pub(super) key: Vec<u8>,
     pub(super) sequence: u64,
-    /// Those that have it.
+    /// The members that have it.
     pub(super) has: Devices,
 }
 
-/// The keys that are newer than `since` on one of the devices, without it all keys, of which not all have the newest.
+/// The keys whose newest write some device lacks: those newer than `since` on a device, or without it all keys.
 ///
 /// # Errors
 /// As the engines.
@@ -40,7 +40,7 @@ pub(super) fn difference_since(
     while let Some(key) = runs.iter_mut().filter_map(|(_, run)| Some(run.peek()?.0)).min() {
         let (mut sequence, mut has) = (0, 0);
         for (device, run) in &mut runs {
-            // There are several where it was shown again.
+            // A key that was shown again has several entries.
             while let Some((_, its)) = run.next_if(|(next, _)| *next == key) {
                 if its > sequence {
                     (sequence, has) = (its, 0);
@@ -59,21 +59,21 @@ pub(super) fn difference_since(
     Ok(missing)
 }
 
-/// What a device has that is newer than some sequence.
+/// The writes of a device that are newer than some sequence.
 #[derive(Default)]
 struct Written {
-    /// Their keys, one behind the other: there may be millions.
+    /// The keys, one behind the other: there may be millions.
     keys: Vec<u8>,
-    /// Where each key ends, and its sequence.
+    /// The end of each key, and its sequence.
     ends: Vec<(usize, u64)>,
-    /// Their order, if they are not in it: those of an engine that is ordered are.
+    /// The order of the keys, if they are not sorted: those of an ordered engine are.
     order: Option<Vec<usize>>,
-    /// Where it cannot show all.
+    /// The ranges in which it cannot show all keys.
     doubts: Vec<KeyRange>,
 }
 
 impl Written {
-    /// Reads it; without a sequence all that there is.
+    /// Reads the writes since a sequence; without one, everything.
     ///
     /// # Errors
     /// As the engine.
@@ -87,7 +87,8 @@ impl Written {
         };
         let (from, mut is_hurt) = (since.unwrap_or(engine.tombstone_horizon()), false);
         if let Err(error) = engine.changes_since(from, &mut note) {
-            // It has shown all that is sure: of the rest it is given what others have, as if it lacked it.
+            // It has shown everything that is sure. For the rest it is given the writes of others, as if it
+            // lacked them.
             if !is_damage(&error) {
                 return Err(error);
             }
@@ -99,7 +100,7 @@ impl Written {
         }
         if since.is_none() {
             match show_sure(engine, &doubts, &mut note) {
-                // It has shown the others.
+                // It has shown all other records.
                 Err(error) if is_damage(&error) && is_hurt && doubts.is_empty() => {}
                 shown => shown?,
             }
@@ -114,14 +115,14 @@ impl Written {
         Ok(Self { order, ..written })
     }
 
-    /// One of the keys, as they were shown, and its sequence.
+    /// A key, in the order in which they were shown, and its sequence.
     fn entry(&self, at: usize) -> (&[u8], u64) {
         let begin = if at == 0 { 0 } else { self.ends[at - 1].0 };
         let (end, sequence) = self.ends[at];
         (&self.keys[begin..end], sequence)
     }
 
-    /// Keys and sequences, by their keys.
+    /// Keys and sequences, in the order of the keys.
     fn entries(&self) -> impl Iterator<Item = (&[u8], u64)> {
         (0..self.ends.len()).map(|at| self.entry(self.order.as_ref().map_or(at, |order| order[at])))
     }

@@ -1,4 +1,4 @@
-//! The matrix's face.
+//! The engine traits of a matrix.
 
 use crate::device::decision::is_damage;
 use crate::keyspace::intent::own_records;
@@ -174,7 +174,8 @@ impl Repairable for Matrix {
 }
 
 impl Matrix {
-    /// Ends whatever is filled or moved, or is about to be: it goes on when the matrix is opened again.
+    /// Interrupts all fills and moves, those that are about to begin included: they continue when the matrix
+    /// is opened again.
     pub fn interrupt(&self) {
         self.rebuild.interrupted.store(true, Ordering::SeqCst);
     }
@@ -187,7 +188,7 @@ impl Drop for Matrix {
 }
 
 impl Matrix {
-    /// Verifies every device, and holds the members of each group against each other.
+    /// Verifies every device, and compares the members of each group.
     fn verify_members(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         for group in self.keyspace.groups.iter() {
@@ -215,7 +216,7 @@ impl Matrix {
     }
 }
 
-/// What was found; none if that cannot be read for a damage, of which the devices have told.
+/// The result; none if damage prevents it, which the devices have reported.
 fn told<T>(found: Result<T>, damages: &[Damage]) -> Result<Option<T>> {
     match found {
         Err(error) if is_damage(&error) && !damages.is_empty() => Ok(None),

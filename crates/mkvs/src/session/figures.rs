@@ -1,4 +1,4 @@
-//! What a matrix tells of its devices.
+//! Figures of a matrix and its devices.
 
 use crate::device::Device;
 use crate::failover::departure::Departure;
@@ -11,7 +11,7 @@ use crate::stats::counters::Answered;
 use coreplane_engine::{DeviceStats, GroupStats, Stats};
 use std::collections::BTreeMap;
 
-/// Figures of which the sum over all devices says something too.
+/// Figures whose sum over all devices is reported too.
 const SUMS: [(&str, &str); 8] = [
     ("ring_reads", "matrix_ring_reads"),
     ("hedge_wins", "matrix_hedge_wins"),
@@ -24,13 +24,13 @@ const SUMS: [(&str, &str); 8] = [
 ];
 
 impl Matrix {
-    /// Which of the paper's prototypes it is.
+    /// The prototype of the paper that it is.
     pub fn prototype(&self) -> Prototype {
         self.failover.membership.now().prototype
     }
 
-    /// Has each current device count its records and their bytes, which some engines do in the background else
-    /// after an open. What cannot be counted is not: whoever reads it is told.
+    /// Has each current device count its records and their bytes, which some engines otherwise do in the
+    /// background after an open. A failure is ignored: reads report it.
     pub(super) fn count_on_devices(&self) {
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
@@ -39,7 +39,7 @@ impl Matrix {
         }
     }
 
-    /// The engine of each device that is there.
+    /// The engine of each present device.
     pub fn engines(&self) -> Vec<(Position, &'static str)> {
         let groups = self.keyspace.groups.iter();
         let engine = |group: &Group, device: &Device| {
@@ -49,28 +49,29 @@ impl Matrix {
         groups.flat_map(|group| group.devices().map(move |device| engine(group, device))).collect()
     }
 
-    /// How many copies a write waits for.
+    /// The number of copies that a write waits for.
     pub fn ack(&self) -> Ack {
         self.failover.membership.now().ack
     }
 
-    /// The epoch of the membership: it is raised with every change of who is current; and with every
-    /// opening but one that only looks, so that what a close has left behind is believed once.
+    /// The epoch of the membership.
+    ///
+    /// Every change of the members raises it, and every open except one of a copy, so that what a close has
+    /// kept is used only once.
     pub fn epoch(&self) -> u64 {
         self.failover.membership.now().epoch
     }
 
-    /// The devices that went since the matrix was opened and have not come back, in the order in
-    /// which they went.
+    /// The devices that left since the matrix was opened and have not come back, in the order in which they left.
     pub fn departures(&self) -> Vec<Departure> {
         self.failover.departures.lock().clone()
     }
 }
 
 impl Matrix {
-    /// The counters of all devices, and of the records the sum over the groups: as far as devices have
-    /// counted them, those that are on their way to another group in both. Of the filters how full the
-    /// fullest is.
+    /// The counters of all devices. The number of records is the sum over the groups, as far as devices have
+    /// counted them; records on their way to another group count in both. The load is that of the fullest
+    /// filter.
     pub(super) fn figures(&self) -> Stats {
         let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
         let (mut devices, lost) = (BTreeMap::new(), self.failover.intents.lost());
@@ -82,7 +83,7 @@ impl Matrix {
                 if members & 1 << device.number != 0 {
                     add(&mut sum, &stats);
                     if device.number == now.primary() {
-                        // The membership record, and intents; no device is called for that.
+                        // Without the membership record and intents, for which no device is called.
                         let intents = lost.iter().filter(|it| it.group == group.number).count();
                         records = stats.records.saturating_sub(1 + intents as u64);
                     }
@@ -113,7 +114,7 @@ impl Matrix {
     }
 }
 
-/// Adds the figures of a group, and what they come to.
+/// Adds the figures of a group, and their sums.
 fn add_group(group: &Group, sum: &mut Stats) {
     let Answered { hits, denied, false_hits, unasked } = group.asked.answered();
     sum.hits += hits;
@@ -159,7 +160,7 @@ fn add(sum: &mut Stats, stats: &Stats) {
     }
 }
 
-/// What a device that is there tells of itself, and its engine.
+/// The figures of a present device and its engine.
 fn told_of(device: &Device, queue_bytes_max: u64, stats: Stats) -> DeviceStats {
     let (bytes, waits) = device.backlog();
     let mut figures = vec![

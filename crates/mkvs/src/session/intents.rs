@@ -1,4 +1,4 @@
-//! Batches over several groups that were under way when the power went: made everywhere, or taken back everywhere.
+//! Batches over several groups that a power cut interrupted: made everywhere, or taken back everywhere.
 
 use super::reconcile::{no_space, primaries_first};
 use crate::device::decision::Decided;
@@ -12,17 +12,17 @@ use coreplane_engine::{Durability, Remedy, Result, WriteOptions};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 
-/// Finishes the batches that were under way in several groups: makes them, or takes them back. Who has no
-/// space to take one back has something older than its peers then: it is left out when those are level, for
-/// it may be the only one that has what was acknowledged.
+/// Finishes the batches that were under way in several groups: makes them, or takes them back. A device
+/// without space to take one back then has an older record than its peers. It is left out when the members
+/// have been made equal, and not before, since it may be the only one with an acknowledged write.
 ///
 /// # Errors
-/// As the engines; and if nobody in a group has space to take one back: then it is there still.
+/// As the engines; and if no device of a group has space to take a batch back: then the intent stays.
 pub(crate) fn finish_intents(
     found: &BTreeMap<Position, Found>,
     record: &MembershipRecord,
 ) -> Result<()> {
-    // By their numbers, and whether they are to be made: not where one member says no.
+    // By their sequences, and whether they are to be made: not if one member says no.
     let mut open: BTreeMap<(u64, u64), (Intent, bool)> = BTreeMap::new();
     for device in found.values() {
         for it in Intent::all_on(&*device.engine)? {
@@ -32,7 +32,7 @@ pub(crate) fn finish_intents(
     }
     for (intent, is_go) in open.into_values() {
         let full = if is_go { make_or_find_full(&intent, found, record)? } else { vec![] };
-        // What does not fit is not made at all: nobody was told that it was.
+        // A batch that does not fit is not made at all: it was not acknowledged.
         if !is_go || !full.is_empty() {
             for device in found.values() {
                 refuse_on(device, &intent)?;
@@ -57,9 +57,9 @@ fn refuse_on(device: &Found, intent: &Intent) -> Result<()> {
     Ok(())
 }
 
-/// Makes an intent on all devices; those that have no space for it, however often it is tried. A try that is
-/// refused may make space, by a leaf that it has written anew: a recovery that was cut off behind it would
-/// find that, and make what this one has refused. Each change writes a leaf anew at most once for that.
+/// Makes an intent on all devices; returns those that have no space for it even after several tries. A
+/// refused try may make space, by rewriting a leaf: a recovery that is interrupted after it would find the
+/// space, and make the batch that this one has refused. Each change rewrites a leaf at most once for that.
 fn make_or_find_full(
     intent: &Intent,
     found: &BTreeMap<Position, Found>,
@@ -75,17 +75,17 @@ fn make_or_find_full(
     Ok(full)
 }
 
-/// What an intent is made with, or taken back.
+/// The options with which an intent is made, or taken back.
 fn options_of(intent: &Intent, is_made: bool) -> WriteOptions {
     let sequence = Some(if is_made { intent.made } else { intent.undone });
-    // Durable before the intent goes, whatever durability writes have: else a power cut would leave a part.
+    // Durable before the intent is deleted, at every durability level: otherwise a power cut would leave a part.
     let is_strict = !mutant!("mkvs.intents.relaxed");
     let durability = is_strict.then_some(Durability::Strict);
-    // What is taken back takes the place of what had been there.
+    // A write that takes back replaces the one that was made.
     WriteOptions { sequence, durability, use_reserve: !is_made, ..WriteOptions::default() }
 }
 
-/// Makes an intent on all devices, or takes it back; the devices that had no space for it.
+/// Makes an intent on all devices, or takes it back; returns the devices that had no space for it.
 fn make_intent(
     intent: &Intent,
     found: &BTreeMap<Position, Found>,
@@ -116,7 +116,7 @@ fn make_intent(
 mod tests {
     use super::*;
 
-    /// On files alone it matters: elsewhere every write is. The simulator has no machine of several files.
+    /// It matters on files alone: elsewhere every write is strict. The simulator has no machine of several files.
     #[test]
     fn what_ends_a_batch_is_durable_whatever_writes_are() {
         let intent = Intent { made: 7, undone: 9, steps: Vec::new() };

@@ -1,5 +1,5 @@
-//! A matrix from its open to its close: which records and devices count, what a crash left behind, and what is told of
-//! it while it is open.
+//! A matrix from its open to its close: the records and devices that count, the repair after a crash, and the
+//! figures of an open matrix.
 
 pub(crate) mod clear;
 pub(crate) mod close;

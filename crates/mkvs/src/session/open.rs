@@ -1,9 +1,10 @@
-//! Creating and opening a matrix.
+//! Creates and opens a matrix.
 //!
-//! Opening reads the membership records of all devices that are there, whatever their order, decides who is
-//! current ([`resolve`](crate::session::resolve)), makes the batches that were under way, brings the members of
-//! each group level ([`reconcile`](crate::session::reconcile)), fills small filters (large ones are filled in
-//! the background) and the devices that are older copies of themselves, and only then lets anybody in.
+//! An open reads the membership records of all present devices, in any order, and decides which devices are
+//! current ([`resolve`](crate::session::resolve)). It finishes the batches that were under way, makes the
+//! members of each group equal ([`reconcile`](crate::session::reconcile)), fills small filters (large ones
+//! are filled in the background) and the devices that are older copies of themselves, and only then admits
+//! users.
 
 use super::options::Options;
 use super::{intents, reconcile};
@@ -45,16 +46,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How a matrix is made.
+/// The shape of a new matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Groups.
+    /// The number of groups.
     pub groups: u16,
-    /// Devices in each.
+    /// The number of devices in each group.
     pub devices: u8,
-    /// Copies that a write waits for.
+    /// The copies that a write waits for.
     pub ack: Ack,
-    /// How reads are served. [`Prototype::Ekv`] is one device, whatever is said above.
+    /// How reads are served. [`Prototype::Ekv`] has one device, regardless of the fields above.
     pub prototype: Prototype,
 }
 
@@ -65,23 +66,23 @@ impl Default for Shape {
     }
 }
 
-/// Sequences that a device may have given which nobody has seen who is left: as many as can be under
-/// way at a time, and some.
+/// The most sequences that a missing device may have given without a present device having seen them: more
+/// than can be under way at a time.
 const UNSEEN: u64 = 1 << 24;
 
 /// Tombstones that a device may have kept when it crashed.
 const TOMBSTONES: u64 = 1 << 20;
 
 impl Matrix {
-    /// Which devices are current members, and which are not.
+    /// The state of each device of the matrix.
     pub fn member_states(&self) -> Vec<(Position, MemberState)> {
         self.failover.member_states()
     }
 
-    /// Makes a matrix of new devices and opens it.
+    /// Creates a matrix of new devices and opens it.
     ///
     /// # Errors
-    /// [`Error::Unusable`] for a shape that cannot be, and as the devices' creation.
+    /// [`Error::Unusable`] for an impossible shape, and as the devices' creation.
     pub fn create(rack: &dyn Rack, shape: Shape, options: &Options) -> Result<Self> {
         let Shape { mut groups, mut devices, ack, prototype } = shape;
         if groups == 0 || devices == 0 || usize::from(devices) > DEVICES_MAX || groups > GROUPS_MAX
@@ -104,7 +105,7 @@ impl Matrix {
             engine.hold_tombstones(0)?;
             found.insert(position, Found { engine, fault_guard, record: record.at(position) });
         }
-        // The record last: a matrix is one when all devices have it.
+        // The record last: the matrix exists when all devices have it.
         found.values().try_for_each(|device| device.record.write(&*device.engine))?;
         Self::assemble(found, record, (clock, options, None))
     }
@@ -112,17 +113,17 @@ impl Matrix {
     /// Opens the matrix whose devices are in `rack`.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if there is none, a device is of another matrix or out of date, a group
-    /// has no current device, or it cannot be told whether it has; and as the devices' opening.
+    /// [`Error::Unusable`] if there is none, a device belongs to another matrix or is out of date, a group
+    /// has no current device, or that cannot be determined; and as the devices' opening.
     pub fn open(
         rack: &dyn Rack,
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        // Until all devices are open, have been compared, and have their filters.
+        // Held until all devices are open, have been compared, and have their filters.
         let hold = FaultInHold::begin();
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
-        // Places where there is none yet, and why.
+        // Places without a usable device, and why.
         let (mut damaged, mut blank) = (Vec::new(), Vec::new());
         let mut places = rack.present()?;
         places.sort_unstable();
@@ -149,27 +150,27 @@ impl Matrix {
                 continue;
             }
             match record.member(place).map(|member| member.state) {
-                // One that was about to be made when the matrix went down is made anew.
+                // A device that was being created when the matrix stopped is created again.
                 Some(MemberState::Joining) => {}
-                // What is left of one that nobody counts on.
+                // The remains of a device that is no member.
                 Some(MemberState::Absent) => damaged.push((place, error.to_string())),
-                // As if there were none.
+                // As if there were no device.
                 _ if matches!(error, Error::NotAPool(_)) => {
                     damaged.push((place, error.to_string()))
                 }
                 _ => return Err(error),
             }
         }
-        // What was kept then is of what is here, unless something is lost.
+        // A kept filter matches the devices, unless something is lost.
         let kept_at = (record.is_clean && !record.is_clearing).then_some(record.epoch);
         let resolved = resolve(found, record, options.accept_loss);
         let mut resolved = resolved.map_err(|error| damaged_first(&damaged, error))?;
         let is_one_behind = resolved.is_one_behind();
         if is_one_behind {
-            // What it has missed it is given, and slots may have moved meanwhile.
+            // The device that is behind gets the writes that it has missed, and slots may have moved meanwhile.
             (resolved.record.is_clean, resolved.record.has_guests) = (false, true);
         }
-        // What is accepted changes what is here, too.
+        // An accepted loss changes the records, too.
         let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&mut resolved.members, &mut resolved.record)?;
@@ -188,14 +189,14 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// The places whose devices are left out, and why: they could not be opened, since they are damaged,
-    /// or have failed since. They count as absent.
+    /// The places whose devices are left out, and why: they could not be opened because they are damaged, or
+    /// have failed since. They count as absent.
     pub fn damaged(&self) -> Vec<(Position, String)> {
         self.failover.damaged.lock().clone()
     }
 
-    /// What may have been lost, which was accepted when the matrix was opened; nothing if all was
-    /// proven to be here.
+    /// The possible losses that were accepted when the matrix was opened; none if everything was proven to be
+    /// present.
     pub fn losses(&self) -> Vec<Loss> {
         self.failover.losses.lock().clone()
     }
@@ -209,7 +210,7 @@ impl Matrix {
         let (newest, record) = begun(&found, record, is_unordered(options.durability))?;
         let (in_flight, sequence) =
             (Arc::new(InFlight::new()), Arc::new(CachePadded::new(AtomicU64::new(newest))));
-        // How many there are on devices that crashed nobody knows.
+        // The number of tombstones on devices that crashed is unknown.
         in_flight.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
         let rules = rules_of(&record, options);
         let mut failure = None;
@@ -234,7 +235,7 @@ impl Matrix {
         if !options.looks_only {
             let made = filters.make_filters(kept_at, (options.threads(), options.lists_at_open));
             if let Err(error) = made {
-                // Nobody is left who would end its thread, which holds the devices.
+                // No other caller would end the filters' thread, which holds the devices.
                 keyspace.closed.store(true, Ordering::SeqCst);
                 filters.stop();
                 return Err(error);
@@ -251,7 +252,7 @@ impl Matrix {
     }
 }
 
-/// The keys over these groups, by a record.
+/// The keyspace over these groups, as a record describes it.
 fn keyspace_of(
     groups: Vec<Arc<Group>>,
     record: &MembershipRecord,
@@ -278,7 +279,7 @@ fn keyspace_of(
     }
 }
 
-/// How the groups of a matrix are written and read.
+/// The rules by which the groups of a matrix are written and read.
 fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
     Rules {
         ack: record.ack,
@@ -290,7 +291,7 @@ fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
     }
 }
 
-/// Brings the members of all groups level, unless the matrix was closed.
+/// Makes the members of all groups equal, unless the matrix was closed.
 fn bring_level(
     resolved: &mut Resolved,
     options: &Options,
@@ -317,7 +318,7 @@ fn bring_level(
     if (record.is_clean && !accept_loss) || mutant!("mkvs.reconcile.sync") {
         return Ok(());
     }
-    // Whatever durability writes have: what was given is durable before anything says that all have it.
+    // At every durability level: the writes are durable before a record states that all members have them.
     members.values().try_for_each(|device| device.engine.sync())
 }
 
@@ -325,7 +326,7 @@ fn bring_level(
 fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>> {
     let mut by_group: BTreeMap<u16, Vec<Arc<Device>>> = BTreeMap::new();
     for (position, device) in found {
-        // By their numbers, since the map is sorted; a place without a device has none.
+        // In the order of their numbers, since the map is sorted; a place without a device has no entry.
         let devices = by_group.entry(position.group).or_default();
         let Found { engine, fault_guard, .. } = device;
         devices.push(Arc::new(Device::new(position.device, Guarded { engine, fault_guard })));
@@ -333,26 +334,25 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
     by_group
 }
 
-/// What is at a place.
+/// The content of a place.
 enum Seen {
     Device(Box<Found>),
-    /// No device of a matrix, and why; what is there, if it can be used.
+    /// No device of a matrix, and why; with the engine, if it can be used.
     Blank(Error, Option<Guarded>),
-    /// It cannot be read: as if it were not there. Its peers have what it had, or the matrix is
-    /// refused.
+    /// It cannot be read, and counts as missing. Its peers have its records, or the matrix is refused.
     Damaged(String),
 }
 
-/// Opens what is at `place`.
+/// Opens the device at `place`.
 ///
 /// # Errors
-/// If it may be sound and cannot be used now.
+/// If the device may be intact and cannot be used now.
 fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
     let opened = rack.open(place, &clock.source()).and_then(guarded);
     let with_record = opened.and_then(|checked| {
         let engine = &*checked.engine;
         let record = MembershipRecord::read(engine)?;
-        // What the matrix has written there may be damaged, so that nobody knows what it is.
+        // The matrix's own records may be damaged, so that the device's role is unknown.
         Intent::all_on(engine)?;
         Ok((checked, record))
     });
@@ -374,7 +374,7 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
     }
 }
 
-/// What is said of a directory without a single device of a matrix.
+/// The error for a directory without any device of a matrix.
 fn nothing_made(blank: Vec<(Position, Error, Option<Guarded>)>) -> Error {
     let mut first = None;
     for (place, error, engine) in blank {
@@ -390,7 +390,7 @@ fn nothing_made(blank: Vec<(Position, Error, Option<Guarded>)>) -> Error {
     ))
 }
 
-/// Why the matrix cannot be opened: with the devices that are damaged, which may be the reason.
+/// The error of an open, with a damaged device, which may be the reason.
 fn damaged_first(damaged: &[(Position, String)], error: Error) -> Error {
     match damaged.first() {
         Some((place, how)) => {
@@ -400,23 +400,23 @@ fn damaged_first(damaged: &[(Position, String)], error: Error) -> Error {
     }
 }
 
-/// The record of a matrix that is open, which all devices have now, and a sequence above all that
-/// they have given out. It is written twice: first that there is another epoch, still as clean as it was, and then
-/// that all have it. So a member that has the first alone is not one of a matrix that was written to since.
+/// Begins the next epoch: returns the record of the open matrix, which all devices have now, and a sequence
+/// above all that they have given out. The record is written twice: first with the new epoch, still as clean
+/// as it was, and then as committed and not clean. So a member that has only the first belongs to a matrix
+/// without writes since.
 fn begun(
     found: &BTreeMap<Position, Found>,
     record: MembershipRecord,
     is_unordered: bool,
 ) -> Result<(u64, MembershipRecord)> {
-    // What was emptied has forgotten what it had given out.
+    // An emptied device has forgotten the sequences that it had given out.
     let mut newest = record.watermark;
     for device in found.values() {
         newest = newest.max(device.engine.advance_sequence()?);
     }
     let mut record = record;
     if !record.is_clean && record.is_degraded() {
-        // Who is not here may have sequences that nobody here has seen. What is written from
-        // now on is newer.
+        // A missing device may have given sequences that no present device has seen. Later writes must be newer.
         newest += UNSEEN;
     }
     record.lost_ranges.iter_mut().for_each(|it| it.end(newest));

@@ -5,42 +5,41 @@ use coreplane_engine::{Durability, TimeSource, UnixMillis};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Filters of fewer keys are not kept: those are read in a moment.
+/// Filters of fewer keys are not kept, since the keys are read quickly.
 pub(crate) const SNAPSHOT_KEYS_MIN: u64 = 1 << 16;
 
 /// How an open matrix behaves.
 #[derive(Clone)]
 pub struct Options {
-    /// Tells the time that expiries are held against.
+    /// The clock by which records expire.
     pub time: TimeSource,
-    /// Open it although devices that are missing may be the only ones that have what was
-    /// acknowledged: that is lost then, and [`Matrix::losses`](crate::Matrix::losses) says what it may be. A group of which
-    /// no current device is left goes on with the newest of the others.
+    /// Opens the matrix although missing devices may be the only ones that have acknowledged writes. Those
+    /// are lost then, and [`Matrix::losses`](crate::Matrix::losses) describes them. A group without any
+    /// current device continues with the newest of its other devices.
     pub accept_loss: bool,
-    /// Which way reads take to a device.
+    /// The path of reads to a device.
     pub read_path: ReadPath,
-    /// Which way writes take to a device.
+    /// The path of writes to a device.
     pub write_path: WritePath,
-    /// How long a device's processor may be in one call. One that is longer is left out as if it had
-    /// failed, within as long again at most, and whoever waits for it goes on without it; none: never. It
-    /// covers what goes through the rings, and not a call that the caller makes himself: nobody can take
-    /// that from him. Half a minute if nothing is said.
+    /// The longest time that a device's processor may spend in one call; none: no limit. A device whose
+    /// processor takes longer is left out as if it had failed, within the same time again at most, and
+    /// threads that wait for it continue without it. The limit covers requests in the rings, but not calls
+    /// that a caller makes itself, since these cannot be taken from it. By default half a minute.
     pub answers_within: Option<Duration>,
-    /// Bytes of keys and values that may wait for a device's processor, those of its ring among them: a
-    /// writer whose write would be more waits. One that is larger goes when nothing else waits. 16 MiB if
-    /// nothing is said.
+    /// The most bytes of keys and values that may wait for a device's processor, those in its ring included:
+    /// a writer that would exceed them waits. A larger write proceeds when nothing else waits. By default 16
+    /// MiB.
     pub queue_bytes_max: u64,
-    /// The durability of writes that name none: as the devices' own. Batches are durable when they
-    /// return.
+    /// The durability of writes that name none: by default the devices' own. Batches are durable when they return.
     pub durability: Durability,
-    /// Whether it is only read: writes fail as after a close, which changes nothing, and no filter is
+    /// The matrix is only read: writes fail as after a close, a close changes nothing, and no filter is
     /// filled. For devices that are copies.
     pub looks_only: bool,
     /// Filters of at least so many keys are kept at a close, so that the next open need not read every
     /// key.
     pub keeps_filters_from: u64,
-    /// Filters of at most so many keys are filled before an open returns, unless they were kept; larger ones
-    /// in the background, and devices are asked for every key until they are.
+    /// Filters of at most so many keys are filled before an open returns, unless they were kept. Larger ones
+    /// are filled in the background, and until then devices are asked for every key.
     pub lists_at_open: u64,
     /// Threads that open devices and fill filters; 0: one for each processor.
     pub threads: usize,

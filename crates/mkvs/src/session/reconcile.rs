@@ -1,13 +1,15 @@
-//! Reconciliation: the members of a group have the same again, when a matrix is opened that was not closed.
+//! Reconciliation: makes the members of a group equal when a matrix is opened that was not closed.
 //!
-//! Key by key, in all directions: of each key that has a sequence above the least of their stable watermarks the
-//! greatest sequence counts, deletes too, and whoever lacks it is given it. Nothing is thrown away: what was written
-//! and not acknowledged may be kept. The primary is given what others have before they get what it has (where a write
-//! waits for the primary alone, no other has what it lacks, which proves that it is no older copy of itself).
+//! Key by key, in all directions: of each key with a sequence above the least stable watermark of the
+//! members, the greatest sequence counts, deletes included, and members that lack it get it. No write is
+//! dropped: one that was not acknowledged may be kept. The primary gets the writes of the others before they
+//! get its own (where a write waits for the primary alone, no other member has a write that the primary
+//! lacks, which proves that it is no older copy of itself).
 //!
-//! **Damage.** A member that cannot show what it has of a key counts as away, for that key. Do the others suffice
-//! ([`Quorum`]) what they have counts, and the damaged one is given it. If not, nobody knows what was written last,
-//! and the key becomes a *lost range*: reads of it fail until it is written again, or the loss is accepted.
+//! **Damage.** A member that cannot show its record of a key counts as absent for that key. If the others
+//! suffice ([`Quorum`]), their record counts, and the damaged member gets it. If not, the last write is
+//! unknown, and the key becomes a *lost range*: reads of it fail until it is written again, or the loss is
+//! accepted.
 
 use super::difference::{Missing, difference_since};
 use super::unsure::Unsure;
@@ -30,7 +32,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// The devices, the primary of each group before its others.
+/// The devices, the primary of each group before the others.
 pub(super) fn primaries_first<'f>(
     found: &'f BTreeMap<Position, Found>,
     record: &MembershipRecord,
@@ -40,10 +42,10 @@ pub(super) fn primaries_first<'f>(
     all.into_iter()
 }
 
-/// Where a write waits for the primary alone, nothing comes to another before the primary has it durably.
+/// Checks primaries: where a write waits for the primary alone, it has each write durably before any other member.
 ///
 /// # Errors
-/// If a primary lacks what another member has: it is an older copy of itself.
+/// If a primary lacks a write that another member has: it is an older copy of itself.
 pub(crate) fn check_primaries(
     found: &BTreeMap<Position, Found>,
     before: &MembershipRecord,
@@ -72,7 +74,7 @@ fn check_primary(
         known.insert(entry.key.to_vec(), entry.sequence);
     };
     if primary.engine.changes_since(since, &mut note).is_err() {
-        // It has lost something, and that may be why.
+        // It has lost something, which may be the reason.
         return Ok(());
     }
     for (other, device) in members.all.iter().filter(|(it, _)| **it != at) {
@@ -84,7 +86,7 @@ fn check_primary(
                 ahead = Some(entry.sequence);
             }
         };
-        // What else it cannot show is of no matter here.
+        // Other records that it cannot show do not matter here.
         let _shown = device.engine.changes_since(since, &mut compare).is_ok();
         if let Some(sequence) = ahead {
             return Err(Error::Unusable(format!(
@@ -97,7 +99,7 @@ fn check_primary(
     Ok(())
 }
 
-/// The matrix goes on without a device.
+/// Leaves a device out of the matrix.
 ///
 /// # Errors
 /// If it is the last of its group.
@@ -116,7 +118,7 @@ fn leave_out(
     if let (true, Some(last)) =
         (record.primary_of(group) == position.device, others.checked_ilog2())
     {
-        // They have the same by now.
+        // The members are equal by now.
         record.name_primary(group, last as u8);
     }
     Ok(())
@@ -128,23 +130,24 @@ pub(super) fn no_space(position: Position) -> Error {
     ))
 }
 
-/// What members cannot show of what they had got.
+/// Writes that members had and cannot show.
 #[derive(Default)]
 struct Lost {
-    /// Of these keys nobody knows what there was.
+    /// Ranges of keys whose writes are unknown.
     doubts: Vec<KeyRange>,
-    /// Of one of these keys each there was something that no other has, with this sequence.
+    /// Ranges of one key each, which had a write with this sequence that no other member has.
     hurt: Vec<DamagedKey>,
-    /// The greatest sequence of what some member cannot show.
+    /// The greatest sequence of a write that some member cannot show.
     greatest: u64,
 }
 
-/// Brings the members of each group level: gives each what another has that is newer. Who has no space
-/// for it is left out. What nobody can show is noted in the record, as far as the others do not suffice by the
-/// group's quorum; the greatest sequence of what some member cannot show.
+/// Makes the members of each group equal: gives each the newer writes of the others. A member without space
+/// for them is left out. Writes that no member can show are noted as lost ranges in the record, if the others
+/// are not enough by the group's quorum. Returns the greatest sequence of a write that some member cannot
+/// show.
 ///
-/// Most of the time goes to reading what each member has. So groups are reconciled side by side, and where there are
-/// more `threads` than groups their members are read so, too.
+/// Most of the time goes to reading the members. So groups are reconciled side by side, and if there are more
+/// `threads` than groups the members of a group are read side by side, too.
 ///
 /// # Errors
 /// As the engines.
@@ -171,7 +174,7 @@ pub(crate) fn reconcile(
         full.into_iter().try_for_each(|position| leave_out(position, found, record))?;
         record.lost_ranges.extend(doubts.into_iter().map(|doubt| LostRange::new(*group, doubt)));
         for DamagedKey { within, sequence } in hurt {
-            // It may have been hurt when the matrix was opened before.
+            // It may have been noted by an earlier open.
             if !record.lost_ranges.iter().any(|it| it.covers(*group, &within, sequence)) {
                 record.lost_ranges.push(LostRange::new(*group, within));
             }
@@ -180,7 +183,7 @@ pub(crate) fn reconcile(
     Ok(greatest_lost)
 }
 
-/// The progress of all groups in a stage, when one has come so far in it.
+/// The progress of all groups in a stage, given that of one group.
 fn of_all_groups(
     of_groups: &mut BTreeMap<(&'static str, u16), (u64, u64)>,
     group: u16,
@@ -192,10 +195,10 @@ fn of_all_groups(
     Progress { stage, done, total }
 }
 
-/// The members of a group, while they are brought level, the primary first.
+/// The members of a group while they are made equal, the primary first.
 struct Members<'f> {
     all: Vec<(&'f Position, &'f Found)>,
-    /// Those that have no space.
+    /// Members without space.
     full: Vec<Position>,
 }
 
@@ -210,7 +213,7 @@ impl<'f> Members<'f> {
         self.all.iter().fold(0, |set, (position, _)| set | 1 << position.device)
     }
 
-    /// Up to this all of them have all, whichever record of theirs is right.
+    /// All members have every write up to this, whichever of their records is right.
     fn watermark(&self, record: &MembershipRecord) -> u64 {
         let own = self.all.iter().map(|(_, device)| device.record.watermark);
         if mutant!("mkvs.reconcile.greatest_watermark") {
@@ -224,7 +227,7 @@ impl<'f> Members<'f> {
         self.all.iter().filter(move |(position, _)| set & 1 << position.device != 0)
     }
 
-    /// One of a set whose record of a key is whole.
+    /// A member of a set whose record of a key is undamaged.
     fn sound(&self, set: Devices, key: &[u8]) -> Result<Option<&'f Found>> {
         for (_, device) in self.in_set(set) {
             match device.engine.check(key) {
@@ -235,7 +238,7 @@ impl<'f> Members<'f> {
         Ok(None)
     }
 
-    /// Those of a set that have the newest of a key.
+    /// The members of a set that have the newest write of a key.
     fn newest_of(&self, set: Devices, since: Option<u64>, key: &[u8]) -> Result<Devices> {
         let mut newest = (0, 0);
         for (position, device) in self.in_set(set) {
@@ -247,7 +250,7 @@ impl<'f> Members<'f> {
                 }
             };
             match device.engine.changes_since(since, &mut note) {
-                // It has shown all that is sure.
+                // It has shown everything that is sure.
                 Err(error) if !is_damage(&error) => return Err(error),
                 _ => {}
             }
@@ -265,8 +268,8 @@ impl<'f> Members<'f> {
         Ok(newest.1)
     }
 
-    /// A member that has what was acknowledged last of a key that those of `has` have newer and damaged: none if
-    /// that is not sure.
+    /// A member that has the last acknowledged write of a key, of which the members `has` have a newer,
+    /// damaged record; none if that is not sure.
     fn sure_of(
         &self,
         has: Devices,
@@ -287,9 +290,9 @@ impl<'f> Members<'f> {
         }
     }
 
-    /// Gives a change to those of a set. Who had it already, damaged.
+    /// Gives a change to the members of a set; returns those that had it already, damaged.
     fn give(&mut self, set: Devices, change: &Change, sequence: u64) -> Result<Vec<Position>> {
-        // A device must not be left out because it is full.
+        // A full device must not have to leave the group.
         let options =
             WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         let mut had = Vec::new();
@@ -297,7 +300,7 @@ impl<'f> Members<'f> {
             if set & 1 << position.device == 0 || self.full.contains(*position) {
                 continue;
             }
-            // What is not there need not be deleted: a full device has no space for more marks.
+            // A key that is absent need not be deleted: a full device has no space for more tombstones.
             match Decided::of(change.as_ref()).restore_told(&*device.engine, &options, true) {
                 Err(error) if !is_failure(&error) => self.full.push(**position),
                 Ok(Some(Outcome::NotNewer(theirs, _))) if theirs == sequence => {
@@ -309,7 +312,7 @@ impl<'f> Members<'f> {
         Ok(had)
     }
 
-    /// What one of them has of a key takes the place of what others have.
+    /// Replaces the others' records of a key by the one of a source.
     fn give_anew(&mut self, others: Devices, source: &dyn StorageEngine, key: &[u8]) -> Result<()> {
         let change = change_of(source, key)?;
         let mut newest = 0;
@@ -320,8 +323,8 @@ impl<'f> Members<'f> {
     }
 }
 
-/// What may be lost is: of keys that are lost ranges by themselves all members have from here on what one has
-/// that is whole, and what was lost up to a sequence is not missed again.
+/// Accepts losses: for keys that are lost ranges by themselves all members get the undamaged record of one
+/// member, and writes lost up to the sequence `lost` are not missed again.
 ///
 /// # Errors
 /// As the engines.
@@ -345,7 +348,7 @@ pub(crate) fn accept(
     Ok(())
 }
 
-/// What a device has of a key.
+/// The record of a key on a device, as a change.
 fn change_of(engine: &dyn StorageEngine, key: &[u8]) -> Result<Change> {
     let key = key.to_vec();
     let mut change = Change::Delete { key: key.clone() };
@@ -368,8 +371,8 @@ fn reconcile_members(
     }
     let (mut since, mut unsure) = (Some(members.watermark(record)), Unsure::default());
     let missing = match difference_since(&members.all, since, (threads, progress), &mut unsure) {
-        // A write whose sequence was given was older than what tombstones are kept for: then all that
-        // there is is held against each other. Who lacks a key without a tombstone never had it.
+        // A write with a given sequence was older than the tombstones that are kept: then all records are
+        // compared. A member that lacks a key and has no tombstone of it never had it.
         Err(Error::HistoryGone { .. }) => {
             since = None;
             difference_since(&members.all, since, (threads, progress), &mut unsure)?
@@ -399,7 +402,7 @@ fn reconcile_members(
         }
         lost.greatest = lost.greatest.max(sequence);
         if record.lost_ranges.iter().any(|it| it.is_about(group, &key, sequence)) {
-            // Nobody is told what others have of it, as before.
+            // The records of the others are not shown, as before.
         } else if let Some(source) = members.sure_of(has, (since, quorum, &unsure), &key)? {
             let source = Arc::clone(&source.engine);
             members.give_anew(all, &*source, &key)?;
@@ -407,7 +410,7 @@ fn reconcile_members(
             lost.hurt.push(DamagedKey { within: just(&key), sequence });
         }
     }
-    // What another has, too, is known.
+    // A write that another member has too is known.
     let is_proven = |at: &Position, it: &DamagedKey| {
         let known = |(other, key, sequence): &(Position, Vec<u8>, u64)| {
             other == at && *sequence == it.sequence && is_within(&it.within, key)
@@ -419,7 +422,7 @@ fn reconcile_members(
     Ok(members.full)
 }
 
-/// The keys of a device that it cannot show and that are newer than a watermark, if there is one.
+/// The keys that a device cannot show and that are newer than a watermark, if one is given.
 fn damaged_keys_since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Vec<DamagedKey>> {
     engine.damaged_keys_since(since.unwrap_or(engine.tombstone_horizon()))
 }

@@ -1,21 +1,21 @@
-//! Membership resolution: which record is in force when a matrix is opened, which devices are current by it, and
-//! what would be lost without those that are not here.
+//! Membership resolution: decides which record is in force when a matrix is opened, which devices are current
+//! by it, and what would be lost without the missing ones.
 //!
 //! In this order:
 //!
-//! 1. **The record** of the highest epoch is in force, if it is the latest. Only a group proves that all of whose
-//!    current members are here: a later record would have been made without any of those here, so that every group
-//!    would have had a member that is away now.
-//! 2. **Older copies**: a current member whose epoch is below the committed one of any device that is here has not
-//!    got what all current members had. It counts as none, and is filled from its peers before anybody is let in.
-//! 3. **After a clean close** any member has all that was acknowledged.
-//! 4. **After a crash** those that are here must suffice: the primary, or as many as each acknowledged write must have
-//!    met ([`Quorum`](super::quorum::Quorum)).
+//! 1. **The record** of the highest epoch is in force, if it is the latest. Only a group whose current members are
+//!    all present proves that: a later record would have been made without any of the present devices, so that every
+//!    group would have had a member that is missing now.
+//! 2. **Older copies**: a current member whose epoch is below the committed one of any present device has missed
+//!    something that all current members had. It does not count, and its peers fill it before users are admitted.
+//! 3. **After a clean close** any member has every acknowledged write.
+//! 4. **After a crash** the present members must suffice: the primary, or so many that at least one of them has each
+//!    acknowledged write ([`Quorum`](super::quorum::Quorum)).
 //!
-//! If something may be lost the matrix is refused, unless that is accepted. Then the missing devices must not be
-//! believed any more: they may have gone on without those that are here, or been written to since. So their places
-//! get new identities and the matrix an epoch that no other line of it reaches: a device that comes back is "replaced
-//! by another", whichever has the higher epoch, and only a fresh one can take its place.
+//! If something may be lost the matrix is refused, unless the loss is accepted. Then the missing devices must
+//! not count any more: they may have continued without the present ones, or been written to since. So their
+//! places get new identities, and the matrix an epoch that no other branch of it reaches. A device that comes
+//! back is "replaced by another", whichever has the higher epoch, and only a fresh one can take its place.
 
 use crate::keyspace::intent::Intent;
 use crate::membership::loss::{Loss, names};
@@ -27,7 +27,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 
-/// How much further an epoch is once a loss was accepted: more than there are changes of a membership.
+/// The increase of the epoch after an accepted loss: more than a membership ever changes.
 const LEAP: u64 = 1 << 32;
 
 const STALE: &str = "what was written since it was left out, and is on the missing ones alone,";
@@ -35,11 +35,11 @@ const OUTDATED: &str = "what was written to it since";
 const UNPROVEN: &str = "what was acknowledged without those that are here, if anything was,";
 const SINGLE: &str = "what was acknowledged and had not come to those that are here";
 
-/// Devices by where they belong, and where each lies.
+/// Devices by the positions where they belong, and the position at each place.
 pub(crate) type Placed = (BTreeMap<Position, Found>, BTreeMap<Position, Position>);
 
 /// # Errors
-/// If they are not all of one matrix, or two are the same.
+/// If they are not all of one matrix, or two have the same position.
 pub(crate) fn by_position(devices: Vec<(Position, Found)>) -> Result<Placed> {
     check_one_matrix(&devices)?;
     let (mut found, mut occupied) = (BTreeMap::new(), BTreeMap::new());
@@ -57,7 +57,7 @@ pub(crate) fn by_position(devices: Vec<(Position, Found)>) -> Result<Placed> {
 }
 
 /// # Errors
-/// If devices are of different matrices: who are the fewer is told to be foreign, wherever they lie.
+/// If devices belong to different matrices: the smaller number is reported as foreign, wherever they lie.
 fn check_one_matrix(devices: &[(Position, Found)]) -> Result<()> {
     let mut places: BTreeMap<&str, Vec<Position>> = BTreeMap::new();
     for (place, device) in devices {
@@ -84,13 +84,13 @@ pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<MembershipReco
     in_force(&latest).cloned()
 }
 
-/// Of records of one epoch the one that is in force: that which says that it is committed, if one does. Else they
-/// are the same, unless one was cut off when it had come to some devices, and the matrix was opened without
-/// those: then it gave its next record the same epoch. Who is current by the one that was cut off has not got
-/// it; by the other all have.
+/// The one of several records of an epoch that is in force: a committed one, if there is one. Otherwise they
+/// are the same, unless one was interrupted when only some devices had it, and the matrix was opened without
+/// those: then the next record had the same epoch. Some device that is current by the interrupted record does
+/// not have it; all that are current by the other have that.
 ///
 /// # Errors
-/// If that cannot be told: devices were opened apart from each other.
+/// If that cannot be determined: devices were opened apart from each other.
 fn in_force<'l>(latest: &[&'l MembershipRecord]) -> Result<&'l MembershipRecord> {
     let is_on_all = |one: &MembershipRecord| {
         latest.iter().all(|it| !one.is_current(it.position) || one.says_as(it))
@@ -113,23 +113,23 @@ fn in_force<'l>(latest: &[&'l MembershipRecord]) -> Result<&'l MembershipRecord>
     }
 }
 
-/// The devices by which a matrix is opened.
+/// The devices with which a matrix is opened.
 pub(crate) struct Resolved {
-    /// Its record, without those that are away.
+    /// The record, without the missing members.
     pub(crate) record: MembershipRecord,
-    /// As it was found.
+    /// The record as it was found.
     pub(crate) before: MembershipRecord,
-    /// The current members that are here.
+    /// The present current members.
     pub(crate) members: BTreeMap<Position, Found>,
     /// Older copies of members, which are to be filled.
     pub(crate) outdated: BTreeMap<Position, Found>,
-    /// What is lost.
+    /// The accepted losses.
     pub(crate) losses: Vec<Loss>,
 }
 
 impl Resolved {
-    /// True if some device has not got what the others have: a record that it is closed was cut off, or it is an
-    /// older copy of itself.
+    /// True if some device lacks something that the others have: the record of a close was interrupted, or
+    /// the device is an older copy of itself.
     pub(crate) fn is_one_behind(&self) -> bool {
         let Self { before, members, outdated, .. } = self;
         let has = |own: &MembershipRecord| {
@@ -139,13 +139,13 @@ impl Resolved {
     }
 }
 
-/// The highest epoch that all current members had.
+/// The highest epoch whose record all current members had.
 fn committed(found: &BTreeMap<Position, Found>) -> u64 {
     found.values().map(|device| device.record.committed).max().unwrap_or(0)
 }
 
-/// True for a device that is current by this record, or was when it began to be filled as an older copy, and has
-/// missed what all current members had.
+/// True for a device that is current by this record, or was when it began to be filled as an older copy, and
+/// has missed something that all current members had.
 fn is_outdated(
     record: &MembershipRecord,
     position: Position,
@@ -166,12 +166,11 @@ fn is_outdated(
         && identity == Some(own.identity.as_str())
 }
 
-/// Decides which devices are current: the record to go on with, the devices that are its current members, and
-/// what is lost with the others.
+/// Decides which devices are current: the record to continue with, the devices that are its current members,
+/// and the losses without the others.
 ///
 /// # Errors
-/// If a device is not the one that belongs to its place; and if something may be lost that nobody has
-/// accepted.
+/// If a device does not belong to its place; and if something may be lost and the loss is not accepted.
 pub(crate) fn resolve(
     mut found: BTreeMap<Position, Found>,
     before: MembershipRecord,
@@ -217,7 +216,7 @@ pub(crate) fn resolve(
         let members = record.current_of(group);
         if let (0, Some(last)) = (members & 1 << record.primary_of(group), members.checked_ilog2())
         {
-            // Before anybody is let in all of them have the same.
+            // All of them are made equal before users are admitted.
             record.name_primary(group, last as u8);
         }
     }
@@ -227,7 +226,7 @@ pub(crate) fn resolve(
     Ok(Resolved { record, before, members: found, outdated, losses })
 }
 
-/// Takes the newest of a group's older copies, in whose place no other is.
+/// Takes the newest of a group's older copies whose places have no other device.
 fn take_outdated(
     outdated: &mut BTreeMap<Position, Found>,
     record: &MembershipRecord,
@@ -243,7 +242,7 @@ fn take_outdated(
 fn check_identities(found: &BTreeMap<Position, Found>, record: &MembershipRecord) -> Result<()> {
     for (position, device) in found {
         let is_its = |member: &Member| member.identity == device.record.identity;
-        // Where another is about to be made, what was there is not looked at any more.
+        // If another device is about to be created there, the old one does not matter.
         if !record.awaits(*position) && !record.member(*position).is_some_and(is_its) {
             return Err(Error::Unusable(format!(
                 "the device at {position} was replaced by another: take it out"
@@ -253,7 +252,7 @@ fn check_identities(found: &BTreeMap<Position, Found>, record: &MembershipRecord
     Ok(())
 }
 
-/// Whoever comes back there is not believed.
+/// Gives a missing device's place a new identity, so that the device does not count when it comes back.
 fn banish(record: &mut MembershipRecord, position: Position) {
     let group = record.members.get_mut(usize::from(position.group));
     if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
@@ -261,14 +260,14 @@ fn banish(record: &mut MembershipRecord, position: Position) {
     }
 }
 
-/// A group none of whose current devices is here goes on with the newest that is.
+/// Continues a group without a present current device with the newest of its present devices.
 fn promote(
     found: &BTreeMap<Position, Found>,
     record: &mut MembershipRecord,
     group: u16,
     accept_loss: bool,
 ) -> Result<Loss> {
-    // One that was being filled has a part of everything, of which nobody knows which.
+    // A device that was being filled has an unknown part of the records.
     let is_whole = |at: &Position| {
         record.member(*at).is_some_and(|member| member.state == MemberState::Absent)
     };
@@ -287,19 +286,19 @@ fn promote(
              written to the group since would be lost (accept loss to open it)"
         )));
     }
-    // What it was about to do then its peers have done since, or taken back.
+    // The peers have made or taken back its unfinished batches since.
     Intent::drop_all(&*device.engine)?;
     missing.iter().for_each(|at| banish(record, *at));
     record.stand(position, MemberState::Current);
     record.name_primary(group, position.device);
-    // It may have keys that have moved away since, and sequences are to be above those of the others.
+    // It may have keys that have moved since, and new sequences must be above those of the missing devices.
     (record.has_guests, record.is_clean) = (true, false);
     let (kept, what) = (vec![position], STALE);
     Ok(Loss { group, missing, kept, epoch: *epoch, watermark: *watermark, what })
 }
 
-/// A group all of whose devices that are here are older copies of themselves, out of a backup, goes on with
-/// the newest of these.
+/// Continues a group whose present devices are all older copies of themselves, from a backup, with the newest
+/// of these.
 fn put_back(
     copies: &BTreeMap<Position, Found>,
     record: &mut MembershipRecord,
@@ -320,7 +319,7 @@ fn put_back(
         )));
     }
     for device in copies.values() {
-        // As of one that was left out.
+        // As for a device that was left out.
         Intent::drop_all(&*device.engine)?;
     }
     missing.iter().for_each(|at| banish(record, *at));
@@ -331,10 +330,10 @@ fn put_back(
     Ok(Loss { group, missing, kept, epoch, watermark, what: OUTDATED })
 }
 
-/// What is lost with members that are `away`; nothing if all is sure to be here.
+/// The losses without the members that are `away`; none if everything is certainly present.
 ///
 /// # Errors
-/// If something is, and that is not accepted.
+/// If there are losses, and they are not accepted.
 fn check_missing(
     (found, outdated): (&BTreeMap<Position, Found>, &BTreeMap<Position, Found>),
     record: &MembershipRecord,
@@ -371,7 +370,7 @@ fn check_missing(
     if accept_loss { Ok(Some(what)) } else { Err(Error::Unusable(why)) }
 }
 
-/// What is lost of each group that lacks a device.
+/// The losses of each group that lacks a device.
 fn losses_of<'a>(
     found: &'a BTreeMap<Position, Found>,
     record: &'a MembershipRecord,

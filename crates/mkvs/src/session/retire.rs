@@ -1,8 +1,8 @@
-//! A current device that is taken out: one that fails and has not failed yet.
+//! Retires a current device: one that is failing but still answers.
 //!
-//! A device that answers stays a member, however often its records are damaged. Whoever does not trust it
-//! any more retires it: from then on it is absent, as if it had failed, and a fresh one can take its place.
-//! The matrix keeps no hold of it ([`device`](crate::device)): its disk can be taken out.
+//! A device that answers stays a member, however often its records are damaged. An operator who no longer
+//! trusts it retires it: from then on it is absent, as if it had failed, and a fresh device can take its
+//! place. The matrix releases it ([`device`](crate::device)), so that its disk can be taken out.
 
 use crate::matrix::Matrix;
 use crate::shape::position::Position;
@@ -36,8 +36,8 @@ impl Matrix {
         Ok(())
     }
 
-    /// Grows each device that is there, one after the other; a failure of one does not end it, and is the answer if the
-    /// device is a member: one that has failed has left.
+    /// Grows each present device, one after the other. A failure of one does not stop this; it is returned if
+    /// the device is a member, since a failed device has left.
     pub(super) fn grow_devices(&self, size: u64) -> Result<()> {
         let mut outcome = Ok(());
         for group in self.keyspace.groups.iter() {
@@ -52,7 +52,7 @@ impl Matrix {
         outcome
     }
 
-    /// The files of the devices as they are now. Nothing is read of them.
+    /// The files of the devices as they are now. No file is read.
     pub fn backings(&self) -> Vec<(Position, Backing)> {
         let groups = self.keyspace.groups.iter();
         let of = groups.flat_map(|group| group.devices().map(move |device| (group.number, device)));

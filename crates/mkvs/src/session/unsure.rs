@@ -1,10 +1,10 @@
-//! What members of a group cannot show of what they had, while they are reconciled.
+//! Records that members of a group had and cannot show, while they are reconciled.
 
 use crate::membership::lost_ranges::just;
 use crate::shape::position::Devices;
 use coreplane_engine::KeyRange;
 
-/// What members cannot show, and which of them.
+/// The ranges that members cannot show completely, and which members.
 #[derive(Default)]
 pub(super) struct Unsure {
     pub(super) ranges: Vec<(Devices, KeyRange)>,
@@ -15,12 +15,12 @@ impl Unsure {
         self.ranges.push((1 << device, range));
     }
 
-    /// Those that may lack what they had of a key.
+    /// The members that may lack their record of a key.
     pub(super) fn of_key(&self, key: &[u8]) -> Devices {
         self.overlapping(&just(key))
     }
 
-    /// Those that may lack what they had of some key of a range.
+    /// The members that may lack their record of some key of a range.
     pub(super) fn overlapping(&self, KeyRange { start, end }: &KeyRange) -> Devices {
         let ends_before =
             |end: &Option<Vec<u8>>, start: &Vec<u8>| end.as_ref().is_some_and(|end| end <= start);

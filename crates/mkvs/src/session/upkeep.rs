@@ -1,4 +1,5 @@
-//! What is done for an open matrix while everybody goes on: devices replaced, groups added, damage healed.
+//! Maintenance of an open matrix, while readers and writers continue: devices replaced, groups added, damage
+//! healed.
 
 use crate::keyspace::Keyspace;
 use crate::matrix::Matrix;
@@ -11,13 +12,15 @@ use coreplane_engine::{Progress, Result};
 use std::sync::atomic::Ordering;
 
 impl Matrix {
-    /// Fills the device at `place` from its peers and makes it a current member: the one that was
-    /// there, brought up to date, or a new one if there is none. Returns when it is durable that it
-    /// is one; reads and writes go on meanwhile. Called again after a failure or a restart it goes on.
+    /// Fills the device at `place` from its peers and makes it a current member.
+    ///
+    /// That is the device that was there, brought up to date, or a new one if there is none. Returns when the
+    /// membership is durable; reads and writes continue meanwhile. After a failure or a restart another call
+    /// continues.
     ///
     /// # Errors
-    /// [`Unusable`](coreplane_engine::Error::Unusable) if the place is not one of the matrix, its device is current, the device
-    /// there is foreign or another is being filled; as the devices.
+    /// [`Unusable`](coreplane_engine::Error::Unusable) if the place is not one of the matrix, its device is
+    /// current, the device there is foreign or another is being filled; as the devices.
     pub fn replace(
         &self,
         rack: &dyn Rack,
@@ -28,12 +31,12 @@ impl Matrix {
         self.rebuild.replace(rack, place, options, progress)
     }
 
-    /// Adds a group of as many new devices as the others have, and moves its share of the keys to it.
-    /// Returns when all have moved; reads and writes go on meanwhile.
+    /// Adds a group of as many new devices as the others have, and moves its share of the keys to it. Returns
+    /// when all have moved; reads and writes continue meanwhile.
     ///
     /// # Errors
-    /// [`Unusable`](coreplane_engine::Error::Unusable) if there are too many groups, or something is being filled; as the
-    /// devices. What has not moved then moves when [`Matrix::finish_moves`] is called.
+    /// [`Unusable`](coreplane_engine::Error::Unusable) if there are too many groups, or something is being
+    /// filled; as the devices. Slots that have not moved then move when [`Matrix::finish_moves`] is called.
     pub fn add_group(
         &self,
         rack: &dyn Rack,
@@ -43,7 +46,7 @@ impl Matrix {
         self.rebuild.add_group(rack, options, progress)
     }
 
-    /// Goes on with moves that were cut off; does nothing if there are none.
+    /// Continues moves that were interrupted; does nothing if there are none.
     ///
     /// # Errors
     /// As [`Matrix::add_group`].
@@ -55,12 +58,12 @@ impl Matrix {
         self.rebuild.finish_moves(options, progress)
     }
 
-    /// True if slots are moving, or were when something cut that off.
+    /// True if slots are moving, or were moving when something interrupted that.
     pub fn is_moving(&self) -> bool {
         self.keyspace.has_guests.load(Ordering::Acquire)
     }
 
-    /// How many slots each group owns, and how many are still to move.
+    /// The number of slots that each group owns, and the number that are still to move.
     pub fn slots(&self) -> (Vec<usize>, usize) {
         let record = self.failover.membership.now();
         let mut owned = vec![0; record.members.len()];
@@ -70,20 +73,21 @@ impl Matrix {
         (owned, record.moving.len())
     }
 
-    /// Reads every record of every current device against its checksums, and writes what is damaged
-    /// anew from a peer, while everybody goes on. Durable when it returns.
+    /// Checks every record of every current device against its checksums, and writes damaged ones anew from a
+    /// peer, while readers and writers continue. Durable when it returns.
     ///
     /// # Errors
-    /// As the devices, but for damage, which is in the answer.
+    /// As the devices, except for damage, which is in the result.
     pub fn scrub(&self, progress: &dyn Fn(Progress)) -> Result<Scrubbed> {
         self.scrub_of(None, progress)
     }
 
-    /// As [`Matrix::scrub`], of one device: of all records that it has or should have, which its peers
-    /// name; so its group alone is gone through.
+    /// As [`Matrix::scrub`], for all records that one device has or should have, as its peers know them; so
+    /// only its group is read.
     ///
     /// # Errors
-    /// As [`Matrix::scrub`]; [`Unusable`](coreplane_engine::Error::Unusable) if there is no such device, or it is not current.
+    /// As [`Matrix::scrub`]; [`Unusable`](coreplane_engine::Error::Unusable) if there is no such device, or
+    /// it is not current.
     pub fn scrub_of(
         &self,
         device: Option<Position>,
@@ -99,7 +103,7 @@ impl Matrix {
         DamageSummary { devices: Vec::new(), keys, ranges }
     }
 
-    /// The current devices that have lost records, and of how many ranges of keys. Looks at all of them.
+    /// The current devices that have lost records, and the number of key ranges. Asks all of them.
     pub fn devices_with_lost_ranges(&self) -> Vec<(Position, usize)> {
         let mut devices = Vec::new();
         for group in self.keyspace.groups.iter() {

@@ -19,11 +19,11 @@ type Row<T> = Box<[OnceLock<T>]>;
 pub(crate) struct AppendList<T> {
     first: [OnceLock<T>; FIRST as usize],
     more: [OnceLock<Row<T>>; ROWS],
-    /// Numbers that were given out.
+    /// Entries that were added, or are being added.
     len: AtomicU32,
 }
 
-/// The row of an entry beyond the first, and where it is there.
+/// The row of an entry beyond the first row, and its place in that row.
 fn place_of(number: u32) -> (usize, usize) {
     // Row r begins at FIRST x (2^(r+1) - 1).
     let row = (number / FIRST + 1).ilog2() - 1;
@@ -52,7 +52,7 @@ impl<T> AppendList<T> {
                 &self.more[row].get_or_init(make)[at]
             }
         };
-        // Nobody else has the number.
+        // No other thread has the number.
         let _placed = place.set(entry).is_ok();
         number
     }

@@ -1,4 +1,4 @@
-//! In which order a write comes to the devices of a group.
+//! The order in which a write comes to the devices of a group.
 
 use crate::shape::position::DEVICES_MAX;
 use crate::shape::position::Devices;
@@ -9,23 +9,23 @@ use coreplane_pmem::mutant;
 pub(crate) struct Order {
     devices: [u8; DEVICES_MAX],
     len: usize,
-    /// Those that the write waits for come first, so many.
+    /// The number of devices that the write waits for; they come first.
     copies: usize,
 }
 
 impl Order {
-    /// Those that are waited for.
+    /// The devices that the write waits for.
     pub(crate) fn awaited(&self) -> &[u8] {
         &self.devices[..self.copies]
     }
 
-    /// Those that follow.
+    /// The devices that follow.
     pub(crate) fn others(&self) -> &[u8] {
         &self.devices[self.copies..self.len]
     }
 
-    /// Of these members, with the `current` ones first, and the primary the last of those that are
-    /// waited for.
+    /// The order of these members, with the `current` ones first, and the primary the last of those that the write
+    /// waits for.
     pub(crate) fn new(
         hash: u64,
         members: Devices,
@@ -39,7 +39,7 @@ impl Order {
             order.len += 1;
         };
         for _ in 1..copies {
-            // Another for each key.
+            // A different device for each key.
             if let Some(number) = choose(hash, rest) {
                 rest &= !(1 << number);
                 push(number);
@@ -53,7 +53,7 @@ impl Order {
         order
     }
 
-    /// The last of those that are waited for: what it has, all of them have.
+    /// The last awaited device: all awaited devices have the writes that it has.
     pub(crate) fn asked(&self) -> u8 {
         if mutant!("mkvs.order.primary_first") {
             return self.devices[0];
@@ -73,14 +73,13 @@ pub(crate) fn numbers(set: Devices) -> impl Iterator<Item = u8> {
     })
 }
 
-/// One of a set: for one key mostly the same, so that each device's caches have their share of the
-/// keys.
+/// A device of a set: mostly the same one for one key, so that each device's caches have their share of the keys.
 #[inline]
 pub(crate) fn choose(hash: u64, set: Devices) -> Option<u8> {
     nth(set, (hash >> 32) as u32)
 }
 
-/// The one of a set that is at this place in it, going round; none if it is empty.
+/// The device at this place in a set, going round; none if the set is empty.
 #[inline]
 pub(crate) fn nth(set: Devices, place: u32) -> Option<u8> {
     let mut rest = set;

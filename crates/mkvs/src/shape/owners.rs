@@ -1,14 +1,14 @@
-//! Which group owns each slot, and where it is moving to.
+//! The group that owns each slot, and the group to which the slot is moving.
 //!
 //! ```text
 //!   at rest    owner A
-//!   moving     owner A, to B    readers ask A; what is written to A is written to B as well
-//!   frozen     owner A, to B    nobody writes: for the moment in which B becomes the owner
+//!   moving     owner A, to B    readers ask A; writes to A go to B as well
+//!   frozen     owner A, to B    no writes: for the moment in which B becomes the owner
 //!   at rest    owner B
 //! ```
 //!
-//! The table on the devices (in the record) says the same, but for the frozen state, and is written
-//! first. Whoever finds the same state before and after has seen a slot that did not move meanwhile.
+//! The table on the devices (in the record) has the same states, except the frozen one, and is written first. A
+//! slot that is in the same state before and after an operation did not move meanwhile.
 
 use crate::filter::hash_of;
 use crate::shape::position::is_reserved;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const NOWHERE: u64 = 0xffff;
 const FROZEN: u64 = 1 << 32;
 
-/// Where the keys of a slot are.
+/// The groups that have the keys of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route(u64);
 
@@ -27,19 +27,19 @@ impl Route {
         Self(u64::from(owner) | to.map_or(NOWHERE, u64::from) << 16)
     }
 
-    /// The group that is read, and decides.
+    /// The group that is read, and that decides writes.
     #[inline]
     pub(crate) fn owner(self) -> usize {
         (self.0 & 0xffff) as usize
     }
 
-    /// The group that will be.
+    /// The group to which the slot is moving.
     pub(crate) fn to(self) -> Option<usize> {
         let to = self.0 >> 16 & 0xffff;
         (to != NOWHERE).then_some(to as usize)
     }
 
-    /// Nobody writes now.
+    /// True if no writer may write now.
     #[inline]
     pub(crate) fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
@@ -82,7 +82,7 @@ impl Owners {
         self.0[slot].store(Route::new(owner, Some(to)).0, Ordering::Release);
     }
 
-    /// Nobody begins to write to a slot that moves.
+    /// From now on no writer begins to write to a slot that moves.
     pub(crate) fn freeze(&self, slot: usize) {
         self.0[slot].fetch_or(FROZEN, Ordering::AcqRel);
     }

@@ -8,10 +8,10 @@ pub const DEVICES_MAX: usize = 8;
 /// Groups of a matrix at most.
 pub const GROUPS_MAX: u16 = 256;
 
-/// A set of devices of a group, a bit each.
+/// A set of devices of a group, one bit each.
 pub(crate) type Devices = u32;
 
-/// What keys begin with that are the matrix's own.
+/// The prefix of the matrix's own keys.
 pub(crate) const RESERVED: &[u8] = b"\0coreplane matrix\0";
 
 /// True for a key that is the matrix's own.
@@ -72,7 +72,7 @@ impl std::fmt::Display for Position {
     }
 }
 
-/// As it is shown.
+/// The inverse of `Display`.
 impl std::str::FromStr for Position {
     type Err = String;
 

@@ -1,22 +1,22 @@
-//! The three prototypes of the paper, and the ways of a read.
+//! The three prototypes of the paper, and the paths of reads and writes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which of the paper's prototypes a matrix is. The same in all: how writes are made, and which
+/// Which of the paper's prototypes a matrix is. In all of them writes are made in the same way, and the same
 /// devices may be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Prototype {
-    /// Groups whose devices compete: a read that one device is late with goes to another too.
+    /// Groups whose devices compete: a read for which one device is late goes to another too.
     #[default]
     #[serde(rename = "mkvs")]
     Mkvs,
-    /// Groups without competition: one device of a group serves all of its reads: the primary, as
-    /// long as it is there.
+    /// Groups without competition: one device of a group serves all of its reads, which is the primary as long as
+    /// it is there.
     #[serde(rename = "mkvs-gekv")]
     Gekv,
-    /// One device, of which no filter is asked whether it has a key.
+    /// One device; no filter is asked whether it has a key.
     #[serde(rename = "mkvs-ekv")]
     Ekv,
 }
@@ -49,15 +49,15 @@ impl FromStr for Prototype {
     }
 }
 
-/// Which way reads take to a device: lookups, scans, iterations and counts.
+/// The path of reads to a device: lookups, scans, iterations and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadPath {
     /// As `Inline` while the device is steady; as `Rings` while its reads meet stalls, where
     /// devices compete.
     #[default]
     Auto,
-    /// The caller's thread runs the engine. Nothing is faster; but a caller that meets a stall can
-    /// ask nobody else.
+    /// The caller's thread runs the engine. This is fastest, but a caller that meets a stall cannot ask another
+    /// device.
     Inline,
     /// Through the device's ring to its processor.
     Rings,
@@ -76,13 +76,13 @@ impl FromStr for ReadPath {
     }
 }
 
-/// Which way writes take to a device that they wait for, and batches, syncs and sweeps.
+/// The path of writes to a device that they wait for, and of batches, syncs and sweeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WritePath {
-    /// The caller's thread runs the engine. Nothing is faster.
+    /// The caller's thread runs the engine. This is fastest.
     #[default]
     Inline,
-    /// Through the device's ring to its processor, but for what the caller's own code decides
+    /// Through the device's ring to its processor, except writes that the caller's own code decides
     /// ([`Engine::modify`](coreplane_engine::Engine::modify)).
     Rings,
 }
@@ -99,7 +99,7 @@ impl FromStr for WritePath {
     }
 }
 
-/// Both.
+/// Both paths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paths {
     pub(crate) reads: ReadPath,

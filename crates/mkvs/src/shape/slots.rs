@@ -4,11 +4,11 @@
 //!   key ─▶ hash ─▶ slot (one of 1024) ─▶ owner: a group
 //! ```
 //!
-//! Slots are dealt to groups by *rendezvous* with equal shares: a group that comes throws for every
-//! slot, and takes those with its highest throws, each from whoever has most then, until it has as
-//! many as the others. So no other slot moves, all groups have the same number of slots but for one,
-//! and a matrix that was made with four groups is as one that grew to them. The table is what counts,
-//! though, and is kept durably: this only says how it should be, and slots move a few at a time.
+//! Slots are dealt to groups by *rendezvous* with equal shares: a new group makes a pseudo-random throw for every
+//! slot and takes the slots with its highest throws, each from the group that has the most slots then, until it has
+//! as many as the others. So no other slot moves, all groups have the same number of slots to within one, and a
+//! matrix that was made with four groups is like one that grew to four. The durable table is authoritative, though:
+//! this module only computes the target, and slots move a few at a time.
 
 /// Slots of a matrix.
 pub const SLOTS: usize = 1024;
@@ -28,7 +28,7 @@ pub fn deal(groups: u16) -> Vec<u16> {
     owners
 }
 
-/// The slots that `group` is to take from those before it, which own all: in ascending order.
+/// The slots that `group` is to take from the groups before it, which own all; in ascending order.
 pub fn share_of(group: u16, owners: &[u16]) -> Vec<usize> {
     let mut of: Vec<Vec<usize>> = vec![Vec::new(); usize::from(group)];
     for (slot, owner) in owners.iter().enumerate() {

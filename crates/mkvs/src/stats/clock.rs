@@ -1,9 +1,8 @@
 //! One clock for all devices, which never goes back.
 //!
-//! A device that has told somebody that a record has expired does not show it again, whatever
-//! becomes of the clock. Its peers were not asked, and must not show it either: so all of them ask
-//! this clock, which tells no time before one that it has told, nor before one that a device has
-//! kept from earlier.
+//! A device that has reported a record as expired does not show it again, even if the clock goes back. Its peers
+//! were not asked, and must not show it either: so all devices ask this clock, which returns no time before one
+//! that it has returned, nor before one that a device has stored earlier.
 
 use coreplane_engine::{TimeSource, UnixMillis};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ impl Clock {
         Self { source, told: AtomicU64::new(0) }
     }
 
-    /// It is no earlier than this.
+    /// Makes the clock return no time before this one.
     pub(crate) fn raise(&self, to: UnixMillis) {
         self.told.fetch_max(to.0, Ordering::AcqRel);
     }
@@ -27,7 +26,7 @@ impl Clock {
     pub(crate) fn now(&self) -> UnixMillis {
         let now = (self.source)();
         let told = self.told.load(Ordering::Acquire);
-        // Mostly it was told a moment ago.
+        // Mostly this time was returned a moment ago.
         if now.0 <= told {
             return UnixMillis(told);
         }

@@ -1,9 +1,9 @@
-//! What the matrix counts itself: what its users do, of which each device sees a part.
+//! Counters of the matrix itself: operations of its users, of which each device sees a part.
 
 use coreplane_engine::Stats;
 use coreplane_pmem::stripes::Stripes;
 
-/// What is counted.
+/// The counted events.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Count {
@@ -28,7 +28,7 @@ impl Counters {
         self.0.add(count as usize, by);
     }
 
-    /// Puts them into the counters that are shown.
+    /// Copies them to the counters that are shown.
     pub(crate) fn add_to(&self, stats: &mut Stats) {
         let get = |count: Count| self.0.get(count as usize).max(0) as u64;
         stats.puts = get(Count::Puts);
@@ -43,7 +43,7 @@ impl Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Asked(Stripes<4>);
 
-/// What a filter said of a key.
+/// The answer of a filter for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Said {
     /// The group surely does not have it.
@@ -54,16 +54,16 @@ pub(crate) enum Said {
     Nothing,
 }
 
-/// What [`Asked`] comes to.
+/// The sums of [`Asked`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answered {
     /// Reads that found a record.
     pub(crate) hits: u64,
     /// Reads that the filter answered.
     pub(crate) denied: u64,
-    /// Reads of which the filter said "perhaps", and the devices had nothing.
+    /// Reads for which the filter said "perhaps", and the devices had nothing.
     pub(crate) false_hits: u64,
-    /// Reads that found nothing on the devices, of which no filter was asked.
+    /// Reads that found nothing on the devices, and for which no filter was asked.
     pub(crate) unasked: u64,
 }
 

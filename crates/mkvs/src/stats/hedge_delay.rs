@@ -1,21 +1,19 @@
 //! How long a device takes for a read, and whether it stalls.
 //!
-//! # Expected
+//! # The hedge delay
 //!
-//! The *hedge delay* with a device is the time after which a read is late: four times as long as half of
-//! all reads take. The median is a running estimate: what is above raises it by a share, what is below
-//! lowers it by the same. So stalls, however long, are not remembered as what is to be expected, nor
-//! is a moment in which all was late.
+//! The *hedge delay* of a device is the time after which a read is late: four times the median of all reads. The
+//! median is a running estimate: a read above it raises it by a share, a read below it lowers it by the same share.
+//! So stalls, however long, do not raise the expected time, nor does a moment in which all reads were late.
 //!
-//! Where more than that are late, most are not stalls but the load, which asking twice makes heavier:
-//! so at most one read in eight is.
+//! If more reads than those of stalls are late, most are late because of the load, which a second request makes
+//! heavier: so at most one read in eight is sent twice.
 //!
 //! # Steady or not
 //!
-//! A device that levels its wear stops now and then for a thousand times as long as a read takes.
-//! Where it does so for a noticeable share of reads it is *unsteady*, until it has been without for
-//! as many reads as would have shown it. The processor that serves a caller may be taken away too,
-//! which looks the same but is rarer.
+//! A device that levels its wear stops now and then for a thousand times as long as a read takes. If it does so for
+//! a noticeable share of reads it is *unsteady*, until it has had no stall for as many reads as would have shown
+//! it. A caller's CPU may be taken away too, which looks the same but is rarer.
 
 use crate::stats::latency::{self, Times};
 use coreplane_engine::Latency;
@@ -29,14 +27,14 @@ const PATIENCE_MAX: u64 = 10_000_000;
 /// The hedge delay in medians.
 const MEDIANS: u64 = 4;
 
-/// One in so many reads may go to another device since it is late here, beside the first ones.
+/// One read in so many may go to another device since it is late here, in addition to the first reads.
 const LATE_SHARE: u64 = 8;
 const LATE_FREE: u64 = 256;
 
-/// A read that takes so long has met a stall.
+/// A read that takes longer has met a stall.
 const STALL: Duration = Duration::from_micros(200);
 
-/// What each further read of a lane may take without a stall.
+/// The time of each further read of a lane without a stall.
 const LANE_READ: Duration = Duration::from_micros(5);
 
 /// Reads after which it is decided anew whether the device is steady: unsteady if so many of them
@@ -48,7 +46,7 @@ const STEADY: u32 = 1;
 /// The share by which the median rises and falls.
 const STEP: u64 = 32;
 
-/// What is known of a device's reads.
+/// The times of a device's reads, and the decisions based on them.
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Nanoseconds that half of the reads take at most.
@@ -72,7 +70,7 @@ pub(crate) struct Pace {
     pub(crate) puts: Times,
 }
 
-/// What became of a read in a hedged read.
+/// The end of a read on one device of a hedged read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Won,
@@ -80,7 +78,7 @@ pub(crate) enum End {
     Lost,
     /// Another device was first before this one had begun.
     Cancelled,
-    /// Nothing to show: the device failed, or is not the one to ask any more.
+    /// No answer: the device failed, or is not the one to ask any more.
     Void,
 }
 
@@ -142,7 +140,7 @@ impl Pace {
         self.is_unsteady.load(Ordering::Relaxed)
     }
 
-    /// The processor has dealt with a read, which it was asked for and began then; for the processor
+    /// The processor has dealt with a read, which it was asked for and began at these times; for the processor
     /// alone.
     pub(crate) fn note(&self, end: End, asked_at: Instant, begun_at: Instant) {
         self.is_late.store(false, Ordering::Relaxed);
@@ -169,11 +167,11 @@ impl Pace {
         let median = self.median.load(Ordering::Relaxed);
         let step = median / STEP;
         let changed = if took > median { median + step } else { median - step };
-        // No less than what can be changed by a share.
+        // Not below the least value that a share can change.
         self.median.store(changed.clamp(STEP, PATIENCE_MAX), Ordering::Relaxed);
     }
 
-    /// How long the device took for a read in the caller's thread, one of those that are timed.
+    /// How long the device took for a read in the caller's thread; for the reads that are timed.
     pub(crate) fn note_here(&self, took: Duration, is_watching: bool) {
         self.gets.note(took);
         if is_watching {
@@ -190,19 +188,19 @@ impl Pace {
         }
     }
 
-    /// How long the device takes: for reads as their callers wait, in the ring too.
+    /// Latencies of the device: for reads as their callers wait, including the ring.
     pub(crate) fn latencies(&self) -> Vec<Latency> {
         vec![self.gets.told("get"), self.puts.told("put")]
     }
 
-    /// How long the device took for a read, its waiting in the ring apart: one of all, or of those
-    /// that are looked at.
+    /// How long the device took for a read, without the wait in the ring; for all reads, or for those that are
+    /// timed.
     pub(crate) fn look(&self, took: Duration) {
         self.look_at(took, 1);
     }
 
     fn look_at(&self, took: Duration, reads: u32) {
-        // From several threads: one that is lost does not matter.
+        // Several threads store here: a lost update does not matter.
         let looked = self.looked.load(Ordering::Relaxed).saturating_add(reads);
         let stalled = self.stalled.load(Ordering::Relaxed) + u32::from(took > STALL);
         if stalled >= UNSTEADY {
@@ -216,10 +214,9 @@ impl Pace {
         self.stalled.store(stalled, Ordering::Relaxed);
     }
 
-    /// What is told of it, by name: how many reads the processor has taken from its ring, how many
-    /// of them were first, came too late or had not begun when another device was, how many came
-    /// here since another one was late; nanoseconds from the ring to the answer, and those after
-    /// which a read is late; 1 if reads meet stalls.
+    /// Its figures, by name: how many reads the processor has taken from its ring; how many of them were first,
+    /// came too late, or had not begun when another device was first; how many came here since another device was
+    /// late; mean nanoseconds from the ring to the answer; the hedge delay in nanoseconds; 1 if reads meet stalls.
     pub(crate) fn figures(&self) -> [(&'static str, u64); 8] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let served = get(&self.reads).saturating_sub(get(&self.cancelled));
@@ -235,7 +232,7 @@ impl Pace {
         ]
     }
 
-    /// The same of stretches of scans: how many the processor has taken from its ring, how many of
+    /// The same for stretches of scans: how many the processor has taken from its ring, how many of
     /// them were first, and how many came here since another device was late.
     pub(crate) fn scan_figures(&self) -> [(&'static str, u64); 3] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -298,7 +295,7 @@ mod tests {
         assert!(pace.is_unsteady());
         (0..3 * WINDOW).for_each(|_| pace.look(Duration::from_micros(1)));
         assert!(!pace.is_unsteady());
-        // One that the caller's processor was taken away for is none.
+        // Rare pauses of the caller's CPU do not make a device unsteady.
         for number in 0..10 * WINDOW {
             let stalls = number % WINDOW == 0;
             pace.look(Duration::from_micros(if stalls { 5000 } else { 1 }));
@@ -306,7 +303,7 @@ mod tests {
         assert!(!pace.is_unsteady());
     }
 
-    /// A stall holds up all reads of a lane, and is one.
+    /// A stall holds up all reads of a lane, and counts once.
     #[test]
     fn stalls_of_lanes_are_counted_by_their_reads() {
         let (fast, slow) = (Duration::from_micros(5), Duration::from_millis(5));

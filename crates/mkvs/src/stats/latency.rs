@@ -1,18 +1,18 @@
-//! How long a device takes, of some of its calls.
+//! How long the calls of a device take, measured on some of them.
 //!
-//! Two looks at the clock take as long as a tenth of a read. So one call in seventeen of a thread is
-//! timed, and its time counted: bucket `n` has what took less than `2^n` nanoseconds.
+//! Reading the clock twice takes as long as a tenth of a read. So one call in seventeen of a thread is timed and
+//! counted: bucket `n` has calls that took less than `2^n` nanoseconds.
 
 use coreplane_engine::Latency;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// One in so many calls of a thread is timed. A prime above the number of a group's devices, so that it
-/// is not always the same one's where they are called in turn.
+/// One in so many calls of a thread is timed. A prime above the number of a group's devices, so that not always the
+/// same device is timed if a thread calls them in turn.
 const TIMED_EVERY: u32 = 17;
 
-/// The last one has what takes more than eight seconds.
+/// The last bucket also has calls that take more than eight seconds.
 const BUCKETS: usize = 34;
 
 thread_local! {
@@ -40,7 +40,7 @@ impl Times {
         Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0) }
     }
 
-    /// One took so long.
+    /// Notes that a call took so long.
     pub(crate) fn note(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - ns.leading_zeros()) as usize;
@@ -54,7 +54,7 @@ impl Times {
         self.of_each(1, call)
     }
 
-    /// The same of a call that does `count` things: how long each took.
+    /// The same for a call that does `count` operations: notes how long each took.
     #[inline]
     pub(crate) fn of_each<T>(&self, count: u32, call: impl FnOnce() -> T) -> T {
         let began = timer();
@@ -65,7 +65,7 @@ impl Times {
         answer
     }
 
-    /// As they are told, under a name.
+    /// The times as they are reported, under a name.
     pub(crate) fn told(&self, name: &'static str) -> Latency {
         let buckets = self.buckets.iter().map(|held| held.load(Ordering::Relaxed)).collect();
         Latency { name, buckets, sum_ns: self.sum_ns.load(Ordering::Relaxed) }

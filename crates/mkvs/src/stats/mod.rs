@@ -1,4 +1,4 @@
-//! Counters, latencies and the clock: what is counted and timed, and by which a read is hedged.
+//! Counters, latencies, the clock, and the delay after which a read is hedged.
 
 pub(crate) mod clock;
 pub(crate) mod counters;

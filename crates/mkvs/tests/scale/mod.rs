@@ -1,4 +1,4 @@
-//! How much a test does: as usual, or all of it.
+//! The amount of testing: as usual, or all of it.
 
 /// `usual`, or `full` with `COREPLANE_TEST_SCALE=full`.
 pub(crate) fn scaled<T>(usual: T, full: T) -> T {

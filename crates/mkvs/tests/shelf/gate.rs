@@ -1,5 +1,4 @@
-//! What is done to a device while it is in use: it is pulled out, stalls, falls behind, is full, or
-//! forgets what it was told.
+//! Faults of a device in use: it is pulled out, stalls, falls behind, is full, or forgets writes.
 
 use coreplane_engine::{Batch, Brief, Error, Outcome, Result, StorageEngine, Ticket, Written};
 use coreplane_mkvs::interceptor::{Call, Interceptor};
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Power {
     pub(crate) is_dead: AtomicBool,
-    /// It goes before the next write when so many have been made.
+    /// The power fails before the next write when so many have been made.
     pub(crate) writes_left: AtomicU64,
     /// Writes of all devices.
     pub(crate) writes: AtomicU64,
@@ -37,66 +36,66 @@ impl Power {
     }
 }
 
-/// What is done to a device.
+/// The faults of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     /// Every call fails.
     pub(crate) is_out: AtomicBool,
     /// Every call waits, before it begins or before it returns.
     pub(crate) is_stalled: AtomicBool,
-    /// Whoever fills filters in the background waits.
+    /// Threads that fill filters in the background wait.
     holds_filters: Arc<AtomicBool>,
-    /// All devices fail at one moment: whoever cuts the power has the same one.
+    /// All devices fail at one moment: all gates share the power.
     power: Arc<Power>,
     /// The calls of the device's own processor wait.
     pub(crate) is_lagging: AtomicBool,
-    /// What takes space is refused.
+    /// Calls that take space are refused.
     pub(crate) is_full: AtomicBool,
-    /// So is what must not fail for want of space, but for the label.
+    /// So are writes that may use the reserve, except the membership record.
     pub(crate) is_full_to_the_last: AtomicBool,
-    /// Intents are not written down, and said to be.
+    /// Intents are not written, and reported as written.
     pub(crate) forgets_intents: AtomicBool,
-    /// Gets wait, or puts, or deletes.
+    /// Gets wait; puts; deletes.
     pub(crate) holds_gets: AtomicBool,
     pub(crate) holds_puts: AtomicBool,
     pub(crate) holds_deletes: AtomicBool,
-    /// Who goes through all keys waits, or scans.
+    /// Iterations wait; scans.
     pub(crate) holds_looks: AtomicBool,
     pub(crate) holds_scans: AtomicBool,
-    /// A call for many keys shows what it finds, and then the device is out.
+    /// An iteration or a call for many keys shows its records, and then the device is out.
     pub(crate) goes_in_a_look: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
-    /// So many puts are made, and answered with an error that is none of the device; or early.
+    /// So many puts are made, and answered with an error that is no failure of the device; or early.
     pub(crate) spoils_puts: AtomicU64,
     pub(crate) puts_early: AtomicU64,
     /// So many calls of processors panic.
     pub(crate) panics: AtomicU64,
     /// So many writes of callers panic.
     pub(crate) write_panics: AtomicU64,
-    /// So many deletes fail, as if the device had for a moment.
+    /// So many deletes fail, as if the device had failed for a moment.
     pub(crate) fails_deletes: AtomicU64,
     /// A call of its processor has failed, since the device is out.
     pub(crate) has_failed_processor: AtomicBool,
-    /// Held while a call looks whether it is out.
+    /// Held while a call checks whether the device is out.
     outage: RwLock<()>,
-    /// Calls for many keys that have come so far.
+    /// Calls for many keys so far.
     pub(crate) looks: AtomicU64,
-    /// Gets that have come so far, and those that are held now.
+    /// Gets so far, and gets that are held now.
     pub(crate) gets: AtomicU64,
     pub(crate) held_gets: AtomicU64,
-    /// Of puts and writes with a condition one is made, and waits before it is answered.
+    /// One put or conditional write is made, and waits before it is answered.
     pub(crate) holds_answers: AtomicBool,
     pub(crate) holds_an_answer: AtomicBool,
     /// Puts that are held now.
     pub(crate) held_puts: AtomicU64,
-    /// The same of those who go through all keys.
+    /// Calls for many keys that are held now.
     pub(crate) held_looks: AtomicU64,
-    /// Deletes.
+    /// Deletes that are held now.
     pub(crate) held_deletes: AtomicU64,
-    /// Scans.
+    /// Scans that are held now.
     pub(crate) held_scans: AtomicU64,
-    /// One call at a time: the simulator knows no other order of a thread that it does not schedule.
+    /// Admits one call at a time: the simulator knows no other order of threads that it does not schedule.
     turn: Option<Mutex<()>>,
 }
 
@@ -104,14 +103,14 @@ fn is(flag: &AtomicBool) -> bool {
     flag.load(Ordering::SeqCst)
 }
 
-/// Takes one of so many; false if none is left.
+/// Takes one from a count; false if none is left.
 fn is_left(count: &AtomicU64) -> bool {
     let less = |left: u64| left.checked_sub(1);
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
 }
 
 thread_local! {
-    /// The device goes before the thread's call of many keys is answered.
+    /// The device fails before the thread's call for many keys is answered.
     static GOES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -133,12 +132,12 @@ fn wait_while(is_held: impl Fn() -> bool) {
 }
 
 impl Gate {
-    /// One that lets one call through at a time.
+    /// A gate that lets one call through at a time.
     pub(crate) fn by_turns() -> Self {
         Self { turn: Some(Mutex::new(())), ..Self::default() }
     }
 
-    /// One whose device fails when the power is cut.
+    /// A gate whose device fails when the power is cut.
     pub(crate) fn powered_by(power: Arc<Power>, holds_filters: Arc<AtomicBool>) -> Self {
         Self { power, holds_filters, ..Self::default() }
     }
@@ -147,7 +146,7 @@ impl Gate {
         is(&self.is_stalled) || is(&self.is_lagging) && is_processor()
     }
 
-    /// True if a call is to panic.
+    /// True if a call must panic.
     fn panics(&self, call: Call<'_>) -> bool {
         let is_write =
             matches!(call, Call::Put(_) | Call::Change(_) | Call::Delete | Call::Apply(..));
@@ -182,13 +181,13 @@ impl Gate {
         is_refused
     }
 
-    /// It answers again: whom it has refused is known.
+    /// The device answers again, when all calls that it refuses have noted that.
     pub(crate) fn put_back(&self) {
         let _outage = self.outage.write();
         self.is_out.store(false, Ordering::SeqCst);
     }
 
-    /// True if a call has no space.
+    /// True if there is no space for a call.
     fn refuses(&self, call: Call<'_>) -> bool {
         let takes_space = match call {
             Call::Put(options) | Call::Change(options) => !options.use_reserve,
@@ -198,7 +197,7 @@ impl Gate {
             _ => false,
         };
         let takes_the_last = match call {
-            // All that the matrix copies has its sequence given.
+            // All copies by the matrix have a given sequence.
             Call::Put(options) | Call::Change(options) => options.sequence.is_some(),
             _ => takes_space,
         };
@@ -206,7 +205,7 @@ impl Gate {
     }
 }
 
-/// A call that was let in: it does not return while the device stalls.
+/// A call that was admitted: it does not return while the device stalls.
 pub(crate) struct Let<'a> {
     gate: &'a Gate,
     is_write: bool,
@@ -283,7 +282,7 @@ impl Interceptor for Gate {
     ) -> Brief {
         let brief = put(engine);
         if matches!(brief, Brief::Declined) {
-            // Nothing was made of which it could be said.
+            // Nothing was made.
             return brief;
         }
         let replaced = matches!(brief, Brief::Replaced);

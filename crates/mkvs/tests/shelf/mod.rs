@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// Which engine the devices have.
+/// The engine of the devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Bptree,
     Scmkv,
 }
 
-/// Pools in a directory that goes when it is dropped.
+/// Pools in a directory, which is removed when this is dropped.
 pub(crate) struct Shelf {
     directory: tempfile::TempDir,
     kind: Kind,
@@ -32,20 +32,20 @@ pub(crate) struct Shelf {
     is_mixed: bool,
     media: MediaChoice,
     size: u64,
-    /// Bytes of devices that have less, or more.
+    /// The sizes of devices that have less, or more.
     sizes: Mutex<HashMap<Position, u64>>,
-    /// Of the devices that were opened.
+    /// The gates of the devices that were opened.
     gates: Mutex<HashMap<Position, Arc<Gate>>>,
-    /// The same devices, past their gates.
+    /// The engines of the same devices, past their gates.
     engines: Mutex<HashMap<Position, Weak<dyn StorageEngine>>>,
-    /// Of those that are opened from now on: set when their power is cut.
+    /// The power of devices that are opened from now on: set when it is cut.
     power: Mutex<Arc<Power>>,
-    /// Whoever fills filters in the background waits.
+    /// Threads that fill filters in the background wait.
     pub(crate) holds_filters: Arc<AtomicBool>,
 }
 
-/// Waits for something that comes soon. If it never does the program ends: threads that hang would keep a test
-/// that fails from ending.
+/// Waits for something that comes soon. If it does not, the program ends: threads that hang would keep a
+/// failing test from ending.
 pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
     let since = Instant::now();
     while !is_so() {
@@ -63,7 +63,7 @@ impl Shelf {
         Self::of(directory, kind, size)
     }
 
-    /// Where a fence is a sync: of a disk, or of memory, which takes no time.
+    /// Where a fence is a sync: of a disk, or of memory, where it takes no time.
     pub(crate) fn on_files(kind: Kind, size: u64, is_disk: bool) -> Self {
         let shelf = match is_disk {
             true => Self::of(tempfile::tempdir().expect("a directory"), kind, size),
@@ -104,7 +104,7 @@ impl Shelf {
         }
     }
 
-    /// The device that is made at `place` from now on has so many bytes.
+    /// Sets the size of devices that are created at `place` from now on.
     pub(crate) fn size(&self, place: Position, size: u64) {
         self.sizes.lock().expect("lock").insert(place, size);
     }
@@ -113,17 +113,17 @@ impl Shelf {
         self.directory.path().join(place.to_string())
     }
 
-    /// From now on every call of the device fails.
+    /// Makes every call of the device fail from now on.
     pub(crate) fn pull(&self, place: Position) {
         self.gate(place).is_out.store(true, Ordering::SeqCst);
     }
 
-    /// The device answers again, with what it has.
+    /// The device answers again, with its records.
     pub(crate) fn put_back(&self, place: Position) {
         self.gate(place).put_back();
     }
 
-    /// From now on every call of every device fails that has been opened so far.
+    /// Makes every call of every device fail that has been opened so far.
     pub(crate) fn cut_power(&self) {
         self.power().is_dead.store(true, Ordering::SeqCst);
     }
@@ -142,17 +142,17 @@ impl Shelf {
         self.power().is_dead.load(Ordering::SeqCst)
     }
 
-    /// The gate of the device at `place`, which was opened.
+    /// The gate of the device at `place`, which has been opened.
     pub(crate) fn gate(&self, place: Position) -> Arc<Gate> {
         Arc::clone(&self.gates.lock().expect("lock")[&place])
     }
 
-    /// The device at `place`, which is open, for what is done to it beside the matrix.
+    /// The device at `place`, which is open, for changes without the matrix.
     pub(crate) fn engine(&self, place: Position) -> Arc<dyn StorageEngine> {
         self.engines.lock().expect("lock")[&place].upgrade().expect("it is open")
     }
 
-    /// The same, which may be gone by the time it is looked for.
+    /// The device at `place`, which may be gone by now.
     pub(crate) fn weak_engine(&self, place: Position) -> Weak<dyn StorageEngine> {
         self.engines.lock().expect("lock")[&place].clone()
     }

@@ -1,4 +1,4 @@
-//! A small matrix, and what is asked of it in more than one test.
+//! A small matrix, and helpers of several tests.
 
 use super::{Kind, Shelf};
 use coreplane_engine::{Engine, Error, WriteOptions};
@@ -14,12 +14,12 @@ pub(crate) fn key(thread: u64, number: u64) -> Vec<u8> {
     format!("thread-{thread} key-{number:04}").into_bytes()
 }
 
-/// What is on the shelf, opened.
+/// Opens the matrix on the shelf.
 pub(crate) fn opened(shelf: &Shelf) -> Result<Matrix, Error> {
     Matrix::open(shelf, &Options::default(), &|_| {})
 }
 
-/// It is not opened, for a reason of which these words are a part.
+/// Checks that an open is refused, with these words in the error.
 pub(crate) fn refused(shelf: &Shelf, words: &str) {
     match opened(shelf) {
         Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
@@ -40,7 +40,7 @@ pub(crate) fn two_by_two(ack: Ack) -> Shelf {
     two_by_two_of(Kind::Bptree, ack)
 }
 
-/// The same, of this engine.
+/// A matrix with a hundred keys that was killed, of this engine.
 pub(crate) fn two_by_two_of(kind: Kind, ack: Ack) -> Shelf {
     let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { ack, ..Shape::default() };
@@ -49,12 +49,12 @@ pub(crate) fn two_by_two_of(kind: Kind, ack: Ack) -> Shelf {
     shelf
 }
 
-/// A device is not there.
+/// Removes a device.
 pub(crate) fn take_out(shelf: &Shelf, place: Position) {
     std::fs::rename(shelf.path(place), shelf.path(place).with_extension("out")).expect("rename");
 }
 
-/// It is there again.
+/// Puts a removed device back.
 pub(crate) fn put_back(shelf: &Shelf, place: Position) {
     std::fs::rename(shelf.path(place).with_extension("out"), shelf.path(place)).expect("rename");
 }

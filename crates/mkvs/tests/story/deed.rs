@@ -1,4 +1,4 @@
-//! What a story does to its matrix.
+//! Operations of a story on its matrix.
 
 use super::NOW;
 use coreplane_engine::{
@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// What a key is from then on; none: it is not there.
+/// The value of a key from then on; none: the key is absent.
 pub(crate) type Change = (u16, Option<Vec<u8>>);
 
-/// How a change is made.
+/// The way in which a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum How {
     Put,
     Insert,
     Update,
     Delete,
-    /// Compares with what is there.
+    /// Compares with the current value.
     Swap(Option<Vec<u8>>),
-    /// Compares with what is not there.
+    /// Compares with another value.
     WrongSwap(Vec<u8>),
-    /// Puts a value that expires then: when the matrix is opened again, at the latest.
+    /// Puts a value that expires at a time before the matrix is opened again.
     Expiring(UnixMillis, Vec<u8>),
     /// One batch of all changes.
     Batch,
@@ -36,7 +36,7 @@ pub(crate) enum How {
 pub(crate) enum Op {
     Create,
     Write(How, Vec<Change>),
-    /// What has expired is removed.
+    /// Expired records are removed.
     Sweep,
     /// A device is pulled out.
     Pull,
@@ -45,7 +45,7 @@ pub(crate) enum Op {
     Close,
 }
 
-/// Short enough to be read in a violation.
+/// Short, to be read in a violation.
 impl fmt::Debug for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Write(how, changes) = self else {
@@ -68,7 +68,7 @@ impl fmt::Debug for Op {
     }
 }
 
-/// What a thread knows of its keys, but for those that expire.
+/// The keys that a thread knows, except those that expire.
 pub(crate) type Known = BTreeMap<u16, Option<Vec<u8>>>;
 
 pub(crate) fn key(number: u16) -> Vec<u8> {
@@ -132,12 +132,12 @@ impl Draw {
 }
 
 impl Op {
-    /// True if it may find that there is nothing to delete.
+    /// True if it may find nothing to delete.
     pub(crate) fn deletes(&self) -> bool {
         matches!(self, Self::Write(_, changes) if changes.iter().any(|(_, it)| it.is_none()))
     }
 
-    /// Does it, and notes what that rests on; false if it was refused, as it had to be.
+    /// Performs it, and notes the tickets that it depends on; false if it was refused as expected.
     pub(crate) fn perform(
         &self,
         matrix: &dyn StorageEngine,
@@ -169,7 +169,7 @@ fn perform(
     let outcome = match how {
         How::Put => matrix.put(&key, value, options)?,
         How::Insert => {
-            // It may have held what expires: then it is not made, perhaps.
+            // The key may have held a value that expires: then the insert may fail.
             let outcome = matrix.insert(&key, value, options)?;
             rests.include(outcome.ticket());
             return Ok(outcome.written().is_some());

@@ -1,13 +1,13 @@
-//! Stories of a matrix that a power cut ends: operations drawn from a seed, and what must be left of
-//! them. All devices lose power at the same moment.
+//! Stories of a matrix that a power cut ends: operations drawn from a seed, and a check of the records that
+//! are left. All devices lose power at the same moment.
 //!
 //! ```text
 //!   draw ─▶ op ─▶ perform ─▶ acknowledged     ✂     open ─▶ contents ─▶ check
 //! ```
 //!
-//! What was acknowledged is there, whatever it waited for. What was called and not acknowledged is
-//! there or not: a batch wholly or not at all, in however many groups it is. What was refused is not
-//! there, nor anything older than what was acknowledged; and the members of each group are level.
+//! Acknowledged operations are there, at every ack level. Operations that were called and not acknowledged
+//! are there or not: a batch wholly or not at all, in any number of groups. Refused operations are not there,
+//! nor anything older than an acknowledged operation; and the members of each group are equal.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 mod deed;
@@ -27,27 +27,27 @@ use coreplane_pmem::media::sim::{Call, History, Model, Run, Sim, SimOptions, Sub
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The time when a story begins, and when its matrix is opened again: by then all has expired that
-/// ever will.
+/// The time when a story begins, and the time when its matrix is opened again: by then everything has expired
+/// that can.
 pub(crate) const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 const LATER: UnixMillis = UnixMillis(NOW.0 + 36_000_000);
 
-/// What happens after the power cut.
+/// The open after the power cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Aftermath {
-    /// It is opened again.
+    /// The matrix is opened again.
     Opened,
-    /// It is opened without these.
+    /// It is opened without these devices.
     Without(Vec<Position>),
-    /// It is opened without this one, written to and crashes; then the device is back.
+    /// It is opened without this device, written to and crashes; then the device is back.
     Returned(Position),
 }
 
-/// What is done to the matrix itself.
+/// A change of the matrix itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// The device that was pulled out comes back, or a new one in its place.
+    /// The pulled device comes back, or a new one takes its place.
     Replaced {
         is_fresh: bool,
     },
@@ -61,31 +61,30 @@ pub(crate) struct Story {
     pub(crate) shape: Shape,
     pub(crate) model: Model,
     pub(crate) threads: u16,
-    /// Of each thread.
+    /// The number of keys of each thread.
     pub(crate) keys: u16,
-    /// Of each thread.
+    /// The number of operations of each thread.
     pub(crate) operations: u64,
     /// Bytes of a device.
     pub(crate) len: u64,
     /// One value in so many has pages of its own.
     pub(crate) large_in: u64,
-    /// Devices are so small that one may have no space even for what brings it level: then it is left
-    /// out.
+    /// Devices are so small that one may lack even the space to be made equal to its peers: then it is left out.
     pub(crate) is_tight: bool,
-    /// Devices have no space now and then: one, or all.
+    /// One device, or all of them, have no space now and then.
     pub(crate) fills: bool,
     pub(crate) aftermath: Aftermath,
-    /// A device that is pulled out in the middle.
+    /// A device to pull out in the middle.
     pub(crate) pulls: Option<Position>,
-    /// A fault: no intent is written down.
+    /// A fault: no intent is written.
     pub(crate) forgets_intents: bool,
     pub(crate) change: Change,
     pub(crate) closes: bool,
-    /// One write in two returns before it is durable, and is acknowledged when its ticket is.
+    /// Every second write returns before it is durable, and is acknowledged when its ticket is durable.
     pub(crate) is_relaxed: bool,
-    /// Everything is removed now and then, by the only thread.
+    /// The only thread removes everything now and then.
     pub(crate) clears: bool,
-    /// A close leaves filters behind, however small.
+    /// A close keeps filters of any size.
     pub(crate) keeps_filters: bool,
     /// Operations that were refused for lack of space.
     pub(crate) refused: AtomicU64,
@@ -117,10 +116,10 @@ impl Story {
         }
     }
 
-    /// A machine for it.
+    /// The options of its machine.
     pub(crate) fn options(&self) -> SimOptions {
         let devices = usize::from(self.shape.devices);
-        // Each try to make what is added or replaced takes some.
+        // Each try to create the added or replaced devices takes some.
         let spares = if self.change == Change::Nothing { 0 } else { 3 * devices };
         SimOptions {
             spaces: 1 + usize::from(self.shape.groups) * devices + spares,
@@ -130,7 +129,7 @@ impl Story {
             model: self.model,
             seed: self.seed,
             images_per_cut: scaled(2, 3),
-            // What is gone on with has many fences.
+            // An open that continues an interrupted change has many fences.
             recovery_cut_in: if self.goes_on() { 300 } else { 40 },
             images_per_recovery_cut: 1,
             checkers: 2,
@@ -141,19 +140,19 @@ impl Story {
         }
     }
 
-    /// A device that follows and has no space for what others have is left out.
+    /// True if a follower without space for the others' writes is left out.
     pub(crate) fn leaves_full_out(&self) -> bool {
         self.fills && self.shape.ack == Ack::First
     }
 
-    /// What was cut off is gone on with after the opening.
+    /// True if an interrupted change is continued after the open.
     fn goes_on(&self) -> bool {
         self.change != Change::Nothing && self.seed % 4 > 1
     }
 
     /// The simulator knows one thread only.
     fn matrix_options(&self, time: TimeSource) -> Options {
-        // Nobody is left out for the time that it takes: that would be another story each time.
+        // No device is left out because of time: the story would differ each time.
         let options = Options { time, threads: 1, answers_within: None, ..Options::default() };
         match self.keeps_filters {
             true => Options { keeps_filters_from: 0, ..options },
@@ -176,13 +175,13 @@ impl Story {
                 }
                 Ok(Left::matrix(matrix))
             }
-            // Told apart by `check`: there are not many reasons for which there may be none.
+            // `check` decides whether this is allowed: there are few reasons for a refusal.
             Err(coreplane_engine::Error::Unusable(why)) => Ok(Left::Refused(why)),
             Err(error) => Err(format!("cannot be opened: {error}")),
         }
     }
 
-    /// What is done to the matrix itself, with others at work.
+    /// Changes the matrix itself, beside other threads.
     fn change(&self, run: &Run<'_, Op>, matrix: &Matrix, rack: &SimRack) {
         let is_fresh = self.change == Change::Replaced { is_fresh: true };
         let options = CopyOptions { is_fresh, ..CopyOptions::default() };
@@ -194,7 +193,7 @@ impl Story {
             }
             (Change::Replaced { .. }, Some(position)) => {
                 rack.gate(position).is_out.store(false, Ordering::SeqCst);
-                // Perhaps nobody has noticed that it was gone.
+                // Perhaps no call has met the missing device.
                 if !matrix.member_states().contains(&(position, MemberState::Current)) {
                     let replace = || matrix.replace(rack, position, &options, &|_| {});
                     run.acknowledged(Op::Fill, || replace().expect("replace a device"));
@@ -204,7 +203,7 @@ impl Story {
         }
     }
 
-    /// Goes on with what was cut off.
+    /// Continues an interrupted change.
     fn go_on(&self, matrix: &Matrix, rack: &SimRack) -> coreplane_engine::Result<()> {
         let options = CopyOptions::default();
         for (position, standing) in matrix.member_states() {
@@ -243,7 +242,7 @@ impl Story {
             };
             let is_relaxed = self.is_relaxed && draw.next(2) == 0;
             let durability = is_relaxed.then_some(Durability::RELAXED);
-            // Of what is deleted and not durable nothing would be left to delete.
+            // A delete whose effect is not durable would leave nothing to delete.
             if self.is_relaxed && (draw.next(5) == 0 || !is_relaxed && op.deletes()) {
                 open.wait(matrix, rack);
             }
@@ -267,7 +266,7 @@ impl Story {
             }
         }
         open.wait(matrix, rack);
-        // Nobody else may be left to do that.
+        // No other thread may be left to do that.
         rack.let_go();
     }
 }
@@ -304,7 +303,7 @@ impl Subject for Story {
             Matrix::create(&rack, self.shape, &options).expect("create")
         });
         if self.fills {
-            // Who is left out has the others brought level, which waits for whoever lags.
+            // When a device is left out, the others must be equal first, which waits for devices that lag.
             rack.be_prompt();
         }
         rack.each_gate(|gate| gate.forgets_intents.store(self.forgets_intents, Ordering::SeqCst));
@@ -323,7 +322,7 @@ impl Subject for Story {
             let closed = run.began(Op::Close);
             match matrix.close() {
                 Ok(()) => closed.returned(),
-                // One that was pulled out cannot be closed; nor can one that is full to the last.
+                // A device that was pulled out cannot be closed; nor can one that is completely full.
                 Err(error) => {
                     let is_full = matches!(error, coreplane_engine::Error::NoSpace { .. });
                     assert!(self.pulls.is_some() || self.is_tight && is_full, "close: {error}");

@@ -14,27 +14,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Where the directory says how many spaces have been used.
+/// The offset in the directory of the number of used spaces.
 const USED: u64 = 4088;
 
-/// A rack of simulated spaces: a directory, which says in which space the device at a place is, and
-/// the spaces, each of which is used once. So a cut leaves a device that is there and not made, or
-/// not even there.
+/// A rack of simulated spaces: a directory, which has the space of the device at each place, and the spaces,
+/// each of which is used once. So a cut may leave a device that has a space and is not created, or no entry
+/// at all.
 pub(crate) struct SimRack {
     kind: Kind,
     shape: Shape,
-    /// Of writes that name none.
+    /// The durability of writes that name none.
     pub(crate) durability: Durability,
     spaces: Vec<Arc<Space>>,
     missing: Vec<Position>,
     gates: Vec<Arc<Gate>>,
-    /// What was opened, by its space: a simulated space is opened once.
+    /// The opened engines, by their spaces: a simulated space is opened once.
     opened: Mutex<HashMap<u64, Arc<dyn StorageEngine>>>,
     /// No device falls behind any more.
     is_prompt: AtomicBool,
-    /// So many wait until all have caught up.
+    /// So many threads wait until all devices have caught up.
     waiting: AtomicU64,
-    /// Milliseconds, for whoever tells the time.
+    /// The time in milliseconds.
     pub(crate) clock: Arc<AtomicU64>,
 }
 
@@ -45,7 +45,7 @@ impl SimRack {
         spaces: &[Arc<Space>],
         missing: &[Position],
     ) -> Self {
-        // It may have been claimed by one before.
+        // It may have been claimed by an earlier rack.
         let _claimed = spaces[0].claim_words(0, Claim::WordsAsStored);
         // A group may be added.
         let gates = usize::from(shape.groups + 1) * usize::from(shape.devices);
@@ -91,8 +91,8 @@ impl SimRack {
         self.gates.iter().for_each(|gate| each(gate));
     }
 
-    /// Now and then a device falls behind, or catches up: one of a group, since a batch waits until
-    /// one device has all that it needs.
+    /// Lets a device fall behind, or catch up, now and then: only one of a group, since a batch waits until
+    /// one device has all writes that it needs.
     pub(crate) fn lag(&self, draw: &mut Draw) {
         let (drawn, device) = (draw.next(6), draw.next(self.gates.len() as u64) as usize);
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -107,7 +107,7 @@ impl SimRack {
         }
     }
 
-    /// Now and then a device is full, or has space again; or all are, or have.
+    /// Makes a device full, or gives it space again, now and then; or does so to all.
     pub(crate) fn fill(&self, draw: &mut Draw) {
         let (drawn, device) = (draw.next(12), draw.next(self.gates.len() as u64) as usize);
         match drawn {
@@ -117,12 +117,12 @@ impl SimRack {
         }
     }
 
-    /// All devices catch up.
+    /// Lets all devices catch up.
     pub(crate) fn let_go(&self) {
         self.each_gate(|gate| gate.is_lagging.store(false, Ordering::SeqCst));
     }
 
-    /// All devices catch up, for something that waits until they have.
+    /// Lets all devices catch up during a call that waits for that.
     pub(crate) fn while_prompt<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.let_go();
@@ -131,7 +131,7 @@ impl SimRack {
         waited
     }
 
-    /// All devices catch up, and do not fall behind again: some are waited for from now on.
+    /// Lets all devices catch up for good: from now on some calls wait for them.
     pub(crate) fn be_prompt(&self) {
         self.is_prompt.store(true, Ordering::SeqCst);
         self.let_go();

@@ -1,4 +1,4 @@
-//! What a power cut has left, and what it may leave.
+//! The records that a power cut has left, and the records that it may leave.
 
 use super::deed::{Op, key};
 use super::{Aftermath, Story};
@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a key may be, and by which operation.
+/// A possible value of a key, and the operation that wrote it.
 type State<'v> = (usize, Option<&'v Vec<u8>>);
 
-/// What is there after a power cut.
+/// The state after a power cut.
 pub(crate) enum Left {
-    /// It was not opened.
+    /// The matrix was not opened.
     Refused(String),
     Matrix {
         matrix: Box<Matrix>,
@@ -28,14 +28,14 @@ impl Left {
     }
 }
 
-/// What a caller sees of it.
+/// The state as a caller sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
     Refused(String),
     Records(Map),
 }
 
-/// Keys that no story has, in each group some.
+/// Keys that no story has, some in each group.
 const EXTRAS: u16 = 12;
 
 fn extra(number: u16) -> Vec<u8> {
@@ -49,7 +49,7 @@ pub(crate) fn write_extras(matrix: &Matrix) -> Result<()> {
     Ok(())
 }
 
-/// All records, which are the same in every way.
+/// All records, after a check that all ways to read them agree.
 pub(crate) fn contents(left: &Left) -> std::result::Result<Contents, String> {
     let (matrix, has_extras) = match left {
         Left::Refused(why) => return Ok(Contents::Refused(why.clone())),
@@ -119,11 +119,11 @@ fn may_refuse(story: &Story, history: &History<'_, Op>) -> bool {
     };
     let is_closed = standing(&Op::Close) == Some(Standing::Acknowledged);
     let waits_for_some = story.shape.ack != Ack::All;
-    // All that is acknowledged waits for the last of a group.
+    // All acknowledged writes are on the last device of a group.
     let is_waited_for = |position: Position| position.device + 1 == story.shape.devices;
     match &story.aftermath {
         _ if standing(&Op::Create) != Some(Standing::Acknowledged) => true,
-        // What only the one that was pulled out had might be lost.
+        // A write that only the pulled device had might be lost.
         _ if standing(&Op::Pull).is_some()
             && story.pulls.is_some_and(is_waited_for)
             && waits_for_some
@@ -140,7 +140,7 @@ fn may_refuse(story: &Story, history: &History<'_, Op>) -> bool {
     }
 }
 
-/// Compares what is there with what was acknowledged, refused or in flight.
+/// Compares the records with the operations that were acknowledged, refused or in flight.
 pub(crate) fn check(
     story: &Story,
     contents: &Contents,
@@ -151,7 +151,7 @@ pub(crate) fn check(
         Contents::Refused(_) if may_refuse(story, history) => return Ok(()),
         Contents::Refused(why) => return Err(format!("it is refused: {why}")),
     };
-    // Of each key what it may be, and by which operation.
+    // The possible values of each key, and the operations that wrote them.
     let mut allowed: BTreeMap<u16, Vec<State<'_>>> = BTreeMap::new();
     let mut open = Vec::new();
     for (at, (op, standing)) in (1..).zip(history.operations()) {
@@ -170,7 +170,7 @@ pub(crate) fn check(
             open.push((at, changes));
         }
     }
-    // The operations that can have left a key as it is.
+    // The operations that can have left a key in its state.
     let makers = |number: &u16| {
         let found = map.get(&key(*number));
         let states = allowed.get(number).into_iter().flatten();
@@ -184,7 +184,7 @@ pub(crate) fn check(
         }
     }
     for (at, changes) in open {
-        // All of it or nothing.
+        // All of the operation or nothing.
         let is_made = |(number, _): &(u16, _)| makers(number).all(|maker| maker == at);
         let may_be_made = |(number, _): &(u16, _)| makers(number).any(|maker| maker >= at);
         if changes.iter().any(is_made) && !changes.iter().all(may_be_made) {

@@ -1,4 +1,4 @@
-//! What a seed decides of a history, and what happened in histories.
+//! Choices that a seed makes for a history, and counters of events in histories.
 
 use coreplane_engine::Engine;
 use coreplane_mkvs::{Matrix, Prototype, ReadPath};
@@ -11,7 +11,7 @@ pub(crate) struct Dice(u64);
 impl Dice {
     pub(crate) fn of(seed: u64, part: u64) -> Self {
         let mut dice = Self((seed << 8 | part).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        // The first few are much like the seed.
+        // The first numbers are similar to the seed.
         for _ in 0..4 {
             dice.throw(2);
         }
@@ -26,7 +26,7 @@ impl Dice {
     }
 }
 
-/// What happened in histories.
+/// Counters of events in histories.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) histories: AtomicU64,
@@ -34,22 +34,22 @@ pub(crate) struct Tally {
     pub(crate) cut_off: AtomicU64,
     pub(crate) stalls: AtomicU64,
     pub(crate) pulls: AtomicU64,
-    /// Of a device whose peer was pulled out before.
+    /// Pulls of a device whose peer was pulled out before.
     pub(crate) peer_pulls: AtomicU64,
     pub(crate) returns: AtomicU64,
     pub(crate) groups: AtomicU64,
     pub(crate) scrubs: AtomicU64,
     pub(crate) crashes: AtomicU64,
     pub(crate) refused: AtomicU64,
-    /// Of devices, of which one alone in a group serves reads where none competes.
+    /// Hedge wins of devices; without competition one device of a group serves all reads.
     pub(crate) wins: AtomicU64,
     pub(crate) hedges: AtomicU64,
     pub(crate) losses: AtomicU64,
     pub(crate) cancelled: AtomicU64,
 }
 
-/// The way of reads in the history of a seed. All ways, and all of them with either prototype, come
-/// round in 20 seeds; the first five have competition through rings among them.
+/// The path of reads in the history of a seed. All paths, each with either prototype, come up in 20 seeds;
+/// the first five include competition through rings.
 pub(crate) fn read_path_of(seed: u64) -> ReadPath {
     match seed % 4 {
         0 => ReadPath::Auto,
@@ -67,7 +67,7 @@ pub(crate) fn add(to: &AtomicU64, count: u64) {
 }
 
 impl Tally {
-    /// What happened in the histories of a matrix, in one line; how many keys of them cannot be explained.
+    /// Prints the counters for the histories of a matrix in one line, with the number of violations.
     pub(crate) fn print(&self, named: &str, seeds: Range<u64>, violations: usize) {
         let figures = [
             ("calls", &self.calls),

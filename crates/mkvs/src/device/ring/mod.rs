@@ -1,5 +1,5 @@
-//! The submission ring for what a device has yet to make: writes of one key as they were decided
-//! elsewhere, copied into the ring, so that neither side allocates or locks anything.
+//! The submission ring for the writes that a device has yet to make: writes of one key, decided elsewhere and
+//! copied into the ring, so that neither side allocates or locks anything.
 
 mod kernel;
 
@@ -15,7 +15,7 @@ const LINES: usize = 4096;
 pub(crate) const LINE_BYTES: u64 = 64;
 pub(crate) const RING_BYTES: u64 = LINES as u64 * LINE_BYTES;
 
-/// Lines of one write at most; what is longer goes another way.
+/// Lines of one write at most; longer writes are submitted as jobs.
 const LINES_OF_ONE: usize = LINES / 16;
 
 const _: () = assert!(LINES_OF_ONE <= LINES_MAX);
@@ -23,7 +23,7 @@ const _: () = assert!(LINES_OF_ONE <= LINES_MAX);
 /// Words before key and value: the hash, the sequence, the lengths, the expiry.
 const HEADER: usize = 4;
 
-/// The bits of the third word: two lengths, and what kind of write it is.
+/// The bits of the third word: two lengths, and the kind of write.
 const LEN_BITS: u32 = 24;
 const LEN: u64 = (1 << LEN_BITS) - 1;
 const PUT: u64 = 1 << 48;
@@ -34,12 +34,12 @@ const TOLD: u64 = 1 << 54;
 /// A place that was reserved for a write that was not made.
 const NOTHING: u64 = 1 << 55;
 
-/// A write that was decided.
+/// A write that was decided on a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decision<'a> {
     pub(crate) hash: u64,
     pub(crate) decided: Decided<'a>,
-    /// With its sequence.
+    /// They contain its sequence.
     pub(crate) options: &'a WriteOptions,
 }
 
@@ -50,9 +50,9 @@ pub(crate) struct Taken {
     key: Vec<u8>,
     value: Vec<u8>,
     is_put: bool,
-    /// Somebody is to be told when it is made.
+    /// True if the processor reports the write when it is made.
     pub(crate) is_told: bool,
-    /// There is nothing to make.
+    /// True if there is nothing to make.
     pub(crate) is_nothing: bool,
     expires_at: Option<UnixMillis>,
     options: WriteOptions,
@@ -74,16 +74,16 @@ const DURABILITIES: [Option<Durability>; 4] =
 #[derive(Debug)]
 pub(crate) struct Decisions(kernel::Ring<AtomicU64>);
 
-/// The room that a ring has.
+/// The result of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// It lies there, and ends at this place.
+    /// The decision lies in the ring, and ends at this place.
     Enough(u64),
     /// The same; and the ring should be emptied soon.
     Scarce(u64),
-    /// For nothing now.
+    /// There is no room now.
     None,
-    /// Never for this one: it is too long, or of a kind that is not for a ring.
+    /// The ring can never take it: it is too long, or of a kind that is not for a ring.
     Never,
 }
 
@@ -100,18 +100,18 @@ impl Room {
 pub(crate) struct Reserved<'a>(kernel::Reserved<'a, AtomicU64>);
 
 impl Reserved<'_> {
-    /// Where the processor is past it.
+    /// The place at which the processor is past it.
     pub(crate) fn end(&self) -> u64 {
         self.0.end()
     }
 
-    /// It was made.
+    /// The write was made.
     #[inline]
     pub(crate) fn publish(self) -> Room {
         Room::of(self.0.publish())
     }
 
-    /// It was not made: there is nothing to make there.
+    /// The write was not made: the place is published as empty.
     pub(crate) fn give_up(self) -> Room {
         let mut writer = self.0.writer();
         [0, 0, NOTHING].into_iter().for_each(|word| writer.push(word));
@@ -124,14 +124,14 @@ impl Decisions {
         Self(kernel::Ring::new(LINES))
     }
 
-    /// Asks for the lines that will be written next, ahead of that.
+    /// Prefetches the lines that will be written next.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.0.prefetch();
     }
 
-    /// Puts a decision into the ring, if there is room. With `is_told` the processor tells of it when
-    /// it is made.
+    /// Puts a decision into the ring, if there is room. With `is_told` the processor reports the write when it is
+    /// made.
     #[inline]
     pub(crate) fn push(&self, decision: &Decision<'_>, is_told: bool) -> Room {
         let Some((words, kind)) = form_of(decision, is_told) else { return Room::Never };
@@ -141,8 +141,8 @@ impl Decisions {
         }
     }
 
-    /// Takes a place for a decision that is about to be made, and puts it there; none if there is no
-    /// room, or never. The processor does not go past it before it is published or given up.
+    /// Reserves a place for a decision that is about to be made, and writes the decision there; none if there is no
+    /// room, or never will be. The processor does not go past it before it is published or given up.
     #[inline]
     pub(crate) fn reserve(&self, decision: &Decision<'_>) -> Option<Reserved<'_>> {
         let (words, kind) = form_of(decision, false)?;
@@ -151,8 +151,8 @@ impl Decisions {
         Some(Reserved(place))
     }
 
-    /// Takes the decision at the head into `taken`; none if there is none, else how many lines were
-    /// taken out so far. For the device's processor alone.
+    /// Takes the decision at the head into `taken`; none if the ring is empty, else how many lines were taken out
+    /// so far. For the device's processor alone.
     #[inline]
     pub(crate) fn pop(&self, taken: &mut Taken) -> Option<u64> {
         let mut reader = self.0.front()?;
@@ -174,23 +174,23 @@ impl Decisions {
         Some(reader.free())
     }
 
-    /// True if nothing is at the head. For the device's processor alone.
+    /// True if no decision is at the head. For the device's processor alone.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.front().is_none()
     }
 
-    /// Lines that were given out so far.
+    /// Lines that were reserved so far.
     pub(crate) fn submitted(&self) -> u64 {
         self.0.tail()
     }
 
-    /// True if something is in the ring from a place on, and not only about to be.
+    /// True if a decision is published in the ring from a place on, and not only reserved.
     pub(crate) fn has_published(&self, from: u64) -> bool {
         self.0.has_published(from)
     }
 }
 
-/// How many words a decision takes, and what the third of them says; none if it is not for a ring.
+/// The number of words of a decision, and the third of them; none if the decision is not for a ring.
 #[inline]
 fn form_of(decision: &Decision<'_>, is_told: bool) -> Option<(usize, u64)> {
     let Decision { decided: Decided { key, put }, options, .. } = decision;

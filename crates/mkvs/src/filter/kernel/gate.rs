@@ -1,4 +1,4 @@
-//! Who is inside, since when, and when those who came before something are gone.
+//! Which threads are inside, since when, and when all that entered before a point have left.
 //!
 //! ```text
 //!   enter:    g = generation; inside[g odd?] += 1; generation still g? ─▶ inside; else -= 1, again
@@ -6,13 +6,12 @@
 //!   advance:  generation += 1; wait until inside[the other one] is 0
 //! ```
 //!
-//! All of it is sequentially consistent up to `leave`: either who enters sees the new generation,
-//! or who advances sees that somebody is inside. When `advance` returns everybody inside is of the
-//! generation that it began. Nobody is kept outside meanwhile: who comes is of the new one.
+//! All accesses up to `leave` are sequentially consistent: either an entering thread sees the new generation, or
+//! the advancing thread sees that a thread is inside. When `advance` returns, every thread inside is of the
+//! generation that it began. No thread is kept outside meanwhile: threads that enter are of the new generation.
 //!
-//! Two counters are enough for all generations: nobody of an older generation than the last is
-//! left when the next begins, and whoever slept between the first two steps of `enter` looks at
-//! the whole number.
+//! Two counters are enough for all generations: no thread of an older generation than the last is left when the
+//! next begins, and a thread that slept between the first two steps of `enter` compares the whole number.
 //!
 //! The counters are in stripes, so that threads do not share a line.
 
@@ -26,7 +25,7 @@ pub(in crate::filter) struct Gate<A> {
     inside: Box<[CachePadded<[A; 2]>]>,
 }
 
-/// That somebody is inside: to be given back to [`Gate::leave`].
+/// The presence of a thread inside: to be given back to [`Gate::leave`].
 #[derive(Debug)]
 pub(in crate::filter) struct Stay {
     stripe: usize,
@@ -46,13 +45,13 @@ impl Stay {
 }
 
 impl<A: Atomic> Gate<A> {
-    /// A gate with nobody inside, in generation 0.
+    /// A gate with no thread inside, in generation 0.
     pub(in crate::filter) fn new(stripes: usize) -> Self {
         let stripe = |_| CachePadded::new([A::new(0), A::new(0)]);
         Self { generation: CachePadded::new(A::new(0)), inside: (0..stripes).map(stripe).collect() }
     }
 
-    /// Goes inside. Threads of different numbers do not meet if there are stripes enough.
+    /// Goes inside. Threads of different numbers do not share a counter if there are stripes enough.
     #[inline]
     pub(super) fn enter(&self, number: usize) -> Stay {
         let stripe = number % self.inside.len();
@@ -67,8 +66,8 @@ impl<A: Atomic> Gate<A> {
         }
     }
 
-    /// Goes outside. What was done inside happens before the return of an [`Self::advance`] that
-    /// waited for it.
+    /// Goes outside. The actions of the thread inside happen before the return of an [`Self::advance`] that waited
+    /// for it.
     #[inline]
     pub(super) fn leave(&self, stay: &Stay) {
         self.inside[stay.stripe][stay.parity()].fetch_sub(1, Ordering::Release);
@@ -78,8 +77,8 @@ impl<A: Atomic> Gate<A> {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Begins a generation, and waits until nobody of an older one is inside. What was stored
-    /// before the call is seen by all of the new one. One caller at a time.
+    /// Begins a generation, and waits until no thread of an older one is inside. All threads of the new generation
+    /// see the stores made before the call. One caller at a time.
     pub(super) fn advance(&self, mut wait: impl FnMut()) {
         let left = self.generation.fetch_add(1, Ordering::SeqCst);
         A::meet();

@@ -1,8 +1,8 @@
-//! The accesses on which the filter rests, over any kind of atomic and any place for what is
-//! replaced, so that a model checker runs the very code that probes, writers and rebuilds run.
+//! The accesses on which the filter rests, over any kind of atomic and any place for replaced values, so that a
+//! model checker runs the same code as probes, writers and rebuilds.
 //!
 //! - `table`: lines of counters
-//! - `gate`: which writers began before something, and when they are gone
+//! - `gate`: which writers began before a point, and when they are gone
 //! - `switch`: from one table to the next
 
 mod gate;
@@ -20,13 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) trait Atomic {
     fn new(value: u64) -> Self;
     fn load(&self, order: Ordering) -> u64;
-    /// Replaces `current` by `new` (relaxed), or says what is there; may fail without a reason.
+    /// Replaces `current` by `new` (relaxed), or returns the present value; may fail without a reason.
     fn replace(&self, current: u64, new: u64) -> Result<u64, u64>;
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
     fn fetch_sub(&self, value: u64, order: Ordering) -> u64;
-    /// Between a change and a load that must not come before it, both sequentially consistent:
-    /// that is all it takes. The model checker takes such accesses for acquire and release ones,
-    /// and has a fence here.
+    /// Stands between a change and a load that must not come before it, both sequentially consistent: nothing more
+    /// is needed. The model checker treats such accesses as acquire and release ones, and has a fence here.
     #[inline]
     fn meet() {}
 }

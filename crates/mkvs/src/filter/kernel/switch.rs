@@ -1,8 +1,8 @@
-//! From one table to the next, beside probes and writers. The lecture is the module docs of
-//! `bloom`; this is the protocol:
+//! The switch from one table to the next, beside probes and writers. The module docs of `filter` explain it; this
+//! is the protocol:
 //!
 //! ```text
-//!   start:    phase = {A, next B}; advance the gate       now everybody inside knows of B
+//!   start:    phase = {A, next B}; advance the gate       now all threads inside know B
 //!   (keys):   B.add(key) for all keys of the engine
 //!   finish:   phase = {B, since the coming generation}; advance the gate
 //!   abandon:  phase = {A, since as before}
@@ -13,10 +13,9 @@
 //!   undo:     inside since before the insertion; phase; take from each that the insertion met
 //! ```
 //!
-//! A table is *born* in the generation that its start begins, a number that no other has. While a
-//! stay lasts no table can come and be complete: its start would wait for the stay. So of the
-//! tables that an undo meets those were met by the insertion that are not younger than the youngest
-//! one then.
+//! A table is *born* in the generation that its start begins, a number that no other table has. While a stay lasts
+//! no table can be started and completed: its start would wait for the stay. So of the tables that an undo finds,
+//! the insertion found those that are not younger than its youngest table.
 
 use super::{Atomic, Gate, Stay, Table};
 use std::marker::PhantomData;
@@ -25,12 +24,12 @@ use std::sync::Arc;
 /// The tables in use.
 #[derive(Debug)]
 pub(in crate::filter) struct Phase<A> {
-    /// The one that is complete.
+    /// The complete table.
     current: Born<A>,
-    /// The generation from whose beginning on `current` is in force: nothing is taken from it in
-    /// the name of a stay that began before.
+    /// The generation from whose beginning on `current` is in force: no key is removed from it by a stay that began
+    /// before.
     since: u64,
-    /// The one that is being filled.
+    /// The table that is being filled.
     next: Option<Born<A>>,
 }
 
@@ -47,7 +46,7 @@ impl<A> Clone for Born<A> {
     }
 }
 
-/// Where a value is that many look at while it is replaced.
+/// The place of a value that threads read while it is replaced.
 pub(in crate::filter) trait Place<T> {
     fn new(value: T) -> Self;
     fn look<R>(&self, with: impl FnOnce(&T) -> R) -> R;
@@ -116,7 +115,7 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
         })
     }
 
-    /// Takes back what [`Self::insert`] has counted within the same stay and returned.
+    /// Takes back the count that [`Self::insert`] made within the same stay; `youngest` is its result.
     pub(in crate::filter) fn undo(&self, _inside: &Stay, hash: u64, youngest: u64) {
         self.phase.look(|phase| {
             let tables = [Some(&phase.current), phase.next.as_ref()].into_iter().flatten();
@@ -135,8 +134,8 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
         });
     }
 
-    /// From its return on the keys of the engine may be listed and added to `next`. Whoever starts
-    /// is the only one until it has finished or abandoned.
+    /// After it returns the keys of the engine may be listed and added to `next`. One caller at a time, until it
+    /// has finished or abandoned.
     pub(in crate::filter) fn start(&self, next: Arc<Table<A>>, wait: impl FnMut()) {
         let next = Born { table: next, generation: self.gate.generation() + 1 };
         self.replace(|phase| Phase {
@@ -147,7 +146,7 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
         self.gate.advance(wait);
     }
 
-    /// Puts the next table, to which all keys were added, in the place of the one in force.
+    /// Puts the next table, to which all keys were added, in force.
     pub(in crate::filter) fn finish(&self, wait: impl FnMut()) {
         let since = self.gate.generation() + 1;
         self.replace(|phase| Phase {
@@ -158,7 +157,7 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
         self.gate.advance(wait);
     }
 
-    /// Forgets the table that was being filled.
+    /// Drops the table that was being filled.
     pub(in crate::filter) fn abandon(&self) {
         self.replace(|phase| Phase {
             current: phase.current.clone(),

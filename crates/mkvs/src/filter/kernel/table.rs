@@ -57,13 +57,13 @@ impl<A: Atomic> Table<A> {
         &self.lines[line_of(hash, self.lines.len())].0
     }
 
-    /// Asks for the line of a key that will be counted.
+    /// Prefetches the line of a key that will be counted.
     #[inline]
     pub(in crate::filter) fn prefetch(&self, hash: u64) {
         prefetch_to_write(self.line(hash));
     }
 
-    /// Asks for the line of a key that will be asked for.
+    /// Prefetches the line of a key that will be looked up.
     #[inline]
     pub(in crate::filter) fn prefetch_to_read(&self, hash: u64) {
         prefetch(self.line(hash));
@@ -73,7 +73,7 @@ impl<A: Atomic> Table<A> {
     pub(in crate::filter) fn may_contain(&self, hash: u64) -> bool {
         let line = self.line(hash);
         let mut words = Marks::of(hash).words.into_iter();
-        // Nine strangers in ten are known by the first word.
+        // Nine in ten absent keys are recognised by the first word.
         words.all(|(word, marks)| counters::has_all(line[word].load(Ordering::Relaxed), marks))
     }
 
@@ -99,7 +99,7 @@ impl<A: Atomic> Table<A> {
     }
 }
 
-/// Tables as they are kept, in whole lines, while nobody counts.
+/// Tables as they are stored, in whole lines, while no thread counts.
 impl Table<AtomicU64> {
     /// Bytes of the counters.
     pub(in crate::filter) fn len_bytes(&self) -> u64 {
@@ -118,7 +118,7 @@ impl Table<AtomicU64> {
         to.extend(words.flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
     }
 
-    /// Sets all counters to their end, where they stay: it says "perhaps" of every key, and any may be taken
+    /// Sets all counters to 15, where they stay: the table says "perhaps" for every key, and any key may be removed
     /// from it.
     pub(in crate::filter) fn saturate(&self) {
         self.words_from(0).for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
@@ -137,7 +137,7 @@ impl Table<AtomicU64> {
         true
     }
 
-    /// So many keys were counted in what was restored.
+    /// Adds the number of keys that the restored counters count.
     pub(in crate::filter) fn restored(&self, keys: u64) {
         self.tally.add(0, keys as i64);
     }
@@ -187,7 +187,7 @@ mod tests {
         fn change(&mut self, hash: u64, lines: usize, by: impl Fn(u64) -> u64) {
             for place in Self::places(hash, lines) {
                 let count = self.0.entry(place).or_default();
-                // What is full stays full.
+                // A full counter stays full.
                 *count = if *count == 15 { 15 } else { by(*count) };
             }
         }

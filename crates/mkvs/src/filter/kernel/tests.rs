@@ -1,11 +1,10 @@
 //! Interleavings of writers, rebuilds and probes, up to a number of preemptions: loom. The engine is
 //! a word for each key.
 //!
-//! Each model runs twice. Of the accesses to a word loom keeps only the last, to find what has to be
-//! tried in the other order; so a store after a load of the same thread hides another thread's load
-//! from it, and interleavings are left out. Where every load and store is a change that depends on
-//! the one before (`LATEST`), none are; but then a load sees the latest value, as a plain one need
-//! not.
+//! Each model runs twice. Of the accesses to a word loom keeps only the last, to find the accesses to try in the
+//! other order. So a store after a load of the same thread hides another thread's load from it, and interleavings
+//! are left out. If every load and store is a change that depends on the one before (`LATEST`), none are left out;
+//! but then a load sees the latest value, which a plain load need not.
 
 use super::{Atomic, Gate, Phase, Place, Stay, Switch, Table};
 use loom::sync::Arc;
@@ -13,13 +12,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is broken in a model that is to fail.
+/// The part that is broken in a model that is to fail.
 const CAS: u8 = 1;
 const MEET: u8 = 2;
 /// Loads and stores are read-modify-writes.
 const LATEST: u8 = 4;
 
-/// loom's atomic, in its way.
+/// loom's atomic, changed as `WAY` says.
 #[derive(Debug)]
 struct Word<const WAY: u8>(loom::sync::atomic::AtomicU64);
 
@@ -65,7 +64,7 @@ impl<const WAY: u8> Atomic for Word<WAY> {
     }
 }
 
-/// A pointer that is published: which of the values that ever were.
+/// A published pointer: the index of a value in the list of all values so far.
 struct Shelf<T, const WAY: u8> {
     at: Word<WAY>,
     values: Mutex<Vec<std::sync::Arc<T>>>,
@@ -100,7 +99,7 @@ fn table<const WAY: u8>() -> std::sync::Arc<Table<Word<WAY>>> {
 
 /// Two keys that share all counters.
 const TWIN: u64 = 0;
-/// One that has words of its own.
+/// A key with words of its own.
 const OTHER: u64 = 2;
 
 /// The hashes of three keys, and for each whether the engine has it.
@@ -223,7 +222,7 @@ fn put_first<const WAY: u8>(world: &World<WAY>) {
     });
 }
 
-/// As a put does that is known to erase nothing: its change begins when it is known to be new.
+/// Like a put that is known not to delete: its change begins when the key is known to be new.
 fn put_before<const WAY: u8>(world: &World<WAY>) {
     world.put(2);
     world.change(|stay| world.switch.insert(stay, OTHER));

@@ -1,9 +1,9 @@
-//! A key that devices compete for.
+//! A lookup of a key that devices compete for.
 //!
-//! Only devices that have the newest of the key take part ([`in_flight`](crate::in_flight)).
+//! Only devices that have the newest record of the key take part ([`in_flight`](crate::in_flight)).
 //!
-//! A caller's hedged reads are used again, unless a device that is late still has one: then it lies with
-//! that device until it comes to it.
+//! A thread uses its hedged reads again, unless a late device still has one in its ring: then that read stays there
+//! until the device takes it.
 
 use super::{HedgedRead, Question, run};
 use crate::device::record_copy::RecordCopy;
@@ -51,7 +51,7 @@ thread_local! {
     static RACES: RefCell<Vec<Arc<HedgedRead<Lookup>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A race of this thread, for a key.
+/// A hedged read of this thread, for a key.
 fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead<Lookup>> {
     let mut race = RACES.with_borrow_mut(|races| {
         let at = races.iter_mut().position(|race| Arc::get_mut(race).is_some());
@@ -73,8 +73,8 @@ fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead<Lookup>> {
     race.unwrap_or_else(|| Arc::new(HedgedRead::new(Lookup { hash, key: key.to_vec() }, group)))
 }
 
-/// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others; what was
-/// found, and the number of the device. None if it must be decided anew whom to ask.
+/// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others; returns the result and
+/// the number of the device. None if the device must be chosen anew.
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.

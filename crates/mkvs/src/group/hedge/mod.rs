@@ -1,4 +1,4 @@
-//! Competition: a read that several devices are asked for, of which the first answer counts.
+//! Competition: a read that several devices are asked for; the first answer counts.
 //!
 //! ```text
 //!   caller ─▶ ring of one device ─ ─ ─ hedge delay ─ ─ ─▶ ring of another, if the first is late
@@ -7,13 +7,13 @@
 //!                                                                 not begun it does not begin
 //! ```
 //!
-//! The paper sends every read to all devices of a group, which costs each of them all reads. Here
-//! the second is asked when the first has taken four times as long as half of its reads do
-//! ([`hedge_delay`](crate::stats::hedge_delay)): few reads are made twice, and those that meet a stall are among them.
+//! The paper sends every read to all devices of a group, which costs each of them all reads. Here the second device
+//! is asked when the first has taken four times its median read time ([`hedge_delay`](crate::stats::hedge_delay)):
+//! few reads are made twice, among them those that meet a stall.
 //!
-//! What is asked for is a key ([`lookup`]) or a stretch of a scan ([`stretch`]). Each device sees by
-//! itself, when it begins and when it has found something, whether it may say so: so it does not
-//! matter how long a read has lain in a ring.
+//! A question is a key ([`lookup`]) or a stretch of a scan ([`stretch`]). Each device checks by itself, when it
+//! begins and when it has a result, whether it may answer: so it does not matter how long a read has waited in a
+//! ring.
 
 pub(crate) mod lookup;
 pub(crate) mod stretch;
@@ -34,15 +34,15 @@ use std::time::{Duration, Instant};
 /// Looks at a hedged read before its caller sleeps.
 const SPINS: u32 = 50;
 
-/// How long a caller sleeps before it looks whether anybody is left to answer.
+/// How long a caller sleeps before it checks whether a device is left that can answer.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What is asked for.
+/// The question of a read.
 pub(crate) trait Question: Send + Sync + 'static {
-    /// What is found.
+    /// Its answer.
     type Answer: Default + Send + 'static;
 
-    /// Looks for it on a device; false if that has nothing to say.
+    /// Looks for the answer on a device; false if that device has none to give.
     ///
     /// # Errors
     /// As the engine.
@@ -51,39 +51,39 @@ pub(crate) trait Question: Send + Sync + 'static {
     /// The devices that may be asked now.
     fn candidates(&self, group: &Group) -> Devices;
 
-    /// How long a device takes for such a thing.
+    /// The statistics of a device for such questions.
     fn pace(device: &Device) -> &Pace;
 
-    /// Where a processor finds it into.
+    /// The buffer of a processor for the answer.
     fn scratch(scratch: &mut Scratch) -> &mut Self::Answer;
 }
 
-/// What devices have to say.
+/// The answers of the devices.
 #[derive(Debug, Default)]
 struct Finish<A> {
-    /// An answer has come, or nobody waits for one any more.
+    /// An answer has come, or the caller no longer waits for one.
     is_over: bool,
     answer: A,
-    /// Those who have nothing to say, and why if nobody else has either.
+    /// An entry for each device that has no answer, with the error if that ends the read.
     void: Vec<Option<Error>>,
 }
 
-/// A read.
+/// A read that several devices may be asked for.
 #[derive(Debug)]
 pub(crate) struct HedgedRead<Q: Question> {
     question: Q,
-    /// Weak: a hedged read that lies in a ring keeps no group, and no thread does for the next race.
+    /// Weak: neither a hedged read in a ring nor one that a thread keeps for its next read keeps the group alive.
     group: Weak<Group>,
     caller: Thread,
     finish: Mutex<Finish<Q::Answer>>,
     /// As in `finish`.
     is_over: AtomicBool,
-    /// How often something was said.
+    /// How often devices have answered or passed.
     news: AtomicU32,
 }
 
 impl<Q: Question> HedgedRead<Q> {
-    /// A race of this thread.
+    /// A hedged read of this thread.
     pub(crate) fn new(question: Q, group: &Arc<Group>) -> Self {
         Self {
             question,
@@ -95,7 +95,7 @@ impl<Q: Question> HedgedRead<Q> {
         }
     }
 
-    /// What was found; nobody waits for it any more.
+    /// Ends the read and returns the answer; the caller no longer waits.
     fn end(&self) -> MutexGuard<'_, Finish<Q::Answer>> {
         self.is_over.store(true, Ordering::Release);
         let mut finish = spin::lock(&self.finish);
@@ -103,7 +103,7 @@ impl<Q: Question> HedgedRead<Q> {
         finish
     }
 
-    /// Says what was found, unless somebody else was first.
+    /// Gives the answer, unless another device was first.
     fn win(&self, found: &mut Q::Answer) -> End {
         {
             let mut finish = spin::lock(&self.finish);
@@ -129,7 +129,7 @@ impl<Q: Question> HedgedRead<Q> {
         self.caller.unpark();
     }
 
-    /// Waits until something was said since `known`, or it is `until`; how much was said by then.
+    /// Waits until `news` differs from `known`, or until the time `until`; returns `news`.
     fn wait(&self, known: u32, until: Instant) -> u32 {
         for _ in 0..SPINS {
             let news = self.news.load(Ordering::Acquire);
@@ -158,7 +158,7 @@ impl<Q: Question> Asked for HedgedRead<Q> {
             match caught(|| self.question.look((group, device), found)) {
                 Ok(true) => self.win(found),
                 Ok(false) => self.pass(None),
-                // Who asks next finds damage by himself, and deals with it.
+                // The caller finds the damage itself at its next try, and deals with it.
                 Err(error) if is_damage(&error) => self.pass(None),
                 Err(error) => self.pass(group.go_on_without(device, error).err()),
             }
@@ -169,7 +169,7 @@ impl<Q: Question> Asked for HedgedRead<Q> {
     }
 }
 
-/// Devices that are asked.
+/// The devices that are asked for a read.
 struct Field<'g, Q: Question> {
     group: &'g Arc<Group>,
     race: &'g Arc<HedgedRead<Q>>,
@@ -188,31 +188,31 @@ impl<Q: Question> Field<'_, Q> {
         is_asked
     }
 
-    /// The one to ask next.
+    /// The device to ask next.
     fn next(&self) -> Result<Option<&Arc<Device>>> {
         let current = self.race.question.candidates(self.group) & !self.asked;
         self.group.fastest(current).map(|number| self.group.device(number)).transpose()
     }
 
-    /// Deals with who has passed. True if that was all.
+    /// Deals with the devices that have passed. True if no asked device is left.
     fn has_passed(&mut self) -> Result<bool> {
         let void = std::mem::take(&mut spin::lock(&self.race.finish).void);
         for error in void {
-            // One that had no time left to be asked may have been quick.
+            // A device that closed while it was asked is not counted, and may have passed nevertheless.
             self.running = self.running.saturating_sub(1);
             error.map_or(Ok(()), Err)?;
         }
         Ok(self.running == 0)
     }
 
-    /// True if those who were asked will never answer.
+    /// True if no asked device will ever answer.
     fn is_abandoned(&self) -> bool {
         self.group.of(self.asked).all(|device| device.is_closed())
     }
 }
 
-/// Asks `first`, and, if it is late and `is_hedged`, others, until somebody has answered; false if nobody
-/// will, so that it must be decided anew whom to ask.
+/// Asks `first`, and, if it is late and `is_hedged`, others, until a device has answered; false if none will, so
+/// that the device must be chosen anew.
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.

@@ -1,9 +1,9 @@
 //! A stretch of a scan that devices compete for.
 //!
-//! The primary is asked first: of every key it has what a reader is shown. Another member may answer in
-//! its place where there is no difference: when it begins, every write of the group that is under way
-//! has come to it, and none has begun since when it is through. So while the primary stalls, a scan goes on
-//! unless somebody writes, who waits for the primary too.
+//! The primary is asked first: it has the record of every key that a reader is shown. Another member may answer in
+//! its place if there is no difference: when it begins, every write of the group that is under way has come to it,
+//! and when it ends, no write has begun since. So while the primary stalls, a scan goes on unless there is a
+//! writer, which waits for the primary too.
 
 use super::{HedgedRead, Question, run};
 use crate::device::stretch::{Bounds, Stretch};
@@ -16,10 +16,10 @@ use crate::stats::hedge_delay::Pace;
 use coreplane_engine::Result;
 use std::sync::Arc;
 
-/// Tries of a member beside which others write.
+/// Tries of a member while there are writers.
 const READS: u32 = 4;
 
-/// What is asked for.
+/// The question: a stretch of a scan.
 #[derive(Debug)]
 struct Span {
     owners: Arc<Owners>,
@@ -28,7 +28,7 @@ struct Span {
     reverse: bool,
     count: usize,
     primary: u8,
-    /// When it was the primary.
+    /// The states under which it was the primary.
     settled: Moment,
 }
 
@@ -80,8 +80,8 @@ impl Question for Span {
     }
 }
 
-/// Reads a stretch through the rings: on the primary, and, if it is late and devices compete, on others.
-/// One that is known to be late is asked last. False if it must be decided anew whom to ask.
+/// Reads a stretch through the rings: on the primary, and, if it is late and devices compete, on others. A primary
+/// that is known to be late is asked last. False if the device must be chosen anew.
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.

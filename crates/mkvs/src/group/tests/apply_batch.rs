@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Keys that follow in one lot.
+/// Keys that follow in one apply batch.
 const KEYS: u8 = 5;
 
-/// Holds puts, and what makes them durable, until they are let go; and says how many have come.
+/// Holds puts, and calls that make them durable, until they are released; and counts both.
 #[derive(Default)]
 struct Gates {
     holds_puts: AtomicBool,
@@ -53,8 +53,8 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// A pair, the second of which has made some keys, one more than an apply batch; the first of the others is
-/// made, and they wait for being made durable.
+/// A pair whose second device has made some keys, one more than an apply batch. The first device has made the first
+/// key by itself, and the others as a batch that waits to be made durable.
 fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFlight>, Arc<Gates>) {
     let engine = |number: u8| -> Arc<dyn StorageEngine> {
         let path = directory.path().join(number.to_string());

@@ -11,7 +11,7 @@ use coreplane_engine::{Result, StorageEngine, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The device's own processor waits.
+/// Makes the device's own processor wait.
 #[derive(Default)]
 struct Lags(AtomicBool);
 
@@ -28,8 +28,8 @@ impl Interceptor for Lags {
     }
 }
 
-/// The primary has left, and its successor has made what was in its ring by then. What comes into the ring behind that
-/// is not answered before the successor has it.
+/// The primary has left, and its successor has made the writes that were in its ring by then. A write that comes
+/// into the ring after that is not acknowledged before the successor has it.
 #[test]
 fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");

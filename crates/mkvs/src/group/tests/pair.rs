@@ -10,7 +10,7 @@ use crate::shape::prototype::{Paths, Prototype, ReadPath, WritePath};
 use coreplane_engine::StorageEngine;
 use std::sync::Arc;
 
-/// Two devices with these engines, of which the second is waited for and the first follows.
+/// Two devices with these engines: writes wait for the second, and the first follows.
 pub(super) fn pair(
     engines: [Arc<dyn StorageEngine>; 2],
     in_flight: &Arc<InFlight>,

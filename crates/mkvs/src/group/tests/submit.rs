@@ -26,7 +26,7 @@ impl Interceptor for Fills {
     }
 }
 
-/// Two devices, of which the second is waited for and the first follows.
+/// Two devices: writes wait for the second, and the first follows.
 fn group(directory: &tempfile::TempDir, around: &Arc<Fills>) -> Arc<Group> {
     let engine = |number: u8| -> Arc<dyn StorageEngine> {
         let (path, options) = (directory.path().join(number.to_string()), Default::default());
@@ -38,7 +38,7 @@ fn group(directory: &tempfile::TempDir, around: &Arc<Fills>) -> Arc<Group> {
     pair([engine(0), filled], &Arc::new(InFlight::new()), Box::new(|_, _| Ok(())))
 }
 
-/// Else it looks by itself a tenth of a second later, and holds up what lies behind the place.
+/// Otherwise it looks by itself a tenth of a second later, and holds up the writes behind the place.
 #[test]
 fn a_processor_that_sleeps_is_woken_for_a_place_that_is_dropped() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");

@@ -26,7 +26,8 @@ fn at(device: u8) -> Position {
     Position { group: 0, device }
 }
 
-/// Two groups, so that the other one proves the record: which of the three devices of the first may be away.
+/// Two groups, so that the other one proves the record: varies which of the first group's three devices are
+/// present.
 #[test]
 fn after_a_crash_the_primary_or_a_quorum_suffices() {
     let identities: Vec<Vec<String>> =
@@ -73,12 +74,12 @@ fn who_has_missed_what_all_had_is_an_older_copy() {
     assert!(resolved.outdated.contains_key(&at(1)) && resolved.losses.is_empty());
     assert_eq!((resolved.record.current_of(0), resolved.record.primary_of(0)), (0b1, 0));
     assert!(resolved.record.awaits(at(1)), "it is to be filled");
-    // Cut off meanwhile, it is filled at the next open.
+    // After an interruption the next open fills it.
     let mut next = resolved.record.clone();
     (next.epoch, next.committed) = (8, 8);
     let resolved = resolve(both(&old, &next), next, false).expect("as before");
     assert!(resolved.outdated.contains_key(&at(1)));
-    // What was cut off when it had come to one is not known to have come to all.
+    // A record that was interrupted when one device had it is not known to be on all.
     record.committed = 6;
     let resolved = resolve(both(&old, &record), record, false).expect("both are current");
     assert!(resolved.outdated.is_empty() && resolved.record.current_of(0) == 0b11);
@@ -95,7 +96,7 @@ fn of_two_records_of_one_epoch_the_one_in_force_counts() {
         let mut records: Vec<MembershipRecord> =
             (0..).zip(records).map(|(device, record)| record.at(at(device))).collect();
         let mut answers = Vec::new();
-        // Whatever their order, and the marks.
+        // In any order, and with any watermarks.
         for turn in 0..6 {
             records.rotate_left(1);
             records[turn % 3].watermark += 10;
@@ -106,11 +107,11 @@ fn of_two_records_of_one_epoch_the_one_in_force_counts() {
         answers[0].clone()
     };
     assert!(force(&[&all, &all, &all]).is_some_and(|it| it.says_as(&all)));
-    // It was cut off when it had come to the first, which the others have left out since.
+    // The record was interrupted when the first device had it, which the others have left out since.
     assert!(force(&[&moved, &without_a, &without_a]).is_some_and(|it| it.says_as(&without_a)));
-    // Of two that both say that all are current neither is in force.
+    // Two different records by which all devices are current: neither is in force.
     assert!(force(&[&moved, &all, &all]).is_none());
-    // Each went on without the others.
+    // Each was opened without the others.
     let mut alone = all.clone();
     (1..3).for_each(|device| alone.leave(at(device)));
     assert!(force(&[&alone, &without_a, &without_a]).is_none());
@@ -132,10 +133,10 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
     let told = (losses[0].missing.as_slice(), losses[0].epoch, losses[0].watermark);
     assert_eq!((losses.len(), told), (1, (&[other][..], 3, 70)));
     assert!(after.is_current(HERE) && !after.is_current(other));
-    // Whoever comes back from the other line, however long that went on.
+    // Above the epoch of a device that continued without these, however often that changed.
     assert!(after.epoch > record.epoch + LEAP / 2);
     assert_ne!(after.members[0][1].identity, record.members[0][1].identity);
-    // One that was being filled is not whole.
+    // A device that was being filled is not complete.
     record.stand(HERE, MemberState::Joining);
     assert!(resolve(devices(), record, true).is_err());
 }

@@ -1,19 +1,19 @@
-//! A ring of cache lines: many write to it, one reads. Over any kind of atomic, so that a model
-//! checker runs the very code that writers and processors run.
+//! A ring of cache lines: many threads write to it, one reads. It works over any kind of atomic, so that a model
+//! checker runs the same code as writers and processors.
 //!
 //! ```text
 //!   line       [ mark ][ word ][ word ] … seven words
-//!   record     one or more lines; the mark of its first says where it is, counted from the first
-//!              line ever written, and how long; those of the others say nothing
+//!   record     one or more lines; the mark of its first has its place, counted from the first line ever
+//!              written, and its length; the marks of the other lines have no meaning
 //!
 //!   write:     tail += lines, if that many are free (reserve); words; mark (release: publish)
 //!   read:      mark at head (acquire) is of this place ─▶ words; head += lines (release)
 //! ```
 //!
-//! A mark that is left from an earlier round is of an earlier place, so nothing has to be wiped. A
-//! line is written again only by who has seen (acquire) that the reader is past it.
+//! A mark that is left from an earlier round is of an earlier place, so nothing has to be wiped. A writer writes a
+//! line again only if it has seen (acquire) that the reader is past it.
 //!
-//! The words are atomic and their order is relaxed: that costs nothing, and needs no word of trust.
+//! The words are atomic with relaxed order: that costs nothing, and needs no unsafe code.
 
 use coreplane_pmem::arch::prefetch_to_write;
 use crossbeam_utils::CachePadded;
@@ -24,7 +24,7 @@ pub(super) trait Atomic {
     fn new(value: u64) -> Self;
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
-    /// Replaces `current` by `new` (relaxed), or says what is there; may fail without a reason.
+    /// Replaces `current` by `new` (relaxed), or returns the present value; may fail without a reason.
     fn replace(&self, current: u64, new: u64) -> Result<u64, u64>;
 }
 
@@ -49,13 +49,13 @@ impl Atomic for AtomicU64 {
     }
 }
 
-/// Words of a line that carry something.
+/// Words of a line that carry data.
 const WORDS: usize = 7;
 
-/// The bits of a mark that say how many lines a record has.
+/// The bits of a mark that hold the number of lines of a record.
 const LEN_BITS: u32 = 12;
 
-/// Lines that are asked for ahead: those of a usual record.
+/// Lines that are prefetched: those of a usual record.
 const AHEAD: u64 = 4;
 
 /// Lines of a record at most.
@@ -77,14 +77,14 @@ struct Line<A> {
 #[derive(Debug)]
 pub(super) struct Ring<A> {
     lines: Box<[Line<A>]>,
-    /// Lines that writers have taken so far, and that the reader was past when one of them looked:
-    /// the reader moves on all the time, and each look at it takes its line from it.
+    /// Lines that writers have taken so far, and the lines that the reader was past when a writer looked: the
+    /// reader moves on all the time, and each look at its head takes the cache line from it.
     tail: CachePadded<[A; 2]>,
     /// Lines that the reader is past.
     head: CachePadded<A>,
 }
 
-/// What a writer is told.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
     /// Lines that are taken now, at most: exact if it is more than a quarter of them.
@@ -120,15 +120,15 @@ impl<A: Atomic> Ring<A> {
         self.tail[0].load(Ordering::Acquire)
     }
 
-    /// True if a record is published in the lines from a place on, or was while the reader came to it: not what
-    /// is only reserved.
+    /// True if a record is published in the lines from a place on, or was when the reader came to it. Places that
+    /// are only reserved do not count.
     pub(super) fn has_published(&self, from: u64) -> bool {
         let is_begin =
             |place: u64| self.line(place).mark.load(Ordering::Acquire) >> LEN_BITS == place + 1;
         (from..self.tail()).any(is_begin)
     }
 
-    /// Asks for the lines that will be written next, ahead of that.
+    /// Prefetches the lines that will be written next.
     #[inline]
     pub(super) fn prefetch(&self) {
         let tail = self.tail[0].load(Ordering::Relaxed);
@@ -138,8 +138,8 @@ impl<A: Atomic> Ring<A> {
     /// Lines between the head and here; looks at the head itself only where it may matter.
     #[inline]
     fn between(&self, place: u64) -> usize {
-        // Whatever is read of the lines that are free was read before they became so. A tail that is
-        // out of date may be behind the head.
+        // Any value read from the free lines was read before they became free. A tail that is out of date may be
+        // behind the head.
         let known = place.saturating_sub(self.tail[1].load(Ordering::Acquire)) as usize;
         if known <= self.lines.len() / 4 {
             return known;
@@ -187,7 +187,7 @@ impl<A: Atomic> Ring<A> {
         Some(Reserved { ring: self, place: tail, lines, taken })
     }
 
-    /// The record at the head, if it is there; for the one who reads.
+    /// The record at the head, if it is there; for the reader alone.
     #[inline]
     pub(super) fn front(&self) -> Option<Reader<'_, A>> {
         let place = self.head.load(Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl<A: Atomic> Ring<A> {
     }
 }
 
-/// The lines of a record that is to be published: nobody reads behind it before that.
+/// The lines of a record that is to be published: the reader does not pass them before that.
 #[derive(Debug)]
 #[must_use = "the reader waits until it is published"]
 pub(super) struct Reserved<'a, A> {
@@ -209,7 +209,7 @@ pub(super) struct Reserved<'a, A> {
 }
 
 impl<A: Atomic> Reserved<'_, A> {
-    /// Where the reader is past it.
+    /// The place at which the reader is past it.
     pub(super) fn end(&self) -> u64 {
         self.place + self.lines as u64
     }
@@ -219,7 +219,7 @@ impl<A: Atomic> Reserved<'_, A> {
         Writer { ring: self.ring, place: self.place, word: 0 }
     }
 
-    /// Lets the reader find what was written.
+    /// Makes the record visible to the reader.
     #[inline]
     pub(super) fn publish(self) -> Written {
         let mark = mark(self.place, self.lines);
@@ -265,7 +265,7 @@ impl<A: Atomic> Reader<'_, A> {
         word
     }
 
-    /// All words were taken: its lines are free. How many lines the reader is past then.
+    /// Frees the lines of the record, after all words were taken; returns how many lines the reader is past then.
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.ring.head.store(self.next, Ordering::Release);

@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-/// loom's atomic; where it is weak, what a mark or the head releases is not released.
+/// loom's atomic; if `IS_WEAK`, a store of a mark or of the head does not release.
 #[derive(Debug)]
 struct Word<const IS_WEAK: bool>(loom::sync::atomic::AtomicU64);
 
@@ -27,7 +27,7 @@ impl<const IS_WEAK: bool> Atomic for Word<IS_WEAK> {
     }
 }
 
-/// Two lines a record, which say by each of their words which it is.
+/// Words of a record of two lines; every word has the number of its record.
 const RECORD: usize = WORDS + 1;
 
 fn write<A: Atomic>(ring: &Ring<A>, which: u64) -> bool {
@@ -46,8 +46,8 @@ fn read<A: Atomic>(ring: &Ring<A>) -> Option<u64> {
     Some(which)
 }
 
-/// Two writers into a ring of so many lines, which has gone round `before` the reader comes: all that
-/// was written is read once and whole, those of a writer in their order.
+/// Two writers into a ring of so many lines, which has gone round `before` the reader comes: every record that was
+/// written is read once and whole, and those of a writer in their order.
 fn model<const IS_WEAK: bool>(lines: usize, before: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
@@ -83,7 +83,7 @@ fn every_record_is_read_once_and_whole() {
     model::<false>(2, 0);
 }
 
-/// A writer goes by what another one saw of the reader.
+/// A writer uses the position of the reader that another writer saw.
 #[test]
 fn a_writer_need_not_look_at_the_reader_itself() {
     model::<false>(8, 3);
