@@ -1,4 +1,4 @@
-//! Which queue set a device is bound to (section 5 of the paper).
+//! The binding of devices to queue sets (section 5 of the paper).
 //!
 //! ```text
 //!   Tio_list_load      set 0      set 1      set 2      set 3
@@ -7,26 +7,28 @@
 //!   K                  10 ms      10 ms     100 ms   infinite     ─▶ a new device goes to set 3, and the next to set 2
 //! ```
 //!
-//! K is the mean interval of a set's devices. That is no load: a set with two devices of 10 ms has twice the load of a set
-//! with one, and the same K. [`Policy::Rate`] sums what devices write a second, and takes the least.
+//! K is the mean interval of a set's devices. It does not measure load: a set with two devices of 10 ms has twice the
+//! load of a set with one, and the same K. [`Policy::Rate`] sums the rates of the devices (writes a second), and
+//! takes the set with the smallest sum.
 //!
-//! What a device has written stays where it is: its extents are in the partition of the set that it was bound to then. So it
-//! may be bound anew at any time, and no two of its requests change their order.
+//! The data that a device has written stays in the partition of the set that it was bound to at the time. So it may
+//! be bound anew at any time, and no two of its requests change their order.
 
 use crate::tio::Source;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How a newcomer's queue set is chosen.
+/// How the queue set of a new device is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The paper's: the highest mean interval takes the newcomer; a set without devices first.
+    /// As in the paper: the set with the highest mean interval takes the new device; a set without devices comes
+    /// first.
     Paper,
-    /// The least sum of rates takes the newcomer.
+    /// The set with the smallest sum of rates takes the new device.
     #[default]
     Rate,
-    /// The number of the connection, which stands in for the process id, modulo the number of sets: as the paper does where
-    /// devices are not known.
+    /// The number of the connection (in place of the process id) modulo the number of sets, as in the paper for
+    /// unknown devices.
     Pid,
     /// A hash of the device's number, modulo the number of sets.
     Hash,
@@ -47,14 +49,14 @@ impl std::str::FromStr for Policy {
     }
 }
 
-/// Of a device of which nothing is known yet.
+/// The interval of a device about which nothing is known yet.
 const INTERVAL_UNKNOWN: Duration = Duration::from_secs(1);
-/// Writes after which an interval is estimated first; then after twice as many each time.
+/// The number of writes after which an interval is first estimated; then after twice as many each time.
 const ARRIVALS_MIN: u64 = 16;
 
-/// Sets whose rates differ by less than this part of a mean one are even.
+/// Sets are even if their rates differ by less than this part of the mean.
 const EVEN: f64 = 0.04;
-/// Devices for which it is looked for what makes sets even.
+/// The most devices for which sets are evened out.
 const EVEN_OUT_MAX: usize = 512;
 
 /// A device, or a connection that stands in for one.
@@ -67,7 +69,7 @@ pub struct Load {
     pub devices: u64,
     /// The sum of their intervals, in seconds.
     pub interval_s: f64,
-    /// The sum of their rates, a second.
+    /// The sum of their rates, in writes a second.
     pub rate: f64,
 }
 
@@ -90,17 +92,17 @@ struct Bound {
     first: Option<Instant>,
 }
 
-/// An interval that sums can be made of.
+/// Limits an interval so that sums of intervals and rates are finite.
 fn possible(interval: Duration) -> Duration {
     interval.clamp(Duration::from_micros(1), Duration::from_secs(24 * 60 * 60))
 }
 
-/// Which device is bound to which set: for a [`Disk`](crate::Disk), and for who has queue sets of their own.
+/// The binding of devices to sets, for a [`Disk`](crate::Disk), and for callers with their own queue sets.
 #[derive(Debug)]
 pub struct Balance {
     policy: Policy,
     loads: Vec<Load>,
-    /// The part of the loads that is of devices which are not in the table.
+    /// The part of the loads from devices that are not in the table.
     fixed: Vec<Load>,
     bound: HashMap<Key, Bound>,
 }
@@ -112,7 +114,7 @@ fn hash(number: u64) -> u64 {
 }
 
 impl Balance {
-    /// Over so many sets, one at least.
+    /// Over `sets` sets, at least one.
     #[must_use]
     pub fn new(policy: Policy, sets: usize) -> Self {
         let sets = sets.max(1);
@@ -130,7 +132,7 @@ impl Balance {
         let sets = self.loads.len() as u64;
         let by = |value: &dyn Fn(&Load) -> f64| {
             let rows = self.loads.iter().enumerate();
-            // The first of equals.
+            // Of equal sets the first.
             rows.min_by(|(_, one), (_, other)| value(one).total_cmp(&value(other)))
                 .map_or(0, |it| it.0)
         };
@@ -145,7 +147,7 @@ impl Balance {
         }
     }
 
-    /// The sums of a set, anew: what is taken from a sum of floating-point numbers leaves something.
+    /// Recomputes the sums of a set: a subtraction from a sum of floating-point numbers would leave a remainder.
     fn count(&mut self, set: usize) {
         let Some((load, fixed)) = self.loads.get_mut(set).zip(self.fixed.get(set)) else { return };
         *load = *fixed;
@@ -154,7 +156,7 @@ impl Balance {
         }
     }
 
-    /// A connection begins: its device is bound to a set, unless it is.
+    /// Announces a connection: its device is bound to a set, unless it already is.
     pub fn join(&mut self, source: &Source) -> usize {
         let key = source.key();
         if let Some(bound) = self.bound.get_mut(&key) {
@@ -177,8 +179,8 @@ impl Balance {
         set
     }
 
-    /// A device comes to a set for good. Nothing is kept of it but its share in the sums: where it is, the caller knows, who may
-    /// have a million of them.
+    /// Adds a device to a set permanently. Only its share in the sums is kept: the caller, which may have a million
+    /// devices, records where each is.
     pub fn add_fixed(&mut self, set: usize, interval: Option<Duration>) {
         let interval = possible(interval.unwrap_or(INTERVAL_UNKNOWN));
         if let Some((load, fixed)) = self.loads.get_mut(set).zip(self.fixed.get_mut(set)) {
@@ -187,7 +189,7 @@ impl Balance {
         }
     }
 
-    /// A connection has ended: with the last one of its device the load is given back.
+    /// Removes a connection; with the last one of its device, its load.
     pub fn leave(&mut self, source: &Source) {
         let key = source.key();
         let Some(bound) = self.bound.get_mut(&key) else { return };
@@ -199,14 +201,14 @@ impl Balance {
         }
     }
 
-    /// Binds devices anew where the sums of rates are not even, under [`Policy::Rate`]: one goes from the set with the greatest to
-    /// the one with the least, or two change places, whatever makes those two most alike. Devices come in any order, and go:
-    /// what was best then is not for long.
+    /// Binds devices anew where the sums of rates are not even, under [`Policy::Rate`]: a device moves from the set
+    /// with the greatest sum to the one with the smallest, or two devices are exchanged, so that these two sets
+    /// become as even as possible. This is needed since devices come and go in any order.
     pub fn even_out(&mut self) {
         if self.policy != Policy::Rate || self.bound.len() > EVEN_OUT_MAX {
             return;
         }
-        // Each turn makes the greatest sum less, or ends it.
+        // Each turn reduces the greatest sum, or ends the loop.
         for _ in 0..self.bound.len() {
             let by_rate = |(_, one): &(usize, &Load), (_, other): &(usize, &Load)| {
                 one.rate.total_cmp(&other.rate)
@@ -233,8 +235,8 @@ impl Balance {
         }
     }
 
-    /// The device of one set, and maybe one of another to which that goes, whose exchange leaves them most alike, if it leaves
-    /// them more alike than they are.
+    /// The device of `most`, and possibly one of `least` in exchange for it, whose exchange makes the two sets most
+    /// even; none if no exchange improves them.
     fn exchange(&self, most: usize, least: usize, difference: f64) -> Option<(Key, Option<Key>)> {
         let of = |set: usize| {
             let its = self.bound.iter().filter(move |(_, bound)| bound.set == set);
@@ -259,13 +261,13 @@ impl Balance {
         best.map(|(_, given, taken)| (given, taken))
     }
 
-    /// Where what is new of a source goes.
+    /// The set for new data of a source.
     #[must_use]
     pub fn set_of(&self, source: &Source) -> usize {
         self.bound.get(&source.key()).map_or_else(|| self.choose(source), |bound| bound.set)
     }
 
-    /// A source has written: what its interval is, if that was not stated.
+    /// Notes a write of a source, and estimates its interval if it was not stated.
     pub fn note_write(&mut self, source: &Source, now: Instant) {
         let key = source.key();
         let Some(bound) = self.bound.get_mut(&key).filter(|bound| !bound.is_stated) else { return };
@@ -277,7 +279,7 @@ impl Balance {
         let gaps = u32::try_from(bound.writes - 1).unwrap_or(u32::MAX);
         bound.interval = possible(now.saturating_duration_since(first) / gaps);
         let before = bound.set;
-        // As if it came now: what it writes first from now on goes where there is least to do.
+        // As if it had just come: new data goes to the set with the least load.
         bound.set = usize::MAX;
         self.count(before);
         let next = self.choose(source);
@@ -336,7 +338,7 @@ mod tests {
         assert_eq!(balance.join(&device(2, 100)), 1);
         assert_eq!(balance.join(&device(3, 40)), 2);
         assert_eq!(balance.join(&device(4, 20)), 1, "its mean is 100");
-        // Now 60, and still the highest.
+        // Now its mean is 60, and still the highest.
         assert_eq!(balance.join(&device(5, 10)), 1);
         // (100 + 20 + 10) / 3 = 43.
         assert_eq!(balance.join(&device(6, 10)), 1);
@@ -356,12 +358,12 @@ mod tests {
         let fixed = |interval_s| Load { devices: 1, interval_s, rate: 1.0 / interval_s };
         assert_eq!(balance.loads(), [fixed(0.01), fixed(0.001)]);
         assert_eq!(balance.join(&device(2, 10)), 0);
-        // No set of this number: nothing is counted.
+        // There is no set with this number: nothing is counted.
         balance.add_fixed(2, None);
         assert_eq!(balance.loads().len(), 2);
     }
 
-    /// Of 200 devices, whose intervals are from a millisecond to a minute.
+    /// The skew with 200 devices, with intervals from a millisecond to a minute.
     fn skew(policy: Policy) -> f64 {
         let mut balance = Balance::new(policy, 4);
         for number in 0..200_u64 {
@@ -390,7 +392,7 @@ mod tests {
         }
         let rate: f64 = balance.loads().iter().map(|load| load.rate).sum();
         assert!((rate - 200.0).abs() < 1.0, "{rate}");
-        // One that is stated is not.
+        // A stated interval is not estimated.
         balance.join(&device(1, 1000));
         for write in 0..100 {
             balance.note_write(&device(1, 1000), start + write * Duration::from_millis(5));

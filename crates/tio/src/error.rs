@@ -1,12 +1,12 @@
-//! What can go wrong.
+//! Errors.
 
 use coreplane_pmem::{PoolError, SyncError};
 
-/// What went wrong.
+/// An error of a disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A sector whose name or bytes are not what was written: it reads as an error until it is written again.
+    /// A sector whose name or bytes are not those that were written: reads of it fail until it is written again.
     #[error("sector {sector} is damaged: {what}")]
     Damaged {
         /// Its number.
@@ -14,29 +14,29 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// Bytes that the disk does not have.
+    /// A range beyond the end of the disk.
     #[error("bytes {from} to {to} are not on a disk of {len}")]
     OutOfRange {
-        /// The first.
+        /// The first byte of the range.
         from: u64,
-        /// Behind the last.
+        /// The end of the range, exclusive.
         to: u64,
         /// Bytes of the disk.
         len: u64,
     },
-    /// No block is free. A disk has a block for each of its sectors: pages were lost, or readers have not let go of some.
+    /// No block is free. A disk has a block for each of its sectors, so pages were lost, or readers still hold some.
     #[error("no free block in partition {partition}")]
     NoSpace {
         /// The partition.
         partition: u32,
     },
-    /// The medium has failed to make something durable: nothing is written any more.
+    /// A sync of the medium has failed: no more writes are possible.
     #[error(transparent)]
     Sync(#[from] SyncError),
     /// A partition's pool cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The partitions do not make a disk.
+    /// The partitions do not form a disk.
     #[error("{0}")]
     Partitions(String),
     /// The disk was closed.

@@ -1,50 +1,52 @@
-//! TS-PMEM's driver (`ts-pmem.txt`): several queue sets over persistent memory, to which IoT devices are bound by their
-//! sampling intervals.
+//! TS-PMEM's driver (`ts-pmem.txt`): several queue sets over persistent memory, to which IoT devices are bound by
+//! their sampling intervals.
 //!
 //! # The problem
 //!
-//! A driver with one queue does one request after the other, though a DIMM has channels and a machine has processors. The
-//! paper's driver has several *queue sets*, each with a write and a read ring and a thread, and a *partition* of the medium;
-//! a device is bound to a set, so that its requests keep their order and no load has to be measured.
+//! A driver with one queue executes one request after the other, although a DIMM has several channels and a machine
+//! several processors. The paper's driver has several *queue sets*, each with a write ring, a read ring, a thread,
+//! and a *partition* of the medium. A device is bound to a set, so that its requests keep their order and no load has
+//! to be measured.
 //!
 //! # The picture
 //!
 //! ```text
-//!   sources (device, interval) ─▶ Balance: which set takes the newcomer
+//!   sources (device, interval) ─▶ Balance: chooses the set of a new source
 //!        │ requests (Tio)
 //!        ▼
-//!   Disk ─▶ the extents' sets ─▶ QueueSet: idle? the caller does it : rings, thread ─▶ Volume: blocks, names, two fences
+//!   Disk ─▶ the extents' sets ─▶ QueueSet: idle? the caller : rings, thread ─▶ Volume: blocks, names, two fences
 //! ```
 //!
-//! A partition is a pool, since a pool has one sync and one count of writers: within one nothing could be gained by queues.
+//! A partition is a pool, since a pool has one sync and one count of writers: several queues for one pool would gain
+//! nothing.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - A sector is what it was, or what it is now, after a power cut at any moment, and what is read is what was written: each
-//!   sector has a checksum that every read looks at.
-//! - What was acknowledged is durable, on memory; where a fence is a sync, after a [`Disk::flush`], or if it was
-//!   [`Tio::fua`]. A flush covers what any set has acknowledged.
-//! - A read sees what was acknowledged before it came, and the writes before it that overlap it.
+//! - After a power cut at any moment a sector has either its old or its new contents, and a read returns the written
+//!   bytes: each sector has a checksum that every read checks.
+//! - On memory an acknowledged write is durable; where a fence is a sync, it is durable after a [`Disk::flush`],
+//!   or if it was [`Tio::fua`]. A flush covers the acknowledged writes of all sets.
+//! - A read sees all writes acknowledged before it arrived, and all earlier writes that overlap it.
 //!
 //! # Departures from the paper
 //!
-//! - It resolves conflicts of reads and writes by the timestamps of the data. A block device has none: here all requests for
-//!   an extent are one set's, and a read waits for the writes before it that overlap it.
-//! - An idle set has its work done by the caller: to hand a request to a thread costs more than to do it.
-//! - It binds a device for ever. Here one whose interval nobody states is bound anew when that is known; what it has written
-//!   stays where it is.
-//! - Its K is a mean and no load ([`Policy::Paper`]); [`Policy::Rate`] is the default.
+//! - It resolves conflicts of reads and writes by the timestamps of the data. A block device has none: here all
+//!   requests for an extent belong to one set, and a read waits for earlier writes that overlap it.
+//! - The work of an idle set is done by the caller: handing a request to a thread takes longer than executing it.
+//! - It binds a device for ever. Here a device without a stated interval is bound anew when its interval is known;
+//!   the data it has written stays in place.
+//! - Its K is a mean and not a load ([`Policy::Paper`]); [`Policy::Rate`] is the default.
 //!
 //! # Rooms
 //!
-//! | room | what it is |
+//! | room | contents |
 //! |---|---|
-//! | `error` | what can go wrong |
-//! | `tio` | requests, and who makes them |
+//! | `error` | errors |
+//! | `tio` | requests and their sources |
 //! | `volume` | a partition: sectors that are remapped |
-//! | `balance` | which set a device is bound to |
+//! | `balance` | the binding of devices to sets |
 //! | `queue` | a queue set |
-//! | `disk` | all of them together |
+//! | `disk` | a disk: all partitions and queue sets |
 
 mod balance;
 mod disk;

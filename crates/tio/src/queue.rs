@@ -1,13 +1,13 @@
-//! A queue set: a write and a read ring, and one at a time who empties them.
+//! A queue set: a write ring and a read ring, which one thread at a time empties.
 //!
 //! ```text
-//!   idle      the caller does its own requests, and nobody hands anything over
-//!   busy      requests go to the rings; who is at it leaves what has come meanwhile to the set's thread
-//!   thread    some writes, as one batch ─▶ the reads that may go ─▶ some writes …
+//!   idle      the caller executes its own requests; nothing is handed over
+//!   busy      requests go to the rings; the active caller leaves those that arrive to the set's thread
+//!   thread    some writes, as one batch ─▶ the reads that are allowed ─▶ some writes …
 //! ```
 //!
-//! Writes go first. A read waits for the batch that is being written, for one more, and for the writes that came before it
-//! and overlap it; and a write for the reads that came before it and overlap it.
+//! Writes go first. A read waits for the batch that is being written, for one more, and for earlier writes that
+//! overlap it; a write waits for earlier reads that overlap it.
 
 use crate::error::Error;
 use crate::tio::{Op, Tio};
@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Requests that are written as one batch at most, and their bytes.
+/// The most requests of a batch, and the most bytes.
 const BATCH_LEN: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
 
@@ -34,7 +34,7 @@ impl Group {
         self.changed.notify_one();
     }
 
-    /// Waits until so many are done; they, with their numbers.
+    /// Waits until `count` requests are done; returns them with their numbers.
     pub(crate) fn wait(&self, count: usize) -> Vec<(usize, Tio)> {
         let mut done = self.done.lock();
         while done.len() < count {
@@ -44,12 +44,12 @@ impl Group {
     }
 }
 
-/// A request in a ring. One that is dropped is done, as it is.
+/// A request in a ring. Dropping it finishes the request in its current state.
 #[derive(Debug)]
 pub(crate) struct Job {
     sequence: u64,
     index: usize,
-    /// Which it is for.
+    /// The partition that it is for.
     pub(crate) partition: usize,
     op: Op,
     range: Range<u64>,
@@ -77,9 +77,9 @@ struct Rings {
     writes: VecDeque<Job>,
     reads: VecDeque<Job>,
     sequence: u64,
-    /// Somebody is at it.
+    /// True while a caller or the thread executes requests of the set.
     is_running: bool,
-    /// What is there is the thread's to do.
+    /// True if the requests in the rings are for the thread.
     is_handed: bool,
     is_closed: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) struct QueueSet {
     work: Condvar,
 }
 
-/// Who is at a set. When it is dropped, what has come meanwhile is the thread's.
+/// The right to execute requests of a set. When it is dropped, requests that have arrived meanwhile go to the thread.
 #[derive(Debug)]
 pub(crate) struct Running<'s>(&'s QueueSet);
 
@@ -111,13 +111,14 @@ pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl QueueSet {
-    /// The caller is at it from now on, if nobody was. Otherwise its requests are to be [queued](QueueSet::push).
+    /// Gives the caller the right to execute its requests, if the set is idle. Otherwise they must be
+    /// [queued](QueueSet::push).
     pub(crate) fn begin(&self) -> Option<Running<'_>> {
         let was_running = std::mem::replace(&mut self.rings.lock().is_running, true);
         (!was_running).then_some(Running(self))
     }
 
-    /// Queues a request, with its number and its partition, for whoever is at it, or the set's thread.
+    /// Queues a request, with its number and its partition, for the set's thread.
     pub(crate) fn push(&self, (index, partition): (usize, usize), tio: Tio, group: &Arc<Group>) {
         let mut rings = self.rings.lock();
         rings.sequence += 1;
@@ -139,15 +140,15 @@ impl QueueSet {
         self.work.notify_one();
     }
 
-    /// No more is handed to the thread, which ends when the rings are empty.
+    /// Closes the set: its thread ends when the rings are empty.
     pub(crate) fn close(&self) {
         self.rings.lock().is_closed = true;
         self.work.notify_one();
     }
 
-    /// The work of the set's thread: does what is handed to it, until the set is closed.
+    /// The work of the set's thread: executes the requests handed to it, until the set is closed.
     pub(crate) fn serve(&self, run: impl Fn(&mut Vec<Job>)) {
-        // A mistake of ours fails the requests, and ends neither the thread nor those who wait for it.
+        // A panic in our code fails the requests, and ends neither the thread nor the waiting callers.
         let run = |batch: &mut Vec<Job>| {
             if catch_unwind(AssertUnwindSafe(|| run(batch))).is_err() {
                 let all = batch.iter_mut().filter_map(Job::tio);
@@ -185,7 +186,7 @@ impl QueueSet {
 }
 
 impl Rings {
-    /// Takes the next writes, up to the first that a read which came before it and waits overlaps.
+    /// Takes the next writes, up to the first that overlaps an earlier waiting read.
     fn take_writes(&mut self, batch: &mut Vec<Job>) {
         let mut bytes = 0;
         let reads = &self.reads;
@@ -201,7 +202,7 @@ impl Rings {
         }
     }
 
-    /// Takes the reads that no write that came before them and waits overlaps.
+    /// Takes the reads that do not overlap an earlier waiting write.
     fn take_reads(&mut self, batch: &mut Vec<Job>) {
         let mut left = VecDeque::new();
         for job in self.reads.drain(..) {

@@ -1,38 +1,38 @@
-//! A request, as the paper calls it, and who makes it.
+//! A request, in the paper's term, and its source.
 
 use crate::error::Result;
 use std::time::Duration;
 
-/// What is to be done.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// The bytes of the range are read.
+    /// Read the bytes of the range.
     Read,
-    /// The bytes are written.
+    /// Write the bytes.
     Write,
-    /// The range reads as zeroes, and gives its blocks back.
+    /// Make the range read as zeroes, and free its blocks.
     Zero,
 }
 
-/// A request: the paper's structure of this name (section 4), whose device and interval are its [`Source`]'s.
+/// A request: the paper's structure of this name (section 4); its device and interval are in the [`Source`].
 #[derive(Debug)]
 pub struct Tio {
-    /// What is to be done.
+    /// The operation.
     pub op: Op,
-    /// Where on the disk, in bytes.
+    /// The offset on the disk, in bytes.
     pub place: u64,
     /// Bytes of the range.
     pub len: u64,
-    /// Those of a write; filled by a read.
+    /// The bytes of a write; filled by a read.
     pub bytes: Vec<u8>,
-    /// Of a write: durable when it is done, whatever the medium.
+    /// For a write: durable when it is done, on any medium.
     pub fua: bool,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Result<()>,
 }
 
 impl Tio {
-    /// A read of so many bytes.
+    /// A read of `len` bytes.
     #[must_use]
     pub fn read(place: u64, len: u64) -> Self {
         Self { op: Op::Read, place, len, bytes: Vec::new(), fua: false, outcome: Ok(()) }
@@ -45,7 +45,7 @@ impl Tio {
         Self { op: Op::Write, place, len, bytes, fua: false, outcome: Ok(()) }
     }
 
-    /// So many bytes are to read as zeroes.
+    /// Makes `len` bytes read as zeroes.
     #[must_use]
     pub fn zero(place: u64, len: u64) -> Self {
         Self { op: Op::Zero, place, len, bytes: Vec::new(), fua: false, outcome: Ok(()) }
@@ -56,19 +56,19 @@ impl Tio {
     }
 }
 
-/// Who makes requests.
+/// The source of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
-    /// The connection, which stands in for the paper's process.
+    /// The connection, which corresponds to the paper's process.
     pub connection: u64,
-    /// The IoT device whose data it is, if that was said.
+    /// The IoT device whose data it is, if stated.
     pub device: Option<u64>,
-    /// The device's sampling interval, if that was said; otherwise it is estimated from arrivals.
+    /// The device's sampling interval, if stated; otherwise it is estimated from arrivals.
     pub interval: Option<Duration>,
 }
 
 impl Source {
-    /// A connection that says nothing of devices.
+    /// A connection without a stated device.
     #[must_use]
     pub fn of_connection(connection: u64) -> Self {
         Self { connection, device: None, interval: None }

@@ -1,5 +1,5 @@
-//! Power cuts at every fence and every return, and in recovery: each sector is what was acknowledged, or what was written
-//! since, and never half of it.
+//! Power cuts at every fence and every return, and in recovery: each sector has the acknowledged contents or those of
+//! a later write, and is never torn.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
@@ -18,7 +18,7 @@ fn is_full_scale() -> bool {
     std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// What a request has made of sectors: what is in each is told by one number.
+/// The effect of a request: a new disk, or sectors with their contents.
 #[derive(Debug, Clone)]
 enum Made {
     Disk,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// Of some sectors.
+/// The bytes of some sectors.
 type Sectors = BTreeMap<u64, Bytes>;
 
 #[derive(Debug, Clone, Copy)]
@@ -45,17 +45,17 @@ struct Story {
     partitions: u32,
     sectors: u64,
     operations: u64,
-    /// One request in so many is of several sectors, of a part of one, of zeroes.
+    /// One request in this many has several sectors, a part of one, or zeroes.
     long_in: u64,
     part_in: u64,
     zero_in: u64,
-    /// Requests that are done as one batch.
+    /// The number of requests of a batch.
     together: u64,
-    /// Where a fence is a sync: one batch in so many is followed by a flush, one is made with FUA.
+    /// Where a fence is a sync: one batch in this many is followed by a flush, or is made with FUA.
     flush_in: u64,
     fua_in: u64,
     mode: Mode,
-    /// Sources side by side, each with sectors of its own.
+    /// Concurrent sources, each with its own sectors.
     threads: u64,
 }
 
@@ -120,11 +120,11 @@ impl Story {
         }
     }
 
-    /// A request, and what it makes of the sectors.
+    /// A request, and the sectors that it changes.
     fn request(&self, draw: &mut Draw, serial: u64, known: &mut Sectors) -> (Tio, Sectors) {
         let is_long = draw.hits(self.long_in);
         let count = if is_long { 2 + draw.next(9) } else { 1 };
-        // Some of them again and again, of all extents.
+        // Some sectors of all extents again and again.
         let first = draw.next(6) * (self.sectors / 6) + draw.next(4);
         let first = first.min(self.sectors - count);
         let (mut place, mut len) = (first * SECTOR, count * SECTOR);
@@ -153,11 +153,11 @@ impl Story {
 type Open<'r> = Mutex<Vec<Call<'r, Made>>>;
 
 impl Story {
-    /// A source among others.
+    /// A source that runs beside others.
     fn live<'r>(&self, run: &'r Run<'_, Made>, disk: &Disk, open: &Open<'r>, thread: u64) {
         let mut draw = Draw(self.seed * 7 + thread);
         for serial in 0..self.operations {
-            // Sectors of its own, in all extents.
+            // The source's own sectors, in all extents.
             let first = draw.next(self.sectors / 16 - 1) * 16 + thread * 5;
             let count = 1 + draw.next(4);
             let byte = if draw.hits(self.zero_in) { 0 } else { (serial * 3 + thread + 1) as u8 };
@@ -220,7 +220,7 @@ impl Subject for Story {
                 calls.push((run.began(Made::Sectors(made)), is_fua));
                 tios.push(tio);
             }
-            // It sees what came before it.
+            // The read sees the writes before it.
             let sector = draw.next(self.sectors);
             tios.push(Tio::read(sector * SECTOR, SECTOR));
             disk.run(&source, &mut tios);
@@ -326,7 +326,7 @@ fn a_flush_covers_what_every_set_has_acknowledged() {
     assert!(images > 500, "{images}");
 }
 
-/// Hardly any block is free.
+/// With very few free blocks.
 #[test]
 fn blocks_come_round() {
     for seed in seeds(41, 2) {
@@ -363,7 +363,7 @@ fn writers_side_by_side_keep_as_much() {
     }
 }
 
-/// A map page is one that was a block before: what is left of that is no name.
+/// The map page was a block before: its old bytes must not be taken for names.
 #[test]
 fn an_extent_that_comes_late_is_empty() {
     for model in BOTH {
@@ -371,7 +371,7 @@ fn an_extent_that_comes_late_is_empty() {
         let sim = Sim::new(&story.sim_options(model)).expect("memory");
         let disk = Disk::simulated_create(sim.spaces(), &story.options()).expect("create");
         let source = Source::of_connection(0);
-        // Each page was one once.
+        // Each page was a block once.
         for round in 0..600 {
             let mut tios = [Tio::write(round % 128 * SECTOR, vec![0xa5; SECTOR as usize])];
             disk.run(&source, &mut tios);
@@ -387,7 +387,7 @@ fn an_extent_that_comes_late_is_empty() {
     }
 }
 
-/// The block of what was flushed is not another sector's before what replaces it is flushed.
+/// A flushed block is not reused before its replacement is flushed.
 #[test]
 fn what_was_flushed_stays_until_what_replaces_it_is() {
     let story = Story { sectors: 128, ..Story::new(1, 1) };
@@ -416,7 +416,7 @@ fn what_was_flushed_stays_until_what_replaces_it_is() {
     }
 }
 
-/// A process that is killed leaves all that it has stored.
+/// All stores of a killed process remain.
 #[test]
 fn a_killed_process_loses_nothing() {
     for (seed, model) in (1..9).zip([Model::X86, Model::File].into_iter().cycle()) {
@@ -445,7 +445,7 @@ fn a_killed_process_loses_nothing() {
     }
 }
 
-/// A flush or fence may be harmless here and there. Most are not.
+/// Some missing flushes or fences may be harmless; most are not.
 #[test]
 fn a_flush_or_a_fence_that_is_missing_is_found() {
     let places = (20..200).step_by(9);

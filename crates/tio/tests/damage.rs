@@ -1,4 +1,4 @@
-//! Flipped bits: a sector reads as it was written, or as an error, and never as anything else.
+//! Flipped bits: a read of a sector returns the written bytes or an error.
 
 use coreplane_tio::{Disk, Error, Options, Source, Tio};
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn made(path: &Path) -> Vec<u64> {
     written
 }
 
-/// Reads all sectors; those that cannot be read.
+/// Reads all sectors; returns those that cannot be read.
 fn read_all(disk: &Disk, written: &[u64]) -> Vec<u64> {
     let mut damaged = Vec::new();
     for sector in 0..disk.len() / SECTOR {
@@ -58,7 +58,7 @@ fn read_all(disk: &Disk, written: &[u64]) -> Vec<u64> {
     damaged
 }
 
-/// Flips bits of a copy of the pool, and looks at what is left.
+/// Flips bits of a copy of the pool, and counts the damaged sectors.
 fn flip(pool: &Path, written: &[u64], bits: &[u64]) -> Option<usize> {
     let copy = pool.with_extension("copy");
     std::fs::copy(pool, &copy).expect("copy");
@@ -71,7 +71,7 @@ fn flip(pool: &Path, written: &[u64], bits: &[u64]) -> Option<usize> {
     let opened = Disk::open(&copy, &options());
     let disk = match opened {
         Ok(disk) => disk,
-        // The header says what is wrong with it.
+        // The error describes damage of the header.
         Err(error) => {
             assert!(matches!(error, Error::Pool(_) | Error::Partitions(_)), "{error}");
             assert!(bits.iter().any(|bit| bit / 8 < 2 * SECTOR), "{bits:?}: {error}");
@@ -103,7 +103,7 @@ fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
     let written = made(&pool);
     let len = std::fs::metadata(&pool).expect("a file").len();
     let (mut draw, mut damaged, mut opened) = (Draw(7), 0, 0);
-    // The directory is page 1, then come map pages and blocks.
+    // The directory is page 1; then come the journal, and map pages and blocks.
     let regions = [(0, 2), (1, 2), (2, 3), (2, 40), (2, len / SECTOR)];
     for round in 0..60 {
         let (from, to) = regions[round % regions.len()];
@@ -114,7 +114,7 @@ fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
         }
     }
     assert!(damaged >= 10 && opened >= 40, "{damaged} sectors of {opened} disks");
-    // Each word of the directory with several, and a few words of a map page.
+    // Several flipped bits in each of the first words of the directory.
     for bits in [vec![0, 9, 33], vec![64, 70, 127, 100]] {
         let bits: Vec<u64> = bits.iter().map(|bit| SECTOR * 8 + bit).collect();
         let count = flip(&pool, &written, &bits).expect("a disk");
@@ -122,7 +122,7 @@ fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
     }
 }
 
-/// Two names for one block, as a page of names that came to the wrong place leaves them.
+/// The scrub finds a flipped bit in a sector that is not read.
 #[test]
 fn the_scrub_finds_what_nobody_reads_and_goes_round() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -144,6 +144,7 @@ fn the_scrub_finds_what_nobody_reads_and_goes_round() {
     assert_eq!(found, [sector, sector], "twice round both extents");
 }
 
+/// Two names for one block, as after a page of names was written to the wrong place.
 #[test]
 fn damage_of_one_sector_is_not_that_of_another() {
     for place in [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")].into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! Requests over several extents, in one batch and in several connections: what they read is what was acknowledged before
-//! them, in whichever partition it is.
+//! Requests over several extents, in one batch and in several connections: reads return all writes acknowledged
+//! before them, in any partition.
 
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use coreplane_tio::{Disk, Mode, Options, Policy, Source, Tio};
@@ -44,7 +44,7 @@ fn a_request_over_extents_of_two_partitions_is_done_in_both() {
         let disk = Disk::create(&place.path().join("disk"), &options(16 << 20, 2, mode));
         let disk = disk.expect("create");
         run(&disk, 1, Tio::write(EXTENT, sectors(7, 1)));
-        // The extent before it comes to the other partition in the same batch.
+        // The extent before it is assigned to the other partition in the same batch.
         let mut tios = [Tio::read(EXTENT - SECTOR, 2 * SECTOR), Tio::write(0, sectors(9, 1))];
         disk.run(&source(0), &mut tios);
         assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
@@ -157,7 +157,7 @@ fn requests_of_a_batch_that_overlap_keep_their_order_beside_others() {
     });
 }
 
-/// Readers keep blocks from being used again, for a while.
+/// Readers delay the reuse of blocks.
 #[test]
 fn a_full_disk_has_room_for_every_write_beside_readers_and_a_look_at_all() {
     let size = 8 << 20;
@@ -202,7 +202,7 @@ fn a_full_disk_has_room_for_every_write_beside_readers_and_a_look_at_all() {
     }
 }
 
-/// A batch is longer than what is left of the journal.
+/// A batch is longer than the free part of the journal.
 #[test]
 fn a_killed_process_loses_nothing_to_a_long_write() {
     const SHORT: u64 = 1024;
@@ -228,7 +228,7 @@ fn a_killed_process_loses_nothing_to_a_long_write() {
     }
 }
 
-/// Two fences a batch, however many sectors it has; on a file none, and one sync a flush.
+/// A batch of any number of sectors takes two fences; on a file a batch takes none, and a flush one sync.
 #[test]
 fn a_batch_takes_two_fences_and_a_flush_of_a_file_one_sync() {
     for model in [Model::X86, Model::File] {
@@ -247,7 +247,7 @@ fn a_batch_takes_two_fences_and_a_flush_of_a_file_one_sync() {
             assert!(tios.iter().all(|tio| tio.outcome.is_ok()));
             assert_eq!(cost.fences, if is_file { 0 } else { 2 }, "{count} sectors, {model:?}");
             if !is_file {
-                // Those of the blocks, and a line of names for each.
+                // The lines of the blocks, and a line of names for each sector.
                 assert_eq!(cost.flushed_lines.len() as u64, count * 65, "{count} sectors");
             }
             let (_, cost) = sim.cost_of(|| disk.flush().expect("flush"));
@@ -258,7 +258,7 @@ fn a_batch_takes_two_fences_and_a_flush_of_a_file_one_sync() {
     }
 }
 
-/// It has its old length or the new one, and all that it had.
+/// The disk has its old or its new length, and all its data.
 #[test]
 fn a_disk_whose_growth_is_cut_while_it_goes_on_has_what_it_had() {
     const SHORT: u64 = 1024;
@@ -275,7 +275,7 @@ fn a_disk_whose_growth_is_cut_while_it_goes_on_has_what_it_had() {
             (0..200)
                 .for_each(|at| drop(run(&disk, 0, Tio::write(at * SHORT, vec![at as u8; 1024]))));
             disk.close().expect("close");
-            // As another process: pages have no roles yet.
+            // As in another process: pages have no roles yet.
             let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
             let began = sim.events();
             Disk::simulated_grow(sim.spaces(), size).expect("grow");

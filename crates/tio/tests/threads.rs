@@ -1,4 +1,4 @@
-//! Many sources at once on a real disk of files: no sector is torn, none is lost, and who reads sees what was written before.
+//! Many sources at once on a real disk of files: no sector is torn, none is lost, and reads see earlier writes.
 
 use coreplane_tio::{Disk, Mode, Options, Policy, Source, Tio};
 use std::sync::Mutex;
@@ -17,13 +17,13 @@ impl Draw {
     }
 }
 
-/// A sector of this writer's number.
+/// A sector with this writer's thread and serial number.
 fn sector(thread: u64, serial: u64) -> Vec<u8> {
     let words = [thread, serial].into_iter().cycle().take(SECTOR as usize / 8);
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Who has written a sector, and which of his numbers it is; none of zeroes.
+/// The thread that has written a sector, and the serial number; none for zeroes.
 fn read_back(bytes: &[u8]) -> Option<(u64, u64)> {
     let (words, _) = bytes.as_chunks::<8>();
     let [thread, serial] = [words[0], words[1]].map(u64::from_le_bytes);
@@ -31,7 +31,7 @@ fn read_back(bytes: &[u8]) -> Option<(u64, u64)> {
     (thread > 0).then_some((thread, serial))
 }
 
-/// Sectors that one thread writes alone, and some that all write.
+/// Writes sectors that only this thread writes, and some that all threads write.
 fn live(disk: &Disk, thread: u64, rounds: u64) -> Vec<u64> {
     let source = Source {
         connection: thread,
@@ -57,7 +57,7 @@ fn live(disk: &Disk, thread: u64, rounds: u64) -> Vec<u64> {
                     expected.push(Some(own[at as usize]));
                 }
                 3 => {
-                    // Eight that all write, and are whole, each of them.
+                    // Eight sectors that all threads write; each must be whole.
                     let shared = SIZE - 16 * SECTOR;
                     let two = [sector(thread, serial), sector(thread, serial)].concat();
                     tios.push(Tio::write(shared + draw.next(8) * SECTOR, two));

@@ -1,12 +1,12 @@
-//! A disk over partitions: which partition an extent is in, and which queue set does what.
+//! A disk over partitions: assigns extents to partitions, and requests to queue sets.
 //!
 //! ```text
-//!   requests ─▶ their extents' partitions ─▶ set 0 … set n (one a partition) ─▶ partition 0 … n
-//!                 │ of an extent that is nowhere: that of the set to which the source is bound
+//!   requests ─▶ their extents' partitions ─▶ set 0 … set n (one per partition) ─▶ partition 0 … n
+//!                 │ for a new extent: the partition of the set to which the source is bound
 //! ```
 //!
-//! All requests for an extent are done by one set, in whichever connection they came: so a read sees what was written before
-//! it, and a pool has one writer.
+//! All requests for an extent are executed by one set, from any connection: so a read sees earlier writes, and a pool
+//! has one writer.
 
 mod open;
 mod run;
@@ -32,9 +32,10 @@ pub enum Mode {
     /// A queue set for each partition: the paper's driver.
     #[default]
     MultiQueue,
-    /// One queue set for all: what the paper compares with.
+    /// One queue set for all partitions: the baseline of the paper.
     SingleQueue,
-    /// None: whoever makes a request does it, at the same time as others. So Linux's driver of persistent memory does.
+    /// No queue sets: each caller executes its requests, concurrently with others, as Linux's driver for persistent
+    /// memory does.
     Sync,
 }
 
@@ -52,18 +53,18 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// How a disk is made and opened.
+/// The options with which a disk is made and opened.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes of the disk that is made; rounded up to whole sectors.
+    /// Bytes of a new disk; rounded up to whole sectors.
     pub size: u64,
-    /// Partitions of the disk that is made.
+    /// Partitions of a new disk.
     pub partitions: u32,
-    /// Bytes of a sector of the disk that is made.
+    /// Bytes of a sector of a new disk.
     pub sector_len: u32,
     /// The medium.
     pub media: MediaChoice,
-    /// How a newcomer's queue set is chosen.
+    /// How the queue set of a new source is chosen.
     pub policy: Policy,
     /// How requests reach the partitions.
     pub mode: Mode,
@@ -84,18 +85,18 @@ impl Default for Options {
 
 /// No partition has the extent.
 const NOWHERE: u8 = u8::MAX;
-/// Partitions of a disk at most.
+/// The most partitions of a disk.
 const PARTITIONS_MAX: u32 = 64;
 
-/// What the threads of the sets share.
+/// The state that the threads of the sets share.
 #[derive(Debug)]
 struct Shared {
     volumes: Vec<Volume>,
-    /// In which partition each extent is.
+    /// The partition of each extent.
     owners: Box<[AtomicU8]>,
     sets: Vec<QueueSet>,
     balance: Mutex<Balance>,
-    /// Of the one who takes an extent in.
+    /// Held while an extent is added to a partition.
     placing: Mutex<()>,
     mode: Mode,
     len: u64,
@@ -115,7 +116,7 @@ impl Disk {
         self.shared.len
     }
 
-    /// True if it has no bytes, which no disk is.
+    /// True if it has no bytes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -130,7 +131,7 @@ impl Disk {
         &self.paths
     }
 
-    /// What it rests on.
+    /// Its medium.
     pub fn medium(&self) -> Option<Medium> {
         self.shared.volumes.first().map(|volume| volume.pool().medium())
     }
@@ -145,29 +146,29 @@ impl Disk {
         self.shared.balance.lock().loads()
     }
 
-    /// A source begins to make requests: its device is bound to a queue set.
+    /// Announces a source: its device is bound to a queue set.
     pub fn join(&self, source: &Source) {
         let mut balance = self.shared.balance.lock();
         balance.join(source);
         balance.even_out();
     }
 
-    /// A source has ended: its load is given back.
+    /// Removes a source and its load.
     pub fn leave(&self, source: &Source) {
         let mut balance = self.shared.balance.lock();
         balance.leave(source);
         balance.even_out();
     }
 
-    /// Makes durable all that was done before, by whichever source.
+    /// Makes all earlier writes durable, of all sources.
     ///
     /// # Errors
-    /// [`Error::Sync`](crate::Error::Sync), for ever after.
+    /// [`Error::Sync`](crate::Error::Sync), from then on.
     pub fn flush(&self) -> Result<()> {
         self.shared.flush()
     }
 
-    /// Shows which parts of a range have blocks and which have none, in order, until `visit` says no.
+    /// Shows which parts of a range have blocks and which have none, in order, until `visit` returns false.
     pub fn status(&self, place: u64, len: u64, visit: &mut dyn FnMut(u64, bool) -> bool) {
         let end = place.saturating_add(len).min(self.len());
         let sector_len = u64::from(self.sector_len());
@@ -193,8 +194,8 @@ impl Disk {
         }
     }
 
-    /// Reads all sectors and holds them against their checksums, while requests go on. `progress` is told how many extents of
-    /// how many were read.
+    /// Reads all sectors and checks them against their checksums, while requests go on. `progress` receives the
+    /// number of extents read and their total.
     ///
     /// # Errors
     /// Only if it could not go on.
@@ -215,8 +216,8 @@ impl Disk {
         Ok(findings)
     }
 
-    /// Reads the next extent that is there, from `next` on, which is then the one behind it, and again the first behind the last:
-    /// damage is found while another copy may exist. It takes about a millisecond.
+    /// Reads the next extent that exists, from `next` on, and sets `next` to the one behind it; after the last extent
+    /// it begins again. So damage is found while another copy may exist. It takes about a millisecond.
     ///
     /// # Errors
     /// Only if it could not go on.
@@ -233,19 +234,19 @@ impl Disk {
         Ok(Findings::default())
     }
 
-    /// For tests: fails unless each page of the partitions is a block that one sector has, a map page, or free.
+    /// For tests: fails unless each page of the partitions is the block of one sector, a map page, or free.
     #[doc(hidden)]
     pub fn check_blocks(&self) -> std::result::Result<(), String> {
         self.shared.volumes.iter().try_for_each(Volume::check_blocks)
     }
 
-    /// For tests: bytes of a partition of such a disk.
+    /// For tests: bytes of a partition of a disk with these options.
     #[doc(hidden)]
     pub fn partition_len(options: &Options) -> Result<u64> {
         open::geometry_of(options)?.partition_bytes(options.partitions)
     }
 
-    /// Makes all durable, and ends the threads.
+    /// Makes all writes durable, and ends the threads.
     ///
     /// # Errors
     /// As [`Disk::flush`].
@@ -258,7 +259,7 @@ impl Disk {
     fn end(&mut self) {
         self.shared.sets.iter().for_each(QueueSet::close);
         for thread in self.threads.drain(..) {
-            // One that has panicked has said so.
+            // A panic has already been reported.
             let _ended = thread.join().is_ok();
         }
     }
@@ -267,7 +268,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.end();
-        // Who wants to know whether it went well closes it.
+        // A caller that needs the result uses `close`.
         let _committed = self.shared.commit().is_ok();
     }
 }
@@ -286,8 +287,8 @@ impl Shared {
         owner.is_some_and(|volume| volume.has_block(sector))
     }
 
-    /// The partition of an extent that is to be written: that of the source's set, or, if that is full, the one with most
-    /// room.
+    /// The partition of an extent that is to be written. A new extent goes to that of the source's set, or, if that
+    /// is full, to the one with most room.
     fn place(&self, extent: u64, source: &Source) -> Result<usize> {
         if let Some(owner) = self.owner(extent) {
             return Ok(owner);
@@ -310,7 +311,7 @@ impl Shared {
         Ok(owner)
     }
 
-    /// Makes all durable, and names it.
+    /// Makes all writes durable, and stores their names.
     fn commit(&self) -> Result<()> {
         self.volumes.iter().try_for_each(Volume::commit)
     }
@@ -323,8 +324,8 @@ impl Shared {
     }
 }
 
-/// Begins the syncs of all but the last of these partitions, which are then waited for behind that one's: each is a file, or a
-/// device, of its own.
+/// Begins the syncs of all but the last of these partitions; the caller then syncs the last one and waits for the
+/// others. Each is a separate file or device.
 fn begin_syncs(volumes: &[&Volume]) {
     if let Some((_last, others)) = volumes.split_last() {
         others.iter().for_each(|volume| volume.begin_sync());

@@ -1,4 +1,4 @@
-//! A disk is made, and opened.
+//! Makes and opens disks.
 
 use super::{Disk, NOWHERE, Options, PARTITIONS_MAX, Shared};
 use crate::balance::Balance;
@@ -45,11 +45,11 @@ pub(super) fn geometry_of(options: &Options) -> Result<Geometry> {
 }
 
 impl Disk {
-    /// Makes a disk whose sectors are all zeroes, durable when it returns: in one pool at `path`, if it has one partition; of
-    /// several in `path`/q0, q1 …, a directory that is made if it is not there.
+    /// Makes a disk whose sectors are all zeroes, durable when it returns: a disk with one partition in a pool at
+    /// `path`, one with several in `path`/q0, q1 …; the directory is made if it does not exist.
     ///
     /// # Errors
-    /// As [`Pool::create`]; [`Error::Partitions`] of sizes that cannot be. What was made is removed.
+    /// As [`Pool::create`]; [`Error::Partitions`] for invalid sizes. The files that were made are removed.
     pub fn create(path: &Path, options: &Options) -> Result<Self> {
         let geometry = geometry_of(options)?;
         let partitions = options.partitions;
@@ -69,11 +69,11 @@ impl Disk {
                 let identity = Identity { disk, partition, partitions };
                 pools.push(Volume::create(place, identity, geometry, options.media.clone())?);
             }
-            // The first one last: a disk whose making was cut off has none.
+            // The first one last: an unfinished disk does not have it.
             pools.iter().rev().try_for_each(|pool| Volume::finish_making(pool, geometry))
         };
         if let Err(error) = make() {
-            // None of those that are removed was a disk's yet.
+            // The removed pools did not belong to a disk yet.
             let made = pools.iter().filter_map(|pool| pool.path());
             made.for_each(|path| drop(std::fs::remove_file(path)));
             if is_made {
@@ -85,10 +85,10 @@ impl Disk {
         Self::over(volumes?, options, paths)
     }
 
-    /// Opens the disk that is at `path`: a pool, or a directory of pools.
+    /// Opens the disk at `path`: a pool, or a directory of pools.
     ///
     /// # Errors
-    /// As [`Pool::open`]; [`Error::Partitions`] if they are not those of one disk.
+    /// As [`Pool::open`]; [`Error::Partitions`] if the pools do not form one disk.
     pub fn open(path: &Path, options: &Options) -> Result<Self> {
         let mut paths = vec![path.to_owned()];
         if path.is_dir() {
@@ -106,8 +106,9 @@ impl Disk {
         Self::over(volumes, options, paths)
     }
 
-    /// Gives the disk at `path` so many bytes, rounded up to whole sectors; nothing to do if it has as many. Nobody has it open.
-    /// What is cut off goes on with the next call: the disk has its old length until all partitions are larger.
+    /// Grows the disk at `path` to `size` bytes, rounded up to whole sectors; does nothing if it is already that
+    /// large. It must not be open. An interrupted growth goes on with the next call: the disk keeps its old length
+    /// until all partitions are larger.
     ///
     /// # Errors
     /// As [`Disk::open`]; [`Error::Pool`] if there is no space, after which the disk is as before.
@@ -122,7 +123,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes a disk in memories of the simulator, one for each partition, without threads: one caller at a time.
+    /// Makes a disk in spaces of the simulator, one for each partition, without threads: for one caller at a time.
     ///
     /// # Errors
     /// As [`Disk::create`].
@@ -144,7 +145,7 @@ impl Disk {
         Ok(Self::without_threads(volumes?, options)?.0)
     }
 
-    /// Opens the disk that is in memories of the simulator, after a power cut or not.
+    /// Opens the disk in spaces of the simulator, after a power cut or not.
     ///
     /// # Errors
     /// As [`Disk::open`].
@@ -154,7 +155,7 @@ impl Disk {
         Ok(Self::without_threads(volumes?, options)?.0)
     }
 
-    /// As [`Disk::grow`], in memories of the simulator.
+    /// As [`Disk::grow`], in spaces of the simulator.
     ///
     /// # Errors
     /// As [`Disk::grow`].
@@ -179,7 +180,7 @@ impl Disk {
                 Err(Error::Partitions(what))
             })
         };
-        // Of one that was being made larger the least counts.
+        // After an interrupted growth the smallest size counts.
         let sectors = volumes.iter().map(|volume| volume.geometry().sectors).min().unwrap_or(0);
         let geometry = Geometry { sectors, ..geometry };
         let owners: Result<Vec<AtomicU8>> = (0..geometry.extents()).map(owner_of).collect();

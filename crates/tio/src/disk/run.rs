@@ -1,13 +1,14 @@
-//! Requests are done: by their callers where a set is idle, by its thread where it is not.
+//! Execution of requests: by their callers if a set is idle, and by its thread otherwise.
 //!
 //! ```text
-//!   check ─▶ extents that are written have a partition ─▶ each request's partition, asked once
-//!                                                             │ several: piece by piece, in their order
+//!   check ─▶ assign a partition to written extents ─▶ look up each request's partition, once
+//!                                                             │ several: piece by piece, in order
 //!         ┌─ idle set: here ◀────────── by sets ◀─────────────┘
 //!         └─ busy set: its rings, its thread
 //! ```
 //!
-//! In which partition a request is done is asked once: an extent that nobody had may be another connection's a moment later.
+//! The partition of a request is looked up only once: another connection may assign an unassigned extent a moment
+//! later.
 
 use super::{Disk, Mode, Shared, begin_syncs};
 use crate::error::{Error, Result};
@@ -19,27 +20,27 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A request, and the partition that it is for.
+/// A request and its partition.
 struct Placed<'t> {
     tio: &'t mut Tio,
     partition: usize,
 }
 
-/// Where the extents of a request are.
+/// The place of the extents of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
     /// In no partition: it is all zeroes.
     Nowhere,
-    /// In this one, as far as they are anywhere.
+    /// All assigned extents are in this partition.
     In(usize),
-    /// In several, or the request has failed.
+    /// In several partitions, or the request has failed.
     Apart,
 }
 
 impl Disk {
-    /// Does requests, which came in this order, and returns when all are done; each has its outcome. Those that overlap keep
-    /// their order. A write is durable when it is done, or, where a fence is a sync, after a [`Disk::flush`] or if it is
-    /// [`fua`](Tio::fua). Each sector is written as a whole.
+    /// Executes requests in the order of their arrival, and returns when all are done; each has its outcome.
+    /// Overlapping requests keep their order. A write is durable when it is done, or, where a fence is a sync, after
+    /// a [`Disk::flush`] or if it is [`fua`](Tio::fua). Each sector is written as a whole.
     pub fn run(&self, source: &Source, tios: &mut [Tio]) {
         self.shared.run(source, tios);
     }
@@ -100,7 +101,7 @@ impl Shared {
         if owners.all(|owner| owner == first) { Where::In(first) } else { Where::Apart }
     }
 
-    /// Does a request extent by extent.
+    /// Executes a request extent by extent.
     fn run_pieces(&self, tio: &mut Tio) {
         let extent_len = self.extent_len();
         let Range { start, end } = tio.range();
@@ -124,7 +125,7 @@ impl Shared {
         tio.outcome = failed.map_or(Ok(()), Err);
     }
 
-    /// Does requests each of which is for one partition at most.
+    /// Executes requests, each of which is for at most one partition.
     fn run_whole(&self, tios: &mut [Tio], places: &[Where]) {
         for (tio, _) in tios.iter_mut().zip(places).filter(|(_, it)| **it == Where::Nowhere) {
             if tio.op == Op::Read {
@@ -160,7 +161,7 @@ impl Shared {
                 if let Where::In(partition) = *place
                     && set_of(partition) == number
                 {
-                    // Nobody's, until it comes back.
+                    // A placeholder until the request comes back.
                     let away = Tio { outcome: Err(Error::Closed), ..Tio::read(0, 0) };
                     set.push((index, partition), std::mem::replace(tio, away), &group);
                     handed += 1;
@@ -188,7 +189,7 @@ impl Shared {
         });
     }
 
-    /// Does requests in their order: reads at once, writes that follow each other as one batch.
+    /// Executes requests in their order: reads at once, successive writes as one batch.
     fn execute(&self, all: &mut [Placed<'_>]) {
         let mut begun = 0;
         for at in 0..all.len() {
@@ -219,7 +220,7 @@ impl Shared {
         tio.bytes = bytes;
     }
 
-    /// Does the writes among requests, those for one partition as one batch.
+    /// Executes the writes among requests, those for one partition as one batch.
     fn write(&self, all: &mut [Placed<'_>]) {
         for (number, volume) in self.volumes.iter().enumerate() {
             let is_its = |it: &Placed<'_>| it.tio.op != Op::Read && it.partition == number;
@@ -230,14 +231,14 @@ impl Shared {
             if is_done {
                 continue;
             }
-            // One of them has failed: each has its own outcome.
+            // One of them has failed: each is repeated for its own outcome.
             for it in all.iter_mut().filter(|it| is_its(it)) {
                 it.tio.outcome = volume.write(&[change_of(it.tio)]);
             }
         }
     }
 
-    /// Makes durable what is to be at once, and what takes too many spare blocks of a partition that was written to.
+    /// Makes `fua` writes durable, and commits partitions whose waiting writes take too many spare blocks.
     fn commit_some(&self, tios: &mut [Tio], places: &[Where]) {
         let is_write = |tio: &Tio, place: &Where, number: usize| {
             tio.op != Op::Read && tio.outcome.is_ok() && *place == Where::In(number)
@@ -272,7 +273,7 @@ impl Shared {
     }
 }
 
-/// The requests that are for a partition.
+/// The requests that have a partition.
 fn placed<'t>(tios: &'t mut [Tio], places: &[Where]) -> impl Iterator<Item = Placed<'t>> {
     tios.iter_mut().zip(places).filter_map(|(tio, place)| match *place {
         Where::In(partition) => Some(Placed { tio, partition }),

@@ -6,7 +6,7 @@ use crate::tio::{Source, Tio};
 use coreplane_pmem::MediaChoice;
 use std::time::Duration;
 
-/// The partitions are synced side by side: each answers for itself.
+/// The partitions are synced concurrently, and each reports its own result.
 #[test]
 fn a_sync_that_fails_is_told_to_those_who_wrote_there_and_to_all_who_flush() {
     for failing in [0, 1] {

@@ -1,20 +1,20 @@
-//! Blocks that are free, and what is promised of them.
+//! The free blocks, and the reservations of extents.
 
 use coreplane_pmem::{Claim, PageWriter, Pen, Space};
 
-/// Blocks that are free.
+/// The free blocks.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     pub(super) free: Vec<u32>,
-    /// Pages that no extent was promised.
+    /// Pages that are not reserved for an extent.
     pub(super) unpromised: u64,
 }
 
-/// Of fewer free blocks those are looked for that have been given back, and of as many that were.
+/// Retired blocks are reclaimed when fewer blocks than this are free, and at least this many are retired.
 const LOW: usize = 256;
 
 impl Blocks {
-    /// Pages whose bytes nobody reads any more are free again.
+    /// Reclaims pages that no reader holds any more.
     fn refill(&mut self, space: &Space) {
         let is_low = self.free.len() < LOW && space.retired_len() >= LOW;
         if self.free.is_empty() || is_low {
@@ -23,7 +23,7 @@ impl Blocks {
         }
     }
 
-    /// A free page for names, all of them 0; none if none is free now.
+    /// A free page for names, all 0; none if no page is free now.
     pub(super) fn take_words(&mut self, space: &Space) -> Option<u32> {
         self.refill(space);
         while let Some(page) = self.free.pop() {
@@ -37,7 +37,7 @@ impl Blocks {
     /// A free block to write to.
     ///
     /// # Errors
-    /// The pen, if none is free now.
+    /// The pen, if no block is free now.
     pub(super) fn take(&mut self, space: &Space, mut pen: Pen) -> Result<PageWriter, Pen> {
         self.refill(space);
         while let Some(page) = self.free.pop() {

@@ -1,4 +1,4 @@
-//! Commits: names of blocks whose bytes are durable.
+//! Commits store the names of blocks whose bytes are durable.
 
 use super::Volume;
 use super::layout::WORD;
@@ -6,10 +6,10 @@ use super::name::{DAMAGED, Name, directory_word};
 use crate::error::Result;
 use coreplane_pmem::{Durable, Pen, mutant};
 
-/// What a writer keeps from one write to the next: memory, and what it takes to write to pages.
+/// The state that a writer keeps from one write to the next: memory, and the pen for writing to pages.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// Sectors that were written to blocks, and their names to be, in order.
+    /// Sectors that were written to blocks, and their new names, in order.
     pub(super) names: Vec<(u64, u64)>,
     pub(super) pen: Option<Pen>,
     pub(super) sector: Vec<u8>,
@@ -17,14 +17,14 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Sectors that nobody can read.
+    /// Adds sectors that cannot be read.
     pub(super) fn damage(&mut self, sectors: std::ops::Range<u64>) {
         self.names.extend(sectors.map(|sector| (sector, DAMAGED)));
     }
 }
 
 impl Volume {
-    /// Names what was staged; readers see it when it is durable.
+    /// Names the staged sectors; readers see them when they are durable.
     pub(super) fn name_at_once(&self, batch: &mut Batch) -> Result<()> {
         let _alone = coreplane_pmem::spin::lock(&self.naming);
         let fresh = self.take_fresh();
@@ -50,8 +50,8 @@ impl Volume {
         self.give_back(&batch.replaced);
     }
 
-    /// Readers see what was staged; it waits for a flush, and its name for a commit. False if the journal has no room for it
-    /// before one.
+    /// Lets readers see the staged sectors, which wait for a flush, and their names for a commit. False if the
+    /// journal has no room before a commit.
     pub(super) fn note(&self, batch: &mut Batch) -> bool {
         batch.replaced.clear();
         let mut pending = coreplane_pmem::spin::lock(&self.pending);
@@ -65,7 +65,7 @@ impl Volume {
             if mutant!("tio.block.reused") {
                 batch.replaced.extend(seen);
             }
-            // A name that waits was never in the pool. One that is being committed does not wait any more.
+            // A waiting name was never in the pool; a name that is being committed is not waiting any more.
             let Some((before, noted)) = pending.names.insert(sector, (word, number)) else {
                 continue;
             };
@@ -73,7 +73,7 @@ impl Volume {
             if noted > journal.flushing() || mutant!("tio.superseded.reused") {
                 batch.replaced.push(block);
             } else {
-                // It was flushed: until this one is, a power cut leaves that.
+                // It was flushed: a power cut leaves it until this one is flushed.
                 pending.superseded.push(block);
             }
         }
@@ -83,10 +83,10 @@ impl Volume {
         true
     }
 
-    /// Makes durable all that was written before: by one sync, where a fence is one.
+    /// Makes all earlier writes durable: by one sync, where a fence is a sync.
     ///
     /// # Errors
-    /// [`Error::Sync`](crate::Error::Sync), for ever after.
+    /// [`Error::Sync`](crate::Error::Sync), from then on.
     pub(crate) fn flush(&self) -> Result<()> {
         if self.is_durable_at_once() {
             return self.commit();
@@ -95,8 +95,8 @@ impl Volume {
         self.flush_alone()
     }
 
-    /// Has a thread make durable what was written before, where a fence is a sync, and something was. That is nothing but a
-    /// beginning: it says nothing of what is, and the flush that comes finds it under way.
+    /// Lets a thread begin to make earlier writes durable, where a fence is a sync and there are such writes. This
+    /// only begins the sync and guarantees nothing; the flush that follows finds it under way.
     pub(crate) fn begin_sync(&self) {
         if !self.is_durable_at_once() && self.has_to_flush() {
             let space = self.space();
@@ -121,17 +121,17 @@ impl Volume {
         }
     }
 
-    /// Whether anything was noted since the last flush, and the blocks that are free behind the next.
+    /// Whether there are new entries since the last flush, and the blocks that become free after the next one.
     fn begin_flush(&self) -> (bool, Vec<u32>) {
         let mut pending = coreplane_pmem::spin::lock(&self.pending);
         let is_new = coreplane_pmem::spin::lock(&self.journal).begin_flush();
         (is_new, std::mem::take(&mut pending.superseded))
     }
 
-    /// Makes durable all that was written before, and names it in the pool.
+    /// Makes all earlier writes durable, and stores their names in the pool.
     ///
     /// # Errors
-    /// [`Error::Sync`](crate::Error::Sync), for ever after.
+    /// [`Error::Sync`](crate::Error::Sync), from then on.
     pub(crate) fn commit(&self) -> Result<()> {
         let _alone = coreplane_pmem::spin::lock(&self.naming);
         let (names, noted) = {
@@ -159,7 +159,7 @@ impl Volume {
             self.space().fence()?;
         }
         if !self.is_durable_at_once() {
-            // Not before the names are durable: what was flushed is nowhere else.
+            // Not before the names are durable: until then flushed writes are only in the journal.
             coreplane_pmem::spin::lock(&self.journal).store_committed(self.space(), noted);
             self.space().fence()?;
             coreplane_pmem::spin::lock(&self.journal).note_committed(noted);
@@ -170,8 +170,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Extents that the directory is to name, their map pages on the way to the medium: by this thread, whoever has claimed
-    /// them.
+    /// Takes the extents that the directory has to name, and flushes their map pages, in this thread, even if another
+    /// one has claimed them.
     fn take_fresh(&self) -> Vec<u64> {
         let fresh = std::mem::take(&mut *coreplane_pmem::spin::lock(&self.fresh));
         for extent in fresh.iter().filter_map(|extent| self.extent(*extent)) {
@@ -183,7 +183,7 @@ impl Volume {
         fresh
     }
 
-    /// Stores names, and has them written back.
+    /// Stores and flushes names.
     fn store_names(&self, names: impl Iterator<Item = (u64, u64)>, fresh: &[u64]) {
         let mut line = u64::MAX;
         for (sector, word) in names {

@@ -1,8 +1,8 @@
-//! A partition of a disk that is to have more sectors: its tables are made anew, in the pages that come.
+//! Growth of a partition: new tables are made in the added pages.
 //!
 //! ```text
 //!   header  tables  map pages and blocks ‥ │ tables of more extents   free
-//!           └── free, once the root names the others ─┘
+//!           └── free, once the root names the new ────┘
 //! ```
 
 use super::Volume;
@@ -12,11 +12,11 @@ use crate::error::{Error, Result};
 use coreplane_pmem::{Claim, Durable, mutant};
 
 impl Volume {
-    /// Gives the disk so many sectors, as far as this partition is concerned; durable when it returns, all or nothing of it.
-    /// The partition is to be opened again.
+    /// Grows this partition for a disk of `sectors` sectors; atomic, and durable when it returns. The partition must
+    /// be opened again.
     ///
     /// # Errors
-    /// As [`Pool::grow`](coreplane_pmem::Pool::grow), after which it is as before.
+    /// As [`Pool::grow`](coreplane_pmem::Pool::grow), after which the partition is as before.
     pub(crate) fn grow(self, sectors: u64) -> Result<()> {
         if sectors <= self.geometry.sectors {
             return Ok(());

@@ -1,14 +1,14 @@
-//! The journal: writes whose names wait for a commit, for the next opening.
+//! The journal records writes whose names wait for a commit, for the next open.
 //!
 //! ```text
 //!   committed │ sector  name  number  check │ sector  name  number  check │ …       a ring
 //! ```
 //!
-//! Where a fence is a sync, names wait in DRAM, lest the medium has a name before its bytes. Each is noted here as well: it
-//! counts at the next opening if its number is above the last that was committed, its check is right, and the block holds the
-//! bytes of that name. So one sync of bytes and entries makes writes durable, in whatever order they reach the medium, and a
-//! process that is killed loses none. A block that was flushed is kept until what replaces it is flushed, too: an entry whose
-//! bytes the power has taken does not count, and the one before it does.
+//! Where a fence is a sync, names wait in DRAM, so that the medium never has a name before its bytes. Each name is
+//! also recorded here. An entry counts at the next open if its number is above the last committed one, its check is
+//! right, and the block holds the bytes of that name. So one sync of bytes and entries, in any order, makes writes
+//! durable, and a killed process loses none. A flushed block is kept until its replacement is flushed, too: an entry
+//! whose bytes were lost in a power cut does not count, and then the entry before it does.
 
 use super::Volume;
 use super::layout::WORD;
@@ -18,25 +18,26 @@ use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::{Durable, Space, mutant};
 use std::collections::{BTreeMap, HashSet};
 
-/// Bytes before the entries, of an entry, and of its words.
+/// Bytes before the entries, and bytes of an entry.
 const HEAD: u64 = 64;
 const ENTRY: u64 = 32;
 /// Bits of a number.
 const NUMBER_BITS: u32 = 32 + 8;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
-/// Where the journal is, and how far it has come.
+/// The place of the journal, and its progress.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     start: u64,
     capacity: u64,
-    /// The number of the last entry, of the last one that is committed, and of the last one that is flushed, or is being.
+    /// The number of the last entry, of the last committed entry, and of the last entry that is flushed or being
+    /// flushed.
     last: u64,
     committed: u64,
     flushing: u64,
 }
 
-/// A write that was noted.
+/// A recorded write.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     sector: u64,
@@ -47,24 +48,24 @@ struct Entry {
 // media-format: begin pool
 fn check_of(Entry { sector, word, number }: Entry) -> u64 {
     let words = [sector, word, number].map(u64::to_le_bytes);
-    // Other than zero of zeroes.
+    // Not zero for words of zero.
     u64::from(words.iter().fold(1, |crc, word| crc32c_append(crc, word)))
 }
 
-/// The word that says up to which number all is in the map: its upper bits are a checksum.
+/// The word with the number up to which all entries are in the map; its upper bits are a checksum.
 fn committed_word(number: u64) -> u64 {
     let number = number & NUMBER;
     number | u64::from(crc32c_append(1, &number.to_le_bytes())) << NUMBER_BITS
 }
 
-/// Pages of a journal that has so many entries.
+/// Pages of a journal with `entries` entries.
 pub(super) fn journal_pages(entries: u64, page_len: u32) -> u64 {
     (HEAD + entries * ENTRY).div_ceil(u64::from(page_len))
 }
 // media-format: end
 
 impl Journal {
-    /// The journal in these pages.
+    /// The journal at offset `start`.
     pub(super) fn new(start: u64, capacity: u64) -> Self {
         Self { start, capacity, last: 0, committed: 0, flushing: 0 }
     }
@@ -73,7 +74,7 @@ impl Journal {
         self.start + HEAD + number % self.capacity * ENTRY
     }
 
-    /// Notes a write: its number.
+    /// Records a write; returns its number.
     pub(super) fn note(&mut self, space: &Space, sector: u64, word: u64) -> u64 {
         self.last += 1;
         let entry = Entry { sector, word, number: self.last };
@@ -91,27 +92,27 @@ impl Journal {
         self.last
     }
 
-    /// The number up to which all are flushed, or are being.
+    /// The number up to which all entries are flushed or being flushed.
     pub(super) fn flushing(&self) -> u64 {
         self.flushing
     }
 
-    /// True if something was noted that is not flushed.
+    /// True if there are entries that are not flushed.
     pub(super) fn has_to_flush(&self) -> bool {
         self.flushing != self.last
     }
 
-    /// All that was noted is to be flushed; false if it is.
+    /// Begins a flush of all entries; false if they are flushed already.
     pub(super) fn begin_flush(&mut self) -> bool {
         std::mem::replace(&mut self.flushing, self.last) != self.last
     }
 
-    /// The last entry: what is committed next.
+    /// The last entry, up to which the next commit goes.
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Says that all entries up to this one are in the map; durable with the next fence.
+    /// Stores that all entries up to this one are in the map; durable with the next fence.
     pub(super) fn store_committed(&self, space: &Space, number: u64) {
         if let Some(word) = space.word::<Durable>(self.start) {
             word.store(committed_word(number));
@@ -119,18 +120,19 @@ impl Journal {
         }
     }
 
-    /// That is durable: the places of those entries are free. Not before, or the ring would have some that are newer and some
-    /// that are older than what an opening takes for committed.
+    /// Notes that the stored number is durable: the places of those entries are free. Not before, since otherwise the
+    /// ring could have both entries that are newer and entries that are older than the number that an open takes for
+    /// committed.
     pub(super) fn note_committed(&mut self, number: u64) {
         self.committed = number;
     }
 
-    /// True if it has room for half of its entries at most.
+    /// True if more than half of its entries are not committed.
     pub(super) fn is_crowded(&self) -> bool {
         self.last - self.committed > self.capacity / 2
     }
 
-    /// True if it has room for so many more.
+    /// True if it has room for `count` more.
     pub(super) fn has_room(&self, count: usize) -> bool {
         self.last - self.committed + count as u64 <= self.capacity
     }
@@ -139,8 +141,8 @@ impl Journal {
     fn open(&mut self, space: &Space) -> Vec<Entry> {
         let load = |at| space.word::<Durable>(at).map_or(0, |word| word.load());
         let word = load(self.start);
-        // If nobody knows which entries are committed all of the ring count: it has the last ones, so that the last entry of
-        // a sector is what the pool has, or newer.
+        // If the committed number is unreadable, all entries of the ring count: the ring has the last ones, so that
+        // the last entry of a sector is the name in the pool, or newer.
         self.committed = if word == committed_word(word) { word & NUMBER } else { 0 };
         self.last = self.committed;
         let mut entries = BTreeMap::new();
@@ -148,7 +150,7 @@ impl Journal {
             let place = self.start + HEAD + at * ENTRY;
             let [sector, word, number, check] = [0, 8, 16, 24].map(|within| load(place + within));
             let entry = Entry { sector, word, number };
-            // One that another has overwritten in part has no check; one at another's place is none.
+            // An entry that was overwritten in part has a wrong check; one at a wrong place does not count.
             if number > self.committed && check == check_of(entry) && self.place(number) == place {
                 entries.insert(number, entry);
                 self.last = self.last.max(number);
@@ -160,8 +162,8 @@ impl Journal {
 }
 
 impl Volume {
-    /// Makes the writes that were noted and are not committed, as far as their bytes are there. Extents whose map pages are
-    /// `lost` have others behind that: their pages must not be blocks that count.
+    /// Repeats the recorded writes that are not committed, if their bytes are there. Afterwards extents with a `lost`
+    /// map page get new ones: these must not take pages that are blocks of such writes.
     ///
     /// # Errors
     /// As [`Volume::commit`].
@@ -176,7 +178,7 @@ impl Volume {
             let Ok(name) = Name::of_word(word) else { continue };
             let is_there = name.is_none_or(|name| {
                 let is_named = self.name_word(sector) == word;
-                // A block that another sector has is not this one's any more.
+                // A block that another sector has does not belong to this one any more.
                 let is_ours = is_named
                     || adopted.contains(&name.block)
                     || self.space().adopt_log(name.block, len);

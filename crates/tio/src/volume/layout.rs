@@ -1,14 +1,14 @@
-//! What is where in a partition.
+//! The layout of a partition.
 //!
 //! ```text
 //!   page 0        the pool's header
-//!   1 ‥ d         directory: a word for each extent of the disk: its map page here
+//!   1 ‥ d         directory: a word for each extent of the disk, with its map page here
 //!   d ‥ j         journal: writes whose names are not durable yet
 //!   behind        map pages and blocks, as they are taken
 //! ```
 //!
-//! The root says how many sectors the disk has and where the directory is; the pool's parameters say of which disk the
-//! partition is, which one of how many.
+//! The root has the number of sectors of the disk and the place of the directory; the pool's parameters have the
+//! number of the disk, the number of the partition and the number of partitions.
 
 use crate::error::{Error, Result};
 use crate::volume::journal::journal_pages;
@@ -17,12 +17,12 @@ use coreplane_pmem::Pool;
 use coreplane_pmem::pool::{ROOT_WORDS, first_page};
 
 // media-format: begin pool
-/// What the pool of a partition holds.
+/// The kind of a partition's pool.
 pub(crate) const KIND: &str = "tio";
 /// Bytes of a name, and of a word of the directory.
 pub(crate) const WORD: u64 = 8;
 
-/// Of which disk a partition is.
+/// The disk and the number of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// Drawn at random when the disk was made. Never 0.
@@ -52,7 +52,7 @@ impl Identity {
 /// The root of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Root {
-    /// Sectors of the disk; 0 of a partition whose making was cut off.
+    /// Sectors of the disk; 0 for a partition whose creation was interrupted.
     pub(crate) sectors: u64,
     /// The first page of the directory.
     pub(crate) directory: u32,
@@ -77,7 +77,7 @@ impl Root {
 }
 // media-format: end
 
-/// How many of what there are.
+/// The sizes of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Bytes of a sector, of a block and of a page.
@@ -101,17 +101,18 @@ impl Geometry {
         self.extents().div_ceil(self.extent_sectors())
     }
 
-    /// Pages that an extent takes at most.
+    /// The most pages that an extent takes.
     pub(crate) fn extent_pages(self) -> u64 {
         self.extent_sectors() + 1
     }
 
-    /// Blocks beyond those of all sectors: of writes whose names are not durable yet, and of those that they replace.
+    /// Blocks beyond those of all sectors: for writes whose names are not durable yet, and for the blocks that they
+    /// replace.
     pub(crate) fn spare(self, extents: u64) -> u64 {
         (extents * self.extent_sectors() / 64).clamp(64, 1 << 16)
     }
 
-    /// Writes that the journal of a partition has room for, of a disk that was made so.
+    /// The capacity of the journal of a partition, in writes.
     pub(crate) fn journal_len(self, partitions: u32) -> u64 {
         2 * self.spare(self.extents().div_ceil(u64::from(partitions)))
     }
@@ -120,10 +121,10 @@ impl Geometry {
         journal_pages(self.journal_len(partitions), self.sector_len)
     }
 
-    /// Bytes of a partition that is to have room for this share of the extents.
+    /// Bytes of a partition with room for its share of the extents.
     ///
     /// # Errors
-    /// [`Error::Partitions`] if a partition would be larger than can be named.
+    /// [`Error::Partitions`] if a partition would have more blocks than names can denote.
     pub(crate) fn partition_bytes(self, partitions: u32) -> Result<u64> {
         let extents = self.extents().div_ceil(u64::from(partitions));
         let tables = self.directory_pages() + self.journal_pages(partitions);

@@ -1,9 +1,9 @@
-//! A partition: sectors that are written whole, each to a free block, and then named.
+//! A partition: sectors are written as a whole, each to a free block, and then named.
 //!
 //! # The problem
 //!
-//! Persistent memory is written in place word by word, and a power cut in the midst of a sector leaves half of it. A block
-//! device must not: file systems and databases rely on it that a sector is what it was, or what it is now.
+//! Persistent memory is written in place word by word, and a power cut within a sector leaves half of it. A block
+//! device must not do this: file systems and databases rely on a sector having either its old or its new contents.
 //!
 //! # The picture
 //!
@@ -15,20 +15,21 @@
 //!   [ 0        ]                                 └──▶[ bytes of another  ]
 //! ```
 //!
-//! So a write takes two fences, however many sectors it has, and no page is ever written in place. A sector without a name
-//! reads as zeroes: to trim is to take names away. What readers follow are copies of the names in DRAM, which are exchanged
-//! after the second fence.
+//! So a write takes two fences for any number of sectors, and no page is ever written in place. A sector without a
+//! name reads as zeroes: trimming removes names. Readers use copies of the names in DRAM, which are exchanged after
+//! the second fence.
 //!
 //! # Where a fence is a sync
 //!
-//! A write is acknowledged when its bytes are stored, as a disk does whose cache is volatile: readers see it, and
-//! [`Volume::flush`] makes it durable by one sync, with what the `journal` says of it. Its name waits in DRAM for a
-//! [`Volume::commit`], which names many at once. No writer waits for a sync, but when spare blocks or journal are taken.
+//! A write is acknowledged when its bytes are stored, as by a disk with a volatile cache: readers see it, and
+//! [`Volume::flush`] makes it durable by one sync, together with its entry in the `journal`. Its name waits in DRAM
+//! for a [`Volume::commit`], which names many sectors at once. A writer waits for a sync only when the spare blocks
+//! or the journal are used up.
 //!
 //! # Extents
 //!
-//! An extent is as many sectors as a map page has names (2 MiB of sectors of 4 KiB). It is in the partition in which it was
-//! written first, whose directory names its map page, and has its blocks promised from then on.
+//! An extent is as many sectors as a map page has names (2 MiB with sectors of 4 KiB). It belongs to the partition in
+//! which it was first written, whose directory names its map page, and its blocks are reserved from then on.
 
 pub(crate) mod layout;
 pub(crate) mod name;
@@ -63,41 +64,41 @@ pub(crate) struct Volume {
     pool: Pool,
     identity: Identity,
     geometry: Geometry,
-    /// Where the directory begins.
+    /// The offset of the directory.
     directory: u64,
-    /// Those of the whole disk; filled are those that are in this partition.
+    /// The extents of the whole disk; those in this partition are filled.
     extents: Box<[OnceLock<Extent>]>,
     blocks: Mutex<Blocks>,
-    /// What waits for a commit, where a fence is a sync.
+    /// Writes that wait for a commit, where a fence is a sync.
     pending: Mutex<Pending>,
     /// Extents whose map page the directory does not name yet.
     fresh: Mutex<Vec<u64>>,
-    /// What waits, noted for the next opening.
+    /// The waiting writes, recorded for the next open.
     journal: Mutex<Journal>,
-    /// Of the one who stores names.
+    /// Held by the thread that stores names.
     naming: Mutex<()>,
-    /// Of those who write whole sectors together, or of one who changes a part of one.
+    /// Shared by writers of whole sectors; exclusive for a writer that changes a part of a sector.
     parts: RwLock<()>,
-    /// What writers have left for the next.
+    /// Batches that writers leave for reuse.
     spares: Mutex<Vec<Batch>>,
-    /// Bits of the directory that were set right when it was opened.
+    /// The number of directory bits that were corrected at the open.
     pub(crate) repaired: u64,
 }
 
-/// What waits for a commit.
+/// Writes that wait for a commit.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Of sectors: their names to be, and the numbers under which those are noted.
+    /// By sector: its new name, and the number of the journal entry.
     names: HashMap<u64, (u64, u64)>,
-    /// Blocks that were flushed, and are free once what has replaced them is.
+    /// Flushed blocks that become free once their replacements are flushed, too.
     superseded: Vec<u32>,
 }
 
-/// An extent that is in the partition.
+/// An extent of the partition.
 #[derive(Debug)]
 struct Extent {
     map_page: u32,
-    /// As readers see them.
+    /// The names that readers see.
     names: Box<[AtomicU64]>,
 }
 
@@ -112,7 +113,7 @@ impl Volume {
         self.pool.space()
     }
 
-    /// The pool below.
+    /// The pool of the partition.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -130,7 +131,7 @@ impl Volume {
         self.geometry.extent_sectors() * u64::from(self.geometry.sector_len)
     }
 
-    /// True if the extent is here.
+    /// True if the extent is in this partition.
     pub(crate) fn has(&self, extent: u64) -> bool {
         self.extent(extent).is_some()
     }
@@ -139,18 +140,18 @@ impl Volume {
         self.extents.get(usize::try_from(extent).ok()?)?.get()
     }
 
-    /// The name of a sector, as readers see it; none if its extent is not here.
+    /// The name of a sector, as readers see it; none if its extent is not in this partition.
     fn cell(&self, sector: u64) -> Option<&AtomicU64> {
         let per = self.geometry.extent_sectors();
         self.extent(sector / per)?.names.get((sector % per) as usize)
     }
 
-    /// The name of a sector, as readers see it; 0 if its extent is not here.
+    /// The name of a sector, as readers see it; 0 if its extent is not in this partition.
     fn name_word(&self, sector: u64) -> u64 {
         self.cell(sector).map_or(0, |cell| cell.load(Ordering::Acquire))
     }
 
-    /// Where the name of a sector is in the pool.
+    /// The offset of a sector's name in the pool.
     fn name_offset(&self, sector: u64) -> Option<u64> {
         let per = self.geometry.extent_sectors();
         let page = self.extent(sector / per)?.map_page;
@@ -181,7 +182,7 @@ impl Volume {
         taken as u64 > self.spare() / 2 || coreplane_pmem::spin::lock(&self.journal).is_crowded()
     }
 
-    /// Extents for which there still is room here.
+    /// The number of further extents for which this partition has room.
     pub(crate) fn room(&self) -> u64 {
         let spare = self.spare();
         self.blocks.lock().unpromised.saturating_sub(spare) / self.geometry.extent_pages()
@@ -191,7 +192,7 @@ impl Volume {
         Error::NoSpace { partition: self.identity.partition }
     }
 
-    /// Takes an extent in, if there is room. Durable with the next commit of a write to it.
+    /// Adds an extent to this partition, if there is room. Durable with the next commit of a write to it.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -211,14 +212,14 @@ impl Volume {
             if let Some(page) = blocks.take_words(self.space()) {
                 break (page, blocks);
             }
-            // They are those of others for now.
+            // The free pages are in use by other threads for now.
             drop(blocks);
             self.commit()?;
             backoff.wait();
         };
         blocks.unpromised -= pages;
         let names = (0..self.geometry.extent_sectors()).map(|_| 0);
-        // Together: whoever sees it and writes to it has it named with what he writes.
+        // Both under the lock: a writer that sees the extent also has it named together with its write.
         let mut fresh = coreplane_pmem::spin::lock(&self.fresh);
         fresh.push(extent);
         if cell.set(Extent::new(page, names)).is_err() {

@@ -1,40 +1,41 @@
-//! Names: the words that say in which block a sector is.
+//! Names: words that denote the block of a sector.
 //!
 //! ```text
 //!   63  60 59              32 31                0
 //!   ├ seal ┼──── block ───────┼──── checksum ────┤     0: there is no block, the sector reads as zeroes
 //! ```
 //!
-//! The checksum is CRC-32C of the sector's number, the block's and its bytes: a block that is another sector's, or an older
-//! one of this sector, is told from the right one. The seal is of the other sixty bits, each of which changes it: a flipped
-//! bit is seen when the disk is opened, before a block is taken for free on its word.
+//! The checksum is the CRC-32C of the sector's number, the block's number and the bytes: it distinguishes the right
+//! block from one of another sector, or an older one of this sector. The seal covers the other sixty bits, each of
+//! which changes it: a flipped bit is detected when the disk is opened, before a block is wrongly taken for free.
 
 use coreplane_pmem::checksum::crc32c_append;
 
-/// Blocks of a partition at most.
+/// The most blocks of a partition.
 pub(crate) const BLOCKS_MAX: u32 = 1 << 28;
 
-/// In which block a sector is.
+/// The block of a sector, and its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) block: u32,
     crc: u32,
 }
 
-/// A word that is no name.
+/// A word that is not a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unsound;
 
-/// In the place of a name that nobody knows any more.
+/// Replaces a name that is lost.
 pub(crate) const DAMAGED: u64 = u64::MAX;
 
 // media-format: begin pool
 const SEAL_SHIFT: u32 = 60;
 
-/// The seal of a word without bits. No bit alone has it, so that one flipped bit of nothing is no name either.
+/// The seal of a zero word. No single bit has this seal, so that a zero word with one flipped bit is not a name.
 const NOTHING: u64 = 0b0101;
 
-/// For each bit of the seal those that it is the parity of. Of the sixty each is in at least one.
+/// For each bit of the seal, the mask of the bits of which it is the parity. Each of the sixty bits is in at least
+/// one mask.
 const PARITIES: [u64; 4] = {
     let (mut masks, mut bit) = ([0; 4], 0);
     while bit < SEAL_SHIFT {
@@ -67,7 +68,7 @@ fn checksum(sector: u64, block: u32, bytes: &[u8]) -> u32 {
 // media-format: end
 
 impl Name {
-    /// The name of a sector whose bytes are in this block.
+    /// The name of a sector with these bytes in this block.
     pub(crate) fn new(sector: u64, block: u32, bytes: &[u8]) -> Self {
         Self { block, crc: checksum(sector, block, bytes) }
     }
@@ -79,7 +80,7 @@ impl Name {
     }
     // media-format: end
 
-    /// The name that a word is; none of a sector without a block.
+    /// The name in a word; none for a sector without a block.
     ///
     /// # Errors
     /// [`Unsound`].
@@ -95,7 +96,7 @@ impl Name {
         }
     }
 
-    /// The block of a word that is a name.
+    /// The block in a word that is a name.
     pub(crate) fn block_of(word: u64) -> Option<u32> {
         Self::of_word(word).ok().flatten().map(|name| name.block)
     }
@@ -113,7 +114,8 @@ pub(crate) fn directory_word(extent: u64, page: u32) -> u64 {
 }
 // media-format: end
 
-/// The map page that a word of the directory names, and whether one of its bits had to be set right; none if there is none.
+/// The map page that a word of the directory denotes, and whether one of its bits had to be corrected; none if there
+/// is none.
 ///
 /// # Errors
 /// [`Unsound`].
@@ -167,7 +169,7 @@ mod tests {
             }
         }
         assert_eq!(map_page_of(3, 0), Ok(None));
-        // One flipped bit of nothing is no page.
+        // A zero word with one flipped bit is not a page.
         assert!((0..64).all(|bit| map_page_of(3, 1 << bit) == Err(Unsound)));
     }
 }

@@ -1,4 +1,4 @@
-//! A partition is made, and opened: which blocks have names, and which are free.
+//! Makes and opens a partition, and finds its named and its free blocks.
 
 use super::blocks::Blocks;
 use super::journal::Journal;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-/// What is found of an extent when it is opened.
+/// The data of an extent found at the open.
 struct Found {
     map_page: u32,
     names: Vec<u64>,
@@ -30,7 +30,7 @@ fn options_of(identity: Identity, geometry: Geometry, media: MediaChoice) -> Res
 }
 
 impl Volume {
-    /// Makes a partition of a disk at `path`. It is none before [`Volume::finish_making`].
+    /// Makes a partition of a disk at `path`. It is not valid before [`Volume::finish_making`].
     ///
     /// # Errors
     /// As [`Pool::create`].
@@ -56,7 +56,7 @@ impl Volume {
         Ok(Pool::simulated_create(space, &options)?)
     }
 
-    /// An empty directory, and the root that says so; durable when it returns.
+    /// Writes an empty directory, and the root that refers to it; durable when it returns.
     ///
     /// # Errors
     /// [`Error::Pool`], [`Error::Sync`].
@@ -77,7 +77,7 @@ impl Volume {
         Ok(pool.set_root(root.to_words())?)
     }
 
-    /// Opens the partition that is at `path`.
+    /// Opens the partition at `path`.
     ///
     /// # Errors
     /// As [`Pool::open`]; [`Error::Partitions`].
@@ -85,7 +85,7 @@ impl Volume {
         Self::of(Pool::open(path, &OpenOptions { media })?)
     }
 
-    /// Opens the partition that is in a pool.
+    /// Opens the partition in a pool.
     ///
     /// # Errors
     /// [`Error::Partitions`], [`Error::Pool`].
@@ -93,7 +93,7 @@ impl Volume {
         Self::of_either(pool, false)
     }
 
-    /// The same of a partition that was made a moment ago, whose directory is claimed.
+    /// The same for a partition that was just made, whose directory is already claimed.
     ///
     /// # Errors
     /// As [`Volume::of`].
@@ -176,7 +176,7 @@ impl Volume {
         Ok(lost)
     }
 
-    /// Nobody knows where the names of these extents are: their sectors are damaged until they are written again.
+    /// Replaces extents whose map pages are unknown: their sectors are damaged until they are written again.
     pub(super) fn replace_lost(&self, lost: &[u64]) -> Result<()> {
         for extent in lost {
             self.take_in(*extent)?;
@@ -196,7 +196,7 @@ impl Volume {
         Found { map_page, names: offsets.map(load).collect() }
     }
 
-    /// Takes the blocks that have names for used. One that two sectors have is that one's whose bytes it has.
+    /// Marks the named blocks as used. A block that two sectors name belongs to the one whose bytes it holds.
     fn adopt(&self, mut found: Vec<(u64, Found)>) -> Result<()> {
         let len = self.geometry.sector_len;
         let mut twice = HashSet::new();
@@ -226,7 +226,7 @@ impl Volume {
                         nobodys.remove(&name.block);
                         continue;
                     }
-                    // In the pool as well: whoever writes the sector anew must not take that block for its old one.
+                    // In the pool, too: the next write of the sector must not take that block for its old one.
                     *word = DAMAGED;
                     let offset = self.space().start_of(map_page) + (sector - first) * WORD;
                     if let Some(place) = self.space().word::<Durable>(offset) {
@@ -247,7 +247,7 @@ impl Volume {
         Ok(())
     }
 
-    /// All pages but those of the header and the tables, wherever those are.
+    /// All pages except those of the header and the tables.
     pub(super) fn block_pages(&self) -> impl DoubleEndedIterator<Item = u32> + use<> {
         let journal = self.geometry.journal_pages(self.identity.partitions);
         let first = self.space().page_of(self.directory);
@@ -255,7 +255,7 @@ impl Volume {
         (self.pool.first_page()..first).chain(behind..self.space().pages())
     }
 
-    /// All pages that are nothing are free blocks.
+    /// All unused pages are free blocks.
     fn find_free(&mut self) {
         let space = self.pool.space();
         let mut used = vec![false; space.pages() as usize];
@@ -269,7 +269,7 @@ impl Volume {
                 }
             }
         }
-        // Low ones are taken first.
+        // Low page numbers are taken first.
         let pages = self.block_pages();
         let free: Vec<u32> = pages.rev().filter(|page| !used[*page as usize]).collect();
         let all = self.block_pages().count() as u64;

@@ -1,4 +1,4 @@
-//! Reads: a name, its block, and whether these are the bytes.
+//! Reads: load a name, read its block, and check the bytes.
 
 use super::Volume;
 use super::name::Name;
@@ -8,7 +8,7 @@ use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
 
 impl Volume {
-    /// Reads from an offset of the disk, within extents that are here; what was never written is zero.
+    /// Reads from an offset of the disk, within extents of this partition; bytes that were never written are zero.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -37,14 +37,14 @@ impl Volume {
         let mut backoff = Backoff::new();
         let mut last = None;
         loop {
-            // The name is looked at behind that: its block is nobody else's as long as the guard is pinned.
+            // The name is loaded after the pin: its block is not reused as long as the guard is pinned.
             let guard = self.space().pin();
             let word = self.name_word(sector);
             if self.read_named(&guard, sector, word, out)? {
                 return Ok(());
             }
             drop(guard);
-            // It was written anew meanwhile.
+            // The sector was rewritten meanwhile.
             if last == Some(word) && backoff.is_long() {
                 return Err(Error::Damaged { sector, what: "its block is not there" });
             }
@@ -53,7 +53,7 @@ impl Volume {
         }
     }
 
-    /// Reads the whole sector of this name; false if its block has been given back.
+    /// Reads the whole sector with this name; false if its block has been freed.
     pub(super) fn read_named(
         &self,
         guard: &Guard,

@@ -1,4 +1,4 @@
-//! Whether all that is stored is what was written.
+//! Verification of all stored sectors.
 
 use super::Volume;
 use super::layout::WORD;
@@ -7,16 +7,17 @@ use crate::error::{Error, Result};
 use coreplane_pmem::Durable;
 use std::sync::atomic::Ordering;
 
-/// What a look at everything has found.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Sectors that were read.
     pub sectors: u64,
     /// Sectors that are damaged: their numbers.
     pub damaged: Vec<u64>,
-    /// Names that are in the pool other than readers see them: they are stored anew by the next write of their sectors.
+    /// Sectors whose name in the pool differs from the one that readers see: the next write of the sector stores it
+    /// anew.
     pub names: Vec<u64>,
-    /// Bits of a directory that were set right when the disk was opened.
+    /// The number of directory bits that were corrected when the disk was opened.
     pub repaired: u64,
 }
 
@@ -36,8 +37,7 @@ impl Findings {
 }
 
 impl Volume {
-    /// Fails unless each page is a block that one sector has, or that will be given back with the next commit, a map page,
-    /// or free.
+    /// Fails unless each page is the block of one sector, a map page, or free.
     pub(crate) fn check_blocks(&self) -> std::result::Result<(), String> {
         self.commit().map_err(|error| error.to_string())?;
         let space = self.space();
@@ -66,8 +66,8 @@ impl Volume {
         }
     }
 
-    /// Reads all sectors of an extent, and holds their names in the pool against those that readers see, if none of them
-    /// waits for a commit.
+    /// Reads all sectors of an extent, and compares their names in the pool with those that readers see, except names
+    /// that wait for a commit.
     ///
     /// # Errors
     /// Only if it could not go on.
@@ -100,8 +100,8 @@ impl Volume {
         Ok(findings)
     }
 
-    /// True if the pool's name of a sector is other than the one that readers see, while nobody names anything, and it does
-    /// not wait for a commit.
+    /// True if the pool's name of a sector differs from the one that readers see and does not wait for a commit;
+    /// checked while no thread stores names.
     fn is_otherwise(&self, sector: u64, offset: u64) -> bool {
         let _alone = coreplane_pmem::spin::lock(&self.naming);
         let pending = coreplane_pmem::spin::lock(&self.pending);

@@ -1,4 +1,4 @@
-//! Writes: bytes to free blocks.
+//! Writes of bytes to free blocks.
 
 use super::commit::Batch;
 use super::name::Name;
@@ -9,15 +9,15 @@ use coreplane_pmem::{Pen, mutant};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// So long a writer waits for a block that others have.
+/// How long a writer waits for a block that other threads hold.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A change of a range of bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change<'b> {
-    /// These bytes are written at an offset of the disk.
+    /// Write these bytes at an offset of the disk.
     Write(u64, &'b [u8]),
-    /// So many bytes from an offset on read as zeroes.
+    /// Make a number of bytes from an offset on read as zeroes.
     Zero(u64, u64),
 }
 
@@ -31,12 +31,12 @@ impl Change<'_> {
 }
 
 impl Volume {
-    /// Makes changes in their order, all of extents that are here. Durable when it returns, or, where a fence is a sync,
-    /// after the next [`Volume::flush`]. Each sector is changed as a whole.
+    /// Makes changes in their order, all in extents of this partition. Durable when it returns, or, where a fence is
+    /// a sync, after the next [`Volume::flush`]. Each sector is changed as a whole.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] and [`Error::Damaged`] (of a sector that is changed in part): some of what comes before may be
-    /// changed. [`Error::Sync`].
+    /// [`Error::NoSpace`] and [`Error::Damaged`] (for a sector that is changed in part): some earlier changes may
+    /// have been made. [`Error::Sync`].
     pub(crate) fn write(&self, changes: &[Change<'_>]) -> Result<()> {
         self.space().check_sync()?;
         let mut batch = coreplane_pmem::spin::lock(&self.spares).pop().unwrap_or_default();
@@ -51,7 +51,7 @@ impl Volume {
             let range = change.range();
             range.start.is_multiple_of(sector_len) && range.end.is_multiple_of(sector_len)
         };
-        // What is between the parts of a sector that two change at once would be one's or the other's.
+        // Of two concurrent changes of parts of one sector, one would be lost.
         let (_together, _alone) = match changes.iter().all(is_whole) {
             true => (Some(coreplane_pmem::spin::read(&self.parts)), None),
             false => (None, Some(coreplane_pmem::spin::write(&self.parts))),
@@ -61,7 +61,7 @@ impl Volume {
         self.name(batch)
     }
 
-    /// Names what was staged: readers see it at once, or when it is durable.
+    /// Names the staged sectors: readers see them at once, or when they are durable.
     fn name(&self, batch: &mut Batch) -> Result<()> {
         match self.is_durable_at_once() {
             true => self.name_at_once(batch),
@@ -74,13 +74,13 @@ impl Volume {
         }
     }
 
-    /// What was staged is nothing.
+    /// Discards the staged sectors.
     fn unstage(&self, batch: &mut Batch) {
         let blocks = batch.names.drain(..).filter_map(|(_, word)| Name::block_of(word));
         self.give_back(&blocks.collect::<Vec<u32>>());
     }
 
-    /// Stages a change sector by sector, and names what was staged whenever it is as much as is named together.
+    /// Stages a change sector by sector, and names the staged sectors whenever the batch is full.
     fn change(&self, batch: &mut Batch, change: &Change<'_>) -> Result<()> {
         let sector_len = u64::from(self.geometry.sector_len);
         let range = change.range();
@@ -93,8 +93,9 @@ impl Volume {
             }
             let mut staged = self.stage(batch, change, (sector, within, len));
             if matches!(staged, Err(Error::NoSpace { .. })) {
-                // The spare blocks are taken by writes that have no names yet, or none that are durable; or they are those of
-                // others, who read them or have not come as far. Nobody waits for more while it has some.
+                // The spare blocks are taken by writes without names, or without durable names, or they are held by
+                // readers and other writers. So that no writer waits while it holds some itself, its own are
+                // committed first.
                 self.name(batch)?;
                 self.commit()?;
                 let since = Instant::now();
@@ -113,7 +114,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Sectors that are named together at most.
+    /// The most sectors that are named together.
     fn batch_len_max(&self) -> usize {
         256.min(self.spare() as usize / 4)
     }
@@ -139,7 +140,7 @@ impl Volume {
                 self.stage_nothing(batch, sector);
                 Ok(())
             }
-            // Of a sector that is nothing but zeroes no part need be.
+            // No change is needed in a sector that is all zeroes.
             Change::Zero(..) if self.staged_word(batch, sector) == 0 => Ok(()),
             Change::Zero(..) => {
                 self.stage_part(batch, sector, within as usize, &vec![0; len as usize])
@@ -147,7 +148,7 @@ impl Volume {
         }
     }
 
-    /// The name of a sector behind the changes of the batch.
+    /// The name of a sector after the changes of the batch.
     fn staged_word(&self, batch: &Batch, sector: u64) -> u64 {
         let staged = batch.names.iter().rev().find(|(of, _)| *of == sector);
         staged.map_or_else(|| self.name_word(sector), |(_, word)| *word)
@@ -159,7 +160,7 @@ impl Volume {
         }
     }
 
-    /// Changes a part of a sector: the whole of it is written anew.
+    /// Changes a part of a sector by rewriting the whole.
     fn stage_part(&self, batch: &mut Batch, sector: u64, within: usize, part: &[u8]) -> Result<()> {
         let mut whole = std::mem::take(&mut batch.sector);
         whole.resize(self.geometry.sector_len as usize, 0);
@@ -168,7 +169,7 @@ impl Volume {
         let read = self.read_named(&guard, sector, word, &mut whole);
         drop(guard);
         let staged = read.and_then(|is_it| {
-            // Nobody else writes meanwhile.
+            // No other thread writes meanwhile.
             let what = "its block is not there";
             let gone = Error::Damaged { sector, what };
             is_it.then_some(()).ok_or(gone)?;
@@ -181,7 +182,7 @@ impl Volume {
         staged
     }
 
-    /// Writes a sector to a free block, which nobody knows of yet.
+    /// Writes a sector to a free block, which has no name yet.
     fn stage_sector(&self, batch: &mut Batch, sector: u64, bytes: &[u8]) -> Result<()> {
         let pen = batch.pen.take().unwrap_or_else(|| Pen::new(self.space()));
         let taken = coreplane_pmem::spin::lock(&self.blocks).take(self.space(), pen);
@@ -197,20 +198,20 @@ impl Volume {
             false => writer.append_block(bytes),
         };
         let block = writer.page();
-        // Nobody has its name before it is durable, or may be seen as it is.
+        // Its name is not visible before the block is durable, or may be seen without being durable.
         batch.pen = Some(writer.finish_early());
         debug_assert!(written.is_some());
         batch.names.push((sector, Name::new(sector, block, bytes).word()));
         Ok(())
     }
 
-    /// What readers see of a sector is this from now on; the block that it had.
+    /// Sets the name that readers see of a sector; returns the block that it had.
     pub(super) fn exchange(&self, sector: u64, word: u64) -> Option<u32> {
         let before = self.cell(sector)?.swap(word, Ordering::AcqRel);
         Name::block_of(before)
     }
 
-    /// Blocks that have no name any more are free when nobody reads them.
+    /// Retires blocks that have no name any more; they are free when no reader is left.
     pub(super) fn give_back(&self, blocks: &[u32]) {
         let retired = self.space().retire_all(blocks);
         debug_assert_eq!(retired, blocks.len(), "one of {blocks:?} was free");
