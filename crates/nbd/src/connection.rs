@@ -1,12 +1,12 @@
-//! The thread of a connection: it waits for bytes, gives them to the conversation, and sends what
-//! that has to say.
+//! The thread of a connection: it waits for bytes, passes them to the conversation, and sends the
+//! replies.
 //!
-//! Only this thread touches the socket. While no flush is under way it waits in a plain read; else for
-//! the socket and the bell of `flush`.
+//! Only this thread uses the socket. While no flush is under way it waits in a plain read; otherwise
+//! it waits for the socket and the bell of `flush`.
 //!
-//! A client that has one request under way sends the next as soon as it has the reply. To sleep and be woken takes longer than
-//! that, so while requests come so soon the thread looks for the next some microseconds before it sleeps: as long as no other
-//! connection's thread is awake, whose processor it might take.
+//! A client that has one request under way sends the next as soon as it has the reply. Sleeping and waking takes
+//! longer than that, so while requests follow this quickly the thread polls for the next some microseconds before it
+//! sleeps, unless another connection's thread is awake, whose processor it might take.
 
 use crate::conversation::Conversation;
 use crate::stream::Stream;
@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes that are read at once: a turn of 4 KiB writes, nearly.
+/// Bytes of one read: nearly a turn of 4 KiB writes.
 const BUFFER: usize = 256 << 10;
 const _: () = assert!(BUFFER > Conversation::INPUT_MAX);
 
@@ -25,22 +25,22 @@ const _: () = assert!(BUFFER > Conversation::INPUT_MAX);
 pub(crate) struct Connection<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) conversation: Conversation,
-    /// The server ends.
+    /// True when the server is shutting down.
     pub(crate) is_ending: &'a AtomicBool,
-    /// Connections whose threads do not sleep.
+    /// The number of connections whose threads are awake.
     pub(crate) awake: &'a AtomicUsize,
     /// The last request came within [`SOON`].
     pub(crate) comes_soon: bool,
 }
 
-/// So long a connection looks for its next request before it sleeps.
+/// How long a connection polls for its next request before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
-/// A request that has come within that, the time of two wake-ups included, will be followed by another as soon.
+/// If a request has come within this time, which includes two wake-ups, the next one is expected as soon.
 const SOON: Duration = Duration::from_micros(100);
 
 impl Connection<'_> {
-    /// Serves until the client goes, or misbehaves, or the server ends; what is under way is then
-    /// finished.
+    /// Serves until the client disconnects or misbehaves, or the server ends; requests under way
+    /// are then finished.
     ///
     /// # Errors
     /// Of the socket.
@@ -83,7 +83,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Until the export is chosen, limits the next call of the socket to what is left of the time.
+    /// Until the export is chosen, limits the next call of the socket to the remaining time.
     fn limit(&self, deadline: &mut Option<Instant>) -> io::Result<()> {
         let Some(end) = *deadline else { return Ok(()) };
         if self.conversation.is_chosen() {
@@ -96,7 +96,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits while too many flushes are under way, and sends the replies of those that are done.
+    /// Waits while too many flushes are under way, and sends the replies of finished ones.
     fn wait_for_flushes(&mut self) -> io::Result<()> {
         while let Some(flushes) = self.conversation.flushes().filter(|flushes| flushes.are_many()) {
             flushes.wait(&[])?;
@@ -111,7 +111,7 @@ impl Connection<'_> {
         self.conversation.send(&mut stream)
     }
 
-    /// Reads, and sends the replies of flushes that are done meanwhile.
+    /// Reads, and sends the replies of flushes that finish meanwhile.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut stream = self.stream;
         while let Some(flushes) = self.conversation.flushes() {
@@ -137,7 +137,7 @@ impl Connection<'_> {
         outcome
     }
 
-    /// Looks for bytes for a while, if they come soon and nobody else is awake.
+    /// Polls for bytes for a while, if they are expected soon and no other connection's thread is awake.
     fn linger(&self, buffer: &mut [u8], began: Instant) -> Option<io::Result<usize>> {
         let is_alone = || self.awake.load(Ordering::Relaxed) <= 1;
         let mut outcome = None;

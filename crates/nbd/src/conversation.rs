@@ -1,7 +1,7 @@
 //! A connection without its socket: bytes in, bytes out.
 //!
-//! All that the protocol asks for happens here and below, where tests and fuzzers can come
-//! with any bytes in any pieces; the socket and its thread are in `connection`.
+//! The whole protocol is implemented here and below, where tests and fuzzers can feed any bytes in
+//! any pieces; the socket and its thread are in `connection`.
 
 use crate::disk::{Disk, Source};
 use crate::export::Export;
@@ -14,16 +14,16 @@ use crate::turn::Turn;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// A conversation with a client. When it is dropped the disk is told that the client has gone; before
-/// that, [`Conversation::wait`] for what is under way.
+/// A conversation with a client. Its drop tells the disk that the client has gone; before that,
+/// [`Conversation::wait`] waits for flushes under way.
 pub struct Conversation {
     disk: Arc<dyn Disk>,
     export: Export,
     connection: u64,
     phase: Phase,
-    /// The handshake's answers.
+    /// Answers of the handshake.
     out: Vec<u8>,
-    /// Nothing more is to be received.
+    /// True if nothing more will be received.
     is_over: bool,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Conversation {
 }
 
 impl Conversation {
-    /// Begins one, by the greeting, which is there to send.
+    /// Begins a conversation; the greeting is ready to be sent.
     pub fn new(export: Export, disk: Arc<dyn Disk>, connection: u64) -> Self {
         let mut out = Vec::new();
         let handshake = Handshake::new(export.clone(), disk.len(), &mut out);
@@ -56,9 +56,9 @@ impl Conversation {
         Self { disk, export, connection, phase, out, is_over: false }
     }
 
-    /// Takes messages from the front of `input`, does what they ask for, and has the replies ready to be
-    /// sent, before it may be called again. How many bytes it took: fewer than there are if it had
-    /// enough for a turn; zero if it needs more. More than [`Conversation::INPUT_MAX`] it never needs.
+    /// Takes messages from the front of `input`, executes them, and prepares the replies, which must be
+    /// sent before the next call. Returns the number of bytes taken: fewer than given if they were
+    /// enough for a turn; zero if more are needed. It never needs more than [`Conversation::INPUT_MAX`].
     ///
     /// # Errors
     /// Of the operating system, when the transmission begins.
@@ -80,14 +80,14 @@ impl Conversation {
                 let Transmission { source, intake, turn, flushes } = &mut **transmission;
                 let fed = intake.feed(input, turn);
                 self.is_over = fed.is_err() || intake.is_over();
-                // What came before the nonsense is done all the same.
+                // Requests before the invalid bytes are executed nevertheless.
                 turn.run(&*self.disk, source, flushes);
                 Ok(fed.unwrap_or(0))
             }
         }
     }
 
-    /// The longest input that it may need to have at once, in bytes.
+    /// The longest input that a call may need, in bytes.
     pub const INPUT_MAX: usize = crate::handshake::OPTION_MAX + 64;
 
     fn transmit(&mut self, agreement: Agreement) -> io::Result<()> {
@@ -107,10 +107,10 @@ impl Conversation {
         Ok(())
     }
 
-    /// Sends what is there to send.
+    /// Sends the prepared replies.
     ///
     /// # Errors
-    /// Those of `out`, after which the conversation is of no use.
+    /// Those of `out`, after which the conversation cannot be used any more.
     pub fn send(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.out.is_empty() {
             out.write_all(&self.out)?;
@@ -122,7 +122,7 @@ impl Conversation {
         }
     }
 
-    /// True if nothing more is to be received.
+    /// True if nothing more will be received.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -135,7 +135,7 @@ impl Conversation {
     /// Waits until no flush is under way, and sends the replies.
     ///
     /// # Errors
-    /// Those of `out`; it has waited all the same.
+    /// Those of `out`; it has waited nevertheless.
     pub fn wait(&mut self, out: &mut impl Write) -> io::Result<()> {
         let mut sent = Ok(());
         while let Some(flushes) = self.flushes() {
@@ -147,7 +147,7 @@ impl Conversation {
         sent
     }
 
-    /// Flushes, if some are under way or done.
+    /// The flushes, if some are under way or done.
     pub(crate) fn flushes(&self) -> Option<Arc<Flushes>> {
         match &self.phase {
             Phase::Transmission(it) if it.flushes.are_some() => Some(it.flushes.clone()),
@@ -155,7 +155,7 @@ impl Conversation {
         }
     }
 
-    /// Makes the replies of flushes that are done.
+    /// Prepares the replies of finished flushes.
     pub(crate) fn take_flushes(&mut self) {
         if let Phase::Transmission(transmission) = &mut self.phase {
             transmission.turn.take_flushes(&transmission.flushes);

@@ -1,16 +1,16 @@
-//! What is exported: a disk, as the server sees it.
+//! The exported disk, as the server sees it.
 
 use std::time::Duration;
 
-/// A sector in bytes: what a disk writes atomically, and the smallest block that clients are told of.
+/// Bytes of a sector, which a disk writes atomically; also the minimum block size announced to clients.
 pub const SECTOR: u32 = 4096;
 
-/// A disk that is exported.
+/// An exported disk.
 ///
-/// The server has checked what it asks for: ranges are inside the disk, lengths are above zero. Neither
-/// offsets nor lengths need be multiples of [`SECTOR`].
+/// The server has checked all requests: ranges are inside the disk, lengths are above zero. Offsets and
+/// lengths need not be multiples of [`SECTOR`].
 pub trait Disk: Send + Sync + 'static {
-    /// Bytes of the disk, a multiple of [`SECTOR`], the same for ever.
+    /// Bytes of the disk, a multiple of [`SECTOR`]; constant.
     fn len(&self) -> u64;
 
     /// True if it has no byte.
@@ -18,21 +18,21 @@ pub trait Disk: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Does all requests of a batch, which came through one connection in this order. Requests that
-    /// overlap keep their order, others may run in any. When it returns all are done and each has its
-    /// outcome: a read has filled its bytes, a request with `fua` is durable.
+    /// Executes all requests of a batch, which came through one connection in this order. Overlapping
+    /// requests keep their order, others may run in any order. When it returns, all are done and each
+    /// has its outcome: a read has filled its bytes, a request with `fua` is durable.
     fn run(&self, source: &Source, batch: &mut [Request]);
 
-    /// Calls `done`, here or later from another thread, when all that [`Disk::run`] had done before,
-    /// for whichever connection, is durable. `done` waits for nobody; one that is dropped says that
-    /// the flush has failed.
+    /// Calls `done`, here or later from another thread, when everything that [`Disk::run`] had done
+    /// before, for all connections, is durable. `done` does not block; dropping it means that the
+    /// flush has failed.
     fn flush(&self, done: FlushDone);
 
     /// Shows which parts of a range hold data and which are holes: their lengths in bytes, in order,
-    /// from `offset` on, until `visit` says no or all of the range was shown.
+    /// from `offset` on, until `visit` returns false or the whole range was shown.
     ///
     /// # Errors
-    /// What keeps the disk from knowing.
+    /// If the disk cannot determine this.
     fn status(
         &self,
         offset: u64,
@@ -40,19 +40,19 @@ pub trait Disk: Send + Sync + 'static {
         visit: &mut dyn FnMut(u64, Extent) -> bool,
     ) -> Result<(), Errno>;
 
-    /// A connection has gone, with all its requests done. It began with the first request of its
-    /// `source`, or never asked for anything.
+    /// Called when a connection has ended and all its requests are done. The disk saw its beginning
+    /// in the first request with its `source`, or not at all if there was no request.
     fn leave(&self, source: &Source);
 }
 
-/// What a flush tells when it is done.
+/// Called with the result of a flush.
 pub type FlushDone = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// Where requests come from: a connection, and what its client said with the export's name. It stands
-/// in for the process that the kernel would know.
+/// The source of requests: a connection, and the parameters in the export's name. It takes the place
+/// of the process that the kernel would know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
-    /// The connection's number, which no other of this server has.
+    /// The connection's number, unique in this server.
     pub connection: u64,
     /// `device=N` of the export's name.
     pub device: Option<u64>,
@@ -63,20 +63,20 @@ pub struct Source {
 /// A request.
 #[derive(Debug)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Where, in bytes.
+    /// The offset in bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub len: u32,
-    /// Of a write what to write; of a read `len` bytes to fill; of others empty.
+    /// The bytes of a write; for a read, `len` bytes to fill; otherwise empty.
     pub bytes: Vec<u8>,
-    /// What became of it. It is [`Errno::Io`] at first, so that what a disk passes over is not
+    /// The outcome. It is [`Errno::Io`] initially, so that a request that a disk skips is not
     /// acknowledged.
     pub outcome: Result<(), Errno>,
 }
 
-/// What a request asks for. `fua`: it is done when it is durable.
+/// The operation of a request. `fua`: it is done when it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// Fills the bytes.
@@ -86,19 +86,19 @@ pub enum Op {
         /// Done when durable.
         fua: bool,
     },
-    /// What is there is not needed any more. Reads may find it or zeroes.
+    /// The contents are not needed any more. Reads may return them or zeroes.
     Trim {
         /// Done when durable.
         fua: bool,
     },
-    /// Reads find zeroes.
+    /// Reads return zeroes.
     WriteZeroes {
         /// Done when durable.
         fua: bool,
-        /// It must take space, so that a later write finds some.
+        /// The range must keep its space, so that later writes find some.
         no_hole: bool,
     },
-    /// It will be read soon.
+    /// The range will be read soon.
     Cache,
 }
 
@@ -109,16 +109,16 @@ impl Op {
     }
 }
 
-/// What a part of the disk is.
+/// The state of a part of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// It takes space.
     Data,
-    /// It takes none, and reads find zeroes.
+    /// It takes no space, and reads return zeroes.
     Hole,
 }
 
-/// Why a request failed: the errors that the protocol has.
+/// The errors of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[repr(u32)]
 pub enum Errno {
@@ -128,22 +128,22 @@ pub enum Errno {
     /// The medium failed.
     #[error("input/output error")]
     Io = 5,
-    /// There is no memory for it.
+    /// There is not enough memory.
     #[error("cannot allocate memory")]
     OutOfMemory = 12,
     /// The request is wrong.
     #[error("invalid argument")]
     Invalid = 22,
-    /// It does not fit.
+    /// There is no space.
     #[error("no space left on device")]
     NoSpace = 28,
-    /// The answer is too large for one piece.
+    /// The answer is too large for one reply.
     #[error("value too large")]
     Overflow = 75,
-    /// The server does not do that.
+    /// The server does not support the request.
     #[error("operation not supported")]
     NotSupported = 95,
-    /// The server ends.
+    /// The server is shutting down.
     #[error("server is shutting down")]
     Shutdown = 108,
 }

@@ -1,35 +1,35 @@
-//! The export: its name, and what a client may say with it.
+//! The export: its name, and the parameters that a client may add.
 //!
 //! ```text
-//!   NAME                          nothing said
-//!   NAME@device=7                 the requests are those of device 7
+//!   NAME                          no parameters
+//!   NAME@device=7                 the requests belong to device 7
 //!   NAME@device=7,interval=10ms   and come every 10 ms
 //! ```
 //!
-//! The protocol has no other place where a client can say something of itself, and the name comes
-//! through every client's command line. An empty name is that of the only export.
+//! The protocol has no other place for information about a client, and every client passes the name
+//! on from its command line. An empty name denotes the only export.
 
 use crate::disk::{Disk, SECTOR, Source};
 use crate::protocol::export_flag as flag;
 use std::time::Duration;
 
-/// The longest string that the protocol knows, in bytes.
+/// The longest string of the protocol, in bytes.
 pub(crate) const STRING_MAX: usize = 4096;
 /// The longest read or write, in bytes.
 pub(crate) const REQUEST_MAX: u32 = 32 << 20;
 
-/// What is exported, as clients are told of it.
+/// The description of an export for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
     /// Its name: not empty, without `@`.
     pub name: String,
-    /// What it is, for a person.
+    /// A description for people.
     pub description: String,
-    /// Nothing can be written.
+    /// True if it cannot be written.
     pub read_only: bool,
 }
 
-/// What came behind the name.
+/// The parameters behind the name.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parameters {
     device: Option<u64>,
@@ -43,13 +43,13 @@ impl Parameters {
 }
 
 impl Export {
-    /// True if a client can ask for it.
+    /// True if the name is valid.
     pub fn has_good_name(&self) -> bool {
         let Self { name, .. } = self;
         !name.is_empty() && name.len() <= STRING_MAX / 2 && !name.contains(['@', '\0'])
     }
 
-    /// What the client that asks for `name` says of itself; a message if there is no such export.
+    /// The parameters of a client that asks for `name`; a message if there is no such export.
     pub(crate) fn find(&self, name: &[u8]) -> Result<Parameters, String> {
         let Some(name) = std::str::from_utf8(name).ok().filter(|name| name.len() <= STRING_MAX)
         else {
@@ -65,7 +65,7 @@ impl Export {
         parameters.map_or(Ok(Parameters::default()), parse)
     }
 
-    /// The name under which what `asked` asked for can be asked for again.
+    /// The full name of the export that was requested as `asked`.
     pub(crate) fn full_name(&self, asked: &[u8]) -> Vec<u8> {
         match asked.first() {
             None | Some(b'@') => [self.name.as_bytes(), asked].concat(),
@@ -90,7 +90,7 @@ impl Export {
         flags
     }
 
-    /// The least, the preferred and the greatest length of a request.
+    /// The minimum, the preferred and the maximum length of a request.
     pub(crate) fn block_sizes() -> [u32; 3] {
         [SECTOR, SECTOR, REQUEST_MAX]
     }
@@ -135,7 +135,7 @@ fn shown(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// Digits alone; Rust's parser would take a sign.
+/// Only digits; Rust's parser would accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

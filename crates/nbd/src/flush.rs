@@ -1,7 +1,7 @@
-//! Flushes under way, which stop nobody: neither their connection, which goes on with the requests
-//! behind them, nor the disk, whose thread leaves the outcome here and rings. The connection's thread
-//! writes the replies. If the disk's thread wrote them, a client that does not read would hold up
-//! the flushes of all.
+//! Flushes under way, which block neither their connection nor the disk. The connection goes on with
+//! later requests; the disk's thread stores the outcome here and rings. The connection's thread
+//! writes the replies. If the disk's thread wrote them, a client that does not read would delay the
+//! flushes of all clients.
 
 use crate::disk::Errno;
 use crate::wake::Wake;
@@ -10,7 +10,7 @@ use rustix::fd::BorrowedFd;
 use std::io;
 use std::sync::Arc;
 
-/// Flushes of a connection that may be under way before it is not read from any more.
+/// Flushes under way from which on a connection is not read from any more.
 const UNDER_WAY_MAX: usize = 1024;
 
 /// The flushes of a connection.
@@ -22,14 +22,14 @@ pub(crate) struct Flushes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requests, not calls of the disk.
+    /// The number of requests, not of calls of the disk.
     under_way: usize,
     done: Vec<(u64, Result<(), Errno>)>,
     /// The connection's thread waits for the bell.
     is_awaited: bool,
 }
 
-/// The requests that one flush of the disk answers. Dropped without an outcome, they have failed.
+/// The requests that one flush of the disk answers. If it is dropped without an outcome, they have failed.
 #[derive(Debug)]
 pub(crate) struct Pending {
     flushes: Arc<Flushes>,
@@ -47,25 +47,25 @@ impl Flushes {
         Pending { flushes: self.clone(), cookies }
     }
 
-    /// Takes what is done.
+    /// Takes the finished flushes.
     pub(crate) fn take(&self, mut visit: impl FnMut(u64, Result<(), Errno>)) {
         let mut state = self.state.lock();
         state.is_awaited = false;
         state.done.drain(..).for_each(|(cookie, outcome)| visit(cookie, outcome));
     }
 
-    /// True if some are under way or done and not taken.
+    /// True if there are flushes under way, or finished and not taken.
     pub(crate) fn are_some(&self) -> bool {
         let state = self.state.lock();
         state.under_way > 0 || !state.done.is_empty()
     }
 
-    /// True if no more are to begin before some are done.
+    /// True if no further flush should begin before some are done.
     pub(crate) fn are_many(&self) -> bool {
         self.state.lock().under_way >= UNDER_WAY_MAX
     }
 
-    /// Waits until one is done, or one of `sockets` can be read from. True if one can.
+    /// Waits until a flush is done, or one of `sockets` can be read from. True if one can.
     ///
     /// # Errors
     /// Of the operating system.
@@ -78,7 +78,7 @@ impl Flushes {
         Ok(ready.contains(&true))
     }
 
-    /// The bell will be rung when one is done. False if one is done already.
+    /// Asks for the bell when a flush is done. False if one is done already.
     fn await_bell(&self) -> bool {
         let mut state = self.state.lock();
         state.is_awaited = state.done.is_empty();

@@ -5,43 +5,43 @@
 //!                                   └─► ABORT, nonsense, too many ─► over
 //! ```
 //!
-//! Fixed newstyle: an option that is not known is refused, and the next one is welcome. The state has
-//! no bytes of the client but the name for which it chose contexts; what is incomplete stays
-//! with the caller, who needs room for [`OPTION_MAX`] and a head.
+//! Fixed newstyle: an unknown option is refused, and the next one is accepted. Of the client's bytes,
+//! the state keeps only the name for which it chose contexts; incomplete messages stay with the
+//! caller, which needs room for [`OPTION_MAX`] and a head.
 
 use crate::export::{Export, Parameters, STRING_MAX};
 use crate::protocol::handshake_flag::{FIXED_NEWSTYLE, NO_ZEROES};
 use crate::protocol::{self as wire, Fields, answer, info, option};
 
-/// The data of an option that is looked at, in bytes; longer ones are skipped.
+/// The longest data of an option, in bytes; longer options are skipped.
 pub(crate) const OPTION_MAX: usize = 16 << 10;
-/// Options of a connection before it is over.
+/// The number of options after which a connection ends.
 pub(crate) const OPTIONS_MAX: usize = 64;
 /// The head of an option: magic, number, length.
 const HEAD: usize = 16;
-/// The only context that there is.
+/// The only context.
 const CONTEXT: &[u8] = b"base:allocation";
-/// What the context is called in answers to `BLOCK_STATUS`.
+/// The id of the context in answers to `BLOCK_STATUS`.
 pub(crate) const CONTEXT_ID: u32 = 1;
 
-/// What client and server have agreed on.
+/// The result of the negotiation between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
     pub(crate) parameters: Parameters,
     /// Replies are structured.
     pub(crate) is_structured: bool,
-    /// `BLOCK_STATUS` may be asked.
+    /// `BLOCK_STATUS` is allowed.
     pub(crate) has_status: bool,
 }
 
-/// How far it is.
+/// The progress of a handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// More bytes are needed, or an answer is to be sent first.
+    /// More bytes are needed, or an answer must be sent first.
     Ongoing,
     /// The transmission begins.
     Chosen(Agreement),
-    /// The connection is to be closed, once what is there to send is sent.
+    /// The connection must be closed after the prepared answers are sent.
     Over,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// Begins it, for an export of `len` bytes; `out` gets the greeting.
+    /// Begins a handshake for an export of `len` bytes; the greeting is appended to `out`.
     pub(crate) fn new(export: Export, len: u64, out: &mut Vec<u8>) -> Self {
         out.extend(wire::GREETING.to_be_bytes());
         out.extend(wire::OPTION.to_be_bytes());
@@ -86,8 +86,8 @@ impl Handshake {
         }
     }
 
-    /// Takes one message from the front of `input`, if it is there, and answers it. How many bytes it
-    /// took: zero if it needs more.
+    /// Takes one message from the front of `input`, if it is complete, and answers it. Returns the
+    /// number of bytes taken: zero if it needs more.
     pub(crate) fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
         match self.state {
             State::Flags => self.flags(input),
@@ -108,7 +108,7 @@ impl Handshake {
         let Some(flags) = Fields(input).u32() else { return (0, Progress::Ongoing) };
         self.state = State::Option;
         self.has_no_zeroes = flags & u32::from(NO_ZEROES) != 0;
-        // What a client says with another flag is not known here.
+        // The meaning of other flags is unknown.
         let is_known = flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) == 0;
         (4, if is_known { Progress::Ongoing } else { Progress::Over })
     }
@@ -123,7 +123,7 @@ impl Handshake {
         if len as usize > OPTION_MAX {
             self.options += 1;
             self.state = State::Skip { option, left: len };
-            // An export that is asked for without `GO` cannot be refused but by an end.
+            // A request for an export without `GO` can only be refused by ending the connection.
             let is_refusable = option != option::EXPORT_NAME;
             return (HEAD, if is_refusable { Progress::Ongoing } else { Progress::Over });
         }
@@ -186,7 +186,7 @@ impl Handshake {
         }
     }
 
-    /// Answers `INFO` or `GO`; the name that was asked for, if there is such an export.
+    /// Answers `INFO` or `GO`; returns the requested name, if there is such an export.
     fn tell<'a>(
         &self,
         option: u32,
@@ -262,7 +262,7 @@ fn name_and_infos(data: &[u8]) -> Option<(&[u8], &[u8])> {
     fields.0.is_empty().then_some((name, wanted))
 }
 
-/// The data of the options for contexts: a name, and queries, all of which are whole.
+/// The data of the options for contexts: a name, and queries, all of them complete.
 fn name_and_queries(data: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]> + Clone)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
@@ -277,7 +277,7 @@ fn name_and_queries(data: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]> +
 }
 
 fn len_of(bytes: &[u8]) -> [u8; 4] {
-    // All that is sent is shorter than an option.
+    // All answers are shorter than an option.
     u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes()
 }
 
@@ -315,7 +315,7 @@ mod tests {
         [&b"IHAVEOPT"[..], &number, &len, data].concat()
     }
 
-    /// Feeds all of `input`, and gives the last progress.
+    /// Feeds all of `input`, and returns the last progress.
     fn feed(handshake: &mut Handshake, mut input: &[u8], out: &mut Vec<u8>) -> Progress {
         loop {
             let (taken, progress) = handshake.step(input, out);

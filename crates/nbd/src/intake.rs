@@ -1,8 +1,8 @@
-//! The bytes of a connection as requests, in pieces of whatever length.
+//! Parses the bytes of a connection, in pieces of any length, into requests.
 //!
 //! ```text
 //!   head ─► payload of a write ─► head …
-//!      └─► payload of a write that is refused, which nobody keeps ─► head …
+//!      └─► payload of a write that is refused, which is discarded ─► head …
 //! ```
 
 use crate::disk::{Errno, Op};
@@ -11,10 +11,10 @@ use crate::protocol::command;
 use crate::request::{Bounds, HEAD, Head, Nonsense, Verdict};
 use crate::turn::Turn;
 
-/// The longest payload that is skipped for the sake of the next request, in bytes.
+/// The longest payload that is skipped to reach the next request, in bytes.
 const SKIP_MAX: u32 = 2 * REQUEST_MAX;
 
-/// Where the next bytes belong.
+/// The place of the next bytes.
 #[derive(Debug)]
 enum State {
     Head,
@@ -28,16 +28,16 @@ enum State {
         message: &'static str,
         left: u32,
     },
-    /// The client has gone.
+    /// The client has disconnected.
     End,
 }
 
-/// What becomes requests.
+/// The parser of requests.
 #[derive(Debug)]
 pub(crate) struct Intake {
     bounds: Bounds,
     state: State,
-    /// What there is of a write's bytes. It grows as they come, so that a length alone takes no memory.
+    /// The bytes of a write that have arrived. It grows as they arrive, so that a length alone takes no memory.
     payload: Vec<u8>,
 }
 
@@ -47,10 +47,10 @@ impl Intake {
     }
 
     /// Puts requests at the front of `input` into `turn` until it is full or the rest of `input` is
-    /// too short. How many bytes it took.
+    /// too short. Returns the number of bytes taken.
     ///
     /// # Errors
-    /// [`Nonsense`], after which the connection is of no use.
+    /// [`Nonsense`], after which the connection cannot be used any more.
     pub(crate) fn feed(&mut self, input: &[u8], turn: &mut Turn) -> Result<usize, Nonsense> {
         let mut taken = 0;
         loop {
@@ -87,7 +87,7 @@ impl Intake {
         }
     }
 
-    /// True if the client has said that it goes.
+    /// True if the client has sent a disconnect.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::End)
     }
@@ -118,7 +118,7 @@ impl Intake {
         Ok(())
     }
 
-    /// All bytes of a write are there, or past.
+    /// Called when all bytes of a write have arrived or been skipped.
     fn complete(&mut self, turn: &mut Turn) {
         match std::mem::replace(&mut self.state, State::Head) {
             State::Payload { head, op } => turn.push(&head, op, &mut self.payload),
@@ -128,14 +128,14 @@ impl Intake {
     }
 }
 
-/// Makes room for `some` bytes: by doubling what there is, but never for more than will come.
+/// Makes room for `some` bytes: by doubling the present bytes, but never for more than will come.
 fn reserve(payload: &mut Vec<u8>, some: usize, missing: usize) {
     if payload.capacity() - payload.len() < some {
         payload.reserve_exact(some.max(payload.len()).min(missing));
     }
 }
 
-/// The bytes that a request takes of a turn.
+/// The bytes of a turn that a request takes.
 fn weight(head: &Head) -> usize {
     match head.command {
         command::READ | command::WRITE => head.len.min(REQUEST_MAX) as usize,

@@ -6,35 +6,35 @@
 //!                                    └─────── one write ◄──────────┘
 //! ```
 //!
-//! A connection has a thread (`connection`), which reads what has arrived. As many requests as
-//! are complete (`intake`), up to 64 of them or 4 MiB, are one batch for the disk, and their replies
-//! are one write (`turn`): whoever sends many requests at once has them done at once, and who sends
-//! one waits for no other. Between the socket's calls and the disk's, bytes that are written are copied once, and
-//! bytes that are read not at all. What has no socket is a [`Conversation`], which tests and fuzzers feed.
+//! Each connection has a thread (`connection`), which reads the bytes that have arrived. The complete requests
+//! among them (`intake`), up to 64 or 4 MiB, are one batch for the disk, and their replies are one write
+//! (`turn`): requests that are sent together are executed together, and a single request waits for no other.
+//! Between the calls of the socket and those of the disk, written bytes are copied once, and read bytes not at
+//! all. A connection without its socket is a [`Conversation`], which tests and fuzzers feed.
 //!
-//! # What a client may rely on
+//! # Guarantees for clients
 //!
-//! - **Protocol.** Fixed newstyle, with or without structured replies; `EXPORT_NAME`, `GO`, `INFO`, `LIST`, `ABORT`, the
-//!   context `base:allocation`. `READ` (one chunk, so that `DF` changes nothing), `WRITE`, `FLUSH`, `TRIM`,
-//!   `CACHE`, `WRITE_ZEROES`, `BLOCK_STATUS`, with `FUA` on all that changes something.
-//! - **Sectors.** The least block is said to be 4 KiB, which is what the disk writes atomically. Requests of other lengths
-//!   and at other places are served.
-//! - **Durability.** A reply to a request with `FUA` is sent when it is durable, a reply to `FLUSH` when all is
-//!   that was acknowledged before to whichever client: several connections are one disk (`CAN_MULTI_CONN`). What is behind
-//!   a `FLUSH` goes on meanwhile (`flush`).
-//! - **Order.** Requests of a connection that overlap are done in their order. Replies may come in any.
-//! - **Who it is.** The export's name carries a device and an interval ([`Export`]); a connection stands in for a process
-//!   ([`Source`]).
-//! - **An end.** When a client disconnects, or the server ends, what was begun is finished and answered.
+//! - **Protocol.** Fixed newstyle, with or without structured replies; `EXPORT_NAME`, `GO`, `INFO`, `LIST`, `ABORT`,
+//!   the context `base:allocation`. `READ` (one chunk, so that `DF` changes nothing), `WRITE`, `FLUSH`, `TRIM`,
+//!   `CACHE`, `WRITE_ZEROES`, `BLOCK_STATUS`, with `FUA` on all commands that change the disk.
+//! - **Sectors.** The minimum block size is announced as 4 KiB, which the disk writes atomically. Requests with other
+//!   lengths and offsets are served, too.
+//! - **Durability.** The reply to a request with `FUA` is sent when it is durable. The reply to a `FLUSH` is sent
+//!   when all writes acknowledged before, to any client, are durable: several connections see one disk
+//!   (`CAN_MULTI_CONN`). Requests behind a `FLUSH` go on meanwhile (`flush`).
+//! - **Order.** Overlapping requests of a connection are executed in their order. Replies may come in any order.
+//! - **Identity.** The export's name carries a device and an interval ([`Export`]); a connection takes the place of a
+//!   process ([`Source`]).
+//! - **End.** When a client disconnects, or the server ends, requests that were begun are finished and answered.
 //!
-//! # What a hostile client can do
+//! # Hostile clients
 //!
-//! Nothing to others but take one of the connections, whose number is bounded. Memory is taken for bytes that came, not for
-//! lengths that were said, and no more than for one request of 32 MiB beside a batch; options are short
-//! and few, the handshake has its time. Nonsense ends the connection, a wrong request is
-//! answered with an error. A panic of the disk ends the connection that it happened for.
+//! A hostile client can only take connections, whose number is bounded, away from others. Memory is allocated for
+//! bytes that have arrived, not for announced lengths, and for at most one request of 32 MiB beside a batch; options
+//! are limited in length and number, the handshake in time. Bytes that are not a request end the connection; an
+//! invalid request is answered with an error. A panic of the disk ends the connection for which it happened.
 //!
-//! There is no TLS yet: listen on a Unix socket, or where nobody else is.
+//! There is no TLS yet: listen on a Unix socket, or where no one else can connect.
 
 mod config;
 mod connection;

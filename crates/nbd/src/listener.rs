@@ -1,4 +1,4 @@
-//! Where connections come from.
+//! The listening sockets.
 
 use crate::config::Config;
 use crate::stream::Stream;
@@ -20,12 +20,12 @@ enum Socket {
 #[derive(Debug)]
 pub(crate) struct Listeners {
     sockets: Vec<Socket>,
-    /// To be removed.
+    /// The socket file to remove at the end.
     path: Option<PathBuf>,
 }
 
 impl Listeners {
-    /// Listens where `config` says.
+    /// Listens on the addresses in `config`.
     pub(crate) fn bind(config: &Config) -> Result<Self> {
         let mut listeners = Self { sockets: Vec::new(), path: None };
         if let Some(port) = config.port {
@@ -66,10 +66,10 @@ impl Listeners {
         self.sockets.iter().map(of).collect()
     }
 
-    /// A connection that has come to socket `index`; none if there is none.
+    /// Accepts a connection on socket `index`; none if there is none.
     ///
     /// # Errors
-    /// Of the operating system, which may lack a descriptor.
+    /// Of the operating system, for instance if no descriptor is free.
     pub(crate) fn accept(&self, index: usize) -> io::Result<Option<Stream>> {
         let accepted = match self.sockets.get(index) {
             Some(Socket::Tcp(socket)) => socket.accept().map(|(stream, _)| Stream::Tcp(stream)),
@@ -92,7 +92,7 @@ impl Listeners {
 impl Drop for Listeners {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Nobody is harmed by a socket file that stays.
+            // A socket file that stays does no harm.
             drop(std::fs::remove_file(path));
         }
     }
@@ -114,7 +114,7 @@ fn bind_tcp(host: &str, port: u16) -> Result<TcpListener> {
 
 fn bind_unix(path: &Path) -> Result<UnixListener> {
     let context = |source| Error::Listen { place: path.display().to_string(), source };
-    // A socket that a server before us left behind; nothing else is removed.
+    // Removes a socket that an earlier server left behind, and nothing else.
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && metadata.file_type().is_socket()
         && UnixStream::connect(path).is_err()

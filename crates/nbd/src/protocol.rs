@@ -1,5 +1,5 @@
 //! The numbers of the protocol (`doc/proto.md` of github.com/NetworkBlockDevice/nbd). All of them
-//! are sent with the greatest byte first.
+//! are sent in big-endian order.
 
 /// `NBDMAGIC`, the server's first word.
 pub(crate) const GREETING: u64 = 0x4e42_444d_4147_4943;
@@ -44,7 +44,7 @@ pub(crate) mod answer {
     pub(crate) const TOO_BIG: u32 = (1 << 31) + 9;
 }
 
-/// What is told of an export.
+/// Information about an export.
 pub(crate) mod info {
     pub(crate) const EXPORT: u16 = 0;
     pub(crate) const NAME: u16 = 1;
@@ -52,7 +52,7 @@ pub(crate) mod info {
     pub(crate) const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Capabilities of an export.
 pub(crate) mod export_flag {
     pub(crate) const HAS_FLAGS: u16 = 1;
     pub(crate) const READ_ONLY: u16 = 1 << 1;
@@ -132,7 +132,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string behind its length.
+    /// A string preceded by its length.
     pub(crate) fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.bytes(usize::try_from(len).ok()?)

@@ -7,12 +7,12 @@ use crate::protocol::{SIMPLE_REPLY, STRUCTURED_REPLY, chunk};
 /// The form of a connection's replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Structured replies were agreed on. What has neither data nor an error is simple all the same.
+    /// Structured replies were negotiated. A reply without data and without an error is simple nevertheless.
     pub(crate) is_structured: bool,
 }
 
 impl Form {
-    /// Done, and there is nothing to say.
+    /// A success without data.
     pub(crate) fn success(self, cookie: u64, out: &mut Vec<u8>) {
         simple(cookie, 0, out);
     }
@@ -25,7 +25,7 @@ impl Form {
         }
     }
 
-    /// An error; `message` says more than its number, if it is not empty.
+    /// An error; `message`, if not empty, gives details.
     pub(crate) fn failure(self, cookie: u64, errno: Errno, message: &str, out: &mut Vec<u8>) {
         if !self.is_structured {
             return simple(cookie, errno.code(), out);
@@ -41,7 +41,7 @@ impl Form {
         out.extend(message);
     }
 
-    /// What stands before the `len` bytes that were read at `offset`.
+    /// The head before the `len` bytes read at `offset`.
     pub(crate) fn data(self, cookie: u64, offset: u64, len: u32, out: &mut Vec<u8>) {
         if !self.is_structured {
             return simple(cookie, 0, out);
@@ -77,7 +77,7 @@ fn simple(cookie: u64, error: u32, out: &mut Vec<u8>) {
     out.extend(cookie.to_be_bytes());
 }
 
-/// The head of a chunk that is a reply by itself.
+/// The head of a chunk that is a complete reply.
 fn head(cookie: u64, kind: u16, len: u32, out: &mut Vec<u8>) {
     out.extend(STRUCTURED_REPLY.to_be_bytes());
     out.extend(chunk::DONE.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Requests as bytes: the head of one, and what the server makes of it.
+//! Requests as bytes: the head of a request, and the server's verdict.
 
 use crate::disk::{Errno, Op};
 use crate::export::REQUEST_MAX;
@@ -17,28 +17,28 @@ pub(crate) struct Head {
     pub(crate) len: u32,
 }
 
-/// Bytes that are no request: nothing that follows can be understood.
+/// Bytes that are not a request: nothing behind them can be parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Nonsense;
 
-/// What is to be done with a request.
+/// The verdict on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The disk is to run it.
+    /// The disk executes it.
     Run(Op),
     /// A flush.
     Flush,
-    /// The extents of a range are asked for; of the first one alone, if so.
+    /// A query for the extents of a range; with `is_one`, for the first alone.
     Status { is_one: bool },
-    /// The client goes.
+    /// The client disconnects.
     Disconnect,
     /// A request of no bytes.
     Nothing,
-    /// It is refused.
+    /// The request is refused.
     Refuse(Errno, &'static str),
 }
 
-/// What a request is held against.
+/// The limits that a request is checked against.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Bytes of the disk.
@@ -74,7 +74,7 @@ impl Head {
         if self.command == command::WRITE { self.len } else { 0 }
     }
 
-    /// What is to be done with it.
+    /// The verdict on this request.
     pub(crate) fn verdict(&self, bounds: &Bounds) -> Verdict {
         if self.command == command::DISCONNECT {
             return Verdict::Disconnect;
@@ -119,7 +119,7 @@ impl Head {
             return Err((Errno::NotPermitted, "the export is read-only"));
         }
         if self.command == command::FLUSH {
-            // Offset and length are reserved; some clients leave there what was there.
+            // Offset and length are reserved; some clients leave old values in them.
             return Ok(());
         }
         let is_inside = self.offset.checked_add(self.len.into()).is_some_and(|it| it <= bounds.len);
@@ -134,7 +134,7 @@ impl Head {
         if self.command == command::BLOCK_STATUS && (!bounds.has_status || self.len == 0) {
             return Err((Errno::Invalid, "no context was agreed on, or no range is asked for"));
         }
-        // To write zeroes that take space takes as long as any write.
+        // Writing zeroes that take space takes as long as any write.
         if self.flags & flag::FAST_ZERO != 0 && self.flags & flag::NO_HOLE != 0 {
             return Err((Errno::NotSupported, "zeroes that take space are not fast"));
         }

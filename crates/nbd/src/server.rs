@@ -1,4 +1,4 @@
-//! The server as a whole: bound, run, ended.
+//! The server: bind, run, shut down.
 
 use crate::config::Config;
 use crate::connection::Connection;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the server waits before it accepts again when it could not, for want of descriptors.
+/// How long the server waits before it accepts again after a failure, for instance without a free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The result of a server's call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the server cannot start or go on.
+/// The reason for which the server cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -46,35 +46,35 @@ pub enum Error {
     /// An error of the operating system.
     #[error("{context}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
         /// The error.
         source: io::Error,
     },
 }
 
-/// A server that listens; [`Server::run`] serves.
+/// A listening server; [`Server::run`] serves.
 pub struct Server {
     host: Arc<Host>,
     listeners: Listeners,
 }
 
-/// Ends a server from another thread.
+/// Shuts down a server from another thread.
 #[derive(Debug, Clone)]
 pub struct Handle {
     host: Arc<Host>,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Host {
     config: Config,
     disk: Arc<dyn Disk>,
     is_ending: AtomicBool,
-    /// Connections whose threads do not sleep.
+    /// The number of connections whose threads are awake.
     awake: AtomicUsize,
     wake: Wake,
     connections: Mutex<HashMap<u64, Arc<Stream>>>,
-    /// A connection has gone.
+    /// Signals that a connection has ended.
     gone: Condvar,
 }
 
@@ -90,13 +90,13 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// Sockets that listen, before there is a disk to serve. Clients that connect meanwhile wait in the backlog of the
+/// Listening sockets, before there is a disk to serve. Clients that connect meanwhile wait in the backlog of the
 /// system.
 #[derive(Debug)]
 pub struct Sockets(Listeners);
 
 impl Sockets {
-    /// Listens where `config` says.
+    /// Listens on the addresses in `config`.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::Listen`], [`Error::NowhereToListen`].
@@ -109,22 +109,22 @@ impl Sockets {
 }
 
 impl Handle {
-    /// Ends the server: no new connections, the requests that it has begun are finished and
-    /// answered, then [`Server::run`] returns. It does not wait for that.
+    /// Shuts down the server: it accepts no new connections, the requests that it has begun are
+    /// finished and answered, then [`Server::run`] returns. This call does not wait for that.
     pub fn shutdown(&self) {
         self.host.is_ending.store(true, Ordering::SeqCst);
         self.host.wake.ring();
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.host.connections.lock().len()
     }
 }
 
 impl Server {
-    /// Listens where `config` says, to export `disk`. Clients can connect from now on; they are
-    /// answered from [`Server::run`] on.
+    /// Listens on the addresses in `config`, to export `disk`. Clients can connect from now on;
+    /// they are answered from [`Server::run`] on.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::Length`], [`Error::Listen`], [`Error::NowhereToListen`], [`Error::Io`].
@@ -133,7 +133,7 @@ impl Server {
         Self::on(sockets, config, disk)
     }
 
-    /// As [`Server::bind`], on sockets that were bound before; where they listen `config` is not asked again.
+    /// As [`Server::bind`], on sockets that are already bound; the addresses in `config` are not used.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::Length`], [`Error::Io`].
@@ -159,12 +159,12 @@ impl Server {
         Ok(Self { host: Arc::new(host), listeners })
     }
 
-    /// The first TCP address; none if the server listens on a Unix socket alone.
+    /// The first TCP address; none if the server listens only on a Unix socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listeners.address()
     }
 
-    /// Ends the server from another thread.
+    /// A handle that shuts down the server from another thread.
     pub fn handle(&self) -> Handle {
         Handle { host: self.host.clone() }
     }
@@ -203,7 +203,7 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a connection its thread, if there is room for one more.
+    /// Starts the thread of a connection, if there is room for one more.
     fn begin(self: &Arc<Self>, number: u64, stream: Arc<Stream>) {
         let mut connections = self.connections.lock();
         if connections.len() >= self.config.connections_max {
@@ -220,16 +220,16 @@ impl Host {
             let stream = &*stream;
             let connection =
                 Connection { stream, conversation, is_ending, awake, comes_soon: false };
-            // A connection that fails has failed for its client, who sees that.
+            // A failure of a connection affects only its client, which notices it.
             drop(connection.run(host.config.handshake_timeout));
         };
         let thread = std::thread::Builder::new().name(format!("coreplane-nbd-{number}"));
-        // Without a thread the entry falls, and the connection with it.
+        // Without a thread the entry is dropped, and the connection with it.
         drop(thread.spawn(serve));
     }
 
-    /// Lets the connections finish what they have begun; those whose clients do not read it are
-    /// closed after a while.
+    /// Lets the connections finish the requests they have begun; those whose clients do not read
+    /// the replies are closed after a while.
     fn close(&self) {
         let deadline = Instant::now() + self.config.shutdown_timeout;
         let mut connections = self.connections.lock();
@@ -246,7 +246,7 @@ impl Host {
     }
 }
 
-/// A connection's place in the table, which it leaves even if the disk panics.
+/// A connection's entry in the table, which is removed even if the disk panics.
 struct Entry {
     host: Arc<Host>,
     number: u64,

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// After so long without a sign of the peer the kernel asks whether it is there.
+/// The time without packets from the peer after which the kernel probes the connection.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Makes it wait in its calls, and sets what a connection wants.
+    /// Makes its calls blocking, and sets the options of a connection.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
@@ -44,7 +44,7 @@ impl Stream {
         }
     }
 
-    /// Ends one direction or both, for whoever waits in a call as well.
+    /// Ends one direction or both, also for threads that wait in a call.
     pub(crate) fn shutdown(&self, how: Shutdown) {
         // Fails only if the peer has ended it already.
         drop(match self {

@@ -1,8 +1,8 @@
-//! A turn of a connection: the requests that had arrived, run as one batch, and their replies, sent
-//! by one write.
+//! A turn of a connection: the requests that have arrived, executed as one batch, and their
+//! replies, sent by one write.
 //!
-//! Requests, replies and their buffers stay from turn to turn, so that in steady state nothing is
-//! allocated. What is read is sent from where the disk put it.
+//! Requests, replies and their buffers are kept from turn to turn, so that in steady state nothing
+//! is allocated. Read bytes are sent from the buffer that the disk has filled.
 
 use crate::disk::{Disk, Errno, Extent, Op, Request, Source};
 use crate::flush::Flushes;
@@ -12,35 +12,35 @@ use crate::request::Head;
 use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
 
-/// Requests of a turn.
+/// The most requests of a turn.
 const REQUESTS_MAX: usize = 64;
-/// Bytes that the reads and writes of a turn have, unless there is only one.
+/// The most bytes of the reads and writes of a turn, unless there is only one request.
 const BYTES_MAX: usize = 4 << 20;
-/// Bytes of buffers that stay for the next turn.
+/// The most bytes of buffers that are kept for the next turn.
 const KEPT_MAX: usize = 2 * BYTES_MAX;
-/// Extents of an answer. A client asks again for the rest.
+/// The most extents of an answer. A client asks again for the rest.
 const EXTENTS_MAX: usize = 4096;
 
 /// A turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
     form: Form,
-    /// The first of them, as many as there are cookies, are of this turn; the others keep buffers.
+    /// The first of them, as many as there are cookies, belong to this turn; the others keep buffers.
     requests: Vec<Request>,
     cookies: Vec<u64>,
     bytes: usize,
     queries: Vec<Query>,
     flushes: Vec<u64>,
-    /// Requests that need neither of these, and were answered at once.
+    /// The number of requests that were answered at once.
     answered: usize,
-    /// Replies, but for what was read.
+    /// The replies without the read bytes.
     heads: Vec<u8>,
-    /// Up to where `heads` goes before the bytes of this request.
+    /// The end of the part of `heads` before the bytes of a read, and the index of its request.
     reads: Vec<(usize, usize)>,
     extents: Vec<(u32, u32)>,
 }
 
-/// A question for extents.
+/// A query for extents.
 #[derive(Debug)]
 struct Query {
     cookie: u64,
@@ -65,14 +65,14 @@ impl Turn {
         }
     }
 
-    /// True if a request that reads or writes so many bytes has room.
+    /// True if there is room for a request that reads or writes `bytes` bytes.
     pub(crate) fn admits(&self, bytes: usize) -> bool {
         let others = self.queries.len() + self.flushes.len() + self.answered;
         let count = self.cookies.len() + others;
         count < REQUESTS_MAX && (self.cookies.is_empty() || self.bytes + bytes <= BYTES_MAX)
     }
 
-    /// Adds a request for the disk. Of a write it takes the payload and leaves an old buffer.
+    /// Adds a request for the disk. For a write it takes the payload and leaves an old buffer.
     pub(crate) fn push(&mut self, head: &Head, op: Op, payload: &mut Vec<u8>) {
         let index = self.cookies.len();
         if index == self.requests.len() {
@@ -91,7 +91,7 @@ impl Turn {
         self.cookies.push(head.cookie);
     }
 
-    /// Adds a question for extents.
+    /// Adds a query for extents.
     pub(crate) fn push_query(&mut self, head: &Head, is_one: bool) {
         let &Head { cookie, offset, len, .. } = head;
         self.queries.push(Query { cookie, offset, len, is_one });
@@ -117,8 +117,8 @@ impl Turn {
         }
     }
 
-    /// Runs what there is, and makes the replies. Flushes begin behind all else, so that
-    /// they cover it.
+    /// Executes the requests, and prepares the replies. Flushes begin last, so that they cover the
+    /// others.
     pub(crate) fn run(&mut self, disk: &dyn Disk, source: &Source, flushes: &Arc<Flushes>) {
         let batch = &mut self.requests[..self.cookies.len()];
         if !batch.is_empty() {
@@ -151,12 +151,12 @@ impl Turn {
         self.take_flushes(flushes);
     }
 
-    /// Makes the replies of flushes that are done.
+    /// Prepares the replies of finished flushes.
     pub(crate) fn take_flushes(&mut self, flushes: &Flushes) {
         flushes.take(|cookie, outcome| self.form.outcome(cookie, outcome, &mut self.heads));
     }
 
-    /// Sends the replies, and is ready for the next requests.
+    /// Sends the replies, and resets the turn for the next requests.
     pub(crate) fn send(&mut self, out: &mut impl Write) -> io::Result<()> {
         let mut slices = [IoSlice::new(&[]); 2 * REQUESTS_MAX + 1];
         let (mut count, mut begin) = (0, 0);
@@ -196,7 +196,7 @@ impl Turn {
 }
 
 impl Query {
-    /// Asks the disk, and joins extents that are the same.
+    /// Asks the disk, and merges successive extents with the same state.
     fn run(&self, disk: &dyn Disk, extents: &mut Vec<(u32, u32)>) -> Result<(), Errno> {
         extents.clear();
         let mut left = self.len;
@@ -223,7 +223,7 @@ impl Query {
 
 /// Writes all slices, with as few calls as the socket allows.
 fn write_all(out: &mut impl Write, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    // Takes the empty ones away from the front.
+    // Removes empty slices at the front.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         match out.write_vectored(slices) {

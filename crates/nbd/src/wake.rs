@@ -1,4 +1,4 @@
-//! A bell: one thread waits for it beside its sockets, another rings.
+//! A bell that one thread rings, and for which another waits together with its sockets.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
 
-/// The bell. Rung once or often, it wakes once.
+/// The bell. Several rings before it is cleared wake its waiter once.
 #[derive(Debug)]
 pub(crate) struct Wake(OwnedFd);
 
@@ -16,18 +16,18 @@ impl Wake {
     }
 
     pub(crate) fn ring(&self) {
-        // Fails only if it was rung 2^64 times and nobody came.
+        // Fails only if it was rung 2^64 times without being cleared.
         rustix::io::write(&self.0, &1_u64.to_ne_bytes()).ok();
     }
 
-    /// Takes back that it was rung.
+    /// Clears the bell.
     pub(crate) fn clear(&self) {
-        // Fails if it was not.
+        // Fails if it was not rung.
         rustix::io::read(&self.0, &mut [0; 8]).ok();
     }
 
-    /// Waits until it is rung, one of `sockets` can be read from or accepted from, or `time` is over.
-    /// Which sockets.
+    /// Waits until the bell is rung, a socket is ready to be read from or accepted from, or `time` is
+    /// over. Returns which sockets are ready.
     pub(crate) fn wait(
         &self,
         sockets: &[BorrowedFd<'_>],

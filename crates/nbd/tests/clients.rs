@@ -1,8 +1,8 @@
-//! Clients as they are, unmodified: nbdinfo, nbdcopy and nbdsh of libnbd, qemu-io and qemu-img of QEMU.
+//! Unmodified clients: nbdinfo, nbdcopy and nbdsh of libnbd, qemu-io and qemu-img of QEMU.
 //!
-//! `cargo xtask test` installs them where they are missing. What it could not install it names in
-//! `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure here, never a silent
-//! success.
+//! `cargo xtask test` installs them where they are missing. It lists the clients that it could not
+//! install in `COREPLANE_CLIENTS_LEFT_OUT`; any other missing client is a failure here, never a
+//! silent success.
 
 mod memory;
 mod wire;
@@ -51,7 +51,7 @@ impl Served {
         format!("nbd+unix:///{name}?socket={}", self.socket.display())
     }
 
-    /// A file of this length that looks random.
+    /// A file of this length with pseudo-random contents.
     fn random_file(&self, name: &str, len: usize) -> Outcome<(String, Vec<u8>)> {
         let path = self.place.path().join(name);
         let mut word = 0x9e37_79b9_7f4a_7c15_u64;
@@ -99,7 +99,7 @@ fn lacks(name: &str) -> Outcome<bool> {
     Err(format!("{name} is not here; `cargo xtask test` installs it").into())
 }
 
-/// The Python that nbdsh is for: that of the distribution, which need not be the first on the path.
+/// The Python for which nbdsh is installed: that of the distribution, which need not be the first on the path.
 fn python() -> Option<&'static str> {
     let imports = |python: &&str| run(python, &["-c", "import nbd"]).is_ok_and(|it| it.0);
     ["python3", "/usr/bin/python3"].into_iter().find(imports)
@@ -195,7 +195,7 @@ fn nbdsh_makes_every_request() -> Outcome<()> {
     Ok(())
 }
 
-/// Runs commands of qemu-io, which prints what it does not find as it should.
+/// Runs commands of qemu-io, which prints mismatches.
 fn qemu_io(uri: &str, options: &[&str], commands: &[&str]) -> Outcome<(bool, String)> {
     let commands = commands.iter().flat_map(|command| ["-c", command]);
     let arguments: Vec<&str> =
@@ -213,7 +213,7 @@ fn qemu_io_finds_its_patterns() -> Outcome<()> {
     let served = Served::start(false)?;
     let parts: [&[&str]; 4] = [
         &["write -P 0xab 0 1M", "flush", "read -P 0xab 0 1M", "read -P 0 1M 1M"],
-        // Parts of sectors, and one that goes over their end, durable when done.
+        // Parts of sectors, and a write across the end of a sector, durable when done.
         &["write -f -P 0xcd 1000 3000", "read -P 0xcd 1000 3000", "read -P 0xab 4000 4192"],
         &["discard 64k 64k", "read -P 0 64k 64k", "write -z -u 128k 64k", "read -P 0 128k 64k"],
         &[

@@ -1,4 +1,4 @@
-//! Conversations to the byte, however the bytes are cut.
+//! Conversations compared byte by byte, with the bytes split in any way.
 
 mod memory;
 mod wire;
@@ -37,7 +37,7 @@ fn recorded_conversations_are_repeated() {
     }
 }
 
-/// What is answered if each of the client's lines comes in these pieces.
+/// The answers if each of the client's lines comes in these pieces.
 fn answers(recorded: &Recorded, pieces: impl Fn(usize) -> Vec<usize>) -> Vec<u8> {
     let mut conversation = begin();
     let lines = recorded.lines.iter().filter(|line| line.0 == 'C');

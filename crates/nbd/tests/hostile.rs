@@ -1,4 +1,4 @@
-//! Bytes that no client should send: nothing panics, and nothing takes more memory than the limits say.
+//! Bytes that no client should send: nothing panics, and memory stays within the limits.
 
 mod memory;
 mod wire;
@@ -8,7 +8,7 @@ use memory::Memory;
 use std::sync::Arc;
 use wire::{Recorded, WRITE, handshake, head, option};
 
-/// Two requests of 32 MiB, one that comes and one that is run; what stays of a batch; replies.
+/// Two requests of 32 MiB (one arriving, one being executed), the kept buffers of a batch, and replies.
 const MEMORY_MAX: usize = 80 << 20;
 
 fn begin(sectors: usize) -> Conversation {
@@ -17,12 +17,12 @@ fn begin(sectors: usize) -> Conversation {
     Conversation::new(export, Arc::new(Memory::new(sectors)), 1)
 }
 
-/// Feeds `input`, for a small disk, as far as it is taken, and looks at the memory that it takes.
+/// Feeds `input`, for a small disk, as far as it is taken, and checks the memory in use.
 fn provoke(input: &[u8]) -> Conversation {
     provoke_with(16, input)
 }
 
-/// The same for a disk of so many sectors.
+/// The same for a disk of `sectors` sectors.
 fn provoke_with(sectors: usize, input: &[u8]) -> Conversation {
     let mut conversation = begin(sectors);
     let mut out = Vec::new();
@@ -72,7 +72,7 @@ impl Numbers {
         (self.0 % end as u64) as usize
     }
 
-    /// A number at whose neighbours something changes.
+    /// A number at or next to a limit.
     fn odd(&mut self) -> u64 {
         let edges = [0, 1, 511, 512, 4096, 65_535, 65_536, 1 << 25, 1 << 26, 1 << 32, u64::MAX];
         edges[self.below(edges.len())].wrapping_add(self.below(3) as u64).wrapping_sub(1)
@@ -119,7 +119,7 @@ fn requests_of_odd_numbers_harm_nobody() {
         for cookie in 0..numbers.below(100) as u64 {
             let command = numbers.below(9) as u16;
             let flags = if numbers.below(4) == 0 { numbers.odd() as u16 } else { 0 };
-            // Rarely a write, whose bytes would be the rest of the requests.
+            // Writes with a length are rare, since their bytes would be the other requests.
             let is_write = command == WRITE && numbers.below(20) > 0;
             let len = if is_write { 0 } else { numbers.odd() as u32 };
             bytes.extend(head(command, flags, cookie, numbers.odd(), len));
@@ -133,7 +133,7 @@ fn lengths_that_are_only_said_take_no_memory() {
     let hello = handshake("", false);
     let promise = [hello, head(WRITE, 0, 1, 0, 32 << 20), vec![7; 100]].concat();
     assert!(provoke_with(8192, &promise).memory() < 1 << 20);
-    // An option of 4 GiB is passed over as it comes.
+    // An option of 4 GiB is skipped as it arrives.
     let mut endless = [&[0, 0, 0, 1][..], &option(7, b"")].concat();
     let at = endless.len() - 4;
     endless[at..].copy_from_slice(&[0xff; 4]);
@@ -146,7 +146,7 @@ fn lengths_that_are_only_said_take_no_memory() {
 fn buffers_do_not_add_up() {
     const LARGE: u32 = (4 << 20) - (64 << 10);
     let mut input = handshake("", false);
-    // In each turn another request is the large one.
+    // In each turn the large request has another position.
     for before in 0..60 {
         (0..before).for_each(|_| input.extend(head(wire::READ, 0, 1, 0, 512)));
         (0..64 - before).for_each(|_| input.extend(head(wire::CACHE, 0, 1, 0, 512)));

@@ -1,4 +1,4 @@
-//! A server and its connections, from the first to the end.
+//! The life of a server and its connections, from start to end.
 
 mod memory;
 mod wire;
@@ -18,7 +18,7 @@ fn start(config: Config) -> (Arc<Memory>, Running) {
     (disk.clone(), Running::start(config, disk))
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 fn until(mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
@@ -37,7 +37,7 @@ fn chosen(server: &Running) -> Client<TcpStream> {
 fn a_unix_socket_is_there_for_one_server() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("nbd");
-    // One that a dead server left behind is no obstacle.
+    // A socket that a dead server left behind is replaced.
     drop(UnixListener::bind(&path).unwrap());
     let (port, unix_socket, unix_socket_mode) = (None, Some(path.clone()), Some(0o600));
     let config = Config { port, unix_socket, unix_socket_mode, ..Config::new(NAME) };
@@ -49,7 +49,7 @@ fn a_unix_socket_is_there_for_one_server() {
     client.choose("");
     client.ask(&write(0, 1, 4000, b"over the end of a sector, and no more than that; rather more"));
     assert_eq!(client.read(4000, 8), b"over the");
-    // A live one is.
+    // A live one is not.
     let second = Server::bind(config, Arc::new(Memory::new(1)));
     assert!(matches!(second, Err(Error::Listen { .. })));
     assert_eq!(client.read(4000, 4), b"over");
@@ -109,7 +109,7 @@ fn what_has_come_together_is_run_together() {
     };
     let many: Vec<u8> = (0..150).flat_map(|n| write(0, n, n * 4096, &[1; 4096])).collect();
     assert_eq!(run(&mut conversation, many), [64, 64, 22]);
-    // 4 MiB are a batch, and what is longer is one by itself.
+    // A batch has up to 4 MiB; a longer request is a batch of its own.
     let mut large = write(0, 1, 0, &[2; 3 << 20]);
     large.extend(write(0, 2, 0, &[3; 1 << 20]));
     large.extend(head(READ, 0, 3, 0, 4 << 20));
@@ -138,7 +138,7 @@ fn a_flush_stops_nobody() {
     let done = disk.with(|state| state.held.pop()).unwrap();
     done(Ok(()));
     assert_eq!(client.reply(), (2, 0));
-    // One that fails, and one of which nobody says anything.
+    // A flush that fails, and one that is dropped without an outcome.
     for (cookie, error) in [(3, 75), (4, 5)] {
         client.send(&head(FLUSH, 0, cookie, 0, 0));
         until(|| disk.with(|state| state.held.len() == 1));
@@ -179,7 +179,7 @@ fn flushes_under_way_are_bounded() {
     flushes.extend(head(READ, 0, 9999, 0, 1));
     client.send(&flushes);
     until(|| disk.with(|state| !state.held.is_empty()));
-    // It is not read up to the last request, which would be answered.
+    // The server does not read up to the last request, which it would answer.
     client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     assert!(client.stream.read(&mut [0; 1]).is_err());
     client.stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -219,7 +219,7 @@ fn a_handshake_has_its_time() {
     let mut quick = chosen(&server);
     silent.bytes(18);
     assert!(silent.is_closed());
-    // A byte now and then does not prolong it.
+    // A byte now and then does not extend the time.
     slow.bytes(18);
     let hello = wire::handshake(NAME, false);
     let refused = hello.iter().any(|byte| {
@@ -227,7 +227,7 @@ fn a_handshake_has_its_time() {
         slow.stream.write_all(&[*byte]).is_err()
     });
     assert!(refused && slow.is_closed());
-    // Afterwards there is no haste.
+    // After the handshake there is no time limit.
     assert_eq!(quick.read(0, 1), [0]);
 }
 
@@ -260,7 +260,7 @@ fn the_end_waits_for_no_reader() {
     let config = Config { shutdown_timeout, ..Config::new(NAME) };
     let server = Running::start(config, disk.clone());
     let mut deaf = chosen(&server);
-    // More than fits between client and server.
+    // More bytes than fit in the buffers between client and server.
     deaf.send(&head(READ, 0, 1, 0, 32 << 20));
     until(|| disk.with(|state| state.batches.len() == 1));
     drop(server);
@@ -278,7 +278,7 @@ fn the_end_waits_for_no_request() {
     let mut busy = chosen(&server);
     let mut replies = busy.stream.try_clone().unwrap();
     let requests = head(READ, 0, 1, 0, 1).repeat(10_000);
-    // One that always has more to ask.
+    // A client that never stops sending requests.
     let asking = std::thread::spawn(move || while busy.stream.write_all(&requests).is_ok() {});
     let reading = std::thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];

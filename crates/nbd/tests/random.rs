@@ -1,4 +1,4 @@
-//! Random requests, in random pieces, held against an array of bytes.
+//! Random requests, in random pieces, compared with an array of bytes.
 
 mod memory;
 mod wire;
@@ -36,10 +36,10 @@ impl Numbers {
     }
 }
 
-/// What is expected of a request: its error, and what it reads.
+/// The expected results by cookie: the error, and the bytes read.
 type Expected = HashMap<u64, (u32, Vec<u8>)>;
 
-/// Up to `most` requests, as bytes, and what is expected of each.
+/// Up to `most` requests, as bytes, with their expected results.
 fn requests(numbers: &mut Numbers, most: usize, model: &mut [u8]) -> (Vec<u8>, Expected) {
     let (mut bytes, mut expected) = (Vec::new(), Expected::new());
     for cookie in 0..numbers.below(most) as u64 {
@@ -56,7 +56,7 @@ fn requests(numbers: &mut Numbers, most: usize, model: &mut [u8]) -> (Vec<u8>, E
         let (mut error, mut found) = (0, Vec::new());
         match command {
             wire::FLUSH => {}
-            // No context was agreed on.
+            // No context was negotiated.
             wire::BLOCK_STATUS | 9 => error = 22,
             wire::WRITE | wire::WRITE_ZEROES if is_outside => error = 28,
             _ if is_outside => error = 22,
@@ -80,7 +80,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// Takes the replies apart: each request has one, which is as expected.
+/// Parses the replies: each request has exactly one, which is as expected.
 fn check(mut replies: &[u8], mut expected: Expected, place: &str) {
     while !replies.is_empty() {
         let is_simple = replies[..4] == [0x67, 0x44, 0x66, 0x98];
@@ -97,7 +97,7 @@ fn check(mut replies: &[u8], mut expected: Expected, place: &str) {
                 1 => assert_eq!((error, len), (0, 8 + data.len()), "{place}, {cookie}"),
                 _ => assert_eq!(number(&replies[20..24]), error.into(), "{place}, {cookie}"),
             }
-            // Of a chunk with data all but the data.
+            // The length of a chunk with data, without the data.
             if kind == 1 { 28 } else { 20 + len }
         };
         assert!(replies[end..].starts_with(&data), "{place}, {cookie}");
@@ -123,7 +123,7 @@ fn random_requests_do_what_they_do_to_an_array() {
         converse(&mut conversation, &hello, &[hello.len()]);
         let mut model = vec![0; BYTES];
         for round in 0..3 {
-            // Many pieces for few requests, and the other way round.
+            // Few requests in many pieces, and many requests in few pieces.
             let (count, longest) =
                 [(4, 10), (10, 200), (30, 5000), (100, 1 << 20)][numbers.below(4)];
             let (bytes, expected) = requests(&mut numbers, count, &mut model);

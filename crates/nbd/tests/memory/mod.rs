@@ -1,4 +1,4 @@
-//! A disk in memory, whose flushes can be held back.
+//! A disk in memory; its flushes can be held back.
 
 #![allow(dead_code)]
 
@@ -13,7 +13,7 @@ pub(crate) struct Memory {
     state: Mutex<State>,
 }
 
-/// What is in it, and what it was asked.
+/// The contents of the disk, and the calls it received.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) bytes: Vec<u8>,
@@ -21,13 +21,13 @@ pub(crate) struct State {
     pub(crate) present: Vec<bool>,
     /// Lengths of the batches.
     pub(crate) batches: Vec<usize>,
-    /// Changes that were to be durable when done.
+    /// The number of changes with `fua`.
     pub(crate) fua: usize,
     pub(crate) flushes: usize,
-    /// Connections with a batch, and connections that have gone.
+    /// Connections that sent a batch, and connections that have left.
     pub(crate) sources: Vec<Source>,
     pub(crate) left: Vec<Source>,
-    /// Flushes are held back, here.
+    /// True if flushes are held back, in `held`.
     pub(crate) holds: bool,
     pub(crate) held: Vec<FlushDone>,
     /// The next batch panics.
@@ -35,13 +35,13 @@ pub(crate) struct State {
 }
 
 impl Memory {
-    /// A disk of so many sectors, all of them holes.
+    /// A disk of `sectors` sectors, all of them holes.
     pub(crate) fn new(sectors: usize) -> Self {
         let (bytes, present) = (vec![0; sectors * SECTOR_BYTES], vec![false; sectors]);
         Self { state: Mutex::new(State { bytes, present, ..State::default() }) }
     }
 
-    /// Looks at it or changes it.
+    /// Reads or changes the state.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         look(&mut self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }

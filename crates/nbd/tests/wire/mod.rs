@@ -1,4 +1,4 @@
-//! The protocol from the client's side, byte by byte, and conversations that were written down.
+//! The protocol from the client's side, byte by byte, and recorded conversations.
 
 #![allow(dead_code)]
 
@@ -31,8 +31,8 @@ pub(crate) fn option(number: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &number.to_be_bytes()[..], &len, data].concat()
 }
 
-/// The client's part of a handshake that chooses `name`; its replies will be structured, with
-/// `base:allocation`, if so.
+/// The client's part of a handshake that chooses `name`; if `is_structured`, replies are
+/// structured, with `base:allocation`.
 pub(crate) fn handshake(name: &str, is_structured: bool) -> Vec<u8> {
     let name = [&(name.len() as u32).to_be_bytes()[..], name.as_bytes()].concat();
     let mut bytes = vec![0, 0, 0, 3];
@@ -45,7 +45,7 @@ pub(crate) fn handshake(name: &str, is_structured: bool) -> Vec<u8> {
     bytes
 }
 
-/// A request without what is written.
+/// A request without the bytes of a write.
 pub(crate) fn head(command: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
     bytes.extend(flags.to_be_bytes());
@@ -63,7 +63,7 @@ pub(crate) fn write(flags: u16, cookie: u64, offset: u64, bytes: &[u8]) -> Vec<u
     request
 }
 
-/// Feeds `input` in pieces of these lengths, in turn, to a conversation; what it answers.
+/// Feeds `input` to a conversation in pieces of these lengths, in turn; returns its answers.
 pub(crate) fn converse(conversation: &mut Conversation, input: &[u8], pieces: &[usize]) -> Vec<u8> {
     let mut out = Vec::new();
     conversation.send(&mut out).expect("a Vec takes all");
@@ -110,7 +110,7 @@ impl Recorded {
         all
     }
 
-    /// All that the client says.
+    /// All bytes of the client.
     pub(crate) fn client(&self) -> Vec<u8> {
         let said = self.lines.iter().filter(|line| line.0 == 'C');
         said.flat_map(|line| line.1.clone()).collect()
@@ -216,7 +216,7 @@ impl<S: Read + Write> Client<S> {
         self.bytes(len as usize)
     }
 
-    /// True if the server has ended it.
+    /// True if the server has closed the connection.
     pub(crate) fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
     }
