@@ -1,13 +1,13 @@
-//! What the last values of many series take.
+//! The time that queries for the last values of many series take.
 //!
 //! ```text
 //! cargo run --release -p coreplane-tsdb --example last_values -- DIRECTORY [SERIES [TIMES [ROUNDS]]]
 //! ```
 //!
-//! A store is made in the directory, which must not be there: series with ten fields each, a walk of integers from 0 to 100,
-//! ten seconds apart. A round opens it, asks a query 20 times, and writes a time of all series. What is printed are the medians of
-//! the rounds: of the first answer behind the opening, and of the median of the others; while heads have what they happen to
-//! have, and once it is sealed.
+//! A store is made in the directory, which must not exist: series with ten fields each, a walk of integers from 0
+//! to 100, ten seconds apart. A round opens it, asks a query 20 times, and writes one time of all series. The
+//! output has the medians of the rounds: of the first answer after the opening, and of the median of the other
+//! answers; first with the points that heads happen to have, then with all points sealed.
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
 use coreplane_tsdb::influxql::{Limits, Request, run};
@@ -22,7 +22,7 @@ const START: i64 = 1_600_000_000_000_000_000;
 const SECOND: i64 = 1_000_000_000;
 const FIELDS: usize = 10;
 const ASKED: usize = 20;
-/// Times that are written at once.
+/// The number of times that are written at once.
 const BATCH: usize = 10;
 
 const QUERIES: [&str; 6] = [
@@ -76,7 +76,7 @@ impl Work {
         all
     }
 
-    /// Writes them: how long the store took.
+    /// Writes the points of the next times; returns how long the store took.
     fn write(&mut self, store: &Store, times: usize) -> Outcome<Duration> {
         let points = self.points(times);
         let since = Instant::now();
@@ -85,7 +85,7 @@ impl Work {
     }
 }
 
-/// How long an answer took, of so many threads.
+/// How long an answer took, with `threads_max` threads.
 fn asked(store: &Store, text: &str, threads_max: usize) -> Outcome<Duration> {
     let limits = Limits {
         rows_max: usize::MAX,
@@ -110,7 +110,8 @@ fn median(mut of: Vec<Duration>) -> Duration {
     of.get(of.len() / 2).copied().unwrap_or_default()
 }
 
-/// What rounds have found: of each query by all threads and by one, how long the first answer took, and the others.
+/// The results of the rounds: for each query, by all threads and by one, the times of the first answer and of the
+/// others.
 #[derive(Default)]
 struct Found {
     answers: [(Vec<Duration>, Vec<Duration>); QUERIES.len() * 2],

@@ -1,7 +1,8 @@
 //! The head of a queue set: points that are durable in its log, in DRAM as columns.
 //!
-//! Points are appended to the column of their field, in the order of the log; a column remembers whether its times ascend.
-//! Out-of-order ones are sorted by those who read. What was published is never changed: the last of a time wins.
+//! Points are appended to the column of their field, in the order of the log; a column remembers whether its times
+//! ascend. Readers sort points that are out of order. Published points are never changed: of equal times the last
+//! point wins.
 
 use crate::catalogue::{FieldId, SeriesId};
 use crate::error::Result;
@@ -37,9 +38,9 @@ struct Entry {
 pub(crate) struct Head {
     entries: Vec<Entry>,
     places: HashMap<(ShardId, SeriesId), u32>,
-    /// Bytes of records that it has.
+    /// Bytes of the records taken in.
     pub(crate) bytes: u64,
-    /// Values that it has.
+    /// Values in the head.
     pub(crate) points: u64,
 }
 
@@ -76,18 +77,18 @@ impl Points {
         is_pushed
     }
 
-    /// How many points are looked at to read those in the range.
+    /// The number of points that a read of this range looks at.
     fn cost(&self, range: &RangeInclusive<i64>) -> usize {
         if self.is_ascending { self.block.places(range).len() } else { self.block.len() }
     }
 
-    /// The last point that is not behind this time.
+    /// The last point whose time is not after `end`.
     fn last(&self, end: i64) -> Option<(i64, Value)> {
         let times = &self.block.times;
         let at = if self.is_ascending {
             times.partition_point(|time| *time <= end).checked_sub(1)?
         } else {
-            // Of equal times it is the last one.
+            // Of equal times the last point wins.
             let there = times.iter().enumerate().filter(|(_, time)| **time <= end);
             there.max_by_key(|(_, time)| **time)?.0
         };
@@ -110,7 +111,7 @@ impl Points {
 }
 
 impl Head {
-    /// Takes the rows of a record in whose shard and series are live.
+    /// Takes in the rows of a record whose shard and series are live.
     pub(crate) fn take_in(&mut self, record: &[u8], is_live: impl Fn(ShardId, SeriesId) -> bool) {
         self.bytes += record.len() as u64;
         let mut rows = Rows::new(record);
@@ -148,7 +149,7 @@ impl Head {
     /// The points of a field of a series in a shard, ascending.
     ///
     /// # Errors
-    /// [`Error::Ended`](crate::Error::Ended), before it has read any.
+    /// [`Error::Ended`](crate::Error::Ended), before any point is read.
     pub(crate) fn read(
         &self,
         of: (ShardId, SeriesId, FieldId),
@@ -161,7 +162,7 @@ impl Head {
         Ok((!found.is_empty()).then_some(found))
     }
 
-    /// How many points are looked at to read a field of a series in a shard.
+    /// The number of points that a read of a field of a series in a shard looks at.
     pub(crate) fn cost(
         &self,
         of: (ShardId, SeriesId, FieldId),
@@ -170,10 +171,10 @@ impl Head {
         self.points(of).map_or(0, |points| points.cost(range))
     }
 
-    /// Adds what the points of a field of a series in a shard come to, those in the range alone.
+    /// Adds the points of a field of a series in a shard, those in the range alone, to sums.
     ///
     /// # Errors
-    /// [`Error::Ended`](crate::Error::Ended), before it has read any; that there are too many buckets.
+    /// [`Error::Ended`](crate::Error::Ended), before any point is read; an error if there are too many buckets.
     pub(crate) fn sum_up<'m>(
         &self,
         of: (ShardId, SeriesId, FieldId),
@@ -191,15 +192,15 @@ impl Head {
         }
     }
 
-    /// The last point of a field of a series in a shard that is not behind this time.
+    /// The last point of a field of a series in a shard whose time is not after `end`.
     pub(crate) fn last(&self, of: (ShardId, SeriesId, FieldId), end: i64) -> Option<(i64, Value)> {
         self.points(of)?.last(end)
     }
 
-    /// Shows all that it has, ascending by shard, series and field.
+    /// Shows all points to `visit`, ascending by shard, series and field.
     ///
     /// # Errors
-    /// That of `visit`.
+    /// The error of `visit`.
     pub(crate) fn each<E>(
         &self,
         mut visit: impl FnMut((ShardId, SeriesId, FieldId), Block) -> std::result::Result<(), E>,
@@ -218,7 +219,8 @@ impl Head {
 }
 
 impl Entry {
-    /// The points of a field: mostly those behind the ones that were asked for last.
+    /// The points of a field. `hint` is the field behind the one that was asked for last, which mostly is the next
+    /// one.
     #[inline]
     fn points(
         &mut self,

@@ -1,10 +1,10 @@
-//! The time-series store of TS-PMEM (`ts-pmem.txt`; the paper calls it TS-NSM and has its own, reference 8).
+//! The time-series store of TS-PMEM (`ts-pmem.txt`; the paper's own is called TS-NSM, reference 8).
 //!
 //! # The problem
 //!
-//! IoT devices write small points at fixed intervals, many at a time, and nobody changes them afterwards. A database over a
-//! file system writes each of them several times, through a log, a cache and files, and waits for a block device to sync. On
-//! persistent memory a point is durable after one fence, if nothing stands between.
+//! IoT devices write small points at fixed intervals, many at a time, and points are not changed afterwards. A
+//! database over a file system writes each point several times, through a log, a cache and files, and waits for a
+//! block device to sync. On persistent memory a point can be durable after one fence.
 //!
 //! # The picture
 //!
@@ -20,43 +20,45 @@
 //!
 //! # What holds
 //!
-//! - A point that was acknowledged is durable, and every reader sees it: *fence, then publish*. On a file system a fence is a
-//!   sync, which writers share.
-//! - Of points of one series, field and time the last one that was acknowledged counts, before and after an opening.
-//! - What was dropped (a database, a policy, a shard, a measurement, a series) is gone from all sets with one record and one
-//!   fence, and no number is given twice: it does not come back.
-//! - What is read proves itself by checksums; what was durable once and is damaged is told from what was never acknowledged.
-//! - Memory is bounded: by the series that may be, by heads, by what a query may cost.
+//! - A point that was acknowledged is durable, and every reader sees it: *fence, then publish*. On a file system a
+//!   fence is a sync, which writers share.
+//! - Of points with the same series, field and time the last acknowledged one counts, before and after an opening.
+//! - A dropped database, policy, shard, measurement or series is gone from all sets with one record and one fence.
+//!   No number is given twice, so it does not come back.
+//! - Checksums verify all data that is read. Damage to durable data is distinguished from data that was never
+//!   acknowledged.
+//! - Memory is bounded: by the maximum number of series, by the size of heads, by the budget of a query.
 //!
 //! # Departures from the paper
 //!
-//! - It measures TS-NSM below a driver with queues. Here the store has the queue sets itself, each with a log: who writes does
-//!   it in his own thread, and waits only for those who write to the same set.
-//! - A device's interval need not be stated: it is what the points have that the device comes with.
-//! - A duplicate of a point replaces it; nothing else can be changed or deleted by itself, as the paper has it.
+//! - The paper measures TS-NSM below a driver with queues. Here the store has the queue sets itself, each with a
+//!   log: a caller writes in its own thread, and waits only for other writers to the same set.
+//! - The interval of a device need not be stated: it is taken from the points with which the device first arrives.
+//! - A duplicate of a point replaces it. As in the paper, single points cannot be changed or deleted in any other
+//!   way.
 //!
-//! # Rooms
+//! # Modules
 //!
-//! | room | what it is |
+//! | module | content |
 //! |---|---|
-//! | `error` | what can go wrong |
-//! | `pace` | whether who reads has to end |
+//! | `error` | errors |
+//! | `pace` | whether a reader has to end |
 //! | `value` | values, columns, blocks of points |
-//! | `point` | points as they come in, and the names of series |
+//! | `point` | incoming points, and the names of series |
 //! | `line` | line protocol: read and written |
 //! | `codec` | columns as bytes |
-//! | `summary` | what points come to |
+//! | `summary` | aggregates of points |
 //! | `merge` | points of several sources as one |
 //! | `catalogue` | names: databases, policies, shards, measurements, fields, series |
-//! | `rows` | points as logs have them |
-//! | `pages` | what each page of a pool is used for |
+//! | `rows` | points as they are in the log |
+//! | `pages` | the use of each page of a pool |
 //! | `log` | records that are found again |
 //! | `names` | the catalogue, durable |
 //! | `head` | points that are not sealed |
 //! | `segment` | sealed chunks |
-//! | `manifest` | which segments there are |
+//! | `manifest` | the list of segments |
 //! | `set` | a queue set |
-//! | `read` | what a query reads |
+//! | `read` | the data that a query reads |
 //! | `store` | all queue sets together |
 //! | `influxql` | InfluxDB's query language |
 

@@ -1,7 +1,8 @@
 //! The manifest: which segments a queue set has, and where the log of its head begins.
 //!
-//! Both change in one record: points that are sealed leave the log in the moment in which their chunks are there. A change too
-//! large for a record is made in several, what is added first: a point that is in two places for a while is the same in both.
+//! One record changes both: sealed points leave the log in the moment in which their chunks count. A change too
+//! large for one record is made in several, additions first: a point that is in two places for a while is the same
+//! in both.
 
 use crate::error::{Error, Result};
 use crate::log::Log;
@@ -19,7 +20,7 @@ pub(crate) struct Edit {
 }
 
 // media-format: begin pool
-/// Bytes of what a record says of a segment.
+/// Bytes of a segment in a record.
 const INFO: usize = 56;
 /// Bytes of a record without segments.
 const HEAD: usize = 16;
@@ -98,7 +99,7 @@ impl Manifest {
         Self { log: Log::new(Role::Manifest), log_from: 0, segments: BTreeMap::new() }
     }
 
-    /// One whose log is found again by `recover`, which shows its records.
+    /// The manifest whose log `recover` finds; `recover` shows its records.
     ///
     /// # Errors
     /// That of `recover`; [`Error::Damage`].
@@ -126,7 +127,7 @@ impl Manifest {
     /// Makes a change. Durable when it returns.
     ///
     /// # Errors
-    /// [`Error::Full`] and [`Error::Sync`], after which a part of what was to be added may be.
+    /// [`Error::Full`] and [`Error::Sync`], after which a part of the additions may be made.
     pub(crate) fn commit(&mut self, pages: &Pages, edit: &Edit) -> Result<()> {
         for part in parts(edit, Log::record_max(pages)) {
             self.log.commit(pages, &part.encode(), 0)?;
@@ -138,7 +139,7 @@ impl Manifest {
             let whole = Edit { log_from: self.log_from, removed: Vec::new(), added };
             let records = parts(&whole, Log::record_max(pages)).into_iter();
             match self.log.checkpoint(pages, records.map(|it| it.encode())) {
-                // It is as it was; another time.
+                // The log is as it was; a later commit tries again.
                 Ok(()) | Err(Error::Full(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -157,7 +158,8 @@ impl Manifest {
     }
 }
 
-/// A change as changes whose records are not longer than this: what is removed, and where the log begins, comes last.
+/// Splits a change into changes whose records are not longer than `record_max`. Removals and the new beginning of
+/// the log come last.
 fn parts(edit: &Edit, record_max: usize) -> Vec<Edit> {
     let (infos, numbers) = ((record_max - HEAD) / INFO, (record_max - HEAD) / 4);
     if edit.added.len() * INFO + edit.removed.len() * 4 + HEAD <= record_max {

@@ -1,8 +1,8 @@
-//! Points of several sources as one: the newest source of a time wins.
+//! Points of several sources as one: of points of the same time that of the newest source wins.
 
 use crate::value::Block;
 
-/// Points of a source in any order, as ascending ones: the last of a time wins.
+/// Points of a source in any order, sorted by time: of equal times the last point wins.
 pub(crate) fn ascending(block: Block) -> Block {
     let is_ascending = block.times.is_sorted_by(|one, other| one < other);
     if is_ascending {
@@ -23,7 +23,7 @@ pub(crate) fn ascending(block: Block) -> Block {
     Block { times, values: block.values.gather(kept.into_iter()) }
 }
 
-/// The points of sources, each ascending, the oldest source first, as one. None if there is no source.
+/// The points of sources as one block; none if there is no source. Each source ascends; the oldest comes first.
 pub(crate) fn merged(sources: impl IntoIterator<Item = Block>) -> Option<Block> {
     let mut sources = sources.into_iter();
     let mut all = sources.next()?;

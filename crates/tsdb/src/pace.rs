@@ -1,17 +1,17 @@
-//! Whether who reads has to end, looked at every few thousand points.
+//! Whether a reader has to end, checked every few thousand points.
 //!
-//! Whoever reads many points says how many they are, before it reads them ([`Pace::spend`]). Of a series with less than some
-//! thousands nobody looks. What cannot be interrupted, as a head of a million points of one series, is not begun if there is no
-//! time for it.
+//! A reader of many points states their number before it reads them ([`Pace::spend`]). A series with fewer than
+//! some thousands causes no check. Work that cannot be interrupted, such as reading a head with a million points of
+//! one series, is not begun if there is no time for it.
 
 use crate::error::Result;
 
-/// Points between two looks.
+/// Points between two checks.
 const POINTS: usize = 4096;
 
-/// Who says that a reader has to end.
+/// Decides whether a reader has to end.
 pub(crate) trait Ends: std::fmt::Debug + Sync {
-    /// Looks whether it has to end now, or before so many points are read, which are held together.
+    /// Checks whether the reader has to end now, or before `points` more are read, which are held together.
     ///
     /// # Errors
     /// [`Error::Ended`](crate::Error::Ended), [`Error::Limit`](crate::Error::Limit).
@@ -26,12 +26,12 @@ pub(crate) struct Pace<'e> {
 }
 
 impl<'e> Pace<'e> {
-    /// None as ends: it is read to the end.
+    /// Without `ends` the reader goes on to the end.
     pub(crate) fn new(ends: Option<&'e dyn Ends>) -> Self {
         Self { ends, left: POINTS }
     }
 
-    /// Counts points that are read now, and looks if there were many.
+    /// Counts points that are read now, and checks if there were many.
     ///
     /// # Errors
     /// [`Error::Ended`](crate::Error::Ended).
@@ -56,7 +56,7 @@ mod tests {
     use crate::error::Error;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Ends at the third look, or before so many points.
+    /// Ends at the third check, or before more than a million points.
     #[derive(Debug, Default)]
     struct Looks(AtomicUsize);
 

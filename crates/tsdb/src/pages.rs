@@ -1,4 +1,4 @@
-//! Pages: what each page of a pool is used for.
+//! Pages: the use of each page of a pool.
 //!
 //! ```text
 //!   page 0        the pool's header
@@ -9,13 +9,14 @@
 //!   ├── seal ───┼─ role ┼───── number ─────┤     0: the page is free
 //! ```
 //!
-//! A page is what its word says, and that alone: a page that is used for something else gets another word. The number is that
-//! of the page within its log, or the segment and the page within it. The number of a page of a log is never given twice, so
-//! that no record of before is taken for one of now: the word of a page that was taken shortly before a cut may be lost, while
-//! records are there that nobody has acknowledged. So numbers are set aside, many at once, in the pool's root.
+//! The word of a page alone decides its use: a page that is used for something else gets another word. The number
+//! is that of the page within its log, or the segment and the page within it. The number of a log page is never
+//! given twice, so that no older record is taken for a new one: a power cut may lose the word of a page that was
+//! taken shortly before, and leave unacknowledged records in that page. So numbers are set aside, many at once, in
+//! the pool's root.
 //!
-//! The seal is a checksum of page, role and number. A flipped bit is set right; a word that is damaged beyond that is said, and
-//! its page left alone.
+//! The seal is a checksum of page, role and number. A flipped bit is corrected. A word with more damage than that
+//! is reported, and its page is left alone.
 
 use crate::error::{Error, Result};
 use coreplane_pmem::checksum::crc32c_append;
@@ -24,12 +25,12 @@ use coreplane_pmem::{mutant, spin};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What a page is used for.
+/// The purpose of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
     /// The log of points of a queue set.
     Head,
-    /// The log of its segments.
+    /// The log of the segments of a queue set.
     Manifest,
     /// The log of names.
     Catalogue,
@@ -45,7 +46,7 @@ pub(crate) struct Use {
 }
 
 // media-format: begin pool
-/// What the pools of a store hold.
+/// The kind of the pools of a store.
 pub(crate) const KIND: &str = "tsdb";
 /// Bytes of a word.
 const WORD: u64 = 8;
@@ -56,9 +57,9 @@ pub(crate) const LOG_PAGES_MAX: u64 = 1 << 40;
 const ROLE_BITS: u32 = 4;
 /// Numbers of pages of logs that are set aside at once.
 const NUMBERS: u64 = 1 << 16;
-/// Where in the root it is up to which they are.
+/// The word of the root that has the limit of the numbers that are set aside.
 const NUMBERS_WORD: usize = 0;
-/// Pages that a pool may grow to: so many times those with which it was made, or so many, if that is more.
+/// Pages to which a pool may grow: this many times the pages it was made with, or [`GROWTH_MIN`], if that is more.
 const GROWTH: u64 = 16;
 const GROWTH_MIN: u64 = 1 << 14;
 
@@ -90,7 +91,7 @@ impl Use {
         seal(page, bits) << (NUMBER_BITS + ROLE_BITS) | bits
     }
 
-    /// None if it is free.
+    /// None if the page is free.
     fn of_word(page: u32, word: u64) -> std::result::Result<Option<Self>, Unsound> {
         if word == 0 {
             return Ok(None);
@@ -102,22 +103,22 @@ impl Use {
     }
 }
 
-/// Pages of the table of a pool that has so many pages.
+/// Pages of the table in a pool of `pages` pages.
 fn table_pages(pages: u64, page_len: u64) -> u64 {
     ((pages * GROWTH).max(GROWTH_MIN) * WORD).div_ceil(page_len).min(pages / 4 + 1)
 }
 
-/// What a pool of a store is, as its parameters.
+/// The parameters that are stored in a pool of a store.
 pub(crate) fn parameters(store: u64, set: u32, sets: u32, pages: u64, page_len: u64) -> [u64; 8] {
     [store, u64::from(set), u64::from(sets), table_pages(pages, page_len), 0, 0, 0, 0]
 }
 // media-format: end
 
-/// A word that says nothing.
+/// A word whose seal or role is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsound;
 
-/// What a word was before one of its bits was flipped.
+/// The use that a word states after one flipped bit is corrected; none unless exactly one is possible.
 fn corrected(page: u32, word: u64) -> Option<Option<Use>> {
     let single = (0..64).map(|bit| word ^ 1 << bit);
     let mut all = single.filter_map(|word| Use::of_word(page, word).ok());
@@ -134,20 +135,20 @@ pub(crate) struct Pages {
     /// Pages that the table has words for.
     capacity: u64,
     free: Mutex<Vec<u32>>,
-    /// Pages that were ever free, or used; whoever has it makes more.
+    /// Pages that were ever free or used. The lock is held while the pool grows.
     known: Mutex<u32>,
-    /// The first number of a page of a log that was never given when the pool was opened.
+    /// The first number of a log page that was never given when the pool was opened.
     first_number: u64,
-    /// The first one that is not set aside; whoever has it sets more aside.
+    /// The first number that is not set aside. The lock is held while more are set aside.
     numbers: Mutex<u64>,
-    /// Pages of which nobody knows what they are.
+    /// Pages whose words are damaged, so that their use is unknown.
     pub(crate) unknown: Vec<u32>,
-    /// What checksums of this pool begin with.
+    /// The initial value of the checksums of this pool.
     seed: u32,
 }
 
 impl Pages {
-    /// How the pool of a set is made.
+    /// The options with which the pool of a set is made.
     pub(crate) fn options(
         (store, set, sets): (u64, u32, u32),
         size: u64,
@@ -159,7 +160,7 @@ impl Pages {
         CreateOptions { size, media, page_size: page_len, kind: KIND.to_owned(), parameters }
     }
 
-    /// What it was made as: the store's number, the set's, and how many sets there are.
+    /// The identity with which a pool was made: the store's number, the set's, and the number of sets.
     pub(crate) fn identity(pool: &Pool) -> Result<(u64, u32, u32)> {
         let [store, set, sets, ..] = pool.parameters();
         match (u32::try_from(set), u32::try_from(sets)) {
@@ -168,7 +169,7 @@ impl Pages {
         }
     }
 
-    /// Claims the table of a pool, which is zeroed if the pool `is_new`; what its pages are used for.
+    /// Claims the table of a pool, which is zeroed if the pool `is_new`; returns the used pages and their uses.
     ///
     /// # Errors
     /// [`Error::Pools`], [`Error::Pool`], [`Error::Sync`].
@@ -213,7 +214,7 @@ impl Pages {
             match found {
                 Some(Some(found)) => used.push((page, found)),
                 Some(None) => free.push(page),
-                // It is left alone.
+                // A page of unknown use is left alone.
                 None => self.unknown.push(page),
             }
         }
@@ -244,12 +245,12 @@ impl Pages {
         &self.pool
     }
 
-    /// The first number of a page of a log that was never given when the pool was opened.
+    /// The first number of a log page that was never given when the pool was opened.
     pub(crate) fn first_number(&self) -> u64 {
         if mutant!("tsdb.page.number") { 0 } else { self.first_number }
     }
 
-    /// Sees to it that this number of a page of a log is not given again after an opening.
+    /// Makes sure that this number of a log page is not given again after an opening.
     ///
     /// # Errors
     /// [`Error::Pool`]; [`Error::Limit`].
@@ -273,7 +274,7 @@ impl Pages {
         self.pool.space()
     }
 
-    /// What checksums of what is in this pool begin with.
+    /// The initial value of the checksums of this pool.
     pub(crate) fn seed(&self) -> u32 {
         self.seed
     }
@@ -283,7 +284,8 @@ impl Pages {
         self.space().page_size()
     }
 
-    /// Takes a free page for a use, if more than `reserve` are free; its word is durable with the next fence of this thread.
+    /// Takes a free page for a use, if more than `reserve` are free. Its word is durable with the next fence of
+    /// this thread.
     pub(crate) fn begin(&self, use_of: Use, reserve: usize) -> Option<PageWriter> {
         let mut free = spin::lock(&self.free);
         if free.len() <= reserve {
@@ -303,17 +305,17 @@ impl Pages {
         None
     }
 
-    /// Pages that are free, or will be.
+    /// Pages that are free, or retired.
     pub(crate) fn free_count(&self) -> usize {
         spin::lock(&self.free).len() + self.space().retired_len()
     }
 
-    /// All pages that can ever be free.
+    /// The number of all pages that can ever be free.
     pub(crate) fn usable(&self) -> u64 {
         self.used_pages().count() as u64
     }
 
-    /// Gives pages back that readers may still look at. That they are to be is durable.
+    /// Frees pages that readers may still look at. The change that freed them is durable already.
     pub(crate) fn give_back(&self, pages: &[u32]) {
         for page in pages {
             self.set_word(*page, 0);
@@ -321,7 +323,7 @@ impl Pages {
         self.space().retire_all(pages);
     }
 
-    /// Gives pages back that an opening has found to belong to nothing; durable with the next fence of this thread.
+    /// Frees pages that belong to nothing, as an opening has found; durable with the next fence of this thread.
     pub(crate) fn give_up(&self, pages: impl IntoIterator<Item = u32>) {
         let mut free = spin::lock(&self.free);
         for page in pages {
@@ -330,7 +332,7 @@ impl Pages {
         }
     }
 
-    /// Fails unless each page is one of these, once, or free.
+    /// Fails unless each usable page is either free or listed in `used` exactly once.
     pub(crate) fn check(&self, mut used: Vec<u32>) -> std::result::Result<(), String> {
         let mut free = spin::lock(&self.free);
         while self.space().retired_len() > 0 {
@@ -359,7 +361,7 @@ impl Pages {
     /// Makes the pool larger. Durable when it returns.
     ///
     /// # Errors
-    /// As [`Pool::grow`]; [`Error::Input`] beyond what its table has words for.
+    /// As [`Pool::grow`]; [`Error::Input`] if the table has too few words for the size.
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
         let largest = self.capacity * u64::from(self.page_len());
         if size > largest {

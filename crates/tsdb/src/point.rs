@@ -1,9 +1,10 @@
-//! Points as they come in, and the names of series.
+//! Incoming points, and the names of series.
 //!
 //! # The problem
 //!
-//! A series has as many spellings as its tags have orders, and the store looks it up for every point of every line. So its
-//! key has one spelling, and line protocol that is written that way already, as clients write it, is the key without a copy.
+//! The tags of a series can be written in any order, and the store looks the series up for every point of every
+//! line. So its key has one canonical spelling. Line protocol that is already written that way, as clients write
+//! it, is used as the key without a copy.
 //!
 //! # The picture
 //!
@@ -14,29 +15,30 @@
 //!
 //! # What holds
 //!
-//! - A backslash escapes the comma, the space or the equals sign that follows it; before anything else it is a character as
-//!   any other. So a name has one spelling, but for the equals signs of measurements, which need no escape: there it is
-//!   taken out, unless another backslash stands before it.
-//! - What no line can say is no name: one that ends with a backslash (it would escape what follows), one with a newline,
-//!   and a measurement that begins with what a line skips (`#`, a tab, a zero byte).
+//! - A backslash escapes a following comma, space or equals sign; before any other character it is an ordinary
+//!   character. So a name has one spelling, except for equals signs in measurements, which need no escape: there
+//!   the backslash is removed, unless another backslash stands before it.
+//! - Names that a line cannot express are refused: a name that ends with a backslash (it would escape the next
+//!   character), a name with a newline, and a measurement that begins with a character that makes a line be skipped
+//!   (`#`, a tab, a zero byte).
 
 use crate::error::{Error, Result};
 use crate::value::{FieldType, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-/// Bytes of the text of a [`SeriesKey`] at most.
+/// The maximum length of the text of a [`SeriesKey`], in bytes.
 pub const KEY_MAX: usize = 65_535;
 
 /// The name of a series: its measurement and its tags.
 ///
-/// Its text is line protocol's: `measurement,key=value,…`, with commas and spaces (and the equals signs of keys and values of
-/// tags) escaped by a backslash; ascending by the bytes of the unescaped keys, no key twice, no key or value empty. Equal
-/// series have equal texts.
+/// Its text is that of line protocol: `measurement,key=value,…`, with commas and spaces (and the equals signs of
+/// tag keys and tag values) escaped by a backslash. Tags ascend by the bytes of their unescaped keys, no key comes
+/// twice, and no key or value is empty. Equal series have equal texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SeriesKey<'a>(Cow<'a, str>);
 
-/// A value as it comes in.
+/// An incoming value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FieldValue<'a> {
     /// Finite.
@@ -64,7 +66,7 @@ impl FieldValue<'_> {
         }
     }
 
-    /// The same value, with a string of its own.
+    /// A copy of the value that owns its string.
     #[must_use]
     pub fn to_value(&self) -> Value {
         match self {
@@ -77,23 +79,23 @@ impl FieldValue<'_> {
     }
 }
 
-/// A point: the values of some fields of a series at a time.
+/// A point: the values of some fields of a series at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point<'a> {
-    /// Of which series.
+    /// The series.
     pub series: SeriesKey<'a>,
-    /// Names and values; one at least. If a name comes twice the last one counts.
+    /// Names and values; at least one. If a name comes twice its last value counts.
     pub fields: SmallVec<[(Cow<'a, str>, FieldValue<'a>); 8]>,
     /// Nanoseconds since 1970.
     pub time: i64,
 }
 
 impl SeriesKey<'static> {
-    /// The key of a measurement and tags, in any order; those with an empty value are left out.
+    /// The key of a measurement and tags, which may be in any order; tags with an empty value are left out.
     ///
     /// # Errors
-    /// [`Error::Input`]: the measurement or a key is empty, a key comes twice, the text is longer than [`KEY_MAX`], or a name
-    /// is one that no line can say.
+    /// [`Error::Input`]: the measurement or a key is empty, a key comes twice, the text is longer than [`KEY_MAX`],
+    /// or a line cannot express a name.
     pub fn new<'t>(
         measurement: &str,
         tags: impl IntoIterator<Item = (&'t str, &'t str)>,
@@ -129,10 +131,10 @@ impl SeriesKey<'static> {
 }
 
 impl<'a> SeriesKey<'a> {
-    /// The key that a line begins with, up to the first space that is not escaped. Nothing is copied if its tags ascend.
+    /// The key with which a line begins, up to the first unescaped space. Nothing is copied if its tags ascend.
     ///
     /// # Errors
-    /// [`Error::Input`]: it is no such text, a key comes twice, or it is longer than [`KEY_MAX`].
+    /// [`Error::Input`]: the text is no key, a key comes twice, or the text is longer than [`KEY_MAX`].
     pub fn of_text(text: &'a str) -> Result<Self> {
         let extent = scan(text.as_bytes()).map_err(|fault| Error::Input(fault.into()))?;
         if extent.length != text.len() || text.ends_with('\\') {
@@ -142,7 +144,7 @@ impl<'a> SeriesKey<'a> {
         Self::of_extent(text, extent).map_err(|fault| Error::Input(fault.into()))
     }
 
-    /// The key of a text that [`scan`] has found, of [`KEY_MAX`] bytes at most.
+    /// The key in a text of at most [`KEY_MAX`] bytes, whose extent [`scan`] has found.
     pub(crate) fn of_extent(
         text: &'a str,
         extent: Extent,
@@ -184,7 +186,7 @@ impl<'a> SeriesKey<'a> {
         &self.0
     }
 
-    /// The same key, with a text of its own.
+    /// The same key, which owns its text.
     #[must_use]
     pub fn into_owned(self) -> SeriesKey<'static> {
         SeriesKey(Cow::Owned(self.0.into_owned()))
@@ -196,7 +198,7 @@ const MISSING_TAG_KEY: &str = "missing tag key";
 const MISSING_TAG_VALUE: &str = "missing tag value";
 const DUPLICATE_TAGS: &str = "duplicate tags";
 
-/// What is said of a key that is too long.
+/// The message for a key that is too long.
 pub(crate) fn too_long(length: usize) -> String {
     format!("max key length exceeded: {length} > {KEY_MAX}")
 }
@@ -205,17 +207,17 @@ fn check_length(length: usize) -> Result<()> {
     if length > KEY_MAX { Err(Error::Input(too_long(length))) } else { Ok(()) }
 }
 
-/// What a backslash escapes.
+/// True if a backslash escapes this byte.
 pub(crate) fn is_special(byte: u8) -> bool {
     matches!(byte, b',' | b' ' | b'=')
 }
 
-/// What a backslash escapes in names of fields.
+/// True if a backslash escapes this byte in the name of a field.
 pub(crate) fn is_special_in_field(byte: u8) -> bool {
     is_special(byte) || byte == b'"'
 }
 
-/// What ends a measurement.
+/// True if this byte ends a measurement.
 fn is_measurement_end(byte: u8) -> bool {
     matches!(byte, b',' | b' ')
 }
@@ -224,7 +226,7 @@ fn is_comma(byte: u8) -> bool {
     byte == b','
 }
 
-/// What a line skips if it begins with it.
+/// True if a line that begins with this character is skipped.
 fn is_skipped(first: char) -> bool {
     matches!(first, '#' | '\t' | '\0')
 }
@@ -234,11 +236,12 @@ fn is_skipped(first: char) -> bool {
 pub(crate) struct Extent {
     /// Bytes: up to a space, a newline or the end.
     pub(crate) length: usize,
-    /// True if it is what [`SeriesKey`] says: its tags ascend, none twice, and its measurement has no escape too many.
+    /// True if the text is canonical as described at [`SeriesKey`]: its tags ascend, none comes twice, and its
+    /// measurement has no needless escape.
     is_canonical: bool,
 }
 
-/// Finds the key that a text begins with: one pass.
+/// Finds the key with which a text begins, in one pass.
 pub(crate) fn scan(text: &[u8]) -> std::result::Result<Extent, &'static str> {
     match text.first() {
         None | Some(b',' | b' ' | b'\n') => return Err(MISSING_MEASUREMENT),
@@ -272,7 +275,7 @@ pub(crate) fn scan(text: &[u8]) -> std::result::Result<Extent, &'static str> {
     Ok(Extent { length: at, is_canonical })
 }
 
-/// Where the name that begins at a place ends: at a byte that ends it and is not escaped, at a newline, or at the end.
+/// The end of the name that begins at `start`: an unescaped byte that ends it, a newline, or the end of the text.
 #[inline]
 pub(crate) fn name_end(text: &[u8], start: usize, is_end: impl Fn(u8) -> bool) -> usize {
     let mut at = start;
@@ -297,7 +300,7 @@ fn is_less(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// The bytes of a name without the backslashes that escape.
+/// The bytes of a name without the escaping backslashes.
 fn plain_bytes(name: &[u8], is_special: fn(u8) -> bool) -> impl Iterator<Item = u8> {
     name.iter().enumerate().filter_map(move |(at, byte)| {
         let next = name.get(at + 1).copied();
@@ -328,7 +331,7 @@ pub(crate) fn unescape(name: &str, is_special: fn(u8) -> bool) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// True if a line can say this name of a tag, of a value of one, or of a field.
+/// True if a line can express this name of a tag or a field, or this tag value.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.ends_with('\\') && !name.contains('\n')
 }
@@ -353,7 +356,7 @@ fn push_measurement(text: &mut String, measurement: &str) -> Result<()> {
     Ok(())
 }
 
-/// Appends a measurement without the backslashes that equals signs need not have.
+/// Appends a measurement without the needless backslashes before equals signs.
 fn push_plain_equals(text: &mut String, measurement: &str) {
     let mut rest = measurement;
     while let Some((before, after)) = rest.split_once(r"\=") {
@@ -364,7 +367,7 @@ fn push_plain_equals(text: &mut String, measurement: &str) {
     text.push_str(rest);
 }
 
-/// What is before the first byte of a kind that is not escaped, and what is behind it.
+/// The text before the first unescaped stop byte, and the text behind it.
 fn halves(text: &str, is_stop: fn(u8) -> bool) -> (&str, &str) {
     let mut at = 0;
     let bytes = text.as_bytes();
@@ -380,7 +383,7 @@ fn halves(text: &str, is_stop: fn(u8) -> bool) -> (&str, &str) {
     (text.get(..at).unwrap_or(text), text.get(at + 1..).unwrap_or_default())
 }
 
-/// Keys and values as they are written, from the text behind the measurement.
+/// Tag keys and values with their escapes, from the text behind the measurement.
 struct RawTags<'k>(&'k str);
 
 impl<'k> Iterator for RawTags<'k> {

@@ -1,11 +1,12 @@
-//! Rows: points as the log of a queue set has them.
+//! Rows: points as they are in the log of a queue set.
 //!
 //! ```text
 //!   │ series │ shard │ time │ count │ field, type │ value │ field, type │ value │ …
 //!       4        4       8      2         4           8
 //! ```
 //!
-//! A boolean has one byte, a string its length in four and its bytes. Nothing is padded. A record of the log has whole rows.
+//! A boolean has one byte; a string has its length in four bytes, then its bytes. Nothing is padded. A record of
+//! the log has whole rows.
 
 use crate::catalogue::{FieldId, SeriesId};
 use crate::point::FieldValue;
@@ -50,7 +51,7 @@ fn value_len(value: &FieldValue<'_>) -> usize {
     }
 }
 
-/// Whose the values of a row are.
+/// The series, shard and time of the values of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) series: SeriesId,
@@ -68,7 +69,7 @@ impl Place {
 }
 // media-format: end
 
-/// Rows that are to be written, cut into records.
+/// Rows to be written, cut into records.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -76,12 +77,13 @@ pub(crate) struct Batch {
     ends: Vec<usize>,
 }
 
-/// Bytes of a record from which it has no more rows.
+/// A record of this many bytes gets no more rows.
 const RECORD: usize = 16 << 10;
 
 impl Batch {
-    /// Adds the values of a point; those of a row that would be longer than `record_max` are rows of their own. False if one
-    /// of them alone would be, or is a string longer than [`STRING_MAX`]: then nothing was added, and nothing has to be undone.
+    /// Adds the values of a point. If its row would be longer than `record_max` they are split into several rows.
+    /// False if one value alone would be longer, or is a string longer than [`STRING_MAX`]: then nothing was added,
+    /// and nothing has to be undone.
     pub(crate) fn push<'v>(
         &mut self,
         place: Place,
@@ -118,7 +120,7 @@ impl Batch {
         }
     }
 
-    /// The row from `row` on is whole: it belongs to the record before it, or begins another.
+    /// The row that begins at `row` is complete: it joins the record before it, or begins another.
     fn end(&mut self, row: usize, record_max: usize) {
         let start = self.ends.iter().rev().nth(1).copied().unwrap_or(0);
         let limit = RECORD.min(record_max);
@@ -194,7 +196,7 @@ impl<'r> Rows<'r> {
         Some(*found)
     }
 
-    /// The next row; those of its values that were not read are passed over.
+    /// The next row; unread values of the current row are skipped.
     pub(crate) fn next_row(&mut self) -> Option<Place> {
         while self.values > 0 {
             self.next_value()?;
@@ -274,7 +276,8 @@ mod tests {
         assert_eq!((rows, seen), (400, 1000));
     }
 
-    /// Its first row is whole, and is one record with the point before it, when the string turns out to be too long.
+    /// By the time the too long string is found, the first row of the refused point would be complete, in one record
+    /// with the point before it.
     #[test]
     fn a_point_that_is_refused_leaves_those_before_it_as_they_were() {
         let (short, long) = ("x".repeat(300), "x".repeat(400));

@@ -1,4 +1,4 @@
-//! What points come to: count, sum, least, greatest, first and last.
+//! Aggregates of points: count, sum, least, greatest, first and last.
 
 use crate::error::Result as Fallible;
 use crate::value::{Block, Column, Value};
@@ -6,30 +6,30 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How time is cut.
+/// The division of time into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buckets {
     /// Nanoseconds; more than 0.
     pub width: i64,
-    /// Where one of them begins.
+    /// The beginning of one of the buckets.
     pub origin: i64,
 }
 
 impl Buckets {
-    /// The start of the bucket that has this time; the least time that there is, if that is later.
+    /// The start of the bucket of this time; the least possible time, if that is later.
     #[must_use]
     pub fn start(&self, time: i64) -> i64 {
         time.checked_sub(self.since_start(time)).unwrap_or(i64::MIN)
     }
 
-    /// The last time of the bucket that has this one.
+    /// The last time of the bucket of this time.
     #[must_use]
     pub fn end(&self, time: i64) -> i64 {
         let left = self.width.max(1) - 1 - self.since_start(time);
         time.saturating_add(left)
     }
 
-    /// Nanoseconds from the start of the bucket that has this time.
+    /// Nanoseconds from the start of the bucket of this time.
     fn since_start(&self, time: i64) -> i64 {
         let width = self.width.max(1);
         match time.checked_sub(self.origin) {
@@ -43,13 +43,14 @@ impl Buckets {
     }
 }
 
-/// What some points of a field come to. Minimum and maximum are the earliest of equals; of booleans false is less than true;
-/// strings have a count, a first and a last alone (the other values are those of the first).
+/// The aggregates of some points of a field. Minimum and maximum are the earliest of equal values; of booleans
+/// false is less than true. Strings have only a count, a first and a last (the other values are those of the
+/// first).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// How many.
+    /// The number of points.
     pub count: u64,
-    /// Their sum; of integers and unsigned ones it wraps; of others 0.
+    /// Their sum; of integers and unsigned integers it wraps; of other types 0.
     pub sum: Value,
     /// The least, and its time.
     pub min: (i64, Value),
@@ -61,7 +62,7 @@ pub struct Summary {
     pub last: (i64, Value),
 }
 
-/// The places of the least and of the greatest, the first of equals.
+/// The places of the least and of the greatest value, the first of equals.
 fn extremes<T: Copy>(values: &[T], less: impl Fn(T, T) -> bool) -> (usize, usize) {
     let Some(first) = values.first() else { return (0, 0) };
     let (mut min, mut max) = ((0, *first), (0, *first));
@@ -85,12 +86,12 @@ fn zero(of: &Column) -> Value {
 }
 
 impl Summary {
-    /// Of some points of a block; none if there is none.
+    /// The summary of some points of a block; none if there is no point.
     pub(crate) fn of(block: &Block, range: Range<usize>) -> Option<Self> {
         Self::of_points(&block.times, &block.values, range)
     }
 
-    /// Of some of these points; none if there is none.
+    /// The summary of some of these points; none if there is no point.
     fn of_points(all: &[i64], values: &Column, range: Range<usize>) -> Option<Self> {
         let times = all.get(range.clone())?;
         let (first, last) = (*times.first()?, *times.last()?);
@@ -132,7 +133,7 @@ impl Summary {
         })
     }
 
-    /// Takes in what other points of the field, or of the same field of another series, come to.
+    /// Merges the summary of other points of the field, or of the same field of another series.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.sum = match (&self.sum, &other.sum) {
@@ -177,33 +178,33 @@ fn compare(one: &Value, other: &Value) -> Ordering {
     }
 }
 
-/// Buckets between two questions whether there may be so many.
+/// Buckets between two checks whether there may be so many.
 const ASKED: usize = 64;
 
-/// How many buckets there are of all fields of a series, and who says whether there may be so many: asked while they are made,
-/// by those that have points.
+/// Counts the buckets of all fields of a series, and asks `may` while they are made whether there may be so many.
+/// Only buckets that have points count.
 pub(crate) struct Most<'m> {
     count: usize,
     may: &'m dyn Fn(usize) -> Fallible<()>,
 }
 
 impl<'m> Most<'m> {
-    /// There is none yet.
+    /// No bucket is counted yet.
     pub(crate) fn new(may: &'m dyn Fn(usize) -> Fallible<()>) -> Self {
         Self { count: 0, may }
     }
 
-    /// There is one more.
+    /// Counts one more bucket.
     #[inline]
     fn grow(&mut self) -> Fallible<()> {
         self.count += 1;
         if self.count.is_multiple_of(ASKED) { self.ask() } else { Ok(()) }
     }
 
-    /// Asks whether there may be as many as there are.
+    /// Asks whether there may be as many buckets as there are.
     ///
     /// # Errors
-    /// That of whoever says so.
+    /// The error of `may`.
     pub(crate) fn ask(&self) -> Fallible<()> {
         (self.may)(self.count)
     }
@@ -222,15 +223,15 @@ impl Sums {
         Self { buckets: buckets.ok_or(start), all: Vec::new() }
     }
 
-    /// True if all times from one to another are in one bucket.
+    /// True if all times from `from` to `to` are in one bucket.
     pub(crate) fn is_one(&self, from: i64, to: i64) -> bool {
         self.buckets.is_err() || self.buckets.is_ok_and(|it| it.start(from) == it.start(to))
     }
 
-    /// Adds what later points of one bucket come to.
+    /// Adds a summary of later points of one bucket.
     ///
     /// # Errors
-    /// That there are too many buckets.
+    /// An error if there are too many buckets.
     pub(crate) fn add(&mut self, summary: Summary, most: &mut Most<'_>) -> Fallible<()> {
         let start = match &self.buckets {
             Ok(buckets) => buckets.start(summary.first.0),
@@ -288,7 +289,7 @@ impl Sums {
     }
 }
 
-/// A value as eight bytes of an entry; none of a string.
+/// A value as eight bytes of an entry; 0 for a string.
 pub(crate) fn to_bits(value: &Value) -> u64 {
     match value {
         Value::Float(value) => value.to_bits(),
@@ -299,7 +300,7 @@ pub(crate) fn to_bits(value: &Value) -> u64 {
     }
 }
 
-/// The value that has these bytes in an entry, of a type like this one's.
+/// The value of type `of` that these bytes of an entry stand for.
 pub(crate) fn of_bits(of: crate::value::FieldType, bits: u64) -> Value {
     use crate::value::FieldType;
     match of {

@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-/// What the values of a field are. A field of a measurement has one type in all of its series.
+/// The type of the values of a field. A field of a measurement has one type in all of its series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FieldType {
     /// 64-bit floating point; finite.
@@ -31,12 +31,12 @@ const TYPES: [FieldType; 5] = [
 ];
 
 impl FieldType {
-    /// The number that it has in pools.
+    /// The number of the type in pools.
     pub(crate) fn code(self) -> u8 {
         TYPES.iter().zip(0..).find(|(it, _)| **it == self).map_or(0, |(_, code)| code)
     }
 
-    /// The type that has this number in pools.
+    /// The type with this number in pools.
     pub(crate) fn of_code(code: u8) -> Option<Self> {
         TYPES.get(usize::from(code)).copied()
     }
@@ -44,7 +44,7 @@ impl FieldType {
 // media-format: end
 
 impl FieldType {
-    /// The name that InfluxDB has for it.
+    /// The name that InfluxDB has for the type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ impl Column {
         }
     }
 
-    /// How many there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -138,7 +138,7 @@ impl Column {
         }
     }
 
-    /// True if there is none.
+    /// True if there is no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -171,7 +171,7 @@ impl Column {
 }
 
 impl Column {
-    /// Those at these places, in their order; places that there are not are left out.
+    /// The values at these places, in the order of the places; places out of range are left out.
     pub(crate) fn gather(&self, places: impl Iterator<Item = usize>) -> Self {
         fn of<T: Clone>(values: &[T], places: impl Iterator<Item = usize>) -> Vec<T> {
             places.filter_map(|at| values.get(at).cloned()).collect()
@@ -185,7 +185,7 @@ impl Column {
         }
     }
 
-    /// Appends a range of others; false if those are of another type, or not as many.
+    /// Appends a range of another column; false if that has another type, or not all of the range.
     pub(crate) fn extend(&mut self, other: &Self, range: Range<usize>) -> bool {
         fn of<T: Clone>(to: &mut Vec<T>, from: &[T], range: Range<usize>) -> bool {
             let found = from.get(range);
@@ -203,7 +203,7 @@ impl Column {
     }
 }
 
-/// Which of ascending times are in a range.
+/// The places in a range, of ascending times.
 pub(crate) fn places(times: &[i64], range: &RangeInclusive<i64>) -> Range<usize> {
     let from = times.partition_point(|time| time < range.start());
     from..times.partition_point(|time| time <= range.end()).max(from)
@@ -237,7 +237,7 @@ impl Block {
         self.times.is_empty()
     }
 
-    /// Which of its points are in a range of time.
+    /// The places of its points in a range of time.
     pub(crate) fn places(&self, range: &RangeInclusive<i64>) -> Range<usize> {
         places(&self.times, range)
     }
@@ -258,7 +258,7 @@ impl Block {
         part
     }
 
-    /// Those that are in a range of time.
+    /// The points that are in a range of time.
     pub(crate) fn within(self, range: &RangeInclusive<i64>) -> Self {
         let places = self.places(range);
         if places == (0..self.len()) {

@@ -1,4 +1,4 @@
-//! Flipped bits: what is read is what was written, or an error, and what is missing was said to be.
+//! Flipped bits: a read returns the written data or an error, and missing data was reported.
 
 use coreplane_tsdb::{
     Column, Error, FieldValue, Options, Point, Scrub, SeriesKey, Stats, Store, TagFilter,
@@ -29,7 +29,7 @@ fn points(times: std::ops::Range<i64>) -> Vec<Point<'static>> {
         .collect()
 }
 
-/// What came of a look at everything.
+/// The result of a check of everything.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     Whole,
@@ -106,7 +106,7 @@ fn a_flipped_bit_is_set_right_or_said() {
     let mut said = 0;
     for round in 0..600 {
         let pool = next(2);
-        // Among what was written: not in the zeroes behind it.
+        // Only in lines with data, not in the zeroes behind them.
         let used: Vec<usize> = (0..whole[pool].len() / 64)
             .filter(|line| whole[pool][line * 64..line * 64 + 64].iter().any(|byte| *byte != 0))
             .collect();
@@ -152,7 +152,7 @@ fn a_page_of_which_nobody_knows_what_it_is_is_said() {
     }
 }
 
-/// Where the pages of segments begin, by the table of pages.
+/// The places where the pages of segments begin, by the table of pages.
 fn segments(pool: &[u8]) -> Vec<usize> {
     let words = pool[4096..].as_chunks::<8>().0.iter().take(256);
     let words = words.map(|word| u64::from_le_bytes(*word)).enumerate();
@@ -185,7 +185,7 @@ fn a_damaged_chunk_holds_up_nothing_else() {
     assert!(!store.verify(&mut |_, _| {}).expect("findings").is_sound());
 }
 
-/// What a scrub tells until it has read all so many times more.
+/// The reports of a scrub during `count` more complete rounds.
 fn rounds(store: &Store, scrub: &mut Scrub, count: u64) -> Vec<String> {
     let (mut told, until) = (Vec::new(), store.stats().scrub_rounds + count);
     while store.stats().scrub_rounds < until {
@@ -200,7 +200,7 @@ fn a_scrub_finds_what_nobody_reads_and_tells_it_once() {
     let path = directory.path().join("ts");
     let store = Store::open(&path, &Options { head_bytes: 1 << 30, ..options() }).expect("a store");
     store.create_database("db").expect("a database");
-    // No shard is so old that its segments become one.
+    // No shard is old enough for its segments to be merged into one.
     store.set_clock(1);
     for times in [0..150, 150..300] {
         store.write("db", None, &points(times)).expect("written");
@@ -214,7 +214,7 @@ fn a_scrub_finds_what_nobody_reads_and_tells_it_once() {
         let file = std::fs::File::options().write(true).open(file).expect("a pool");
         let (mut chunks, mut entries) = (0, 0);
         for page in segments(&bytes) {
-            // Bytes of nothing are zeroes.
+            // Unused bytes are zeroes.
             let used = (page..page + 4096).filter(|at| bytes[*at] != 0).step_by(5);
             for at in used {
                 file.write_all_at(&[bytes[at] ^ 4], at as u64).expect("written");
@@ -234,7 +234,7 @@ fn a_scrub_finds_what_nobody_reads_and_tells_it_once() {
     assert_eq!(rounds(&store, &mut scrub, 1), [""; 0], "all is as it was");
 }
 
-/// Points whose values are packed to nothing smaller: 80 bytes each.
+/// Points whose values do not compress: 80 bytes each.
 fn scattered(from: i64, count: i64) -> Vec<Point<'static>> {
     let value = |at: i64, field: i64| {
         let bits =
@@ -257,7 +257,7 @@ fn a_round_ends_however_much_is_sealed_meanwhile() {
     let options = Options { sets: 1, size: 64 << 20, page_len: 16 << 10, ..options() };
     let store = Store::open(&path, &Options { head_bytes: 1 << 30, ..options }).expect("a store");
     store.create_database("db").expect("a database");
-    // Each of them is more than a scrub reads in a step.
+    // Each segment is larger than the part that a scrub reads in a step.
     let add = |week: i64| {
         store.write("db", None, &scattered(week * WEEK, 6_000)).expect("written");
         store.seal().expect("sealed");
@@ -272,7 +272,7 @@ fn a_round_ends_however_much_is_sealed_meanwhile() {
         assert!(steps < 24, "a round does not end");
         add(3 + steps);
     }
-    // All that was there, and in pieces.
+    // All segments that were there have been read, in several steps.
     let read = store.stats().scrub_pages * (16 << 10);
     assert!(steps > 4 && read >= before, "{steps} {read} {before}");
     assert!(read < store.stats().sealed_bytes);

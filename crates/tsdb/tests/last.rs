@@ -1,7 +1,9 @@
-//! The last values of series are those of a full read, whatever was written, sealed, merged, dropped, killed and opened again.
+//! The last values of series equal those of a full read, for any sequence of writes, seals, merges, drops, kills
+//! and openings.
 //!
-//! Each is asked again and again, so that what was known before meets what came later: late points, points that are written
-//! again, shards and series that are gone. What is right is a map of all points, and a reader that goes through all of them.
+//! Each value is asked for again and again, so that cached values meet later changes: late points, points that are
+//! written again, dropped shards and series. The reference is a map of all points, and a reader that scans all
+//! points.
 
 use coreplane_tsdb::influxql::{Answer, Cell, Cells, Limits, Request, run};
 use coreplane_tsdb::{
@@ -19,13 +21,13 @@ use std::time::{Duration, Instant};
 
 const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * SECOND;
-/// Where a shard begins.
+/// The beginning of a shard.
 const START: i64 = 1_599_998_400 * SECOND;
-/// How long points are kept, in hours.
+/// The time for which points are kept, in hours.
 const KEPT: i64 = 5;
 const HOSTS: u8 = 4;
 
-/// A host, a place in six hours, a value, and which of the fields.
+/// A host, a place in six hours, a value, and a bit set of fields.
 type Drawn = (u8, u16, i8, u8);
 
 #[derive(Debug, Clone)]
@@ -33,14 +35,14 @@ enum Step {
     Write(Vec<Drawn>),
     Seal,
     Merge,
-    /// Closed and opened again.
+    /// The store is closed and opened again.
     Reopen,
-    /// Opened again as it is.
+    /// The store is opened again without being closed.
     Kill,
     DropSeries(u8),
     DropMeasurement,
     DropDatabase,
-    /// Half an hour behind this one it is now.
+    /// The clock is set to half an hour behind this place.
     Clock(u8),
 }
 
@@ -64,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 type Model = BTreeMap<(String, String), BTreeMap<i64, Value>>;
 
 struct World {
-    /// The directory of the store, and the next one's number.
+    /// The directory of the store, and the number of the next one.
     directory: tempfile::TempDir,
     number: u32,
     options: Options,
@@ -160,7 +162,7 @@ impl World {
         }
     }
 
-    /// Copies what a kill leaves, and goes on with that.
+    /// Copies the files as a kill leaves them, and goes on with the copy.
     fn kill(&mut self) {
         let from = self.path();
         self.number += 1;
@@ -209,7 +211,7 @@ impl World {
                 self.clock = self.clock.max(START + i64::from(*hour) * HOUR + HOUR / 2);
                 self.store().set_clock(self.clock);
                 self.store().expire().unwrap();
-                // A shard is an hour.
+                // A shard lasts an hour.
                 let end = (self.clock - KEPT * HOUR).div_euclid(HOUR) * HOUR;
                 self.model.values_mut().for_each(|it| it.retain(|time, _| *time >= end));
             }
@@ -278,14 +280,14 @@ fn asked(store: &Store, text: &str) -> Vec<Answer> {
     run(store, &Request { text, database, policy: None, now, is_read_only: true, limits }).unwrap()
 }
 
-/// Answers of which the first rows of each table, and the first columns, are kept.
+/// Keeps the first rows of each table, and the first columns.
 fn cut(answers: Vec<Answer>, rows: usize, columns: usize) -> Vec<Vec<Vec<Cell>>> {
     let tables = answers.into_iter().flat_map(|it| it.outcome.unwrap());
     let row = |row: Cells| row.into_iter().take(columns).collect();
     tables.map(|it| it.rows.into_iter().take(rows).map(row).collect()).collect()
 }
 
-/// Queries that can be answered by last points beside the same ones that look at all points.
+/// Compares queries that last points can answer with the same queries over all points.
 fn check_queries(store: &Store, around: u16) {
     let (one, other) = (time_of(around), time_of(around.saturating_add(45)));
     let times = [
@@ -329,7 +331,7 @@ proptest! {
             if matches!(step, Step::Reopen | Step::Kill) {
                 world.run(step);
             } else {
-                // Who came before the step, and asks before it and behind it.
+                // A reader from before the step asks before the step and after it.
                 let store = Arc::clone(world.store.as_ref().unwrap());
                 let reader = store.reader("d", None).unwrap();
                 let of = all_of(&reader);
@@ -345,7 +347,7 @@ proptest! {
     }
 }
 
-/// A store with points of which each is sealed by itself.
+/// A store with points, each of which is sealed by itself.
 fn sealed_one_by_one(path: &Path, drawn: &[Drawn]) -> Store {
     let options = Options { sets: 1, size: 4 << 20, page_len: 4 << 10, ..Options::default() };
     let store = Store::open(path, &options).unwrap();
@@ -369,7 +371,7 @@ fn a_reader_with_an_older_view_neither_sees_nor_spoils_what_is_known_by_now() {
         found
     };
     let value = |place: u16, value: i64| Some((time_of(place), Value::Integer(value)));
-    // Out of the old reader's sight: two sealings, of which it has the first one's head.
+    // The old reader sees only the first of these writes, since its view has the head that takes that one in.
     for drawn in [(0, 20, 2, 4), (0, 30, 3, 4), (0, 30, 4, 4), (0, 25, 5, 4), (0, 30, 6, 4)] {
         store.write("d", None, &[point_of(drawn)]).unwrap();
         store.seal().unwrap();
@@ -399,7 +401,7 @@ fn what_is_known_is_used_and_what_was_sealed_later_is_looked_into() {
             assert_eq!(store.stats().last_values, known, "{text}");
         }
     }
-    // That a field has no point is known as well.
+    // The absence of a point in a field is cached as well.
     store.write("d", None, &[point_of((2, 359, 9, 4))]).unwrap();
     store.seal().unwrap();
     check_queries(&store, 15);

@@ -1,7 +1,7 @@
-//! The parser of line protocol beside another one, and beside the writer.
+//! The parser of line protocol compared with another parser, and with the writer.
 //!
-//! The oracle is the crate `influxdb-line-protocol`, which InfluxData wrote for InfluxDB 3. Where both take a line, they read
-//! the same from it. They do not take the same lines, since ours follows InfluxDB 1.6:
+//! The oracle is the crate `influxdb-line-protocol`, which InfluxData wrote for InfluxDB 3. Where both accept a
+//! line, they read the same from it. They do not accept the same lines, since ours follows InfluxDB 1.6:
 //!
 //! | line | ours | the oracle | why |
 //! |---|---|---|---|
@@ -23,7 +23,7 @@ use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// What a line says, in the words of neither parser.
+/// The meaning of a line, in the types of neither parser.
 #[derive(Debug, PartialEq)]
 struct Meaning {
     measurement: String,
@@ -33,7 +33,7 @@ struct Meaning {
     time: Option<i64>,
 }
 
-/// The time of lines that say none.
+/// The time of lines without one.
 const NOW: i64 = 77;
 
 fn ours(text: &str) -> Option<Meaning> {
@@ -79,7 +79,7 @@ fn oracle(text: &str) -> Option<Meaning> {
     })
 }
 
-/// Names with what must be escaped, as a line has them.
+/// Names in which special characters are escaped.
 fn name() -> impl Strategy<Value = String> {
     "[a-zA-Z_é\"]([a-z0-9._\"é-]|\\\\[,= ]){0,6}"
 }
@@ -101,7 +101,7 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A line that both take.
+/// A line that both parsers accept.
 fn line() -> impl Strategy<Value = String> {
     let tags = prop::collection::btree_map(name(), name(), 0..4).prop_shuffle_pairs();
     let fields = prop::collection::vec((name(), value()), 1..4);
@@ -124,7 +124,7 @@ trait Shuffle: Strategy<Value = std::collections::BTreeMap<String, String>> + Si
 
 impl<S: Strategy<Value = std::collections::BTreeMap<String, String>>> Shuffle for S {}
 
-/// What a mutation puts into a line.
+/// A piece that a mutation inserts into a line.
 fn scrap() -> impl Strategy<Value = String> {
     prop_oneof!["[,= \"\\\\\n\t#]", "[0-9.eEiutTfn+-]", "[a-zé]", Just(String::new())]
 }
@@ -204,7 +204,7 @@ proptest! {
     }
 }
 
-/// Any value that a store has.
+/// Any value that a store can hold.
 fn any_value() -> impl Strategy<Value = Value> {
     prop_oneof![
         any::<f64>().prop_filter("finite", |it| it.is_finite()).prop_map(Value::Float),

@@ -1,8 +1,8 @@
-//! Queries of many series, which several threads read: what they answer is what one thread does, bit by bit. And fields that
-//! are read together come to what each does.
+//! Queries of many series, which several threads read, answer the same as with one thread, bit by bit. Fields that
+//! are read together give the same results as each of them alone.
 //!
-//! Series have gaps, points that come late, and fields that not all points have; some points are sealed, some are in the head.
-//! Floats are of very different sizes, so that a sum in another order is another one. Where there is one core there is one
+//! Series have gaps, late points, and fields that not all points have; some points are sealed, some are in the
+//! head. Floats are of very different sizes, so that a sum in another order differs. With one core there is one
 //! thread, and these tests compare it with itself.
 
 use coreplane_tsdb::influxql::{Answer, Cell, Limits, Request, run};
@@ -21,7 +21,7 @@ const SECOND: i64 = 1_000_000_000;
 /// Some minutes before a shard ends.
 const START: i64 = 1_600_041_000 * SECOND;
 
-/// A point: the series, the second, and values of `a`, `b` and `c`, in twelve ways to leave some of them out.
+/// A point: the series, the second, and values of `a`, `b` and `c`, with twelve ways to omit some of them.
 type Drawn = (usize, i64, f64, i64, u8);
 
 fn drawn() -> impl Strategy<Value = Vec<Drawn>> {
@@ -51,8 +51,8 @@ fn points(drawn: &[Drawn]) -> Vec<Point<'_>> {
     made.collect()
 }
 
-/// Most points are sealed, some in a later segment that overlaps, and the rest is in the head. Nothing moves then: where chunks
-/// end is seen in the last bits of sums.
+/// Most points are sealed, some in a later segment that overlaps, and the rest is in the head. They are not moved
+/// afterwards: the ends of chunks affect the last bits of sums.
 fn store(drawn: &[Drawn]) -> (tempfile::TempDir, Store) {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let options = Options { sets: 2, size: 64 << 20, page_len: 16 << 10, ..Options::default() };
@@ -97,7 +97,7 @@ fn config() -> Config {
     Config { cases: 6, failure_persistence: None, max_shrink_iters: 20, ..Config::default() }
 }
 
-/// With the bits of its floats: what is written of a float is read as the same one.
+/// As text with all bits of its floats: the text of a float is read as the same float.
 fn bits(of: &impl Debug) -> String {
     format!("{of:?}")
 }
@@ -159,7 +159,7 @@ fn several_threads_answer_as_one_does() {
     run.unwrap();
 }
 
-/// The cells of an answer, by tags, time and column; those that are null left out.
+/// The cells of an answer, by tags, time and column, without null cells.
 fn cells(answers: &[Answer]) -> BTreeMap<(String, String, String), String> {
     let mut all = BTreeMap::new();
     for table in answers.iter().flat_map(|it| it.outcome.as_ref().unwrap()) {
@@ -207,7 +207,7 @@ const LIMITS: [&str; 3] = ["max-select-bytes", "max-select-buckets", "max-row-li
 #[test]
 fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
     let (_directory, store) = store(&even());
-    // More buckets are asked for than are there.
+    // More buckets are asked for than are made.
     let backwards = format!(
         "SELECT mean(a) FROM m WHERE time <= {} GROUP BY time(10s), host ORDER BY time DESC",
         START + 990 * SECOND
@@ -217,7 +217,7 @@ fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
         "SELECT mean(a), sum(b), max(c) FROM m GROUP BY time(10s), host",
         "SELECT mean(a), sum(b), max(c) FROM m GROUP BY time(10s)",
         "SELECT max(x) FROM (SELECT mean(a) AS x FROM m GROUP BY time(10s), host)",
-        // Points of a group are held while tallies of the others are there: those are given up.
+        // Points of a group are held while tallies of the other groups are held: the tallies are given up.
         "SELECT mean(a), median(a) FROM m GROUP BY rack",
         "SELECT a, b FROM m GROUP BY host",
         "SELECT sum(a) FROM m GROUP BY time(10s), host fill(none)",
@@ -227,7 +227,7 @@ fn a_query_of_several_threads_ends_where_one_of_one_thread_does() {
     let steps = std::iter::successors(Some(4000_usize), |it| Some(it + it / 12));
     for (step, bytes_max) in steps.take_while(|it| *it < 16 << 20).enumerate() {
         for text in texts {
-            // As many buckets, or as many rows, as there are at some step.
+            // The limits grow, so that at some step they equal the buckets, or the rows, of the answer.
             let small = |threads| match step % 3 {
                 0 => Limits { bytes_max, ..limits(threads) },
                 1 => Limits { buckets_max: bytes_max / 256, ..limits(threads) },
@@ -258,7 +258,7 @@ fn a_query_of_several_threads_ends_when_it_is_late_or_nobody_wants_it() {
     assert_eq!(said(late), "query-timeout limit exceeded");
     let cancel = Some(Arc::new(AtomicBool::new(true)));
     assert_eq!(said(Limits { cancel, ..limits(0) }), "query interrupted");
-    // In the middle, wherever that is: the query is asked anew until it is ended.
+    // The query is asked again and again until it is ended in the middle, at any place.
     let flag = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {

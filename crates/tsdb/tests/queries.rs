@@ -1,8 +1,9 @@
 //! Queries of a store, and the answers that InfluxDB 1.6.7 gave to them.
 //!
-//! `queries/data.lp` is what is written, and `queries/*.txt` are golden scripts: a line that begins with `> ` is a query; what
-//! follows is the answer. `bench-peers/influx/golden.py` asks InfluxDB, so a blessing is a second opinion. Every script is run
-//! over points in the head, over sealed ones, and over a store that was opened again. Floats may differ by 1e-12.
+//! `queries/data.lp` has the points that are written, and `queries/*.txt` are golden scripts: a line that begins
+//! with `> ` is a query; the lines after it are the answer. `bench-peers/influx/golden.py` asks InfluxDB, so the
+//! answers are checked by a second implementation. Every script is run over points in the head, over sealed points,
+//! and over a store that was opened again. Floats may differ by 1e-12.
 
 use coreplane_tsdb::influxql::{Answer, Cell, Limits, Request, Table, run};
 use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// What `now()` is: 2020-09-13T13:26:40Z.
+/// The value of `now()`: 2020-09-13T13:26:40Z.
 const NOW: i64 = 1_600_003_600_000_000_000;
 
 fn directory() -> PathBuf {
@@ -124,7 +125,7 @@ fn is_same(one: &str, other: &str) -> bool {
     a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a == b || is_close(a, b))
 }
 
-/// Asks what a script asks.
+/// Runs the queries of a script and compares the answers.
 fn check(store: &Store, path: &Path) {
     let script = fs::read_to_string(path).unwrap();
     let mut count = 0;
@@ -199,7 +200,7 @@ fn each_limit_ends_a_statement() {
         let said = error(&store, text, small.clone());
         assert!(said.contains("max-select-bytes"), "{text}: {said}");
     }
-    // What a statement has held is there for the next one, but for its answer.
+    // Bytes that a statement has held are free for the next one, except those of its answer.
     let three = "SELECT count(median) FROM (SELECT median(f) FROM m GROUP BY time(10s));".repeat(3);
     let enough = Limits { bytes_max: 700_000, ..limits() };
     let all = run(&store, &request(&three, enough)).unwrap();
@@ -267,7 +268,7 @@ fn series_and_measurements_are_dropped() {
     assert!(count("SELECT * FROM mem") > 0);
 }
 
-/// Two points that are far from each other are two buckets, however narrow those are.
+/// Two points that are far apart are two buckets, however narrow the buckets are.
 #[test]
 fn buckets_count_if_they_are_made_and_once() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -286,7 +287,7 @@ fn buckets_count_if_they_are_made_and_once() {
         }
         let filled = "SELECT sum(f) FROM m WHERE time >= 0 GROUP BY time(1u)";
         assert!(error(&store, filled, limits()).contains("max-select-buckets"));
-        // Ten that are filled are ten.
+        // Ten filled buckets count as ten.
         let ten = Limits { buckets_max: 10, ..limits() };
         let text = "SELECT sum(f) FROM m WHERE time >= 0 AND time < 10u GROUP BY time(1u)";
         let found = rendered(&run(&store, &request(text, ten.clone())).unwrap());
@@ -296,7 +297,7 @@ fn buckets_count_if_they_are_made_and_once() {
     }
 }
 
-/// Buckets are counted by what they take while they are made, also of points that are looked at one by one.
+/// Buckets are counted by their bytes while they are made, also for points that are looked at one by one.
 #[test]
 fn tallies_end_a_statement_before_they_are_made() {
     let (_directory, store) = dense();
@@ -308,7 +309,7 @@ fn tallies_end_a_statement_before_they_are_made() {
         let said = error(&store, text, small.clone());
         let held: Vec<usize> =
             said.split(['(', '/', ')']).filter_map(|it| it.parse().ok()).collect();
-        // Of three million bytes that all of them take.
+        // All buckets together would take three million bytes.
         assert!(said.contains("max-select-bytes") && held[0] < 400_000, "{text}: {said}");
     }
 }
@@ -355,7 +356,7 @@ fn what_is_as_deep_as_it_may_be_is_run() {
         ),
     ];
     for text in texts {
-        // Threads of a server have 2 MiB, as this one has.
+        // Threads of a server have a stack of 2 MiB, as this one has.
         let answers = asked(&store, &text);
         assert_eq!(answers.len(), 1);
     }

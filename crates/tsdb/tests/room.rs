@@ -1,4 +1,5 @@
-//! Stores that have no room, or whose background has trouble: who waits, who is told, and what is there.
+//! Stores without room, or with trouble in the background thread: which writers wait, which get an error, and what
+//! is stored.
 
 use coreplane_tsdb::{Error, FieldValue, Options, Patience, Point, SeriesKey, Store, TagFilter};
 use std::time::Duration;
@@ -21,7 +22,7 @@ fn point(series: &str, time: i64, fields: &[(&'static str, f64)]) -> Point<'stat
     }
 }
 
-/// How many points a field of all series of a measurement has.
+/// The number of points that a field has in all series of a measurement.
 fn count(store: &Store, measurement: &str) -> usize {
     let reader = store.reader("db", None).expect("a reader");
     let field = reader.fields(measurement).pop().expect("a field");
@@ -31,7 +32,7 @@ fn count(store: &Store, measurement: &str) -> usize {
     blocks.map(|block| block.expect("a block").len()).sum()
 }
 
-/// Who writes in parts waits as long as one who writes once; who has no patience does not.
+/// A writer that writes in parts waits as long as one that writes once; a writer without patience does not wait.
 #[test]
 fn patience_is_that_of_all_parts_of_a_write_together() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -56,7 +57,8 @@ fn patience_is_that_of_all_parts_of_a_write_together() {
     assert!(!store.is_crowded());
 }
 
-/// A writer is told, and does not wait for room that nobody makes; what was acknowledged is there after an opening.
+/// A writer gets an error, and does not wait for room that never comes; acknowledged points are there after an
+/// opening.
 #[test]
 fn a_panic_in_the_background_is_said_and_loses_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -83,7 +85,7 @@ fn a_panic_in_the_background_is_said_and_loses_nothing() {
     store.write("db", None, &points[..1]).expect("written");
 }
 
-/// However long a reader takes, the pages of the log are free once its points are sealed.
+/// The pages of the log are free once its points are sealed, however long a reader takes.
 #[test]
 fn a_long_query_does_not_make_the_store_full() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -101,7 +103,7 @@ fn a_long_query_does_not_make_the_store_full() {
     let mut blocks = reader.points(&series, &field, 0..=i64::MAX, false).peekable();
     assert!(blocks.peek().is_some());
     let other = points("n");
-    // Many times what the pool has room for.
+    // Many times as much as the pool has room for.
     for _ in 0..200 {
         store.write("db", None, &other).expect("written");
         store.seal().expect("sealed");

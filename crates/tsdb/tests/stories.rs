@@ -1,4 +1,4 @@
-//! What a store does, as its users see it.
+//! The behaviour of a store, as its users see it.
 
 use coreplane_pmem::MediaChoice;
 use coreplane_tsdb::{
@@ -69,7 +69,7 @@ fn what_was_written_is_read_back_sealed_merged_and_opened_again() {
         let mut points = Vec::new();
         for _ in 0..200 {
             let series = format!("cpu,host=h{}", draw.next(12));
-            // Mostly in order; sometimes late, sometimes again.
+            // Mostly in order; sometimes late, sometimes at the same time again.
             let late = if draw.next(9) == 0 { draw.next(5_000) } else { 0 };
             let time = (round * 200 + draw.next(200)).saturating_sub(late) as i64 * 1_000_000_000;
             let value = draw.next(1_000_000) as f64 / 4.0;
@@ -94,7 +94,7 @@ fn what_was_written_is_read_back_sealed_merged_and_opened_again() {
     let stats = store.stats();
     assert!(stats.series == 12 && stats.sealed_points > 10_000, "{stats:?}");
 
-    // Aggregates, of chunks as a whole and of parts.
+    // Aggregates, of whole chunks and of parts.
     let reader = store.reader("db", None).expect("a reader");
     let field = reader.fields("cpu").into_iter().find(|it| *it.name == *"load").expect("load");
     for series in reader.series("cpu", &TagFilter::All) {
@@ -176,7 +176,7 @@ fn what_cannot_be_is_refused_by_itself() {
     assert_eq!(old.rejected.len(), 1);
 }
 
-/// What is acknowledged beside strings that no page or no chunk can have is there, before and after it is sealed.
+/// Points that are acknowledged together with too long strings are there, before and after they are sealed.
 #[test]
 fn a_string_that_is_too_long_takes_no_other_point_with_it() {
     let text = |len: usize| FieldValue::String("x".repeat(len).into());
@@ -187,7 +187,7 @@ fn a_string_that_is_too_long_takes_no_other_point_with_it() {
         let mut store = Store::open(&path, &options).expect("a store");
         store.create_database("db").expect("a database");
         let mut points: Vec<_> = (0..3).map(|at| point("m,a=1", at, &[("f", 1.0)])).collect();
-        // Its first row is whole before the long one is met.
+        // Its first row would be complete before the long string is met.
         points[1].fields.push(("s".into(), text(short)));
         points[1].fields.push(("t".into(), text(long)));
         let mut other = point("m,a=1", 3, &[("f", 1.0)]);
@@ -237,7 +237,7 @@ fn what_was_dropped_stays_dropped() {
             let lens = ["m0", "m1", "m2"].map(|it| all(&store, it, "f").len());
             assert_eq!(lens, [0, 240, 300], "sealed {is_sealed}, opened {is_opened}");
         }
-        // Of the same name, and empty.
+        // A new measurement of the same name is empty.
         store.write("db", None, &points[..1]).expect("written");
         assert_eq!(all(&store, "m0", "f").len(), 1);
         store.drop_database("db").expect("dropped");
@@ -251,7 +251,7 @@ fn what_was_dropped_stays_dropped() {
     assert_eq!(store.stats().segments, 0, "shards that are gone give their pages back");
 }
 
-/// The same place again and again, in segments of which some are merged, and others come behind.
+/// The same place is written again and again, in segments of which some are merged, and others follow.
 #[test]
 fn the_last_value_of_a_time_wins() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -309,7 +309,7 @@ fn pools_of_different_times_are_refused() {
     assert_eq!((all(&store, "m", "f").len(), all(&store, "n", "f").len()), (40, 40));
 }
 
-/// A pool without room says so, keeps what it has acknowledged, and takes points again when something was dropped.
+/// A pool without room reports it, keeps acknowledged points, and takes points again after a drop.
 #[test]
 fn a_full_pool_loses_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -344,7 +344,7 @@ fn a_full_pool_loses_nothing() {
         }
         let mut found = all(&store, "m0", "f");
         found.extend(all(&store, "m1", "f"));
-        // Some of a write that failed may be there, too.
+        // A part of a failed write may be there, too.
         for (place, value) in &expected {
             assert_eq!(found.get(place), Some(value), "{place:?}, opened {is_opened}");
         }
@@ -361,7 +361,7 @@ fn pools_without_the_first_one_are_not_made_anew() {
     let path = directory.path().join("ts");
     let store = Store::open(&path, &options()).expect("a store");
     drop(store);
-    // Its making was cut off.
+    // The state after a making of the store was cut off.
     std::fs::remove_file(path.join("q0")).expect("removed");
     std::fs::write(path.join("q2"), [0; 4096]).expect("written");
     let store = Store::open(&path, &options()).expect("a store");
@@ -380,7 +380,7 @@ fn pools_without_the_first_one_are_not_made_anew() {
     let store = Store::open(&path, &options()).expect("opened");
     assert_eq!(all(&store, "m", "f").len(), 9);
     drop(store);
-    // Something else that has the name of a pool.
+    // Another file that has the name of a pool.
     let other = directory.path().join("other");
     std::fs::create_dir(&other).expect("a directory");
     std::fs::write(other.join("q1"), "mine").expect("written");
@@ -388,7 +388,7 @@ fn pools_without_the_first_one_are_not_made_anew() {
     assert_eq!(std::fs::read(other.join("q1")).expect("there"), b"mine");
 }
 
-/// What a point that is refused would have needed is not made.
+/// Names for a refused point are not made.
 #[test]
 fn a_flood_of_names_leaves_nothing_behind() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -424,7 +424,7 @@ fn a_measurement_that_ends_with_an_escaped_equals_sign_is_there_again() {
     let path = directory.path().join("ts");
     let store = Store::open(&path, &options()).expect("a store");
     store.create_database("db").expect("a database");
-    // The equals sign is behind a backslash that escapes nothing.
+    // The equals sign follows a backslash that escapes nothing.
     store.write("db", None, &[point(r"\\=,t=a\=b", 1, &[("f", 0.5)])]).expect("a write");
     drop(store);
     let store = Store::open(&path, &options()).expect("the store");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 const WRITERS: usize = 3;
 
-/// Each writer's points ascend by one, and all that were acknowledged before are there.
+/// Each writer's points ascend by one, and all points that were acknowledged before are there.
 fn look(store: &Store, done: &[AtomicI64]) {
     let floors: Vec<i64> = done.iter().map(|it| it.load(Ordering::Acquire)).collect();
     let reader = store.reader("db", None).expect("a reader");
@@ -25,7 +25,7 @@ fn look(store: &Store, done: &[AtomicI64]) {
             }
         }
         assert!(next >= floors[writer], "{next} of {} of {writer}", floors[writer]);
-        // All that was there is before the last one, which may have come meanwhile.
+        // The last point, which may be newer, is not before any of the points that were there.
         let last = reader.last(&series, &field, everything.clone()).expect("a last point");
         let time = last.as_ref().map_or(-1, |it| it.0);
         assert!(time >= next - 1, "{last:?} of {writer} behind {next} others");

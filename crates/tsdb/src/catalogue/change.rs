@@ -1,10 +1,11 @@
 //! Changes of names, and their bytes.
 //!
-//! A change is a record of a log: a kind, numbers of fixed width, and a text at the end. Whoever keeps the log adds the
-//! checksum and the length. Records are independent of each other, so a log is their concatenation in any frame.
+//! A change is a record of a log: a kind, numbers of fixed width, and a text at the end. The log adds the checksum
+//! and the length. Records are independent of each other, so a log is their concatenation in any frame.
 //!
-//! Numbers ascend by kind: that of a new object is above all that were given to its kind before, and where the log is written
-//! anew, [`Change::Next`] keeps those of the dropped. So no number names two objects, in whatever old page it is met.
+//! Numbers ascend by kind: the number of a new object is greater than all numbers given to its kind before. Where
+//! the log is written anew, [`Change::Next`] preserves the numbers of dropped objects. So no number names two
+//! objects, not even in an old page.
 
 use super::policy::Policy;
 use super::{DatabaseId, FieldId, MeasurementId, PolicyId, SeriesId, ShardId};
@@ -58,7 +59,7 @@ pub(crate) struct Next {
 }
 
 impl Change {
-    /// True if there may be fewer series with it.
+    /// True if the change may reduce the number of series.
     pub(crate) fn drops_series(&self) -> bool {
         matches!(
             self,
@@ -69,7 +70,7 @@ impl Change {
     }
 }
 
-/// Bytes of the records of what lives, less their texts.
+/// Bytes of the records of live objects, without their texts.
 pub(super) const NEXT_BYTES: u64 = 1 + 6 * 4;
 pub(super) const DATABASE_BYTES: u64 = 1 + 4 + 4;
 pub(super) const POLICY_BYTES: u64 = 1 + 4 + 4 + 8 + 8 + 1 + 4;
@@ -77,7 +78,7 @@ pub(super) const MEASUREMENT_BYTES: u64 = 1 + 4 + 4 + 4;
 pub(super) const FIELD_BYTES: u64 = 1 + 4 + 4 + 1 + 4;
 pub(super) const SERIES_BYTES: u64 = 1 + 4 + 4 + 4 + 4;
 pub(super) const SHARD_BYTES: u64 = 1 + 4 + 4 + 8 + 8;
-/// Bytes of a record of a drop, less the numbers of many series.
+/// Bytes of a drop record, without the numbers of many series.
 const DROP_BYTES: u64 = 1 + 4;
 
 // media-format: begin pool
@@ -157,7 +158,7 @@ impl Change {
         }
     }
 
-    /// The change of these bytes; none if they are of no change, or of more than one.
+    /// The change of these bytes; none if they are not exactly one change.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = Input(bytes);
         let change = match input.byte()? {
@@ -209,7 +210,7 @@ impl Change {
     }
 }
 
-/// What is still to be decoded.
+/// The bytes that are still to be decoded.
 struct Input<'b>(&'b [u8]);
 
 impl<'b> Input<'b> {
@@ -247,7 +248,7 @@ impl<'b> Input<'b> {
         })
     }
 
-    /// Numbers, after how many they are: all that is left.
+    /// A count, and that many numbers; they must be all that is left.
     fn numbers(&mut self) -> Option<Vec<u32>> {
         let count = usize::try_from(self.number()?).ok()?;
         let (numbers, rest) = self.0.as_chunks();

@@ -1,7 +1,7 @@
-//! Changes to come: what is asked for is checked, and gets its number.
+//! Changes to come: a request is checked, and gets its number.
 //!
-//! A draw changes nothing. The change that it gives is to be applied before the next one of its kind is drawn, for that would
-//! have the same number.
+//! A draw changes nothing. The drawn change must be applied before the next one of its kind is drawn, which would
+//! otherwise get the same number.
 
 use super::change::Change;
 use super::measurement::{Field, Measurement};
@@ -12,18 +12,18 @@ use crate::error::{Error, Result};
 use crate::value::FieldType;
 use std::sync::Arc;
 
-/// How much there may be.
+/// The limits of a catalogue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Series in all.
     pub(crate) series_max: u64,
     /// Fields of a measurement.
     pub(crate) fields_max: usize,
-    /// Bytes of DRAM of all names, about.
+    /// Bytes of DRAM for all names, about.
     pub(crate) bytes_max: usize,
 }
 
-/// Fields of a measurement at most, where nothing else is said.
+/// The default maximum number of fields of a measurement.
 const FIELDS_MAX: usize = 65_535;
 
 impl Default for Limits {
@@ -32,7 +32,7 @@ impl Default for Limits {
     }
 }
 
-/// That a value is of another type than its field.
+/// The error for a value of another type than its field.
 pub(crate) fn type_conflict(measurement: &str, field: &Field, given: FieldType) -> Error {
     Error::Input(format!(
         "field type conflict: input field \"{}\" on measurement \"{measurement}\" is type {}, \
@@ -60,10 +60,10 @@ pub(super) fn number(next: u32) -> Result<u32> {
 }
 
 impl Catalogue {
-    /// A database, and its policy `autogen`, which keeps all.
+    /// The changes that make a database, and its policy `autogen`, which keeps all points.
     ///
     /// # Errors
-    /// [`Error::Input`]: the name is none, or is there; [`Error::Limit`].
+    /// [`Error::Input`]: the name is invalid, or exists; [`Error::Limit`].
     pub(crate) fn database_changes(&self, name: &str) -> Result<[Change; 2]> {
         check_name(name).map_err(Error::Input)?;
         if self.database(name).is_some() {
@@ -78,8 +78,8 @@ impl Catalogue {
         ])
     }
 
-    /// A policy, or other durations of the one of that name, which stays the default one if it is. A shard duration of 0 stands
-    /// for InfluxDB's choice.
+    /// The change that makes a policy, or gives an existing one new durations; it stays the default one if it is. A
+    /// shard duration of 0 stands for InfluxDB's choice.
     ///
     /// # Errors
     /// [`Error::NotFound`]: the database; [`Error::Input`]: name or durations; [`Error::Limit`].
@@ -111,7 +111,7 @@ impl Catalogue {
         check_key(name).map_err(Error::Input)
     }
 
-    /// Checks that a measurement which has so many fields can have another of this name.
+    /// Checks that a measurement with `count` fields can have another one of this name.
     ///
     /// # Errors
     /// [`Error::Input`]: the name; [`Error::Limit`].
@@ -126,7 +126,7 @@ impl Catalogue {
         self.check_room(Measurement::cost_of_field(name))
     }
 
-    /// Checks that there can be another series, beside so many that are to come.
+    /// Checks that there can be another series, beside `to_come` others that are not made yet.
     ///
     /// # Errors
     /// [`Error::Input`]: the key; [`Error::Limit`].
@@ -152,7 +152,7 @@ impl Catalogue {
         self.databases.values().flat_map(|database| database.series.iter())
     }
 
-    /// Checks that there is room in DRAM for about so many bytes more.
+    /// Checks that there is room in DRAM for about `bytes` more.
     pub(super) fn check_room(&self, bytes: usize) -> Result<()> {
         let max = self.limits.bytes_max;
         if self.cost.saturating_add(bytes) > max {

@@ -1,10 +1,12 @@
-//! Which series of a measurement a filter lets through.
+//! Selects the series of a measurement that a filter lets through.
 //!
-//! A filter is evaluated on postings, from the narrowest term to the widest, each within what the one before left. A tag that
-//! a series does not have is empty, so what holds for the empty text holds for all series but those that have a value for
-//! which it does not. An expression is evaluated once for each value, or once for each series that is left if these are fewer.
+//! A filter is evaluated on postings, from the narrowest term to the widest, each within the result of the one
+//! before. A tag that a series does not have counts as empty: if a condition holds for the empty text, it holds for
+//! all series but those with a value for which it does not. An expression is evaluated once for each value, or once
+//! for each remaining series, if these are fewer.
 //!
-//! A chain of equal operators, however long, takes no stack; only their alternation does, and who makes the filter limits it.
+//! A chain of equal operators, however long, takes no stack. Alternating operators do; the maker of the filter
+//! limits them.
 
 use super::postings::{Postings, Values};
 use super::series::Series;
@@ -13,22 +15,22 @@ use regex::Regex;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Which series of a measurement. A tag that a series does not have is empty.
+/// Selects series of a measurement. A tag that a series does not have is empty.
 #[derive(Debug, Clone)]
 pub enum TagFilter {
     /// All of them.
     All,
-    /// Those whose tag of this key has this value.
+    /// Series whose tag of this key has this value.
     Equal(String, String),
-    /// The others.
+    /// The other series.
     NotEqual(String, String),
-    /// Those whose tag of this key has a value that the expression is found in.
+    /// Series whose tag of this key has a value in which the expression is found.
     Match(String, Regex),
-    /// The others.
+    /// The other series.
     NotMatch(String, Regex),
-    /// Those of both.
+    /// Series that both let through.
     And(Box<TagFilter>, Box<TagFilter>),
-    /// Those of either.
+    /// Series that either lets through.
     Or(Box<TagFilter>, Box<TagFilter>),
 }
 
@@ -39,7 +41,7 @@ type Ids<'c> = Cow<'c, [SeriesId]>;
 pub(super) struct Selection<'c, F> {
     pub(super) postings: &'c Postings,
     pub(super) hasher: &'c Hasher,
-    /// Shows a series.
+    /// Finds a series by its number.
     pub(super) series: F,
 }
 
@@ -49,7 +51,7 @@ impl<'c, F: Fn(SeriesId) -> Option<&'c Series>> Selection<'c, F> {
         self.within(None, filter)
     }
 
-    /// Those among some, or among all, that a filter lets through.
+    /// The series among `ids`, or among all, that a filter lets through.
     fn within(&self, ids: Option<&[SeriesId]>, filter: &TagFilter) -> Ids<'c> {
         match filter {
             TagFilter::All => self.or_all(ids),
@@ -73,7 +75,7 @@ impl<'c, F: Fn(SeriesId) -> Option<&'c Series>> Selection<'c, F> {
         }
     }
 
-    /// The number of series that a filter lets through is not above this.
+    /// An upper bound of the number of series that a filter lets through.
     fn bound(&self, filter: &TagFilter) -> usize {
         match filter {
             TagFilter::Equal(key, value) if !value.is_empty() => self.list(key, value).len(),
@@ -123,14 +125,14 @@ impl<'c, F: Fn(SeriesId) -> Option<&'c Series>> Selection<'c, F> {
             };
             return ids.iter().copied().filter(passes).collect::<Vec<_>>().into();
         }
-        // Series without the tag are with those of the values that are not listed.
+        // Series without the tag go with those whose values are not listed.
         let has_absent = regex.is_match("") == is_found;
         let lists = |text: &str| (regex.is_match(text) == is_found) != has_absent;
         let listed = values.map_or(Cow::default(), |values| chosen(values, lists));
         self.keep(ids, listed, !has_absent)
     }
 
-    /// Those among some, or among all, that are in a list, or are not.
+    /// The series among `ids`, or among all, that are in a list, or are not.
     fn keep(&self, ids: Option<&[SeriesId]>, list: Ids<'c>, is_in: bool) -> Ids<'c> {
         match ids {
             None if is_in => list,
@@ -155,12 +157,12 @@ fn terms(filter: &TagFilter) -> Vec<&TagFilter> {
     terms
 }
 
-/// The series of some values.
+/// The series of the chosen values.
 fn chosen<'c>(values: &'c Values, is_chosen: impl Fn(&str) -> bool) -> Ids<'c> {
     unite(values.iter().filter(|(text, _)| is_chosen(text)).map(|(_, ids)| Cow::Borrowed(ids)))
 }
 
-/// Those of any.
+/// The series that are in any list.
 fn unite<'c>(lists: impl Iterator<Item = Ids<'c>>) -> Ids<'c> {
     let mut lists = lists.filter(|list| !list.is_empty());
     let Some(first) = lists.next() else { return Cow::default() };
@@ -174,10 +176,10 @@ fn unite<'c>(lists: impl Iterator<Item = Ids<'c>>) -> Ids<'c> {
     all.into()
 }
 
-/// From this ratio of lengths on the longer list is searched, and not run through.
+/// From this ratio of lengths on the longer list is searched instead of scanned.
 const SEARCH_RATIO: usize = 16;
 
-/// Those of both.
+/// The series that are in both lists.
 fn intersect(left: &[SeriesId], right: &[SeriesId]) -> Vec<SeriesId> {
     let (short, long) = if left.len() <= right.len() { (left, right) } else { (right, left) };
     if short.len() * SEARCH_RATIO < long.len() {
@@ -188,7 +190,7 @@ fn intersect(left: &[SeriesId], right: &[SeriesId]) -> Vec<SeriesId> {
     short.iter().copied().filter(is_in).collect()
 }
 
-/// Those of the first that are not in the second.
+/// The series of the first list that are not in the second.
 fn subtract(from: &[SeriesId], list: &[SeriesId]) -> Vec<SeriesId> {
     if from.len() * SEARCH_RATIO < list.len() {
         return from.iter().copied().filter(|id| list.binary_search(id).is_err()).collect();
@@ -197,7 +199,7 @@ fn subtract(from: &[SeriesId], list: &[SeriesId]) -> Vec<SeriesId> {
     from.iter().copied().filter(|id| !is_next(&mut list, *id)).collect()
 }
 
-/// Goes on in an ascending list to a number: true if it is there.
+/// Advances in an ascending list to a number; true if the list has it.
 fn is_next(list: &mut std::iter::Peekable<std::slice::Iter<'_, SeriesId>>, id: SeriesId) -> bool {
     while let Some(next) = list.peek() {
         match (**next).cmp(&id) {

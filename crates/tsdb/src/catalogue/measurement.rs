@@ -14,7 +14,7 @@ pub struct Field {
     pub id: FieldId,
     /// Its name.
     pub name: Arc<str>,
-    /// Of its values.
+    /// The type of its values.
     pub field_type: FieldType,
 }
 
@@ -23,7 +23,7 @@ pub struct Field {
 pub(crate) struct Measurement {
     pub(super) database: DatabaseId,
     pub(super) name: Arc<str>,
-    /// In the order of their making.
+    /// In the order in which they were made.
     fields: Vec<Field>,
     /// Places in that list.
     places: HashTable<u32>,
@@ -31,7 +31,7 @@ pub(crate) struct Measurement {
     hasher: Hasher,
 }
 
-/// What a measurement, and a field, takes in DRAM beside its name, about.
+/// Bytes of DRAM of a measurement, and of a field, beside its name, about.
 const COST: usize = 512;
 const FIELD_COST: usize = 96;
 
@@ -41,12 +41,13 @@ impl Measurement {
         Self { database, name, fields, places, postings, hasher }
     }
 
-    /// About the bytes of DRAM that it takes, without its fields and series, which add theirs.
+    /// The approximate bytes of DRAM of the measurement, without its fields and series, which are counted
+    /// separately.
     pub(super) fn cost(&self) -> usize {
         COST + self.name.len() + self.postings.cost()
     }
 
-    /// About the bytes of DRAM that a field takes.
+    /// The approximate bytes of DRAM of a field.
     pub(super) fn cost_of_field(name: &str) -> usize {
         FIELD_COST + name.len()
     }
@@ -56,13 +57,13 @@ impl Measurement {
         &self.name
     }
 
-    /// Its fields, in the order of their making.
+    /// Its fields, in the order in which they were made.
     pub(crate) fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    /// A field by its name, with its place in the list. The hint is a place where it may be: behind that of the field before,
-    /// it is one comparison.
+    /// A field by its name, with its place in the list. The hint is a possible place: if it is right, as the place
+    /// behind the field before mostly is, one comparison finds the field.
     pub(crate) fn field(&self, name: &str, hint: usize) -> Option<(usize, &Field)> {
         match self.fields.get(hint) {
             Some(field) if *field.name == *name => Some((hint, field)),
@@ -89,7 +90,7 @@ impl Measurement {
         });
     }
 
-    /// The keys of tags of its series, ascending.
+    /// The tag keys of its series, ascending.
     pub(crate) fn tag_keys(&self) -> Vec<Arc<str>> {
         self.postings.keys().cloned().collect()
     }

@@ -7,14 +7,14 @@
 //!             └─ key text ─▶ series
 //! ```
 //!
-//! A state machine in DRAM. Its owner keeps the durable log: a [`Change`] is drawn from the state (`draw.rs`), logged, and
-//! applied (`transition.rs`), all under one lock; a replay applies the same changes. [`Catalogue::changes`] is a shorter log
-//! of the same state.
+//! A state machine in DRAM. Its owner keeps the durable log: a [`Change`] is drawn from the state (`draw.rs`),
+//! logged, and applied (`transition.rs`), all under one lock; a replay applies the same changes.
+//! [`Catalogue::changes`] is a shorter log of the same state.
 //!
 //! Invariants:
-//! - A number is never given twice, neither after a drop nor after a restart, so a point of a dropped series or shard is known
-//!   by its number, whatever bears the name now.
-//! - What can be drawn can be applied. A change that cannot is of a damaged log, and changes nothing.
+//! - A number is never given twice, neither after a drop nor after a restart. So a point of a dropped series or
+//!   shard is known by its number, whatever object now has the name.
+//! - A drawn change can be applied. A change that cannot be applied comes from a damaged log, and changes nothing.
 //! - Shards of a policy do not overlap. A database has one default policy at most.
 //! - Postings and tables name live objects alone.
 
@@ -73,14 +73,14 @@ pub(crate) struct Catalogue {
     databases: BTreeMap<DatabaseId, Database>,
     database_names: HashMap<Arc<str>, DatabaseId>,
     policies: BTreeMap<PolicyId, PolicyState>,
-    /// Where a shard is: its policy, and its start.
+    /// The place of a shard: its policy, and its start.
     shards: BTreeMap<ShardId, (PolicyId, i64)>,
     measurements: Pages<Box<Measurement>>,
     series: Pages<Arc<Series>>,
-    /// Bytes of the changes that were applied, and of those that the state comes down to.
+    /// Bytes of all applied changes, and of the shortest log of the state.
     log_bytes: u64,
     live_bytes: u64,
-    /// About the bytes of DRAM that all takes.
+    /// The approximate bytes of DRAM of all names.
     cost: usize,
 }
 
@@ -96,7 +96,7 @@ struct Database {
 }
 
 impl Catalogue {
-    /// An empty one.
+    /// An empty catalogue.
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -119,12 +119,12 @@ impl Catalogue {
         self.database_names.get(name).copied()
     }
 
-    /// The databases, in the order of their making.
+    /// The databases, in the order in which they were made.
     pub(crate) fn databases(&self) -> impl Iterator<Item = (DatabaseId, &Arc<str>)> {
         self.databases.iter().map(|(id, database)| (*id, &database.name))
     }
 
-    /// The policies of a database, in the order of their making.
+    /// The policies of a database, in the order in which they were made.
     pub(crate) fn policies(&self, of: DatabaseId) -> impl Iterator<Item = (PolicyId, &Policy)> {
         let ids = self.databases.get(&of).map_or(&[][..], |database| &database.policies);
         ids.iter().filter_map(|id| Some((*id, &self.policies.get(id)?.policy)))
@@ -143,12 +143,12 @@ impl Catalogue {
         self.policies.get(&id).map(|state| &state.policy)
     }
 
-    /// The shard of a policy that has a time.
+    /// The shard of a policy that contains a time.
     pub(crate) fn shard_of(&self, policy: PolicyId, time: i64) -> Option<&Shard> {
         self.policies.get(&policy)?.shard_of(time)
     }
 
-    /// Start and end of the shard of a policy that has a time, or would have it.
+    /// Start and end of the shard of a policy that contains a time, or would contain it.
     pub(crate) fn shard_window(&self, policy: PolicyId, time: i64) -> Option<(i64, i64)> {
         Some(self.policies.get(&policy)?.window(time))
     }
@@ -225,22 +225,22 @@ impl Catalogue {
         selection.of(filter).into_owned()
     }
 
-    /// How many series there are.
+    /// The number of series.
     pub(crate) fn series_count(&self) -> usize {
         self.series.len()
     }
 
-    /// How many series a database has.
+    /// The number of series of a database.
     pub(crate) fn series_count_of(&self, database: DatabaseId) -> usize {
         self.databases.get(&database).map_or(0, |database| database.series.len())
     }
 
-    /// How many measurements there are.
+    /// The number of measurements.
     pub(crate) fn measurement_count(&self) -> usize {
         self.measurements.len()
     }
 
-    /// About the bytes of DRAM that all takes.
+    /// The approximate bytes of DRAM of all names.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.cost
     }

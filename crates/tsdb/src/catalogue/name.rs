@@ -1,8 +1,8 @@
-//! Which names there may be.
+//! The rules for names.
 
-/// Bytes of the name of a database or a policy at most.
+/// The maximum length of the name of a database or a policy, in bytes.
 const NAME_MAX: usize = 255;
-/// Bytes of a series' key, a measurement or a field at most, as InfluxDB has it.
+/// The maximum length of a series' key, or of the name of a measurement or a field, in bytes, as in InfluxDB.
 const KEY_MAX: usize = 65_535;
 
 /// Checks the name of a database or a policy.

@@ -1,7 +1,7 @@
 //! Objects by number.
 //!
-//! Numbers are never given twice, so a plain vector would grow with all that was ever dropped. Here slots are in pages, and a
-//! page without an object has no memory: what is left of a million dropped series is a few kilobytes.
+//! Numbers are never given twice, so a plain vector would keep a slot for every dropped object. Here slots are in
+//! pages, and a page without an object takes no memory: a million dropped series leave a few kilobytes behind.
 
 /// Slots of a page.
 const SLOTS: usize = 4096;
@@ -29,12 +29,12 @@ impl<T> Pages<T> {
         Self { pages: Vec::new(), count: 0 }
     }
 
-    /// How many there are.
+    /// The number of objects.
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    /// How many pages have memory.
+    /// The number of pages that take memory.
     #[cfg(test)]
     pub(super) fn page_count(&self) -> usize {
         self.pages.iter().flatten().count()
@@ -50,7 +50,7 @@ impl<T> Pages<T> {
         self.pages.get_mut(page)?.as_mut()?.slots.get_mut(slot)?.as_mut()
     }
 
-    /// Puts an object where none is.
+    /// Puts an object into an empty slot.
     pub(super) fn insert(&mut self, id: u32, object: T) {
         let (page, slot) = place(id);
         if self.pages.len() <= page {
@@ -84,7 +84,7 @@ impl<T> Pages<T> {
         Some(object)
     }
 
-    /// All of them, ascending.
+    /// All objects, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.pages.iter().enumerate().flat_map(|(page, it)| {
             let slots = it.as_ref().map_or(&[][..], |page| &page.slots);

@@ -1,8 +1,9 @@
 //! Policies: how long points are kept, and how their time is cut into shards.
 //!
-//! The rules are InfluxDB's. A shard begins at a multiple of the shard duration since the first of January of year 1, a Monday,
-//! so that shards of 7 days are weeks. Shards of a policy never overlap: a time has one shard, whose points alone decide what
-//! was written last. Where the shard duration was altered, the shard to come is cut at those that are there.
+//! The rules are InfluxDB's. A shard begins at a multiple of the shard duration since the first of January of year
+//! 1, a Monday, so that shards of 7 days are weeks. Shards of a policy never overlap: a time has one shard, whose
+//! points alone decide which value was written last. After a change of the shard duration, new shards are cut at
+//! the existing ones.
 
 use super::{DatabaseId, PolicyId, ShardId};
 use std::collections::BTreeMap;
@@ -14,9 +15,9 @@ pub struct Policy {
     pub name: String,
     /// How long points are kept, in nanoseconds; 0 is for ever.
     pub duration_ns: u64,
-    /// How much time a shard has, in nanoseconds.
+    /// The length of the time of a shard, in nanoseconds.
     pub shard_ns: u64,
-    /// True if writes and queries that name none use it.
+    /// True if writes and queries that name no policy use it.
     pub is_default: bool,
 }
 
@@ -25,7 +26,7 @@ pub struct Policy {
 pub(crate) struct Shard {
     /// Its number.
     pub(crate) id: ShardId,
-    /// Whose it is.
+    /// Its policy.
     pub(crate) policy: PolicyId,
     /// The first nanosecond.
     pub(crate) start: i64,
@@ -37,7 +38,7 @@ const HOUR: u64 = 3_600_000_000_000;
 const DAY: u64 = 24 * HOUR;
 /// From the first of January of year 1 to that of 1970.
 const YEAR_1_NS: i128 = 62_135_596_800 * 1_000_000_000;
-/// The times that a point can have, as InfluxDB has it.
+/// The range of times that a point can have, as in InfluxDB.
 const TIME_MIN: i64 = i64::MIN + 2;
 const TIME_MAX: i64 = i64::MAX - 1;
 
@@ -47,7 +48,8 @@ impl Policy {
         Self { name: "autogen".to_owned(), duration_ns: 0, shard_ns: 7 * DAY, is_default: true }
     }
 
-    /// With the shard duration that InfluxDB takes: one by the duration if none is given, an hour at least.
+    /// The policy with InfluxDB's shard duration: without a given one it depends on the duration; it is an hour at
+    /// least.
     pub(super) fn normal(mut self) -> Self {
         self.shard_ns = match (self.shard_ns, self.duration_ns) {
             (0, duration) if duration == 0 || duration >= 180 * DAY => 7 * DAY,
@@ -92,12 +94,12 @@ pub(super) struct PolicyState {
 }
 
 impl PolicyState {
-    /// The shard that has a time.
+    /// The shard that contains a time.
     pub(super) fn shard_of(&self, time: i64) -> Option<&Shard> {
         self.shards.range(..=time).next_back().map(|(_, shard)| shard).filter(|it| time < it.end)
     }
 
-    /// Start and end of the shard that has a time, or would have it.
+    /// Start and end of the shard that contains a time, or would contain it.
     pub(super) fn window(&self, time: i64) -> (i64, i64) {
         if let Some(shard) = self.shard_of(time) {
             return (shard.start, shard.end);
@@ -115,7 +117,7 @@ impl PolicyState {
         (start_ns, end_ns)
     }
 
-    /// True if no shard has any of these times.
+    /// True if no shard overlaps these times.
     pub(super) fn is_vacant(&self, start: i64, end: i64) -> bool {
         self.shards.range(..end).next_back().is_none_or(|(_, shard)| shard.end <= start)
     }

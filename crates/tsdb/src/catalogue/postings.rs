@@ -1,13 +1,13 @@
-//! Postings: which series of a measurement have a value of a tag.
+//! Postings: the series of a measurement that have a value of a tag.
 //!
 //! ```text
 //!   region ─┬─ eu ── 0 1 4 5 …          host ─┬─ a ── 0
 //!           └─ us ── 2 3 6 7 …                ├─ b ── 1        a value of one series has its number in place
 //! ```
 //!
-//! Lists ascend, and so are united, intersected and subtracted in one pass. They name live series alone. A list
-//! grows by a quarter, since the lists of a tag are together as long as the measurement has series. The texts of keys and values
-//! are here once, however many series have them; a series has its own in its key.
+//! Lists ascend, so that they are united, intersected and subtracted in one pass. They name live series alone. A
+//! list grows by a quarter, since the lists of a tag are together as long as the measurement has series. The texts
+//! of keys and values are stored here once, however many series have them; a series has its own copy in its key.
 
 use super::series::{Series, Tags};
 use super::{Hasher, SeriesId};
@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// What a key, and a value, takes in DRAM beside its text, about.
+/// Bytes of DRAM of a key, and of a value, beside its text, about.
 const KEY_COST: usize = 192;
 const VALUE_COST: usize = 96;
-/// What the number of a series takes in DRAM in a list that grows, about.
+/// Bytes of DRAM of the number of a series in a list that grows, about.
 const ID_COST: usize = 5;
 
 /// Postings of a measurement.
@@ -29,9 +29,9 @@ pub(super) struct Postings {
     /// All series.
     all: Vec<SeriesId>,
     keys: BTreeMap<Arc<str>, Values>,
-    /// About the bytes of DRAM that it takes.
+    /// The approximate bytes of DRAM of the postings.
     cost: usize,
-    /// How often all series were run through, to take some away.
+    /// How often the list of all series was scanned to remove some.
     #[cfg(test)]
     pub(super) passes: usize,
 }
@@ -40,9 +40,9 @@ pub(super) struct Postings {
 #[derive(Debug, Default)]
 pub(super) struct Values {
     table: HashTable<Value>,
-    /// The series of values that have several, or had.
+    /// The lists of values that have several series, or had.
     lists: Vec<Vec<SeriesId>>,
-    /// Places of lists that no value has.
+    /// Places of unused lists.
     free: Vec<u32>,
 }
 
@@ -57,7 +57,7 @@ struct Value {
 #[derive(Debug, Clone, Copy)]
 enum Ids {
     One(SeriesId),
-    /// Those of a list.
+    /// The series in the list at this place.
     Many(u32),
 }
 
@@ -76,12 +76,12 @@ impl Postings {
         &self.all
     }
 
-    /// About the bytes of DRAM that it takes.
+    /// The approximate bytes of DRAM of the postings.
     pub(super) fn cost(&self) -> usize {
         self.cost
     }
 
-    /// The keys of tags, ascending.
+    /// The tag keys, ascending.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.keys.keys()
     }
@@ -91,7 +91,7 @@ impl Postings {
         self.keys.get(key)
     }
 
-    /// Enters a series whose number is above all others, with its tags.
+    /// Adds a series, whose number is greater than all others, with its tags.
     pub(super) fn insert(&mut self, hasher: &Hasher, id: SeriesId, tags: &Tags<'_>) {
         push(&mut self.all, id);
         self.cost += ID_COST * (1 + tags.len());
@@ -109,7 +109,7 @@ impl Postings {
         }
     }
 
-    /// Takes series away; they ascend by number.
+    /// Removes series; they ascend by number.
     pub(super) fn remove(&mut self, hasher: &Hasher, dead: &[Arc<Series>]) {
         let ids: Vec<SeriesId> = dead.iter().map(|series| series.id).collect();
         #[cfg(test)]
@@ -119,7 +119,7 @@ impl Postings {
         let before = self.all.len();
         self.all.retain(|id| ids.binary_search(id).is_err());
         let mut cost = (before - self.all.len()) * ID_COST;
-        // Each list once, however many of the series are in it.
+        // Each list once, however many of the series it has.
         let lists: HashSet<(&str, &str)> = dead.iter().flat_map(|series| series.tags()).collect();
         for (key, value) in lists {
             if let Some(values) = self.keys.get_mut(key) {
@@ -136,7 +136,7 @@ impl Postings {
 }
 
 impl Values {
-    /// How many there are.
+    /// The number of values.
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
@@ -152,7 +152,7 @@ impl Values {
         found.map_or(&[], |value| value.ids.as_slice(&self.lists))
     }
 
-    /// Enters a series with a value: true if the value is new.
+    /// Adds a series to a value; true if the value is new.
     fn insert(&mut self, hasher: &Hasher, text: &str, id: SeriesId) -> bool {
         let Self { table, lists, free } = self;
         let entry = table.entry(
@@ -180,7 +180,7 @@ impl Values {
         }
     }
 
-    /// Takes series, which ascend, from a value: about the bytes that it gives back.
+    /// Removes series, which ascend, from a value; returns about how many bytes are freed.
     fn remove(&mut self, hasher: &Hasher, text: &str, dead: &[SeriesId]) -> usize {
         let found = self.table.find_entry(hasher.hash_one(text), |value| *value.text == *text);
         let Ok(value) = found else { return 0 };
@@ -216,7 +216,7 @@ fn push(ids: &mut Vec<SeriesId>, id: SeriesId) {
     ids.push(id);
 }
 
-/// The place of a list that is made of two series.
+/// The place of a new list of two series.
 fn list_of(lists: &mut Vec<Vec<SeriesId>>, free: &mut Vec<u32>, ids: [SeriesId; 2]) -> u32 {
     let vacant = free.pop().and_then(|place| Some((place, lists.get_mut(place as usize)?)));
     if let Some((place, list)) = vacant {

@@ -1,11 +1,13 @@
 //! Series, and the text of their keys.
 //!
-//! A key is `measurement,key=value,…` in the canonical form of [`SeriesKey`](crate::SeriesKey): commas and spaces (and the
-//! equals signs of keys and values of tags, and those behind a backslash) have a backslash before them, other backslashes are
-//! plain, keys ascend, and nothing is empty. A text that deviates is refused, for two texts of one series would be two series.
+//! A key is `measurement,key=value,…` in the canonical form of [`SeriesKey`](crate::SeriesKey): commas and spaces
+//! are escaped by a backslash, and so are equals signs in tag keys, in tag values, and behind a backslash; other
+//! backslashes are plain, keys ascend, and nothing is empty. Other spellings are refused: two texts of one series
+//! would be two series.
 //!
-//! A series has the text of its key and not its tags beside it: they are read out of the text. The text is what a line is
-//! compared with, and tags as pointers take twice as much as the text. Only keys with escapes have a second text:
+//! A series keeps the text of its key, and no separate tags: they are read out of the text. Lines are compared with
+//! the text, and tags as pointers would take twice as much memory as the text. Only keys with escapes have a second
+//! text:
 //!
 //! ```text
 //!   key     cpu,host=a,rack=12        a separator is never behind a backslash, so nothing else is looked at
@@ -28,11 +30,11 @@ pub struct Series {
     pub(crate) measurement: MeasurementId,
     /// The text of its [`SeriesKey`](crate::SeriesKey).
     pub key: Box<str>,
-    /// Its tags, if there are escapes in the key.
+    /// Its tags in plain text, if the key has escapes.
     unescaped: Option<Box<Unescaped>>,
 }
 
-/// Keys and values by turns, a line each. A box of it is one word, and most series have none.
+/// Tag keys and tag values by turns, one in each line. A box of it is one word, and most series have none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Unescaped(Box<str>);
 
@@ -49,7 +51,7 @@ impl Series {
         Self { id, set, measurement, key, unescaped }
     }
 
-    /// Its keys and values, ascending by key.
+    /// Its tags, ascending by key.
     #[must_use]
     pub fn tags(&self) -> SeriesTags<'_> {
         match &self.unescaped {
@@ -58,29 +60,29 @@ impl Series {
         }
     }
 
-    /// The value of a tag; empty if the series has none of that key.
+    /// The value of a tag; empty if the series does not have the tag.
     #[must_use]
     pub fn tag(&self, key: &str) -> &str {
         self.tags().find(|(name, _)| *name == key).map_or("", |(_, value)| value)
     }
 
-    /// About the bytes of DRAM that it takes, with what finds it by its key, without postings.
+    /// The approximate bytes of DRAM of the series and of its place in the table of keys, without postings.
     pub(super) fn cost(&self) -> usize {
         let unescaped = self.unescaped.as_ref().map_or(0, |it| UNESCAPED_COST + it.0.len());
         SERIES_COST + self.key.len() + unescaped
     }
 }
 
-/// What a series takes in DRAM beside its text, about: the object, its places in tables, and its device's.
+/// Bytes of DRAM of a series beside its text, about: the object, its places in tables, and the entry of its device.
 const SERIES_COST: usize = 128;
-/// What a second text takes in DRAM beside its bytes.
+/// Bytes of DRAM of a second text beside its characters.
 const UNESCAPED_COST: usize = 48;
 
-/// Keys and values of a series, ascending by key.
+/// The tags of a series, ascending by key.
 #[derive(Debug, Clone)]
 pub struct SeriesTags<'s> {
     rest: &'s str,
-    /// What stands between a key and its value, and behind that.
+    /// The separators between a key and its value, and behind the value.
     between: char,
     behind: char,
 }
@@ -96,17 +98,17 @@ impl<'s> Iterator for SeriesTags<'s> {
     }
 }
 
-/// What is behind the measurement of a key: behind the first comma that has no backslash before it.
+/// The tags of a key: the text behind the first comma that has no backslash before it.
 fn tags_of(key: &str) -> &str {
     let mut commas = key.match_indices(',').filter_map(|(at, _)| key.split_at_checked(at));
     let end = commas.find(|(measurement, _)| !measurement.ends_with('\\'));
     end.and_then(|(_, tags)| tags.get(1..)).unwrap_or_default()
 }
 
-/// Keys and values, ascending by key.
+/// Tags, ascending by key.
 pub(super) type Tags<'k> = SmallVec<[(Cow<'k, str>, Cow<'k, str>); 8]>;
 
-/// Tags as a text of lines, if one of them has escapes in its key.
+/// Tags as a text of lines, if one of them has escapes in the key.
 pub(super) fn unescaped(tags: &Tags<'_>) -> Option<Box<str>> {
     let is_escaped = |it: &Cow<'_, str>| matches!(it, Cow::Owned(_));
     if !tags.iter().any(|(key, value)| is_escaped(key) || is_escaped(value)) {
@@ -136,8 +138,9 @@ pub(super) fn parts(key: &str) -> Option<(Cow<'_, str>, Tags<'_>)> {
     Some((measurement, tags))
 }
 
-/// The text up to a separator, without its escapes, and what is behind the separator. None if the text is empty, or a character
-/// that needs an escape is bare, or one that needs none has it; behind another backslash it needs one.
+/// The text up to a separator, without its escapes, and the text behind the separator. None if the text is empty,
+/// if a character that needs an escape has none, or if one that needs none has it; behind another backslash it
+/// needs one.
 fn part<'k>(
     text: &'k str,
     separator: u8,

@@ -1,6 +1,6 @@
-//! Changes as they are applied, live and in a replay, and the shortest log of a state.
+//! Applies changes, both new ones and those of a replay; also gives the shortest log of a state.
 //!
-//! A change is checked as a whole before anything of it is done.
+//! A change is checked completely before any part of it is made.
 
 use super::change::{self, Change, Next};
 use super::measurement::{Field, Measurement};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// What a database, a policy and a shard takes in DRAM, about.
+/// Bytes of DRAM of a database, a policy and a shard, about.
 const DATABASE_COST: usize = 512;
 const POLICY_COST: usize = 256;
 const SHARD_COST: usize = 128;
@@ -70,8 +70,8 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Applies changes, one after the other; `refused` is told of each that is impossible. Series that changes in a row drop are
-    /// taken away together: to take some away is to run through all lists that have them, whether they are few or many.
+    /// Applies changes, one after the other; `refused` gets an error for each impossible one. Series of consecutive
+    /// drops are removed together: a removal scans all lists that have the series, whether they are few or many.
     pub(crate) fn apply_all(
         &mut self,
         changes: impl IntoIterator<Item = Change>,
@@ -95,7 +95,7 @@ impl Catalogue {
         self.drop_series(&dead);
     }
 
-    /// What brings an empty catalogue to this state.
+    /// The changes that bring an empty catalogue to this state.
     pub(crate) fn changes(&self) -> impl Iterator<Item = Change> {
         let databases = self
             .databases
@@ -111,7 +111,7 @@ impl Catalogue {
             database: it.database,
             name: Arc::clone(&it.name),
         });
-        // Numbers ascend over all measurements.
+        // Field numbers ascend over all measurements.
         let mut fields: Vec<(MeasurementId, &Field)> = self
             .measurements
             .iter()
@@ -141,12 +141,12 @@ impl Catalogue {
         of_databases.chain(measurements).chain(fields).chain(series).chain(next)
     }
 
-    /// Bytes that a log written anew would be shorter by than all that was applied, as it is encoded.
+    /// The number of bytes by which a new log would be shorter than the log of all applied changes.
     pub(crate) fn garbage_bytes(&self) -> u64 {
         self.log_bytes.saturating_sub(self.live_bytes)
     }
 
-    /// Takes note that the log was written anew.
+    /// Notes that the log was written anew.
     pub(crate) fn note_new_log(&mut self) {
         self.log_bytes = self.live_bytes;
     }
@@ -205,7 +205,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// By how many bytes the live log grows.
+    /// Returns by how many bytes the live log grows.
     fn put_policy(
         &mut self,
         of: DatabaseId,
@@ -325,7 +325,7 @@ impl Catalogue {
         }
         if let Some(database) = self.databases.get_mut(&measurement.database) {
             database.measurements.remove(&measurement.name);
-            // A table that is mostly empty is as long to be run through as a full one.
+            // Scanning a mostly empty table takes as long as scanning a full one.
             let hasher = &self.hasher;
             if database.series.capacity() / 4 > database.series.len() {
                 database.series.shrink_to_fit(|it| hasher.hash_one(&*it.key));
@@ -393,7 +393,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Adds series that are to be dropped to those that are already.
+    /// Adds series to those that are to be dropped.
     fn note_dead(&self, ids: &[SeriesId], dead: &mut BTreeSet<SeriesId>) -> Result<()> {
         let its: BTreeSet<SeriesId> = ids.iter().copied().collect();
         let is_there = |id: &SeriesId| self.is_series_live(*id) && !dead.contains(id);
@@ -404,7 +404,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Drops series that are there.
+    /// Drops existing series.
     fn drop_series(&mut self, ids: &BTreeSet<SeriesId>) {
         if mutant!("tsdb.series.reused") {
             self.next.series = ids.first().copied().unwrap_or(self.next.series);
@@ -425,7 +425,7 @@ impl Catalogue {
         }
     }
 
-    /// Removes a series, but for its postings.
+    /// Removes a series, except from the postings.
     fn forget(&mut self, id: SeriesId, database: DatabaseId) {
         let Some(series) = self.series.remove(id) else { return };
         if let Some(database) = self.databases.get_mut(&database) {

@@ -1,17 +1,18 @@
-//! Numbers of a width of bits each, one behind the other.
+//! Numbers of a fixed width of bits, one behind the other.
 
 // media-format: begin pool
-/// How many bits the greatest of some numbers takes.
+/// The number of bits that the greatest of some numbers takes.
 pub(super) fn width(greatest: u64) -> u32 {
     u64::BITS - greatest.leading_zeros()
 }
 
-/// How many bytes some numbers of a width take.
+/// The number of bytes that `count` numbers of a width take.
 pub(super) fn length(count: usize, width: u32) -> usize {
     (count * width as usize).div_ceil(8)
 }
 
-/// Appends numbers, none wider than `width` bits: from the lowest bit of each byte on; what is left of the last byte is zero.
+/// Appends numbers, none wider than `width` bits, from the lowest bit of each byte on. Unused bits of the last byte
+/// are zero.
 pub(super) fn push(out: &mut Vec<u8>, numbers: impl Iterator<Item = u64>, width: u32) {
     let mut held = 0_u128;
     let mut bits = 0;
@@ -28,7 +29,7 @@ pub(super) fn push(out: &mut Vec<u8>, numbers: impl Iterator<Item = u64>, width:
     out.extend(rest.iter().take(bits.div_ceil(8) as usize));
 }
 
-/// The numbers that [`push`] has written: so many, and nothing behind them.
+/// The numbers that [`push`] has written; none if the bytes are not exactly `count` numbers.
 pub(super) fn numbers(
     bytes: &[u8],
     count: usize,
@@ -52,7 +53,7 @@ pub(super) fn numbers(
     }))
 }
 
-/// Eight bytes at most as a number.
+/// At most eight bytes as a number.
 fn word(bytes: &[u8]) -> u64 {
     let word = <[u8; 8]>::try_from(bytes).unwrap_or_else(|_| {
         let mut word = [0; 8];

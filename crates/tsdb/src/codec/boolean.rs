@@ -4,11 +4,11 @@ use super::bits;
 use super::bytes::{Bytes, number_length, push_number};
 
 // media-format: begin pool
-/// All of them are false, or true.
+/// All booleans are false, or true.
 const CONSTANT: [u8; 2] = [0, 1];
-/// A bit each.
+/// One bit for each boolean.
 const BITS: u8 = 2;
-/// Lengths of runs, of which the first one is false, or true.
+/// Lengths of runs; the first run is false, or true.
 const RUNS: [u8; 2] = [3, 4];
 
 /// Appends booleans.
@@ -30,7 +30,7 @@ pub(super) fn encode(booleans: &[bool], out: &mut Vec<u8>) {
     }
 }
 
-/// The booleans that [`encode`] has written: so many, and nothing behind them.
+/// The booleans that [`encode`] has written; none if the bytes are not exactly `count` booleans.
 pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<bool>> {
     let mut bytes = Bytes(bytes);
     let form = bytes.byte()?;

@@ -1,7 +1,8 @@
-//! Numbers as bytes: of eight bytes, or of as many as they need.
+//! Numbers as bytes: with eight bytes, or with as many as they need.
 
 // media-format: begin pool
-/// Appends a number, seven bits a byte from the lowest on; the highest bit says that another byte follows.
+/// Appends a number, seven bits a byte, the lowest first; the highest bit of a byte states that another byte
+/// follows.
 pub(super) fn push_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push((number & 0x7f) as u8 | 0x80);
@@ -10,18 +11,18 @@ pub(super) fn push_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// How many bytes [`push_number`] takes.
+/// The number of bytes that [`push_number`] appends.
 pub(super) fn number_length(number: u64) -> usize {
     let bits = u64::BITS - (number | 1).leading_zeros();
     bits.div_ceil(7) as usize
 }
 
-/// A signed number so that those near zero are small: 0, -1, 1, -2, …
+/// Maps signed numbers so that those near zero are small: 0, -1, 1, -2, …
 pub(super) fn zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)).cast_unsigned()
 }
 
-/// The number of which [`zigzag`] made this one.
+/// The inverse of [`zigzag`].
 pub(super) fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
@@ -31,14 +32,14 @@ pub(super) fn unzigzag(number: u64) -> i64 {
 pub(super) struct Bytes<'b>(pub(super) &'b [u8]);
 
 impl<'b> Bytes<'b> {
-    /// Some bytes.
+    /// The next `length` bytes.
     pub(super) fn take(&mut self, length: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// A byte.
+    /// The next byte.
     pub(super) fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -62,14 +63,14 @@ impl<'b> Bytes<'b> {
         None
     }
 
-    /// Eight bytes, the lowest first.
+    /// The next eight bytes as a number, the lowest first.
     pub(super) fn word(&mut self) -> Option<u64> {
         let (word, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u64::from_le_bytes(*word))
     }
 
-    /// So many of eight bytes, and nothing behind them.
+    /// The remaining bytes as numbers of eight bytes; none if they are not exactly `count`.
     pub(super) fn words(self, count: usize) -> Option<impl Iterator<Item = u64> + use<'b>> {
         let (words, rest) = self.0.as_chunks();
         let is_whole = rest.is_empty() && words.len() == count;

@@ -1,19 +1,19 @@
 //! Floats.
 //!
-//! Most floats are decimals that somebody rounded: then they are whole numbers divided by a power of ten. That a column is
-//! one is not guessed but tried: the division must give each of its floats back, bit by bit. Zeroes with a sign do not come
-//! back so, and leave the column to `pco`.
+//! Most floats are rounded decimals, that is, whole numbers divided by a power of ten. The encoder does not guess
+//! this but tries it: the division must give each float of the column back, bit by bit. A column with a negative
+//! zero fails this test and is left to `pco`.
 
 use super::bytes::Bytes;
 use super::{pcodec, whole};
 use pco::ModeSpec;
 
 // media-format: begin pool
-/// One float, which all of them are.
+/// All floats are this one.
 const CONSTANT: u8 = 0;
 /// Eight bytes each.
 const PLAIN: u8 = 1;
-/// The power of ten, and whole numbers that it divides.
+/// The exponent of a power of ten, and whole numbers to divide by that power.
 const DECIMAL: u8 = 2;
 /// By `pco`.
 const PCO: u8 = 3;
@@ -22,7 +22,7 @@ const PCO: u8 = 3;
 const POWERS: [f64; 16] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
-/// Whole numbers up to here are floats without rounding.
+/// Whole numbers up to this one are exact as floats.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Appends floats.
@@ -48,12 +48,13 @@ pub(super) fn encode(floats: &[f64], out: &mut Vec<u8>) {
     floats.iter().for_each(|float| out.extend_from_slice(&float.to_le_bytes()));
 }
 
-/// The least exponent of ten, and the whole numbers that its power divides to these floats; none if there is none.
+/// The least exponent of ten whose power divides whole numbers to give these floats, and those numbers; none if
+/// there is none.
 fn decimals(floats: &[f64]) -> Option<(usize, Vec<i64>)> {
     let mut numbers = Vec::with_capacity(floats.len());
     let mut exponent = 0;
     for float in floats {
-        // The first one that needs more digits makes all before it to be scaled anew.
+        // A float that needs more digits causes all floats before it to be scaled anew.
         let (found, number) = decimal(*float, exponent)?;
         if found > exponent {
             exponent = found;
@@ -67,12 +68,12 @@ fn decimals(floats: &[f64]) -> Option<(usize, Vec<i64>)> {
     Some((exponent, numbers))
 }
 
-/// The least exponent from a given one on that this float is a decimal of, and its whole number.
+/// The least exponent, `least` or greater, with which this float is a decimal, and its whole number.
 fn decimal(float: f64, least: usize) -> Option<(usize, i64)> {
     (least..POWERS.len()).find_map(|exponent| Some((exponent, scaled(float, exponent)?)))
 }
 
-/// The whole number that a power of ten divides to a float, if there is one.
+/// The whole number that gives the float when divided by the power of ten, if there is one.
 fn scaled(float: f64, exponent: usize) -> Option<i64> {
     let power = POWERS.get(exponent)?;
     let number = (float * power).round();
@@ -87,7 +88,7 @@ fn divided(number: i64, power: &f64) -> f64 {
     number as f64 / power
 }
 
-/// The floats that [`encode`] has written: so many, and nothing behind them.
+/// The floats that [`encode`] has written; none if the bytes are not exactly `count` floats.
 pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
     let mut bytes = Bytes(bytes);
     match bytes.byte()? {

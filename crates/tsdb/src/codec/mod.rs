@@ -2,8 +2,9 @@
 //!
 //! # The problem
 //!
-//! A sealed chunk is written once and read often, and most of them are dull: times at a constant interval, numbers that move
-//! by little, few digits behind the point. So each column has several *forms*, and the one that is smallest for what it has.
+//! A sealed chunk is written once and read often, and most chunks are regular: times at a constant interval,
+//! numbers that change by little, few decimal places. So each column has several *forms*, and the smallest one for
+//! its content is used.
 //!
 //! # The picture
 //!
@@ -21,10 +22,11 @@
 //!
 //! # What holds
 //!
-//! - What is decoded is what was encoded, bit by bit: zeroes keep their sign. A float is decimal only if its division gives
-//!   the same bits back.
-//! - Whatever bytes come, [`decode`] ends with `None` or a block of as many points as were asked for, its times ascending. It
-//!   allocates in proportion to that number and to the bytes, and never by what the bytes claim.
+//! - Decoding gives exactly what was encoded, bit by bit: zeroes keep their sign. A float is decimal only if its
+//!   division gives the same bits back.
+//! - For any bytes [`decode`] returns `None`, or a block with the requested number of points and ascending times.
+//!   Its allocations are proportional to that number and to the length of the bytes, and never follow lengths that
+//!   the bytes claim.
 
 mod bits;
 mod boolean;
@@ -38,11 +40,11 @@ mod whole;
 use crate::value::{Block, Column, FieldType};
 use bytes::Bytes;
 
-/// Points of a chunk at most.
+/// The maximum number of points of a chunk.
 pub(crate) const COUNT_MAX: usize = 65_536;
 
 // media-format: begin pool
-/// Appends the bytes of points: as many times as values, [`COUNT_MAX`] at most, times ascending and none twice.
+/// Appends the bytes of points: as many times as values, at most [`COUNT_MAX`], times ascending and none twice.
 pub(crate) fn encode(times: &[i64], values: &Column, out: &mut Vec<u8>) {
     let mut encoded = Vec::new();
     times::encode(times, &mut encoded);
@@ -60,14 +62,15 @@ pub(crate) fn encode(times: &[i64], values: &Column, out: &mut Vec<u8>) {
     }
 }
 
-/// The points of which [`encode`] made these bytes; none if they are no such bytes for so many of this type.
+/// The points that [`encode`] turned into these bytes; none if the bytes are not exactly `count` points of this
+/// type.
 pub(crate) fn decode(bytes: &[u8], count: usize, of: FieldType) -> Option<Block> {
     let (times, values) = parts(bytes, count)?;
     let times = times::decode(times, count)?;
     Some(Block { times, values: column(values, count, of)? })
 }
 
-/// So many values of a type.
+/// Decodes `count` values of a type.
 fn column(values: &[u8], count: usize, of: FieldType) -> Option<Column> {
     Some(match of {
         FieldType::Float => Column::Float(float::decode(values, count)?),
@@ -92,7 +95,7 @@ fn parts(bytes: &[u8], count: usize) -> Option<(&[u8], &[u8])> {
 }
 // media-format: end
 
-/// The times that were decoded last, and the bytes that they were decoded from: the fields of a series mostly have the same.
+/// The times that were decoded last, and their bytes: the fields of a series mostly have the same times.
 #[derive(Debug, Default)]
 pub(crate) struct Times<'b> {
     bytes: &'b [u8],
@@ -100,7 +103,7 @@ pub(crate) struct Times<'b> {
 }
 
 impl<'b> Times<'b> {
-    /// What [`decode`] finds in these bytes. Times that were decoded last are not decoded again.
+    /// As [`decode`], for these bytes. Times that were decoded last are not decoded again.
     pub(crate) fn decode(
         &mut self,
         bytes: &'b [u8],

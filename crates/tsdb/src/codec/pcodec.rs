@@ -1,7 +1,8 @@
-//! Numbers by `pco`, which takes differences, finds bins of numbers and says for each number its bin and its place in it.
+//! Numbers by `pco`, which takes differences, finds bins of numbers, and stores the bin and the offset in it for
+//! each number.
 //!
-//! Two of its features are not used, since what they allocate is claimed by the bytes: dictionaries, and windows of numbers
-//! that are looked back for. Bytes with either of them are refused.
+//! Two features of `pco` are not used, since their allocations follow lengths that the bytes claim: dictionaries,
+//! and windows of earlier numbers to look back at. Bytes with either of them are refused.
 
 use pco::data_types::Number;
 use pco::errors::PcoResult;
@@ -9,8 +10,8 @@ use pco::metadata::DeltaEncoding;
 use pco::wrapped::{FileCompressor, FileDecompressor};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
-/// How hard `pco` looks for bins, of 12. On walks of integers and of decimals 8 saves less than 2 % of the bytes of 4, and takes
-/// up to 1.7 times as long.
+/// The effort with which `pco` looks for bins, of 12. On walks of integers and of decimals, level 8 saves less than
+/// 2 % of the bytes of level 4, and takes up to 1.7 times as long.
 const LEVEL: usize = 4;
 
 // media-format: begin pool
@@ -20,8 +21,8 @@ const VERSION: u8 = 4;
 /// `pco`'s modes below this one have no dictionary.
 const MODE_DICTIONARY: u8 = 4;
 
-/// Appends the numbers in the smaller of the forms that these orders of differences give. False, with nothing appended, if it
-/// is not smaller than `limit` bytes.
+/// Appends the numbers in the smallest of the forms that these orders of differences give. False, with nothing
+/// appended, if that is not smaller than `limit` bytes.
 pub(super) fn push<T: Number>(
     out: &mut Vec<u8>,
     numbers: &[T],
@@ -61,7 +62,7 @@ fn compress<T: Number>(out: &mut Vec<u8>, numbers: &[T], config: &ChunkConfig) -
     Ok(())
 }
 
-/// The numbers that [`push`] has written: so many, and nothing behind them.
+/// The numbers that [`push`] has written; none if the bytes are not exactly `count` numbers.
 pub(super) fn numbers<T: Number>(bytes: &[u8], count: usize) -> Option<Vec<T>> {
     let (file, rest) = FileDecompressor::new(bytes).ok()?;
     if file.format_version().major != VERSION || rest.first()? & 0xf >= MODE_DICTIONARY {

@@ -1,7 +1,7 @@
 //! Strings.
 //!
-//! A dictionary has each string once, and the column is then places in it. It is made if there are few enough of them: it is
-//! given up as soon as more than half of the strings are new.
+//! A dictionary has each string once, and the column is a list of places in it. A dictionary is given up as soon as
+//! more than half of the strings are new.
 
 use super::bits;
 use super::bytes::{Bytes, push_number};
@@ -9,18 +9,18 @@ use crate::value::STRING_MAX;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-/// Bytes from which it is worth while to compress.
+/// Compression is tried from this many bytes on.
 const SNAP_FROM: usize = 64;
 
 // media-format: begin pool
 /// The strings, one after the other: their lengths, then their bytes.
 const PLAIN: u8 = 0;
-/// How many there are in the dictionary, those as in [`PLAIN`], and the place of each one of the column.
+/// The number of strings in the dictionary, the strings as in [`PLAIN`], and a place for each string of the column.
 const DICTIONARY: u8 = 1;
-/// Added to either: what follows is compressed by `snap`.
+/// Added to either form: the bytes that follow are compressed by `snap`.
 const COMPRESSED: u8 = 2;
 
-/// What a byte that is compressed by `snap` may have been at most: a copy of 64 bytes takes three.
+/// The maximum expansion by `snap`, in bytes for each compressed byte: a copy of 64 bytes takes three.
 const EXPANSION_MAX: usize = 22;
 
 /// Appends strings.
@@ -47,7 +47,8 @@ pub(super) fn encode(strings: &[Arc<str>], out: &mut Vec<u8>) {
     }
 }
 
-/// Each string once, in the order of their coming, and the place of each one of the column; none if they are not few.
+/// Each string once, in order of first occurrence, and the place of each string of the column; none if too many are
+/// different.
 fn dictionary(strings: &[Arc<str>]) -> Option<(Vec<&str>, Vec<u64>)> {
     let mut known = HashMap::new();
     let mut entries = Vec::new();
@@ -70,12 +71,12 @@ fn push<'s>(out: &mut Vec<u8>, strings: impl Iterator<Item = &'s str> + Clone) {
     strings.for_each(|string| out.extend_from_slice(string.as_bytes()));
 }
 
-/// How many bits a place in a dictionary takes.
+/// The number of bits of a place in a dictionary.
 fn place_width(entries: usize) -> u32 {
     bits::width((entries as u64).saturating_sub(1))
 }
 
-/// The strings that [`encode`] has written: so many, and nothing behind them.
+/// The strings that [`encode`] has written; none if the bytes are not exactly `count` strings.
 pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<Arc<str>>> {
     let mut bytes = Bytes(bytes);
     let mut form = bytes.byte()?;
@@ -103,13 +104,13 @@ pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<Arc<str>>> {
     }
 }
 
-/// True if bytes that are compressed by `snap` can have been as many as they say.
+/// True if the length that compressed bytes claim is possible.
 fn is_length_credible(compressed: &[u8]) -> bool {
     let length_max = compressed.len().saturating_mul(EXPANSION_MAX);
     snap::raw::decompress_len(compressed).is_ok_and(|length| length <= length_max)
 }
 
-/// Strings that [`push`] has written.
+/// The next `count` strings that [`push`] has written.
 fn take(bytes: &mut Bytes<'_>, count: usize) -> Option<Vec<Arc<str>>> {
     let lengths: Option<Vec<usize>> = (0..count)
         .map(|_| usize::try_from(bytes.number()?).ok().filter(|length| *length <= STRING_MAX))
@@ -127,7 +128,7 @@ mod tests {
     fn a_length_that_the_bytes_cannot_have_is_not_believed() {
         let longest = snap::raw::Encoder::new().compress_vec(&[7; 60_000]).unwrap();
         assert!(is_length_credible(&longest));
-        // Four gigabytes, they say.
+        // The bytes claim four gigabytes.
         let claim = [0xff, 0xff, 0xff, 0xff, 0x0f, 0];
         assert!(!is_length_credible(&claim));
         assert_eq!(decode(&[&[COMPRESSED][..], &claim].concat(), 10), None);

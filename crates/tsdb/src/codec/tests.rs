@@ -1,4 +1,4 @@
-//! Every shape of every type comes back, whatever bytes there are end in peace, and the sizes are what they are to be.
+//! Columns of every type and shape are decoded unchanged, any bytes end without a panic, and sizes are as expected.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,13 +16,13 @@ fn encoded(times: &[i64], values: &Column) -> Vec<u8> {
     out
 }
 
-/// What makes two columns the same, bit by bit.
+/// The bits of floats, which must be equal for two equal columns.
 fn bits(values: &Column) -> Vec<u64> {
     let Column::Float(floats) = values else { return Vec::new() };
     floats.iter().map(|float| float.to_bits()).collect()
 }
 
-/// The bytes of a column, which come back.
+/// The bytes of a column, which must decode to the same column.
 fn there_and_back(times: &[i64], values: &Column) -> Vec<u8> {
     let bytes = encoded(times, values);
     let block = decode(&bytes, times.len(), values.field_type()).expect("what was encoded");
@@ -40,7 +40,7 @@ fn size_of_values(values: &Column) -> usize {
     parts(&bytes, values.len()).unwrap().1.len()
 }
 
-/// Numbers as good as random, from a seed.
+/// Pseudo-random numbers, from a seed.
 struct Random(u64);
 
 impl Random {
@@ -134,7 +134,7 @@ fn every_float_keeps_its_bits() {
         let floats: Vec<f64> = odd.iter().copied().cycle().take(count).collect();
         there_and_back(&even(count), &Column::Float(floats));
     }
-    // One zero with a sign among decimals.
+    // One negative zero among decimals.
     let mut floats = vec![0.5; 200];
     floats[77] = -0.0;
     floats[78] = 0.0;
@@ -205,7 +205,7 @@ fn what_is_not_well_formed_is_none() {
         let bytes = encoded(&times, &Column::Boolean(vec![true, false, true]));
         assert!(decode(&bytes, 3, FieldType::Boolean).is_none(), "{times:?} do not ascend");
     }
-    // A run of none, a place behind the dictionary, and a dictionary of more than there are.
+    // A run of length zero, a place behind the dictionary, and a dictionary with more strings than the column.
     assert!(boolean::decode(&[3, 0, 3], 3).is_none() && boolean::decode(&[3, 3], 3).is_some());
     assert!(string::decode(&[1, 3, 0, 0, 0, 0xff], 4).is_none());
     assert!(string::decode(&[1, 3, 0, 0, 0, 0], 4).is_some());
@@ -220,7 +220,7 @@ fn every_flipped_bit_ends_in_peace() {
         walk_of_integers(9, count),
         walk_of_floats(9, count),
         floats(|at| at),
-        // What `pco` takes for multiples, and for floats of half the width.
+        // Floats that `pco` takes for multiples, and floats of half the width.
         floats(|at| at.round() / 3.0),
         floats(|at| f64::from(at as f32)),
     ];
@@ -344,7 +344,7 @@ proptest! {
         byte in any::<u8>(),
         end in any::<prop::sample::Index>(),
     ) {
-        // The values begin with forms, widths and tables of bins: each of them is tried with other bytes.
+        // The values begin with forms, widths and tables of bins: each of these bytes is replaced.
         let mut bytes = encoded(&times, &values);
         let values = bytes.len() - parts(&bytes, times.len()).unwrap().1.len();
         if let Some(it) = bytes.get_mut(values + at) {
@@ -358,7 +358,7 @@ proptest! {
 
 #[test]
 fn times_that_are_not_those_decoded_last_are_decoded() {
-    // The bytes of even times are the same ones, however many there are.
+    // Even times have the same bytes, however many they are.
     let all: [&[i64]; 6] = [&[1, 2, 4], &[1, 2, 4], &[1, 2, 5], &[1, 2], &[1, 2, 3], &[1, 2, 4]];
     let chunks = all.map(|times| {
         let values = Column::Integer(times.iter().map(|it| it * 3).collect());

@@ -1,21 +1,21 @@
-//! Times: where the first one is, and how far it is to each next one.
+//! Times: the first one, and the distance to each next one.
 
 use super::bytes::{Bytes, number_length, push_number, unzigzag, zigzag};
 use super::pcodec;
 use pco::ModeSpec;
 
-/// Bytes that a form needs to have for `pco` to be tried: what it takes at least, about.
+/// `pco` is tried if another form has at least so many bytes: about the minimum of `pco`.
 const PCO_FROM: usize = 40;
 
 // media-format: begin pool
 /// The first time, and the interval.
 const CONSTANT: u8 = 0;
-/// The first time, the unit, the first distance, and how each next distance differs from the one before it.
+/// The first time, the unit, the first distance, and the change from each distance to the next.
 const DELTAS: u8 = 1;
 /// The first time, the unit, and the distances by `pco`.
 const PCO: u8 = 2;
 
-/// Appends times that ascend, none twice.
+/// Appends ascending times, none twice.
 pub(super) fn encode(times: &[i64], out: &mut Vec<u8>) {
     let Some(first) = times.first() else { return };
     let distances = times.iter().zip(times.iter().skip(1));
@@ -47,7 +47,7 @@ pub(super) fn encode(times: &[i64], out: &mut Vec<u8>) {
     }
 }
 
-/// The first distance, and how each next one differs from the one before it.
+/// The first distance, and the change from each distance to the next.
 fn changes(distances: &[u64]) -> impl Iterator<Item = u64> + '_ {
     let first = distances.first().copied();
     let others = distances.iter().zip(distances.iter().skip(1));
@@ -62,7 +62,7 @@ fn divisor(mut a: u64, mut b: u64) -> u64 {
     if a == 0 { b } else { a }
 }
 
-/// The times that [`encode`] has written: so many, ascending, and nothing behind them.
+/// The times that [`encode`] has written; none if the bytes are not exactly `count` ascending times.
 pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<i64>> {
     let mut bytes = Bytes(bytes);
     let form = bytes.byte()?;

@@ -1,20 +1,20 @@
-//! Whole numbers. Unsigned ones come as signed ones of the same bits.
+//! Whole numbers. Unsigned numbers are passed as signed ones with the same bits.
 
 use super::bytes::{Bytes, number_length, push_number, unzigzag, zigzag};
 use super::{bits, pcodec};
 use pco::ModeSpec;
 
-/// Bytes that a form needs to have for `pco` to be tried: what it takes at least, about.
+/// `pco` is tried if another form has at least so many bytes: about the minimum of `pco`.
 const PCO_FROM: usize = 40;
 
 // media-format: begin pool
-/// One number, which all of them are.
+/// All numbers are this one.
 const CONSTANT: u8 = 0;
 /// Eight bytes each.
 const PLAIN: u8 = 1;
-/// The least number, the width, and how far each one is above the least one.
+/// The least number, the width, and the distance of each number above the least one.
 const ABOVE: u8 = 2;
-/// The first number, the least difference, the width, and how far the difference of each next one is above the least one.
+/// The first number, the least difference, the width, and the distance of each difference above the least one.
 const DIFFERENCES: u8 = 3;
 /// By `pco`.
 const PCO: u8 = 4;
@@ -73,7 +73,7 @@ fn differences(numbers: &[i64]) -> impl Iterator<Item = i64> + '_ {
     numbers.iter().zip(numbers.iter().skip(1)).map(|(a, b)| b.wrapping_sub(*a))
 }
 
-/// The numbers that [`encode`] has written: so many, and nothing behind them.
+/// The numbers that [`encode`] has written; none if the bytes are not exactly `count` numbers.
 pub(super) fn decode(bytes: &[u8], count: usize) -> Option<Vec<i64>> {
     let mut bytes = Bytes(bytes);
     match bytes.byte()? {

@@ -1,19 +1,20 @@
-//! Several threads make things ahead of the query's own thread, which takes them in order.
+//! Several threads work ahead of the query's own thread, which takes the results in order.
 //!
 //! ```text
 //!   all items, in order   ▏ taken ▏ made ahead: held ▏ not made yet            ▏
 //!                                 └─ the next batch, when all of it is taken ─▶
-//!   threads                 each takes the next item that nobody has
-//!   the query's own thread  takes what was made, in order
+//!   threads                 each takes the next free item
+//!   the query's own thread  takes the results, in order
 //! ```
 //!
 //! # What holds
 //!
-//! - The answer, and any error, is that of one thread, bit by bit: items are taken in their order by the query's own thread. Where
-//!   another thread finds an error, or no room, the query's thread makes that item itself, and finds the error itself.
-//! - What is made ahead is a part of what the budget has left, is held there, and is given up before the query ends for want of
-//!   memory. What is being made takes as much again at most.
-//! - A panic of a thread is one of the query.
+//! - The answer, and any error, is that of one thread, bit by bit: the query's own thread takes the items in their
+//!   order. Where another thread meets an error, or has no room, the query's thread makes that item again, and
+//!   meets the error itself.
+//! - Results made ahead take a part of the remaining budget, are held there, and are given up before the query ends
+//!   for lack of memory. Results in the making take as much again at most.
+//! - A panic of a thread is a panic of the query.
 //!
 //! The other threads are those of [`threads`](super::threads), which live as long as the process.
 
@@ -27,18 +28,19 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// Items from which on more than one thread makes them.
+/// The number of items from which on more than one thread makes them.
 pub(super) const ITEMS_MIN: usize = 64;
-/// Items of a batch at most.
+/// The maximum number of items of a batch.
 const BATCH: usize = 1024;
-/// Bytes of a batch at most.
+/// The maximum number of bytes of a batch.
 const BATCH_BYTES: usize = 32 << 20;
-/// A batch has at most one of so many parts of what the budget has left, and so has what is being made of it.
+/// A batch takes at most one of so many parts of the remaining budget, and its results in the making take as much
+/// again.
 const PARTS: usize = 4;
-/// When so many items more are refused than made, the batch ends, and none is made ahead any more.
+/// When so many more items are refused than made, the batch ends, and no more items are made ahead.
 const REFUSED_MAX: usize = 8;
 
-/// What was made of an item.
+/// The result of an item.
 pub(super) trait Held: Debug + Send + 'static {
     /// Bytes that it holds, about.
     fn bytes(&self) -> usize;
@@ -47,7 +49,7 @@ pub(super) trait Held: Debug + Send + 'static {
 /// Makes an item within limits of its own; none if the query's own thread has to make it.
 pub(super) type Make<'a, I, M> = Box<dyn Fn(&I, &Limits) -> Option<M> + Sync + 'a>;
 
-/// How many threads may work for a query.
+/// The number of threads that may work for a query.
 pub(super) fn threads_of(limits: &Limits) -> usize {
     let all = || QueryThreads::get().threads() + 1;
     match limits.threads_max {
@@ -57,14 +59,14 @@ pub(super) fn threads_of(limits: &Limits) -> usize {
     }
 }
 
-/// What was made ahead; none of an item that the query's own thread has to make.
+/// The results made ahead; none for an item that the query's own thread has to make.
 #[derive(Debug)]
 struct Queue<M> {
     made: RefCell<VecDeque<Option<M>>>,
     /// The number of its first item.
     first: Cell<usize>,
     bytes: Cell<usize>,
-    /// Nothing is made ahead any more.
+    /// True once no more items are made ahead.
     is_over: Cell<bool>,
 }
 
@@ -80,15 +82,15 @@ impl<M: Held> Spare for Queue<M> {
 struct Batch<'b, 'a, I, M> {
     all: &'b [I],
     make: &'b Make<'a, I, M>,
-    /// Those of one item while it is made.
+    /// The limits of one item while it is made.
     limits: Limits,
-    /// Bytes of all that is made.
+    /// The maximum bytes of all results.
     bytes_max: usize,
     bytes: AtomicUsize,
     next: AtomicUsize,
     made: AtomicUsize,
     refused: AtomicUsize,
-    /// Most are refused.
+    /// True if most items are refused.
     is_in_vain: AtomicBool,
     is_over: AtomicBool,
 }
@@ -105,7 +107,7 @@ impl Drop for EndOnPanic<'_> {
 }
 
 impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
-    /// Makes items that nobody has yet, until there is none or the batch is over.
+    /// Makes free items, until there are none or the batch is over.
     fn work(&self) -> Vec<(usize, Option<M>)> {
         let _end = EndOnPanic(&self.is_over);
         let mut done = Vec::new();
@@ -122,7 +124,7 @@ impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
         done
     }
 
-    /// An item was made: where there is no room for more, no more are begun.
+    /// Counts a result: once there is no room for more, no more items are begun.
     fn note_made(&self, bytes: usize) {
         self.made.fetch_add(1, Ordering::Relaxed);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -131,7 +133,7 @@ impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
         }
     }
 
-    /// An item was refused: where most are, no more are begun.
+    /// Counts a refused item: once most are refused, no more items are begun.
     fn note_refused(&self) {
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         if refused >= REFUSED_MAX + self.made.load(Ordering::Relaxed) {
@@ -140,8 +142,8 @@ impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
         }
     }
 
-    /// Makes them by so many threads at most, of which this one is one: in their order, those that somebody has come to, which
-    /// are the first ones.
+    /// Makes the items with at most `threads` threads, this one included. Returns the results in the order of the
+    /// items, for all items that were begun; these are the first ones.
     fn run(&self, threads: usize) -> VecDeque<Option<M>> {
         let parts = QueryThreads::get().work(threads - 1, || self.work());
         let mut all: Vec<_> = parts.into_iter().flatten().collect();
@@ -150,7 +152,7 @@ impl<I: Sync, M: Held> Batch<'_, '_, I, M> {
     }
 }
 
-/// Items in their order, of which some are made ahead. See the module.
+/// Items in their order, some of which are made ahead. See the module.
 pub(super) struct InOrder<'a, I, M: Held> {
     budget: &'a Budget<'a>,
     items: Vec<I>,
@@ -174,10 +176,10 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
         Self { budget, items, make, threads, queue }
     }
 
-    /// What was made of an item, by its number. None if the query's own thread is to make it.
+    /// The result of an item, by its number. None if the query's own thread has to make it.
     ///
     /// # Errors
-    /// That the query has to end.
+    /// An error if the query has to end.
     pub(super) fn take(&self, at: usize) -> Fallible<Option<M>> {
         if let Some(next) = self.next(at) {
             return Ok(next);
@@ -190,7 +192,7 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
         Ok(self.next(at).flatten())
     }
 
-    /// What was made of an item, if it is the next one of those that threads have come to.
+    /// The result of an item, if it is the next one of those that threads have made.
     fn next(&self, at: usize) -> Option<Option<M>> {
         if self.queue.first.get() != at {
             return None;
@@ -203,7 +205,7 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
         Some(made)
     }
 
-    /// These items, none of which is made yet.
+    /// A batch of these items, none of which is made yet.
     fn batch<'b>(&'b self, all: &'b [I]) -> Batch<'b, 'a, I, M> {
         let part = self.budget.bytes_left() / PARTS;
         Batch {
@@ -220,7 +222,7 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
         }
     }
 
-    /// Makes a batch: these items, the first of which has this number.
+    /// Makes a batch of these items, the first of which has number `first`.
     fn fill(&self, first: usize, all: &[I]) -> Fallible<()> {
         self.budget.release(self.queue.bytes.take());
         self.queue.made.borrow_mut().clear();
@@ -230,7 +232,7 @@ impl<'a, I: Sync, M: Held> InOrder<'a, I, M> {
         self.queue.is_over.set(batch.is_in_vain.into_inner());
         let bytes = made.iter().flatten().map(Held::bytes).sum();
         if bytes > self.budget.bytes_left() {
-            // The budget is smaller than what tells of the items.
+            // The budget is too small even for the list of the results.
             self.queue.is_over.set(true);
             return Ok(());
         }
@@ -278,7 +280,7 @@ mod tests {
         InOrder::new(budget, (0..count).collect(), Box::new(move |at, _| make(*at)))
     }
 
-    /// Which of all were made ahead.
+    /// The numbers of the items that were made ahead.
     fn ahead(all: &InOrder<'_, usize, Number>) -> Vec<usize> {
         let take = |at| all.take(at).unwrap().map(|it| (it.0 == at).then_some(at).unwrap());
         (0..all.items.len()).filter_map(take).collect()
@@ -303,7 +305,7 @@ mod tests {
         let budget = Budget::new(&limits);
         let all = numbers(&budget, 500, |at| (at % 5 != 3).then_some(Number(at)));
         assert_eq!(ahead(&all), (0..500).filter(|at| at % 5 != 3).collect::<Vec<_>>());
-        // Where most are refused it is no use.
+        // If most items are refused, making them ahead stops.
         let tries = AtomicUsize::new(0);
         let all = numbers(&budget, 5000, |_| {
             tries.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +326,7 @@ mod tests {
         assert!(all.take(1).unwrap().is_none() && budget.bytes_left() == 100);
         drop(all);
         budget.release(900);
-        // What does not fit comes in the next batch.
+        // Items that do not fit come in the next batch.
         let made = ahead(&numbers(&budget, 200, |at| Some(Number(at))));
         assert!(made.len() > 200 - ITEMS_MIN && made == (0..made.len()).collect::<Vec<_>>());
         assert_eq!(budget.bytes_left(), 1000);

@@ -1,6 +1,6 @@
-//! What a query says, as a tree.
+//! A query as a tree.
 //!
-//! The parser bounds the depth of every tree ([`parse`](super::parse)), so walks over it recurse.
+//! The parser bounds the depth of every tree ([`parse`](super::parse)), so walks over a tree may recurse.
 
 use super::token::Operator;
 use crate::value::FieldType;
@@ -16,10 +16,10 @@ impl PartialEq for Pattern {
     }
 }
 
-/// What a reference is said to be by `::`.
+/// The kind of a reference as stated with `::`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cast {
-    /// Nothing is said.
+    /// No kind is stated.
     None,
     /// A field of any type.
     Field,
@@ -46,11 +46,11 @@ pub(super) enum Expr {
     Regex(Pattern),
     /// Text.
     String(String),
-    /// With a fraction.
+    /// A number with a fraction.
     Number(f64),
-    /// Without.
+    /// A number without a fraction.
     Integer(i64),
-    /// More than a signed one can be.
+    /// A number too large for a signed integer.
     Unsigned(u64),
     /// True or false.
     Boolean(bool),
@@ -66,12 +66,12 @@ impl Expr {
         Self::Binary(operator, Box::new(left), Box::new(right))
     }
 
-    /// True of the time.
+    /// True for the time.
     pub(super) fn is_time(&self) -> bool {
         matches!(self, Self::Reference(name, _) if name.eq_ignore_ascii_case("time"))
     }
 
-    /// True of what has a value of its own.
+    /// True for an expression that has a value of its own.
     pub(super) fn is_literal(&self) -> bool {
         !matches!(
             self,
@@ -84,7 +84,7 @@ impl Expr {
         )
     }
 
-    /// Gives each expression in it to a visitor, those around others first.
+    /// Visits each expression of the tree, outer ones first.
     pub(super) fn walk<'e>(&'e self, visit: &mut dyn FnMut(&'e Self)) {
         visit(self);
         match self {
@@ -99,27 +99,27 @@ impl Expr {
     }
 }
 
-/// A measurement, or those that an expression is found in.
+/// A measurement, or all whose names match an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Measurement {
-    /// The database, if it is said.
+    /// The database, if it is stated.
     pub(super) database: Option<String>,
-    /// The policy, if it is said.
+    /// The policy, if it is stated.
     pub(super) policy: Option<String>,
-    /// Which.
+    /// The name.
     pub(super) name: Name,
 }
 
-/// A name, or those that an expression is found in.
+/// A name, or all names in which an expression is found.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Name {
     /// One.
     Is(String),
-    /// Any of them.
+    /// All names that match.
     Match(Pattern),
 }
 
-/// What a SELECT reads.
+/// An input of a SELECT.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Source {
     /// Measurements.
@@ -128,25 +128,25 @@ pub(super) enum Source {
     Select(Box<Select>),
 }
 
-/// A column that was asked for.
+/// A requested column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
-    /// What is in it.
+    /// Its content.
     pub(super) expr: Expr,
     /// The name after AS.
     pub(super) alias: Option<String>,
 }
 
-/// What stands in buckets of time without points.
+/// The content of buckets of time without points.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fill {
-    /// Nothing in a row.
+    /// Null.
     Null,
     /// No row.
     None,
     /// The value before.
     Previous,
-    /// On the line between the values around.
+    /// A value on the line between the neighbouring values.
     Linear,
     /// An integer.
     Integer(i64),
@@ -154,12 +154,12 @@ pub(super) enum Fill {
     Number(f64),
 }
 
-/// How many, and from which on; 0 is no limit.
+/// A limit, and an offset; 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Window {
-    /// At most.
+    /// The maximum number.
     pub(super) limit: usize,
-    /// So many are left out before.
+    /// The number of items that are skipped before.
     pub(super) offset: usize,
 }
 
@@ -168,9 +168,9 @@ pub(super) struct Window {
 pub(super) struct Select {
     /// The columns.
     pub(super) columns: Vec<Column>,
-    /// The measurement that it would write, which is refused.
+    /// The measurement to write, which is refused.
     pub(super) into: Option<Measurement>,
-    /// What it reads.
+    /// Its inputs.
     pub(super) sources: Vec<Source>,
     /// The WHERE clause.
     pub(super) condition: Option<Expr>,
@@ -178,7 +178,7 @@ pub(super) struct Select {
     pub(super) dimensions: Vec<Expr>,
     /// The fill.
     pub(super) fill: Fill,
-    /// The direction, if it is said: true is descending.
+    /// The direction, if it is stated: true is descending.
     pub(super) descending: Option<bool>,
     /// Of rows.
     pub(super) rows: Window,
@@ -186,12 +186,12 @@ pub(super) struct Select {
     pub(super) series: Window,
 }
 
-/// What the statements about names have in common.
+/// The common part of the statements about names.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Scope {
-    /// The database, if it is said.
+    /// The database, if it is stated.
     pub(super) database: Option<String>,
-    /// Of which measurements; none is all.
+    /// The measurements; an empty list is all.
     pub(super) sources: Vec<Measurement>,
     /// The WHERE clause.
     pub(super) condition: Option<Expr>,
@@ -203,18 +203,18 @@ pub(super) struct Scope {
     pub(super) series: Window,
 }
 
-/// Which keys of tags.
+/// A choice of tag keys.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Keys {
     /// Those in a list.
     In(Vec<String>),
     /// This one, or all but this one.
     Is(String, bool),
-    /// Those that an expression is found in, or all but those.
+    /// Keys in which an expression is found, or all others.
     Match(Pattern, bool),
 }
 
-/// What is counted.
+/// The items that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
     /// Series.
@@ -232,15 +232,15 @@ pub(super) enum Counted {
 /// Durations of a policy, in nanoseconds; 0 is for ever.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct PolicyChange {
-    /// How long points are kept.
+    /// The time for which points are kept.
     pub(super) duration: Option<i64>,
     /// Copies, which have no effect.
     pub(super) replication: Option<i64>,
-    /// The time of a shard.
+    /// The length of the time of a shard.
     pub(super) shard: Option<i64>,
     /// True if it becomes the default one.
     pub(super) is_default: bool,
-    /// Its name, where that may be left out.
+    /// Its name, where the statement may omit it.
     pub(super) name: Option<String>,
 }
 
@@ -269,7 +269,7 @@ pub(super) enum Statement {
     ShowCardinality(Counted, bool, Scope, Option<Keys>),
     /// SHOW RETENTION POLICIES
     ShowPolicies(Option<String>),
-    /// SHOW of what there is none of: its words
+    /// SHOW of something that does not exist here: its words
     ShowNothing(&'static str),
     /// CREATE DATABASE
     CreateDatabase(String, Option<PolicyChange>),

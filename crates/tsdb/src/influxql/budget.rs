@@ -1,12 +1,13 @@
-//! What a query may still cost.
+//! The remaining budget of a query.
 //!
-//! Every loop over points, buckets or series asks here ([`Budget::tick`]), and everything that stays in memory is
-//! held here before it is made ([`Budget::hold`]): so a query ends with an error, whatever it asks for.
+//! Every loop over points, buckets or series asks here ([`Budget::tick`]), and memory that stays in use is counted
+//! here before it is taken ([`Budget::hold`]): so every query that exceeds its limits ends with an error.
 //!
-//! A budget belongs to the thread of its query. Other threads that read for it ask [`end_of`], or have a budget of their own,
-//! and what they have made is charged here ([`Budget::charge`]). Since it is made ahead of its time it is given up ([`Spare`])
-//! before a query ends for want of memory: so a query ends at the same place, however many threads read for it. What reads the
-//! points of a series looks at the limits itself ([`Ends`]), every few thousand of them.
+//! A budget belongs to the thread of its query. Other threads that read for the query ask [`end_of`], or have a
+//! budget of their own, and their results are charged here ([`Budget::charge`]). Results that are made ahead are
+//! given up ([`Spare`]) before a query ends for lack of memory: so a query ends at the same place, however many
+//! threads read for it. Code that reads the points of a series checks the limits itself ([`Ends`]), every few
+//! thousand points.
 
 use super::Limits;
 use crate::error::{Error, Result as Read};
@@ -19,32 +20,32 @@ use std::time::{Duration, Instant};
 /// A value, or the error of the statement.
 pub(super) type Fallible<T> = Result<T, String>;
 
-/// Ticks between two looks at the clock, and at whether the query is still wanted.
+/// Ticks between two checks of the clock, and of whether the query is still wanted.
 const TICKS: u32 = 512;
 
-/// What is held, and can be made again.
+/// Held memory that can be given up, since its content can be made again.
 pub(super) trait Spare: std::fmt::Debug {
-    /// Gives it up: the bytes that were held.
+    /// Gives the memory up, and returns the bytes that were held.
     fn give_up(&self) -> usize;
 }
 
-/// Nanoseconds that a point takes which is read in one go with many others, about.
+/// Nanoseconds to read a point in one go with many others, about.
 const POINT_NS: u64 = 10;
 
-/// Bytes that a point takes which is read together with others, at least: a time and a value.
+/// Bytes of a point that is read together with others, at least: a time and a value.
 const POINT_BYTES: usize = 16;
 
-/// Bytes of points that are read together whatever may be held: those of two chunks.
+/// Bytes of points that may always be read together: those of two chunks.
 const FEW_BYTES: usize = 64 << 10;
 
-/// Nanoseconds that a series takes which is listed and given its group, about.
+/// Nanoseconds to list a series and assign it to its group, about.
 const GROUPED_NS: u64 = 500;
 
-/// Nanoseconds that a series takes which is listed, about, and bytes that it takes then.
+/// Nanoseconds to list a series, about, and bytes that it then takes.
 const SERIES_NS: u64 = 100;
 const SERIES_BYTES: usize = 8;
 
-/// Why a query has to end within a time: its client has gone, or it is late then.
+/// The reason why a query has to end within a time: its client has disconnected, or the deadline will have passed.
 fn why_ended(limits: &Limits, within: Duration) -> Option<&'static str> {
     if limits.cancel.as_ref().is_some_and(|it| it.load(Ordering::Relaxed)) {
         return Some("query interrupted");
@@ -52,7 +53,7 @@ fn why_ended(limits: &Limits, within: Duration) -> Option<&'static str> {
     (Instant::now() + within >= limits.deadline).then_some("query-timeout limit exceeded")
 }
 
-/// Whether a query has to end now.
+/// An error if a query has to end now.
 pub(super) fn end_of(limits: &Limits) -> Fallible<()> {
     why_ended(limits, Duration::ZERO).map_or(Ok(()), |why| Err(why.to_owned()))
 }
@@ -69,28 +70,28 @@ impl Ends for Limits {
     }
 }
 
-/// What was counted against a budget.
+/// The amounts that were counted against a budget.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cost {
     rows: usize,
-    /// Bytes that are held still.
+    /// Bytes that are still held.
     pub(super) bytes: usize,
-    /// Bytes that were held at a time, at most.
+    /// The peak of the bytes held at a time.
     bytes_peak: usize,
     answers: usize,
     buckets: usize,
-    /// Buckets that were asked for, at most: some are asked for and not counted.
+    /// The peak of the buckets that were asked for; some are asked for and not counted.
     buckets_peak: usize,
 }
 
-/// What is left of the limits of a query.
+/// The remaining limits of a query.
 #[derive(Debug)]
 pub(super) struct Budget<'q> {
     limits: &'q Limits,
     rows: Cell<usize>,
     bytes: Cell<usize>,
     bytes_peak: Cell<usize>,
-    /// Those of rows of answers, which stay until the query is answered.
+    /// Bytes of the rows of answers, which stay until the query is answered.
     answers: Cell<usize>,
     buckets: Cell<usize>,
     buckets_peak: Cell<usize>,
@@ -99,7 +100,7 @@ pub(super) struct Budget<'q> {
 }
 
 impl<'q> Budget<'q> {
-    /// A whole one.
+    /// A full budget.
     pub(super) fn new(limits: &'q Limits) -> Self {
         Self {
             limits,
@@ -114,24 +115,25 @@ impl<'q> Budget<'q> {
         }
     }
 
-    /// Looks now and then whether the query has to end, the first time at once.
+    /// Checks now and then whether the query has to end, the first time at once.
     pub(super) fn tick(&self) -> Fallible<()> {
         let ticks = self.ticks.get();
         self.ticks.set(ticks.wrapping_add(1));
         if ticks.is_multiple_of(TICKS) { self.check() } else { Ok(()) }
     }
 
-    /// Looks whether the query has to end.
+    /// Checks whether the query has to end.
     pub(super) fn check(&self) -> Fallible<()> {
         end_of(self.limits)
     }
 
-    /// Refuses to list so many series, for which there is no time, or no memory. It takes as long as nobody else makes names.
+    /// Refuses to list so many series if time or memory do not suffice. Other threads cannot make names during the
+    /// listing.
     pub(super) fn may_list(&self, series: usize) -> Fallible<()> {
         self.may_list_in(series, SERIES_NS)
     }
 
-    /// The same, of series that are given their groups.
+    /// The same, for series that are also assigned to their groups.
     pub(super) fn may_group(&self, series: usize) -> Fallible<()> {
         self.may_list_in(series, GROUPED_NS)
     }
@@ -155,7 +157,7 @@ impl<'q> Budget<'q> {
         self.limits.bytes_max.saturating_sub(self.bytes.get())
     }
 
-    /// What can be given up from now on: of several the last one.
+    /// Sets the memory that can be given up from now on; a later call replaces it.
     pub(super) fn spare(&self, spare: Option<Rc<dyn Spare>>) {
         *self.spare.borrow_mut() = spare;
     }
@@ -177,7 +179,8 @@ impl<'q> Budget<'q> {
         Ok(())
     }
 
-    /// Limits of a part of the query that another thread does, with so many bytes: of rows and buckets it may have what is left.
+    /// Limits for a part of the query that another thread does: `bytes_max` bytes, and the remaining rows and
+    /// buckets.
     pub(super) fn limits_of_part(&self, bytes_max: usize) -> Limits {
         let limits = self.limits.clone();
         Limits {
@@ -189,7 +192,7 @@ impl<'q> Budget<'q> {
         }
     }
 
-    /// What was counted so far.
+    /// The amounts that were counted so far.
     pub(super) fn cost(&self) -> Cost {
         Cost {
             rows: self.rows.get(),
@@ -201,8 +204,8 @@ impl<'q> Budget<'q> {
         }
     }
 
-    /// Counts what another thread has made with a budget of its own. False, and nothing is counted, if it could not have been
-    /// made here.
+    /// Counts the cost of a result that another thread has made with a budget of its own. False, and nothing is
+    /// counted, if it could not have been made within this budget.
     pub(super) fn charge(&self, cost: &Cost) -> bool {
         let Limits { rows_max, bytes_max, buckets_max, .. } = *self.limits;
         let rows = self.rows.get().saturating_add(cost.rows);
@@ -236,7 +239,7 @@ impl<'q> Budget<'q> {
         Ok(())
     }
 
-    /// Forgets what the statement before has had: all but its answer is gone.
+    /// Forgets the cost of the statement before: only its answer is still held.
     pub(super) fn begin_statement(&self) {
         self.buckets.set(0);
         self.bytes.set(self.answers.get());
@@ -249,7 +252,7 @@ impl<'q> Budget<'q> {
         Ok(())
     }
 
-    /// Refuses so many buckets of time, while they are made.
+    /// Refuses so many more buckets of time, while they are made.
     pub(super) fn may_have_buckets(&self, more: usize) -> Fallible<()> {
         let buckets = self.buckets.get().saturating_add(more);
         if buckets > self.limits.buckets_max {
@@ -292,7 +295,7 @@ mod tests {
         assert!(budget.buckets(10).is_ok() && budget.buckets(1).is_err());
         budget.begin_statement();
         assert!(budget.buckets(1).is_ok());
-        // The rows are there still, and nothing else.
+        // Only the rows are still held.
         assert!(budget.hold(81).is_err() && budget.hold(80).is_ok());
     }
 
@@ -309,14 +312,14 @@ mod tests {
         budget.release(1);
         assert!(budget.charge(&cost) && budget.bytes_left() == 60);
         budget.release(30);
-        // Six buckets more are too many, and nothing is counted then.
+        // Six more buckets are too many, and then nothing is counted.
         assert!(!budget.charge(&cost) && budget.bytes_left() == 90);
         budget.begin_statement();
         assert!(budget.charge(&cost) && !budget.charge(&cost));
         budget.begin_statement();
         // Two rows are there, and no third.
         assert!(!budget.charge(&cost) && budget.hold(80).is_ok() && budget.hold(1).is_err());
-        // What is asked for and not counted must be there, too.
+        // Buckets that are asked for and not counted must fit, too.
         let (budget, apart) = (Budget::new(&limits), Budget::new(&limits));
         assert!(apart.may_have_buckets(9).is_ok() && apart.buckets(1).is_ok());
         let cost = apart.cost();

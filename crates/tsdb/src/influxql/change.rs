@@ -11,7 +11,7 @@ const HOUR: i64 = 3_600_000_000_000;
 const DAY: i64 = 24 * HOUR;
 const DEFAULT_POLICY: &str = "autogen";
 
-/// Runs one; the database is that of the request.
+/// Runs such a statement; `database` is that of the request.
 pub(super) fn change(store: &Store, statement: &Statement, database: Option<&str>) -> Fallible<()> {
     match statement {
         Statement::CreateDatabase(name, change) => create_database(store, name, change.as_ref()),
@@ -91,7 +91,7 @@ fn create_database(store: &Store, name: &str, change: Option<&PolicyChange>) -> 
     Ok(())
 }
 
-/// A policy with what was said, and else with what it has or gets.
+/// A policy with the stated values; others stay as they are, or get defaults.
 fn policy(name: &str, change: &PolicyChange, known: Option<&Policy>) -> Fallible<Policy> {
     if name.is_empty() {
         return Err("invalid name".to_owned());

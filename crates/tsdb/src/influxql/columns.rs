@@ -1,4 +1,4 @@
-//! The columns of a SELECT: wildcards expanded, names made, expressions turned into formulas.
+//! The columns of a SELECT: wildcards are expanded, names are made, expressions become formulas.
 
 use super::ast::{Cast, Column, Expr};
 use super::budget::Fallible;
@@ -15,19 +15,19 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Columns {
     /// Names, none twice.
     pub(super) names: Vec<String>,
-    /// Names before those that are there twice got numbers, by which a SELECT around finds them.
+    /// The names before numbers were added to duplicates; a SELECT around finds columns by these names.
     pub(super) bases: Vec<String>,
-    /// What is in them.
+    /// The kinds of their values.
     pub(super) kinds: Vec<Cast>,
-    /// How they come from the slots.
+    /// The formulas that compute them from the slots.
     pub(super) formulas: Vec<Formula>,
-    /// The first slots.
+    /// The calls, which have the first slots.
     pub(super) calls: Vec<Call>,
-    /// The other slots: fields and tags.
+    /// Fields and tags, which have the other slots.
     pub(super) references: Vec<(String, Cast)>,
 }
 
-/// Which of two kinds a name has that is both.
+/// The rank of a kind: a name that is of several kinds counts as the highest one.
 fn rank(kind: Cast) -> u8 {
     match kind {
         Cast::Type(FieldType::Float) => 7,
@@ -41,7 +41,7 @@ fn rank(kind: Cast) -> u8 {
     }
 }
 
-/// What a name is in an input.
+/// The kind of a name in an input.
 fn kind_in(input: &Input, name: &str) -> Cast {
     match input {
         Input::Stored(it) => {
@@ -59,7 +59,7 @@ fn kind_in(input: &Input, name: &str) -> Cast {
     }
 }
 
-/// What a reference is.
+/// The kind of a reference.
 pub(super) fn kind(read: &[Input], name: &str, cast: Cast) -> Cast {
     match cast {
         Cast::Type(_) | Cast::Tag => cast,
@@ -83,7 +83,7 @@ fn is_tag(read: &[Input], inputs: &Inputs<'_>, name: &str) -> bool {
     })
 }
 
-/// The keys of tags of all inputs.
+/// The tag keys of all inputs.
 pub(super) fn tags(read: &[Input], inputs: &Inputs<'_>) -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     for input in read {
@@ -133,7 +133,7 @@ fn innermost(expr: &Expr) -> &Expr {
     }
 }
 
-/// A call with another expression in that place.
+/// A call with another expression at the innermost place.
 fn with_innermost(expr: &Expr, with: &Expr) -> Expr {
     match expr {
         Expr::Call(name, arguments) => {
@@ -173,7 +173,7 @@ fn is_expanded(function: &str, kind: Cast) -> bool {
     }
 }
 
-/// The name of a column without alias.
+/// The name of a column without an alias.
 fn base(expr: &Expr) -> String {
     match expr {
         Expr::Call(name, _) => name.clone(),
@@ -258,7 +258,7 @@ fn expanded(
     Ok(columns)
 }
 
-/// Gives each call a slot; those of references come behind them.
+/// Gives each call and each reference a slot; those of references follow those of calls.
 fn find_slots(
     expr: &Expr,
     kind: &dyn Fn(&str, Cast) -> Cast,
@@ -303,7 +303,7 @@ impl Columns {
         let (mut calls, mut references) = (Slots::default(), Slots::default());
         let along = &mut (&mut calls, &mut references);
         asked.iter().for_each(|it| find_slots(&it.expr, &kind, along));
-        // In the order of InfluxDB, whose merge compares what stands beside at equal times.
+        // The order is InfluxDB's, whose merge compares the values beside at equal times.
         let order =
             |a: &(String, Cast), b: &(String, Cast)| a.0.cmp(&b.0).then(rank(b.1).cmp(&rank(a.1)));
         references.sort(|all| all.sort_by(order), |it| &it.0);
@@ -332,14 +332,14 @@ impl Columns {
         (calls, references): (&Slots<Call>, &Slots<(String, Cast)>),
     ) -> Fallible<()> {
         self.bases.push(base(expr));
-        // Whether a name is a tag or nothing takes a look at the postings, and counts beside operators alone.
+        // To find out whether a name is a tag, the postings must be read; it matters only beside operators.
         let known = |name: &str, cast: Cast| match kind(name, cast) {
             Cast::Tag if cast != Cast::Tag && !is_tag(name) => Cast::None,
             kind => kind,
         };
         let found = match expr {
             Expr::Reference(..) => type_of(expr, kind)?,
-            // Errors quote it with the types.
+            // Errors quote the expression with the types.
             _ => type_of(&super::condition::resolved(expr, &known), &known)?,
         };
         self.kinds.push(found.unwrap_or(Cast::None));
@@ -359,7 +359,7 @@ impl Columns {
         Ok(())
     }
 
-    /// Makes names: aliases as they are, and numbers behind what is there already.
+    /// Makes names: aliases as they are, and with a number added if the name exists already.
     fn name(&mut self, aliases: &[Option<String>]) {
         let mut known: BTreeMap<String, usize> = BTreeMap::new();
         for alias in aliases.iter().flatten() {

@@ -1,9 +1,9 @@
-//! The WHERE clause: bounds of time, and what is left.
+//! The WHERE clause: its bounds of time, and the rest.
 //!
-//! Bounds are taken out of the clause wherever they stand, and each narrows the range, beneath an OR too: that is
-//! what InfluxDB does. What is left is settled for each series ([`settle`]): comparisons of tags become true or
-//! false, and comparisons of fields stay. Before that the postings are asked for the series that it can hold for at
-//! all ([`postings`]).
+//! Bounds of time are taken out of the clause wherever they stand. Each narrows the range, even beneath an OR, as
+//! in InfluxDB. The rest is settled for each series ([`settle`]): comparisons of tags become true or false, and
+//! comparisons of fields stay. Before that, the postings give the series for which the rest can hold at all
+//! ([`postings`]).
 
 use super::ast::{Cast, Expr};
 use super::budget::Fallible;
@@ -13,17 +13,17 @@ use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment, rfc3339};
 use super::token::Operator;
 use crate::catalogue::TagFilter;
 
-/// Bounds of time that were said; both belong to the range.
+/// The stated bounds of time; both belong to the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Said {
     /// The least time.
     pub(super) min: Option<i64>,
-    /// The greatest.
+    /// The greatest time.
     pub(super) max: Option<i64>,
 }
 
 impl Said {
-    /// The times of both.
+    /// The times that are within both bounds.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             min: self.min.into_iter().chain(other.min).max(),
@@ -32,7 +32,7 @@ impl Said {
     }
 }
 
-/// The bounds of a clause, and what else it says.
+/// Splits a clause into its bounds of time, and the rest.
 pub(super) fn split(condition: Option<&Expr>, now: i64) -> Fallible<(Option<Expr>, Said)> {
     let Some(condition) = condition else { return Ok((None, Said::default())) };
     let (rest, said) = split_inner(condition, now)?;
@@ -73,7 +73,7 @@ fn split_inner(condition: &Expr, now: i64) -> Fallible<(Option<Expr>, Said)> {
     }
 }
 
-/// Calls in a condition are of numbers.
+/// Checks that calls in a condition are functions of numbers.
 fn check_calls(rest: &Expr) -> Fallible<()> {
     let mut wrong = None;
     rest.walk(&mut |it| {
@@ -136,7 +136,7 @@ enum Constant {
     Text(String),
 }
 
-/// A text as a time if it looks like one.
+/// Reads a text as a time if it looks like one.
 fn as_time(text: &str) -> Fallible<Constant> {
     if !looks_like_time(text) {
         return Ok(Constant::Text(text.to_owned()));
@@ -206,7 +206,7 @@ fn literal(expr: &Expr) -> Option<Constant> {
     }
 }
 
-/// An expression in which each reference says what it is, as `kind` says.
+/// The same expression with the kind of each reference, as determined by `kind`.
 pub(super) fn resolved(expr: &Expr, kind: &dyn Fn(&str, Cast) -> Cast) -> Expr {
     match expr {
         Expr::Reference(name, cast) => Expr::Reference(name.clone(), kind(name, *cast)),
@@ -221,14 +221,14 @@ pub(super) fn resolved(expr: &Expr, kind: &dyn Fn(&str, Cast) -> Cast) -> Expr {
     }
 }
 
-/// What a resolved condition comes to for a series.
+/// The result of a resolved condition for a series.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Settled {
-    /// True of all of its points.
+    /// True for all of its points.
     Always,
-    /// Of none.
+    /// True for none of its points.
     Never,
-    /// Of those of which this is true.
+    /// True for the points for which this expression is true.
     If(Expr),
 }
 
@@ -243,7 +243,7 @@ fn tag_name(expr: &Expr) -> Option<&str> {
     }
 }
 
-/// The tag of a comparison with something else, and that.
+/// The tag of a comparison, and the other operand.
 fn of_tag<'e>(left: &'e Expr, right: &'e Expr) -> Option<(&'e str, &'e Expr)> {
     if matches!(left, Expr::Binary(..)) || matches!(right, Expr::Binary(..)) {
         return None;
@@ -257,7 +257,7 @@ fn of_tag<'e>(left: &'e Expr, right: &'e Expr) -> Option<(&'e str, &'e Expr)> {
     }
 }
 
-/// What a resolved condition comes to for a series whose tags are given.
+/// Settles a resolved condition for a series with the given tags.
 pub(super) fn settle<'t>(condition: &Expr, tag: &dyn Fn(&str) -> &'t str) -> Settled {
     match condition {
         Expr::Group(inner) => settle(inner, tag),
@@ -305,7 +305,7 @@ pub(super) fn settle<'t>(condition: &Expr, tag: &dyn Fn(&str) -> &'t str) -> Set
     }
 }
 
-/// A filter that lets all series through of which a resolved condition can be true, and whether it lets no others
+/// A filter that lets through all series for which a resolved condition can be true, and whether it lets no others
 /// through.
 pub(super) fn postings(condition: &Expr) -> (TagFilter, bool) {
     match condition {

@@ -1,10 +1,10 @@
-//! The statements that make a database as it is.
+//! The statements that recreate a database.
 
 use super::ast::{PolicyChange, Statement};
 use crate::catalogue::Policy;
 
-/// The statements that make a database with these policies, one after the other, where it is not there: the default policy
-/// comes first, with the database.
+/// The statements that make a database with these policies, one after the other, where it does not exist: the
+/// default policy comes first, with the database.
 #[must_use]
 pub fn creation(database: &str, policies: &[Policy]) -> Vec<String> {
     let change = |policy: &Policy| PolicyChange {

@@ -1,8 +1,8 @@
-//! The points of a series: a field that drives, fields beside it, and a filter.
+//! The points of a series: a driving field, fields beside it, and a filter.
 //!
-//! A function reads one field, and the others at its times; without a function every time counts at which any of the
-//! fields has a value. Blocks are fetched one at a time for each field. What is beside the field is looked up by
-//! going along, never back.
+//! A function reads one field, and the others at its times. Without a function every time counts at which any of
+//! the fields has a value. Blocks are fetched one at a time for each field. Values beside the field are looked up
+//! in one direction only.
 
 use super::ast::{Cast, Expr};
 use super::budget::Fallible;
@@ -13,7 +13,7 @@ use super::stream::{Beside, Context, Point, Points};
 use crate::catalogue::Series;
 use crate::value::{Block, Column, FieldType, Value};
 
-/// One field of one series, going along.
+/// A cursor over one field of one series.
 pub(super) struct FieldCursor<'a, 's> {
     context: Context<'a, 's>,
     blocks: crate::read::Points<'a>,
@@ -24,7 +24,8 @@ pub(super) struct FieldCursor<'a, 's> {
     cast: Option<FieldType>,
 }
 
-/// If values of a type are turned into another (the inner one is then said), or stay; none if they cannot.
+/// The conversion of values of one type when they are read as another: the inner type is none if they stay as they
+/// are. None if they cannot be converted.
 fn turned(from: FieldType, to: FieldType) -> Option<Option<FieldType>> {
     let is_number = |it| matches!(it, FieldType::Float | FieldType::Integer | FieldType::Unsigned);
     match from == to {
@@ -34,7 +35,7 @@ fn turned(from: FieldType, to: FieldType) -> Option<Option<FieldType>> {
 }
 
 impl<'a, 's: 'a> FieldCursor<'a, 's> {
-    /// At the first point of the range; none if the measurement has no such field.
+    /// A cursor at the first point of the range; none if the measurement does not have the field.
     pub(super) fn open(
         context: Context<'a, 's>,
         of: &Stored,
@@ -67,7 +68,7 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
     /// The time of the next point.
     pub(super) fn peek(&mut self) -> Fallible<Option<i64>> {
         while self.taken >= self.block.times.len() {
-            // A block takes longer than a look at the clock.
+            // Reading a block takes longer than a check of the clock.
             self.context.budget.check()?;
             let Some(block) = self.blocks.next() else { return Ok(None) };
             self.context.budget.release(self.held);
@@ -82,7 +83,7 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
         Ok(self.block.times.get(self.place()).copied())
     }
 
-    /// Where the next point is in its block.
+    /// The index of the next point in its block.
     fn place(&self) -> usize {
         if self.is_descending {
             (self.block.times.len() - 1).saturating_sub(self.taken)
@@ -91,7 +92,7 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
         }
     }
 
-    /// Takes the point that was seen last.
+    /// Takes the point that was peeked at last.
     fn take(&mut self) -> Option<Value> {
         let value = self.block.values.get(self.place());
         self.taken += 1;
@@ -107,7 +108,7 @@ impl<'a, 's: 'a> FieldCursor<'a, 's> {
         Ok(self.take().map(|value| (time, value)))
     }
 
-    /// The value at a time; what is before it is passed over.
+    /// The value at a time; earlier points are skipped.
     fn at(&mut self, time: i64) -> Fallible<Option<Value>> {
         while let Some(next) = self.peek()? {
             if next == time {
@@ -128,7 +129,7 @@ impl Drop for FieldCursor<'_, '_> {
     }
 }
 
-/// What stands beside: a field, or what is the same for all points.
+/// A value beside the driving field: of another field, or the same for all points.
 enum Aside<'a, 's> {
     Field(Box<FieldCursor<'a, 's>>),
     Same(Option<Value>),
@@ -168,19 +169,19 @@ pub(super) fn tag(series: &Series, name: &str) -> Option<Value> {
     (!value.is_empty()).then(|| Value::String(value.into()))
 }
 
-/// Which points of a series hold.
+/// The filter of the points of a series.
 struct Filter<'a, 's> {
     formula: Formula,
     fields: Vec<Aside<'a, 's>>,
     row: Vec<Option<Value>>,
 }
 
-/// What is read of the series of a group.
+/// The data to read of the series of a group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'w> {
-    /// The field that drives; none if all do that are beside.
+    /// The driving field; none if all fields beside it drive.
     pub(super) driver: Option<(&'w str, Cast)>,
-    /// What stands beside.
+    /// The fields and tags beside it.
     pub(super) beside: &'w [(String, Cast)],
     /// The times.
     pub(super) range: Range,
@@ -199,7 +200,7 @@ pub(super) struct SeriesPoints<'a, 's> {
 }
 
 impl<'a, 's: 'a> SeriesPoints<'a, 's> {
-    /// None if the series does not have the field that drives.
+    /// None if the series does not have the driving field.
     pub(super) fn open(
         context: Context<'a, 's>,
         of: &Stored,
@@ -254,7 +255,7 @@ impl<'a, 's: 'a> SeriesPoints<'a, 's> {
         }))
     }
 
-    /// The next time, and the value of the field that drives.
+    /// The next time, and the value of the driving field.
     fn step(&mut self) -> Fallible<Option<(i64, Option<Value>)>> {
         if let Some(driver) = &mut self.driver {
             return Ok(driver.next()?.map(|(time, value)| (time, Some(value))));
@@ -294,7 +295,7 @@ impl Points for SeriesPoints<'_, '_> {
     }
 }
 
-/// What stands beside at one time, of a series.
+/// The values beside a point of a series at one time.
 pub(super) fn beside_at(
     context: Context<'_, '_>,
     of: &Stored,

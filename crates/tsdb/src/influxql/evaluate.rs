@@ -1,9 +1,10 @@
 //! The value of an expression for a row.
 //!
-//! An expression becomes a [`Formula`], in which references are slots of the row. What a missing value and values of
-//! different types come to is InfluxDB's: a comparison with nothing is false, arithmetic with nothing is nothing, a
-//! division by zero is zero. Integers divide to floats in columns, and to integers in conditions. Nothing beside a
-//! boolean is `false`, but for fields in conditions on series, which are then not even unequal to it.
+//! An expression becomes a [`Formula`], in which references are slots of the row. Missing values and values of
+//! different types are handled as in InfluxDB: a comparison with a missing value is false, arithmetic with a
+//! missing value has no value, a division by zero is zero. Integers divide to floats in columns, and to integers in
+//! conditions. A missing value beside a boolean counts as `false`; but a missing field in a condition on series is
+//! not even unequal to the boolean.
 
 use super::ast::Expr;
 use super::token::Operator;
@@ -11,22 +12,22 @@ use crate::value::{FieldType, Value};
 use regex::Regex;
 use std::sync::Arc;
 
-/// An expression whose references are found.
+/// An expression with its references resolved.
 #[derive(Debug, Clone)]
 pub(super) enum Formula {
-    /// A constant; none for what has no value.
+    /// A constant; none if it has no value.
     Literal(Option<Value>),
-    /// What stands in a slot of the row.
+    /// The value in a slot of the row.
     Slot(usize),
     /// Two operands.
     Binary(Operator, Box<Formula>, Box<Formula>),
-    /// If an expression is found in it, or is not.
+    /// Whether a regular expression is found in the operand (true), or is not found.
     Match(Box<Formula>, Regex, bool),
     /// A function of numbers.
     Math(Math, Vec<Formula>),
 }
 
-/// Where a formula stands.
+/// The place in which a formula is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// In a column.
@@ -40,17 +41,17 @@ pub(super) enum Place {
 /// A function of numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Math {
-    /// Of one number that stays an integer if it is one.
+    /// A function of one number; an integer stays an integer.
     Whole(fn(f64) -> f64),
     /// The absolute value.
     Abs,
-    /// Of one number.
+    /// A function of one number.
     One(fn(f64) -> f64),
-    /// Of two.
+    /// A function of two numbers.
     Two(fn(f64, f64) -> f64),
 }
 
-/// The function of a name.
+/// The function with this name.
 pub(super) fn math(name: &str) -> Option<Math> {
     Some(match name {
         "abs" => Math::Abs,
@@ -76,7 +77,8 @@ pub(super) fn math(name: &str) -> Option<Math> {
 }
 
 impl Formula {
-    /// The formula of an expression. `resolve` finds references and calls that are none of numbers.
+    /// The formula of an expression. `resolve` handles references, and calls of other functions than those of
+    /// numbers.
     pub(super) fn new(expr: &Expr, resolve: &mut dyn FnMut(&Expr) -> Self) -> Self {
         match expr {
             Expr::Reference(..) | Expr::Distinct(_) => resolve(expr),
@@ -142,12 +144,12 @@ impl Formula {
         }
     }
 
-    /// True of a field or a tag.
+    /// True for a field or a tag.
     fn is_reference(&self) -> bool {
         matches!(self, Self::Slot(_) | Self::Literal(None))
     }
 
-    /// True if it is true for a row.
+    /// True if the formula is true for a row.
     pub(super) fn is_true(&self, row: &[Option<Value>], place: Place) -> bool {
         self.value(row, place) == Some(Value::Boolean(true))
     }
@@ -177,7 +179,7 @@ fn applied(function: Math, first: Value, second: Option<Value>) -> Option<Value>
     }
 }
 
-/// A value as one of a type of numbers; others stay as they are.
+/// A value as one of a type of numbers; values that are not numbers stay as they are.
 pub(super) fn cast(value: Value, to: FieldType) -> Value {
     match (to, &value) {
         (FieldType::Float, _) => as_float(&value).map_or(value, Value::Float),
@@ -189,7 +191,7 @@ pub(super) fn cast(value: Value, to: FieldType) -> Value {
     }
 }
 
-/// What two values come to.
+/// The result of an operator for two values.
 fn binary(
     operator: Operator,
     left: Option<Value>,

@@ -1,8 +1,8 @@
-//! Points for the buckets that have none.
+//! Points for buckets that have none.
 //!
-//! A group that has points gets one for each bucket of the range. Without a lower bound the first point's bucket is
-//! the first; from the other end, without one, the last point's is the last. The buckets are counted before they are
-//! made.
+//! A group that has points gets a point for each bucket of the range. Without a lower bound the first point's
+//! bucket is the first; in descending order, without a lower bound, the last point's bucket is the last. The
+//! buckets are counted before they are made.
 
 use super::ast::Fill;
 use super::budget::{Budget, Fallible};
@@ -31,7 +31,7 @@ pub(super) struct Filled<'a> {
 }
 
 impl<'a> Filled<'a> {
-    /// `of` is the type of the values, and `beside` how many stand beside them.
+    /// `of` is the type of the values, and `beside` the number of values beside them.
     pub(super) fn new(
         budget: &'a Budget<'a>,
         input: Stream<'a>,
@@ -66,7 +66,7 @@ impl<'a> Filled<'a> {
         let is_open = self.range.start == TIME_MIN;
         let start = if is_open { of_point } else { self.interval.start(self.range.start) };
         let (first, last) = if self.is_descending { (end, start) } else { (start, end) };
-        // From the end down to no beginning: the points say where it ends.
+        // Descending without a lower bound: the points decide where it ends.
         self.is_endless = self.is_descending && is_open;
         self.last = if self.is_endless { i64::MAX } else { last };
         self.next = Some(first);
@@ -74,12 +74,12 @@ impl<'a> Filled<'a> {
         self.budget.buckets(self.interval.count(lowest, start.max(end)))
     }
 
-    /// True if a bucket is one of the range.
+    /// True if a bucket is in the range.
     fn is_in(&self, start: i64) -> bool {
         if self.is_descending { start >= self.last } else { start <= self.last }
     }
 
-    /// The point of a bucket that has none.
+    /// The point for a bucket that has none.
     fn made(&mut self, start: i64) -> Fallible<Point> {
         let value = match self.fill {
             Fill::Null | Fill::None => None,
@@ -92,7 +92,7 @@ impl<'a> Filled<'a> {
         Ok(Point { time: start, member: 0, value, beside })
     }
 
-    /// A number as a value of the type; other types get what InfluxDB takes for nothing.
+    /// A number as a value of the type; other types get InfluxDB's empty value.
     fn number(&self, number: Value) -> Option<Value> {
         match self.of {
             Some(FieldType::String) => Some(Value::String("".into())),
@@ -102,7 +102,7 @@ impl<'a> Filled<'a> {
         }
     }
 
-    /// The value on the line between the buckets around.
+    /// The value on the line between the neighbouring buckets.
     fn between(&mut self, start: i64) -> Fallible<Option<Value>> {
         let width = self.interval.width;
         let (Some(before), Some(behind)) = (self.before.clone(), self.input.peek()?) else {

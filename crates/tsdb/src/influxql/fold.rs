@@ -1,6 +1,7 @@
-//! Constants of an expression, worked out before it is run.
+//! Constants of an expression, computed before it is run.
 //!
-//! As in InfluxDB, integers divide to numbers here, and what stands beside `true` or `false` in AND and OR goes away.
+//! As in InfluxDB, integers divide to numbers here, and operands beside `true` or `false` in AND and OR are
+//! removed.
 
 use super::ast::Expr;
 use super::token::Operator;

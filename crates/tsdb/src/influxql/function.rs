@@ -1,12 +1,12 @@
-//! The functions of columns, and the types that they make.
+//! The functions of columns, and the types of their results.
 
 use super::ast::{Cast, Expr};
 use crate::value::FieldType;
 
-/// A function that is made of what is known of parts of the points.
+/// A function that is computed from summaries of parts of the points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Simple {
-    /// How many.
+    /// The number of values.
     Count,
     /// The sum.
     Sum,
@@ -20,7 +20,7 @@ pub(super) enum Simple {
     First,
     /// The latest.
     Last,
-    /// Between the least and the greatest.
+    /// The difference between the greatest and the least.
     Spread,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Simple {
 pub(super) enum Whole {
     /// Each value once.
     Distinct,
-    /// How many values there are.
+    /// The number of different values.
     CountDistinct,
     /// The value in the middle.
     Median,
@@ -37,58 +37,59 @@ pub(super) enum Whole {
     Mode,
     /// The standard deviation.
     Stddev,
-    /// The value below which so many of a hundred are.
+    /// The value below which this percentage of the values are.
     Percentile(f64),
-    /// The greatest ones or the least, how many, and the tags of which each set counts once.
+    /// The greatest values (true) or the least, their number, and the tags each of whose sets counts once.
     Rank(bool, usize, Vec<String>),
 }
 
 /// A function from point to point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The change by a unit of time (none: that of the bucket, or a second), and if negative ones are left out.
+    /// The change by a unit of time (none: that of the bucket, or a second), and whether negative changes are
+    /// omitted.
     Derivative(Option<i64>, bool),
-    /// The change, and if negative ones are left out.
+    /// The change, and whether negative changes are omitted.
     Difference(bool),
-    /// The mean of so many.
+    /// The mean of so many values.
     MovingAverage(usize),
     /// The sum of all so far.
     CumulativeSum,
-    /// The time since the point before, in a unit.
+    /// The time since the previous point, in a unit.
     Elapsed(i64),
     /// The area below, by a unit of time.
     Integral(i64),
 }
 
-/// What a function is of.
+/// A function and its input.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Function {
-    /// See there.
+    /// See [`Simple`].
     Simple(Simple),
-    /// See there.
+    /// See [`Whole`].
     Whole(Whole),
-    /// Of a field.
+    /// Applied to a field.
     Step(Step),
-    /// Of another function.
+    /// Applied to another function.
     StepOf(Step, Box<Call>),
 }
 
 /// A call of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
-    /// What it does.
+    /// The function.
     pub(super) function: Function,
     /// Its name, for errors.
     pub(super) name: String,
-    /// The field, and what that is.
+    /// The name of the field.
     pub(super) field: String,
-    /// What the field is.
+    /// The kind of the field.
     pub(super) kind: Cast,
 }
 
 impl Call {
-    /// The call that an expression is; `kind` says what a reference is. None if it is none, which columns that were
-    /// checked are not.
+    /// The call that an expression stands for; `kind` determines the kind of a reference. None if it is not a call,
+    /// which cannot happen with checked columns.
     pub(super) fn new(expr: &Expr, kind: &dyn Fn(&str, Cast) -> Cast) -> Option<Self> {
         let (name, arguments) = match expr {
             Expr::Distinct(field) => {
@@ -179,7 +180,7 @@ impl Call {
         )
     }
 
-    /// The type of what it makes; none if its field is unknown.
+    /// The type of its result; none if its field is unknown.
     pub(super) fn result(&self) -> Option<FieldType> {
         let of_field = match self.kind {
             Cast::Type(it) => Some(it),
@@ -202,7 +203,7 @@ impl Call {
         }
     }
 
-    /// Refuses a field of a type that it cannot be of.
+    /// Refuses a field whose type the function does not accept.
     pub(super) fn check(&self, of: FieldType) -> Result<(), String> {
         let is_number = matches!(of, FieldType::Float | FieldType::Integer | FieldType::Unsigned);
         let is_fit = match &self.function {
@@ -225,7 +226,7 @@ impl Call {
         Err(format!("unsupported {name} iterator type: *query.{}InterruptIterator", of.name()))
     }
 
-    /// How many buckets before the range it looks at.
+    /// The number of buckets before the range that it looks at.
     pub(super) fn buckets_before(&self) -> i64 {
         match &self.function {
             Function::StepOf(Step::CumulativeSum | Step::Integral(_), _) => 0,

@@ -1,4 +1,4 @@
-//! Groups: the series, and the groups of sub-queries, whose tags by GROUP BY are equal.
+//! Groups: the series, and the groups of sub-queries, that have equal tags by GROUP BY.
 
 use super::ast::{Expr, Window};
 use super::budget::Fallible;
@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-/// One of a group.
+/// A member of a group.
 pub(super) enum Member<'a> {
-    /// A series of a measurement, with what its points must hold.
+    /// A series of a measurement, with the condition on its points.
     Stored(&'a Stored, Arc<Series>, Option<Expr>),
     /// A group of a sub-query.
     Inner(&'a Plan, Answered),
 }
 
-/// Series and groups of equal tags.
+/// Series, and groups of a sub-query, with equal tags.
 pub(super) struct Group<'a> {
     /// The measurement.
     pub(super) name: Arc<str>,
@@ -51,7 +51,7 @@ pub(super) fn groups<'a>(
         };
         let window = plan.series;
         let limit = if window.limit == 0 { usize::MAX } else { window.limit };
-        // A sub-query has applied it already.
+        // A sub-query has already applied it.
         let window = match input {
             Input::Stored(_) => Window { limit, ..window },
             Input::Inner(_) => Window { limit: usize::MAX, offset: 0 },
@@ -79,7 +79,7 @@ pub(super) fn groups<'a>(
     Ok(groups)
 }
 
-/// The order in which SLIMIT counts groups: by the keys that they have a tag of, then by the tags.
+/// The order in which SLIMIT counts groups: by the keys for which they have a tag, then by the tags.
 fn limit_key(dimensions: &[String], (_, values): &Key) -> String {
     let has = || dimensions.iter().zip(values).filter(|(_, value)| !value.is_empty());
     let keys = has().map(|(key, _)| key.as_str());
@@ -129,7 +129,7 @@ fn stored<'a>(
     Ok(found)
 }
 
-/// The groups of the groups of a sub-query.
+/// Groups the groups of a sub-query.
 fn of_rows<'a>(
     plan: &'a Plan,
     inner: &'a Plan,
@@ -184,7 +184,7 @@ impl<'a> Member<'a> {
         RowPoints::open(context.budget, (inner, table), condition, at, driver, beside)
     }
 
-    /// What stands beside a point that was chosen.
+    /// The values beside a chosen point.
     pub(super) fn beside(
         &self,
         context: Context<'_, '_>,

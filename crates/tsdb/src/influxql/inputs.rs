@@ -1,4 +1,4 @@
-//! What a SELECT reads: measurements of a store, and other SELECTs.
+//! The inputs of a SELECT: measurements of a store, and other SELECTs.
 
 use super::ast::{Measurement, Name};
 use super::budget::Fallible;
@@ -9,7 +9,7 @@ use crate::store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One thing that a SELECT reads.
+/// An input of a SELECT.
 #[derive(Debug)]
 pub(super) enum Input {
     /// A measurement.
@@ -21,7 +21,7 @@ pub(super) enum Input {
 /// A measurement of a policy of a database.
 #[derive(Debug)]
 pub(super) struct Stored {
-    /// Which of the readers.
+    /// The number of its reader.
     pub(super) reader: usize,
     /// Its name.
     pub(super) name: Arc<str>,
@@ -39,7 +39,7 @@ pub(super) struct Inputs<'s> {
 }
 
 impl<'s> Inputs<'s> {
-    /// None yet; the names are those where a statement says none.
+    /// No reader is open yet; the names are used where a statement states none.
     pub(super) fn new(
         store: &'s Store,
         database: Option<&'s str>,
@@ -53,12 +53,12 @@ impl<'s> Inputs<'s> {
         self.readers.get(at).map(|(_, _, reader)| reader)
     }
 
-    /// What all threads can read of the readers, by the readers' numbers.
+    /// The scopes of the readers, by the readers' numbers: all threads can read them.
     pub(super) fn scopes(&self) -> Vec<&Scope<'s>> {
         self.readers.iter().map(|(_, _, reader)| reader.scope()).collect()
     }
 
-    /// The reader of a policy of a database; none is the one of the request.
+    /// Opens the reader of a policy of a database; none is that of the request.
     pub(super) fn open(&mut self, database: Option<&str>, policy: Option<&str>) -> Fallible<usize> {
         let is_default = database.is_none() || database == self.database;
         let database = named(self.store, database.or(self.database))?.to_owned();
@@ -79,7 +79,7 @@ impl<'s> Inputs<'s> {
         Ok(self.readers.len() - 1)
     }
 
-    /// The reader of the names of a database; none is the one of the request.
+    /// Opens the reader of the names of a database; none is that of the request.
     pub(super) fn open_names(&mut self, database: Option<&str>) -> Fallible<usize> {
         let database = named(self.store, database.or(self.database))?.to_owned();
         let reader = self.store.names(&database).map_err(|it| it.to_string())?;
@@ -108,7 +108,7 @@ impl<'s> Inputs<'s> {
     }
 }
 
-/// The database of a statement, which must be there.
+/// The database of a statement, which must exist.
 pub(super) fn named<'n>(store: &Store, name: Option<&'n str>) -> Fallible<&'n str> {
     let name = name.ok_or_else(|| "database name required".to_owned())?;
     if store.databases().iter().any(|it| **it == *name) {

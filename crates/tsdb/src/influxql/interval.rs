@@ -13,13 +13,13 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Where the bucket of a time begins.
+    /// The beginning of the bucket of a time.
     pub(super) fn start(self, time: i64) -> i64 {
         let since = time.saturating_sub(self.offset).rem_euclid(self.width);
         time.checked_sub(since).map_or(TIME_MIN, |it| it.max(TIME_MIN))
     }
 
-    /// The beginning of the bucket after that which begins there; less than it at the end of time.
+    /// The beginning of the bucket that follows, in this direction, the one at `start`; none at the end of time.
     pub(super) fn next(self, start: i64, is_descending: bool) -> Option<i64> {
         if is_descending {
             start.checked_sub(self.width).filter(|it| *it >= TIME_MIN)
@@ -28,14 +28,14 @@ impl Interval {
         }
     }
 
-    /// How many buckets there are from one to another.
+    /// The number of buckets from one beginning to another.
     pub(super) fn count(self, first: i64, last: i64) -> usize {
         let distance = i128::from(last) - i128::from(first);
         let buckets = distance.div_euclid(i128::from(self.width)).saturating_add(1);
         usize::try_from(buckets.max(0)).unwrap_or(usize::MAX)
     }
 
-    /// As the reader has it.
+    /// The buckets in the form that readers use.
     pub(super) fn buckets(self) -> Buckets {
         Buckets { width: self.width, origin: self.offset }
     }

@@ -14,7 +14,7 @@ const KEYWORDS: [&str; 78] = [
     "VALUES", "WHERE", "WITH", "WRITE",
 ];
 
-/// The keyword that a word is, in capitals.
+/// The keyword that equals a word, in capitals.
 pub(super) fn keyword(word: &str) -> Option<&'static str> {
     let capitals = || word.bytes().map(|byte| byte.to_ascii_uppercase());
     let found = KEYWORDS.binary_search_by(|known| known.bytes().cmp(capitals()));

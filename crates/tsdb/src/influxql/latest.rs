@@ -1,7 +1,7 @@
-//! The latest row of a series, where no other is asked for: `ORDER BY time DESC LIMIT 1`, without functions.
+//! The latest row of a series, if no other row is asked for: `ORDER BY time DESC LIMIT 1`, without functions.
 //!
-//! Its time is the latest at which any of the fields has a value, and beside it stands what the fields have then. So the last
-//! points of the fields are all that it takes.
+//! Its time is the latest at which any field has a value, and it has the values of all fields at that time. So the
+//! last points of the fields are sufficient.
 
 use super::ast::{Cast, Window};
 use super::budget::Fallible;
@@ -12,7 +12,7 @@ use super::stream::{Context, Point, Ready};
 use crate::catalogue::FieldId;
 use smallvec::SmallVec;
 
-/// True if a SELECT shows the latest row of each group alone.
+/// True if a SELECT shows only the latest row of each group.
 pub(super) fn is_latest(plan: &Plan) -> bool {
     plan.calls().is_empty()
         && plan.is_descending
@@ -20,8 +20,8 @@ pub(super) fn is_latest(plan: &Plan) -> bool {
         && plan.range.start <= plan.range.end
 }
 
-/// The latest row of a member, if it has any. None if its points must be looked at: they have a filter, or a field is read as
-/// another type, or it is no series.
+/// The latest row of a member, if it has any. None if its points must be looked at: they have a filter, a field is
+/// read as another type, or the member is not a series.
 pub(super) fn latest(
     context: Context<'_, '_>,
     member: &Member<'_>,

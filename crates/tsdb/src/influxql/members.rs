@@ -1,7 +1,7 @@
-//! The tallies of many series of few groups, made ahead by several threads ([`InOrder`]) and added up in the order of members
-//! by the query's own.
+//! The tallies of many series in few groups. Several threads make them ahead ([`InOrder`]); the query's own thread
+//! adds them up in the order of members.
 //!
-//! Every thread looks before each series, and within long ones, whether the query has to end.
+//! Every thread checks before each series, and within long ones, whether the query has to end.
 
 use super::Limits;
 use super::ahead::{self, InOrder};
@@ -15,10 +15,10 @@ use super::stream::Context;
 use crate::read::Scope;
 use std::cell::Cell;
 
-/// The tallies of a member, and how many buckets the budget has to be asked for.
+/// The tallies of a member, and the number of buckets to ask the budget for.
 #[derive(Debug)]
 pub(super) struct Made {
-    /// By fields.
+    /// The tallies of each field.
     pub(super) tallies: Vec<Tallies>,
     /// Buckets of all fields.
     pub(super) buckets: usize,
@@ -31,7 +31,7 @@ impl ahead::Held for Made {
     }
 }
 
-/// What is read of members. All threads have it.
+/// The data to read of members. All threads share it.
 struct Read<'a, 's> {
     scopes: Vec<&'a Scope<'s>>,
     fields: Vec<(&'a str, Cast)>,
@@ -67,7 +67,7 @@ pub(super) struct ReadAhead<'a> {
 }
 
 impl<'a> ReadAhead<'a> {
-    /// Nothing is read yet. None if there is nothing to be read ahead.
+    /// Nothing is read yet. None if there is nothing to read ahead.
     pub(super) fn new<'s: 'a>(
         context: Context<'a, 's>,
         plan: &'a Plan,
@@ -89,11 +89,11 @@ impl<'a> ReadAhead<'a> {
         Some(Self { members: InOrder::new(context.budget, members, make), range })
     }
 
-    /// The tallies of a member of all groups, by its number, for calls of a range. None if they are to be made where they
-    /// are asked for.
+    /// The tallies of a member, by its number among the members of all groups, for calls of a range. None if the
+    /// caller has to make them.
     ///
     /// # Errors
-    /// That the query has to end.
+    /// An error if the query has to end.
     pub(super) fn take(&self, at: usize, range: Range) -> Fallible<Option<Made>> {
         if range == self.range { self.members.take(at) } else { Ok(None) }
     }

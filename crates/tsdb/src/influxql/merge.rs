@@ -1,8 +1,8 @@
 //! The points of several series in the order of time.
 //!
-//! Which of two series comes first at equal times is not defined by time, and yet it is seen: in raw answers, and by
-//! functions that take the first of them. So the heap is the one that InfluxDB has (that of Go's `container/heap`),
-//! with its comparison: by time, then by the texts that stand beside, up to the first that is none.
+//! The order of two series at equal times is not defined by time, and yet it is visible: in raw answers, and in
+//! functions that take the first point. So the heap is the same as InfluxDB's (that of Go's `container/heap`), with
+//! the same comparison: by time, then by the texts beside the value, up to the first value that is not a text.
 
 use super::budget::Fallible;
 use super::stream::{Point, Points, Stream};
@@ -21,7 +21,7 @@ pub(super) struct Merged<'a> {
     is_descending: bool,
 }
 
-/// One stream of several.
+/// One stream out of several.
 pub(super) fn merged<'a>(mut streams: Vec<Stream<'a>>, is_descending: bool) -> Stream<'a> {
     if streams.len() == 1
         && let Some(stream) = streams.pop()

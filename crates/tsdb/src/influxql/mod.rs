@@ -6,33 +6,33 @@
 //!                           columns, condition       summaries of chunks, or points of series merged by time
 //! ```
 //!
-//! The grammar is `grammar.ebnf`. Answers are those of InfluxDB 1.6.7, and so are most errors. What every loop does is counted
-//! against a budget of rows, buckets, bytes and time, and ends when the client has gone.
+//! The grammar is `grammar.ebnf`. Answers are those of InfluxDB 1.6.7, and so are most errors. The work of every
+//! loop is counted against a budget of rows, buckets, bytes and time, and ends when the client has disconnected.
 //!
 //! # Departures
 //!
-//! - `mode`, and the row that `percentile` chooses among equal values, may be others: InfluxDB's depend on an unstable sort.
-//!   Its `percentile` ends the whole answer at the first bucket with too few points.
+//! - `mode`, and the row that `percentile` chooses among equal values, may differ: InfluxDB's choice depends on an
+//!   unstable sort. InfluxDB's `percentile` ends the whole answer at the first bucket with too few points.
 //! - A cardinality counts a series once, not once for each shard.
-//! - Behind an error no later statement is run, or answered. Infinities are null.
+//! - After an error later statements are neither run nor answered. Infinities are null.
 //! - Refused: time zones other than UTC, `sample`, `holt_winters`, INTO, EXPLAIN, DELETE, GROUP BY in cardinalities.
 //!
-//! # Rooms
+//! # Modules
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
 //! | `token`, `keyword`, `parse/`, `ast`, `text` | from text to a tree, and back to text for errors |
-//! | `fold`, `validate`, `function` | constants, and which columns may stand together |
+//! | `fold`, `validate`, `function` | constants, and the columns that may stand together |
 //! | `time`, `interval` | times and durations as text; buckets |
-//! | `condition`, `columns`, `slots`, `plan`, `inputs`, `group` | what a SELECT reads and makes, every name found |
+//! | `condition`, `columns`, `slots`, `plan`, `inputs`, `group` | inputs and columns of a SELECT, with names resolved |
 //! | `cursor`, `merge`, `stream`, `rows` | points in the order of time: of a series, of several, of a sub-query |
-//! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions by parts of a bucket, of all its points, from point to point; values of expressions |
+//! | `tally`, `whole`, `step`, `fill`, `evaluate` | functions of buckets, and from point to point; expressions |
 //! | `series`, `members` | tallies of a series; those of many series, read by several threads |
-//! | `ahead`, `threads` | several threads make things ahead of the query's own; where they come from |
-//! | `latest` | the latest row of a series, where no other is asked for |
-//! | `pipeline`, `select` | a group's way to its table |
-//! | `show`, `change`, `creation` | SHOW, statements that change something, those that make a database as it is |
-//! | `budget` | what a query may still cost |
+//! | `ahead`, `threads` | work that several threads do ahead of the query's own thread; the pool of these threads |
+//! | `latest` | the latest row of a series, if no other row is asked for |
+//! | `pipeline`, `select` | from a group to its table |
+//! | `show`, `change`, `creation` | SHOW, statements that change something, statements that recreate a database |
+//! | `budget` | the remaining budget of a query |
 
 mod ahead;
 mod ast;
@@ -93,28 +93,29 @@ pub struct Request<'a> {
     pub database: Option<&'a str>,
     /// The policy of statements that name none.
     pub policy: Option<&'a str>,
-    /// Nanoseconds since 1970: what `now()` is.
+    /// The value of `now()`, in nanoseconds since 1970.
     pub now: i64,
     /// Statements that change something are refused.
     pub is_read_only: bool,
-    /// What it may cost.
+    /// The limits of its cost.
     pub limits: Limits,
 }
 
-/// What a query may cost.
+/// The limits of the cost of a query.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Rows of all answers together.
     pub rows_max: usize,
     /// Buckets of time of a statement, of all of its series together.
     pub buckets_max: usize,
-    /// Bytes that it holds at a time, about.
+    /// Bytes that the query holds at a time, about.
     pub bytes_max: usize,
-    /// When it is ended.
+    /// The time at which the query is ended.
     pub deadline: Instant,
-    /// Ends it at any time, once it is true: whoever asked has gone. None: nobody can.
+    /// Ends the query at any time, once it is true: the client has disconnected. None: it cannot be ended so.
     pub cancel: Option<Arc<AtomicBool>>,
-    /// Threads that read for it at a time, its own included; 0: as many as there are cores. The answer does not depend on it.
+    /// Threads that read for it at a time, its own included; 0: as many as there are cores. The answer does not
+    /// depend on it.
     pub threads_max: usize,
 }
 
@@ -123,14 +124,14 @@ pub struct Limits {
 pub struct Answer {
     /// Its number in the query, from 0.
     pub statement: usize,
-    /// The series of the answer, or what InfluxDB calls an error of the statement. Statements behind that are not run.
+    /// The series of the answer, or an error as InfluxDB words it. Statements after an error are not run.
     pub outcome: std::result::Result<Vec<Table>, String>,
 }
 
 /// A series of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// The measurement, or what InfluxDB has in its place.
+    /// The measurement, or the name that InfluxDB uses in its place.
     pub name: Option<String>,
     /// The tags by which it was grouped.
     pub tags: Vec<(String, String)>,
@@ -146,7 +147,7 @@ pub type Cells = SmallVec<[Cell; 2]>;
 /// A value of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// None.
+    /// No value.
     Null,
     /// Nanoseconds since 1970.
     Time(i64),
@@ -165,7 +166,7 @@ pub enum Cell {
 /// Runs the statements of a query, one after the other.
 ///
 /// # Errors
-/// [`Error::Input`] if the text is no query; nothing was run then.
+/// [`Error::Input`] if the text is not a query; then nothing was run.
 pub fn run(store: &Store, request: &Request<'_>) -> Result<Vec<Answer>> {
     let statements = parse::query(request.text)
         .map_err(|it| Error::Input(format!("error parsing query: {it}")))?;

@@ -1,14 +1,14 @@
-//! How the points of a group get to its rows.
+//! The way from the points of a group to its rows.
 //!
 //! ```text
-//!   series ─┬─▶ summaries ─▶ tallies ─────────────▶ count, sum, mean, min, max, first, last, spread ─┐
-//!           │      (no filter; chunks within a bucket are not decoded)                                ├▶ fill ─▶ steps ─▶ limit
-//!           └─▶ points ─▶ merge by time ─▶ bucket ─▶ median, percentile, distinct, top, …  ───────────┘
+//!   series ─┬─▶ summaries ─▶ tallies ───▶ count, sum, mean, min, max, first, last, spread ─┐
+//!           │      (no filter; chunks within a bucket are not decoded)                     ├▶ fill ─▶ steps ─▶ limit
+//!           └─▶ points ─▶ merge by time ─▶ bucket ─▶ median, percentile, distinct, top, …  ┘
 //!                                        └─▶ derivative, moving average, … of raw points
 //! ```
 //!
-//! Tallies are made of a series at a time, so they need one block in memory, whatever the number of series; what
-//! needs all points of a bucket, or their order, has a block of each series of the group.
+//! Tallies are made of one series at a time, so they need one block in memory, whatever the number of series.
+//! Functions that need all points of a bucket, or their order, need a block of each series of the group.
 
 use super::ast::{Cast, Fill};
 use super::budget::Fallible;
@@ -31,24 +31,24 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Buckets of points that are looked at between two questions whether there may be so many.
+/// Buckets of points between two checks whether there may be so many.
 const ASKED: usize = 256;
 
-/// A field, what it is read as, and the times.
+/// A field, the kind as which it is read, and the times.
 type TallyKey<'a> = (&'a str, Cast, Range);
 
-/// A group on its way.
+/// A group that is being processed.
 pub(super) struct Pipeline<'a, 's, 'r> {
     context: Context<'a, 's>,
     plan: &'a Plan,
     group: &'a Group<'a>,
-    /// What was read ahead, and the number of the group's first member there.
+    /// The tallies that are read ahead, and the number of the group's first member there.
     ahead: Option<(&'r ReadAhead<'a>, usize)>,
     tallies: RefCell<Vec<(TallyKey<'a>, Rc<Tallies>)>>,
     held: Cell<usize>,
 }
 
-/// What is gone with the group.
+/// Releases the bytes that are held for the group.
 impl Drop for Pipeline<'_, '_, '_> {
     fn drop(&mut self) {
         self.context.budget.release(self.held.get());
@@ -56,7 +56,7 @@ impl Drop for Pipeline<'_, '_, '_> {
 }
 
 impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
-    /// Nothing is read yet.
+    /// A pipeline that has read nothing yet.
     pub(super) fn new(
         context: Context<'a, 's>,
         plan: &'a Plan,
@@ -84,7 +84,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         }
     }
 
-    /// Refuses a field of a type that the function cannot be of.
+    /// Refuses a field whose type the function does not accept.
     fn check(&self, call: &Call) -> Fallible<()> {
         let Cast::Type(of) = call.kind else { return Ok(()) };
         let has_field = self.group.members.iter().any(|it| match it {
@@ -141,7 +141,8 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         let (interval, is_descending) = (self.plan.interval, self.plan.is_descending);
         match step {
             Step::Integral(unit) => {
-                // The area of floats has no time in InfluxDB, and that of integers begins at the end that comes first.
+                // In InfluxDB the area of floats has no time, and the area of integers begins at the end of the
+                // range that comes first.
                 let range = self.plan.range;
                 let time = match call.kind {
                     Cast::Type(FieldType::Float) => 0,
@@ -199,7 +200,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         Ok(merged(streams, plan.is_descending))
     }
 
-    /// The tallies of a field in buckets, made once, together with those of other calls.
+    /// The tallies of a field in buckets. They are made once, together with those of other calls.
     fn tallies(&self, call: &'a Call, range: Range) -> Fallible<Rc<Tallies>> {
         let wanted = (call.field.as_str(), call.kind, range);
         let find = || {
@@ -227,7 +228,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
             }
         }
         for ((name, kind), tallies) in fields.into_iter().zip(all) {
-            // Those that are filled are counted there, with the empty ones between them.
+            // Tallies that are filled are counted by the fill, together with the empty buckets between them.
             if self.plan.interval.is_some() && self.plan.fill == Fill::None {
                 self.context.budget.buckets(tallies.len())?;
             }
@@ -236,7 +237,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         Ok(find().unwrap_or_default())
     }
 
-    /// Counts bytes that stay as long as the group does.
+    /// Counts bytes that are held as long as the group.
     fn hold(&self, bytes: usize) -> Fallible<()> {
         self.context.budget.hold(bytes)?;
         self.held.set(self.held.get() + bytes);
@@ -258,7 +259,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
             Some((ahead, first)) => ahead.take(first + at, range)?,
             None => None,
         };
-        // What the budget refuses is refused below.
+        // Tallies that the budget refuses are made again below, where the error is reported.
         if let Some(made) = made.filter(|it| self.most(it.buckets).is_ok()) {
             return Ok(made.tallies);
         }
@@ -282,14 +283,14 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         let (scope, limits) = (reader.scope(), self.context.budget.limits());
         let (interval, is_last) = (self.plan.interval, self.plan.is_last());
         if !is_last {
-            // A series may have many points, though less than are read between two looks.
+            // A series may have many points, though fewer than are read between two checks.
             self.context.budget.check()?;
         }
         let reading = Reading { scope, range, interval, is_last, limits };
         direct.tallies(reading, number, &|buckets| self.most(buckets))
     }
 
-    /// Tallies of points that are looked at.
+    /// Makes tallies from single points.
     fn one_by_one(
         &self,
         member: &'a Member<'a>,
@@ -328,7 +329,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         Ok(tallies)
     }
 
-    /// Refuses so many buckets of a member, by their number and by what they take, while they are made.
+    /// Refuses so many buckets of a member, by their number and by their bytes, while they are made.
     fn most(&self, buckets: usize) -> Fallible<()> {
         let budget = self.context.budget;
         if self.plan.interval.is_some() {
@@ -341,7 +342,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
     }
 }
 
-/// Tallies in the order of their buckets, one each.
+/// Tallies in the order of their buckets, one for each bucket.
 fn by_start(mut tallies: Vec<(i64, Tally)>) -> Vec<(i64, Tally)> {
     tallies.sort_by_key(|it| it.0);
     let mut whole: Vec<(i64, Tally)> = Vec::with_capacity(tallies.len());

@@ -1,8 +1,8 @@
-//! What a SELECT is to do, with every name found.
+//! The plan of a SELECT, with every name resolved.
 //!
-//! Columns are formulas over the slots of a row: first the calls of functions, then the fields and tags that stand
-//! beside them. Wildcards are gone, references say what they are, the bounds of time are numbers, and a sub-query is
-//! a plan of its own whose groups are at least as fine as those around it.
+//! Columns are formulas over the slots of a row: first the calls of functions, then the fields and tags beside
+//! them. Wildcards are expanded, the kinds of references are known, the bounds of time are numbers, and a sub-query
+//! is a plan of its own whose groups are at least as fine as those of the SELECT around it.
 
 use super::ast::{Cast, Expr, Fill, Select, Window};
 use super::budget::Fallible;
@@ -14,25 +14,25 @@ use super::interval::Interval;
 use super::time::{TIME_MAX, TIME_MIN, looks_like_time, moment};
 use super::validate::{Frame, check, without_time};
 
-/// Times that a SELECT reads; both belong to it.
+/// The times that a SELECT reads; both bounds belong to the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
-    /// The least; [`TIME_MIN`] if it is open.
+    /// The least time; [`TIME_MIN`] if the range is open.
     pub(super) start: i64,
-    /// The greatest; [`TIME_MAX`] if it is open.
+    /// The greatest time; [`TIME_MAX`] if the range is open.
     pub(super) end: i64,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The name of the column of the time.
+    /// The name of the time column.
     pub(super) time_name: String,
     /// The columns.
     pub(super) columns: Columns,
-    /// The groups, ascending.
+    /// The tags by which it groups, ascending.
     pub(super) dimensions: Vec<String>,
-    /// The groups that it has without a SELECT around.
+    /// The tags by which it groups without those of the SELECT around.
     pub(super) own_dimensions: Vec<String>,
     /// The buckets of time.
     pub(super) interval: Option<Interval>,
@@ -40,19 +40,19 @@ pub(super) struct Plan {
     pub(super) range: Range,
     /// True if times and groups descend.
     pub(super) is_descending: bool,
-    /// What stands in empty buckets.
+    /// The content of empty buckets.
     pub(super) fill: Fill,
-    /// Which rows of each group.
+    /// The window of rows of each group.
     pub(super) rows: Window,
-    /// Which groups.
+    /// The window of groups.
     pub(super) series: Window,
-    /// What is left of the WHERE clause.
+    /// The rest of the WHERE clause.
     pub(super) condition: Option<Expr>,
-    /// What it reads.
+    /// Its inputs.
     pub(super) inputs: Vec<Input>,
 }
 
-/// What a sub-query takes from the SELECT around it.
+/// The part of the SELECT around that a sub-query takes over.
 #[derive(Debug, Clone, Copy)]
 struct Around {
     range: Range,
@@ -138,7 +138,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Gives sub-queries the groups, and the buckets before the range that a function looks at.
+    /// Passes to sub-queries the groups, and the buckets before the range that a function looks at.
     fn prepare_inner(&mut self) {
         let before = match self.columns.calls.as_slice() {
             [call] => call.buckets_before(),
@@ -161,7 +161,7 @@ impl Plan {
         }
     }
 
-    /// The range with so many buckets more, before its beginning.
+    /// The range, extended by `buckets` buckets before its beginning.
     pub(super) fn range_before(&self, buckets: i64) -> Range {
         let width = self.interval.map_or(0, |it| it.width).saturating_mul(buckets);
         let mut range = self.range;
@@ -182,13 +182,13 @@ impl Plan {
         }
     }
 
-    /// True if nothing but the last points of a series are wanted.
+    /// True if only the last points of a series are needed.
     pub(super) fn is_last(&self) -> bool {
         let is_last = |it: &Call| matches!(it.function, Function::Simple(Simple::Last));
         self.interval.is_none() && self.calls().iter().all(is_last)
     }
 
-    /// The time that a bucket without beginning has.
+    /// The time of a bucket without a beginning.
     pub(super) fn time_of_all(&self, range: Range) -> i64 {
         if range.start == TIME_MIN { 0 } else { range.start }
     }

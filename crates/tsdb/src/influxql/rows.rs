@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(super) struct Row {
     /// Its time.
     pub(super) time: i64,
-    /// What is in its columns, which is mostly one.
+    /// The values of its columns, mostly one.
     pub(super) values: SmallVec<[Option<Value>; 1]>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Answered {
     pub(super) name: Arc<str>,
     /// The tags of the group, ascending by key.
     pub(super) tags: Vec<(String, Arc<str>)>,
-    /// In the direction of the SELECT around.
+    /// In the direction of the SELECT around it.
     pub(super) rows: Vec<Row>,
 }
 
@@ -37,7 +37,7 @@ impl Answered {
     }
 }
 
-/// Where a value of a row comes from.
+/// The place from which a value of a row comes.
 enum Place {
     Column(usize, Option<FieldType>),
     Same(Option<Value>),
@@ -85,7 +85,7 @@ pub(super) struct RowPoints<'a> {
 }
 
 impl<'a> RowPoints<'a> {
-    /// None if nothing is of the name of the driver.
+    /// None if nothing has the name of the driver.
     pub(super) fn open(
         budget: &'a Budget<'a>,
         (plan, of): (&Plan, &'a Answered),
@@ -106,7 +106,7 @@ impl<'a> RowPoints<'a> {
             let mut places = Vec::new();
             let formula = Formula::new(filter, &mut |it| match it {
                 Expr::Reference(name, kind) => {
-                    // What is no column is a tag, which is empty if there is none.
+                    // A name that is not a column is a tag, which is empty if it does not exist.
                     places.push(match Place::find(plan, of, name, *kind) {
                         Place::Same(None) => Place::Same(Some(Value::String(of.tag(name)))),
                         place => place,
@@ -120,13 +120,13 @@ impl<'a> RowPoints<'a> {
         Some(Self { budget, of, at: 0, member, driver, beside, filter, row: Vec::new() })
     }
 
-    /// The number of the row that the next point is of, or a later one.
+    /// The number of the row of the next point, or a later one.
     pub(super) fn place(&self) -> usize {
         self.at
     }
 }
 
-/// What stands beside in one row.
+/// The values beside a point, in one row.
 pub(super) fn beside_in(
     (plan, of): (&Plan, &Answered),
     beside: &[(String, Cast)],

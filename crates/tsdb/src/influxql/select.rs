@@ -56,7 +56,7 @@ fn held(row: &Row) -> usize {
 fn cell(value: Option<Value>) -> Cell {
     match value {
         None => Cell::Null,
-        // JSON has no word for what is no number, so InfluxDB says null.
+        // JSON has no word for infinities and for values that are not a number, so InfluxDB answers null.
         Some(Value::Float(it)) if !it.is_finite() => Cell::Null,
         Some(Value::Float(it)) => Cell::Float(it),
         Some(Value::Integer(it)) => Cell::Integer(it),
@@ -83,11 +83,11 @@ fn answered(plan: &Plan, context: Context<'_, '_>) -> Fallible<Vec<Answered>> {
     })
 }
 
-/// Makes something of the rows of a group, if it has any; called by several threads.
+/// Makes a result from the rows of a group, if there are any; called by several threads.
 type MakeTable<'m, T> =
     &'m (dyn Fn(&Group<'_>, &mut Rows<'_>, &Budget<'_>) -> Fallible<Option<T>> + Sync);
 
-/// What a thread that has a budget of its own has made of a group, and what it cost.
+/// The result of a group that a thread with a budget of its own has made, and its cost.
 #[derive(Debug)]
 struct Made<T> {
     table: Option<T>,
@@ -100,7 +100,7 @@ impl<T: Debug + Send + 'static> Held for Made<T> {
     }
 }
 
-/// What is made of each group that has rows, in their order.
+/// The results of all groups that have rows, in the order of the groups.
 fn of_groups<T: Debug + Send + 'static>(
     plan: &Plan,
     context: Context<'_, '_>,
@@ -108,7 +108,7 @@ fn of_groups<T: Debug + Send + 'static>(
 ) -> Fallible<Vec<T>> {
     let mut kinds = plan.columns.references.iter().map(|(_, kind)| *kind);
     if plan.calls().is_empty() && kinds.all(|kind| kind == Cast::None) {
-        // Of nothing that is known there are no rows.
+        // There are no rows if no name is known.
         return Ok(Vec::new());
     }
     let answer = |inner| answered(inner, context);
@@ -137,14 +137,14 @@ fn of_groups<T: Debug + Send + 'static>(
     Ok(all)
 }
 
-/// True if each group is to be the work of one thread: there are many groups, and none has more than a thread's share of the
-/// series. Else several threads read the series of a group.
+/// True if each group is made by one thread: there are many groups, and none has more than a thread's share of the
+/// series. Otherwise several threads read the series of a group.
 fn is_even(groups: &[Group<'_>], series: usize, threads: usize) -> bool {
     let largest = groups.iter().map(|it| it.members.len()).max().unwrap_or(0);
     groups.len() >= ITEMS_MIN && largest.saturating_mul(threads) <= series
 }
 
-/// The same, where groups are made ahead.
+/// The same, with groups made ahead.
 fn each_ahead<'a, T: Debug + Send + 'static>(
     of: (&Plan, &Empty),
     context: Context<'_, '_>,
@@ -157,7 +157,7 @@ fn each_ahead<'a, T: Debug + Send + 'static>(
     let mut all = Vec::new();
     for (at, group) in groups.iter().enumerate() {
         budget.tick()?;
-        // What the budget refuses is refused where it is made.
+        // A result that the budget refuses is made again here, where the error is reported.
         match ahead.take(at)?.filter(|it| budget.charge(&it.cost)) {
             Some(made) => all.extend(made.table),
             None => all.extend(of_group(of, context, group, None, make)?),
@@ -166,7 +166,7 @@ fn each_ahead<'a, T: Debug + Send + 'static>(
     Ok(all)
 }
 
-/// What is made of a group; none if it has no rows.
+/// The result of a group; none if it has no rows.
 fn of_group<'a, 's: 'a, T>(
     (plan, empty): (&'a Plan, &Empty),
     context: Context<'a, 's>,
@@ -186,13 +186,14 @@ fn of_group<'a, 's: 'a, T>(
     make(group, &mut Rows { plan, streams, slots: Slots::new(empty) }, context.budget)
 }
 
-/// What stands in slots that have no value, and how many slots there are; with `fill(previous)` nothing does.
+/// The content of slots that have no value, and the number of slots; with `fill(previous)` there is no such
+/// content.
 struct Empty {
     slots: Option<Vec<Option<Value>>>,
     count: usize,
 }
 
-/// That of a plan.
+/// The empty slots of a plan.
 fn empty(plan: &Plan) -> Empty {
     let of_calls = plan.calls().iter().map(|it| it.result());
     let of_references = plan.columns.references.iter().map(|(_, kind)| match kind {
@@ -212,7 +213,7 @@ fn empty(plan: &Plan) -> Empty {
     Empty { count: slots.len(), slots: (plan.fill != Fill::Previous).then_some(slots) }
 }
 
-/// What the formulas of a row are of. With `fill(previous)` a value stays until there is another one.
+/// The values that the formulas of a row use. With `fill(previous)` a value stays until there is another one.
 struct Slots<'r> {
     values: Vec<Option<Value>>,
     empty: &'r Empty,
@@ -223,7 +224,7 @@ impl<'r> Slots<'r> {
         Self { values: vec![None; empty.count], empty }
     }
 
-    /// Puts a value, or what stands for none.
+    /// Puts a value, or the substitute for none, into a slot.
     fn put(&mut self, at: usize, value: Option<Value>) {
         let value = match (value, &self.empty.slots) {
             (None, None) => return,
@@ -236,7 +237,7 @@ impl<'r> Slots<'r> {
     }
 }
 
-/// The rows of a group: the points of all calls that are at one time make one.
+/// The rows of a group: the points of all calls at one time make one row.
 struct Rows<'r> {
     plan: &'r Plan,
     streams: Vec<Ahead<'r>>,

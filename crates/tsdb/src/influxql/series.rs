@@ -1,4 +1,4 @@
-//! The tallies of the fields of one series, from what its chunks come to.
+//! The tallies of the fields of one series, from the summaries of its chunks.
 //!
 //! All fields of a call are read at once: their chunks mostly have the same times.
 
@@ -18,16 +18,16 @@ use crate::read::Scope;
 use crate::summary::Most;
 use smallvec::SmallVec;
 
-/// The tallies of a field: each bucket that has any, ascending.
+/// The tallies of a field: each bucket that has points, ascending.
 pub(super) type Tallies = Vec<(i64, Tally)>;
 
-/// Fields, and the types that they are read as.
+/// Fields, and the types as which they are read.
 pub(super) type Fields<'f> = [(&'f str, Cast)];
 
 /// Bytes of a tally.
 pub(super) const HELD: usize = size_of::<(i64, Tally)>();
 
-/// The fields of which tallies are wanted for a range: those of all calls that have it.
+/// The fields whose tallies are needed for a range: those of all calls that have it.
 pub(super) fn fields_of(plan: &Plan, range: Range) -> Vec<(&str, Cast)> {
     let mut found = Vec::with_capacity(plan.calls().len());
     for call in plan.calls() {
@@ -44,7 +44,7 @@ pub(super) fn fields_of(plan: &Plan, range: Range) -> Vec<(&str, Cast)> {
     found
 }
 
-/// What is read, and which times.
+/// The data to read, and the times.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'r, 's> {
     /// The scope.
@@ -53,13 +53,14 @@ pub(super) struct Reading<'r, 's> {
     pub(super) range: Range,
     /// The buckets.
     pub(super) interval: Option<Interval>,
-    /// Nothing but the last point of each field is wanted, and there are no buckets.
+    /// True if only the last point of each field is needed, and there are no buckets.
     pub(super) is_last: bool,
-    /// When it has to end.
+    /// The limits at which reading has to end.
     pub(super) limits: &'r Limits,
 }
 
-/// A series whose points are all wanted, and the numbers of fields; those that the measurement does not have are none.
+/// A series all of whose points are needed, and the numbers of fields; none for a field that the measurement does
+/// not have.
 pub(super) struct Direct<'m> {
     /// The measurement.
     pub(super) of: &'m Stored,
@@ -67,8 +68,8 @@ pub(super) struct Direct<'m> {
     fields: Vec<Option<FieldId>>,
 }
 
-/// A member of a group as such a series. None if points must be looked at one by one: there is a filter, or a field is read as
-/// another type, or it is no series.
+/// A member of a group as a series to be read directly. None if points must be looked at one by one: there is a
+/// filter, a field is read as another type, or the member is not a series.
 pub(super) fn direct<'m>(member: &'m Member<'_>, fields: &Fields<'_>) -> Option<Direct<'m>> {
     let Member::Stored(of, series, None) = member else { return None };
     let number = |(name, kind): &(&str, Cast)| match of.fields.get(*name) {
@@ -80,10 +81,11 @@ pub(super) fn direct<'m>(member: &'m Member<'_>, fields: &Fields<'_>) -> Option<
 }
 
 impl Direct<'_> {
-    /// Its tallies, by fields. `most` is asked while they are made whether there may be so many buckets of all fields.
+    /// The tallies of its fields. `most` decides, while they are made, whether there may be so many buckets of all
+    /// fields.
     ///
     /// # Errors
-    /// Those of `most`, and what the reader says.
+    /// Those of `most`, and those of the reader.
     pub(super) fn tallies(
         &self,
         reading: Reading<'_, '_>,
@@ -107,7 +109,7 @@ impl Direct<'_> {
         Ok(self.fields.iter().map(tallies).collect())
     }
 
-    /// The same, of the last points alone.
+    /// The same, for the last points alone.
     fn lasts(&self, reading: Reading<'_, '_>, member: u32) -> Fallible<Vec<Tallies>> {
         let Reading { scope, range, .. } = reading;
         let there: SmallVec<[FieldId; 16]> = self.fields.iter().copied().flatten().collect();

@@ -1,4 +1,4 @@
-//! SHOW: names of what is there.
+//! SHOW: names in the store.
 
 use super::ast::{Cast, Counted, Expr, Keys, Measurement, Name, Scope, Window};
 use super::budget::{Budget, Fallible};
@@ -27,13 +27,13 @@ fn table(name: Option<&str>, columns: &[&str], rows: Vec<Cells>) -> Table {
     }
 }
 
-/// Some of them.
+/// The items of a window.
 fn windowed<T>(of: impl Iterator<Item = T>, window: Window) -> impl Iterator<Item = T> {
     let limit = if window.limit == 0 { usize::MAX } else { window.limit };
     of.skip(window.offset).take(limit)
 }
 
-/// What a SHOW statement reads.
+/// The inputs of a SHOW statement.
 pub(super) struct Show<'q, 's> {
     /// The store.
     pub(super) store: &'s Store,
@@ -71,7 +71,7 @@ impl About<'_, '_> {
         Ok(found)
     }
 
-    /// The keys of their tags.
+    /// The tag keys of the series.
     fn keys(&self, budget: &Budget<'_>) -> Fallible<BTreeSet<Arc<str>>> {
         if self.is_all && matches!(self.filter, TagFilter::All) {
             return Ok(self.reader.tag_keys(&self.name).into_iter().collect());
@@ -118,7 +118,7 @@ impl<'s> Show<'_, 's> {
         vec![table(Some("databases"), &["name"], rows)]
     }
 
-    /// SHOW of what there is none of, as clients expect it.
+    /// SHOW of something that does not exist here, answered as clients expect it.
     pub(super) fn nothing(&self, words: &str) -> Fallible<Vec<Table>> {
         let columns: &[&str] = match words {
             "USERS" => &["user", "admin"],
@@ -180,7 +180,7 @@ impl<'s> Show<'_, 's> {
         Ok(vec![table(Some("measurements"), &["name"], rows)])
     }
 
-    /// One table of each measurement, of rows that `of` makes; none of those without.
+    /// One table for each measurement, of the rows that `of` makes; none for measurements without rows.
     fn each(
         &mut self,
         scope: &Scope,
@@ -309,7 +309,7 @@ impl<'s> Show<'_, 's> {
     }
 }
 
-/// True if a key is one of those.
+/// True if a key is among the chosen ones.
 fn is_among(keys: &Keys, key: &str) -> bool {
     match keys {
         Keys::In(names) => names.iter().any(|it| it == key),
@@ -318,7 +318,8 @@ fn is_among(keys: &Keys, key: &str) -> bool {
     }
 }
 
-/// True if a measurement has tags as a condition says; a negative one holds if no series has such a tag, as in InfluxDB.
+/// True if a measurement has tags that fulfil a condition; a negative condition holds if no series has such a tag,
+/// as in InfluxDB.
 fn has_tags(about: &About<'_, '_>, condition: &Expr) -> bool {
     match condition {
         Expr::Group(inner) => has_tags(about, inner),

@@ -1,12 +1,13 @@
-//! Slots of a row, each thing once: found by the name of its field, since a wildcard may stand for thousands of fields.
+//! Slots of a row, one for each distinct item. They are found by the name of the field, since a wildcard may stand
+//! for thousands of fields.
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-/// Things that have slots, in their order, and the slots that each name has.
+/// Items that have slots, in their order, and the slots of each name.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    /// The things.
+    /// The items.
     pub(super) all: Vec<T>,
     places: HashMap<String, SmallVec<[usize; 2]>>,
 }
@@ -18,13 +19,13 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T: PartialEq> Slots<T> {
-    /// The slot of a thing whose field has this name.
+    /// The slot of an item whose field has this name.
     pub(super) fn find(&self, name: &str, wanted: &T) -> Option<usize> {
         let is_it = |at: &&usize| self.all.get(**at).is_some_and(|it| it == wanted);
         self.places.get(name)?.iter().find(is_it).copied()
     }
 
-    /// Gives a thing a slot, if it has none.
+    /// Gives an item a slot, if it has none.
     pub(super) fn put(&mut self, name: &str, thing: T) {
         if self.find(name, &thing).is_none() {
             self.places.entry_ref(name).or_default().push(self.all.len());
@@ -32,7 +33,7 @@ impl<T: PartialEq> Slots<T> {
         }
     }
 
-    /// Puts them in another order; `name` is that of a thing's field.
+    /// Puts the items in another order; `name` returns the name of an item's field.
     pub(super) fn sort(&mut self, order: impl FnOnce(&mut [T]), name: impl Fn(&T) -> &str) {
         order(&mut self.all);
         self.places.clear();
@@ -51,7 +52,7 @@ mod tests {
         static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// A field, and what is done with it.
+    /// A field, and a function of it.
     #[derive(Debug, Clone)]
     struct Thing(String, u8);
 

@@ -9,7 +9,7 @@ use super::tally::{difference, sum};
 use crate::value::Value;
 use std::collections::VecDeque;
 
-/// The answers of a function from point to point.
+/// The results of a function from point to point.
 pub(super) struct Steps<'a> {
     input: Stream<'a>,
     step: Step,
@@ -39,7 +39,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// What a point comes to after those before it.
+    /// The result for a point, after those before it.
     fn answer(&mut self, time: i64, value: Value) -> Option<Value> {
         match self.step {
             Step::CumulativeSum => {
@@ -73,7 +73,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The point before and this one; of points of one time the first alone counts.
+    /// The previous point and this one; of points of one time only the first counts.
     fn pair(&mut self, time: i64, value: Value) -> Option<((i64, Value), Value)> {
         if self.before.as_ref().is_some_and(|it| it.0 == time) {
             return None;
@@ -87,7 +87,7 @@ impl<'a> Steps<'a> {
         if self.window.len() >= width
             && let Some(oldest) = self.window.pop_front()
         {
-            // In the order of InfluxDB: first the old one goes, then the new one comes.
+            // As in InfluxDB: first the old value is subtracted, then the new one is added.
             let rest = self.total.as_ref().map(|it| difference(it, &oldest));
             total = rest.map_or(total, |it| sum(&it, &value));
         }
@@ -161,7 +161,7 @@ impl<'a> Integral<'a> {
         }
     }
 
-    /// Goes to the bucket of a time.
+    /// Moves to the bucket of a time.
     fn enter(&mut self, time: i64) {
         let Some(interval) = self.interval else {
             self.start = self.all;
@@ -172,7 +172,7 @@ impl<'a> Integral<'a> {
         (self.start, self.edge) = if self.is_descending { (high, low) } else { (low, high) };
     }
 
-    /// Adds the area from the point before to a time.
+    /// Adds the area between the previous point and a time.
     fn extend(&mut self, time: i64, value: f64) {
         if let Some((before, of)) = self.before {
             self.area += 0.5 * (value + of) * (time.wrapping_sub(before) as f64 / self.unit);
@@ -180,7 +180,7 @@ impl<'a> Integral<'a> {
         self.before = Some((time, value));
     }
 
-    /// Takes a point; the area of a bucket that ends before it.
+    /// Takes a point; returns the area of a bucket that ends before it.
     fn take(&mut self, time: i64, value: f64) -> Option<Point> {
         let Some((before, of)) = self.before else {
             self.enter(time);

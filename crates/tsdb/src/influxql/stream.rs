@@ -1,7 +1,7 @@
 //! Points on their way to a row.
 //!
 //! A group's points come one by one, in the order of time or against it, from series ([`super::cursor`]) through a
-//! merge and through functions. Each is pulled when the one behind it is asked for, so that a LIMIT reads no more
+//! merge and through functions. A point is read only when the next stage asks for it, so that a LIMIT reads no more
 //! than it shows.
 
 use super::budget::{Budget, Fallible};
@@ -17,24 +17,24 @@ pub(super) type Beside = SmallVec<[Option<Value>; 2]>;
 pub(super) struct Point {
     /// Its time.
     pub(super) time: i64,
-    /// Which member of the group it is of.
+    /// The number of its member in the group.
     pub(super) member: u32,
-    /// The value that a function is of; none in an empty bucket.
+    /// The value that a function takes; none in an empty bucket.
     pub(super) value: Option<Value>,
-    /// What stands beside it.
+    /// The fields and tags beside it.
     pub(super) beside: Beside,
 }
 
-/// Where points come from.
+/// A source of points.
 pub(super) trait Points {
     /// The next point.
     fn next(&mut self) -> Fallible<Option<Point>>;
 }
 
-/// Any of them.
+/// Any source of points.
 pub(super) type Stream<'a> = Box<dyn Points + 'a>;
 
-/// What everything of a statement needs.
+/// The context that all parts of a statement need.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a, 's> {
     /// The readers.
@@ -43,7 +43,7 @@ pub(super) struct Context<'a, 's> {
     pub(super) budget: &'a Budget<'a>,
 }
 
-/// Points that are there already.
+/// Points that are already there.
 pub(super) struct Ready(pub(super) std::vec::IntoIter<Point>);
 
 impl Points for Ready {
@@ -52,7 +52,7 @@ impl Points for Ready {
     }
 }
 
-/// Some points of a stream: those behind an offset, up to a limit.
+/// Some points of a stream: those after an offset, up to a limit.
 pub(super) struct Limited<'a> {
     input: Stream<'a>,
     skip: usize,

@@ -1,7 +1,7 @@
-//! What the points of a bucket come to, for functions that need no more than parts of it.
+//! The summary of the points of a bucket, for functions that need no more than that.
 //!
-//! A [`Tally`] is a summary that is made of those of series, of chunks or of points, in any order. Of equal values
-//! the earliest is the least and the greatest; at equal times the greater value is the first and the last. That is
+//! A [`Tally`] is a summary made of summaries of series or of chunks, or of points, in any order. Of equal values
+//! the earliest is the least and the greatest; at equal times the greater value is the first and the last. This is
 //! InfluxDB's order.
 
 use super::function::Simple;
@@ -12,13 +12,13 @@ use std::cmp::Ordering;
 /// A value with its place.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Winner {
-    /// When.
+    /// Its time.
     pub(super) time: i64,
-    /// What.
+    /// The value.
     pub(super) value: Value,
-    /// Which member of the group has it.
+    /// The member of the group that has it.
     pub(super) member: u32,
-    /// Which row, of a member that is the answer to a sub-query.
+    /// The row, if the member is the answer to a sub-query.
     pub(super) row: usize,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Tally {
     last: Winner,
 }
 
-/// The order of two values of one type; those of different ones are equal.
+/// The order of two values of one type; values of different types are equal.
 pub(super) fn order(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
         (Value::Float(a), Value::Float(b)) => a.partial_cmp(b).unwrap_or(Ordering::Equal),
@@ -99,7 +99,7 @@ impl Winner {
 }
 
 impl Tally {
-    /// Of one point.
+    /// The tally of one point.
     pub(super) fn of(point: Winner) -> Self {
         Self {
             count: 1,
@@ -111,7 +111,7 @@ impl Tally {
         }
     }
 
-    /// Of a summary of a series.
+    /// The tally of the summary of a series.
     pub(super) fn from(summary: Summary, member: u32) -> Self {
         let winner = |(time, value)| Winner { time, value, member, row: 0 };
         Self {
@@ -124,7 +124,7 @@ impl Tally {
         }
     }
 
-    /// Adds another one.
+    /// Adds another tally.
     pub(super) fn add(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
         self.sum = sum(&self.sum, &other.sum);
@@ -142,7 +142,7 @@ impl Tally {
         }
     }
 
-    /// The value of a function, and the point that it chose.
+    /// The value of a function, and the point that the function chose.
     pub(super) fn value(&self, of: Simple) -> (Option<Value>, Option<&Winner>) {
         let chosen = match of {
             Simple::Count => {
@@ -166,7 +166,7 @@ impl Tally {
     }
 }
 
-/// Adds tallies of buckets to others; both ascend.
+/// Adds tallies of buckets to others; both lists ascend.
 pub(super) fn add_all(to: &mut Vec<(i64, Tally)>, more: Vec<(i64, Tally)>) {
     let mut at = 0;
     let mut missing = Vec::new();

@@ -1,6 +1,6 @@
-//! The tree of a query as text that InfluxDB would write.
+//! The tree of a query as the text that InfluxDB would write.
 //!
-//! Errors quote it, columns of equal expressions are found by it, and the golden scripts compare it.
+//! Errors quote this text, columns with equal expressions are found by it, and the golden scripts compare it.
 
 use super::ast::{
     Cast, Column, Counted, Expr, Fill, Keys, Measurement, Name, PolicyChange, Scope, Select,
@@ -9,7 +9,7 @@ use super::ast::{
 use super::keyword::keyword;
 use std::fmt::{Display, Formatter, Result};
 
-/// A name as it stands in a query: in quotes if it must be.
+/// A name as it is written in a query: in quotes if necessary.
 pub(super) fn quoted_name(name: &str) -> String {
     let starts_well = name.starts_with(|it: char| it.is_ascii_alphabetic() || it == '_');
     let is_word = name.chars().all(|it| it.is_ascii_alphanumeric() || it == '_');
@@ -26,7 +26,7 @@ fn quoted_text(text: &str) -> String {
     format!("'{escaped}'")
 }
 
-/// A duration in the greatest unit that it is a multiple of.
+/// A duration in the greatest unit of which it is a multiple.
 pub(super) fn duration(nanoseconds: i64) -> String {
     const UNITS: [(i64, &str); 7] = [
         (7 * 24 * 3_600_000_000_000, "w"),
@@ -184,7 +184,7 @@ impl Display for Scope {
     }
 }
 
-/// What stands behind the sources.
+/// Writes the clauses behind the sources.
 fn tail(to: &mut Formatter<'_>, scope: &Scope) -> Result {
     if let Some(condition) = &scope.condition {
         write!(to, " WHERE {condition}")?;

@@ -1,11 +1,13 @@
-//! Threads that work for queries beside the queries' own: one fewer than there are cores, for all stores of the process together.
+//! Threads that work for queries beside the queries' own threads: one fewer than there are cores, shared by all
+//! stores of the process.
 //!
-//! They are made when the first query wants one, and live on. A thread that is made begins where the one that makes it runs, and
-//! waits until that pauses (Linux 6.18: 2 ms behind one that works for 2 ms, where one that is woken begins within 40 µs on the
-//! other core): a query of some milliseconds would have no use of it.
+//! They are created when the first query needs one, and are kept. A new thread starts on the core of the thread
+//! that creates it, and waits until that one pauses (Linux 6.18: 2 ms behind a thread that works for 2 ms, while a
+//! woken thread starts within 40 µs on the other core). So a query of some milliseconds would gain nothing from new
+//! threads.
 //!
-//! No query waits for one to become free: those that are free when a batch begins work for it, and it does the rest itself. It
-//! waits for those that it has hired to end what they are at.
+//! No query waits for a thread to become free: the threads that are free when a batch begins work for it, and the
+//! query's thread does the rest. It waits until the threads that it has hired end their current work.
 
 use parking_lot::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -15,12 +17,12 @@ use std::thread;
 
 /// See the module.
 pub(super) struct QueryThreads {
-    /// None on one core, and where the system gives no threads.
+    /// None on one core, and where the system refuses threads.
     pool: Option<ThreadPool>,
     free: AtomicUsize,
 }
 
-/// One of them, until it is dropped.
+/// A hired thread, until it is dropped.
 struct Hired<'h>(&'h AtomicUsize);
 
 impl Drop for Hired<'_> {
@@ -30,7 +32,7 @@ impl Drop for Hired<'_> {
 }
 
 impl QueryThreads {
-    /// Those of the process.
+    /// The threads of the process.
     pub(super) fn get() -> &'static Self {
         static THREADS: OnceLock<QueryThreads> = OnceLock::new();
         THREADS.get_or_init(|| {
@@ -48,20 +50,20 @@ impl QueryThreads {
         Self { pool, free }
     }
 
-    /// How many there are.
+    /// The number of threads.
     pub(super) fn threads(&self) -> usize {
         self.pool.as_ref().map_or(0, ThreadPool::current_num_threads)
     }
 
-    /// One that is free.
+    /// Hires a free thread.
     fn hire(&self) -> Option<Hired<'_>> {
         let take = |free: usize| free.checked_sub(1);
         let hired = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
         hired.ok().map(|_| Hired(&self.free))
     }
 
-    /// Does this in the caller's thread, and in at most so many others at the same time: what each comes to. A panic of one goes
-    /// on in the caller's, when all have ended.
+    /// Runs `work` in the caller's thread and in at most `others` more at the same time, and returns all results. A
+    /// panic of one thread continues in the caller's thread, when all have ended.
     pub(super) fn work<R: Send>(&self, others: usize, work: impl Fn() -> R + Sync) -> Vec<R> {
         let hired: Vec<_> = (0..others).map_while(|_| self.hire()).collect();
         let Some(pool) = self.pool.as_ref().filter(|_| !hired.is_empty()) else {
@@ -96,7 +98,7 @@ mod tests {
     fn those_that_are_free_work_beside_the_caller() {
         let threads = QueryThreads::new(2);
         for (others, count) in [(0, 1), (1, 2), (2, 3), (5, 3)] {
-            // All are at it at the same time.
+            // All threads work at the same time.
             let together = Barrier::new(count);
             let names = threads.work(others, || {
                 together.wait();
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn a_caller_who_finds_none_free_does_it_alone() {
         let threads = QueryThreads::new(2);
-        // Until all have tried.
+        // The threads stay hired until all have tried.
         let (together, apart) = (Barrier::new(3), Barrier::new(3));
         let within = threads.work(2, || {
             together.wait();

@@ -2,9 +2,9 @@
 //!
 //! Time is UTC: days are counted in the proleptic Gregorian calendar, without leap seconds.
 
-/// The least time that a query can mean. (Two less mark what has none, in InfluxDB.)
+/// The least time that a query can state. (In InfluxDB the two times below it mark an absent time.)
 pub(super) const TIME_MIN: i64 = i64::MIN + 2;
-/// The greatest.
+/// The greatest time that a query can state.
 pub(super) const TIME_MAX: i64 = i64::MAX - 1;
 
 const SECOND: i64 = 1_000_000_000;
@@ -43,7 +43,7 @@ pub(super) fn duration(text: &str) -> Result<i64, String> {
     Ok(total)
 }
 
-/// True if a text begins as a date does, so that it must be one where a time stands.
+/// True if a text begins like a date, so that it must be one where a time is expected.
 pub(super) fn looks_like_time(text: &str) -> bool {
     let mut bytes = text.bytes();
     "dddd-dd-dd".bytes().all(|wanted| match (wanted, bytes.next()) {
@@ -56,7 +56,7 @@ pub(super) fn looks_like_time(text: &str) -> bool {
 struct Digits<'a>(&'a str);
 
 impl Digits<'_> {
-    /// A number of so many digits that is at most that.
+    /// A number of `digits` digits, of at most `most`.
     fn number(&mut self, digits: usize, most: i64) -> Option<i64> {
         let (number, rest) = self.0.split_at_checked(digits)?;
         if !number.bytes().all(|it| it.is_ascii_digit()) {
@@ -66,7 +66,7 @@ impl Digits<'_> {
         number.parse().ok().filter(|it| *it <= most)
     }
 
-    /// True if this character stands next; it is taken.
+    /// Takes this character if it comes next; true if it did.
     fn mark(&mut self, wanted: char) -> bool {
         let rest = self.0.strip_prefix(wanted);
         self.0 = rest.unwrap_or(self.0);
@@ -107,7 +107,7 @@ fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
 }
 
-/// Reads `YYYY-MM-DD`, `YYYY-MM-DD HH:MM:SS.n` or RFC 3339: nanoseconds since 1970.
+/// Reads `YYYY-MM-DD`, `YYYY-MM-DD HH:MM:SS.n` or RFC 3339 as nanoseconds since 1970.
 pub(super) fn moment(text: &str) -> Option<i128> {
     let mut digits = Digits(text);
     let year = digits.number(4, 9999)?;

@@ -1,14 +1,14 @@
 //! Tokens of InfluxQL, and the lexer.
 //!
-//! The problem: whether a slash begins a regular expression or divides is known to the parser alone, and errors say
-//! the line and character that InfluxDB says. So the lexer is asked for one token at a time, and for an expression
-//! where one may stand ([`Lexer::regex`]); it is a small value that the parser copies to look ahead. Positions count
-//! characters from 0; the end of the text counts as a character once a word or a run of spaces has touched it, as in
-//! InfluxDB.
+//! The problem: only the parser knows whether a slash begins a regular expression or divides, and errors must state
+//! the same line and character as InfluxDB's. So the parser asks the lexer for one token at a time, and for a
+//! regular expression where one may stand ([`Lexer::regex`]). The lexer is a small value that the parser copies to
+//! look ahead. Positions count characters from 0; the end of the text counts as a character once a word or a run of
+//! spaces has touched it, as in InfluxDB.
 
 use super::keyword::keyword;
 
-/// Where a token begins; both from 0.
+/// The place where a token begins; both numbers count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Place {
     /// The line.
@@ -83,7 +83,7 @@ impl Operator {
         }
     }
 
-    /// How strongly it binds: more is stronger.
+    /// How strongly it binds: a greater number is stronger.
     pub(super) fn precedence(self) -> u8 {
         match self {
             Self::Or => 1,
@@ -95,7 +95,7 @@ impl Operator {
         }
     }
 
-    /// True of `=~` and `!~`, whose right side is a regular expression.
+    /// True for `=~` and `!~`, whose right side is a regular expression.
     pub(super) fn is_of_regex(self) -> bool {
         matches!(self, Self::Match | Self::NotMatch)
     }
@@ -109,7 +109,7 @@ impl Operator {
 /// A token.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
-    /// A character that begins none.
+    /// A character that begins no token.
     Illegal(String),
     /// The end of the text.
     End,
@@ -142,7 +142,7 @@ pub(super) enum Token {
 }
 
 impl Token {
-    /// What an error says that it found.
+    /// The token as an error quotes it.
     pub(super) fn found(&self) -> &str {
         match self {
             Self::Illegal(text) if text.is_empty() => "ILLEGAL",
@@ -177,9 +177,9 @@ pub(super) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// One that begins with the text.
+    /// A lexer at the beginning of the text.
     pub(super) fn new(text: &'a str) -> Self {
-        // InfluxDB takes a zero character for the end.
+        // InfluxDB treats a zero character as the end.
         let rest = text.split('\0').next().unwrap_or_default();
         Self { rest, place: Place::default(), is_ended: false }
     }
@@ -225,7 +225,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Takes characters into a text while they are such.
+    /// Moves characters to `into` while they satisfy `is_such`.
     fn take_while(&mut self, into: &mut String, is_such: impl Fn(char) -> bool) {
         while let Some(found) = self.peek().filter(|it| is_such(*it)) {
             into.push(found);
@@ -233,7 +233,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The next token, and where it begins.
+    /// The next token, and the place where it begins.
     pub(super) fn token(&mut self) -> (Token, Place) {
         let place = self.place;
         let Some(first) = self.peek() else {
@@ -272,7 +272,7 @@ impl<'a> Lexer<'a> {
         (token, place)
     }
 
-    /// A token that begins with a character that was taken.
+    /// A token that begins with `first`, which was taken.
     fn symbol(&mut self, first: char) -> Token {
         let operator = match first {
             '.' if self.peek().is_some_and(|it| it.is_ascii_digit()) => {
@@ -352,7 +352,7 @@ impl<'a> Lexer<'a> {
         Token::Integer(text)
     }
 
-    /// A number whose point was taken.
+    /// A number whose decimal point was taken.
     fn fraction(&mut self, mut text: String) -> Token {
         self.take_while(&mut text, |it| it.is_ascii_digit());
         if text.ends_with('.') {
@@ -361,7 +361,7 @@ impl<'a> Lexer<'a> {
         Token::Number(text)
     }
 
-    /// Text in quotes, which stand next.
+    /// Text in quotes, which comes next.
     fn quoted(&mut self) -> Token {
         let Some(quote) = self.take() else { return Token::End };
         let mut text = String::new();
@@ -382,7 +382,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A regular expression between slashes, if one stands next; spaces before it are taken anyway.
+    /// A regular expression between slashes, if one comes next; spaces before it are taken in any case.
     pub(super) fn regex(&mut self) -> Option<(Token, Place)> {
         while self.peek().is_some_and(is_space) {
             self.take();
@@ -403,7 +403,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The place of the character before: InfluxDB takes it for that of text in quotes and of expressions.
+/// The place of the character before: InfluxDB reports it for text in quotes and for expressions.
 fn before(place: Place) -> Place {
     Place { character: place.character.saturating_sub(1), ..place }
 }

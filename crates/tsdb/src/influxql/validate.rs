@@ -1,18 +1,19 @@
-//! Which columns may stand together.
+//! Checks which columns may stand together.
 //!
-//! InfluxDB refuses a SELECT that mixes functions and fields in ways that have no meaning; so do we, with its words.
+//! InfluxDB refuses a SELECT that mixes functions and fields in ways that have no meaning; this module does the
+//! same, with InfluxDB's words.
 
 use super::ast::{Cast, Column, Expr, Fill};
 use super::budget::Fallible;
 use super::evaluate::math;
 use super::text::duration;
 
-/// What is known of a SELECT before its columns are looked at.
+/// The facts about a SELECT that are known before its columns are checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
     /// True if there is a `GROUP BY time`.
     pub(super) has_interval: bool,
-    /// True if it comes from the SELECT around.
+    /// True if the `GROUP BY time` comes from the SELECT around.
     pub(super) is_inherited: bool,
     /// The LIMIT.
     pub(super) limit: usize,
@@ -20,7 +21,7 @@ pub(super) struct Frame {
     pub(super) fill: Fill,
 }
 
-/// What was seen in the columns.
+/// The facts that were seen in the columns.
 struct Seen {
     frame: Frame,
     calls: usize,
@@ -31,7 +32,7 @@ struct Seen {
     may_expand: bool,
 }
 
-/// Checks the columns of a SELECT, which are folded.
+/// Checks the columns of a SELECT, whose constants are folded.
 pub(super) fn check(columns: &[Column], frame: Frame) -> Fallible<()> {
     let mut seen = Seen {
         frame,
@@ -202,7 +203,7 @@ impl Seen {
         }
     }
 
-    /// What stands where a field is wanted.
+    /// Checks an argument that must be a field.
     fn symbol(&mut self, name: &str, of: &Expr) -> Fallible<()> {
         match of {
             Expr::Reference(..) => Ok(()),
@@ -307,7 +308,7 @@ fn count_of_arguments(name: &str, wanted: usize, found: usize) -> String {
     format!("invalid number of arguments for {name}, expected {wanted}, got {found}")
 }
 
-/// The name that InfluxDB has for a kind of expression.
+/// InfluxDB's name for a kind of expression.
 fn go_type(of: &Expr) -> &'static str {
     match of {
         Expr::Reference(..) => "*influxql.VarRef",
@@ -326,7 +327,7 @@ fn go_type(of: &Expr) -> &'static str {
     }
 }
 
-/// The columns without the time, which is there anyway, and the name that it was given.
+/// The columns without the time, which is there in any case, and the alias of the time.
 pub(super) fn without_time(columns: &[Column]) -> (Vec<Column>, Option<String>) {
     let mut name = None;
     let mut kept = Vec::with_capacity(columns.len());

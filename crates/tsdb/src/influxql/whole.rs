@@ -1,8 +1,8 @@
 //! Functions that need all points of a bucket.
 //!
-//! [`Wholes`] takes the points of a group bucket by bucket, holds those of one, and gives what the function makes of
-//! them, in the order of InfluxDB: by time, whatever the direction; of equal times those that the function puts
-//! first.
+//! [`Wholes`] takes the points of a group bucket by bucket, holds those of one bucket, and returns the results of
+//! the function in the order of InfluxDB: by time, whatever the direction; at equal times in the order of the
+//! function.
 
 use super::budget::{Budget, Fallible};
 use super::evaluate::as_float;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// Bytes of a point that is held.
 const HELD: usize = size_of::<Point>();
 
-/// The keys of the tag sets of which each counts once: one for each member of the group.
+/// The number of the tag set of each member of the group; each tag set counts once.
 pub(super) type TagSets = Vec<u32>;
 
 /// See the module.
@@ -33,7 +33,7 @@ pub(super) struct Wholes<'a> {
 }
 
 impl<'a> Wholes<'a> {
-    /// `is_bucket_time` gives points the beginning of their bucket.
+    /// With `is_bucket_time` points get the time at which their bucket begins.
     pub(super) fn new(
         budget: &'a Budget<'a>,
         input: Stream<'a>,
@@ -47,7 +47,7 @@ impl<'a> Wholes<'a> {
         Self { budget, input, function, sets, interval, time_of_all, is_bucket_time, ready }
     }
 
-    /// The points of the next bucket, and when that begins.
+    /// The points of the next bucket, and the time at which the bucket begins.
     fn bucket(&mut self) -> Fallible<Option<(i64, Vec<Point>)>> {
         let mut start = None;
         let mut points = Vec::new();
@@ -71,7 +71,7 @@ impl<'a> Wholes<'a> {
         Ok(start.map(|it| (it, points)))
     }
 
-    /// True if a point is held; some functions need no more than one of equals, or the best.
+    /// True if a point must be held; some functions need only one of equal points, or the best ones.
     fn is_kept(&self, point: &Point, points: &mut Vec<Point>, seen: &mut Seen) -> bool {
         match self.function {
             Whole::Distinct | Whole::CountDistinct => match &point.value {
@@ -103,7 +103,7 @@ impl<'a> Wholes<'a> {
     }
 }
 
-/// What was seen of a bucket.
+/// The values and tag sets seen in a bucket.
 #[derive(Default)]
 struct Seen {
     values: BTreeMap<Key, ()>,
@@ -130,7 +130,7 @@ impl Key {
     }
 }
 
-/// Which of two points comes first among the greatest, or the least.
+/// The order of two points among the greatest, or among the least.
 fn ranked(is_top: bool, a: &Point, b: &Point) -> Ordering {
     let order = by_value(a, b);
     (if is_top { order.reverse() } else { order }).then(a.time.cmp(&b.time))
@@ -164,12 +164,12 @@ impl Points for Wholes<'_> {
     }
 }
 
-/// True of functions whose points have times of their own.
+/// True for functions whose points have times of their own.
 fn keeps_time(function: &Whole) -> bool {
     matches!(function, Whole::Percentile(_) | Whole::Rank(..))
 }
 
-/// What a function makes of the points of a bucket, of which there is one at least.
+/// The results of a function for the points of a bucket; there is at least one point.
 fn made(function: &Whole, mut points: Vec<Point>) -> Vec<Point> {
     let one = |value: Value| vec![Point { value: Some(value), ..Point::default() }];
     match function {
@@ -210,8 +210,8 @@ fn median(mut points: Vec<Point>) -> Option<Value> {
     Some(Value::Float(as_float(low)? + distance / 2.0))
 }
 
-/// The most frequent value; of equally frequent ones that which is seen first, but for values that are there once: of
-/// those it is the least.
+/// The most frequent value. Of equally frequent values it is the one seen first; if all values occur once it is the
+/// least.
 fn mode(mut points: Vec<Point>) -> Option<Value> {
     if let Some(Value::Boolean(_)) = points.first().and_then(|it| it.value.as_ref()) {
         let ayes = points.iter().filter(|it| it.value == Some(Value::Boolean(true))).count();

@@ -4,12 +4,12 @@ use crate::point::is_special_in_field;
 use crate::value::Value;
 use std::io::Write as _;
 
-/// Magnitudes of floats that are written without an exponent: from the first to below the second.
+/// Magnitudes of floats that are written without an exponent: the first is included, the second is not.
 const PLAIN_FLOATS: std::ops::Range<f64> = 1e-5..1e16;
 
 /// Appends a point as a line, with its newline; nothing if it has no fields. `key` is the text of a
-/// [`SeriesKey`](crate::SeriesKey), `time` in nanoseconds since 1970. [`points`](super::points) reads the same point from it,
-/// as long as floats are finite and names of fields are such as it gives.
+/// [`SeriesKey`](crate::SeriesKey), `time` is in nanoseconds since 1970. [`points`](super::points) reads the same
+/// point from the line, if floats are finite and the field names are ones that it can return.
 pub fn write_point<'v>(
     out: &mut Vec<u8>,
     key: &str,
@@ -64,7 +64,7 @@ fn push_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// The fewest digits that are read as the same float.
+/// Writes the fewest digits that are read as the same float.
 fn push_float(out: &mut Vec<u8>, value: f64) {
     let is_plain = value == 0.0 || PLAIN_FLOATS.contains(&value.abs());
     let written = if is_plain { write!(out, "{value}") } else { write!(out, "{value:e}") };

@@ -14,13 +14,13 @@ const MISSING_VALUE: Fault = Fault::Borrowed("missing field value");
 const INVALID_FORMAT: Fault = Fault::Borrowed("invalid field format");
 const INVALID_BOOLEAN: Fault = Fault::Borrowed("invalid boolean");
 
-/// What InfluxDB puts between a key and the name of a field, where it counts the length of both.
+/// InfluxDB puts this between a key and the name of a field when it counts the length of both.
 const SEPARATOR: &str = "#!~#";
 
 /// Names and values.
 type Fields<'a> = SmallVec<[(Cow<'a, str>, FieldValue<'a>); 8]>;
 
-/// The fields of a line, of a series with a key of so many bytes; `line` counts the newlines within strings.
+/// The fields of a line whose series key has `key_length` bytes; adds newlines within strings to `line`.
 pub(super) fn fields<'a>(
     text: &mut Cursor<'a>,
     key_length: usize,
@@ -41,7 +41,7 @@ pub(super) fn fields<'a>(
     }
 }
 
-/// The name of a field; goes past its equals sign.
+/// The name of a field; moves past its equals sign.
 fn name<'a>(text: &mut Cursor<'a>) -> Result<Cow<'a, str>, Fault> {
     let length = name_end(text.rest(), 0, is_special);
     let name = text.take(length);
@@ -78,7 +78,7 @@ fn boolean(text: &mut Cursor<'_>) -> Result<bool, Fault> {
     }
 }
 
-/// A string, from the quote that it begins with to behind the one that ends it.
+/// A string, without its quotes; moves past the closing quote.
 fn string<'a>(text: &mut Cursor<'a>, line: &mut usize) -> Result<Cow<'a, str>, Fault> {
     text.advance(1);
     let rest = text.rest();

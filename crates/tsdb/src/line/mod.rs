@@ -2,9 +2,9 @@
 //!
 //! # The problem
 //!
-//! Every point comes through here, so a line is gone through once, and what it says is borrowed from it: only names and
-//! strings with escapes, and keys whose tags do not ascend, are copied. And what InfluxDB 1.6 takes is taken, with the same
-//! meaning, and what it refuses is refused in its words, since clients look for them.
+//! Every point comes through here, so a line is scanned once, and its point borrows from it: only names and strings
+//! with escapes, and keys whose tags do not ascend, are copied. Lines that InfluxDB 1.6 accepts are accepted with
+//! the same meaning; lines that it refuses are refused with its messages, since clients look for them.
 //!
 //! # The picture
 //!
@@ -16,19 +16,21 @@
 //!
 //! # What holds
 //!
-//! - A line is a point or an error that says why. Behind a broken line the next one is found as InfluxDB finds it: at the
-//!   first newline that is neither escaped nor within quotes, so that the text of a string is never taken for a line.
-//! - Whatever bytes come, nothing panics, and a line is gone through twice at most.
-//! - What [`write_point`] has written is read as the same point, bit by bit.
+//! - A line gives a point, or an error with the reason. Behind a broken line the next one is found as in InfluxDB:
+//!   at the first newline that is neither escaped nor within quotes, so that the text of a string is never taken
+//!   for a line.
+//! - No input causes a panic, and a line is scanned twice at most.
+//! - The output of [`write_point`] is read as the same point, bit by bit.
 //!
 //! # Departures from InfluxDB 1.6
 //!
-//! - A carriage return before a newline belongs to the line's end; a comment ends at its newline, whatever quotes it has.
+//! - A carriage return before a newline belongs to the line's end; a comment ends at its newline, whatever quotes it
+//!   has.
 //! - Lines must be UTF-8. Names have no newlines and do not begin with a tab or a zero byte; a string has
 //!   [`STRING_MAX`](crate::value::STRING_MAX) bytes at most.
-//! - What stands between the quote that ends a string and the next comma or space is an error, where the last byte of it was
-//!   taken for the quote; and so is an equals sign at the beginning of a tag's value.
-//! - A backslash in front of what it escapes escapes it even if another backslash stands before both, in names of fields as in
+//! - Text between the closing quote of a string and the next comma or space is an error; InfluxDB takes its last
+//!   byte for the quote. An equals sign at the beginning of a tag's value is an error, too.
+//! - A backslash escapes the next character even if another backslash stands before both, in field names as in
 //!   tags.
 //! - Unsigned integers are taken, as by a build of InfluxDB that has them.
 
@@ -45,30 +47,30 @@ use crate::point::Point;
 use std::borrow::Cow;
 use text::Cursor;
 
-/// Bytes of a broken line that its error has at most.
+/// The maximum length of the part of a broken line that an error quotes, in bytes.
 const QUOTE_MAX: usize = 256;
 
-/// Why a line is no point.
+/// The error for a line that is no point.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct LineError {
     /// Its number, from 1.
     pub line: usize,
-    /// InfluxDB's words for it.
+    /// The message, in InfluxDB's words.
     pub message: String,
 }
 
-/// What is wrong with a line.
+/// The fault of a line.
 type Fault = Cow<'static, str>;
 
-/// The points of a text. A line without a time has `now` (nanoseconds since 1970), cut to the precision.
+/// The points of a text. A line without a time gets `now` (nanoseconds since 1970), cut to the precision.
 #[must_use]
 pub fn points(text: &[u8], precision: Precision, now: i64) -> Lines<'_> {
     let now = now.saturating_sub(now.rem_euclid(precision.nanoseconds()));
     Lines { text: Cursor::new(text), line: 1, precision, now }
 }
 
-/// The points of a text, with the number of the line (from 1) that each begins in.
+/// The points of a text, each with the number of the line (from 1) in which it begins.
 #[derive(Debug, Clone)]
 pub struct Lines<'a> {
     text: Cursor<'a>,
@@ -101,7 +103,7 @@ impl<'a> Iterator for Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The point that the text goes on with.
+    /// The next point of the text.
     fn point(&mut self) -> std::result::Result<Point<'a>, Fault> {
         let series = text::series(&mut self.text)?;
         self.text.skip_whitespace();

@@ -1,25 +1,26 @@
 //! The numbers of a line.
 //!
-//! Digits are added up while they are gone through. A number of few digits is then exact with one division at most: both the
-//! digits and the power of ten are floats without rounding, and the division rounds once. All others go to the standard library.
+//! Digits are added up in one scan. A number of few digits is then exact with one division at most: both the digits
+//! and the power of ten are floats without rounding, and the division rounds once. All other numbers go to the
+//! standard library.
 
 use super::Fault;
 use super::text::Cursor;
 use crate::point::FieldValue;
 
-/// What is said of what is no number.
+/// The message for an invalid number.
 pub(super) const INVALID_NUMBER: Fault = Fault::Borrowed("invalid number");
 
-/// Digits that a `u64` has room for, whatever they are.
+/// Any number of so many digits fits in a `u64`.
 const DIGITS_MAX: usize = 19;
 
-/// Powers of ten that a float has exactly.
+/// Powers of ten that are exact as floats.
 const POWERS: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
-/// The number that the text goes on with; goes to behind it.
+/// The next number of the text; moves past it.
 #[inline]
 pub(super) fn number<'a>(text: &mut Cursor<'a>) -> Result<FieldValue<'a>, Fault> {
     let bytes = text.rest();
@@ -65,7 +66,7 @@ pub(super) fn number<'a>(text: &mut Cursor<'a>) -> Result<FieldValue<'a>, Fault>
     }
 }
 
-/// The digits from a place on: what they come to behind those before them (it wraps), and how many they are.
+/// The digits from a place on: their value, appended to the digits before them (it wraps), and their count.
 #[inline]
 fn digits(bytes: &[u8], start: usize, before: u64) -> (u64, usize) {
     let mut magnitude = before;
@@ -77,7 +78,7 @@ fn digits(bytes: &[u8], start: usize, before: u64) -> (u64, usize) {
     (magnitude, count)
 }
 
-/// Where the exponent that begins at a place ends.
+/// The end of the exponent that begins at a place.
 fn exponent_end(bytes: &[u8], start: usize) -> usize {
     let sign = usize::from(matches!(bytes.get(start), Some(b'+' | b'-')));
     start + sign + digits(bytes, start + sign, 0).1
@@ -108,7 +109,7 @@ fn unsigned<'a>(bytes: &[u8], end: usize, magnitude: Option<u64>) -> Result<Fiel
 }
 
 fn out_of_range(what: &str, function: &str, bytes: &[u8], end: usize) -> Fault {
-    // The line stands before it in the message, and is cut; a number of any length would not be.
+    // The message quotes the cut line before this text; a number of any length must be cut, too.
     let text = ascii(bytes, end.min(64));
     format!(
         "unable to parse {what} {text}: strconv.Parse{function}: parsing \"{text}\": value out of range"

@@ -1,4 +1,4 @@
-//! What lines say, what they do not, and where the next one begins.
+//! Valid lines, invalid lines, and the beginning of the next line.
 
 use super::*;
 use crate::point::FieldValue;
@@ -43,7 +43,7 @@ fn value(text: &str) -> FieldValue<'static> {
     value.clone()
 }
 
-/// What is wrong with a line.
+/// The fault of a line.
 fn fault(text: impl AsRef<[u8]>) -> String {
     let outcomes = all(text.as_ref());
     let [Err(error)] = &outcomes[..] else { panic!("{outcomes:?}") };
@@ -247,7 +247,7 @@ fn a_broken_line_ends_where_influxdb_ends_it() {
     // A quote in a name begins no string, so that the next newline ends the line.
     let outcomes = all(b"m a\"b=x\nm c=1");
     assert!(matches!(&outcomes[..], [Err(LineError { line: 1, .. }), Ok((2, _))]), "{outcomes:?}");
-    // A newline within quotes ends none, and what has no second quote goes to the end.
+    // A newline within quotes ends no line, and a string without a closing quote goes to the end.
     assert_eq!(fault("m a=x,b=\"\nm c=1\n\""), "invalid boolean");
     assert_eq!(fault("m a=\"b\nm c=1"), "unbalanced quotes");
 }

@@ -27,19 +27,19 @@ impl<'a> Cursor<'a> {
         self.text.get(self.at + 1).copied()
     }
 
-    /// Goes on by some bytes.
+    /// Moves forward by some bytes.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize) {
         self.at = self.at.saturating_add(bytes).min(self.text.len());
     }
 
-    /// What has not been gone through.
+    /// The bytes that have not been scanned.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// Goes on by some bytes, and has them.
+    /// Moves forward by some bytes, and returns them.
     #[inline]
     pub(super) fn take(&mut self, bytes: usize) -> &'a [u8] {
         let taken = self.rest().get(..bytes).unwrap_or_else(|| self.rest());
@@ -47,7 +47,7 @@ impl<'a> Cursor<'a> {
         taken
     }
 
-    /// True where the line ends: at the end, at a newline, or at the carriage return before one of them.
+    /// True at the end of the line: at the end, at a newline, or at the carriage return before one of them.
     #[inline]
     pub(super) fn is_end(&self) -> bool {
         match self.peek() {
@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
         matches!(self.peek(), Some(b',' | b' ')) || self.is_end()
     }
 
-    /// Goes to what is no space, tab or zero byte.
+    /// Moves past spaces, tabs and zero bytes.
     #[inline]
     pub(super) fn skip_whitespace(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\0')) {
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to the next line that is neither blank nor a comment: past how many newlines.
+    /// Moves to the next line that is neither blank nor a comment; returns the number of newlines passed.
     pub(super) fn skip_blank_lines(&mut self) -> usize {
         let mut newlines = 0;
         loop {
@@ -91,8 +91,9 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes past a line that is no point, to where InfluxDB goes: the line without its end, and how many newlines it has
-    /// within. Behind the first space, quotes count where there are more equals signs than commas.
+    /// Moves past a broken line, to the place where InfluxDB goes on. Returns the line without its end, and the
+    /// number of newlines within it. Behind the first space a quote counts only if there are more equals signs than
+    /// commas.
     pub(super) fn take_line(&mut self) -> (&'a [u8], usize) {
         let rest = self.rest();
         let (mut length, mut newlines) = (0, 0);
@@ -119,7 +120,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The key that a line begins with.
+/// The key at the beginning of a line.
 pub(super) fn series<'a>(text: &mut Cursor<'a>) -> Result<SeriesKey<'a>, Fault> {
     let extent = point::scan(text.rest())?;
     if extent.length > KEY_MAX {

@@ -22,7 +22,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// By the name that InfluxDB has for it: `n`, `ns`, `u`, `µ`, `us`, `ms`, `s`, `m` or `h`.
+    /// The precision with this InfluxDB name: `n`, `ns`, `u`, `µ`, `us`, `ms`, `s`, `m` or `h`.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -37,7 +37,7 @@ impl Precision {
         })
     }
 
-    /// How many nanoseconds it is.
+    /// The unit in nanoseconds.
     #[must_use]
     pub fn nanoseconds(self) -> i64 {
         match self {
@@ -55,10 +55,10 @@ impl Precision {
 const TIME_MIN: i64 = i64::MIN + 2;
 const TIME_MAX: i64 = i64::MAX - 1;
 
-/// Digits that a `u64` has room for, whatever they are.
+/// Any number of so many digits fits in a `u64`.
 const DIGITS_MAX: usize = 19;
 
-/// The time at the end of a line, in nanoseconds; none if there is none. Goes to the line's end.
+/// The time at the end of a line, in nanoseconds; none if there is none. Moves to the end of the line.
 pub(super) fn time(text: &mut Cursor<'_>, precision: Precision) -> Result<Option<i64>, Fault> {
     if text.is_end() {
         return Ok(None);
@@ -72,7 +72,7 @@ pub(super) fn time(text: &mut Cursor<'_>, precision: Precision) -> Result<Option
     let mut has_digits = false;
     while let Some(digit @ b'0'..=b'9') = text.peek() {
         magnitude = magnitude.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
-        // Zeroes in front do not count.
+        // Leading zeroes do not count.
         digits += usize::from(digits > 0 || digit > b'0');
         has_digits = true;
         text.advance(1);

@@ -6,19 +6,21 @@
 //!   record: │ crc of these words │ kind, length │ durable │ crc of the bytes │ bytes, padded to words │
 //! ```
 //!
-//! # What is lost, and what was never there
+//! # Lost records and unacknowledged records
 //!
-//! A power cut leaves the last records in any state, and so does a flipped bit. They are told apart by what comes later: each
-//! record says up to where the log was durable when it was appended. So a place that is unsound below that is damage, and is
-//! reported; the first one above it is where the log ends. What lies behind was never acknowledged, and is not looked at: if
-//! it were, an old value could win over a newer one that was written after the cut. An opening therefore ends the page there
-//! for good, and goes on in a new one, whose number no page had.
+//! A power cut leaves the last records in any state, and a flipped bit also makes a record unsound. Later records
+//! tell the two apart: each record states up to where the log was durable when it was appended. An unsound place
+//! below that is damage, and is reported. The first unsound place above it is where the log ends. Bytes behind that
+//! place were never acknowledged and are not looked at: otherwise an old value could win over a newer one that was
+//! written after the cut. So an opening ends the page there for good, and goes on in a new page, whose number no
+//! page had.
 //!
 //! # Checkpoints
 //!
-//! A log of a state's changes is written anew when most of it is history: a page that starts a checkpoint, all that lives,
-//! an end of the checkpoint. If that end is there the log begins there, otherwise those pages were never written. What was
-//! before is given back behind that end alone: where it is gone, and the end is not there, that end is damaged.
+//! The log of a state's changes is written anew when most of it is history: a page that starts a checkpoint, the
+//! complete live state, an end of the checkpoint. If the end is there the log begins at the checkpoint, otherwise
+//! the pages of the checkpoint do not count. Older pages are given back only behind that end: if they are gone and
+//! the end is missing, the end is damaged.
 
 use crate::error::{Error, Result};
 use crate::pages::{Pages, Role, Use};
@@ -32,7 +34,7 @@ mod tests;
 
 pub(crate) use recovery::Recovered;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Start,
@@ -40,7 +42,7 @@ enum Kind {
     Data,
     EndOfCheckpoint,
     End,
-    /// Says up to where the log is durable, and nothing else.
+    /// States up to where the log is durable, and nothing else.
     Mark,
 }
 
@@ -53,7 +55,7 @@ const KINDS: [Kind; 6] = [
     Kind::End,
     Kind::Mark,
 ];
-/// Bytes of what comes before the bytes of a record, and of a record that ends a page.
+/// Bytes of the header of a record, and of the record that ends a page.
 const HEADER: usize = 24;
 const END: usize = HEADER;
 /// Bits of a place within a page.
@@ -69,12 +71,12 @@ impl Kind {
     }
 }
 
-/// A place in a log: the number of the page, and bytes within.
+/// A place in a log: the number of the page, and bytes within it.
 fn position(number: u64, within: u32) -> u64 {
     number << PLACE_BITS | u64::from(within)
 }
 
-/// What comes before the bytes of a record at this place.
+/// The header of a record at this place.
 fn header(
     seed: u32,
     (role, at): (Role, u64),
@@ -137,15 +139,15 @@ pub(crate) struct Log {
     /// Numbers and pages, ascending; the last one is being written, if there is a writer.
     pages: VecDeque<(u64, u32)>,
     writer: Option<PageWriter>,
-    /// Those that are full, with records that are not durable yet.
+    /// Full pages, with records that are not durable yet.
     full: VecDeque<(u64, PageWriter)>,
     /// The number of the next page.
     next: u64,
-    /// Where a record is that its thread has flushed, and made no fence since.
+    /// The place of a record that a thread has flushed without a fence since.
     loose: Option<u64>,
-    /// Up to where all is durable.
+    /// All records before this place are durable.
     durable: u64,
-    /// Bytes of records, those of a page's ends included, since the log or its checkpoint began.
+    /// Bytes of records, page ends included, since the beginning of the log or of its checkpoint.
     pub(crate) bytes: u64,
     pub(crate) checkpoint_bytes: u64,
 }
@@ -182,11 +184,11 @@ impl Log {
         self.pages.iter().map(|(_, page)| *page)
     }
 
-    /// Appends a record; it is durable after a fence of this thread, and [`Log::note_durable`] behind that. With `reserve` free
-    /// pages left at least.
+    /// Appends a record, and leaves at least `reserve` free pages. The record is durable after a fence of this
+    /// thread; [`Log::note_durable`] is called after that.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Input`] of one that is longer than a page; after which nothing was appended.
+    /// [`Error::Full`]; [`Error::Input`] if the record is longer than a page. After an error nothing was appended.
     pub(crate) fn append(&mut self, pages: &Pages, bytes: &[u8], reserve: usize) -> Result<()> {
         if bytes.len() > Self::record_max(pages) {
             return Err(Error::Input("a name is longer than a page of a log".to_owned()));
@@ -202,7 +204,7 @@ impl Log {
         if let Some(loose) = self.loose.take()
             && !mutant!("tsdb.log.cut")
         {
-            // Another thread may have made it, whose flush is not this one's.
+            // Another thread may have written the record: its flush is not covered by a fence of this thread.
             pages.space().flush(loose, HEADER as u64);
         }
         let full = || Error::Full("a record is larger than a page of a log".to_owned());
@@ -244,7 +246,7 @@ impl Log {
         self.put(pages, kind, &before.to_le_bytes())
     }
 
-    /// Ends the page, so that what comes next is in another: the number of that.
+    /// Ends the page, so that the next record is in another page; returns the number of that page.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -258,26 +260,26 @@ impl Log {
         Ok(self.next)
     }
 
-    /// Ends the page, as far as that can be. Durable when it returns.
+    /// Ends the page, if possible. Durable when it returns.
     pub(crate) fn end(&mut self, pages: &Pages) {
-        // If it cannot be it is as if the process had been killed.
+        // If it fails, the log is left as by a killed process.
         let _is_ended =
             self.writer.is_none() || self.cut(pages).and_then(|_| self.fence(pages)).is_ok();
     }
 
-    /// True if it has many pages for what is in them: each opening begins one.
+    /// True if it has many pages for its few records: each opening begins a page.
     pub(crate) fn is_sparse(&self, pages: &Pages) -> bool {
         self.pages.len() as u64 > 4 + 2 * self.bytes / u64::from(pages.page_len())
     }
 
-    /// The page is full, or ended.
+    /// Puts the current page, which is full or ended, aside.
     fn set_aside(&mut self) {
         if let (Some(writer), Some((number, _))) = (self.writer.take(), self.pages.back()) {
             self.full.push_back((*number, writer));
         }
     }
 
-    /// Where the next record will be, or behind.
+    /// The place of the next record, or a place before it.
     pub(crate) fn tail(&self) -> u64 {
         match (&self.writer, self.pages.back()) {
             (Some(writer), Some((number, _))) => position(*number, writer.tail()),
@@ -285,13 +287,13 @@ impl Log {
         }
     }
 
-    /// What was appended before this place is durable.
+    /// Notes that all records before this place are durable.
     pub(crate) fn note_durable(&mut self, place: u64) {
         if place > self.durable {
             self.durable = place;
         }
         while let Some((_, writer)) = self.full.pop_front_if(|it| position(it.0 + 1, 0) <= place) {
-            // Nobody writes another page with it.
+            // No other page is written by this writer.
             drop(writer.finish());
         }
     }
@@ -307,8 +309,9 @@ impl Log {
         Ok(())
     }
 
-    /// Says that all that was appended is durable, so that the last record can be told from one that was never finished: of a
-    /// log in which each record is a state. It need not be durable itself, and is not if the page has no room for it.
+    /// Appends a mark: all that was appended is durable. So damage to the last record can be told from a record
+    /// that was never finished. It is for a log whose records change a state. The mark need not be durable, and is
+    /// left out if the page has no room for it.
     pub(crate) fn mark(&mut self, pages: &Pages) {
         let need = HEADER + END;
         let writer = self.writer.as_ref().filter(|it| it.remaining() as usize >= need);
@@ -318,7 +321,7 @@ impl Log {
         }
     }
 
-    /// Makes durable what was appended.
+    /// Makes all appended records durable.
     ///
     /// # Errors
     /// [`Error::Sync`].
@@ -330,7 +333,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives back the pages before this one.
+    /// Gives back the pages before the one with this number.
     pub(crate) fn trim(&mut self, pages: &Pages, number: u64) {
         let mut left = Vec::new();
         while self.full.pop_front_if(|(it, _)| *it < number).is_some() {}
@@ -360,7 +363,7 @@ impl Log {
             if self.writer.as_ref().is_none_or(|it| (it.remaining() as usize) < need) {
                 self.turn_page(pages, Kind::Start, 0)?;
             }
-            // So that the end says that all before it is durable.
+            // The end of the checkpoint must state that all records before it are durable.
             self.fence(pages)?;
             self.put(pages, Kind::EndOfCheckpoint, &[])?;
             self.fence(pages)
@@ -371,13 +374,13 @@ impl Log {
                 self.trim(pages, first);
                 Ok(())
             }
-            // Not begun: the page before goes on.
+            // No page was begun: the log goes on in the page before.
             Err(error) if self.next == first => {
                 self.bytes = bytes;
                 Err(error)
             }
             Err(error) => {
-                // Nothing behind the checkpoint's start counts without its end.
+                // Without its end nothing behind the start of a checkpoint counts.
                 self.full.clear();
                 self.writer = None;
                 self.bytes = bytes;

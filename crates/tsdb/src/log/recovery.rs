@@ -1,4 +1,4 @@
-//! A log is found again.
+//! Finds a log again at an opening.
 
 use super::{END, HEADER, Kind, Log, position, record_at};
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::pages::{Pages, Role};
 use coreplane_pmem::{Pen, Recovery, RecoveryGuard, mutant};
 use std::collections::VecDeque;
 
-/// A log that was found, and what is wrong with it.
+/// A log that was found, and its damage.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) log: Log,
@@ -25,11 +25,11 @@ struct Place {
     len: u32,
 }
 
-/// What was read of the pages.
+/// The records found in the pages.
 #[derive(Debug, Default)]
 struct Scan {
     places: Vec<Place>,
-    /// Up to where the log was durable.
+    /// The log was durable up to this place.
     durable: u64,
     /// Pages before this one are history.
     first: u64,
@@ -78,7 +78,7 @@ impl Scan {
         }
     }
 
-    /// A page says which one is before it: that one may be missing.
+    /// Inserts a gap if the page before this one, which this page names, is missing.
     fn note_before(&mut self, number: u64, page: u32, bytes: &[u8]) {
         let Some(before) = bytes.try_into().ok().map(u64::from_le_bytes) else { return };
         let start = self.places.len() - 1;
@@ -90,13 +90,13 @@ impl Scan {
         }
     }
 
-    /// Where the log ends: the place of the first record that does not count; and whether it ends in a checkpoint that had an
-    /// end once: what it stands for is given back only then.
+    /// The end of the log: the place of the first record that does not count. Also whether it ends in a checkpoint
+    /// whose end existed once: the older pages are given back only after that end.
     fn end(&self) -> (usize, bool) {
         let is_end = |place: &Place| place.kind.is_none() && place.at >= self.durable;
         let end = self.places.iter().position(is_end).unwrap_or(self.places.len());
         let before = self.places.get(..end).unwrap_or_default();
-        // A checkpoint that has no end never began.
+        // A checkpoint without an end does not count.
         let is = |kind: Kind| move |place: &Place| place.kind == Some(kind);
         let started = before.iter().rposition(is(Kind::StartOfCheckpoint));
         let ended = before.iter().rposition(is(Kind::EndOfCheckpoint));
@@ -107,7 +107,7 @@ impl Scan {
         }
     }
 
-    /// Where it begins.
+    /// The place at which the log begins.
     fn start(&self, end: usize) -> usize {
         let before = self.places.get(..end).unwrap_or_default();
         let start = |place: &Place| place.kind == Some(Kind::StartOfCheckpoint);
@@ -116,11 +116,12 @@ impl Scan {
 }
 
 impl Log {
-    /// Finds a log again whose pages are these; those before `first` are history. Each record is shown, in their order, to
-    /// `visit`. All that was shown is durable with the next fence of this thread.
+    /// Finds the log with these pages again; pages before `first` are history. Shows each record to `visit`, in
+    /// order. All shown records are durable with the next fence of this thread.
     ///
     /// # Errors
-    /// That of `visit`; [`Error::Damage`] of a log of a state's changes, which is left as it is; [`Error::Sync`].
+    /// The error of `visit`; [`Error::Damage`] if the log of a state's changes is damaged: it is left as it is;
+    /// [`Error::Sync`].
     pub(crate) fn recover(
         (pages, recovery): (&Pages, &mut Recovery),
         role: Role,
@@ -138,7 +139,7 @@ impl Log {
         let (start, end, is_broken);
         {
             for (_, page) in &live {
-                // Nobody else has it.
+                // No other user has the page.
                 let _is_its = recovery.adopt(*page, len);
             }
             let guard = recovery.pin();
@@ -155,7 +156,7 @@ impl Log {
         let mut log = Self { next, ..Self::new(role) };
         let counted = scan.places.get(start..end).unwrap_or_default();
         let damage = damage_of(role, counted, scan.places.get(end).filter(|_| is_broken));
-        // Without a part of it the state is another one: nothing is done that takes more away.
+        // Without some of its records the state would be wrong: nothing more is taken away from the log.
         if let Some(what) = damage.first().filter(|_| role != Role::Head) {
             return Err(Error::Damage(what.clone()));
         }
@@ -167,7 +168,7 @@ impl Log {
         let (kept, left): (Vec<_>, Vec<_>) = live.into_iter().partition(is_live);
         if !left.is_empty() {
             pages.give_back(&left.iter().map(|(_, page)| *page).collect::<Vec<u32>>());
-            // Before the log is ended: behind an end they would count.
+            // Before the log is ended: behind an end these pages would count.
             if !mutant!("tsdb.log.left") {
                 pages.space().fence()?;
             }
@@ -186,7 +187,7 @@ impl Log {
         Ok(Recovered { log, damage })
     }
 
-    /// Ends the page in which the log ends, so that nothing behind that is ever taken for a part of it.
+    /// Ends the page in which the log ends, so that no bytes behind the end are ever taken for a part of the log.
     fn end_page(&mut self, pages: &Pages, recovery: &mut Recovery, end: &Place) -> Result<()> {
         let Some((number, page)) = self.pages.back().copied() else { return Ok(()) };
         let is_this = page == end.page && position(number, end.within) == end.at;
@@ -206,7 +207,7 @@ impl Log {
     }
 }
 
-/// The unsound places among these that count, and the one in which a checkpoint that had an end is broken off.
+/// The unsound places among those that count, and the place in which a checkpoint that had an end breaks off.
 fn damage_of(role: Role, counted: &[Place], broken: Option<&Place>) -> Vec<String> {
     let gaps = counted.iter().filter(|place| place.kind.is_none()).chain(broken);
     let say = |place: &Place| {

@@ -1,4 +1,4 @@
-//! Logs over pools of files, which are opened again after a kill: nothing ends them.
+//! Logs over pools in files, which are opened again after a kill: no log is ended.
 
 use super::{Log, Recovered};
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ fn made(path: &Path) -> Pages {
     Pages::open(Pool::create(path, &options).expect("a pool"), true).expect("pages").0
 }
 
-/// Finds a log again: its records, and what is damaged.
+/// Finds a log again: its records, and its damage.
 fn found(path: &Path, role: Role) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
     let pool = Pool::open(path, &OpenOptions { media: MediaChoice::Auto })?;
     let (pages, used) = Pages::open(pool, false)?;
@@ -81,7 +81,7 @@ fn a_record_that_is_too_long_takes_no_page() {
     assert_eq!(log.page_count(), 1);
 }
 
-/// The log begins with its checkpoint when it is killed, before anything says that this is durable.
+/// When the log is killed it begins with its checkpoint, and no later record states that the checkpoint is durable.
 #[test]
 fn a_flipped_bit_in_a_checkpoint_is_said_each_time_and_loses_nothing_else() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -113,7 +113,7 @@ fn a_flipped_bit_in_a_checkpoint_is_said_each_time_and_loses_nothing_else() {
     }
 }
 
-/// What a log is killed behind says that its last record is whole.
+/// The log is killed behind a mark, which states that the last record is whole.
 #[test]
 fn a_flipped_bit_in_the_last_commit_before_a_kill_is_said() {
     let directory = tempfile::tempdir().expect("a directory");

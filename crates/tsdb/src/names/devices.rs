@@ -1,12 +1,12 @@
 //! Devices: which queue set a series is bound to (section 5 of the paper).
 //!
-//! A device is what has the same tags; its measurements go to one set. It is bound when its first series is made, by the
-//! interval that it states, or that the points which it comes with have. Its later series follow it, wherever their points
-//! come from: the rows of a device stay in one log.
+//! A device is all series with the same tags; they go to one set. It is bound when its first series is made, by the
+//! interval that it states, or by the interval of the points with which it arrives. Its later series follow it,
+//! whichever connection their points come from: the rows of a device stay in one log.
 //!
-//! There may be as many devices as series, so what is known of one is a word: 48 bits of its number, and its set. Two devices
-//! that are alike in those go to one set, which is no mistake. Devices without a series are forgotten when they are more than
-//! the others.
+//! There may be as many devices as series, so the entry of a device is one word: 48 bits of its number, and its
+//! set. Two devices with the same 48 bits go to one set, which is harmless. Devices without a series are forgotten
+//! when they outnumber the others.
 
 use crate::catalogue::Series;
 use coreplane_tio::{Balance, Policy, Source};
@@ -15,22 +15,22 @@ use std::hash::BuildHasher;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Which device is bound to which set.
+/// The binding of devices to sets.
 #[derive(Debug)]
 pub(crate) struct Devices {
     balance: Balance,
     sets: u64,
     hasher: DefaultHashBuilder,
-    /// The number of a device, and its set in the lowest bits.
+    /// The number of a device, with its set in the lowest bits.
     bound: HashTable<u64>,
 }
 
-/// Bits of a word that are a set; there are fewer sets.
+/// Bits of a word that have the set; there are fewer sets than that.
 const SET_BITS: u32 = 16;
-/// Devices that are not counted when it is asked whether most of them have a series.
+/// So many devices are not counted when it is checked whether most devices have a series.
 const DEVICES_FEW: usize = 1024;
 
-/// The number of a device: of the tags in the text of a key.
+/// The number of a device: a hash of the tags in the text of a key.
 fn device_of(key: &str) -> u64 {
     let bytes = key.as_bytes();
     // The measurement ends at the first comma that has no backslash before it.
@@ -39,7 +39,7 @@ fn device_of(key: &str) -> u64 {
     };
     let end = (0..bytes.len()).find(is_end).unwrap_or(bytes.len());
     match bytes.get(end..) {
-        // Without tags it is its measurement's.
+        // Without tags the measurement is the device.
         None | Some([]) => xxh3_64(bytes),
         Some(tags) => xxh3_64(tags),
     }
@@ -65,7 +65,7 @@ impl Devices {
         bound.insert_unique(hasher.hash_one(name), word, |it| hasher.hash_one(it >> SET_BITS));
     }
 
-    /// A series that is there when the store is opened.
+    /// Binds the device of a series that is there when the store is opened.
     pub(super) fn note(&mut self, series: &Series) {
         let device = device_of(&series.key);
         if self.bound_set(device).is_none() {
@@ -74,7 +74,8 @@ impl Devices {
         }
     }
 
-    /// Takes note that series were dropped: how many are left, and their keys and sets. What the forgotten devices write stays in the table of sets.
+    /// Notes that series were dropped: `left` is how many remain, `series` their keys and sets. The load of
+    /// forgotten devices stays in the table of sets.
     pub(super) fn note_drop<'s>(
         &mut self,
         left: usize,
@@ -92,7 +93,7 @@ impl Devices {
         }
     }
 
-    /// How many are bound.
+    /// The number of bound devices.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.bound.len()
@@ -112,13 +113,13 @@ impl Devices {
         set
     }
 
-    /// The paper's table.
+    /// The paper's table of queue sets.
     pub(crate) fn loads(&self) -> Vec<coreplane_tio::Load> {
         self.balance.loads()
     }
 }
 
-/// An interval as a tag states it: a number, and `ns`, `us`, `ms`, `s`, `m` or `h`.
+/// Parses an interval as a tag states it: a number, and `ns`, `us`, `ms`, `s`, `m` or `h`.
 pub(crate) fn interval_of_text(text: &str) -> Option<Duration> {
     let digits = text.len() - text.trim_start_matches(|it: char| it.is_ascii_digit()).len();
     let (number, unit) = text.split_at_checked(digits)?;
@@ -171,7 +172,7 @@ mod tests {
         for (at, set) in sets.iter().enumerate() {
             assert_eq!(devices.set_of(&format!("m\\,x,host={at}"), None), *set);
         }
-        // One that writes every ten minutes is no load.
+        // A device that writes every ten minutes is no load.
         let slow = interval_of_text("10m");
         let set = devices.set_of("cpu,host=s", slow);
         assert_eq!(devices.set_of("cpu,host=t", slow), 1 - set);

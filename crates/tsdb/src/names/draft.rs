@@ -1,4 +1,4 @@
-//! Names that are to be made: as the catalogue will be with them.
+//! Names that are to be made, and the catalogue as it will be with them.
 
 use super::devices::Devices;
 use crate::catalogue::{
@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What no tag can be called.
+/// No tag can have this name.
 const TIME: &str = "time";
 
 /// Changes that are to be made together.
@@ -48,7 +48,7 @@ impl<'c> Draft<'c> {
         self.changes
     }
 
-    /// Makes a change that the catalogue has drawn; nothing else is drawn together with it.
+    /// Adds changes that the catalogue has drawn; nothing else is drawn together with them.
     pub(crate) fn push(&mut self, change: impl IntoIterator<Item = Change>) {
         self.changes.extend(change);
     }
@@ -64,7 +64,8 @@ impl<'c> Draft<'c> {
         fields: impl Iterator<Item = (&'f str, FieldType)>,
         interval: Option<Duration>,
     ) -> Result<()> {
-        // It was found before nobody else could drop it: a record with names of none would refuse the next opening.
+        // Another thread may have dropped the database since it was looked up: the next opening would refuse a
+        // record with names of a database that is gone.
         if !self.catalogue.is_database_live(database) {
             return Err(Error::NotFound("the database is gone".to_owned()));
         }
@@ -76,7 +77,7 @@ impl<'c> Draft<'c> {
         drawn
     }
 
-    /// Forgets the changes behind the first ones.
+    /// Undoes the changes behind the first `before` ones.
     fn undo(&mut self, before: usize, next: Next) {
         self.next = next;
         for change in self.changes.drain(before..) {
@@ -182,7 +183,7 @@ impl<'c> Draft<'c> {
         Ok(())
     }
 
-    /// Makes the shard of a policy that has this time.
+    /// Makes the shard of a policy that contains this time.
     ///
     /// # Errors
     /// [`Error::Limit`].
@@ -201,7 +202,7 @@ impl<'c> Draft<'c> {
     }
 }
 
-/// A number that was never given.
+/// Draws a number that was never given.
 fn draw(next: &mut u32) -> Result<u32> {
     let id = *next;
     *next = id.checked_add(1).ok_or_else(|| Error::Limit("no number is left".to_owned()))?;

@@ -1,15 +1,16 @@
 //! Names, durable: the catalogue, and the log of its changes.
 //!
-//! The log is in the pool of the first queue set, and is the only place that says which databases, shards and series there are.
-//! To drop one of them is one record, with one fence, for all queue sets at once: what they still have of it counts no more,
-//! at no opening, since no number is ever given twice.
+//! The log is in the pool of the first queue set, and is the only place that says which databases, shards and
+//! series there are. Dropping one of them takes one record and one fence for all queue sets at once: data of it
+//! that is still in them no longer counts, at no opening, since no number is ever given twice.
 //!
-//! *Fence, then publish*: the catalogue changes when the log is durable. Those who make names wait for each other, and nobody
-//! else for them.
+//! *Fence, then publish*: the catalogue changes when the log is durable. Threads that make names wait for each
+//! other; no other thread waits for them.
 //!
-//! A change that is logged and is impossible (a fault of this program: what is drawn can be applied) changes nothing, as it is
-//! made and in each replay alike, and holds up nothing behind it: its caller gets an error, and each opening says it as damage.
-//! (A log that is damaged is refused as a whole: what is of its lost records would count as dropped.)
+//! A logged change that is impossible (a fault of this program, since a drawn change can be applied) changes
+//! nothing, neither when it is made nor in a replay, and does not hold up later changes. Its caller gets an error,
+//! and each opening reports it as damage. (A damaged log is refused as a whole: the data of names in its lost
+//! records would count as dropped.)
 
 mod devices;
 mod draft;
@@ -33,7 +34,7 @@ pub(crate) struct Names {
     log: Mutex<Log>,
     catalogue: RwLock<Catalogue>,
     devices: Mutex<Devices>,
-    /// Changes that were logged and are impossible, as they were found at the opening.
+    /// Logged changes that are impossible, as found at the opening.
     refused: Vec<String>,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Names {
 const HISTORY: u64 = 256 << 10;
 
 impl Names {
-    /// Those of a new store.
+    /// The names of a new store.
     pub(crate) fn new(series_max: u64, policy: Policy, sets: usize) -> Self {
         Self {
             log: Mutex::new(Log::new(Role::Catalogue)),
@@ -51,10 +52,10 @@ impl Names {
         }
     }
 
-    /// Finds them again by `recover`, which shows the records of their log.
+    /// Finds the names again; `recover` shows the records of their log.
     ///
     /// # Errors
-    /// That of `recover`; [`Error::Damage`] of a record whose bytes are none.
+    /// The error of `recover`; [`Error::Damage`] if the bytes of a record are no changes.
     pub(crate) fn recover(
         &mut self,
         recover: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Log>,
@@ -77,7 +78,7 @@ impl Names {
         Ok(())
     }
 
-    /// What the log has that cannot be, as it was found at the opening.
+    /// The impossible changes of the log, as found at the opening.
     pub(crate) fn refused(&self) -> &[String] {
         &self.refused
     }
@@ -87,7 +88,7 @@ impl Names {
         spin::lock(&self.devices).loads()
     }
 
-    /// Ends the log, as far as that can be: what is damaged from now on is told from what was never written.
+    /// Ends the log, if possible, so that later damage can be told from records that were never written.
     pub(crate) fn end(&self, pages: &Pages) {
         spin::lock(&self.log).end(pages);
     }
@@ -102,18 +103,19 @@ impl Names {
         spin::read(&self.catalogue)
     }
 
-    /// Makes the changes that `draw` finds are to be made: of a catalogue that nobody else changes meanwhile. They are durable,
-    /// and then seen, when it returns.
+    /// Makes the changes that `draw` finds necessary. No other thread changes the catalogue meanwhile. The changes
+    /// are durable, and then visible, when it returns.
     ///
     /// # Errors
-    /// That of `draw`; [`Error::Full`] and [`Error::Sync`], after which a part of the changes may be made.
+    /// The error of `draw`; [`Error::Full`] and [`Error::Sync`], after which a part of the changes may be made.
     pub(crate) fn change<T>(
         &self,
         pages: &Pages,
         draw: impl FnOnce(&mut Draft<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut log = spin::lock(&self.log);
-        // Behind one that failed the log may have changes that are not made here, and the same numbers.
+        // After a failed sync the log may have changes that the catalogue lacks, with numbers that would be drawn
+        // again.
         if !mutant!("tsdb.names.failed") {
             pages.space().check_sync()?;
         }
@@ -121,7 +123,7 @@ impl Names {
             let (catalogue, mut devices) = (self.read(), spin::lock(&self.devices));
             let mut draft = Draft::new(&catalogue, &mut devices);
             let drawn = draw(&mut draft);
-            // What was drawn before an error is sound by itself.
+            // Changes that were drawn before an error are sound by themselves.
             (draft.finish(), drawn)
         };
         if changes.is_empty() {
@@ -187,19 +189,19 @@ impl Names {
                 spin::write(&self.catalogue).note_new_log();
                 Ok(())
             }
-            // It is as it was; another time.
+            // The log is as it was; a later change tries again.
             Err(Error::Full(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Free pages that are left for what gives others back.
+/// Free pages that are left for changes that give others back.
 const RESERVE: usize = 3;
 
 // media-format: begin pool
-/// Changes as records: as many in one as fit, each behind its length. How many each record has, too. Those of a record are made
-/// together or not at all.
+/// Encodes changes as records, with as many in each as fit, each change behind its length. Also returns the number
+/// of changes of each record. The changes of a record are made together or not at all.
 fn records(
     changes: impl Iterator<Item = Change>,
     record_max: usize,
@@ -230,7 +232,7 @@ fn records(
     })
 }
 
-/// The first change of a record, and what is behind it.
+/// The first change of a record, and the bytes behind it.
 fn next_change(record: &[u8]) -> Option<(Change, &[u8])> {
     let (len, rest) = record.split_first_chunk::<4>()?;
     let (bytes, behind) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
@@ -292,7 +294,7 @@ mod tests {
         let pages = Pages::open(pool, true).expect("pages").0;
         let names = Names::new(1 << 20, Policy::Rate, 1);
         let database = |id, name: &str| Change::Database { id, name: name.into() };
-        // The second has a number that is given already.
+        // The second change has a number that is given already.
         let drawn = names.change(&pages, |draft| {
             draft.push([database(0, "a"), database(0, "twice"), database(1, "b")]);
             Ok(())

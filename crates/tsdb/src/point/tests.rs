@@ -1,4 +1,4 @@
-//! Texts of keys: one spelling, the names back, and what is refused.
+//! Texts of keys: the canonical spelling, the names read back, and refused texts.
 
 use super::*;
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn escapes_are_those_of_influxdb() {
     assert_eq!(key.measurement(), "a=b c,d");
     let expected = [(r"b\c", "é ="), ("k=1", r"v\,x")].map(|(k, v)| (k.into(), v.into()));
     assert_eq!(tags_of(&key), expected);
-    // In a measurement an equals sign needs no escape, and has none unless a backslash stands before it.
+    // In a measurement an equals sign needs no escape, and loses it unless a backslash stands before it.
     assert_eq!(SeriesKey::of_text(r"m\=x,a=b").unwrap().as_str(), "m=x,a=b");
     let key = SeriesKey::new(r"m\=x\", []);
     assert!(key.is_err());
@@ -39,7 +39,7 @@ fn a_canonical_text_is_borrowed_and_another_is_sorted() {
     assert!(matches!(key.0, Cow::Borrowed(_)));
     let key = SeriesKey::of_text("cpu,region=eu,host=a").unwrap();
     assert_eq!(key.as_str(), "cpu,host=a,region=eu");
-    // By the bytes of what is meant: a comma is less than a minus, and a backslash greater than both.
+    // Order is by the unescaped bytes: a comma is less than a minus, and a backslash greater than both.
     let key = SeriesKey::of_text(r"m,a-=1,a\,=2").unwrap();
     assert_eq!(key.as_str(), r"m,a\,=2,a-=1");
     assert!(matches!(SeriesKey::of_text(key.as_str()).unwrap().0, Cow::Borrowed(_)));
@@ -97,7 +97,7 @@ fn values_keep_what_they_are() {
     }
 }
 
-/// Short names of what escapes and orders depend on.
+/// Short names of characters that matter for escapes and order.
 fn name() -> impl Strategy<Value = String> {
     r"[a=, \\#-]{0,2}[ab=, \\é]{0,2}[ac,= é]"
 }

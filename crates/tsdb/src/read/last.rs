@@ -1,9 +1,9 @@
 //! The last point of fields of a series.
 //!
-//! Shards do not overlap, so they are asked from the latest to the earliest, and the first one that has a point has the last one.
-//! Of a shard it is the latest of what heads have and of what is sealed. What heads have is asked each time, and what is sealed
-//! is known by then, or found by a search of entries ([`Set::last_sealed`]); no chunk is decoded but one of strings, or one that
-//! the end of the range cuts.
+//! Shards do not overlap, so they are asked from the latest to the earliest, and the first one that has a point has
+//! the last one. In a shard it is the latest of the points in heads and of the sealed points. Heads are asked each
+//! time; the sealed point is cached, or found by a search of entries ([`Set::last_sealed`]). No chunk is decoded,
+//! except chunks of strings and chunks that the end of the range cuts.
 
 use super::scope::Scope;
 use crate::catalogue::{FieldId, Series};
@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 
 impl Scope<'_> {
-    /// The last point of each of these fields of a series in a range of time; none of those that have no point there. Fields
-    /// that ascend are found sooner.
+    /// The last point of each of these fields of a series in a range of time; none for a field without a point
+    /// there. Ascending fields are found sooner.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage).
@@ -40,7 +40,7 @@ impl Scope<'_> {
                 };
                 let key = (shard, series.id, *field);
                 match last((set, view, &guard), key, *range.end(), &mut nears)? {
-                    // Earlier shards have nothing later.
+                    // Earlier shards have no later point.
                     Some(point) => *found = Some(point).filter(|it| it.0 >= *range.start()),
                     None => left.push(place),
                 }
@@ -54,7 +54,7 @@ impl Scope<'_> {
     }
 }
 
-/// The last point in a shard that is not behind this time.
+/// The last point in a shard whose time is not after `end`.
 fn last(
     (set, view, guard): (&Set, &View, &Guard),
     key: LastKey,
@@ -62,7 +62,7 @@ fn last(
     nears: &mut Nears,
 ) -> Result<Option<LastPoint>> {
     let mut last = set.last_sealed((view, guard), key, end, nears)?;
-    // What was frozen came before what is active.
+    // The frozen head is older than the active one.
     for head in view.frozen.iter().map(|(head, _)| head).chain([&view.active]) {
         last = later(spin::read(head).last(key, end), last);
     }

@@ -1,4 +1,4 @@
-//! What a query reads.
+//! The data that a query reads.
 
 mod last;
 mod scope;
@@ -19,13 +19,14 @@ use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// A database as a query sees it: each point that was acknowledged before the reader was made, and maybe later ones.
+/// A database as a query sees it: every point that was acknowledged before the reader was made, and maybe later
+/// ones.
 #[derive(Debug)]
 pub struct Reader<'s> {
     scope: Scope<'s>,
 }
 
-/// A queue set as a thread of a query reads it.
+/// A queue set and its view, for a thread of a query.
 #[derive(Debug, Clone, Copy)]
 struct Part<'r> {
     set: &'r Set,
@@ -42,7 +43,7 @@ impl<'s> Reader<'s> {
         Self { scope: Scope { names, database, sets, shards } }
     }
 
-    /// What other threads can read as well, while this reader lives.
+    /// The part that other threads can read as well, while this reader lives.
     pub(crate) fn scope(&self) -> &Scope<'s> {
         &self.scope
     }
@@ -72,8 +73,8 @@ impl<'s> Reader<'s> {
         found
     }
 
-    /// The same, of one who says whether there may be so many of them, before they are listed. Those who make names wait while
-    /// they are listed, and not while they are sorted.
+    /// The same, after `may` has decided whether there may be so many series; they are not listed before. Threads
+    /// that make names wait while series are listed, and not while they are sorted.
     pub(crate) fn series_within<E>(
         &self,
         measurement: &str,
@@ -90,14 +91,14 @@ impl<'s> Reader<'s> {
         Ok(found)
     }
 
-    /// True if a series of a measurement is let through by the filter.
+    /// True if the filter lets a series of a measurement through.
     pub(crate) fn has_series(&self, measurement: &str, filter: &TagFilter) -> bool {
         let names = self.scope.names.read();
         let measurement = names.measurement(self.scope.database, measurement);
         measurement.is_some_and(|id| !names.series_ids_that(id, filter).is_empty())
     }
 
-    /// The keys of tags of the series of a measurement, ascending.
+    /// The tag keys of the series of a measurement, ascending.
     #[must_use]
     pub fn tag_keys(&self, measurement: &str) -> Vec<Arc<str>> {
         let names = self.scope.names.read();
@@ -113,7 +114,7 @@ impl<'s> Reader<'s> {
         id.and_then(|id| names.measurement_by_id(id)).map_or_else(Vec::new, |it| it.tag_values(key))
     }
 
-    /// How many series the database has.
+    /// The number of series of the database.
     #[must_use]
     pub fn series_count(&self) -> usize {
         self.scope.names.read().series_count_of(self.scope.database)
@@ -124,8 +125,8 @@ impl<'s> Reader<'s> {
         Some(Part { set, view })
     }
 
-    /// The points of a field of a series whose times are in the range (nanoseconds), in blocks: blocks ascend, or descend if
-    /// `is_descending`; the times within a block always ascend.
+    /// The points of a field of a series whose times are in the range (nanoseconds), in blocks: blocks ascend, or
+    /// descend if `is_descending`; the times within a block always ascend.
     pub fn points(
         &self,
         series: &Series,
@@ -151,9 +152,9 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// What the points of a field of a series whose times are in the range come to, for each bucket that has any, ascending:
-    /// the start of the bucket, and its summary. Chunks that lie in one bucket as a whole are not decoded. None as buckets: all
-    /// are one, which begins at the start of the range.
+    /// The summaries of the points of a field of a series whose times are in the range: for each bucket that has
+    /// points, ascending, the start of the bucket and its summary. Chunks that lie in one bucket as a whole are not
+    /// decoded. Without `buckets` all points are in one, which begins at the start of the range.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage).
@@ -167,10 +168,10 @@ impl<'s> Reader<'s> {
         self.summaries_within(series, field, range, buckets, &|_| Ok(()))
     }
 
-    /// The same, of one who says while they are made whether there may be so many of them.
+    /// The same; `may` decides, while buckets are made, whether there may be so many.
     ///
     /// # Errors
-    /// As [`Reader::summaries`]; that of `may`.
+    /// As [`Reader::summaries`]; the error of `may`.
     pub fn summaries_within(
         &self,
         series: &Series,
@@ -184,8 +185,8 @@ impl<'s> Reader<'s> {
         Ok(all.into_iter().next().unwrap_or_default())
     }
 
-    /// The last point of a field of a series whose time is in the range (nanoseconds); none if there is no point there. Of
-    /// sealed points it is read once, and then known.
+    /// The last point of a field of a series whose time is in the range (nanoseconds); none if there is no point
+    /// there. The last sealed point is read once, and then cached.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage).
@@ -204,19 +205,19 @@ impl<'s> Reader<'s> {
 #[derive(Debug)]
 pub struct Points<'r> {
     part: Option<Part<'r>>,
-    /// The next one is the last.
+    /// The last of them is read next.
     shards: Vec<ShardId>,
     series: u32,
     field: u32,
     range: RangeInclusive<i64>,
     is_descending: bool,
-    /// Those of a shard; the next one is the last.
+    /// The stretches of a shard; the last of them is read next.
     stretches: Stretches<'r>,
     pace: Pace<'r>,
 }
 
 impl<'r> Points<'r> {
-    /// The same, which end when they have to.
+    /// The same points, ended early if `ends` decides so.
     pub(crate) fn ended_by(mut self, ends: &'r dyn Ends) -> Self {
         self.pace = Pace::new(Some(ends));
         self
@@ -259,7 +260,7 @@ impl Iterator for Points<'_> {
     fn next(&mut self) -> Option<Result<Block>> {
         let next = self.next_block();
         if next.is_err() {
-            // There is nothing behind that.
+            // Nothing follows an error.
             self.part = None;
         }
         next.transpose()

@@ -1,8 +1,8 @@
-//! What all threads of a query read: one view of each queue set, whoever reads it.
+//! The data that all threads of a query read: one view of each queue set.
 //!
-//! A view has its segments, and the last one who lets go of a segment gives its pages back: so the pages stay as long as the
-//! scope does. A guard keeps all pages that anybody gives back meanwhile, those of logs as well, from those who write. So it
-//! is held for some chunks, and never as long as a query may take.
+//! A view has its segments, and the pages of a segment are given back when its last user drops it: so they stay as
+//! long as the scope does. A guard keeps writers from reusing any page that is given back meanwhile, log pages
+//! included. So a guard is held for some chunks, and never for the whole of a query.
 
 use super::source::Stretches;
 use crate::catalogue::{FieldId, Series};
@@ -18,16 +18,16 @@ use coreplane_pmem::spin;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// A shard, and the time that it has: from, and before.
+/// A shard and its time: the start, and the end, which is not included.
 pub(crate) type Window = (ShardId, i64, i64);
 
 /// Stretches that are read under one guard.
 const GUARDED: usize = 64;
 
-/// Points of a head that are summed up where they are: writers wait meanwhile.
+/// The maximum number of points of a head that are summed up in place: writers wait meanwhile.
 const IN_PLACE_MAX: usize = 4096;
 
-/// What the points of a field come to, for each bucket that has any, ascending.
+/// The summaries of the points of a field, for each bucket that has any, ascending.
 type Summaries = Vec<(i64, Summary)>;
 
 /// See the module.
@@ -41,7 +41,7 @@ pub(crate) struct Scope<'s> {
 }
 
 impl Scope<'_> {
-    /// The shards that have time of the range.
+    /// The shards whose time overlaps the range.
     pub(super) fn shards_of(
         &self,
         range: &RangeInclusive<i64>,
@@ -51,12 +51,13 @@ impl Scope<'_> {
         self.shards.iter().filter(is_in).map(|it| it.0)
     }
 
-    /// What the points of each of these fields of a series come to: [`Reader::summaries`](super::Reader::summaries). Fields
-    /// that ascend are found sooner. Chunks of several fields that have the same times have them decoded once.
+    /// The summaries of the points of each of these fields of a series:
+    /// [`Reader::summaries`](super::Reader::summaries). Ascending fields are found sooner. If chunks of several
+    /// fields have the same times these are decoded once.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended); that of `most`, which is asked while
-    /// buckets are made.
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended); the error of `most`, which
+    /// is asked while buckets are made.
     pub(crate) fn summaries<'m>(
         &self,
         (ends, most): (Option<&'m dyn Ends>, &mut Most<'m>),
@@ -104,7 +105,7 @@ impl Scope<'_> {
                 for from in (0..longest).step_by(GUARDED) {
                     let guard = set.pages.space().pin();
                     let mut times = Times::default();
-                    // Side by side, since the chunks of a time mostly have the same times.
+                    // Field by field for each stretch, since chunks of the same time mostly have the same times.
                     for at in from..longest.min(from + GUARDED) {
                         for (of, sums) in stretches.iter_mut().zip(&mut sums) {
                             let along = (&mut times, sums, &mut pace, &mut *most);
@@ -119,7 +120,7 @@ impl Scope<'_> {
     }
 }
 
-/// True if all points of a shard are in the head that takes points in: they are summed up where they are.
+/// True if all points of a shard are in the active head: they are summed up in place.
 fn is_in_active_head(view: &View, shard: ShardId) -> bool {
     view.frozen.is_none() && view.segments.get(&shard).is_none_or(Vec::is_empty)
 }

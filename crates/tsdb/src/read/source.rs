@@ -1,4 +1,4 @@
-//! The points of a field of a series in a shard, of all that has some: segments, and heads.
+//! All points of a field of a series in a shard: in segments, and in heads.
 //!
 //! ```text
 //!   segments, by time   [ chunk ]   [ chunk ][ chunk ]      [ chunk ]
@@ -7,8 +7,8 @@
 //!                       └─ stretch ───┘└ stretch ┘└ another ┘└ another ┘
 //! ```
 //!
-//! Chunks that overlap are read together, and what heads have between their first and their last time; all else is read as it
-//! is. A chunk that nothing overlaps need not be decoded to know what it comes to.
+//! Overlapping chunks are read together with the points that heads have between their first and their last time;
+//! everything else is read by itself. A chunk that overlaps nothing need not be decoded for its summary.
 
 use crate::catalogue::{FieldId, SeriesId};
 use crate::codec::Times;
@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// As many points as an entry takes as long as, about.
+/// The cost of an entry, in points: reading it takes about as long as this many points.
 const ENTRY_COST: usize = 16;
 
 /// Points that are read together.
@@ -35,7 +35,7 @@ const ENTRY_COST: usize = 16;
 pub(super) struct Stretch {
     /// Chunks, with the numbers of their segments: the oldest first.
     chunks: SmallVec<[(usize, Entry); 1]>,
-    /// What heads have.
+    /// The points of heads.
     head: Option<Block>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Stretches<'v> {
 }
 
 impl<'v> Stretches<'v> {
-    /// Those that have points in a range of time.
+    /// The stretches that have points in a range of time.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
@@ -66,7 +66,7 @@ impl<'v> Stretches<'v> {
             segment.entries((pages, guard), (series, field), range, near, found)?;
             pace.spend((chunks.len() - before) * ENTRY_COST)?;
         }
-        // What was frozen came before what is active.
+        // The frozen head is older than the active one.
         let frozen = view.frozen.iter().map(|(head, _)| head);
         let heads = frozen.chain([&view.active]);
         let mut blocks: SmallVec<[Block; 2]> = SmallVec::new();
@@ -78,7 +78,7 @@ impl<'v> Stretches<'v> {
         Ok(Self { segments, all: stretches_of(&chunks, head) })
     }
 
-    /// The points of a stretch, those in the range alone. None if it has none.
+    /// The points of a stretch that are in the range; none if there is none.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended).
@@ -89,7 +89,7 @@ impl<'v> Stretches<'v> {
         range: &RangeInclusive<i64>,
         pace: &mut Pace<'_>,
     ) -> Result<Option<Block>> {
-        // All of them at once: they are held together, and more may be too many to be held.
+        // All points are counted at once: they are held together, and may be too many for that.
         pace.spend(stretch.chunks.iter().map(|(_, entry)| entry.count as usize).sum())?;
         let mut blocks = Vec::with_capacity(stretch.chunks.len() + 1);
         for (number, entry) in &stretch.chunks {
@@ -102,15 +102,16 @@ impl<'v> Stretches<'v> {
     }
 }
 
-/// Times that were decoded last, what points are added to, and who is asked.
+/// The times that were decoded last, the sums to add to, the pace, and the limit of buckets.
 pub(super) type Along<'t, 'g, 'p> =
     (&'t mut Times<'g>, &'t mut Sums, &'t mut Pace<'p>, &'t mut Most<'p>);
 
 impl Stretches<'_> {
-    /// Adds what the points of a stretch come to, those in the range alone.
+    /// Adds the points of a stretch, those in the range alone, to sums.
     ///
     /// # Errors
-    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended); that there are too many buckets.
+    /// [`Error::Damage`](crate::Error::Damage), [`Error::Ended`](crate::Error::Ended); an error if there are too
+    /// many buckets.
     pub(super) fn sum_up<'g>(
         &mut self,
         (pages, guard): (&'g Pages, &'g Guard),
@@ -143,7 +144,7 @@ impl Stretches<'_> {
 }
 
 impl Stretch {
-    /// The one chunk that it is.
+    /// The only chunk, if the stretch has nothing else.
     fn single(&self) -> Option<&(usize, Entry)> {
         match (&*self.chunks, &self.head) {
             ([chunk], None) => Some(chunk),
@@ -152,7 +153,7 @@ impl Stretch {
     }
 }
 
-/// Stretches chunks, which ascend by their first time, and the points of heads.
+/// Groups chunks, which ascend by their first time, and the points of heads into stretches.
 fn stretches_of(chunks: &[(usize, Entry)], head: Option<Block>) -> Vec<Stretch> {
     if chunks.is_empty() {
         let all = head.map(|head| Stretch { chunks: SmallVec::new(), head: Some(head) });

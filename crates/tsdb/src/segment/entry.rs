@@ -1,4 +1,4 @@
-//! Entries: where the chunks of a segment are, and what they come to.
+//! Entries: the places of the chunks of a segment, and their summaries.
 
 use crate::catalogue::{FieldId, SeriesId};
 use crate::summary::{Summary, of_bits, to_bits};
@@ -15,7 +15,7 @@ pub(crate) struct Entry {
     pub(crate) from: i64,
     pub(crate) to: i64,
     pub(crate) count: u32,
-    /// Where its bytes are: the page of the segment, bytes within, how many, and their checksum.
+    /// The place of its bytes: the page of the segment, bytes within it, their number, and their checksum.
     pub(crate) page: u32,
     pub(crate) within: u32,
     pub(crate) len: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     last: u64,
 }
 
-/// What entries are ordered by.
+/// The order of entries.
 pub(crate) type Key = (SeriesId, FieldId, i64);
 
 // media-format: begin pool
@@ -65,7 +65,7 @@ impl Entry {
         bytes
     }
 
-    /// None if it is damaged.
+    /// None if the entry is damaged.
     pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<Self> {
         let (whole, rest) = bytes.as_chunks::<8>();
         let whole: &[[u8; 8]; ENTRY / 8] = whole.try_into().ok().filter(|_| rest.is_empty())?;
@@ -101,7 +101,7 @@ fn place_of_crc(bytes: &mut [u8; ENTRY]) -> Option<&mut [u8]> {
 // media-format: end
 
 impl Entry {
-    /// That of a block; where its bytes are is not said yet. None of an empty one.
+    /// The entry of a block, without the place of its bytes; none if the block is empty.
     pub(crate) fn of(series: SeriesId, field: FieldId, block: &Block) -> Option<Self> {
         let summary = Summary::of(block, 0..block.len())?;
         let bits = |(time, value): &(i64, Value)| (*time, to_bits(value));
@@ -124,12 +124,12 @@ impl Entry {
         })
     }
 
-    /// The same, of bytes at this place: the page of the segment, and bytes within.
+    /// The same entry, with its bytes at this place: the page of the segment, and bytes within it.
     pub(super) fn placed(self, (page, within): (u32, u32), len: u32, crc: u32) -> Self {
         Self { page, within, len, crc, ..self }
     }
 
-    /// True if it says what these points come to.
+    /// True if the entry states the summary of these points.
     pub(crate) fn is_of(&self, block: &Block) -> bool {
         let found = Self::of(self.series, self.field, block);
         let found = found.map(|it| it.placed((self.page, self.within), self.len, self.crc));
@@ -140,7 +140,7 @@ impl Entry {
         (self.series, self.field, self.from)
     }
 
-    /// What its points come to; none of strings, whose first and last are not here.
+    /// The summary of its points; none for strings, whose first and last value are not in the entry.
     pub(crate) fn summary(&self) -> Option<Summary> {
         let of = self.field_type;
         let sum = match of {

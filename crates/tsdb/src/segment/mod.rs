@@ -6,11 +6,12 @@
 //!   entry: series, field, from, to, count, where the chunk is, its checksum, sum, min, max, first, last, checksum
 //! ```
 //!
-//! Chunks are ascending by series, field and time, and so are their entries: a query finds its chunks by halving, in the pool;
-//! what is in DRAM are the pages and the first entry of each page. An aggregate over a whole chunk reads the entry alone. All
-//! that is read proves itself: chunk and entry have checksums that begin with the pool and the segment.
+//! Chunks are ascending by series, field and time, and so are their entries. A query finds its chunks by a binary
+//! search in the pool; DRAM has only the list of pages. An aggregate over a whole chunk reads the entry alone.
+//! Everything that is read has a checksum: those of chunks and entries begin with the pool and the segment.
 //!
-//! A segment is written once. It exists when a record of the manifest says so; until then its pages are nobody's.
+//! A segment is written once. It exists when a record of the manifest says so; until then its pages belong to
+//! nothing.
 
 mod entry;
 mod near;
@@ -27,16 +28,16 @@ use crate::pages::{Pages, Role, Use};
 use crate::rows::ShardId;
 use coreplane_pmem::checksum::crc32c_append;
 
-/// What the manifest says of a segment.
+/// The description of a segment in the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Info {
     /// Its number; never given twice.
     pub(crate) number: u32,
     pub(crate) shard: ShardId,
-    /// Of two segments of a shard that have a point of the same time the one of the greater age number wins.
+    /// Of two segments of a shard that have a point of the same time the one with the greater age number wins.
     pub(crate) age: u64,
     pub(crate) pages: u32,
-    /// Where the entries begin: the page, and bytes within; how many.
+    /// The place where the entries begin: the page, and bytes within it; the number of entries.
     pub(crate) index_page: u32,
     pub(crate) index_within: u32,
     pub(crate) entries: u32,
@@ -63,17 +64,17 @@ pub(crate) fn of_use(use_of: Use) -> (u32, u32) {
 /// Pages of a segment at most.
 pub(crate) const PAGES_MAX: u32 = 1 << ORDINAL_BITS;
 
-/// What the checksums of a segment begin with.
+/// The initial value of the checksums of a segment.
 fn seed_of(pages: &Pages, number: u32) -> u32 {
     crc32c_append(pages.seed(), &number.to_le_bytes())
 }
 
-/// What the checksum of a chunk begins with.
+/// The initial value of the checksum of a chunk.
 fn chunk_seed(seed: u32, page: u32, within: u32) -> u32 {
     crc32c_append(seed, &(u64::from(page) << 32 | u64::from(within)).to_le_bytes())
 }
 
-/// Where an entry is: the page of the segment, and bytes within.
+/// The place of an entry: the page of the segment, and bytes within it.
 fn entry_place(info: &Info, page_len: u32, entry: u32) -> (u32, u32) {
     let first = (page_len - info.index_within.min(page_len)) / ENTRY as u32;
     if entry < first {

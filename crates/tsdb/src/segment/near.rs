@@ -1,4 +1,4 @@
-//! Where the entries of a field ended in each segment of a shard: those of the next field are near.
+//! Where the entries of a field ended in each segment of a shard: the entries of the next field are near.
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ pub(crate) struct Nears {
 }
 
 impl Nears {
-    /// Where they ended in a segment, by its place in the shard; 0 at first.
+    /// The place where they ended in a segment, given by its index in the shard; 0 at first.
     pub(crate) fn of(&mut self, segment: usize) -> &mut u32 {
         if segment >= self.places.len() {
             self.places.resize(segment + 1, 0);

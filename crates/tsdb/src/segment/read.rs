@@ -1,4 +1,4 @@
-//! A segment is read.
+//! Reads a segment.
 
 use super::entry::{ENTRY, Entry, Key};
 use super::{Info, chunk_seed, entry_place, seed_of};
@@ -22,11 +22,11 @@ pub(crate) struct Segment {
     pub(crate) pages: Vec<u32>,
     seed: u32,
     pool: Arc<Pages>,
-    /// No view that is to come has it.
+    /// True once no later view has the segment.
     is_replaced: AtomicBool,
 }
 
-/// The last reader that has it in his view gives its pages back.
+/// When the last view that has the segment is dropped, its pages are given back.
 impl Drop for Segment {
     fn drop(&mut self) {
         if self.is_replaced.load(Ordering::Acquire) {
@@ -46,7 +46,7 @@ impl Segment {
         Self { info, pages: list, seed, pool: Arc::clone(pool), is_replaced }
     }
 
-    /// The manifest does not name it any more, and that is durable.
+    /// Notes that the manifest no longer names the segment, and that this is durable.
     pub(crate) fn note_replaced(&self) {
         self.is_replaced.store(true, Ordering::Release);
     }
@@ -78,14 +78,15 @@ impl Segment {
         Entry::decode(bytes, self.seed).ok_or_else(|| self.damage("an entry", page, within))
     }
 
-    /// The number of the first entry whose key is this, or behind. `near` is where it may be, or it is
-    /// a little behind; 0 if nobody knows.
+    /// The number of the first entry whose key is not less than this one. `near` is where it may be, or a little
+    /// before it; 0 if unknown.
     ///
     /// # Errors
     /// [`Error::Damage`].
     fn lower_bound(&self, pages: &Pages, guard: &Guard, key: Key, near: u32) -> Result<u32> {
         let (mut from, mut to) = (0, self.info.entries);
-        // Steps that grow, as long as what is there is before it. The first is from the one before, which mostly is.
+        // Steps grow as long as the entry there is less than the key. The first probe is one before `near`, which
+        // is mostly less.
         let (mut at, mut step) = (near.checked_sub(1).unwrap_or(to), 1);
         while at < to {
             if self.entry(pages, guard, at)?.key() < key {
@@ -105,8 +106,8 @@ impl Segment {
         Ok(from)
     }
 
-    /// The entries of a field of a series that have times in the range, ascending. `near` is where those of a field before it
-    /// ended, or 0; it is then where these end.
+    /// Shows the entries of a field of a series that have times in the range, ascending. `near` is where the
+    /// entries of a previous field ended, or 0; it is set to where these end.
     ///
     /// # Errors
     /// [`Error::Damage`].
@@ -119,7 +120,7 @@ impl Segment {
         found: &mut impl FnMut(Entry),
     ) -> Result<()> {
         let mut at = self.lower_bound(pages, guard, (series, field, *range.start()), *near)?;
-        // The one before may reach into the range.
+        // The entry before may reach into the range.
         if let Some(before) = at.checked_sub(1) {
             let entry = self.entry(pages, guard, before)?;
             if (entry.series, entry.field) == (series, field) && entry.to >= *range.start() {
@@ -138,7 +139,8 @@ impl Segment {
         Ok(())
     }
 
-    /// The last entry of a field of a series that does not begin behind this time. `near` is as for [`Segment::entries`].
+    /// The last entry of a field of a series that does not begin after `end`. `near` is as for
+    /// [`Segment::entries`].
     ///
     /// # Errors
     /// [`Error::Damage`].
@@ -156,7 +158,7 @@ impl Segment {
         Ok(((entry.series, entry.field) == (series, field)).then_some(entry))
     }
 
-    /// The last point of a chunk that is not behind this time.
+    /// The last point of a chunk whose time is not after `end`.
     ///
     /// # Errors
     /// [`Error::Damage`].
@@ -203,7 +205,7 @@ impl Segment {
         block.ok_or_else(|| self.damage("a chunk", entry.page, entry.within))
     }
 
-    /// The points of a chunk, whose times may be those that were decoded last.
+    /// The points of a chunk. If it has the same times as the chunk before it they are not decoded again.
     ///
     /// # Errors
     /// [`Error::Damage`].

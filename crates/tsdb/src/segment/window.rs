@@ -1,18 +1,19 @@
 //! Where chunks are cut.
 //!
-//! Queries ask for minutes, hours and days. A chunk that lies in one of them need not be decoded to know what it comes to. So where
-//! points are dense enough chunks end with a minute, an hour or a day, whichever is the shortest that has some hundreds: fewer
-//! would cost more for entries than they save. Nothing relies on it.
+//! Queries ask for minutes, hours and days. A chunk that lies inside one of them need not be decoded: its entry has
+//! the summary. So where points are dense enough, chunks end with a minute, an hour or a day: the shortest of them
+//! that has some hundreds of points. With fewer points the entries would cost more than they save. Correctness does
+//! not depend on it.
 
 use crate::summary::Buckets;
 
 /// Nanoseconds of a minute, an hour and a day.
 const WIDTHS: [i64; 3] = [60_000_000_000, 3_600_000_000_000, 86_400_000_000_000];
-/// Points of a window at whose end a chunk is cut.
+/// A chunk is cut at the end of a window that has at least so many points.
 pub(crate) const DENSE: usize = 240;
 
-/// The windows at whose ends chunks of these points are cut, by their number and their first and last time; none if they are
-/// too few for a day.
+/// The windows at whose ends chunks of these points are cut, given the number of points and their first and last
+/// time; none if even a day has too few points.
 pub(crate) fn windows(count: usize, from: i64, to: i64) -> Option<Buckets> {
     let (gaps, span) = (count.saturating_sub(1) as i128, i128::from(to) - i128::from(from));
     let is_dense = |width: &i64| gaps * i128::from(*width) >= DENSE as i128 * span.max(1);
@@ -20,7 +21,8 @@ pub(crate) fn windows(count: usize, from: i64, to: i64) -> Option<Buckets> {
     Some(Buckets { width, origin: 0 })
 }
 
-/// Behind which of these ascending times a chunk ends that begins with the first of them, and has so many points at most.
+/// The length of the chunk that begins with the first of these ascending times: it ends with a window, and has at
+/// most `max` points.
 pub(crate) fn chunk_len(times: &[i64], windows: Option<Buckets>, max: usize) -> usize {
     let len = times.len().min(max);
     match (windows, times.first()) {

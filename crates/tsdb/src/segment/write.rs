@@ -1,4 +1,4 @@
-//! A segment is written.
+//! Writes a segment.
 
 use super::entry::Entry;
 use super::window::{chunk_len, windows};
@@ -12,7 +12,7 @@ use crate::value::Block;
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::{PageWriter, WriteMode, mutant};
 
-/// Points of a chunk at most.
+/// The maximum number of points of a chunk.
 pub(crate) const POINTS_MAX: usize = 2048;
 
 /// Free pages that are left to the manifest.
@@ -32,7 +32,7 @@ pub(crate) struct SegmentWriter<'p> {
     scratch: Vec<u8>,
 }
 
-/// A segment that is written and that no manifest names yet.
+/// A written segment that the manifest does not name yet.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     pub(crate) info: Info,
@@ -40,7 +40,7 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    /// Its pages, in their order; their bytes are durable.
+    /// Ends the writing of its pages, whose bytes are durable; returns them in their order.
     pub(crate) fn finish(self) -> Vec<u32> {
         let pages = self.written.iter().map(PageWriter::page).collect();
         self.written.into_iter().for_each(|writer| drop(writer.finish()));
@@ -74,7 +74,7 @@ impl<'p> SegmentWriter<'p> {
         self.number
     }
 
-    /// Appends bytes that are not cut: the page of the segment, and bytes within.
+    /// Appends bytes in one piece; returns the page of the segment, and bytes within it.
     fn put(&mut self, bytes: &[u8]) -> Result<(u32, u32)> {
         let has_room = |it: &PageWriter| it.remaining() as usize >= bytes.len().next_multiple_of(8);
         if !self.written.last().is_some_and(has_room) {
@@ -128,7 +128,7 @@ impl<'p> SegmentWriter<'p> {
         bytes.clear();
         codec::encode(&block.times, &block.values, &mut bytes);
         if bytes.len() > self.pages.page_len() as usize && block.len() > 1 {
-            // Long strings.
+            // The block has long strings: halve it.
             self.scratch = bytes;
             for half in [0..block.len() / 2, block.len() / 2..block.len()] {
                 self.push_chunk(series, field, &block.part(half))?;
@@ -192,7 +192,7 @@ impl<'p> SegmentWriter<'p> {
         Ok(first)
     }
 
-    /// Gives back the pages that it has taken.
+    /// Gives back the pages that the writer has taken.
     pub(crate) fn abandon(self) {
         let all: Vec<u32> = self.written.iter().map(PageWriter::page).collect();
         drop(self.written);

@@ -2,27 +2,30 @@
 //!
 //! # The problem
 //!
-//! Dashboards ask for the last value of each series, again and again. What heads have is at hand; in segments it takes a search
-//! in each segment of a shard, and a wrong answer if one of them is forgotten.
+//! Dashboards ask for the last value of each series, again and again. The points of heads are at hand. For sealed
+//! points each segment of a shard must be searched, and the answer is wrong if one of them is forgotten.
 //!
 //! # The picture
 //!
 //! ```text
 //!   segments of a shard, by age   [ 2 ][ 5 ][ 6 ] ▏ [ 9 ]          heads
-//!                                   known: (t, v) ▏ looked into     asked by whoever reads
+//!                                  cached: (t, v) ▏ searched        asked by each reader
 //!                                   through age 6
 //! ```
 //!
 //! # What holds
 //!
-//! - What is known is of segments alone. So a write does not meet it, and nothing that a cut may take is in it.
-//! - It is known through an age, and what a shard's segments come to that are no older than that never changes: whatever is
-//!   sealed later has a greater age, and a merged segment has that of the youngest of its parts, which follow each other. So
-//!   nobody has to be told of a sealing or of a merge. A merged segment with parts on both sides is looked into as a whole; at
-//!   equal times it wins, for nothing that is known and not of it is younger than a part of it.
-//! - Whoever has an older view than what is known does not see it, and does not replace it.
-//! - A shard, a series and a field have their numbers for ever. What was dropped is never asked for again.
-//! - It is filled by those who ask, and bounded: once it is full it begins anew. It is in DRAM, and not there after an opening.
+//! - A cached point covers segments alone. So a write does not touch the cache, and nothing that a cut may take is
+//!   in it.
+//! - It is valid through an age. The last point of a shard's segments up to that age never changes: a segment that
+//!   is sealed later has a greater age, and a merged segment has the age of the youngest of its parts, which follow
+//!   each other. So the cache need not be told of a sealing or of a merge. A merged segment with parts on both
+//!   sides of that age is searched as a whole. At equal times it wins, since no cached point from another segment
+//!   is younger than any of its parts.
+//! - A reader whose view is older than a cached point neither sees nor replaces that point.
+//! - The numbers of a shard, a series and a field are never reused. Dropped ones are never asked for again.
+//! - Readers fill the cache, and it is bounded: once it is full it begins anew. It is in DRAM, and empty after an
+//!   opening.
 
 use super::{Set, View};
 use crate::catalogue::{FieldId, SeriesId};
@@ -43,19 +46,19 @@ pub(crate) type LastKey = (ShardId, SeriesId, FieldId);
 /// A time, and the value that a field has then.
 pub(crate) type LastPoint = (i64, Value);
 
-/// What is known of a field of a series in a shard.
+/// The cached point of a field of a series in a shard.
 #[derive(Debug, Clone)]
 struct Known {
     key: LastKey,
-    /// Through this age.
+    /// The age through which segments are covered.
     through: u32,
-    /// The last point; none if there is no point.
+    /// The last point; none if the segments have no point.
     point: Option<LastPoint>,
 }
 
-/// What one of them takes in a table that has just grown, which is half empty: itself and a byte for each place.
+/// Bytes of an entry in a table that has just grown, which is half empty: the entry and a byte for each place.
 const COST: usize = (size_of::<Known>() + 1) * 16 / 7;
-/// What a text takes beside its bytes.
+/// Bytes of a text beside its characters.
 const TEXT_COST: usize = 32;
 
 #[derive(Debug, Default)]
@@ -82,21 +85,21 @@ fn text_of(point: Option<&LastPoint>) -> usize {
 }
 
 impl Lasts {
-    /// Nothing is known. It takes so many bytes at most.
+    /// An empty cache of at most `bytes_max` bytes.
     pub(super) fn new(bytes_max: u64) -> Self {
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
         let (table, hasher) = (RwLock::default(), DefaultHashBuilder::default());
         Self { table, hasher, bytes_max }
     }
 
-    /// What is known by segments that are no younger than the newest one: through which age, and the point.
+    /// The cached point and the age through which it is valid; none if that is greater than `newest`.
     fn get(&self, key: LastKey, newest: u32) -> Option<(u32, Option<LastPoint>)> {
         let table = spin::read(&self.table);
         let known = table.all.find(self.hasher.hash_one(key), |it| it.key == key)?;
         (known.through <= newest).then(|| (known.through, known.point.clone()))
     }
 
-    /// Keeps what is known now, unless more is known already.
+    /// Caches a point, unless the cached one covers as many segments or more.
     fn put(&self, known: Known) {
         let hash = self.hasher.hash_one(known.key);
         let text = text_of(known.point.as_ref());
@@ -121,7 +124,7 @@ impl Lasts {
         table.all.insert_unique(hash, known, |it| hasher.hash_one(it.key));
     }
 
-    /// How many are known, and the bytes that they take.
+    /// The number of cached points, and the bytes that they take.
     pub(super) fn count_and_bytes(&self) -> (u64, u64) {
         let table = spin::read(&self.table);
         let bytes = table.all.allocation_size() + table.texts;
@@ -129,7 +132,7 @@ impl Lasts {
     }
 }
 
-/// The later of two points, that of the younger source if their times are equal.
+/// The later of two points; that of the younger source if their times are equal.
 pub(crate) fn later(younger: Option<LastPoint>, older: Option<LastPoint>) -> Option<LastPoint> {
     let is_older = match (&younger, &older) {
         (Some(younger), Some(older)) if mutant!("tsdb.last.equal") => older.0 >= younger.0,
@@ -141,7 +144,8 @@ pub(crate) fn later(younger: Option<LastPoint>, older: Option<LastPoint>) -> Opt
 }
 
 impl Set {
-    /// The last point of a field of a series that is not behind this time, of those that segments of a shard have in this view.
+    /// The last point of a field of a series in the segments of a shard in this view, whose time is not after
+    /// `end`.
     ///
     /// # Errors
     /// [`Error::Damage`](crate::Error::Damage).
@@ -169,7 +173,7 @@ impl Set {
             }
         }
         match last {
-            // What is later than that is cut off.
+            // The cached point is later than `end`: search for one before it.
             Some((time, _)) if time > end && !mutant!("tsdb.last.bound") => {
                 self.search((segments, 0), guard, key, end, nears)
             }
@@ -177,7 +181,7 @@ impl Set {
         }
     }
 
-    /// The same, of these segments from one on.
+    /// The same, in these segments from index `from` on.
     fn search(
         &self,
         (segments, from): (&[Arc<Segment>], usize),
@@ -188,7 +192,7 @@ impl Set {
     ) -> Result<Option<LastPoint>> {
         let place = (&*self.pages, guard);
         let mut last: Option<LastPoint> = None;
-        // The youngest first: it mostly has the last one, and has it at equal times.
+        // The youngest first: it mostly has the last point, and wins at equal times.
         for (at, segment) in segments.iter().enumerate().skip(from).rev() {
             let near = nears.of(at);
             let Some(entry) = segment.last_entry(place, (series, field), end, near)? else {
@@ -240,7 +244,7 @@ mod tests {
             assert!(lasts.get((1, series, 1), 1).is_some());
         }
         assert!(greatest > 200, "{greatest}");
-        // A text that is longer at another time takes its place.
+        // A point at a later time, with a longer text, takes the place of the cached one.
         lasts.put(known(9_999, 2, Value::String("x".repeat(100).into())));
         lasts.put(known(1, 1, Value::String("x".repeat(1 << 20).into())));
         assert_eq!(lasts.get((1, 1, 1), 1), None, "a text that has no room");

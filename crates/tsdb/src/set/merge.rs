@@ -1,8 +1,9 @@
-//! Segments are merged, and those of shards that are gone are given back.
+//! Merges segments, and gives back those of shards that are gone.
 //!
-//! Each sealing leaves a segment of each shard that it has points of, with chunks as long as the time between two sealings.
-//! Segments of a shard that follow each other by age and are of about the same size become one, so that a point is written
-//! anew as often as the logarithm of a shard's size. Chunks that are long enough and overlap no other are copied as they are.
+//! Each sealing leaves one segment for each shard that has points in the head, with chunks as long as the time
+//! between two sealings. Segments of a shard that follow each other by age and are of about the same size are
+//! merged into one. So the number of times that a point is rewritten is logarithmic in the size of the shard.
+//! Chunks that are long enough and overlap no other are copied as they are.
 
 use super::Set;
 use super::seal::IsLive;
@@ -19,16 +20,16 @@ use coreplane_pmem::{mutant, spin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Segments of a size that become one.
+/// The number of segments of a size that become one.
 const FAN_IN: usize = 4;
 
-/// How large a segment is: the logarithm of its points.
+/// The size class of a segment: the logarithm of its points.
 fn tier(segment: &Segment) -> u32 {
     (segment.info.points / 1024).checked_ilog(FAN_IN as u64).map_or(0, |tier| tier + 1)
 }
 
-/// Those of a shard that are to be one: some that follow each other, none of a higher tier than the first; all, if the shard
-/// `is_cold` and none will come. None for which there is no room in so many pages.
+/// Chooses the segments of a shard to merge: some that follow each other, none of a higher tier than the first; all
+/// of them, if the shard `is_cold` and gets no more. Segments with more than `room` pages together are not chosen.
 fn choose(segments: &[Arc<Segment>], is_cold: bool, room: u64) -> &[Arc<Segment>] {
     let fits = |list: &[Arc<Segment>]| {
         let pages: u64 = list.iter().map(|it| u64::from(it.info.pages)).sum();
@@ -49,7 +50,7 @@ fn choose(segments: &[Arc<Segment>], is_cold: bool, room: u64) -> &[Arc<Segment>
     &[]
 }
 
-/// True if a chunk, which overlaps no other, stays as it is before this one: it is long, or all that its window of time has.
+/// True if a chunk that overlaps no other is kept as it is: it is long, or has all points of its window of time.
 fn is_whole(entry: &Entry, next: Option<&Entry>) -> bool {
     let count = entry.count as usize;
     let is_all = |windows: Buckets| {
@@ -61,7 +62,7 @@ fn is_whole(entry: &Entry, next: Option<&Entry>) -> bool {
     count > POINTS_MAX * 3 / 4 || (count >= DENSE && windows.is_some_and(is_all))
 }
 
-/// Points at the beginning of some that are whole chunks, whatever comes behind.
+/// The number of points at the beginning of a block that form complete chunks, whatever points come behind.
 fn whole_len(block: &Block) -> usize {
     let (Some(first), Some(last)) = (block.times.first(), block.times.last()) else { return 0 };
     match windows(block.len(), *first, *last) {
@@ -73,19 +74,19 @@ fn whole_len(block: &Block) -> usize {
     }
 }
 
-/// What is asked between the parts of a merge, which may take long: whether it has to end. It may seal points.
+/// Called between the parts of a merge, which may take long; an error ends the merge. It may seal points.
 pub(crate) type Breath<'b> = &'b dyn Fn() -> Result<()>;
 
-/// Chunks of a field of a series, of all segments that become one, by segment.
+/// The chunks of a field of a series in all segments that become one, with the index of their segment.
 type Chunks = Vec<(usize, Entry)>;
 
 impl Set {
-    /// Gives back the segments of shards that are gone, and merges those of one shard, if any has enough of them; false if
-    /// there is nothing to do.
+    /// Gives back the segments of shards that are gone, and merges those of one shard, if any has enough of them.
+    /// False if there is nothing to do.
     ///
     /// # Errors
-    /// [`Error::Full`] and that of `breath`, after which nothing has changed; [`Error::Damage`], after which the shard stays as
-    /// it is; [`Error::Sync`].
+    /// [`Error::Full`] and the error of `breath`, after which nothing has changed; [`Error::Damage`], after which
+    /// the shard stays as it is; [`Error::Sync`].
     pub(crate) fn merge(
         &self,
         is_shard_live: &dyn Fn(ShardId) -> bool,
@@ -95,7 +96,7 @@ impl Set {
     ) -> Result<bool> {
         breath()?;
         let _alone = spin::lock(&self.merging);
-        // Not the view, whose heads are sealed meanwhile and would stay in memory.
+        // The view is not kept: its heads are sealed meanwhile and would stay in memory.
         let segments = self.view().segments.clone();
         for (shard, segments) in &segments {
             if !is_shard_live(*shard) {
@@ -118,7 +119,7 @@ impl Set {
         Ok(false)
     }
 
-    /// Segments that follow each other by age are this one from now on.
+    /// Replaces segments that follow each other by age by this one.
     fn replace(&self, old: &[Arc<Segment>], fresh: Option<Fresh>) -> Result<()> {
         if !mutant!("tsdb.merge.fence") {
             self.pages.space().fence()?;
@@ -130,7 +131,7 @@ impl Set {
         };
         let (fresh, outcome) = self.commit(&edit, fresh.into_iter().collect());
         let mut fresh = fresh.into_iter().next().map(|fresh| self.segment_of(fresh));
-        // What it did not get to is there twice until the next opening.
+        // If the commit failed, some points are in two segments until the next opening.
         let edit = if outcome.is_ok() { edit } else { Edit::default() };
         self.set_view(|view| {
             let Some(shard) = old.first().map(|it| it.info.shard) else { return };
@@ -152,7 +153,7 @@ impl Set {
         Ok(())
     }
 
-    /// Writes what the segments have as one.
+    /// Writes the points of these segments as one segment.
     fn write_merged(
         &self,
         shard: ShardId,
@@ -181,7 +182,7 @@ impl Set {
         (is_live, breath): (IsLive<'_>, Breath<'_>),
     ) -> Result<()> {
         let mut all: BTreeMap<(SeriesId, FieldId), Chunks> = BTreeMap::new();
-        // A guard keeps the pages of the log, too: it is held for a part of the merge each.
+        // A guard also keeps the pages of the log from being reused, so each guard is held for a part of the merge.
         for (number, segment) in old.iter().enumerate() {
             breath()?;
             let guard = self.pages.space().pin();
@@ -199,7 +200,8 @@ impl Set {
         Ok(())
     }
 
-    /// Writes the chunks of a field of a series, ascending by their first time: short ones, and those that overlap, together.
+    /// Writes the chunks of a field of a series, ascending by their first time. Short and overlapping chunks are
+    /// joined.
     fn write_chunks(
         &self,
         writer: &mut SegmentWriter<'_>,

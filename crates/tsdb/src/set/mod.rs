@@ -10,11 +10,12 @@
 //!
 //! - A point is in the head once it is durable in the log, and readers see it then: *fence, then publish*.
 //! - Points are in the head in the order of the log, so that the same point wins before and after an opening.
-//! - A view is what readers go by: a head that takes points in, one that is being sealed, and segments. Whoever has a view has
-//!   all that was published before; a point that moves from one to the next is in the old view in its old place.
+//! - Readers use a view: a head that takes points in, one that is being sealed, and segments. A view has all points
+//!   that were published before it; a point that moves from one of these to the next stays in its old place in
+//!   the old view.
 //!
-//! Where a fence is a sync nobody waits for it under a lock: who has appended goes away and waits, and publishes, behind that,
-//! whatever of the log is durable, in its order.
+//! Where a fence is a sync, no thread waits for it under a lock: a writer appends its records, releases the
+//! lock and waits. Then it publishes all records of the log that are durable, in the order of the log.
 
 mod last;
 mod merge;
@@ -38,30 +39,30 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What readers go by.
+/// The data that readers use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
-    /// Takes points in.
+    /// The head that takes points in.
     pub(crate) active: Arc<RwLock<Head>>,
-    /// Is being sealed: and the page of the log from which on that has later points.
+    /// The head that is being sealed, and the first page of the log that has later points.
     pub(crate) frozen: Option<(Arc<RwLock<Head>>, u64)>,
-    /// Of each shard, the oldest first.
+    /// The segments of each shard, the oldest first.
     pub(crate) segments: BTreeMap<ShardId, Vec<Arc<Segment>>>,
 }
 
 /// Records that are in the log and not durable yet.
 #[derive(Debug)]
 struct Waiting {
-    /// Of the sync that covers them.
+    /// The generation of the sync that covers them.
     generation: u64,
-    /// Where the log ends behind them.
+    /// The end of the log behind them.
     place: u64,
     batch: Batch,
     /// The head that takes them in.
     head: Arc<RwLock<Head>>,
 }
 
-/// The log of the head, and who waits for its syncs.
+/// The log of the head, and the records that wait for its syncs.
 #[derive(Debug)]
 struct HeadLog {
     log: Log,
@@ -75,19 +76,19 @@ pub(crate) struct Set {
     log: Mutex<HeadLog>,
     manifest: Mutex<Manifest>,
     view: RwLock<Arc<View>>,
-    /// Of the one who seals: the frozen head is his.
+    /// Held by the thread that seals: the frozen head is its own.
     sealing: Mutex<()>,
-    /// Of the one who merges: nobody else takes segments away. Points may be sealed meanwhile, to segments that come behind all
-    /// others of their shards.
+    /// Held by the thread that merges: no other thread removes segments. Points may be sealed meanwhile, to
+    /// segments that come behind all others of their shards.
     merging: Mutex<()>,
     next_segment: AtomicU32,
     /// The last sealed points that were asked for.
     lasts: Lasts,
     /// Shards that cannot be merged.
     damaged: Mutex<BTreeSet<ShardId>>,
-    /// Bytes of records that the active head has.
+    /// Bytes of the records in the active head.
     head_bytes: AtomicU64,
-    /// What was durable once and was found to be damaged.
+    /// Durable data that was found to be damaged.
     pub(crate) damage: Vec<String>,
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct Set {
 const RESERVE: usize = 6;
 
 impl Set {
-    /// What readers go by now.
+    /// The view that readers use now.
     pub(crate) fn view(&self) -> Arc<View> {
         Arc::clone(&spin::read(&self.view))
     }
@@ -107,17 +108,17 @@ impl Set {
         *place = Arc::new(view);
     }
 
-    /// Nothing is sealed or merged until it is dropped.
+    /// Keeps segments from being sealed or merged until the guards are dropped.
     pub(crate) fn hold(&self) -> [MutexGuard<'_, ()>; 2] {
         [spin::lock(&self.merging), spin::lock(&self.sealing)]
     }
 
-    /// Bytes of records that the active head has.
+    /// Bytes of the records in the active head.
     pub(crate) fn head_bytes(&self) -> u64 {
         self.head_bytes.load(Ordering::Relaxed)
     }
 
-    /// The number of the segment that is begun next.
+    /// The number of the next segment to be begun.
     pub(crate) fn next_segment(&self) -> u32 {
         self.next_segment.load(Ordering::Relaxed)
     }
@@ -129,12 +130,12 @@ impl Set {
         heads.any(|head| spin::read(head).has_shard(shard))
     }
 
-    /// Bytes that a record of the log can have.
+    /// The maximum length of a record of the log, in bytes.
     pub(crate) fn record_max(&self) -> usize {
         Log::record_max(&self.pages)
     }
 
-    /// How many last values are known, and the bytes that they take.
+    /// The number of cached last values, and the bytes that they take.
     pub(crate) fn known_lasts(&self) -> (u64, u64) {
         self.lasts.count_and_bytes()
     }
@@ -145,17 +146,18 @@ impl Set {
         head.into_iter().chain(spin::lock(&self.manifest).page_list()).collect()
     }
 
-    /// Ends its logs, as far as that can be: what is damaged from now on is told from what was never written.
+    /// Ends its logs, if possible, so that later damage can be told from records that were never written.
     pub(crate) fn end(&self) {
         spin::lock(&self.log).log.end(&self.pages);
         spin::lock(&self.manifest).end(&self.pages);
     }
 
-    /// Appends rows to the log. Where a fence is an instruction they are durable and published when it returns, otherwise when
-    /// [`Set::finish`] of what it returns has.
+    /// Appends rows to the log. Where a fence is an instruction they are durable and published when it returns,
+    /// otherwise once [`Set::finish`] of the returned generation has returned.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full) and [`Error::Sync`](crate::Error::Sync), after which some of the rows may be there.
+    /// [`Error::Full`](crate::Error::Full) and [`Error::Sync`](crate::Error::Sync), after which some of the rows may
+    /// be there.
     pub(crate) fn append(&self, batch: Batch) -> Result<u64> {
         let mut held = spin::lock(&self.log);
         self.pages.space().check_sync()?;
@@ -198,17 +200,17 @@ impl Set {
         }
     }
 
-    /// Asks for the sync that makes durable what was appended, without waiting for it.
+    /// Asks for the sync that makes appended records durable, without waiting for it.
     pub(crate) fn request(&self, generation: u64) {
         if !self.pages.space().fences_at_once() {
             self.pages.space().sync_request(generation);
         }
     }
 
-    /// Waits until what was appended is durable, and publishes it, with all that came before.
+    /// Waits until the appended records are durable, and publishes them, with all that came before.
     ///
     /// # Errors
-    /// [`Error::Sync`](crate::Error::Sync), for ever after.
+    /// [`Error::Sync`](crate::Error::Sync), also at all later calls.
     pub(crate) fn finish(&self, generation: u64) -> Result<()> {
         if self.pages.space().fences_at_once() {
             return Ok(());

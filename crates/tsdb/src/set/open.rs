@@ -1,4 +1,4 @@
-//! A queue set is made, and found again.
+//! Makes a queue set, and finds it again.
 
 use super::{HeadLog, Set, View};
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Of a pool; `is_new` if it was made a moment ago.
+    /// Opens a pool; `is_new` if it was made a moment ago.
     ///
     /// # Errors
     /// [`Error::Pools`], [`Error::Sync`].
@@ -40,7 +40,7 @@ impl Opening {
     /// Finds a log again; its records are shown to `visit`.
     ///
     /// # Errors
-    /// That of `visit`; [`Error::Damage`] of any but the head's; [`Error::Sync`].
+    /// The error of `visit`; [`Error::Damage`] of any log but the head's; [`Error::Sync`].
     pub(crate) fn log(
         &mut self,
         role: Role,
@@ -55,11 +55,11 @@ impl Opening {
         Ok(log)
     }
 
-    /// Finds manifest, segments and head again. Rows and chunks that are not live are left out. Last values may take so many
-    /// bytes.
+    /// Finds manifest, segments and head again. Rows that are not live are left out. Cached last values may take
+    /// `last_bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::Damage`] of a manifest; [`Error::Sync`].
+    /// [`Error::Damage`] if the manifest is damaged; [`Error::Sync`].
     pub(crate) fn finish(mut self, is_live: IsLive<'_>, last_bytes: u64) -> Result<Set> {
         let manifest = Manifest::recover(|visit| self.log(Role::Manifest, 0, visit))?;
         let (segments, next) = self.segments(&manifest.segments);
@@ -89,7 +89,7 @@ impl Opening {
         })
     }
 
-    /// The segments of the manifest, and a number that none has had. Pages of others are given up.
+    /// The segments of the manifest, and a number that no segment has had. Pages of other segments are given up.
     fn segments(
         &mut self,
         infos: &BTreeMap<u32, Info>,
@@ -115,7 +115,7 @@ impl Opening {
                     let number = info.number;
                     self.damage.push(format!("page {ordinal} of segment {number} is lost"));
                 }
-                // One that there is not: what is read of it is damage.
+                // A lost page has no number: reading it reports damage.
                 page.unwrap_or(LOST)
             });
             let segment = Segment::new(&self.pages, *info, list.collect());

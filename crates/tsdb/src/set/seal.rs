@@ -1,4 +1,4 @@
-//! Points are sealed: from the head to segments.
+//! Seals points: from the head to segments.
 
 use super::{HeadLog, Set, View};
 use crate::error::Result;
@@ -15,13 +15,15 @@ use std::sync::atomic::Ordering;
 pub(crate) type IsLive<'l> = &'l dyn Fn(ShardId, u32) -> bool;
 
 impl Set {
-    /// Seals what the head has, unless it has less than so many bytes of records; true if there was anything to seal.
+    /// Seals the points of the head, unless its records have fewer than `bytes_min` bytes; true if there was
+    /// anything to seal.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full), after which the points are where they were; [`Error::Sync`](crate::Error::Sync).
+    /// [`Error::Full`](crate::Error::Full), after which the points are still in the head;
+    /// [`Error::Sync`](crate::Error::Sync).
     pub(crate) fn seal(&self, bytes_min: u64, is_live: IsLive<'_>) -> Result<bool> {
         let _alone = spin::lock(&self.sealing);
-        // The one that could not be sealed the last time comes first.
+        // A head that could not be sealed the last time comes first.
         let left = self.view().frozen.clone();
         if let Some(left) = &left {
             self.seal_head(left, is_live)?;
@@ -62,7 +64,8 @@ impl Set {
         Ok(())
     }
 
-    /// Commits a change of the manifest: those of the segments that it names now. The pages of the others are given back.
+    /// Commits a change of the manifest, and returns those segments that it now names. The pages of the others are
+    /// given back.
     pub(super) fn commit(&self, edit: &Edit, fresh: Vec<Fresh>) -> (Vec<Fresh>, Result<()>) {
         let mut manifest = spin::lock(&self.manifest);
         let outcome = manifest.commit(&self.pages, edit);
@@ -83,7 +86,7 @@ impl Set {
         Arc::new(Segment::new(&self.pages, info, fresh.finish()))
     }
 
-    /// The head that is to be sealed: a new one takes points in from now on.
+    /// Freezes the active head for sealing: a new one takes points in from now on.
     fn freeze(&self, bytes_min: u64) -> Result<Option<(Arc<RwLock<Head>>, u64)>> {
         let mut log = spin::lock(&self.log);
         if self.head_bytes() < bytes_min.max(1) {
@@ -147,7 +150,7 @@ impl Set {
         SegmentWriter::new(&self.pages, self.next_segment.fetch_add(1, Ordering::Relaxed), shard)
     }
 
-    /// The newest one of its shard.
+    /// Its age makes it the newest segment of its shard.
     fn end_segment(&self, writer: SegmentWriter<'_>) -> Result<Option<Fresh>> {
         let age = u64::from(writer.number());
         writer.finish(age)

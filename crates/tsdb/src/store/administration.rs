@@ -1,4 +1,4 @@
-//! Databases and policies are made and dropped, measurements and series dropped.
+//! Makes and drops databases and policies; drops measurements and series.
 
 use super::Store;
 use crate::catalogue::{Change, Policy, TagFilter};
@@ -7,7 +7,7 @@ use crate::names::Draft;
 use crate::pages::Pages;
 use std::sync::Arc;
 
-/// Numbers of series in one record at most.
+/// The maximum number of series in one record.
 const IDS_MAX: usize = 200;
 
 impl Store {
@@ -20,7 +20,8 @@ impl Store {
         Ok(done)
     }
 
-    /// Makes a database with a policy `autogen` that keeps all; nothing to do if it is there. Durable when it returns.
+    /// Makes a database with a policy `autogen` that keeps all points; does nothing if the database exists. Durable
+    /// when it returns.
     ///
     /// # Errors
     /// [`Error::Input`], [`Error::Limit`], [`Error::Full`], [`Error::Sync`].
@@ -33,7 +34,7 @@ impl Store {
         })
     }
 
-    /// Drops a database with all that is in it; nothing to do if there is none. Durable when it returns.
+    /// Drops a database with its content; does nothing if it does not exist. Durable when it returns.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Sync`].
@@ -45,13 +46,13 @@ impl Store {
         })
     }
 
-    /// The names of databases, in the order of their making.
+    /// The names of the databases, in the order in which they were made.
     #[must_use]
     pub fn databases(&self) -> Vec<Arc<str>> {
         self.shared.names.read().databases().map(|(_, name)| Arc::clone(name)).collect()
     }
 
-    /// The policies of a database, in the order of their making.
+    /// The policies of a database, in the order in which they were made.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -61,7 +62,7 @@ impl Store {
         Ok(names.policies(id).map(|(_, policy)| policy.clone()).collect())
     }
 
-    /// Makes a policy, or gives one of that name new durations (of shards to come). Durable when it returns.
+    /// Makes a policy, or changes the durations of an existing one (for shards to come). Durable when it returns.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Input`], [`Error::Limit`], [`Error::Full`], [`Error::Sync`].
@@ -73,7 +74,7 @@ impl Store {
         })
     }
 
-    /// Drops a policy with all points that it has. Durable when it returns.
+    /// Drops a policy with all its points. Durable when it returns.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Full`], [`Error::Sync`].
@@ -101,7 +102,8 @@ impl Store {
         })
     }
 
-    /// Drops the series of a measurement that the filter lets through: how many. Durable when it returns.
+    /// Drops the series of a measurement that the filter lets through, and returns their number. Durable when it
+    /// returns.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Full`], [`Error::Sync`].

@@ -26,28 +26,29 @@ pub use upkeep::{Patience, Stats};
 pub use verify::Findings;
 pub use write::Outcome;
 
-/// How a store is made and opened.
+/// The options with which a store is made and opened.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Queue sets, each with a pool of its own: `q0`, `q1`, …; of a store that is there its own number counts.
+    /// Queue sets, each with a pool of its own: `q0`, `q1`, …; an existing store keeps its own number.
     pub sets: u32,
-    /// Bytes of each pool that is made.
+    /// Bytes of each pool, when pools are made.
     pub size: u64,
     /// The medium.
     pub media: MediaChoice,
-    /// Which set a device's series are bound to.
+    /// The policy that binds devices to sets.
     pub policy: Policy,
-    /// The tag whose value states the sampling interval of a device, as `10ms`. Without it the interval is what the points
-    /// that a device comes with have.
+    /// The tag whose value states the sampling interval of a device, as `10ms`. Without it the interval is taken
+    /// from the points with which a device first arrives.
     pub interval_tag: Option<String>,
-    /// Series that there may be.
+    /// The maximum number of series.
     pub series_max: u64,
-    /// Bytes of points in the log of a set from which they are sealed.
+    /// The points in the log of a set are sealed from so many bytes on.
     pub head_bytes: u64,
-    /// Bytes of DRAM that last values of sealed points may take, of all sets together. Those that were asked for are kept, each
-    /// of which counts as 112 bytes and takes about half of it to all of it; once they are too many they begin anew. 0: none is.
+    /// Bytes of DRAM for the cache of last values of sealed points, of all sets together. Values that were asked
+    /// for are cached; each counts as 112 bytes and takes from about half of that to all of it. Once the cache is
+    /// full it begins anew. 0: no cache.
     pub last_bytes: u64,
-    /// Bytes of a page, of pools that are made: a power of two; no string can be longer.
+    /// Bytes of a page, when pools are made: a power of two; no string can be longer.
     pub page_len: u32,
 }
 
@@ -67,29 +68,29 @@ impl Default for Options {
     }
 }
 
-/// What the background has been told.
+/// Signals to the background thread.
 #[derive(Debug, Default)]
 struct Due {
-    /// There is something to do.
+    /// There is work to do.
     is_due: bool,
-    /// It is to end.
+    /// The thread is to end.
     is_over: bool,
 }
 
-/// Who seals, merges and drops in the background, and how it is told to.
+/// The signals between the background thread, which seals, merges and drops, and the writers.
 #[derive(Debug, Default)]
 struct Bell {
     state: Mutex<Due>,
-    /// Why it could not, the last time.
+    /// Why the last round failed.
     trouble: Mutex<Option<String>>,
-    /// Why it has ended before its time, for good.
+    /// Why the background thread has ended early, for good.
     failure: OnceLock<String>,
     changed: Condvar,
     /// In tests: the next round panics.
     is_to_panic: AtomicBool,
 }
 
-/// What all threads of a store have.
+/// The state that all threads of a store share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     names: Names,
@@ -97,7 +98,7 @@ pub(crate) struct Shared {
     options: Options,
     bell: Bell,
     scrubbed: scrub::Counts,
-    /// What time it is, in tests; 0: that of the system.
+    /// The current time, in tests; 0: that of the system.
     clock: AtomicI64,
 }
 
@@ -113,10 +114,10 @@ impl Drop for Store {
         spin::lock(&self.shared.bell.state).is_over = true;
         self.shared.bell.changed.notify_all();
         if let Some(upkeep) = self.upkeep.take() {
-            // It panics nowhere but where that is caught.
+            // All panics of the thread are caught inside it.
             drop(upkeep.join());
         }
-        // What has panicked left nobody knows what behind: it is as if the process had been killed then.
+        // After a panic the state is unknown: the logs are left as if the process had been killed.
         if self.failure().is_none() && !mutant!("tsdb.close.open") {
             if let Some(first) = self.shared.sets.first() {
                 self.shared.names.end(&first.pages);
@@ -145,7 +146,7 @@ impl Store {
         self.shared.names.read().series(id).cloned()
     }
 
-    /// What a query of a policy of a database (none: the default one) reads.
+    /// A reader of the points of a policy of a database; none: the default policy.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -157,7 +158,7 @@ impl Store {
         Ok(Reader::new(&self.shared.sets, (&self.shared.names, database), shards))
     }
 
-    /// A reader of the names of a database, which has no points: they are there without a default policy, too.
+    /// A reader of the names of a database, without points: it needs no default policy.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -166,13 +167,13 @@ impl Store {
         Ok(Reader::new(&self.shared.sets, (&self.shared.names, id), Vec::new()))
     }
 
-    /// What it rests on.
+    /// The medium of the store.
     #[must_use]
     pub fn medium(&self) -> Option<Medium> {
         self.shared.sets.first().map(|set| set.pages.pool().medium())
     }
 
-    /// True if a write is durable after an instruction, and waits for no sync.
+    /// True if a write is durable after an instruction, and does not wait for a sync.
     #[must_use]
     pub fn is_durable_at_once(&self) -> bool {
         self.shared.sets.iter().all(|set| set.pages.space().fences_at_once())
@@ -184,7 +185,7 @@ impl Store {
         self.shared.names.loads()
     }
 
-    /// What was durable once and was found to be damaged when the store was opened.
+    /// Durable data that was found to be damaged when the store was opened.
     pub fn damage(&self) -> impl Iterator<Item = &str> {
         let of_sets = self.shared.sets.iter().flat_map(|set| &set.damage);
         self.shared.names.refused().iter().chain(of_sets).map(String::as_str)

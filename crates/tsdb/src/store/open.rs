@@ -1,8 +1,8 @@
-//! A store is made, and found again.
+//! Makes a store, and finds it again.
 //!
-//! Its pools name the store, drawn at random, their place and their number: pools of different stores are not mixed up. The
-//! catalogue comes first, then the queue sets, side by side. What is read is the catalogue, the manifests and the heads; of
-//! segments nothing.
+//! The pools name their store by a number drawn at random, their place, and the number of pools: so pools of
+//! different stores are not mixed up. An opening reads the catalogue first, then the queue sets, side by side. It
+//! reads the catalogue, the manifests and the heads, and no segments.
 
 use super::scrub::Counts;
 use super::{Bell, Options, Shared, Store};
@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// Queue sets at most.
+/// The maximum number of queue sets.
 const SETS_MAX: u32 = 64;
 
 fn path_of(directory: &Path, set: u32) -> PathBuf {
     directory.join(format!("q{set}"))
 }
 
-/// True if a pool was never used, or its making was cut off: what it begins with is written last.
+/// True if a pool was never used, or its making was cut off: its first bytes are written last.
 fn is_unused(path: &Path, media: MediaChoice) -> Result<bool> {
     let is_blank = || -> Result<bool> {
         let mut first = Vec::new();
@@ -74,7 +74,7 @@ impl Store {
         let store = RandomState::new().hash_one(directory).max(1);
         Self::remove_left(directory, options)?;
         let mut openings = Vec::new();
-        // The first one last: a store whose making was cut off has none.
+        // The first pool is made last: a store whose making was cut off does not have it.
         for set in (0..options.sets).rev() {
             let path = path_of(directory, set);
             let identity = (store, set, options.sets);
@@ -86,7 +86,7 @@ impl Store {
         Ok(openings)
     }
 
-    /// Removes pools of a making that was cut off: nothing was ever put there.
+    /// Removes the pools of a making that was cut off: they never held data.
     fn remove_left(directory: &Path, options: &Options) -> Result<()> {
         let paths = (0..SETS_MAX).map(|set| path_of(directory, set));
         let left: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
@@ -171,8 +171,8 @@ impl Store {
         Ok(Self { shared: Arc::new(shared), upkeep: None })
     }
 
-    /// Makes a store in the simulator's memory: a queue set in each space. Nothing is done in the background: what is due is
-    /// done by writes.
+    /// Makes a store in the simulator's memory: a queue set in each space. It has no background thread: writes do
+    /// its work.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -189,7 +189,7 @@ impl Store {
         Self::over(openings, options)
     }
 
-    /// Opens the store that is in the simulator's memory.
+    /// Opens the store in the simulator's memory.
     ///
     /// # Errors
     /// As [`Store::open`].

@@ -1,18 +1,19 @@
-//! The scrub: reads what is sealed, piece after piece, so that damage is found while another copy may still exist.
+//! The scrub: reads sealed points, piece by piece, so that damage is found while another copy may still exist.
 //!
 //! ```text
 //!   round:  q0: shard 1: segments 4, 9 │ shard 2: segment 5 │ q1: … │    and again
-//!   step:                 ──────▶ so many bytes of chunks, as they are in their entries
+//!   step:                 ──────▶ a number of bytes of chunks, in the order of their entries
 //! ```
 //!
 //! # What holds
 //!
-//! - Between two steps the scrub has a place and no segment: nothing waits for it to be given back. In a step it has the
-//!   segment that it reads, and with it its pages, so that one that is replaced or dropped meanwhile is whole to its reader.
-//! - What has gone when the next step comes is passed over: it is no damage.
-//! - A round ends, however much is written and merged: segments that are begun after it came to their queue set are for the
-//!   next one.
-//! - Each damage is told once: a segment's number is given once, and what it has does not change.
+//! - Between two steps the scrub keeps a place and no segment, so it never holds back a segment that is to be given
+//!   back. During a step it keeps the segment that it reads, with its pages: one that is replaced or dropped
+//!   meanwhile stays whole for the scrub.
+//! - A segment that is gone at the next step is skipped; that is no damage.
+//! - A round ends, however much is written and merged: segments that are begun after the round reached their queue
+//!   set belong to the next round.
+//! - Each damage is reported once: a segment's number is given once, and its content does not change.
 
 use super::verify::{Look, look};
 use super::{Shared, Store};
@@ -23,10 +24,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of chunks and entries of a step, about.
+/// Bytes of chunks and entries in a step, about.
 const PIECE: u64 = 256 << 10;
 
-/// What scrubs have read and found since the store was opened.
+/// The numbers that scrubs have read and found since the store was opened.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) pages: AtomicU64,
@@ -34,28 +35,28 @@ pub(super) struct Counts {
     pub(super) damaged: AtomicU64,
 }
 
-/// A place within a queue set: what is read next.
+/// A place within a queue set, from which reading goes on.
 #[derive(Debug, Default)]
 struct Place {
     shard: ShardId,
     segment: u32,
     entry: u32,
-    /// Pages of the segment that are counted.
+    /// Pages of the segment that are already counted.
     pages: u32,
 }
 
-/// Where a scrub is, and what it has told.
+/// The place of a scrub, and the damage that it has reported.
 #[derive(Debug, Default)]
 pub struct Scrub {
     set: usize,
     place: Place,
-    /// Segments of the queue set from this number on are for the next round.
+    /// Segments of the queue set with this number or a greater one belong to the next round.
     end: Option<u32>,
-    /// The queue set, the segment and the entry of what was told.
+    /// The queue set, the segment and the entry of each reported damage.
     told: BTreeSet<(usize, u32, u32)>,
 }
 
-/// The first segment of a round at this place, or behind it.
+/// The first segment of a round at this place or behind it.
 fn next_segment(view: &View, place: &Place, end: u32) -> Option<Arc<Segment>> {
     for (shard, segments) in view.segments.range(place.shard..) {
         let from = if *shard == place.shard { place.segment } else { 0 };
@@ -81,7 +82,7 @@ impl Scrub {
 }
 
 impl Shared {
-    /// Reads a segment from its place on: bytes that are left of so many.
+    /// Reads a segment from the scrub's place on; returns how many of `bytes_max` bytes are left.
     fn scrub_segment(
         &self,
         (set, segment): (&Set, &Segment),
@@ -97,7 +98,7 @@ impl Shared {
         let (mut pages, mut bytes) = (place.pages, 0);
         place.entry = look((set, segment), place.entry, bytes_max, &mut |look: Look| {
             bytes += look.bytes();
-            // Chunks are in the order of their entries, which come behind them.
+            // Chunks are in the order of their entries; the entries follow all chunks.
             pages = look.entry.map_or(pages, |entry| pages.max(entry.page.saturating_add(1)));
             let key = (number, segment.info.number, look.at);
             if let Err(error) = &look.points
@@ -120,9 +121,9 @@ impl Shared {
 }
 
 impl Store {
-    /// Reads the next piece of what is sealed, about 256 KiB, and begins anew behind the last one: what is damaged, and was
-    /// not told to this scrub before. It takes about a millisecond, more where chunks are packed well; writes, sealing, merging
-    /// and drops go on beside it.
+    /// Reads the next piece of the sealed points, about 256 KiB, and begins anew behind the last one. Returns the
+    /// damage that was not reported to this scrub before. It takes about a millisecond, more where chunks are
+    /// packed well; writes, sealing, merging and drops go on meanwhile.
     pub fn scrub_next(&self, scrub: &mut Scrub) -> Vec<String> {
         let (shared, mut damage, mut left) = (&*self.shared, Vec::new(), PIECE);
         while let Some(set) = shared.sets.get(scrub.set) {

@@ -1,4 +1,4 @@
-//! Readers that have to end within a series.
+//! Readers that end early within a series.
 
 use super::{Options, Store};
 use crate::catalogue::{Series, TagFilter};
@@ -12,7 +12,7 @@ use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Ends at a look.
+/// Ends a reader at the check with a given number.
 #[derive(Debug)]
 struct Looks {
     count: AtomicUsize,
@@ -55,7 +55,7 @@ fn store(path: &std::path::Path) -> Store {
     store
 }
 
-/// A store without a background, with four segments of a shard that become one, and points that are not sealed.
+/// A store without a background thread, with four segments of a shard to be merged, and points that are not sealed.
 fn unmerged(sim: &Sim) -> Store {
     let options = Options { head_bytes: 1 << 20, ..Options::default() };
     let store = Store::simulated_create(sim.spaces(), &options).expect("a store");
@@ -79,7 +79,7 @@ fn unmerged(sim: &Sim) -> Store {
     store
 }
 
-/// How many points there are.
+/// The number of points.
 fn count(store: &Store) -> u64 {
     let reader = store.reader("d", None).expect("a reader");
     let field = reader.fields("m").pop().expect("a field");
@@ -96,7 +96,7 @@ fn sim() -> Sim {
     Sim::new(&options).expect("memory")
 }
 
-/// In the midst of it, when the lock of those who merge is held.
+/// Points are sealed during the merge, while the lock of merges is held.
 #[test]
 fn points_are_sealed_within_a_merge() {
     let sim = sim();
@@ -127,7 +127,7 @@ fn a_merge_seals_what_is_due_and_ends_with_the_store() {
     let mut store = unmerged(&sim);
     Arc::get_mut(&mut store.shared).expect("no other").options.head_bytes = 1;
     let shared = &store.shared;
-    // Not again and again, where there is no room.
+    // After a failure for lack of room, sealing is not tried again and again.
     *spin::lock(&shared.bell.trouble) = Some("no room".to_owned());
     shared.breathe().expect("nothing to do");
     assert_eq!(store.stats().head_points, 20);
@@ -135,7 +135,7 @@ fn a_merge_seals_what_is_due_and_ends_with_the_store() {
     shared.breathe().expect("sealed");
     let before = store.stats();
     assert_eq!((before.segments, before.head_points, count(&store)), (5, 0, 100));
-    // Its end comes in the midst of it.
+    // The store is closed during the merge.
     let calls = AtomicUsize::new(0);
     let breath = || {
         let is_over = calls.fetch_add(1, Ordering::Relaxed) == 7;
@@ -169,7 +169,7 @@ fn a_reader_of_one_long_series_ends_within_it() {
     let count: u64 = sums(&all).expect("sums")[0].iter().map(|(_, it)| it.count).sum();
     assert_eq!(count, POINTS as u64);
     let looks = all.count.load(Ordering::Relaxed);
-    // The half that is sealed, a few thousand points at a time, and the other one at once.
+    // The sealed half is checked every few thousand points, the other half at once.
     assert!(looks >= 3, "{looks}");
     for last in 1..=looks {
         let ends = Looks::until(last);
@@ -184,7 +184,8 @@ fn a_reader_of_one_long_series_ends_within_it() {
     assert_eq!(points(&all).expect("blocks").iter().map(Block::len).sum::<usize>(), count as usize);
     assert!(all.count.load(Ordering::Relaxed) >= 3);
     assert!(matches!(points(&Looks::until(2)), Err(Error::Ended("enough"))));
-    // Buckets that are made are asked for, of sealed points and of others: the thousandth is one too many.
+    // While buckets are made, their number is checked, for sealed points and for others: the thousandth is one too
+    // many.
     let asked = std::cell::Cell::new(0);
     let few = |count: usize| {
         if count < 1_000 {
@@ -199,7 +200,7 @@ fn a_reader_of_one_long_series_ends_within_it() {
         let many = reader.summaries_within(&series, &field, range, single, &few);
         assert!(matches!(many, Err(Error::Limit(_))) && asked.get() > 900, "{}", asked.get());
     }
-    // Of few points nobody looks.
+    // Few points cause no check.
     let few = Looks::until(1);
     let last = reader.points(&series, &field, 0..=100_000_000_000, false).ended_by(&few);
     assert!(last.collect::<Result<Vec<Block>>>().is_ok());

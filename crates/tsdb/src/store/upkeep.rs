@@ -1,4 +1,4 @@
-//! What is done in the background: points are sealed, segments merged, and shards dropped whose time is over.
+//! The work of the background thread: it seals points, merges segments, and drops shards that have expired.
 
 use super::{Shared, Store};
 use crate::catalogue::Change;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often shards whose time is over are looked for.
+/// The interval at which expired shards are looked for.
 const ROUND: Duration = Duration::from_secs(10);
-/// Heads that hold so many times what is sealed at once let writers wait.
+/// Writers wait once a head has this many times the bytes at which it is sealed.
 const CROWD: u64 = 4;
-/// A shard whose time is over by so much, in nanoseconds, becomes one segment.
+/// A shard whose time ended this long ago, in nanoseconds, is merged into one segment.
 const COLD_NS: i64 = 3_600_000_000_000;
 
-/// How long who writes still waits for room, if heads have far more than is sealed at once.
+/// How long a writer still waits for room, if heads have far more points than are sealed at once.
 #[derive(Debug, Clone)]
 pub struct Patience {
     left: Duration,
@@ -31,66 +31,66 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Of one who waits so long at most.
+    /// Patience to wait at most so long.
     #[must_use]
     pub fn of(left: Duration) -> Self {
         Self { left }
     }
 
-    /// Of one who does not wait.
+    /// No patience: the writer does not wait.
     #[must_use]
     pub fn none() -> Self {
         Self::of(Duration::ZERO)
     }
 
-    /// True if there is none left.
+    /// True if no time is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.left.is_zero()
     }
 }
 
-/// What a store has.
+/// Statistics of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Series that are there.
+    /// Series in the store.
     pub series: u64,
-    /// Measurements that are there.
+    /// Measurements in the store.
     pub measurements: u64,
-    /// Bytes of DRAM that names take, about.
+    /// Bytes of DRAM for names, about.
     pub names_bytes: u64,
-    /// Values in heads, and bytes of the records that have them.
+    /// Values in heads.
     pub head_points: u64,
-    /// Bytes of records of heads.
+    /// Bytes of the records of heads.
     pub head_bytes: u64,
-    /// Segments, their values, and bytes of their chunks.
+    /// Segments.
     pub segments: u64,
-    /// Values in segments; one that was written again may count twice until segments are merged.
+    /// Values in segments; a value that was written again may count twice until segments are merged.
     pub sealed_points: u64,
     /// Bytes of chunks.
     pub sealed_bytes: u64,
-    /// Bytes of pages that are in use, and of all that can be.
+    /// Bytes of pages in use.
     pub used_bytes: u64,
-    /// Bytes of pages that there are.
+    /// Bytes of all usable pages.
     pub total_bytes: u64,
-    /// Lines flushed, and fences made.
+    /// Cache lines flushed.
     pub flushes: u64,
     /// Fences made.
     pub fences: u64,
-    /// Last values of sealed points that are known.
+    /// Cached last values of sealed points.
     pub last_values: u64,
     /// Bytes of DRAM that they take.
     pub last_bytes: u64,
     /// Pages of segments that scrubs have read since the store was opened.
     pub scrub_pages: u64,
-    /// Times that they have read all segments.
+    /// Complete rounds of scrubs over all segments.
     pub scrub_rounds: u64,
-    /// Damaged chunks and entries that they have told of.
+    /// Damaged chunks and entries that scrubs have reported.
     pub scrub_damaged: u64,
 }
 
 impl Shared {
-    /// There may be something to do.
+    /// Tells the background thread that there may be work.
     pub(super) fn ring(&self) {
         spin::lock(&self.bell.state).is_due = true;
         self.bell.changed.notify_all();
@@ -101,19 +101,19 @@ impl Shared {
         names.is_shard_live(shard) && names.is_series_live(series)
     }
 
-    /// Bytes of a head of this set that are sealed: a small pool has no room for large heads.
+    /// Bytes at which the head of this set is sealed: a small pool has no room for large heads.
     fn head_bytes_max(&self, set: &Set) -> u64 {
         let pool = set.pages.usable() * u64::from(set.pages.page_len());
         self.options.head_bytes.min(pool / 4).max(1)
     }
 
-    /// Seals what a set has, if that is enough.
+    /// Seals the head of a set, if it has at least `bytes_min` bytes.
     pub(super) fn seal(&self, set: &Set, bytes_min: u64) -> Result<bool> {
         set.seal(bytes_min, &|shard, series| self.is_live(shard, series))
     }
 
-    /// Merges what is to be merged; true if anything was. Shards whose time ended before `cold` and that get no points become
-    /// one segment.
+    /// Merges segments of a set where due; true if any were merged. Shards whose time ended before `cold` and that
+    /// get no points become one segment.
     pub(super) fn merge(&self, set: &Set, cold: i64) -> Result<bool> {
         let is_over = |shard| self.names.read().shard(shard).is_some_and(|it| it.end < cold);
         let is_cold = |shard| is_over(shard) && !set.is_filled(shard);
@@ -122,13 +122,14 @@ impl Shared {
         set.merge(&is_there, &is_cold, &is_live, &|| self.breathe())
     }
 
-    /// What is done between the parts of a merge: who writes does not wait until it is over, nor does who closes the store.
+    /// Called between the parts of a merge, so that neither writers nor the closing of the store wait for its end.
     pub(super) fn breathe(&self) -> Result<()> {
         if spin::lock(&self.bell.state).is_over {
             return Err(Error::Ended("the store is closed"));
         }
         for set in self.sets.iter().filter(|set| set.head_bytes() >= self.head_bytes_max(set)) {
-            // What had no room has none until the merge is over, which may make some: it is tried again behind it.
+            // A head without room to be sealed is not tried again during the merge, which may make room: a later
+            // round tries it.
             if spin::lock(&self.bell.trouble).is_none() {
                 self.note_sealed(&self.seal(set, self.head_bytes_max(set)).map(drop));
             }
@@ -136,7 +137,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets those who write know what came of a sealing: if there is no room for it they do not wait for any.
+    /// Tells writers the outcome of a sealing: if there is no room for it they do not wait.
     fn note_sealed(&self, sealed: &Result<()>) {
         let trouble = sealed.as_ref().err().map(ToString::to_string);
         spin::lock(&self.bell.state).is_due |= trouble.is_some();
@@ -144,7 +145,7 @@ impl Shared {
         self.bell.changed.notify_all();
     }
 
-    /// Drops the shards whose points are older than their policies allow: one record for all sets.
+    /// Drops the shards whose points are older than their policies allow, by one record for all sets.
     pub(super) fn expire(&self) -> Result<()> {
         let now = self.now();
         let expired: Vec<u32> = self.names.read().expired_shards(now).collect();
@@ -161,7 +162,8 @@ impl Shared {
         })
     }
 
-    /// Everything that is due; what is cold as well, if there was nothing else to do. What fails holds up nothing else.
+    /// Does everything that is due; also merges cold shards, if there was nothing else to do. A failure holds up
+    /// nothing else.
     fn round(&self, is_idle: bool) -> Result<()> {
         if self.bell.is_to_panic.load(Ordering::Relaxed) {
             resume_unwind(Box::new("as a test has asked for it"));
@@ -171,11 +173,11 @@ impl Shared {
         self.tidy_all(self.options.head_bytes, cold).and(expired)
     }
 
-    /// Seals what sets have, if that is enough, and then merges all that is to be, also where there is no room to seal: that
-    /// makes some.
+    /// Seals the heads of sets that have enough points, and then merges whatever is due; also where there is no
+    /// room to seal, since merging makes room.
     pub(super) fn tidy_all(&self, bytes_min: u64, cold: i64) -> Result<()> {
         let seal = |set: &Set| self.seal(set, bytes_min.min(self.head_bytes_max(set))).map(drop);
-        // All of them, whatever comes of one.
+        // All sets, even if one of them fails.
         let seal_all = || -> Result<()> {
             let sealed: Vec<Result<()>> = self.sets.iter().map(seal).collect();
             let sealed: Result<()> = sealed.into_iter().collect();
@@ -188,7 +190,7 @@ impl Shared {
         for set in &self.sets {
             merged = loop {
                 match self.merge(set, cold) {
-                    // It may have made the room that was missing.
+                    // The merge may have made the missing room.
                     Ok(true) if sealed.is_err() => sealed = seal_all(),
                     Ok(true) => {}
                     Ok(false) => break merged,
@@ -199,7 +201,7 @@ impl Shared {
         merged.and(sealed)
     }
 
-    /// Fails once the background has ended before its time.
+    /// Fails once the background thread has ended early.
     ///
     /// # Errors
     /// [`Error::Upkeep`].
@@ -207,13 +209,13 @@ impl Shared {
         self.bell.failure.get().map_or(Ok(()), |why| Err(Error::Upkeep(why.clone())))
     }
 
-    /// All that is done in the background. A panic ends it for good: what a set was at then is not known to be whole, so
-    /// nothing is sealed behind it, and those who write are told instead of waiting for room that nobody makes.
+    /// All work of the background thread. A panic ends it for good: the state of a set may then be broken, so
+    /// nothing is sealed after it, and writers get an error instead of waiting for room that never comes.
     fn run(&self) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve())) else { return };
         let why = format!("sealing points has panicked: {}", message_of(&*panic));
         *spin::lock(&self.bell.trouble) = Some(why.clone());
-        // Nobody else sets it.
+        // Nothing else sets it.
         let _is_first = self.bell.failure.set(why).is_ok();
         self.bell.changed.notify_all();
     }
@@ -223,7 +225,7 @@ impl Shared {
             let mut is_idle = false;
             {
                 let mut state = self.bell.state.lock();
-                // Those who write are told of what was sealed by the same bell: that is nothing to do.
+                // The same bell tells writers that points were sealed: that is no work for this thread.
                 let until = Instant::now() + ROUND;
                 while !state.is_due && !state.is_over && !is_idle {
                     is_idle = self.bell.changed.wait_until(&mut state, until).timed_out();
@@ -234,7 +236,7 @@ impl Shared {
                 state.is_due = false;
             }
             if let Err(error) = self.round(is_idle) {
-                // It is tried again; writers meet the same.
+                // It is tried again; writers meet the same error.
                 *spin::lock(&self.bell.trouble) = Some(error.to_string());
             } else {
                 *spin::lock(&self.bell.trouble) = None;
@@ -244,14 +246,14 @@ impl Shared {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 impl Store {
-    /// Begins to seal, to merge and to drop in a thread of its own.
+    /// Begins to seal, merge and drop in a thread of its own.
     pub(super) fn begin_upkeep(&mut self) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("tsdb-upkeep".to_owned());
@@ -259,19 +261,19 @@ impl Store {
         Ok(())
     }
 
-    /// True if a set has far too many points that are not sealed, so that who writes would wait for room.
+    /// True if a set has far too many unsealed points, so that a writer would wait for room.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         let shared = &self.shared;
         let is_crowded =
             |set: &Set| set.head_bytes() >= shared.head_bytes_max(set).saturating_mul(CROWD);
-        // If there is no room for what is to be sealed nobody waits: the next write is told.
+        // Without room to seal no writer waits: the next write gets the error.
         self.upkeep.is_some()
             && shared.sets.iter().any(is_crowded)
             && spin::lock(&shared.bell.trouble).is_none()
     }
 
-    /// Has points sealed where a set has enough of them; waits where it has far too many.
+    /// Asks for sealing where a set has enough points; waits where a set has far too many.
     pub(super) fn make_room(&self, patience: &mut Patience) -> Result<()> {
         let is_due = |set: &Set| set.head_bytes() >= self.shared.head_bytes_max(set);
         if !self.shared.sets.iter().any(is_due) {
@@ -292,7 +294,7 @@ impl Store {
         Ok(())
     }
 
-    /// Seals all points that heads have, and merges what is to be. Durable when it returns.
+    /// Seals all points of heads, and merges where due. Durable when it returns.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Damage`], [`Error::Sync`], [`Error::Upkeep`].
@@ -301,7 +303,7 @@ impl Store {
         self.shared.tidy_all(0, i64::MIN)
     }
 
-    /// Seals all points, and merges the segments of each shard of a set to one. Durable when it returns.
+    /// Seals all points, and merges the segments of each shard of a set into one. Durable when it returns.
     ///
     /// # Errors
     /// As [`Store::seal`].
@@ -321,21 +323,21 @@ impl Store {
         self.shared.expire()
     }
 
-    /// For tests: the next thing that is done in the background panics.
+    /// For tests: the next work of the background thread panics.
     #[doc(hidden)]
     pub fn panic_upkeep(&self) {
         self.shared.bell.is_to_panic.store(true, Ordering::Relaxed);
         self.shared.ring();
     }
 
-    /// For tests: nothing is sealed or merged until it is dropped.
+    /// For tests: keeps points from being sealed or merged until the result is dropped.
     #[doc(hidden)]
     #[must_use]
     pub fn hold_upkeep(&self) -> impl Sized {
         self.shared.sets.iter().map(Set::hold).collect::<Vec<_>>()
     }
 
-    /// For tests: what time it is, in nanoseconds since 1970; 0 is that of the system.
+    /// For tests: sets the current time, in nanoseconds since 1970; 0 is that of the system.
     #[doc(hidden)]
     pub fn set_clock(&self, now: i64) {
         self.shared.clock.store(now, Ordering::Relaxed);
@@ -349,7 +351,7 @@ impl Store {
         self.shared.sets.iter().try_for_each(|set| set.pages.grow(size))
     }
 
-    /// What it has.
+    /// The statistics of the store.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
@@ -369,13 +371,14 @@ impl Store {
         stats
     }
 
-    /// Why nothing is written any more until the store is opened again, if that is so: the background has panicked.
+    /// Why no more writes are accepted until the store is opened again: the background thread has panicked. None if
+    /// it has not.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.shared.bell.failure.get().map(String::as_str)
     }
 
-    /// Why points could not be sealed the last time, if they could not.
+    /// Why sealing failed the last time; none if it did not.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         spin::lock(&self.shared.bell.trouble).clone()

@@ -1,7 +1,7 @@
-//! Whether all that is stored is what was written.
+//! Checks that all stored data is what was written.
 //!
-//! A chunk is read in one way, whoever reads it: [`Store::verify`] on command, all of them, and the scrub
-//! ([`Store::scrub_next`]) in the background, a piece at a time.
+//! Chunks are read in the same way by both users: [`Store::verify`] reads all of them on command, and the scrub
+//! ([`Store::scrub_next`]) a piece at a time, in the background.
 
 use super::{Shared, Store};
 use crate::error::{Error, Result};
@@ -9,19 +9,19 @@ use crate::segment::{ENTRY, Entry, Segment};
 use crate::set::Set;
 use coreplane_pmem::epoch::Guard;
 
-/// What a look at everything has found.
+/// The result of a check of all data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Chunks that were read, and values in them.
+    /// Chunks that were read.
     pub chunks: u64,
-    /// Values in them.
+    /// Values in these chunks.
     pub points: u64,
-    /// What is damaged: the pool, the place, and whose it is, if that is known.
+    /// The damage: the pool, the place, and the series and field, if known.
     pub damage: Vec<String>,
 }
 
 impl Findings {
-    /// True if nothing is wrong.
+    /// True if there is no damage.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
@@ -32,9 +32,9 @@ impl Findings {
 pub(super) struct Look {
     /// The number of its entry.
     pub(super) at: u32,
-    /// None if that is damaged.
+    /// None if the entry is damaged.
     pub(super) entry: Option<Entry>,
-    /// How many values it has, or what is damaged.
+    /// The number of its values, or the damage.
     pub(super) points: Result<u64>,
 }
 
@@ -61,14 +61,15 @@ impl Look {
     }
 }
 
-/// Reads the chunks of a segment from this entry on, until so many bytes of it were read: the first entry that was not.
+/// Reads the chunks of a segment from this entry on, until at least `bytes_max` bytes were read; returns the first
+/// unread entry.
 pub(super) fn look(
     (set, segment): (&Set, &Segment),
     from: u32,
     bytes_max: u64,
     found: &mut dyn FnMut(Look),
 ) -> u32 {
-    // Its own: whoever has the segment has its pages, and others are given back meanwhile.
+    // A guard of this call alone: the segment keeps its pages, and pages of others are given back meanwhile.
     let guard = set.pages.space().pin();
     let mut bytes = 0;
     for at in from..segment.info.entries {
@@ -83,7 +84,7 @@ pub(super) fn look(
 }
 
 impl Shared {
-    /// What is damaged, in which pool, and whose it is, as far as the names that are there say it.
+    /// Describes damage: the pool, the place, and the series and field, as far as their names exist.
     pub(super) fn say(
         &self,
         (set, segment): (usize, &Segment),
@@ -113,11 +114,11 @@ impl Shared {
 }
 
 impl Store {
-    /// Reads all chunks, and says what is damaged, and whose it is. `progress` is told how many segments were read, of how
-    /// many. The logs were read when the store was opened.
+    /// Reads all chunks, and reports damage with the series and fields it affects. `progress` is called with the
+    /// number of segments read and the total. The logs were read when the store was opened.
     ///
     /// # Errors
-    /// Only if it could not go on.
+    /// Only if the check could not go on.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Findings> {
         let mut findings = Findings::default();
         findings.damage.extend(self.damage().map(str::to_owned));
@@ -150,7 +151,7 @@ impl Store {
     /// Fails unless each page belongs to one log or segment, or is free.
     ///
     /// # Errors
-    /// Which page, and what is wrong with it.
+    /// The page, and what is wrong with it.
     #[doc(hidden)]
     pub fn check_pages(&self) -> std::result::Result<(), String> {
         let catalogue = self.shared.names.pages();

@@ -1,4 +1,4 @@
-//! Points are written.
+//! Writes points.
 //!
 //! ```text
 //!   points ─▶ names: all known? ─no─▶ made, with one fence ─▶ rows of each queue set ─▶ logs ─ fence ─▶ heads
@@ -17,12 +17,12 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Points that are durable.
     pub written: u64,
-    /// Those that are not, with the reason: their place among what was given, and InfluxDB's words for it.
+    /// Points that were not written: their index in the input, and the reason in InfluxDB's words.
     pub rejected: Vec<(usize, String)>,
 }
 
@@ -32,32 +32,33 @@ struct Rows<'w, 'p> {
     points: &'w [Point<'p>],
     database: u32,
     policy: PolicyId,
-    /// Points before this time are not kept any more.
+    /// Points before this time are refused: the policy no longer keeps them.
     oldest: i64,
     batches: Vec<Batch>,
     outcome: Outcome,
-    /// Points before this place have had their names made, but for those that are refused, with the reasons,
-    /// ascending.
+    /// The names of points before this place have been made, except those of refused points, which are listed with
+    /// the reasons, ascending.
     named: usize,
     refused: Vec<(usize, String)>,
-    /// Of the last point.
+    /// The shard of the last point.
     shard: Option<Shard>,
 }
 
-/// Why a point cannot be a row now.
+/// The reason why a point cannot become a row now.
 enum Stop {
-    /// A name of it is not there.
+    /// One of its names does not exist.
     Unknown,
     Rejected(String),
 }
 
 impl Store {
-    /// Writes points to a policy of a database (none: the default one). Those that are counted as written are durable when it
-    /// returns, and every reader sees them; the last of a time wins, in the order given.
+    /// Writes points to a policy of a database; none: the default policy. Points that are counted as written are
+    /// durable when it returns, and every reader sees them. Of points of the same time the last one wins, in the
+    /// order given.
     ///
     /// # Errors
-    /// [`Error::NotFound`] and [`Error::Upkeep`] before anything is written; [`Error::Full`] and [`Error::Sync`], after which
-    /// some of them may be.
+    /// [`Error::NotFound`] and [`Error::Upkeep`] before anything is written; [`Error::Full`] and [`Error::Sync`],
+    /// after which some of the points may be written.
     pub fn write(
         &self,
         database: &str,
@@ -67,8 +68,8 @@ impl Store {
         self.write_within(database, policy, points, &mut Patience::default())
     }
 
-    /// The same, of one who waits for room no longer than he still has patience: of several writes that are one to whoever
-    /// asked for them.
+    /// The same, for a caller who waits for room no longer than `patience` lasts: several writes of one request
+    /// share it.
     ///
     /// # Errors
     /// As [`Store::write`].
@@ -86,7 +87,7 @@ impl Store {
             let to = points.len().min(from + GATHER);
             from = rows.gather(from, to);
             if from < to {
-                // One of its names is missing, and maybe some of those that come.
+                // One of its names is missing, and maybe some names of later points.
                 rows.name(from)?;
             }
         }
@@ -124,7 +125,7 @@ impl<'w, 'p> Rows<'w, 'p> {
         })
     }
 
-    /// Makes rows of points, up to one that has a name which is not there: its place.
+    /// Makes rows of points, up to a point with a missing name; returns the place of that point.
     fn gather(&mut self, from: usize, to: usize) -> usize {
         let names = self.store.names.read();
         for (at, point) in self.points.iter().enumerate().take(to).skip(from) {
@@ -132,7 +133,7 @@ impl<'w, 'p> Rows<'w, 'p> {
                 Ok(()) => self.outcome.written += 1,
                 Err(Stop::Rejected(why)) => self.outcome.rejected.push((at, why)),
                 Err(Stop::Unknown) if at < self.named => {
-                    // They could not be made, or are dropped again.
+                    // Its names could not be made, or are dropped again.
                     let refused = self.refused.binary_search_by_key(&at, |(place, _)| *place);
                     let refused = refused.ok().and_then(|it| self.refused.get(it));
                     let why = refused.map_or("its series was dropped", |(_, why)| why);
@@ -181,7 +182,7 @@ impl<'w, 'p> Rows<'w, 'p> {
         }
     }
 
-    /// Makes the names of points that have none, from this one on.
+    /// Makes the missing names of points, from this one on.
     fn name(&mut self, from: usize) -> Result<()> {
         let pages = &self.store.sets.first().ok_or_else(no_sets)?.pages;
         let (points, database, policy) = (self.points, self.database, self.policy);
@@ -222,7 +223,7 @@ impl<'w, 'p> Rows<'w, 'p> {
                 }
             }
         }
-        // All syncs at once; also of a write that has failed elsewhere.
+        // All syncs are requested at once; also those of a write that has failed elsewhere.
         waiting.iter().for_each(|(set, generation)| set.request(*generation));
         for (set, generation) in waiting {
             outcome = outcome.and(set.finish(generation));
@@ -231,7 +232,7 @@ impl<'w, 'p> Rows<'w, 'p> {
     }
 }
 
-/// The number of a field, which mostly is the one behind that of the field before.
+/// The number of a field. Its place is mostly the one behind the field before.
 #[inline]
 fn field_of(
     measurement: &Measurement,
@@ -253,7 +254,7 @@ fn no_sets() -> Error {
 }
 
 impl Shared {
-    /// The sampling interval that a point's device states, or has in these points.
+    /// The sampling interval that a point's device states, or that its points here have.
     fn interval_of(&self, points: &[Point<'_>], at: usize) -> Option<Duration> {
         let point = points.get(at)?;
         if let Some(tag) = &self.options.interval_tag {
@@ -270,9 +271,9 @@ impl Shared {
     }
 }
 
-/// What no field and no tag can be called. A field is passed over, as InfluxDB does it.
+/// No field and no tag can have this name. Such a field is skipped, as InfluxDB does it.
 const TIME: &str = "time";
-/// Points that become rows while names are locked.
+/// The number of points that become rows under one lock of the names.
 const GATHER: usize = 2048;
-/// Points behind one among which the next of its series is looked for.
+/// The number of following points in which the next point of the same series is looked for.
 const LOOK_AHEAD: usize = 64;

@@ -1,10 +1,10 @@
-//! Cuts at moments that are known to be hard.
+//! Power cuts at moments that are known to be hard.
 
 use crate::story::{BOTH, PAGE, Place, Story, place_of, places};
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use coreplane_tsdb::{Error, FieldValue, Options, Point, SeriesKey, Store};
 
-/// A write that is cut off, and another to the same places behind an opening: the second one counts, and stays.
+/// A write is cut off, and after an opening another one goes to the same places: the second one counts, and stays.
 #[test]
 fn what_a_cut_has_left_does_not_come_back_behind_a_newer_point() {
     let story = Story { rounds: 0, ..Story::new(1, 1) };
@@ -44,8 +44,9 @@ fn what_a_cut_has_left_does_not_come_back_behind_a_newer_point() {
     assert!(cuts > 100, "{cuts}");
 }
 
-/// A write of several records of one length is cut off when it has begun a page, whose use may be forgotten while its records
-/// are there. A shorter one to the same place follows, in a page that is begun in the same place.
+/// A write of several records of one length is cut off when it has begun a page. The cut may lose the word of that
+/// page while the records in it survive. A shorter write to the same place follows, in a page that is begun in the
+/// same place.
 #[test]
 fn a_page_that_a_cut_has_forgotten_does_not_come_back_behind_a_newer_point() {
     const LARGE: u32 = 64 << 10;
@@ -85,7 +86,7 @@ fn a_page_that_a_cut_has_forgotten_does_not_come_back_behind_a_newer_point() {
     }
 }
 
-/// Names that are made behind a sync that has failed.
+/// Names that are made after a sync has failed.
 #[test]
 fn a_store_whose_sync_has_failed_can_be_opened_again() {
     let story = Story::new(1, 2);
@@ -105,12 +106,12 @@ fn a_store_whose_sync_has_failed_can_be_opened_again() {
     assert_eq!(found.get(&("m1".to_owned(), "a".to_owned(), 1)), Some(&1));
 }
 
-/// Points for which there was no room to be sealed, and others that came behind them.
+/// Points for which there was no room to be sealed, and later points.
 #[test]
 fn all_points_are_sealed_once_there_is_room() {
     let story = Story { pages: 400, ..Story::new(1, 1) };
     let options = Options { head_bytes: 1 << 20, ..story.options() };
-    // A thread of another test that has stopped while it reads keeps no page of this one.
+    // A thread of another test that stopped while reading cannot hold back a page of this test.
     let of_sim = SimOptions { own_epochs: true, ..story.sim_options(Model::X86) };
     let sim = Sim::new(&of_sim).expect("memory");
     let store = Store::simulated_create(sim.spaces(), &options).expect("a store");
@@ -133,7 +134,7 @@ fn all_points_are_sealed_once_there_is_room() {
     assert!(matches!(store.seal(), Err(Error::Full(_))), "{:?}", store.stats());
     store.drop_database("old").expect("dropped");
     write("db", 0..1).expect("room");
-    // Behind the merge that gives back what the database had.
+    // This sealing comes after the merge that gives back the space of the dropped database.
     store.seal().expect("room");
     assert_eq!(store.stats().head_points, 0);
     store.check_pages().expect("pages");

@@ -1,5 +1,5 @@
-//! Power cuts at every fence and every return, and in recovery: each point that was acknowledged is there, once, and nothing
-//! that was dropped comes back.
+//! Power cuts at every fence and every return, and in recovery: each acknowledged point is there, once, and dropped
+//! points do not come back.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
@@ -50,7 +50,7 @@ fn a_shard_that_is_over_is_gone_in_all_sets_at_once() {
     }
 }
 
-/// Heads and segments come and go until all pages have been something else.
+/// Heads and segments come and go until every page has changed its use.
 #[test]
 fn pages_come_round() {
     for seed in seeds(61, 2) {

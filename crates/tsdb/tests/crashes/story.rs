@@ -1,4 +1,4 @@
-//! A workload that says what it has made, and what may be found of it behind a cut.
+//! A workload that records its operations, and decides which of their results may be found after a power cut.
 
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Standing, Subject};
@@ -19,16 +19,16 @@ pub(crate) fn is_full_scale() -> bool {
 /// A field of a series at a time.
 pub(crate) type Place = (String, String, i64);
 
-/// What was made.
+/// A recorded operation.
 #[derive(Debug, Clone)]
 pub(crate) enum Made {
     Database,
     Points(Vec<(Place, i64)>),
-    /// All places whose series begins so are empty.
+    /// All places whose series begins with this are empty.
     Dropped(String),
-    /// All places before this time are.
+    /// All places before this time are empty.
     Expired(i64),
-    /// Somebody has seen a point, or a measurement.
+    /// A reader has seen a point, or a measurement.
     Seen(Place, i64),
     /// Sealing and merging change nothing.
     Nothing,
@@ -39,7 +39,7 @@ pub(crate) struct Story {
     pub(crate) seed: u64,
     pub(crate) sets: u32,
     pub(crate) rounds: u64,
-    /// One round in so many seals all; drops a measurement; drops what is old.
+    /// One round in so many seals all points; drops a measurement; drops expired shards.
     pub(crate) seal_in: u64,
     pub(crate) drop_in: u64,
     pub(crate) expire_in: u64,
@@ -48,11 +48,11 @@ pub(crate) struct Story {
     pub(crate) pages: u64,
     /// Writers side by side, each with series of its own.
     pub(crate) threads: u64,
-    /// No place is written twice, and a reader says what it sees.
+    /// No place is written twice, and a reader records the points that it sees.
     pub(crate) is_watched: bool,
 }
 
-/// What stands for a measurement among places.
+/// The place that stands for a measurement.
 pub(crate) fn place_of(measurement: &str) -> Place {
     (measurement.to_owned(), "a measurement".to_owned(), 0)
 }
@@ -106,13 +106,13 @@ impl Story {
         }
     }
 
-    /// Points of some series, and what they make. `serial` is in each value.
+    /// Points of some series, and the places that they fill. `serial` is in each value.
     pub(crate) fn points(&self, draw: &mut Draw, serial: u64, thread: u64) -> Vec<(Place, i64)> {
         let mut made: BTreeMap<Place, i64> = BTreeMap::new();
         for at in 0..1 + draw.next(8) {
             let number = draw.next(self.series);
             let series = format!("m{},n={number},t={thread}", number % 2);
-            // Around now, sometimes long before, sometimes again.
+            // Around now, sometimes long before, sometimes at the same place again.
             let back = if draw.hits(6) { draw.next(200) } else { draw.next(4) };
             let back = if self.is_watched { 0 } else { back };
             let time = (serial.saturating_sub(back) as i64) * HOUR / 8;
@@ -137,14 +137,14 @@ impl Story {
             .collect();
         match store.write("db", None, &all) {
             Ok(outcome) if outcome.rejected.is_empty() => Ok(true),
-            // Older than is kept.
+            // A point is older than the policy keeps.
             Ok(_) => Ok(false),
             Err(Error::Full(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Says what it sees.
+    /// Records the points that it sees.
     pub(crate) fn watch(&self, run: &Run<'_, Made>, store: &Store) {
         let mut seen: BTreeMap<Place, i64> = BTreeMap::new();
         for _ in 0..self.rounds * 12 {
@@ -155,7 +155,7 @@ impl Story {
                     run.acknowledged(Made::Seen(place, value), || ());
                 }
             }
-            // Others go on.
+            // The other threads go on.
             Backoff::new().wait();
         }
     }
@@ -167,7 +167,7 @@ impl Story {
             let call = run.began(Made::Dropped(format!("{name},")));
             match store.drop_measurement("db", &name) {
                 Ok(()) => call.returned(),
-                // Nothing was there.
+                // The measurement did not exist.
                 Err(Error::NotFound(_)) => drop(call),
                 Err(error) => panic!("{error}"),
             }
@@ -235,7 +235,7 @@ pub(crate) fn places(reader: &Reader<'_>) -> Result<BTreeMap<Place, i64>, String
                 }
                 let sums = reader.summaries(&series, &field, everything, None).map_err(text)?;
                 let summed: u64 = sums.iter().map(|(_, it)| it.count).sum();
-                // Others may have come in between.
+                // Other threads may have written points meanwhile.
                 if summed < count {
                     return Err(format!("{summed} of {count} points are summed up"));
                 }

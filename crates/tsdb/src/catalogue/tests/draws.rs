@@ -1,4 +1,4 @@
-//! Changes drawn one by one, as a log has them.
+//! Changes that are drawn one by one, as in a log.
 
 use super::super::change::Change;
 use super::super::draw::{not_found, number, there_already, type_conflict};
@@ -11,10 +11,11 @@ use crate::error::{Error, Result};
 use crate::value::FieldType;
 
 impl Catalogue {
-    /// A shard of a policy for a time.
+    /// The change that makes a shard of a policy for a time.
     ///
     /// # Errors
-    /// [`Error::NotFound`]: the policy; [`Error::Input`]: no point can have that time, or a shard has it; [`Error::Limit`].
+    /// [`Error::NotFound`]: the policy; [`Error::Input`]: no point can have that time, or a shard contains it;
+    /// [`Error::Limit`].
     pub(super) fn shard_change(&self, policy: PolicyId, time: i64) -> Result<Change> {
         let state = self.policies.get(&policy).ok_or_else(|| not_found("policy", policy))?;
         check_time(time).map_err(Error::Input)?;
@@ -26,10 +27,10 @@ impl Catalogue {
         Ok(Change::Shard { id: number(self.next.shard)?, policy, start, end })
     }
 
-    /// A measurement.
+    /// The change that makes a measurement.
     ///
     /// # Errors
-    /// [`Error::NotFound`]: the database; [`Error::Input`]: the name is none, or is there; [`Error::Limit`].
+    /// [`Error::NotFound`]: the database; [`Error::Input`]: the name is invalid, or exists; [`Error::Limit`].
     pub(super) fn measurement_change(&self, database: DatabaseId, name: &str) -> Result<Change> {
         if !self.databases.contains_key(&database) {
             return Err(not_found("database", database));
@@ -42,11 +43,11 @@ impl Catalogue {
         Ok(Change::Measurement { id: number(self.next.measurement)?, database, name: name.into() })
     }
 
-    /// A field.
+    /// The change that makes a field.
     ///
     /// # Errors
-    /// [`Error::NotFound`]: the measurement; [`Error::Input`]: the name is none, or is there, maybe of another type;
-    /// [`Error::Limit`].
+    /// [`Error::NotFound`]: the measurement; [`Error::Input`]: the name is invalid, or exists, maybe with another
+    /// type; [`Error::Limit`].
     pub(super) fn field_change(
         &self,
         measurement: MeasurementId,
@@ -77,10 +78,10 @@ impl Catalogue {
         })
     }
 
-    /// A series, whose points are in a queue set. The key is the text of a `SeriesKey` of this measurement.
+    /// The change that makes a series in a queue set. The key is the text of a `SeriesKey` of this measurement.
     ///
     /// # Errors
-    /// [`Error::NotFound`]: the measurement; [`Error::Input`]: the key is none, or is there; [`Error::Limit`].
+    /// [`Error::NotFound`]: the measurement; [`Error::Input`]: the key is invalid, or exists; [`Error::Limit`].
     pub(super) fn series_change(
         &self,
         measurement: MeasurementId,

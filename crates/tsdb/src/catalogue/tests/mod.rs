@@ -1,4 +1,5 @@
-//! Tests of names: what InfluxDB does, one by one; sequences of changes beside a naive model are in `model.rs`.
+//! Tests of names: the behaviour of InfluxDB, one by one; sequences of changes beside a naive model are in
+//! `model.rs`.
 
 mod draws;
 mod model;
@@ -24,7 +25,7 @@ fn apply(catalogue: &mut Catalogue, change: Change) {
     catalogue.apply(change).unwrap();
 }
 
-/// A catalogue with a database `db`, and that.
+/// A catalogue with a database `db`, and the number of that database.
 fn with_database(limits: Limits) -> (Catalogue, DatabaseId) {
     let mut catalogue = Catalogue::new(limits);
     for change in catalogue.database_changes("db").unwrap() {
@@ -127,7 +128,7 @@ fn one_policy_at_most_is_the_default() {
     apply(&mut catalogue, change);
     assert_eq!(catalogue.policy(db, None).unwrap().1.name, "day");
     assert!(!catalogue.policy(db, Some("autogen")).unwrap().1.is_default);
-    // Altered, it stays the default one, and keeps its number.
+    // After a change of its durations the policy is still the default one, and keeps its number.
     let id = catalogue.policy(db, None).unwrap().0;
     let change = catalogue.policy_change(db, &policy("day", 2 * DAY, 0, false)).unwrap();
     apply(&mut catalogue, change);
@@ -227,7 +228,7 @@ fn a_field_has_one_type_and_is_found_with_and_without_a_hint() {
         assert_eq!(place("y"), Some((1, "y")));
         assert_eq!(place("z"), None);
     }
-    // Made again, a measurement has fields of new numbers.
+    // A measurement that is made again gives its fields new numbers.
     let old: Vec<_> = it.fields().iter().map(|field| field.id).collect();
     apply(&mut catalogue, Change::MeasurementDropped { id: m });
     let again = put_measurement(&mut catalogue, db, "m");

@@ -1,7 +1,7 @@
 //! Random sequences of changes beside a naive model, which has plain lists and filters all series.
 //!
-//! After each sequence three catalogues have to be the model's: the live one, one that replays its log, and one that replays the
-//! log written anew.
+//! After each sequence three catalogues must equal the model: the live one, one that replays its log, and one that
+//! replays the log written anew.
 
 use super::super::{Catalogue, Change, Field, Limits, Next, Policy, Series, Shard, TagFilter};
 use super::{DAY, HOUR, apply, series_that};
@@ -13,7 +13,7 @@ use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What is asked for.
+/// A request.
 #[derive(Debug, Clone)]
 enum Wish {
     Database(&'static str),
@@ -77,7 +77,7 @@ fn filters() -> impl Strategy<Value = TagFilter> {
     })
 }
 
-/// Plain lists of what lives: databases, measurements and fields by numbers, policies with their databases.
+/// Plain lists of the live objects: databases, measurements and fields by numbers, policies with their databases.
 #[derive(Debug, Default)]
 struct Model {
     databases: BTreeMap<u32, String>,
@@ -134,7 +134,7 @@ impl Model {
         tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// The changes that a wish comes to, if it can be had.
+    /// The changes that fulfil a request, if it is possible.
     fn grant(&self, catalogue: &Catalogue, wish: &Wish) -> Option<Vec<Change>> {
         let one = |change: Result<Change, Error>| change.ok().map(|change| vec![change]);
         match wish {
@@ -309,7 +309,7 @@ impl Model {
     }
 }
 
-/// The catalogue that a log comes to, and the log's bytes.
+/// The catalogue that results from a log, and the bytes of the log.
 fn replay(log: impl Iterator<Item = Change>) -> (Catalogue, u64) {
     let mut catalogue = Catalogue::new(Limits::default());
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! Tags, which series have in the texts of their keys, and the postings of many series.
+//! Tags, which are stored in the keys of series, and the postings of many series.
 
 use super::{put_measurement, put_series, with_database};
 use crate::catalogue::{Catalogue, Change, Limits, SeriesId, TagFilter};
@@ -9,7 +9,7 @@ fn equal(key: &str, value: &str) -> TagFilter {
     TagFilter::Equal(key.to_owned(), value.to_owned())
 }
 
-/// However many changes say so, and those that are impossible alone are refused.
+/// Consecutive drops, however many, cause one pass; only the impossible ones among them are refused.
 #[test]
 fn series_that_are_dropped_in_a_row_are_taken_away_in_one_pass() {
     let made = || {
@@ -23,7 +23,7 @@ fn series_that_are_dropped_in_a_row_are_taken_away_in_one_pass() {
     let (mut all, m, ids) = made();
     let passes = |of: &Catalogue| of.measurement_by_id(m).unwrap().postings.passes;
     let drop = |ids: &[u32]| Change::SeriesDropped { ids: ids.to_vec() };
-    // One of them has a series that is gone by then, and one has one twice.
+    // One of the changes names a series that is gone by then, and one names a series twice.
     let mut changes: Vec<Change> = ids[..900].chunks(50).map(drop).collect();
     changes.insert(9, drop(&[ids[3], ids[950]]));
     changes.push(drop(&[ids[960], ids[960]]));
@@ -35,7 +35,7 @@ fn series_that_are_dropped_in_a_row_are_taken_away_in_one_pass() {
     assert!(all.changes().eq(one.changes()));
     assert_eq!(all.memory_bytes(), one.memory_bytes());
     assert_eq!(all.garbage_bytes(), one.garbage_bytes());
-    // What comes between is applied in its place.
+    // A change between two drops is applied in its place.
     let (last, there) = (drop(&ids[990..]), Change::Next(all.next()));
     all.apply_all([drop(&ids[900..950]), there, last], &mut |error| panic!("{error}"));
     assert_eq!((passes(&all), all.series_count()), (3, 40));

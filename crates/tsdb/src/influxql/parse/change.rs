@@ -5,7 +5,7 @@ use crate::influxql::ast::{PolicyChange, Statement};
 use crate::influxql::token::{Place, Token};
 
 impl Parser<'_> {
-    /// A CREATE whose first word was taken.
+    /// Parses a CREATE statement, whose first word was taken.
     pub(super) fn create(&mut self) -> Parsed<Statement> {
         match self.next() {
             (Token::Keyword("DATABASE"), _) => self.create_database(),
@@ -53,7 +53,7 @@ impl Parser<'_> {
         Ok(Statement::CreateDatabase(name, Some(policy)))
     }
 
-    /// `name ON database` of a policy.
+    /// Parses `name ON database` of a policy.
     fn policy_of(&mut self) -> Parsed<(String, String)> {
         let name = self.name()?;
         self.expect_word("ON")?;
@@ -75,7 +75,7 @@ impl Parser<'_> {
         Ok(Statement::CreatePolicy(name, database, policy))
     }
 
-    /// The duration of a shard, which ends.
+    /// Parses the duration of a shard, which must be finite.
     fn shard(&mut self) -> Parsed<i64> {
         self.expect_word("DURATION")?;
         if let (Token::Keyword("INF"), place) = self.ahead() {
@@ -129,7 +129,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A DROP whose first word was taken.
+    /// Parses a DROP statement, whose first word was taken.
     pub(super) fn drop_statement(&mut self) -> Parsed<Statement> {
         match self.next() {
             (Token::Keyword("DATABASE"), _) => self.name().map(Statement::DropDatabase),
@@ -151,7 +151,7 @@ impl Parser<'_> {
     }
 }
 
-/// The error of a statement that is known and not supported.
+/// The error for a known statement that is not supported.
 fn unsupported(verb: &str, word: &str, place: Place) -> String {
     let what = if word == "CONTINUOUS" { "CONTINUOUS QUERY" } else { word };
     at(&format!("{verb} {what} is not supported"), place)

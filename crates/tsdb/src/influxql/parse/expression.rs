@@ -13,7 +13,7 @@ impl Parser<'_> {
         self.operation(first, 1)
     }
 
-    /// Operators of at least a precedence, and what stands between them.
+    /// Parses operators of at least a precedence, and their operands.
     fn operation(&mut self, mut left: Expr, least: u8) -> Parsed<Expr> {
         loop {
             let before = self.lexer;
@@ -37,7 +37,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What stands on the right of `=~` and `!~`.
+    /// Parses the right side of `=~` and `!~`.
     fn regex_operand(&mut self) -> Parsed<Expr> {
         if let Some(pattern) = self.regex()? {
             return Ok(Expr::Regex(pattern));
@@ -100,7 +100,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What stands behind a sign.
+    /// Parses an operand behind a sign.
     fn signed(&mut self, is_negative: bool) -> Parsed<Expr> {
         let (token, place) = self.ahead();
         match token {
@@ -133,7 +133,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A reference, whose name stands next.
+    /// Parses a reference, whose name comes next.
     fn reference(&mut self) -> Parsed<Expr> {
         let name = self.segments()?.join(".");
         let before = self.lexer;

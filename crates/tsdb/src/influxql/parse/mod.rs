@@ -1,9 +1,9 @@
 //! The parser: recursive descent, one function a rule of `grammar.ebnf`.
 //!
-//! What it must not do is run out of stack. The depth of its calls and of every tree that it makes is at most the
+//! The parser must not run out of stack. The depth of its calls and of every tree that it makes is at most the
 //! number of operators, calls and parentheses of a statement, which is bounded ([`PARTS_MAX`]); a SELECT within a
-//! SELECT within a SELECT is refused. The length of the text is bounded, too ([`TEXT_MAX`]). Errors are worded and
-//! placed as those of InfluxDB.
+//! SELECT within a SELECT is refused. The length of the text is bounded, too ([`TEXT_MAX`]). The words and the
+//! places of errors are those of InfluxDB.
 
 mod change;
 mod expression;
@@ -17,12 +17,12 @@ use super::text::quoted_name;
 use super::token::{Lexer, Place, Token};
 use regex::Regex;
 
-/// Bytes of a query.
+/// The maximum length of a query, in bytes.
 const TEXT_MAX: usize = 256 * 1024;
-/// Operators, calls and parentheses of a statement.
+/// The maximum number of operators, calls and parentheses of a statement.
 const PARTS_MAX: usize = 1000;
 
-/// What was read, or what is wrong with it.
+/// The parsed item, or an error.
 pub(super) type Parsed<T> = Result<T, String>;
 
 /// Reads a query.
@@ -55,12 +55,12 @@ fn at(message: &str, place: Place) -> String {
     format!("{message} at line {line}, char {character}")
 }
 
-/// The error of a token that may not stand where it does.
+/// The error for a token that may not stand at its place.
 fn unexpected(token: &Token, expected: &str, place: Place) -> String {
     at(&format!("found {}, expected {expected}", token.found()), place)
 }
 
-/// What is left of a query.
+/// The rest of a query.
 struct Parser<'a> {
     lexer: Lexer<'a>,
     parts: usize,
@@ -72,7 +72,7 @@ impl Parser<'_> {
         self.lexer.token()
     }
 
-    /// The next token that is no space.
+    /// The next token that is not a space.
     fn next(&mut self) -> (Token, Place) {
         loop {
             match self.lexer.token() {
@@ -82,7 +82,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The token after this one, which stays.
+    /// The next token, without taking it.
     fn ahead(&self) -> (Token, Place) {
         Self { lexer: self.lexer, parts: 0 }.next()
     }
@@ -144,8 +144,8 @@ impl Parser<'_> {
         Ok(names)
     }
 
-    /// Names with points between them: of a database, a policy and a measurement, or less. An empty one stands
-    /// between two points; the last one is missing before a regular expression.
+    /// Names with points between them: of a database, a policy and a measurement, or fewer. A name between two
+    /// points may be empty; the last one is missing before a regular expression.
     fn segments(&mut self) -> Parsed<Vec<String>> {
         let mut names = vec![self.name()?];
         loop {
@@ -169,7 +169,7 @@ impl Parser<'_> {
         Ok(names)
     }
 
-    /// A regular expression, if one stands next.
+    /// A regular expression, if one comes next.
     fn regex(&mut self) -> Parsed<Option<Pattern>> {
         let before = self.lexer;
         match self.lexer.regex() {
@@ -210,7 +210,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A keyword and a number, if the keyword stands next.
+    /// A keyword and a number, if the keyword comes next.
     fn count_after(&mut self, word: &'static str) -> Parsed<usize> {
         if !self.take_word(word) {
             return Ok(0);

@@ -1,7 +1,7 @@
 //! The golden scripts of the parser: `tests/influxql/*.txt`.
 //!
-//! A line that begins with `> ` is a query; what it is read as follows, a line a statement, after `= `, or the error
-//! after `! `. `COREPLANE_BLESS=1 cargo test -p coreplane-tsdb golden` writes what follows anew.
+//! A line that begins with `> ` is a query. The lines after it are its statements as parsed, one a line, after
+//! `= `, or the error after `! `. `COREPLANE_BLESS=1 cargo test -p coreplane-tsdb golden` rewrites these lines.
 
 use super::query;
 use std::fs;
@@ -14,7 +14,7 @@ fn answer(text: &str) -> Vec<String> {
     }
 }
 
-/// A script with the answers of today.
+/// A script with the current answers.
 fn renewed(script: &str) -> String {
     let mut lines = Vec::new();
     for line in script.lines() {

@@ -5,7 +5,7 @@ use crate::influxql::ast::{Column, Expr, Fill, Select, Source};
 use crate::influxql::token::Token;
 
 impl Parser<'_> {
-    /// A SELECT whose first word was taken.
+    /// Parses a SELECT, whose first word was taken.
     pub(super) fn select(&mut self, is_inner: bool) -> Parsed<Select> {
         let columns = self.columns()?;
         let into = if self.take_word("INTO") { Some(self.measurement()?) } else { None };
@@ -96,7 +96,7 @@ impl Parser<'_> {
         }
     }
 
-    /// True if a function of this name stands next.
+    /// True if a call of this function comes next.
     fn is_call_of(&self, wanted: &str) -> bool {
         matches!(self.ahead().0, Token::Name(name) if name.eq_ignore_ascii_case(wanted))
     }
@@ -126,7 +126,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `tz('…')`: UTC alone is known.
+    /// Parses `tz('…')`; only UTC is supported.
     fn zone(&mut self) -> Parsed<()> {
         if !self.is_call_of("tz") {
             return Ok(());

@@ -9,7 +9,7 @@ const SHOWN: &str = "CONTINUOUS, DATABASES, DIAGNOSTICS, FIELD, GRANTS, MEASUREM
      SERIES, SHARD, SHARDS, STATS, SUBSCRIPTIONS, TAG, USERS";
 
 impl Parser<'_> {
-    /// A SHOW whose first word was taken.
+    /// Parses a SHOW statement, whose first word was taken.
     pub(super) fn show(&mut self) -> Parsed<Statement> {
         let (token, place) = self.next();
         let Token::Keyword(word) = token else {
@@ -187,7 +187,7 @@ impl Parser<'_> {
         Ok(Statement::ShowCardinality(counted, is_exact, scope, keys))
     }
 
-    /// `[FROM sources] [WHERE condition]` of DELETE and DROP SERIES, one of which must be there.
+    /// Parses `[FROM sources] [WHERE condition]` of DELETE and DROP SERIES, of which at least one must be there.
     pub(super) fn deletion(&mut self) -> Parsed<Scope> {
         let (token, place) = self.ahead();
         let mut scope = Scope::default();
