@@ -1,7 +1,7 @@
-//! Who may ask: one password, as the Redis side has it.
+//! Authentication: one password, as on the Redis side.
 //!
-//! Credentials come as InfluxDB's clients give them: HTTP's basic scheme, the parameters `u` and `p`, or `Token
-//! user:password`, which is what clients of its version 2 send. A comparison takes the same time wherever the difference
+//! Credentials come as InfluxDB's clients send them: HTTP's basic scheme, the parameters `u` and `p`, or
+//! `Token user:password`, which clients of version 2 send. A comparison takes the same time wherever the difference
 //! is.
 
 use crate::limits::Options;
@@ -12,19 +12,19 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::net::IpAddr;
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// There are no credentials.
+    /// The request has no credentials.
     Missing,
-    /// They are wrong.
+    /// The credentials are wrong.
     Wrong,
-    /// There is no password, and the client is on another machine.
+    /// No password is set, and the client is on another machine.
     Protected,
 }
 
 impl Denied {
-    /// As InfluxDB says it, but for the last.
+    /// The text of InfluxDB, except for the last one.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Missing => "unable to parse authentication credentials",
@@ -36,7 +36,7 @@ impl Denied {
     }
 }
 
-/// True if a client at this address is refused where there is no password.
+/// True if a client at this address is refused because no password is set.
 pub(crate) fn is_protected_from(options: &Options, peer: IpAddr) -> bool {
     options.is_protected && options.password.is_none() && !peer.to_canonical().is_loopback()
 }
@@ -50,7 +50,7 @@ pub(crate) fn check(
     let Some(password) = &options.password else { return Ok(()) };
     let (user, given) = credentials(headers, parameters).ok_or(Denied::Missing)?;
     let is_user = options.user.as_ref().is_none_or(|it| is_same(it.as_bytes(), user.as_bytes()));
-    // Both are compared, whatever the first one says.
+    // Both are compared, whatever the result of the first comparison.
     if is_same(password.as_bytes(), given.as_bytes()) & is_user {
         Ok(())
     } else {
@@ -75,7 +75,7 @@ fn credentials(headers: &HeaderMap, parameters: &Parameters) -> Option<(String, 
     Some((user.to_owned(), password.to_owned()))
 }
 
-/// Compares in a time that does not tell where the difference is.
+/// Compares in a time that does not depend on the place of the difference.
 fn is_same(expected: &[u8], given: &[u8]) -> bool {
     let differences = expected
         .iter()

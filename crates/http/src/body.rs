@@ -4,9 +4,9 @@
 //!   frames ──► collect: length, memory, progress, time ──► bytes ──► decode (gzip): length and memory again
 //! ```
 //!
-//! A body takes memory for bytes that came, never for a length that was said. What it holds is its share of the budget,
-//! and what it decodes to counts as well; so a small body that decodes to a large one ends at the same bound as a large
-//! one.
+//! A body takes memory for bytes that have arrived, never for a stated length. Its bytes are its share of the
+//! budget, and decoded bytes count as well; so a small body that decodes to a large one ends at the same bound as a
+//! large one.
 
 use crate::host::Host;
 use crate::limits::{NoRoom, Share};
@@ -32,23 +32,23 @@ pub(crate) struct Collected {
     share: Share,
 }
 
-/// Why there is none.
+/// The reason why a body could not be collected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BodyError {
-    /// It is longer than bodies may be.
+    /// The body is longer than allowed.
     TooLarge,
     /// The budget has no room for it.
     NoRoom,
-    /// It came too slowly.
+    /// The body came too slowly.
     Late,
-    /// The client ended in its midst.
+    /// The client ended the connection within the body.
     Cut,
-    /// It is not what its head says.
+    /// The body is not encoded as its head states.
     Encoding(String),
 }
 
 impl BodyError {
-    /// The status, and the text as InfluxDB has it.
+    /// The status, and the text, as in InfluxDB.
     pub(crate) fn answer(&self) -> (u16, String) {
         match self {
             Self::TooLarge => (413, "Request Entity Too Large".to_owned()),
@@ -66,7 +66,7 @@ impl From<NoRoom> for BodyError {
     }
 }
 
-/// Bytes of a body as it comes: one piece is kept as it is, more are copied together.
+/// Bytes of a body as they arrive: a single piece is kept as it is, several pieces are copied together.
 #[derive(Default)]
 struct Pieces {
     first: Bytes,
@@ -94,7 +94,7 @@ impl Pieces {
     }
 }
 
-/// Collects a body as it came.
+/// Collects a body as it was sent.
 pub(crate) async fn collect(
     host: &Host,
     headers: &HeaderMap,
@@ -142,23 +142,25 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, BodyError> {
 }
 
 impl Collected {
-    /// Holds memory for what is made of it, too.
+    /// Also holds memory for the data that is made of the body.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), BodyError> {
         Ok(self.share.grow_to(self.bytes.len().saturating_add(bytes))?)
     }
 
-    /// True if its points are written in the thread of its connection: it is short as it came and decoded, which it is then.
+    /// True if its points are written in the thread of its connection: the body is short as sent and decoded. It is
+    /// then decoded.
     pub(crate) fn is_written_here(&mut self, host: &Host) -> bool {
         host.writes_here(self.bytes.len()) && self.decode_short(host.options.inline_max)
     }
 
-    /// True if it has no more than so many bytes, also decoded, which it is then. What is read to say so is not more than that.
+    /// True if the body has at most `max` bytes, also when decoded; it is then decoded. No more than that is read
+    /// to decide it.
     fn decode_short(&mut self, max: usize) -> bool {
         self.bytes.len() <= max && self.decode(max).is_ok()
     }
 
-    /// Decodes it, if its head says that it is encoded; this takes time. `body_max` is that of the options. If it cannot be
-    /// decoded it is as it was.
+    /// Decodes the body, if its head states an encoding; this takes time. `body_max` is that of the options. If
+    /// decoding fails the body stays as it was.
     pub(crate) fn decode(&mut self, body_max: usize) -> Result<(), BodyError> {
         if !self.is_gzip {
             return Ok(());
@@ -185,7 +187,7 @@ impl Collected {
     }
 }
 
-/// The body of an answer, which holds its memory until it is taken.
+/// The body of an answer, which holds its memory until the client has taken it.
 pub(crate) fn held(bytes: Vec<u8>, share: Share) -> Body {
     Body::new(Held { bytes: bytes.into(), _share: share })
 }
@@ -195,7 +197,7 @@ struct Held {
     _share: Share,
 }
 
-/// Bytes that a piece of an answer has.
+/// Bytes of a piece of an answer.
 const PIECE: usize = 256 << 10;
 
 impl hyper::body::Body for Held {
@@ -250,7 +252,7 @@ mod tests {
         assert_eq!(decoded(body.clone(), 1 << 20, 4 << 20).unwrap().len(), 1 << 20);
         assert_eq!(decoded(body.clone(), (1 << 20) - 1, 4 << 20), Err(BodyError::TooLarge));
         assert_eq!(decoded(body.clone(), 1 << 20, 1 << 20), Err(BodyError::NoRoom));
-        // Two members are one text.
+        // Two gzip members are one text.
         assert_eq!(decoded([gzip(b"a "), gzip(b"b")].concat(), 9, 1 << 20).unwrap(), &b"a b"[..]);
     }
 

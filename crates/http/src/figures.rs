@@ -1,15 +1,15 @@
-//! Figures of a server and its store: for Prometheus, for OpenTSDB's `stats`, and for whoever shows them elsewhere, as the
-//! `INFO` of a Redis side does.
+//! Figures of a server and its store: for Prometheus, for OpenTSDB's `stats`, and for callers that show them
+//! elsewhere, as the `INFO` of a Redis side does.
 
 use crate::host::Host;
 use crate::metrics::Endpoint;
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
 
-/// A figure of the store: its name, if it only rises, what it is, and its value.
+/// A figure of the store: its name, whether it only rises, its description, and its value.
 type Row = (&'static str, bool, &'static str, u64);
 
-/// Figures of a server, for as long as it runs. It keeps neither the server nor the store.
+/// The figures of a server, as long as it runs. They keep neither the server nor the store alive.
 #[derive(Debug, Clone)]
 pub struct Figures(Weak<Host>);
 
@@ -18,7 +18,7 @@ impl Figures {
         Self(Arc::downgrade(host))
     }
 
-    /// All of them: names of small letters and underscores, and values. None once the server has ended.
+    /// All figures: names of small letters and underscores, and values. None once the server has ended.
     #[must_use]
     pub fn all(&self) -> Vec<(&'static str, u64)> {
         let Some(host) = self.0.upgrade() else { return Vec::new() };
@@ -35,7 +35,7 @@ impl Figures {
         all
     }
 
-    /// Why points could not be sealed the last time, if they could not.
+    /// Why sealing failed the last time; none if it did not.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.0.upgrade()?.store.trouble()
@@ -68,7 +68,7 @@ fn rows(host: &Host) -> [Row; 19] {
     ]
 }
 
-/// Counters of the server and figures of its store in Prometheus's text.
+/// The counters of the server and the figures of its store in Prometheus's text format.
 pub(crate) fn text(host: &Host) -> String {
     let mut text = host.metrics.text();
     // Writing to a string does not fail.

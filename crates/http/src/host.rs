@@ -1,10 +1,11 @@
-//! What all connections share, and calls of the store off their threads.
+//! The state that all connections share, and calls of the store outside their threads.
 //!
-//! A call of the store may wait for a sync, and a query may be long, so both run on blocking threads: as many as there
-//! are permits of the two kinds, so that queries never take the threads of writes.
+//! A call of the store may wait for a sync, and a query may be long, so both run on blocking threads. There is one
+//! such thread for each permit of the two kinds, so that queries never take the threads of writes.
 //!
-//! To wake such a thread, and to be woken by it, takes as long as a short query. So a query that changes nothing is run where
-//! it came in, for [`SHORT`]; if it has not ended then it is begun anew on a thread of its own.
+//! Waking such a thread, and being woken by it, takes as long as a short query. So a query that changes nothing is
+//! first run in the thread in which it arrived, for [`SHORT`]; if it has not ended by then it is begun anew on a
+//! thread of its own.
 
 use crate::limits::{Budget, Options};
 use crate::metrics::{Metrics, add};
@@ -15,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
 
-/// How long a query is run in the thread of its connection, which others of that wait for.
+/// The time for which a query is run in the thread of its connection, while other connections of that thread wait.
 pub(crate) const SHORT: Duration = Duration::from_micros(500);
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) store: Arc<Store>,
@@ -29,16 +30,16 @@ pub(crate) struct Host {
     writes: Arc<Semaphore>,
     queries: Arc<Semaphore>,
     request: AtomicU64,
-    /// Tells the requests of this server from those of others.
+    /// Distinguishes the requests of this server from those of other servers.
     salt: u64,
 }
 
 /// A call was not made, or did not end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotRun {
-    /// Others took too long.
+    /// Other calls took too long.
     Busy,
-    /// It has panicked.
+    /// The call has panicked.
     Failed,
 }
 
@@ -57,7 +58,7 @@ impl Host {
         }
     }
 
-    /// A name for a request, as InfluxDB's are: a UUID.
+    /// An identifier for a request in InfluxDB's form: a UUID.
     pub(crate) fn request_id(&self) -> String {
         let number = self.request.fetch_add(1, Ordering::Relaxed);
         let salt = self.salt;
@@ -66,8 +67,8 @@ impl Host {
         format!("{low:08x}-{middle:04x}-1{high:03x}-8000-{node:012x}")
     }
 
-    /// True if so many bytes of points are written in the thread of their connection: they are few, and nobody who writes
-    /// waits for room.
+    /// True if `bytes` of points are written in the thread of their connection: they are few, and no writer waits
+    /// for room.
     pub(crate) fn writes_here(&self, bytes: usize) -> bool {
         bytes <= self.options.inline_max && !self.store.is_crowded()
     }
@@ -86,15 +87,15 @@ impl Host {
         tokio::task::spawn_blocking(run).await.map_err(|_| NotRun::Failed)
     }
 
-    /// Runs a query here, which ends by itself after [`SHORT`]; none if others have all the places.
+    /// Runs a query here, which ends by itself after [`SHORT`]; none if other queries have all the places.
     pub(crate) fn run_short<T>(&self, call: impl FnOnce() -> T) -> Option<Result<T, NotRun>> {
         let _permit = self.queries.try_acquire().ok()?;
         let _running = Running::begin(&self.metrics);
         Some(catch_unwind(AssertUnwindSafe(call)).map_err(|_| NotRun::Failed))
     }
 
-    /// Runs a query, which is told when it is not wanted any more: this future is dropped with the connection of whoever
-    /// asked. Until it looks it runs, and counts as long.
+    /// Runs a query, which is notified once it is no longer wanted: this future is dropped with the client's
+    /// connection. Until the query checks the flag it goes on, and keeps its place.
     pub(crate) async fn run_query<T: Send + 'static>(
         self: &Arc<Self>,
         call: impl FnOnce(&Self, &Unwanted) -> T + Send + 'static,
@@ -118,7 +119,7 @@ impl Host {
     }
 }
 
-/// True once nobody waits for a query any more.
+/// True once no client waits for a query any more.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unwanted(Arc<AtomicBool>);
 
@@ -127,13 +128,13 @@ impl Unwanted {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// For whoever looks at it in the store.
+    /// The flag, for the code in the store that checks it.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 }
 
-/// Whoever waits for a query.
+/// Held by the future that waits for a query.
 struct Wanted(Unwanted);
 
 impl Drop for Wanted {
@@ -142,7 +143,7 @@ impl Drop for Wanted {
     }
 }
 
-/// Counts a query while it runs, however it ends.
+/// Counts a query while it runs, even if it panics.
 struct Running<'m>(&'m Metrics);
 
 impl<'m> Running<'m> {
@@ -183,7 +184,7 @@ mod tests {
             size: 16 << 20,
             ..coreplane_tsdb::Options::default()
         };
-        // Its pools stay open though their names go.
+        // The pools stay open though their files are removed.
         let store = Store::open(&directory.path().join("ts"), &of_store).unwrap();
         Arc::new(Host::new(Arc::new(store), options))
     }
@@ -246,7 +247,7 @@ mod tests {
         assert!(!has_begun.recv().unwrap());
         asked.abort();
         has_ended.recv_timeout(Duration::from_secs(30)).unwrap();
-        // Its place is there again.
+        // Its place is free again.
         assert_eq!(runtime.block_on(host.run_query(|_, unwanted| unwanted.get())), Ok(false));
     }
 

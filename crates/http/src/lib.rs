@@ -8,41 +8,45 @@
 //!              auth: one password, as the Redis side has it       └─► opentsdb  ─┴─► coreplane_tsdb::Store
 //! ```
 //!
-//! It runs on threads of its own, each with a tokio runtime that nobody else sees; calls of the store block, and these
-//! threads must not for long. So a write is done in the connection's thread only if it is small and the medium fences at
-//! once, which takes microseconds, and a query only for half a millisecond; else each has a thread of a bounded set.
+//! The server runs on threads of its own, each with a tokio runtime for it alone. Calls of the store block, and
+//! these threads must not block for long. So the thread of a connection executes a write only if it is small and
+//! the medium fences at once, which takes microseconds, and a query only for half a millisecond; otherwise each
+//! runs on a thread of a bounded set.
 //!
-//! # What a client may rely on
+//! # Guarantees to clients
 //!
-//! - **Durability.** `204` to a write, and each point that a partial error does not count as dropped, is durable.
-//! - **Answers.** Those of InfluxDB 1.6.7, byte for byte where its clients look; `influx` has the departures.
-//! - **An end.** A server that stops finishes what it has begun, within [`Options::stop_within`].
+//! - **Durability.** After `204` to a write its points are durable, and so is each point that a partial error does
+//!   not count as dropped.
+//! - **Answers.** They are those of InfluxDB 1.6.7, byte for byte where its clients depend on it; `influx` has the
+//!   departures.
+//! - **Shutdown.** A server that stops finishes the requests that it has begun, within [`Options::stop_within`].
 //!
-//! # What a hostile client can do
+//! # Limits for hostile clients
 //!
-//! It takes one of [`Options::connections_max`] connections and its share of [`Options::memory_max`], and no thread: a
-//! head, a body, an idle connection and an answer that is not taken have their times. A body is bounded before and
-//! after it is decoded. Queries run [`Options::queries_max`] at a time, each with a bound of time, rows and memory, and
-//! wait for each other a bounded time. Beyond those bounds the answer is 503, and the connection stays.
+//! A hostile client can take one of [`Options::connections_max`] connections and its share of
+//! [`Options::memory_max`], but no thread: there are time limits for a head, a body, an idle connection and an
+//! answer that is not taken. A body is bounded before and after it is decoded. At most [`Options::queries_max`]
+//! queries run at a time, each with a bound of time, rows and memory, and wait for each other a bounded time.
+//! Beyond those bounds the answer is 503, and the connection stays open.
 //!
-//! There is no TLS: listen on a loop-back address, or behind a proxy that has it.
+//! There is no TLS: listen on a loop-back address, or behind a proxy that terminates TLS.
 //!
-//! # Rooms
+//! # Modules
 //!
-//! | room | what it is |
+//! | module | content |
 //! |---|---|
 //! | `limits` | options, and the budget of memory |
-//! | `metrics` | counters, in Prometheus's text |
+//! | `metrics` | counters, in Prometheus's text format |
 //! | `parameters` | parameters of a URL or of a form |
-//! | `auth` | who may ask |
-//! | `host` | what all connections share; calls of the store off their threads |
+//! | `auth` | authentication |
+//! | `host` | the state that all connections share; calls of the store outside their threads |
 //! | `figures` | figures of the server and its store |
 //! | `body` | bodies: collection, gzip, bounds |
-//! | `remainder` | what an answer leaves of a body |
+//! | `remainder` | the unread rest of a body after an answer |
 //! | `influx` | InfluxDB's endpoints |
 //! | `opentsdb` | OpenTSDB's endpoints, and its lines |
-//! | `service` | the router; what every answer has |
-//! | `pace` | the times that a connection has |
+//! | `service` | the router; the common part of all answers |
+//! | `pace` | the time limits of a connection |
 //! | `listener` | connections |
 //! | `server` | threads, and their end |
 

@@ -1,63 +1,64 @@
-//! What a server allows, and its budget of memory.
+//! The limits of a server, and its budget of memory.
 //!
-//! Bodies and answers are the memory that clients decide about. Each holds a share of one budget, in pages of 4 KiB; a
-//! request that the budget has no room for is refused before its bytes are kept. Shares return what they hold when they
-//! are dropped.
+//! Bodies and answers are the memory whose size clients control. Each holds a share of one budget, in pages of 4
+//! KiB; if the budget has no room for a request it is refused before its bytes are kept. Shares return their memory
+//! when they are dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How a server serves.
+/// The options of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Threads for connections.
     pub threads: usize,
     /// Connections at a time.
     pub connections_max: usize,
-    /// Bytes of a request's line and headers at most.
+    /// The maximum length of a request's line and headers, in bytes.
     pub head_max: usize,
-    /// Bytes of a body at most, before and after it is decoded.
+    /// The maximum length of a body, before and after it is decoded, in bytes.
     pub body_max: usize,
-    /// Bytes of all bodies and answers together at most, about.
+    /// The maximum bytes of all bodies and answers together, about.
     pub memory_max: usize,
-    /// Bytes of the body of a write that is done in the thread of its connection. 0 if the medium waits for syncs.
+    /// Writes with bodies of at most so many bytes are executed in the thread of their connection. 0 if the medium
+    /// waits for syncs.
     pub inline_max: usize,
     /// Other writes at a time.
     pub writes_max: usize,
     /// Queries at a time.
     pub queries_max: usize,
-    /// How long a query waits for others.
+    /// The time for which a query waits for others.
     pub query_wait: Duration,
-    /// How long a query runs.
+    /// The maximum run time of a query.
     pub query_time_max: Duration,
-    /// Bytes that a query holds at most, about.
+    /// The maximum bytes that a query holds, about.
     pub query_bytes_max: usize,
-    /// Buckets of time of a statement at most.
+    /// The maximum number of buckets of time of a statement.
     pub query_buckets_max: usize,
     /// Threads that read for a query at a time; 0: as many as there are cores.
     pub query_threads: usize,
-    /// Rows of an answer that is not in chunks, beyond which it is cut off and said to be partial; 0: all.
+    /// Rows of an answer that is not in chunks; beyond that it is cut off and marked as partial. 0: all rows.
     pub rows_max: usize,
-    /// How long the head of a request may take from its first byte.
+    /// The maximum time from the first byte of a request to the end of its head.
     pub head_timeout: Duration,
-    /// How long a connection may be idle between requests.
+    /// The maximum time that a connection is idle between requests.
     pub idle_timeout: Duration,
-    /// How long a body or an answer may make no progress.
+    /// The maximum time without progress of a body or an answer.
     pub stall_timeout: Duration,
-    /// How long a body may take.
+    /// The maximum time of a body.
     pub body_timeout: Duration,
-    /// How long requests that run have when the server stops.
+    /// The time that running requests have when the server stops.
     pub stop_within: Duration,
-    /// The user that has the password; none: whatever name is given.
+    /// The user that has the password; none: any user name.
     pub user: Option<String>,
-    /// The password; none: everybody may ask.
+    /// The password; none: no authentication.
     pub password: Option<String>,
-    /// Without a password clients of other machines are refused.
+    /// Refuses clients of other machines if no password is set.
     pub is_protected: bool,
     /// The database of OpenTSDB's points.
     pub opentsdb_database: String,
-    /// Numbers that OpenTSDB's clients write as strings are taken as numbers.
+    /// Accepts numbers that OpenTSDB's clients write as strings.
     pub opentsdb_strings_as_numbers: bool,
 }
 
@@ -92,10 +93,10 @@ impl Default for Options {
     }
 }
 
-/// Bytes of a permit.
+/// The bytes that one permit stands for.
 const PAGE: usize = 4096;
 
-/// Memory that bodies and answers share.
+/// The memory that bodies and answers share.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     pages: Arc<Semaphore>,
@@ -113,7 +114,7 @@ impl Budget {
         (self.pages_max.saturating_sub(self.pages.available_permits()) * PAGE) as u64
     }
 
-    /// A share of nothing yet.
+    /// A share that holds nothing yet.
     pub(crate) fn share(&self) -> Share {
         Share { budget: self.clone(), held: None }
     }
@@ -123,7 +124,7 @@ impl Budget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-/// What one body or answer holds.
+/// The memory that one body or answer holds.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Budget,
@@ -131,7 +132,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Holds so many bytes at least from now on, or no more than before.
+    /// Holds at least `bytes` from now on; on an error no more than before.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let more = bytes.div_ceil(PAGE).saturating_sub(held);

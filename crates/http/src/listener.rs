@@ -1,7 +1,8 @@
-//! Connections: accepted, bounded in number, given to the thread that has the fewest, and told apart by their first byte.
+//! Connections: accepted, bounded in number, assigned to the thread that has the fewest, and distinguished by their
+//! first byte.
 //!
-//! Methods of HTTP are capital letters. A line of OpenTSDB's begins with a small one (`put`, `version`, `stats`), which is how
-//! OpenTSDB itself tells them apart on its one port.
+//! HTTP methods are capital letters. A line of OpenTSDB begins with a small letter (`put`, `version`, `stats`);
+//! OpenTSDB itself tells them apart in this way on its one port.
 
 use crate::auth;
 use crate::host::{Host, stopped};
@@ -21,18 +22,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-/// What a connection that is one too many gets.
+/// The answer to a connection beyond the maximum.
 const TOO_MANY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 21\r\n\r\ntoo many connections\n";
 
 /// A thread that serves connections.
 pub(crate) struct Loop {
     pub(crate) handle: Handle,
-    /// Those that it has.
+    /// The number of its connections.
     pub(crate) connections: Arc<AtomicUsize>,
 }
 
-/// Counts a connection as one of a thread's, from before that knows of it to its end.
+/// Counts a connection of a thread, from before the thread knows of it to its end.
 struct Served(Arc<AtomicUsize>);
 
 impl Served {
@@ -48,7 +49,7 @@ impl Drop for Served {
     }
 }
 
-/// What accepts connections.
+/// Accepts connections.
 pub(crate) struct Listener {
     pub(crate) host: Arc<Host>,
     pub(crate) answerer: Answerer,
@@ -67,13 +68,13 @@ impl Listener {
                 () = stopped(&mut self.stop) => return,
             };
             let Ok((stream, peer)) = accepted else {
-                // No file descriptors, say: it goes on when there are some.
+                // For example, no file descriptors: it goes on when there are some.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
             let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
                 add(&self.host.metrics.connections_refused, 1);
-                // Whoever does not take it at once does without.
+                // A client that does not take the answer at once does not get it.
                 let _told = stream.try_write(TOO_MANY).is_ok();
                 continue;
             };
@@ -84,7 +85,7 @@ impl Listener {
                 is_refused: auth::is_protected_from(&self.host.options, peer.ip()),
                 _place: place,
             };
-            // It leaves the reactor of this thread for that of another.
+            // The connection moves from the reactor of this thread to that of another.
             let Ok(stream) = stream.into_std() else { continue };
             let least = self.loops.iter().min_by_key(|it| it.connections.load(Ordering::Relaxed));
             let Some(least) = least else { return };
@@ -104,7 +105,7 @@ struct Connection {
     host: Arc<Host>,
     answerer: Answerer,
     stop: watch::Receiver<bool>,
-    /// The client is on another machine, and there is no password.
+    /// True if the client is on another machine, and no password is set.
     is_refused: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -163,7 +164,7 @@ impl Connection {
         builder.max_buf_size(self.host.options.head_max.max(8192));
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(paced), service));
         tokio::select! {
-            // Whatever is wrong with a connection is its client's.
+            // Errors of a connection concern its client alone.
             ended = connection.as_mut() => drop(ended),
             () = stopped(&mut self.stop) => {
                 connection.as_mut().graceful_shutdown();

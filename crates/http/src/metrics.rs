@@ -1,12 +1,12 @@
 //! Counters of the HTTP side, and their text for Prometheus.
 //!
-//! Every counter is one relaxed addition; a text is not a moment's picture of them, which nobody needs.
+//! Every counter is one relaxed addition; a text is not a consistent snapshot of them, which is not needed.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a request is counted as.
+/// The kind of a request in the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// InfluxDB's writes.
@@ -68,13 +68,13 @@ pub(crate) fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-/// Its value.
+/// The value of a counter.
 pub(crate) fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
 impl Metrics {
-    /// How many requests were answered.
+    /// The number of requests that were answered.
     pub(crate) fn count(&self, endpoint: Endpoint) -> u64 {
         let each = ENDPOINTS.iter().zip(&self.endpoints);
         each.filter(|((one, _), _)| *one == endpoint)
@@ -100,7 +100,7 @@ impl Metrics {
         }
     }
 
-    /// All of them in Prometheus's text.
+    /// All counters in Prometheus's text format.
     pub(crate) fn text(&self) -> String {
         let mut text = String::with_capacity(8 << 10);
         // Writing to a string does not fail.

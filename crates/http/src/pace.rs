@@ -1,4 +1,4 @@
-//! The times that a connection has, kept below hyper, at the socket.
+//! The time limits of a connection, enforced below hyper, at the socket.
 //!
 //! ```text
 //!            first byte          whole head             answer taken
@@ -6,8 +6,8 @@
 //!      │ idle_timeout      │ head_timeout       reads have no limit here: `body` has
 //! ```
 //!
-//! A write that makes no progress for `stall_timeout` ends the connection in every phase. Timers are made when
-//! a connection has to wait for the first time.
+//! A write that makes no progress for `stall_timeout` ends the connection in every phase. Timers are created when a
+//! connection has to wait for the first time.
 
 use crate::limits::Options;
 use hyper::body::{Body, Frame, SizeHint};
@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-/// What a connection is at.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Idle(Instant),
@@ -39,17 +39,17 @@ impl Pace {
         Self(Arc::new(Mutex::new(Phase::Idle(Instant::now()))))
     }
 
-    /// A request has its head.
+    /// Notes that the head of a request is complete.
     pub(crate) fn begin(&self) {
         *self.0.lock() = Phase::Busy;
     }
 
-    /// Its answer is with the socket.
+    /// Notes that the answer was passed to the socket.
     fn end(&self) {
         *self.0.lock() = Phase::Idle(Instant::now());
     }
 
-    /// Bytes have come.
+    /// Notes that bytes have arrived.
     fn receive(&self) {
         let mut phase = self.0.lock();
         if matches!(*phase, Phase::Idle(_)) {
@@ -58,7 +58,7 @@ impl Pace {
     }
 }
 
-/// A timer that is made when it is needed.
+/// A timer that is created when it is needed.
 #[derive(Default)]
 struct Timer(Option<Pin<Box<Sleep>>>);
 
@@ -73,7 +73,7 @@ impl Timer {
     }
 }
 
-/// A socket whose reads and writes have their times.
+/// A socket with time limits for its reads and writes.
 pub(crate) struct Paced {
     stream: TcpStream,
     pace: Pace,
@@ -82,7 +82,7 @@ pub(crate) struct Paced {
     stall: Duration,
     reads: Timer,
     writes: Timer,
-    /// Since when a write waits.
+    /// The time since which a write waits.
     stalled: Option<Instant>,
 }
 
@@ -100,7 +100,7 @@ impl Paced {
         }
     }
 
-    /// What came of a write: progress, or a wait that has its end.
+    /// The result of a write: progress, or a wait that ends with an error.
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,

@@ -7,24 +7,24 @@ use std::borrow::Cow;
 pub(crate) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// What a URL has behind its question mark.
+    /// The parameters of a URL: the text behind its question mark.
     pub(crate) fn of(query: Option<&str>) -> Self {
         Self::parse(query.unwrap_or_default().as_bytes())
     }
 
-    /// Of a text `name=value&…`. Bytes that are no UTF-8 become U+FFFD.
+    /// Parses a text `name=value&…`. Bytes that are not UTF-8 become U+FFFD.
     pub(crate) fn parse(text: &[u8]) -> Self {
         Self(form_urlencoded::parse(text).map(owned).collect())
     }
 
-    /// Those of `first`, then these: what `first` has comes before ours.
+    /// The parameters of `first`, then these: for equal names those of `first` take precedence.
     pub(crate) fn behind(self, first: Self) -> Self {
         let mut all = first.0;
         all.extend(self.0);
         Self(all)
     }
 
-    /// The first value of this name; empty if there is none, as InfluxDB takes it.
+    /// The first value of this name; empty if there is none, as in InfluxDB.
     pub(crate) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(one, _)| one == name).map_or("", |(_, value)| value)
     }
@@ -34,7 +34,7 @@ impl Parameters {
         Some(self.get(name)).filter(|value| !value.is_empty())
     }
 
-    /// True if the name is there, with whatever value.
+    /// True if the name is there, with any value.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(one, _)| one == name)
     }

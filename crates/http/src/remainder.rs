@@ -1,8 +1,9 @@
-//! What an answer has left of its request's body.
+//! The part of a request's body that is unread when the answer is ready.
 //!
-//! A refusal may be ready before the body has come: a wrong password, a precision that does not exist. A connection that is
-//! closed with bytes unread is reset, and its client may lose the answer and only see that. So a rest that is short is read
-//! and thrown away, and the connection goes on; behind a longer one the answer says that the connection ends.
+//! A refusal may be ready before the body has arrived: a wrong password, a precision that does not exist. A
+//! connection that is closed with unread bytes is reset, and its client may see only the reset and lose the answer.
+//! So a short rest is read and discarded, and the connection goes on; if the rest is longer, the answer says that
+//! the connection ends.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -16,22 +17,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes of a rest that is read, as Go's server has it.
+/// The maximum rest that is read, in bytes, as in Go's server.
 const REST_MAX: usize = 256 << 10;
-/// How long it is read.
+/// The maximum time of reading it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A body that is left here by whoever does not read it to its end.
+/// Takes the body back if its reader does not read it to its end.
 pub(crate) struct Remainder(Option<Arc<Mutex<Option<Body>>>>);
 
-/// A body that somebody reads, or leaves.
+/// A body that is lent to a reader; it is given back when it is dropped.
 struct Lent {
     body: Body,
     left: Arc<Mutex<Option<Body>>>,
 }
 
 impl Remainder {
-    /// A body for whoever answers, and what will be left of it.
+    /// Lends a body to the code that answers; the remainder is what it leaves unread.
     pub(crate) fn lend(body: Body) -> (Self, Body) {
         if hyper::body::Body::is_end_stream(&body) {
             return (Self(None), body);
@@ -41,11 +42,11 @@ impl Remainder {
         (Self(Some(left)), lent)
     }
 
-    /// Reads what is left; true if the connection can go on.
+    /// Reads the rest; true if the connection can go on.
     pub(crate) async fn read(self, expects: bool) -> bool {
         let left = self.0.and_then(|left| left.lock().take());
         let Some(mut body) = left else { return true };
-        // Who waits for a word before the body does not send it now.
+        // A client that waits for permission to send the body does not send it now.
         if expects {
             return false;
         }
@@ -64,7 +65,7 @@ impl Remainder {
     }
 }
 
-/// True if a client sends its body only when it is told to.
+/// True if a client sends its body only after `100 Continue`.
 pub(crate) fn expects(headers: &HeaderMap) -> bool {
     headers.contains_key(EXPECT)
 }

@@ -4,11 +4,12 @@
 //!   listener ──► the thread with the fewest connections: a loop of its own ──► its connections, to their end
 //! ```
 //!
-//! Each thread has a runtime to itself, and a connection stays where it is: no request wakes another thread but for a call
-//! of the store that may take long.
+//! Each thread has its own runtime, and a connection stays in its thread: a request wakes another thread only for a
+//! call of the store that may take long.
 //!
-//! A server that stops accepts nothing more and lets every connection finish the request that it is at, within a bound; then
-//! it joins its threads. A call of the store that runs longer is left to its thread, which has the store until then.
+//! A server that stops accepts no more connections, and lets every connection finish its current request, within a
+//! bound; then it joins its threads. A call of the store that runs longer is left to its thread, which keeps the
+//! store until then.
 
 use crate::figures::Figures;
 use crate::host::{Host, stopped};
@@ -28,17 +29,17 @@ use tokio::sync::{Semaphore, watch};
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why there is no server.
+/// The reason why a server could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It cannot listen there.
+    /// It cannot listen at this address.
     #[error("cannot listen on {0}: {1}")]
     Listen(String, io::Error),
     /// There is nothing to listen on.
     #[error("there is no address to listen on")]
     Nowhere,
-    /// The system has no threads.
+    /// The system refuses threads.
     #[error("no threads for HTTP: {0}")]
     Threads(io::Error),
     /// The database of OpenTSDB's points cannot be made.
@@ -61,7 +62,7 @@ pub fn listen(addresses: &[String], port: u16) -> Result<Vec<TcpListener>> {
     if listeners.is_empty() { Err(Error::Nowhere) } else { Ok(listeners) }
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
@@ -70,18 +71,19 @@ pub struct Server {
     figures: Figures,
 }
 
-/// What the threads of a server wait for.
+/// The condition for which the threads of a server wait.
 #[derive(Clone)]
 struct End {
     stop: watch::Receiver<bool>,
-    /// Every connection has one; they are all there again when the last one has ended.
+    /// One for each connection; all of them are back when the last connection has ended.
     places: Arc<Semaphore>,
     connections_max: u32,
     within: Duration,
 }
 
 impl End {
-    /// Runs a thread's loop until the server has stopped and its connections have ended, or for so long.
+    /// Runs a thread's loop until the server has stopped and its connections have ended, or for at most `within`
+    /// after the stop.
     fn serve(mut self, runtime: Runtime) {
         runtime.block_on(async {
             stopped(&mut self.stop).await;
@@ -102,7 +104,7 @@ fn runtime(options: &Options) -> Result<Runtime> {
         .map_err(Error::Threads)
 }
 
-/// A socket that is served by the thread of this runtime.
+/// A socket that the thread of this runtime serves.
 fn socket_of(listener: TcpListener, handle: &Handle) -> Result<tokio::net::TcpListener> {
     let name = format!("{listener:?}");
     let _entered = handle.enter();
@@ -112,7 +114,7 @@ fn socket_of(listener: TcpListener, handle: &Handle) -> Result<tokio::net::TcpLi
 }
 
 impl Server {
-    /// Serves a store on these sockets. The database of OpenTSDB's points is made if it is not there.
+    /// Serves a store on these sockets. The database of OpenTSDB's points is made if it does not exist.
     ///
     /// # Errors
     /// [`Error::Nowhere`], [`Error::Threads`], [`Error::Listen`], [`Error::Database`].
@@ -164,7 +166,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, in the order of the sockets.
+    /// The addresses on which it listens, in the order of the sockets.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -176,7 +178,8 @@ impl Server {
         self.figures.clone()
     }
 
-    /// Stops: what runs is finished, within the bound of its options, and its threads are joined.
+    /// Stops the server: running requests are finished, within the bound of the options, and the threads are
+    /// joined.
     pub fn stop(mut self) {
         self.end();
     }
@@ -184,7 +187,7 @@ impl Server {
     fn end(&mut self) {
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
-            // What panics in a connection ends that alone.
+            // A panic in a connection ends that connection alone.
             let _joined = thread.join().is_ok();
         }
     }

@@ -1,4 +1,4 @@
-//! The router, and what every answer has.
+//! The router, and the common part of all answers.
 
 use crate::auth::{self, Denied};
 use crate::host::Host;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tower_service::Service;
 
-/// What answers requests.
+/// Answers requests.
 #[derive(Clone)]
 pub(crate) struct Answerer {
     host: Arc<Host>,
@@ -48,7 +48,7 @@ impl Answerer {
         Self { host, router }
     }
 
-    /// Answers a request of a client, who may be one that is refused.
+    /// Answers a request; `is_refused` is true if the client is refused.
     pub(crate) async fn answer(&self, request: Request, is_refused: bool) -> Response<Body> {
         let begun = Instant::now();
         let (parts, body) = request.into_parts();
@@ -99,7 +99,7 @@ impl Answerer {
     }
 }
 
-/// What everybody may ask: whether the server is there.
+/// The paths that need no authentication: whether the server is there.
 fn is_open(path: &str) -> bool {
     matches!(path, "/ping" | "/status" | "/health" | "/ready")
 }
@@ -118,7 +118,7 @@ fn is_opentsdb(path: &str) -> bool {
     path.starts_with("/api/") && !path.starts_with("/api/v2/")
 }
 
-/// A refusal as the protocol has it that the path belongs to.
+/// A refusal in the form of the protocol to which the path belongs.
 fn refuse(path: &str, denied: Denied) -> Response<Body> {
     let refused = influx::Refused::from(denied);
     if is_opentsdb(path) {

@@ -1,4 +1,4 @@
-//! Answers that do not depend on what is stored: InfluxDB 1.6.7's own, and OpenTSDB's.
+//! Answers that do not depend on stored data: those of InfluxDB 1.6.7, and of OpenTSDB.
 
 mod server;
 
@@ -108,7 +108,7 @@ fn parameters_that_are_wrong_are_told() -> Outcome<()> {
     assert_eq!(answer.status, 400, "{answer:?}");
     let answer = served.ask("GET", "/query?q=x&params=%7B%22a%22%3A1%7D", b"")?;
     assert!(answer.status == 400 && answer.body.contains("params"), "{answer:?}");
-    // Clients for Go and for Node say that there are none.
+    // Clients for Go and for Node send these for no parameters.
     for none in ["", "null", "%7B%7D"] {
         let asked = format!("/query?q=SHOW+DATABASES&params={none}");
         assert_eq!(served.ask("GET", &asked, b"")?.status, 200, "{none}");

@@ -1,4 +1,4 @@
-//! Clients that mean no good, or are merely slow: what each of them gets, and that others are served meanwhile.
+//! Hostile or slow clients: the answer that each of them gets, and that others are served meanwhile.
 
 mod server;
 
@@ -55,7 +55,7 @@ fn heads_that_are_wrong_are_refused() -> Outcome<()> {
         &many,
     ] {
         let mut client = served.connect()?;
-        // It may be refused before it has come.
+        // The server may refuse the request before it is sent completely.
         let _sent = client.send(head.as_bytes()).is_ok();
         if let Ok(answer) = client.answer(false) {
             assert!((400..500).contains(&answer.status), "{head:.40}: {answer:?}");
@@ -97,7 +97,7 @@ fn a_body_that_trickles_has_its_time() -> Outcome<()> {
     let served = Served::start(short(Options::default()))?;
     let mut client = served.connect()?;
     client.send(b"POST /write?db=d HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")?;
-    // Progress all the time, and the body is not there when its time is over.
+    // The body makes progress all the time, and is not complete when its time is over.
     for _ in 0..200 {
         if client.send(b"m").is_err() {
             break;
@@ -118,7 +118,7 @@ fn bodies_are_bounded_before_and_after_they_are_decoded() -> Outcome<()> {
     let answer = served.ask("POST", "/write?db=d", &too_large)?;
     let body = "{\"error\":\"Request Entity Too Large\"}\n";
     assert_eq!((answer.status, answer.body.as_str()), (413, body));
-    // In chunks it has no length to be refused by.
+    // A body in chunks has no length by which it could be refused.
     let mut client = served.connect()?;
     client.send(b"POST /write?db=d HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")?;
     for _ in 0..11 {
@@ -127,7 +127,7 @@ fn bodies_are_bounded_before_and_after_they_are_decoded() -> Outcome<()> {
         }
     }
     assert_eq!(client.answer(false)?.status, 413);
-    // A bomb.
+    // A gzip bomb.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     for _ in 0..50 {
         encoder.write_all(&vec![b' '; 100_000])?;
@@ -147,7 +147,7 @@ fn bodies_are_bounded_before_and_after_they_are_decoded() -> Outcome<()> {
     is_served(&served)
 }
 
-/// Waits until bodies hold as many bytes as is asked for.
+/// Waits until the bytes that bodies hold satisfy `is_right`.
 fn wait_for_held_bytes(served: &Served, is_right: impl Fn(usize) -> bool) -> Outcome<()> {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     loop {
@@ -167,7 +167,7 @@ fn memory_of_bodies_is_bounded_together() -> Outcome<()> {
     let served = Served::start(Options { memory_max: 110_000, ..Options::default() })?;
     let begin = b"POST /write?db=d HTTP/1.1\r\nContent-Length: 50000\r\n\r\n";
     let mut first = served.connect()?;
-    // All but the last byte, once the server has them: what grows holds up to twice its length.
+    // All but the last byte, until the server has them: a growing vector holds up to twice its length.
     first.send(&[&begin[..], &[b'#'; 49_999]].concat())?;
     wait_for_held_bytes(&served, |bytes| bytes >= 2 * 49_999)?;
     // There is no room beside the first.
@@ -204,7 +204,7 @@ fn an_answer_that_is_ready_before_the_body_arrives() -> Outcome<()> {
     let password = Some("hush".to_owned());
     let served = Served::start(Options { password, ..Options::default() })?;
     let mut client = served.connect()?;
-    // Short bodies are thrown away, and the connection goes on.
+    // Short bodies are discarded, and the connection goes on.
     for _ in 0..3 {
         let answer = client.ask("POST", "/write?db=d", &[], &[b'#'; 200_000])?;
         assert_eq!((answer.status, answer.header("connection")), (401, ""));
@@ -212,7 +212,7 @@ fn an_answer_that_is_ready_before_the_body_arrives() -> Outcome<()> {
         let answer = client.ask("POST", wrong, &[], &[b'#'; 200_000])?;
         assert_eq!((answer.status, answer.header("connection")), (400, ""));
     }
-    // Long ones are not read, nor one that the client has not begun; it is said that the connection ends.
+    // Long bodies are not read, nor one that the client has not begun; the answer says that the connection ends.
     let head = "POST /write?db=d HTTP/1.1\r\nContent-Length: 3000000\r\n";
     for (head, body) in
         [(format!("{head}\r\n"), 300_000), (format!("{head}Expect: 100-continue\r\n\r\n"), 0)]
@@ -226,7 +226,7 @@ fn an_answer_that_is_ready_before_the_body_arrives() -> Outcome<()> {
     is_served(&served)
 }
 
-/// Waits until so many queries run.
+/// Waits until this number of queries run.
 fn wait_for_queries(served: &Served, running: u64) -> Outcome<()> {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     let line = format!("coreplane_http_queries_running {running}\n");
@@ -262,14 +262,14 @@ fn a_query_whose_client_has_gone_ends() -> Outcome<()> {
     waiting.send_request("GET", "/query?db=opentsdb&q=SHOW+SERIES", &[], b"")?;
     drop((client, waiting));
     wait_for_queries(&served, 0)?;
-    // There is a place for others.
+    // There is a place for another query.
     let found = served.ask("GET", "/query?db=opentsdb&q=SELECT+count(value)+FROM+m", b"")?;
     assert!(found.body.contains(",200000]"), "{found:?}");
     is_served(&served)
 }
 
-/// A query that is begun where its request came in, and is given up there before its time is over, is run elsewhere: the
-/// points of a head are read in one go, or not begun.
+/// A query that is begun in the thread of its connection, and is given up there before its time is over, is run on
+/// another thread: the points of a head are read in one go, or not begun.
 #[test]
 fn no_query_ends_for_the_time_that_a_short_one_has() -> Outcome<()> {
     let served = Served::start_with(Options::default(), 16 << 20)?;

@@ -1,8 +1,8 @@
-//! Requests that were right once, and were then changed at random: each is answered, by no failure of the server's own, and
-//! what the store held before is there behind them.
+//! Valid requests that were then changed at random: each gets an answer that is no failure of the server, and
+//! earlier data of the store is still there afterwards.
 //!
-//! Numbers of requests by `COREPLANE_TEST_SCALE`; a failure says the seed, and `COREPLANE_MUTATION=seed` makes that one
-//! request alone.
+//! `COREPLANE_TEST_SCALE` sets the number of requests. A failure reports the seed, and `COREPLANE_MUTATION=seed`
+//! sends that request alone.
 
 mod server;
 
@@ -42,7 +42,7 @@ const ASKED: &[&[u8]] = &[
     br#"{"start":"1y-ago","queries":[{"aggregator":"sum","metric":"m","tags":{"a":"*"},"downsample":"0all-count"},{"aggregator":"none","metric":"sys.cpu"}],"msResolution":true,"arrays":true}"#,
 ];
 
-/// Pieces that have a meaning somewhere, or are the greatest or least of theirs.
+/// Pieces that have a meaning somewhere, or are the greatest or least of their kind.
 const PIECES: &[&[u8]] = &[
     b",",
     b"=",
@@ -85,7 +85,7 @@ const PIECES: &[&[u8]] = &[
     b"%00",
 ];
 
-/// Numbers that look random, and can be had again.
+/// Pseudo-random numbers that can be repeated.
 struct Draws(u64);
 
 impl Draws {
@@ -177,7 +177,7 @@ fn request(seed: u64) -> Outcome<Request> {
             ("POST", "/query".to_owned(), vec![form], body.into_bytes())
         }
         6 => {
-            // What is encoded is changed, too.
+            // The encoded form is changed, too.
             let body = format!("db=d&q={}", encoded(draws.of(QUERIES)));
             ("POST", "/query".to_owned(), vec![form], draws.mutate(&[body.as_bytes()]))
         }
@@ -186,7 +186,7 @@ fn request(seed: u64) -> Outcome<Request> {
     })
 }
 
-/// Sends a request, and says its answer.
+/// Sends a request, and returns its answer.
 fn ask(client: &mut Client, seed: u64) -> Outcome<Answer> {
     let (method, path, headers, body) = request(seed)?;
     client.ask(method, &path, &headers, &body).map_err(|error| {
@@ -195,7 +195,7 @@ fn ask(client: &mut Client, seed: u64) -> Outcome<Answer> {
     })
 }
 
-/// Bytes of this process in memory.
+/// The resident memory of this process, in bytes.
 fn resident() -> Outcome<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
@@ -220,7 +220,8 @@ fn whatever_is_sent_is_answered() -> Outcome<()> {
     let (mut client, mut statuses) = (served.connect()?, std::collections::BTreeMap::new());
     let mut before = 0;
     for seed in seeds.clone() {
-        // What a statement may have dropped; now and then without what has gathered there, which would slow everything.
+        // Databases that a statement may have dropped; now and then without the series gathered in them, which
+        // would slow everything.
         if seed % 100 == 0 {
             if seed % 2_000 == 0 {
                 served.store.drop_database("d")?;
@@ -241,7 +242,7 @@ fn whatever_is_sent_is_answered() -> Outcome<()> {
         }
     }
     if seeds.end - seeds.start > 1 {
-        // Some are right as they are, or nearly.
+        // Some requests are valid as they are, or nearly.
         assert!(statuses.keys().any(|it| *it < 300) && statuses.contains_key(&400), "{statuses:?}");
         let grown = resident()?.saturating_sub(before);
         assert!(grown < 256 << 20, "{grown} bytes more than after the first 1,000");
@@ -266,7 +267,7 @@ fn lines_of_opentsdb_that_are_wrong_take_nothing_with_them() -> Outcome<()> {
         let mut client = served.connect()?;
         let text = [b"put a.b 1 1 a=b\n", &draws.mutate(PUTS)[..], b"\nexit\n"].concat();
         let _sent = client.send(&text).is_ok();
-        // It says what it has to say, and ends, whether at the end of what was sent or before it.
+        // The server sends its errors, and ends the connection, either at the end of the input or before it.
         let _end = client.stream.shutdown(std::net::Shutdown::Write).is_ok();
         assert!(client.is_ended()?, "seed {seed}");
     }

@@ -1,4 +1,4 @@
-//! What is written by one interface is answered by the other, and what cannot be written is said.
+//! Data that is written by one interface is answered by the other, and data that cannot be written is reported.
 
 mod server;
 
@@ -11,7 +11,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// A server whose store has the database `d`, and writes in the threads of connections, or not.
+/// A server whose store has the database `d`, and which writes in the threads of connections if `inline_max` allows
+/// it.
 fn start(inline_max: usize) -> Outcome<Served> {
     let served = Served::start(Options { inline_max, ..Options::default() })?;
     served.store.create_database("d")?;
@@ -81,7 +82,7 @@ fn a_store_that_seals_no_more_is_not_healthy_and_refuses_writes() -> Outcome<()>
     Ok(())
 }
 
-/// Where writes wait for room, small ones do it in a thread that nobody else needs.
+/// If writes wait for room, small ones wait in a thread that serves no connections.
 #[test]
 fn a_small_write_that_waits_for_room_holds_up_nobody_else() -> Outcome<()> {
     let options = Options { inline_max: 1 << 20, threads: 1, ..Options::default() };
@@ -96,7 +97,7 @@ fn a_small_write_that_waits_for_room_holds_up_nobody_else() -> Outcome<()> {
     while !served.store.is_crowded() {
         served.store.write_within("opentsdb", None, &points, &mut Patience::none())?;
     }
-    // More parts of a write than anybody has patience for.
+    // More parts of a write than a write has patience for.
     let lines: String = (0..10_000).map(|at| format!("m value=1 {at}\n")).collect();
     let put = br#"{"metric":"m","timestamp":1000,"value":10,"tags":{"host":"a"}}"#;
     let gzip = [("Content-Encoding", "gzip")];
@@ -191,7 +192,7 @@ fn precisions_and_gzip_are_taken() -> Outcome<()> {
     Ok(())
 }
 
-/// Points of two hosts and one without, by all of OpenTSDB's ways in.
+/// Points of two hosts and one without a host, by all write interfaces of OpenTSDB.
 fn fill(served: &Served) -> Outcome<()> {
     let put = |body: &str, path: &str| served.ask("POST", path, body.as_bytes());
     let one = r#"{"metric":"sys.cpu","timestamp":1000,"value":10,"tags":{"host":"a","dc":"x"}}"#;
@@ -203,7 +204,7 @@ fn fill(served: &Served) -> Outcome<()> {
     assert_eq!(put(&some, "/api/put?summary")?.body, "{\"failed\":0,\"success\":2}");
     let mut lines = served.connect()?;
     lines.send(b"put sys.cpu 1010 5 host=b dc=x\nput sys.cpu 1030 7 host=b dc=x\nversion\n")?;
-    // Its answer comes when what is before it is written.
+    // The answer comes when the lines before it are written.
     assert!(lines.line()?.starts_with("net.opentsdb"));
     let answer = put(
         r#"{"metric":"disk","timestamp":1000,"value":1,"tags":{"host":"c"}}"#,
@@ -313,7 +314,7 @@ fn queries_are_bounded() -> Outcome<()> {
         ("sum:1s-sum:m", 413),
         ("sum:100s-p50:m", 200),
         ("sum:0all-p50:m", 413),
-        // Twenty summaries take more than a hundred samples may.
+        // Twenty summaries take more memory than a hundred samples may take.
         ("sum:10s-sum:m", 413),
         ("sum:100s-sum:m", 200),
     ] {
@@ -344,7 +345,7 @@ fn a_client_that_does_not_read_is_dropped_with_its_answer() -> Outcome<()> {
         assert!(Instant::now() < deadline, "they are not dropped");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // What they held is there again.
+    // The memory that they held is free again.
     assert_eq!(served.ask("GET", path, b"")?.status, 200);
     Ok(())
 }

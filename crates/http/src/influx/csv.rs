@@ -1,8 +1,8 @@
 //! Answers as comma-separated values, as InfluxDB writes them with Go's `encoding/csv`.
 //!
-//! Times are nanoseconds whatever the epoch; a name, its tags, and the columns are a line. What a statement has no series of
-//! is not there, and an empty line comes between statements, and where the columns change. An answer ends where one in JSON
-//! would be cut off; there is no word for that here.
+//! Times are nanoseconds, whatever the epoch; each line has a name, its tags, and the columns. A statement without
+//! series has no lines. An empty line separates statements, and tables whose columns differ. An answer ends where
+//! one in JSON would be cut off; the format has no mark for that.
 
 use super::json::{Encoder, PIECE, Shape};
 use super::time::Unit;
@@ -18,7 +18,7 @@ pub(super) struct Csv {
     answer: usize,
     table: usize,
     row: usize,
-    /// A line with columns was written.
+    /// True if a line with column names was written.
     has_head: bool,
 }
 
@@ -29,7 +29,7 @@ impl Csv {
         Self { answers, epoch: shape.epoch, left, answer: 0, table: 0, row: 0, has_head: false }
     }
 
-    /// Writes what comes before the rows of a table.
+    /// Writes the lines before the rows of a table.
     fn begin_table(&mut self, out: &mut Vec<u8>) {
         let Some(Ok(tables)) = self.answers.get(self.answer).map(|it| &it.outcome) else { return };
         let Some(table) = tables.get(self.table) else { return };
@@ -74,13 +74,13 @@ impl Csv {
     }
 }
 
-/// The name and the tags of a table, which each of its lines has.
+/// The name and the tags of a table, with which each of its lines begins.
 fn begin_of(table: &Table) -> Vec<u8> {
     let mut begin = Vec::new();
     field(table.name.as_deref().unwrap_or_default().as_bytes(), &mut begin);
     begin.push(b',');
     let mut tags = Vec::new();
-    // Tags without a value have no place in a series' key.
+    // In a series' key there are no tags without a value.
     for (key, value) in table.tags.iter().filter(|(_, value)| !value.is_empty()) {
         if !tags.is_empty() {
             tags.push(b',');
@@ -93,7 +93,7 @@ fn begin_of(table: &Table) -> Vec<u8> {
     begin
 }
 
-/// As a tag is written in a series' key.
+/// Appends a tag as it is written in a series' key.
 fn escape(text: &str, out: &mut Vec<u8>) {
     for byte in text.bytes() {
         if matches!(byte, b',' | b'=' | b' ') {

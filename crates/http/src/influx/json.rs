@@ -1,7 +1,7 @@
 //! JSON as Go writes it: InfluxDB's answers, byte for byte.
 //!
-//! An answer is encoded piece by piece while the client takes it, so that it is in memory once, as rows, and never as
-//! text besides. The encoder is a machine whose states are the places in the document:
+//! An answer is encoded piece by piece while the client takes it, so that it is in memory once, as rows, and not
+//! also as text. The encoder is a machine whose states are the places in the document:
 //!
 //! ```text
 //!   Document ─► Result ─► Table ─► Rows ─► TableEnd ─► ResultEnd ─► DocumentEnd ─► Done
@@ -18,30 +18,30 @@ use std::io::Write;
 /// Bytes of a piece, about.
 pub(super) const PIECE: usize = 64 << 10;
 
-/// Something that is written piece by piece.
+/// An encoder that writes an answer piece by piece.
 pub(super) trait Encoder: Send {
-    /// Appends a piece; false if nothing is left behind it.
+    /// Appends a piece; false if it was the last one.
     fn fill(&mut self, out: &mut Vec<u8>) -> bool;
 }
 
-/// What an answer looks like.
+/// The form of an answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shape {
-    /// Times are numbers of this unit; none: texts.
+    /// Times are numbers of this unit; none: text.
     pub(super) epoch: Option<Unit>,
     pub(super) pretty: bool,
-    /// Rows of a chunk at most; none: one document.
+    /// The maximum number of rows of a chunk; none: one document.
     pub(super) chunk: Option<usize>,
-    /// Rows of a document without chunks at most; 0: all.
+    /// The maximum number of rows of a document without chunks; 0: all.
     pub(super) rows_max: usize,
 }
 
-/// JSON with the commas and lines that Go puts there.
+/// JSON with commas and line breaks as Go writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Json {
     pretty: bool,
     depth: usize,
-    /// Something is in what was opened last.
+    /// True if the innermost open object or array has elements.
     has_items: bool,
 }
 
@@ -64,7 +64,7 @@ impl Json {
         self.has_items = false;
     }
 
-    /// Ends it.
+    /// Ends an object or an array.
     pub(crate) fn close(&mut self, bracket: u8, out: &mut Vec<u8>) {
         self.depth = self.depth.saturating_sub(1);
         if self.has_items {
@@ -131,7 +131,8 @@ pub(crate) fn string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Appends a number as Go does: the shortest text that reads the same, with an exponent below 1e-6 and from 1e21 on.
+/// Appends a number as Go does: the shortest text that reads the same, with an exponent below 1e-6 and from 1e21
+/// on.
 pub(crate) fn float(value: f64, out: &mut Vec<u8>) {
     let size = value.abs();
     // Writing to a vector does not fail.
@@ -224,7 +225,7 @@ impl Document {
         }
     }
 
-    /// The table's rows are not all in what was written.
+    /// True if rows of the table remain to be written.
     fn is_cut(&self) -> bool {
         self.tables().get(self.table).is_some_and(|table| self.row < table.rows.len())
     }

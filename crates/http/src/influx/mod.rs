@@ -1,6 +1,6 @@
 //! InfluxDB's endpoints, as its version 1.6.7 answers them.
 //!
-//! | endpoint | what it is |
+//! | endpoint | content |
 //! |---|---|
 //! | `POST /write` | points in line protocol |
 //! | `GET, POST /query` | InfluxQL |
@@ -10,19 +10,20 @@
 //!
 //! # Departures from InfluxDB 1.6.7
 //!
-//! - **Version.** `X-Influxdb-Version` is `1.6.7`, since some clients read it as three numbers and choose by it what they
-//!   ask for; `X-Influxdb-Build` says that it is Coreplane.
-//! - **Units.** `us` is a microsecond, which InfluxDB 1.6 takes for nanoseconds; a precision that does not exist is
-//!   an error, where InfluxDB takes nanoseconds.
+//! - **Version.** `X-Influxdb-Version` is `1.6.7`, since some clients read it as three numbers and choose their
+//!   requests by it; `X-Influxdb-Build` says that it is Coreplane.
+//! - **Units.** `us` is a microsecond, where InfluxDB 1.6 uses nanoseconds; an unknown precision is an error, where
+//!   InfluxDB uses nanoseconds.
 //! - **Statements that change something** are refused by `GET` and `HEAD`, which InfluxDB runs with a warning.
-//! - **Consistency** is ignored, its spelling too.
-//! - **URLs** have `"`, `<` and `>` percent-encoded, as clients and Grafana send them; raw, as from a shell, they are a 400 of
-//!   hyper's, which takes them for no URL. InfluxDB takes them.
+//! - **Consistency** is ignored, even if it is misspelled.
+//! - **URLs** must have `"`, `<` and `>` percent-encoded, as clients and Grafana send them. Unencoded, as from a
+//!   shell, they get a 400 from hyper, which does not accept such a URL; InfluxDB accepts it.
 //! - **Bound parameters** (`params`) and queries in files (`multipart/form-data`) are refused.
-//! - **MessagePack** is not there: whoever accepts that alone gets JSON, as by any type that InfluxDB does not know.
-//! - **Errors of statements in CSV** are a table with the column `error`; InfluxDB leaves them out.
-//! - **Chunks.** Answers of `SHOW DATABASES` and the like have chunks as all others; InfluxDB sends those whole.
-//! - A body of points is written in parts of some thousands: what a part has written is there whatever comes behind it.
+//! - **MessagePack** is not supported: a client that accepts only that gets JSON, as with any type that InfluxDB
+//!   does not know.
+//! - **Errors of statements in CSV** are a table with the column `error`; InfluxDB omits them.
+//! - **Chunks.** Answers of `SHOW DATABASES` and the like have chunks as all others; InfluxDB sends them whole.
+//! - A body of points is written in parts of some thousands: the points of a part stay, even if a later part fails.
 
 mod csv;
 mod json;
@@ -59,14 +60,14 @@ pub(crate) fn json_answer(status: u16, body: impl Into<Body>) -> Response<Body> 
     response
 }
 
-/// A text as the value of a header, without what none may have.
+/// A text as the value of a header, without characters that are not allowed there.
 fn header(text: &str) -> HeaderValue {
     let plain: String =
         text.chars().map(|it| if it.is_ascii_control() { ' ' } else { it }).take(1000).collect();
     HeaderValue::from_bytes(plain.as_bytes()).unwrap_or(HeaderValue::from_static("error"))
 }
 
-/// Version 1's answer to what went wrong.
+/// The error answer of version 1.
 pub(crate) fn error(status: u16, message: &str) -> Response<Body> {
     let mut body = b"{\"error\":".to_vec();
     string(message, &mut body);
@@ -81,7 +82,7 @@ pub(crate) fn error(status: u16, message: &str) -> Response<Body> {
     response
 }
 
-/// Something that is refused, whatever way the endpoint has to say so.
+/// A refusal, independent of the form in which the endpoint reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) status: u16,
@@ -93,7 +94,7 @@ impl Refused {
         Self { status, message: message.into() }
     }
 
-    /// Version 1's answer.
+    /// The answer of version 1.
     fn answer(&self) -> Response<Body> {
         error(self.status, &self.message)
     }
@@ -144,12 +145,12 @@ pub(crate) async fn ping(request: Request) -> Response<Body> {
     }
 }
 
-/// What is at no other place.
+/// The answer for an unknown path.
 pub(crate) fn not_found() -> Response<Body> {
     plain(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// What is asked for by the wrong method.
+/// The answer for a wrong method.
 pub(crate) fn wrong_method() -> Response<Body> {
     plain(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n")
 }

@@ -28,10 +28,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Rows of a chunk, if it is not said.
+/// Rows of a chunk, if the request states none.
 const CHUNK: usize = 10_000;
 
-/// What is asked.
+/// A request.
 struct Asked {
     text: String,
     database: Option<String>,
@@ -39,7 +39,7 @@ struct Asked {
     is_read_only: bool,
 }
 
-/// The parameters of a query: those of a form come first, as Go has it.
+/// The parameters of a query: those of a form come first, as in Go.
 async fn parameters(host: &Host, request: Request) -> Result<Parameters, Refused> {
     let of_url = Parameters::of(request.uri().query());
     let kind = request.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
@@ -57,12 +57,12 @@ async fn parameters(host: &Host, request: Request) -> Result<Parameters, Refused
     let (parts, body) = request.into_parts();
     let mut body = body::collect(host, &parts.headers, body).await?;
     body.decode(host.options.body_max)?;
-    // Text once more, decoded.
+    // The decoded text is held as well.
     body.reserve(body.bytes.len() * 2)?;
     Ok(of_url.behind(Parameters::parse(&body.bytes)))
 }
 
-/// What an answer looks like.
+/// The form of an answer.
 fn shape(host: &Host, parameters: &Parameters, is_pretty: bool) -> Shape {
     let is_chunked = parameters.get("chunked") == "true";
     let size = parameters.get("chunk_size").parse().ok().filter(|size| *size > 0);
@@ -91,7 +91,7 @@ fn run(host: &Host, asked: &Asked, within: Duration, unwanted: Option<&Unwanted>
             bytes_max: options.query_bytes_max,
             deadline: Instant::now() + within,
             cancel: unwanted.map(Unwanted::flag),
-            // What is run here is short, and wakes nobody.
+            // A query that is run here is short, and wakes no other thread.
             threads_max: if unwanted.is_none() { 1 } else { options.query_threads },
         },
     };
@@ -111,14 +111,15 @@ fn run(host: &Host, asked: &Asked, within: Duration, unwanted: Option<&Unwanted>
     Ok((answers, share))
 }
 
-/// True if it is a SELECT and nothing else, which clients post as well.
+/// True if the text is a SELECT and nothing else, which clients also send by POST.
 fn is_select(text: &str) -> bool {
     let word = text.trim_start().as_bytes().get(..7).unwrap_or_default();
     word.eq_ignore_ascii_case(b"select ") && !text.contains(';')
 }
 
-/// Runs a query here, if it ends well in short time. It is one that changes nothing: it may be run twice. One with an error
-/// is, since its time may be the cause, also before it is over: what would take too long is not begun.
+/// Runs a query here, if it succeeds in short time. It changes nothing, so it may be run twice. After an error it
+/// is run again, since the short time may be the cause, even before that time is over: work that would take too
+/// long is not begun.
 fn run_short(host: &Host, asked: &Asked) -> Option<Result<Answered, NotRun>> {
     let within = SHORT.min(host.options.query_time_max);
     let run = host.run_short(|| run(host, asked, within, None))?;
@@ -142,7 +143,7 @@ async fn answers(host: &Arc<Host>, asked: Asked) -> Answered {
     host.run_query(run).await?
 }
 
-/// Bytes that answers take, about: rows, and the texts in them, which series share.
+/// Bytes of answers, about: their rows, and the texts in them, which series share.
 fn size_of_answers(answers: &[Answer]) -> usize {
     let tables = answers.iter().filter_map(|answer| answer.outcome.as_ref().ok()).flatten();
     tables
@@ -167,10 +168,10 @@ fn text_len(cell: &Cell) -> usize {
     }
 }
 
-/// An answer that is encoded while it is taken.
+/// An answer that is encoded while the client takes it.
 struct Stream {
     encoder: Option<Box<dyn Encoder>>,
-    /// Bytes of the piece before.
+    /// Bytes of the previous piece.
     before: usize,
     host: Arc<Host>,
     _share: Share,
@@ -179,7 +180,7 @@ struct Stream {
 impl Stream {
     fn piece(&mut self) -> Option<Vec<u8>> {
         let encoder = self.encoder.as_mut()?;
-        // Most answers are short; those of two pieces mostly have more.
+        // Most answers are short; an answer with a second piece mostly has more.
         let mut piece = Vec::with_capacity((self.before + PIECE / 16).min(PIECE + PIECE / 8));
         if !encoder.fill(&mut piece) {
             self.encoder = None;
@@ -248,7 +249,7 @@ impl hyper::body::Body for Begun {
 /// Writes answers as `/query` does: as JSON, or as comma-separated values.
 ///
 /// # Errors
-/// Those of whatever is written to.
+/// The errors of `out`.
 pub fn write_answers(
     answers: Vec<Answer>,
     is_json: bool,
@@ -280,11 +281,11 @@ async fn answer(
     is_pretty: bool,
 ) -> Result<Response<Body>, Refused> {
     let is_csv = accepts_csv(request.headers());
-    // All but POST, that is GET and HEAD.
+    // All methods but POST, that is, GET and HEAD.
     let is_read_only = request.method() != Method::POST;
     let parameters = parameters(host, request).await?;
     let shape = shape(host, &parameters, is_pretty);
-    // InfluxDB's client for Go says that there are none.
+    // InfluxDB's client for Go sends this for no parameters.
     if !matches!(parameters.get("params").trim(), "" | "null" | "{}") {
         let message =
             "bound parameters (params) are not supported: write the values into the query";

@@ -1,11 +1,11 @@
-//! Times as InfluxDB writes and takes them.
+//! Times as InfluxDB reads and writes them.
 
 /// A unit of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unit(i64);
 
 impl Unit {
-    /// That of the parameter `epoch`: InfluxDB takes what it does not know for nanoseconds.
+    /// The unit of the parameter `epoch`: an unknown name means nanoseconds, as in InfluxDB.
     pub(crate) fn of(name: &str) -> Self {
         Self(match name {
             "u" | "us" | "µ" => 1_000,
@@ -25,7 +25,7 @@ impl Unit {
 
 const DAY: i64 = 86_400;
 
-/// Appends a time in UTC as RFC 3339 has it, with as many digits of the second as there are: Go's `RFC3339Nano`.
+/// Appends a time in UTC as RFC 3339, with as many digits of the second as needed: Go's `RFC3339Nano`.
 pub(crate) fn write_rfc3339(nanoseconds: i64, out: &mut Vec<u8>) {
     let (seconds, fraction) =
         (nanoseconds.div_euclid(1_000_000_000), nanoseconds.rem_euclid(1_000_000_000));
@@ -52,8 +52,8 @@ pub(crate) fn write_rfc3339(nanoseconds: i64, out: &mut Vec<u8>) {
     out.push(b'Z');
 }
 
-/// Year, month and day of a day since 1970 of the Gregorian calendar (Hinnant's `civil_from_days`). Years of an `i64` of
-/// nanoseconds have four digits.
+/// Year, month and day in the Gregorian calendar for a number of days since 1970 (Hinnant's `civil_from_days`).
+/// Years of an `i64` of nanoseconds have four digits.
 fn civil(day: i64) -> (i64, i64, i64) {
     let day = day + 719_468;
     let era = day.div_euclid(146_097);
@@ -66,7 +66,7 @@ fn civil(day: i64) -> (i64, i64, i64) {
     (year, month, of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// Appends a number with so many digits.
+/// Appends a number with `digits` digits.
 fn number(mut value: i64, digits: usize, out: &mut Vec<u8>) {
     let mut text = [b'0'; 9];
     for digit in text[..digits.min(9)].iter_mut().rev() {

@@ -1,7 +1,7 @@
-//! Endpoints of InfluxDB 2: points by `/api/v2/write`, and what its clients look at before.
+//! Endpoints of InfluxDB 2: points by `/api/v2/write`, and the endpoints that its clients check before.
 //!
 //! A bucket is a database and a policy, `points/autogen`, or a database alone; an organization is ignored. Flux is
-//! not there.
+//! not supported.
 
 use super::write::{Target, precision, write_body};
 use super::{Refused, json_answer, string};
@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::Response;
 use std::sync::Arc;
 
-/// Version 2's answer to what went wrong.
+/// The error answer of version 2.
 pub(crate) fn error(status: u16, message: &str) -> Response<Body> {
     let code = match status {
         401 => "unauthorized",

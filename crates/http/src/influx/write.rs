@@ -1,11 +1,12 @@
 //! `POST /write`: points in line protocol.
 //!
 //! ```text
-//!   body ─► decode ─► lines ─► points, some thousands ─► store.write ─► … ─► 204, or what was dropped
+//!   body ─► decode ─► lines ─► points, some thousands ─► store.write ─► … ─► 204, or the dropped points
 //! ```
 //!
-//! A body is written in batches, so that what its points take in memory is bounded whatever its length. Broken lines are
-//! told and the others are written, as InfluxDB does; so an answer of 400 says `partial write` if something was written.
+//! A body is written in batches, so that its points take bounded memory whatever its length. Broken lines are
+//! reported and the others are written, as in InfluxDB; so an answer of 400 says `partial write` if something was
+//! written.
 
 use super::{Refused, json_answer};
 use crate::body;
@@ -19,14 +20,14 @@ use coreplane_tsdb::line::{self, Precision};
 use coreplane_tsdb::{Error, Patience, Point};
 use std::sync::Arc;
 
-/// Points of a batch: many where it waits for a sync, otherwise as many as the caches hold.
+/// Points of a batch: many if the store waits for a sync, otherwise as many as the caches hold.
 const BATCH: usize = 5_000;
 const BATCH_AT_ONCE: usize = 256;
 
-/// Bytes of what is said of broken lines.
+/// The maximum length of the messages about broken lines, in bytes.
 const COMPLAINTS_MAX: usize = 8 << 10;
 
-/// Where points go.
+/// The database and the policy to write to.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) database: String,
@@ -34,18 +35,18 @@ pub(super) struct Target {
     pub(super) precision: Precision,
 }
 
-/// What came of a body.
+/// The result of writing a body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Points that are durable.
     pub(crate) written: u64,
     /// Points that the store refused.
     pub(crate) dropped: u64,
-    /// Why it refused the first of them.
+    /// The reason for the first refusal.
     pub(crate) reason: Option<String>,
-    /// What is said of lines that are no points.
+    /// The messages about lines that are not points.
     complaints: String,
-    /// Such lines of which nothing is said any more.
+    /// The number of such lines that are not reported.
     untold: u64,
 }
 
@@ -61,7 +62,7 @@ impl Written {
         self.complaints.push_str(complaint);
     }
 
-    /// As InfluxDB says it; nothing if all is there.
+    /// The refusal in InfluxDB's words; none if everything was written.
     fn refusal(mut self) -> Result<(), Refused> {
         if let Some(reason) = &self.reason {
             let message = format!("partial write: {reason} dropped={}", self.dropped);
@@ -81,7 +82,7 @@ impl Written {
     }
 }
 
-/// Writes points, and adds what came of it. What the store says of them all is an error.
+/// Writes points, and adds the result. An error that concerns all points is returned.
 pub(crate) fn write_points(
     host: &Host,
     database: &str,
@@ -99,7 +100,7 @@ pub(crate) fn write_points(
             add(&host.metrics.points_written, outcome.written);
             outcome.rejected
         }
-        // It may say so of the whole of them.
+        // The limit may concern all of the points.
         Err(Error::Limit(why)) => (0..points.len()).map(|at| (at, why.clone())).collect(),
         Err(error @ Error::Full(_)) => return Err(Refused::new(500, format!("engine: {error}"))),
         Err(error) => return Err(error.into()),
@@ -141,7 +142,7 @@ fn write_text(
     }
     write_points(host, database, policy, &batch, &mut written, &mut patience)?;
     add(&host.metrics.lines_refused, refused);
-    // A store that had nothing to write has not said whether there is such a database.
+    // A store that got no points has not reported whether the database exists.
     if written.written + written.dropped == 0 && refused > 0 {
         host.store.policies(database)?;
     }
@@ -179,7 +180,7 @@ async fn answer(host: &Arc<Host>, request: Request) -> Result<(), Refused> {
     write_body(host, request, target).await
 }
 
-/// The precision of this name; nanoseconds if it is empty.
+/// The precision with this name; nanoseconds if it is empty.
 pub(super) fn precision(name: &str) -> Result<Precision, Refused> {
     if name.is_empty() {
         return Ok(Precision::default());

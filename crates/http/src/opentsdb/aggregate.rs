@@ -1,8 +1,8 @@
 //! One series out of several, as OpenTSDB makes it.
 //!
 //! ```text
-//!   a:  1 ────── 3 ────── 5            times of all of them, ascending; at each, every series has its value there, or
-//!   b:       2 ────── 4                what lies between its neighbours, and nothing before its first and behind its last
+//!   a:  1 ────── 3 ────── 5            the times of all series, ascending; at each time a series has its value there,
+//!   b:       2 ────── 4                or one between its neighbours, and none before its first and after its last
 //! ```
 
 use super::downsample::Samples;
@@ -38,7 +38,7 @@ pub(super) const NAMES: [&str; 27] = [
     "zimsum",
 ];
 
-/// What some values come to.
+/// The aggregate of some values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Function {
     Sum,
@@ -53,30 +53,30 @@ pub(super) enum Function {
     Product,
     Difference,
     SquareSum,
-    /// A percentile, as a part of 1; the second is true if it is estimated as R does by default (R-7).
+    /// A percentile, as a part of 1; the second is true if it is estimated by R's default method (R-7).
     Percentile(f64, bool),
 }
 
-/// What a series has between its points.
+/// The value of a series between its points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Between {
-    /// The line from the one before to the one behind.
+    /// A value on the line from the previous point to the next one.
     Line,
     Zero,
     Nothing,
 }
 
-/// How series become one.
+/// The way in which series become one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Aggregator {
     pub(super) function: Function,
     between: Between,
-    /// Every series stays as it is.
+    /// True if every series stays as it is.
     pub(super) is_none: bool,
 }
 
 impl Function {
-    /// The percentile of a name: `p95`, `p999`, `ep95r7`.
+    /// The percentile with this name: `p95`, `p999`, `ep95r7`.
     fn percentile(name: &str) -> Option<Self> {
         let (digits, is_r7) = match name.strip_prefix("ep") {
             Some(rest) => {
@@ -90,7 +90,7 @@ impl Function {
         (2..=3).contains(&digits.len()).then_some(Self::Percentile(part, is_r7))
     }
 
-    /// By its name, in whatever case.
+    /// The function with this name, ignoring case.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "sum" | "zimsum" | "pfsum" => Self::Sum,
@@ -109,7 +109,7 @@ impl Function {
         })
     }
 
-    /// Of values, of which none is no number; no number if there is none. They are put in order where that is needed.
+    /// The aggregate of values, none of which is NaN; NaN if there are none. The values are sorted if necessary.
     pub(super) fn of(self, values: &mut [f64]) -> f64 {
         let (Some(&first), Some(&last)) = (values.first(), values.last()) else { return f64::NAN };
         let count = values.len() as f64;
@@ -134,7 +134,8 @@ impl Function {
     }
 }
 
-/// A percentile, interpolated: at `part (n - 1)` from the first (R-7), or at `part (n + 1) - 1` (R-6, OpenTSDB's own).
+/// A percentile, interpolated: at `part (n - 1)` from the first (R-7), or at `part (n + 1) - 1` (R-6, OpenTSDB's
+/// own).
 fn percentile(values: &mut [f64], part: f64, is_r7: bool) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let count = values.len() as f64;
@@ -154,12 +155,12 @@ impl Aggregator {
             "mimmax" | "mimmin" => Between::Nothing,
             _ => Between::Line,
         };
-        // A series that has no value there is none of those that are counted.
+        // A series without a value there is not counted.
         let between = if function == Function::Count { Between::Nothing } else { between };
         Some(Self { function, between, is_none: name.eq_ignore_ascii_case("none") })
     }
 
-    /// One series out of several, whose times ascend. `check` is called now and then, and may end it.
+    /// Aggregates series, whose times ascend, into one. `check` is called now and then, and may end it.
     pub(super) fn aggregate<E>(
         self,
         series: &[Samples],
@@ -192,7 +193,7 @@ impl Aggregator {
         Ok(all)
     }
 
-    /// What a series has at a time, of which `place` is the first sample that is not before it.
+    /// The value of a series at a time; `place` is its first sample that is not before that time.
     fn value_at(self, samples: &Samples, place: usize, time: i64) -> Option<f64> {
         let (behind, value) = *samples.get(place)?;
         if behind == time {

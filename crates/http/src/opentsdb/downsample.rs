@@ -1,7 +1,7 @@
 //! Downsampling: one value for each interval of a series; and rates.
 //!
-//! Intervals begin at multiples of their length since 1970. The first is the first that begins in the range, and
-//! the last one is whole, though the range ends in its midst, as OpenTSDB has it.
+//! Intervals begin at multiples of their length since 1970. The first interval is the first that begins in the
+//! range. The last one is complete, even if the range ends within it, as in OpenTSDB.
 
 use super::aggregate::Function;
 use std::ops::RangeInclusive;
@@ -9,17 +9,17 @@ use std::ops::RangeInclusive;
 /// Times in milliseconds since 1970, ascending, and values.
 pub(super) type Samples = Vec<(i64, f64)>;
 
-/// What an interval without points has.
+/// The content of an interval without points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fill {
-    /// It is not there.
+    /// The interval is omitted.
     None,
     NotANumber,
     Null,
     Zero,
 }
 
-/// How a series is downsampled.
+/// The way in which a series is downsampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Downsample {
     /// Milliseconds; none: the whole range is one interval.
@@ -48,7 +48,7 @@ pub(super) fn duration(text: &str) -> Option<i64> {
 }
 
 impl Downsample {
-    /// As it is written: `1m-avg`, `1h-sum-zero`, `0all-max`.
+    /// Parses a specifier such as `1m-avg`, `1h-sum-zero`, `0all-max`.
     pub(super) fn of(text: &str) -> Result<Self, String> {
         let wrong = || format!("Invalid downsampling specifier: {text}");
         let mut parts = text.split('-');
@@ -74,7 +74,7 @@ impl Downsample {
         Ok(Self { interval, function, fill })
     }
 
-    /// The range of points that intervals of `range` have; the range of milliseconds is closed.
+    /// The range of the points in the intervals of `range`; the range of milliseconds is closed.
     pub(super) fn points(self, range: &RangeInclusive<i64>) -> RangeInclusive<i64> {
         let Some(interval) = self.interval else { return range.clone() };
         let start = range.start().saturating_add(interval - 1).div_euclid(interval);
@@ -82,12 +82,12 @@ impl Downsample {
         start.saturating_mul(interval)..=end.saturating_mul(interval) - 1
     }
 
-    /// True if intervals without points are put in.
+    /// True if intervals without points get a value.
     pub(super) fn fills(self) -> bool {
         self.interval.is_some() && self.fill != Fill::None
     }
 
-    /// Puts in what intervals without points have.
+    /// Inserts the values of intervals without points.
     pub(super) fn fill(self, samples: Samples, range: &RangeInclusive<i64>) -> Samples {
         let (Some(interval), false) = (self.interval, self.fill == Fill::None) else {
             return samples;
@@ -106,7 +106,7 @@ impl Downsample {
         all
     }
 
-    /// How many intervals the range has.
+    /// The number of intervals of the range.
     pub(super) fn count(self, range: &RangeInclusive<i64>) -> u64 {
         let points = self.points(range);
         let length = points.end().saturating_sub(*points.start()).max(0).unsigned_abs();
@@ -114,15 +114,15 @@ impl Downsample {
     }
 }
 
-/// How a rate is made.
+/// The way in which rates are computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rate {
-    /// A value that is less than the one before has gone beyond `max`.
+    /// A value that is less than the previous one has wrapped at `max`.
     pub(super) is_counter: bool,
     pub(super) max: f64,
-    /// A rate above this is 0; 0: none is.
+    /// A rate above this becomes 0; 0: there is no such bound.
     pub(super) reset: f64,
-    /// A value that is less than the one before has no rate.
+    /// A value that is less than the previous one has no rate.
     pub(super) drops_resets: bool,
 }
 
@@ -133,7 +133,7 @@ impl Default for Rate {
 }
 
 impl Rate {
-    /// Changes a second, at the later of two points.
+    /// Changes per second, at the later of two points.
     pub(super) fn of(self, samples: &Samples) -> Samples {
         let pairs = samples.iter().zip(samples.iter().skip(1));
         pairs

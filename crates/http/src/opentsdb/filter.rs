@@ -1,11 +1,11 @@
-//! Filters of tags, and what they are for the store.
+//! Filters of tags, and their translation for the store.
 //!
-//! A filter of a tag lets no series through that has no such tag, whatever it says of its value.
+//! A filter of a tag lets no series through that does not have the tag, whatever its condition on the value.
 
 use coreplane_tsdb::TagFilter;
 use regex::{Regex, RegexBuilder};
 
-/// Kinds of filters, and what each lets through.
+/// The kinds of filters, and the values that each lets through.
 pub(super) const KINDS: [(&str, &str); 8] = [
     ("literal_or", "values between pipes"),
     ("iliteral_or", "values between pipes, in whatever case"),
@@ -17,10 +17,10 @@ pub(super) const KINDS: [(&str, &str); 8] = [
     ("not_key", "series without the tag"),
 ];
 
-/// Values of a list at most.
+/// The maximum number of values of a list.
 const VALUES_MAX: usize = 1_000;
 
-/// Bytes of what an expression is compiled to.
+/// The maximum size of a compiled expression, in bytes.
 const EXPRESSION_MAX: usize = 1 << 20;
 
 /// A filter of one tag.
@@ -68,7 +68,7 @@ fn not_literal(key: &str, values: &[&str]) -> TagFilter {
     values.iter().map(other).fold(has(key), both)
 }
 
-/// An expression for any of these values, in whatever case.
+/// An expression that matches any of these values, ignoring case.
 fn any_case(values: &[&str]) -> Result<Regex, String> {
     let values: Vec<String> = values.iter().map(|value| regex::escape(value)).collect();
     expression(&format!("^(?:{})$", values.join("|")), true)
@@ -109,7 +109,7 @@ impl Filter {
         Ok(Self { key: owned(), is_group, passes })
     }
 
-    /// A filter as it stands in `{tag=…}`: `*`, values between pipes, or `kind(text)`.
+    /// A filter as it is written in `{tag=…}`: `*`, values between pipes, or `kind(text)`.
     pub(super) fn of_tag(key: &str, text: &str, is_group: bool) -> Result<Self, String> {
         if let Some((kind, rest)) = text.split_once('(')
             && let Some(inner) = rest.strip_suffix(')')
@@ -117,12 +117,12 @@ impl Filter {
             return Self::of(kind, key, inner, is_group);
         }
         let kind = if text.contains('*') { "wildcard" } else { "literal_or" };
-        // What is one value makes one group, but is a group nevertheless.
+        // With a single value there is one group, but it is still a group.
         Self::of(kind, key, text, is_group)
     }
 }
 
-/// What all of the filters let through.
+/// The series that all of the filters let through.
 pub(super) fn all(filters: &[Filter]) -> TagFilter {
     filters.iter().map(|filter| filter.passes.clone()).reduce(both).unwrap_or(TagFilter::All)
 }

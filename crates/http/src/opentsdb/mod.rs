@@ -1,24 +1,25 @@
 //! OpenTSDB's endpoints and its lines, as its version 2.4 answers them.
 //!
-//! | endpoint | what it is |
+//! | endpoint | content |
 //! |---|---|
 //! | `POST /api/put` | points in JSON |
 //! | `GET, POST /api/query` | points: filtered, grouped, downsampled, aggregated |
 //! | `/api/suggest` | names of metrics and tags |
-//! | `/api/aggregators`, `/api/config/filters`, `/api/version` | what there is |
+//! | `/api/aggregators`, `/api/config/filters`, `/api/version` | the supported functions, filters and version |
 //! | lines | `put METRIC TIME VALUE TAG=VALUE…`, `version`, `stats`, `exit` |
 //!
-//! A metric is a measurement of one database ([`Options::opentsdb_database`](crate::Options::opentsdb_database)), and
-//! its values are the field `value`, a float: OpenTSDB lets integers and floats stand in one series. Whatever else
-//! has such a field there, written by whichever protocol, is read as well.
+//! A metric is a measurement of one database ([`Options::opentsdb_database`](crate::Options::opentsdb_database)),
+//! and its values are the field `value`, a float: OpenTSDB allows integers and floats in one series. Any other
+//! measurement with such a field there is read as well, by whichever protocol it was written.
 //!
 //! # Departures from OpenTSDB 2.4
 //!
 //! - Integers beyond 2^53 lose their last digits, and averages of integers are not rounded down.
 //! - Whole numbers in answers have no `.0`.
-//! - Of the options of `/api/query` there are `start`, `end`, `msResolution`, `arrays`, and of a sub-query aggregator, metric,
-//!   tags, filters, rate and downsampling; calendars, time zones, `tsuids`, histograms, annotations and `delete` are not.
-//! - A point that could not be written for want of room is an error as one that is wrong.
+//! - `/api/query` supports the options `start`, `end`, `msResolution` and `arrays`, and in a sub-query aggregator,
+//!   metric, tags, filters, rate and downsampling. It does not support calendars, time zones, `tsuids`, histograms,
+//!   annotations and `delete`.
+//! - A point that could not be written for lack of room is reported as an error, like a wrong point.
 
 mod aggregate;
 mod downsample;
@@ -47,7 +48,7 @@ const FIELD: &str = "value";
 /// The version that clients are told.
 const VERSION: &str = "2.4.0";
 
-/// OpenTSDB's answer to what went wrong.
+/// The error answer of OpenTSDB.
 pub(crate) fn error(status: u16, message: &str, details: &str) -> Response<Body> {
     let mut body = format!("{{\"error\":{{\"code\":{status},\"message\":").into_bytes();
     string(message, &mut body);

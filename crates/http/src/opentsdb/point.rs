@@ -1,4 +1,4 @@
-//! Points as OpenTSDB's clients write them, in JSON and in lines, and what is wrong with them in OpenTSDB's words.
+//! Points as OpenTSDB's clients write them, in JSON and in lines, and their errors in OpenTSDB's words.
 
 use super::FIELD;
 use crate::influx::{float, string};
@@ -9,10 +9,10 @@ use smallvec::smallvec;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Tags of a point at most.
+/// The maximum number of tags of a point.
 const TAGS_MAX: usize = 64;
 
-/// A value of JSON that is no list and no object.
+/// A JSON value that is neither a list nor an object.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) enum Scalar<'a> {
     #[default]
@@ -21,7 +21,7 @@ pub(super) enum Scalar<'a> {
     Float(f64),
     Integer(i64),
     Unsigned(u64),
-    /// Something else.
+    /// A list or an object.
     Other,
 }
 
@@ -90,7 +90,7 @@ impl Scalar<'_> {
         }
     }
 
-    /// As a name, for which a number does as well.
+    /// The value as a name; a number is accepted, too.
     fn text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Absent | Self::Other => None,
@@ -102,7 +102,7 @@ impl Scalar<'_> {
     }
 }
 
-/// Keys and values of tags; no more than [`TAGS_MAX`] are kept, and one above says so.
+/// Tag keys and tag values; at most [`TAGS_MAX`] are kept, and one more, which shows that there are too many.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Tags<'a>(pub(super) Vec<(Cow<'a, str>, Scalar<'a>)>);
 
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for TagsVisitor {
     }
 }
 
-/// A name that is borrowed where it can be.
+/// A name that is borrowed if possible.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -140,7 +140,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Tags<'a> {
     }
 }
 
-/// A point as it comes.
+/// A point as it was sent.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub(super) struct Datapoint<'a> {
     #[serde(default, borrow)]
@@ -174,7 +174,7 @@ impl Datapoint<'_> {
         out.extend_from_slice(b"}}");
     }
 
-    /// The point, or what is wrong with it. `takes_strings`: a string with a number is that number.
+    /// The point, or an error. With `takes_strings` a string that contains a number is that number.
     pub(super) fn point(&self, takes_strings: bool) -> Result<Point<'static>, String> {
         let metric = self.metric.text().filter(|metric| !metric.is_empty());
         let metric = metric.ok_or("Metric name was empty")?;
@@ -236,13 +236,13 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
-/// A time of seconds, or of milliseconds if they need more than 32 bits, in nanoseconds.
+/// Converts a time to nanoseconds; it is in seconds, or in milliseconds if it needs more than 32 bits.
 pub(super) fn nanoseconds(time: i64) -> Option<i64> {
     let unit = if time > i64::from(u32::MAX) { 1_000_000 } else { 1_000_000_000 };
     if time <= 0 { None } else { time.checked_mul(unit) }
 }
 
-/// A time as a text: seconds, milliseconds, or seconds with up to three digits behind a point.
+/// Parses a time: seconds, milliseconds, or seconds with up to three digits behind a point.
 pub(super) fn time_of(text: &str) -> Option<i64> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
     let Some((seconds, fraction)) = text.split_once('.') else {
@@ -261,7 +261,7 @@ fn number(text: &str) -> Option<f64> {
     if text.bytes().all(is_number) { text.parse().ok() } else { None }
 }
 
-/// The point of a line `put METRIC TIME VALUE TAG=VALUE…`, or what is wrong with it.
+/// Parses a line `put METRIC TIME VALUE TAG=VALUE…`; returns its point, or an error.
 pub(super) fn of_line(line: &str) -> Result<Point<'static>, String> {
     let words: Vec<&str> =
         line.split(' ').filter(|word| !word.is_empty()).take(TAGS_MAX + 5).collect();

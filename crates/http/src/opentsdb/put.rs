@@ -1,7 +1,7 @@
 //! `POST /api/put`: a point, or a list of them.
 //!
-//! A list is gone through twice: first for its syntax, so that a broken one has written nothing, then point by point, in
-//! batches. Neither pass keeps more of it than a batch.
+//! A list is parsed twice: first for its syntax, so that nothing of a broken list is written, then point by point,
+//! in batches. Neither pass keeps more of it than a batch.
 
 use super::error;
 use super::point::Datapoint;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Points of a batch.
 const BATCH: usize = 5_000;
 
-/// Points that are told with what is wrong with them.
+/// The maximum number of wrong points that are reported in detail.
 const DETAILS_MAX: usize = 1_000;
 
 /// Calls a function with each point of a text.
@@ -70,12 +70,12 @@ fn each(
     })
 }
 
-/// What came of points.
+/// The result of writing points.
 #[derive(Default)]
 struct Outcome {
     written: Written,
     failed: u64,
-    /// Elements of a list of JSON.
+    /// Elements of a JSON list.
     details: Vec<u8>,
     detailed: usize,
 }
@@ -98,7 +98,7 @@ impl Outcome {
     }
 }
 
-/// Points on their way into the store.
+/// Points that are collected for the store.
 struct Batch<'h> {
     host: &'h Host,
     patience: Patience,
@@ -130,7 +130,7 @@ impl Batch<'_> {
     }
 }
 
-/// A point that the store refused, as it came, about.
+/// A point that the store refused, about as it was sent.
 fn told<'p>(point: &'p Point<'_>) -> Datapoint<'p> {
     use super::point::{Scalar, Tags};
     let value = match point.fields.first() {

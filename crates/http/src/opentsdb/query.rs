@@ -44,7 +44,7 @@ fn write_group(group: &Group, query: &Query, out: &mut Vec<u8>) {
     let mut is_first = true;
     while let Some((time, value)) = samples.next() {
         let time = time / unit;
-        // Of a second, its last point: a name is once in an object.
+        // Of the points of a second only the last is written: a name is unique in an object.
         if samples.peek().is_some_and(|(next, _)| next / unit == time) {
             continue;
         }

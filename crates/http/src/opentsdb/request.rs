@@ -1,4 +1,4 @@
-//! What is asked by `/api/query`: in JSON, or in parameters (`m=sum:rate:1m-avg:metric{host=*}`).
+//! Requests of `/api/query`: in JSON, or in parameters (`m=sum:rate:1m-avg:metric{host=*}`).
 
 use super::aggregate::Aggregator;
 use super::downsample::{Downsample, Rate, duration};
@@ -8,10 +8,10 @@ use crate::parameters::Parameters;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Sub-queries at most.
+/// The maximum number of sub-queries.
 const SUBS_MAX: usize = 100;
 
-/// Filters of a sub-query at most.
+/// The maximum number of filters of a sub-query.
 const FILTERS_MAX: usize = 64;
 
 /// A query.
@@ -21,9 +21,9 @@ pub(super) struct Query {
     pub(super) start: i64,
     pub(super) end: i64,
     pub(super) subs: Vec<Sub>,
-    /// Times of the answer are milliseconds.
+    /// True if times of the answer are milliseconds.
     pub(super) is_in_milliseconds: bool,
-    /// Points of the answer are lists.
+    /// True if points of the answer are lists.
     pub(super) has_arrays: bool,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Sub {
     pub(super) metric: String,
     pub(super) aggregator: Aggregator,
     pub(super) filters: Vec<Filter>,
-    /// Series have the tags of the filters and no others.
+    /// True if series must have the tags of the filters and no others.
     pub(super) is_explicit: bool,
     pub(super) rate: Option<Rate>,
     pub(super) downsample: Option<Downsample>,
@@ -219,7 +219,7 @@ impl Query {
         Ok(Self { start, end, subs, is_in_milliseconds: false, has_arrays: false })
     }
 
-    /// Of a body of JSON, and the parameters of its URL; `now` in milliseconds.
+    /// The query of a JSON body, with the parameters of its URL; `now` is in milliseconds.
     pub(super) fn of_json(text: &[u8], url: &Parameters, now: i64) -> Result<Self, String> {
         let asked: AskedQuery = serde_json::from_slice(text)
             .map_err(|error| format!("Unable to parse the given JSON: {error}"))?;
@@ -232,7 +232,7 @@ impl Query {
         Ok(Self { is_in_milliseconds, has_arrays, ..Self::new(asked.start, asked.end, subs, now)? })
     }
 
-    /// Of the parameters of a URL; `now` in milliseconds.
+    /// The query of the parameters of a URL; `now` is in milliseconds.
     pub(super) fn of_url(url: &Parameters, now: i64) -> Result<Self, String> {
         if url.has("tsuid") {
             return Err("tsuids are not supported: name a metric".to_owned());
@@ -421,7 +421,7 @@ mod tests {
             "start=2&end=1&m=sum:m",
             "start=1&tsuid=sum:00",
         ] {
-            // A metric of that name there may be.
+            // A metric with this name may exist.
             assert!(url(wrong).is_err() || wrong.ends_with("1m-avg"), "{wrong}");
         }
         for wrong in [

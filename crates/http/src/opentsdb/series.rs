@@ -1,6 +1,6 @@
-//! What a sub-query comes to: series are read, downsampled, turned into rates, and aggregated in their groups.
+//! Executes a sub-query: series are read, downsampled, turned into rates, and aggregated in their groups.
 //!
-//! A query is bounded by what it holds and by its time, both of which are looked at while it reads.
+//! A query is bounded by the samples that it holds and by its time; both are checked while it reads.
 
 use super::FIELD;
 use super::aggregate::Function;
@@ -24,17 +24,17 @@ pub(super) struct Group {
     /// Keys of the other tags.
     pub(super) aggregated: BTreeSet<String>,
     pub(super) samples: Samples,
-    /// What is no number is null.
+    /// True if values that are not a number are written as null.
     pub(super) has_nulls: bool,
 }
 
-/// What a query may still take.
+/// The remaining limits of a query.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub(super) deadline: Instant,
     pub(super) samples: usize,
     pub(super) intervals: u64,
-    /// Whoever asked has gone.
+    /// True once the client has disconnected.
     pub(super) unwanted: Unwanted,
 }
 
@@ -52,7 +52,7 @@ impl Meter {
 
     fn check(&self) -> Result<(), Refused> {
         if self.unwanted.get() {
-            // Nobody reads it.
+            // No client reads the answer.
             return Err(Refused::new(503, "whoever asked has gone"));
         }
         if Instant::now() < self.deadline {
@@ -73,7 +73,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// What a function needs no points for.
+/// The value of a function that can be computed from a summary, without the points.
 fn of_summary(function: Function, summary: &Summary) -> Option<f64> {
     let sum = || match &summary.sum {
         Value::Float(sum) => Some(*sum),
@@ -92,7 +92,7 @@ fn of_summary(function: Function, summary: &Summary) -> Option<f64> {
     }
 }
 
-/// What reads series of one metric.
+/// Reads series of one metric.
 struct Source<'r, 's> {
     reader: &'r Reader<'s>,
     field: &'r Field,
@@ -100,7 +100,8 @@ struct Source<'r, 's> {
 }
 
 impl Source<'_, '_> {
-    /// A series as it is in the range of milliseconds: of equal milliseconds the last.
+    /// Reads the points of a series in the range of milliseconds, ascending; of points in the same millisecond the
+    /// last one counts.
     fn points(
         &self,
         series: &Series,
@@ -189,7 +190,7 @@ impl Source<'_, '_> {
         Ok(samples)
     }
 
-    /// Whether they are too many to be held is asked while they are made.
+    /// Summaries; while they are made, their number is checked against the samples that may be held.
     fn summaries(
         &self,
         series: &Series,
@@ -252,7 +253,7 @@ impl Source<'_, '_> {
     }
 }
 
-/// The tags of a group, and the keys of those that differ.
+/// The tags that are equal in all series of a group, and the keys of those that differ.
 fn tags_of(group: &[Arc<Series>]) -> (BTreeMap<String, String>, BTreeSet<String>) {
     let mut common: BTreeMap<String, String> = BTreeMap::new();
     let mut aggregated = BTreeSet::new();
@@ -321,7 +322,7 @@ pub(super) fn groups(
         meter.take(held)?;
         let aggregated = sub.aggregator.aggregate(&samples, &mut || meter.check())?;
         drop(samples);
-        // Of what the series had, the answer alone is left.
+        // Of the samples of the series only the answer is still held.
         meter.samples += held.saturating_mul(2).saturating_sub(aggregated.len());
         let (tags, keys) = tags_of(group);
         let range = query.start..=query.end;

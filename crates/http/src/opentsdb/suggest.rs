@@ -1,4 +1,4 @@
-//! `/api/suggest`: names of metrics, and keys and values of tags, that begin so.
+//! `/api/suggest`: names of metrics, and keys and values of tags, with a given beginning.
 
 use super::error;
 use crate::body;
@@ -14,9 +14,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Names of an answer, if it is not said.
+/// The number of names of an answer, if the request states none.
 const NAMES: usize = 25;
-/// Names of an answer at most.
+/// The maximum number of names of an answer.
 const NAMES_MAX: usize = 100_000;
 
 #[derive(Debug, Deserialize)]
@@ -28,7 +28,7 @@ struct Asked {
     max: Option<usize>,
 }
 
-/// The least names that begin so, as many as are asked for.
+/// The least names with this beginning, at most `max`.
 struct Names {
     begin: String,
     max: usize,

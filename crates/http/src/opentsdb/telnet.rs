@@ -1,8 +1,8 @@
 //! OpenTSDB's lines: `put METRIC TIME VALUE TAG=VALUE…`, as collectd and others send them.
 //!
-//! Lines that have come together are written together. A line that is written is not answered; whoever wants to
-//! know takes `/api/put`. What is wrong with a line is answered as OpenTSDB does, in the order of the lines; what the store
-//! refuses of them comes behind that.
+//! Lines that arrive together are written together. A line that is written is not answered; a client that needs an
+//! answer uses `/api/put`. Errors of lines are answered as in OpenTSDB, in the order of the lines; the points that
+//! the store refuses follow.
 
 use super::{VERSION, point};
 use crate::figures;
@@ -17,16 +17,16 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Bytes of a line at most.
+/// The maximum length of a line, in bytes.
 const LINE_MAX: usize = 8 << 10;
 
 /// Bytes that are read at a time.
 const READ: usize = 16 << 10;
 
-/// Bytes of errors of one turn.
+/// The maximum length of the errors of one turn, in bytes.
 const ERRORS_MAX: usize = 64 << 10;
 
-/// What came of the lines of a turn.
+/// The result of the lines of a turn.
 #[derive(Default)]
 struct Turn {
     points: Vec<Point<'static>>,
@@ -87,12 +87,12 @@ impl Turn {
     }
 }
 
-/// Counters as OpenTSDB's `stats` has them: a line each, which could be put.
+/// Counters in the form of OpenTSDB's `stats`: one line each, which could be put.
 fn stats(host: &Host) -> String {
     let now = crate::host::now() / 1_000_000_000;
     let mut text = String::new();
     for line in figures::text(host).lines().filter(|line| !line.starts_with('#')) {
-        // Those with labels are Prometheus's alone.
+        // Figures with labels are for Prometheus alone.
         if let Some((name, value)) = line.split_once(' ').filter(|(name, _)| !name.contains('{')) {
             let _written = writeln!(text, "tsd.{name} {now} {value} host=localhost").is_ok();
         }

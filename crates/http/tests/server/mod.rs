@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Series that its store may have.
+/// The maximum number of series of its store.
 pub(crate) const SERIES_MAX: u64 = 1_000;
 
 /// A server of a new store.
@@ -26,7 +26,7 @@ impl Served {
         Self::start_with(options, 1 << 20)
     }
 
-    /// With so many bytes of points that are not sealed.
+    /// The store seals points from `head_bytes` bytes on.
     pub(crate) fn start_with(options: Options, head_bytes: u64) -> Outcome<Self> {
         let directory = tempfile::tempdir_in("/dev/shm")?;
         let of_store = coreplane_tsdb::Options {
@@ -63,7 +63,7 @@ impl Served {
     }
 }
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -207,7 +207,7 @@ fn float_text(value: f64) -> String {
     String::from_utf8(out).expect("text")
 }
 
-/// Of two shortest texts that are equally near Go takes the even one (strconv, Go 1.26), Rust the greater.
+/// Of two shortest texts that are equally near, Go takes the even one (strconv, Go 1.26), Rust the greater.
 #[test]
 fn a_float_between_two_texts_is_as_in_go() {
     for (whole, part, expected) in [
