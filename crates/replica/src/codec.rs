@@ -1,14 +1,14 @@
-//! What nodes say to each other, as bytes.
+//! Messages between nodes, as bytes.
 //!
 //! ```text
 //!   crc32c of the rest   version  kind   cluster  identity  start  life  from  to   body
 //! ```
 //!
-//! A fixed form with a checksum. Consensus has protobuf types for its messages; they are filled here field by field, and
-//! nothing that comes from a peer is parsed as protobuf. A message that is read here is one that *could* have been sent;
-//! whether it can be believed now is for the node to say ([`crate::node`]).
+//! A fixed format with a checksum. Consensus has protobuf types for its messages; they are filled here field by
+//! field, and bytes of a peer are never parsed as protobuf. A message that decodes is one that *could* have been
+//! sent; whether to believe it is for the node to decide ([`crate::node`]).
 //!
-//! How long a message is, is for the transport to tell.
+//! The transport gives the length of a message.
 
 use crate::entry::{CONTEXT_MAX, Reader, decode_changes};
 use crate::members::{NodeId, Peer, decode_change, to_conf_change};
@@ -17,7 +17,7 @@ use coreplane_engine::UnixMillis;
 use protobuf::{Message as _, ProtobufEnum};
 use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
 
-/// The form; another is refused.
+/// The version of the format; others are refused.
 const VERSION: u8 = 1;
 const RAFT: u8 = 1;
 const PAGE: u8 = 2;
@@ -28,49 +28,49 @@ const TOLD: u8 = 6;
 const CHANGES: u8 = 1;
 const MEMBERS: u8 = 2;
 
-/// What a node says to another.
+/// A message of one node to another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
-    /// The cluster that the sender is of; 0 if that has no name yet, or it is of none.
+    /// The sender's cluster; 0 if that has no name yet, or the sender belongs to none.
     pub cluster: u64,
-    /// Of the sender's pool.
+    /// The identity of the sender's pool.
     pub identity: u64,
     /// How often the sender was started.
     pub start: u64,
-    /// Which of the starts with this number, should there be several, since its pool was put back.
+    /// The life of this start, which tells apart several starts with the same number after a pool was put back.
     pub life: u64,
     /// The sender.
     pub from: NodeId,
-    /// Whom it is for.
+    /// The receiver.
     pub to: NodeId,
     pub(crate) body: Body,
 }
 
-/// What it says.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Body {
     Raft(RaftMessage),
     Page(Page),
     Receipt(Receipt),
     Hello(Hello),
-    /// A follower asks, by this number, how far all is committed by now.
+    /// A follower asks, by this number, for the committed index.
     Ask(u64),
-    /// The answer: its number, and the index.
+    /// The answer: the number of the question, and the index.
     Told(u64, u64),
 }
 
-/// Who the sender is.
+/// The sender's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// It is of a cluster.
+    /// It belongs to a cluster.
     pub(crate) is_bound: bool,
-    /// It wants to be told the same.
+    /// It wants a hello in return.
     pub(crate) asks: bool,
-    /// Who leads, as far as it knows; 0: nobody.
+    /// The leader that it knows; 0 if none.
     pub(crate) leader: NodeId,
-    /// The entry that made the members that it knows.
+    /// The entry that made the members it knows.
     pub(crate) index: u64,
-    /// What it knows of the receiver.
+    /// Its knowledge of the receiver.
     pub(crate) known: Peer,
 }
 
@@ -78,14 +78,14 @@ pub(crate) struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) term: u64,
-    /// The entry that was applied last in it.
+    /// The last applied entry in it.
     pub(crate) index: u64,
     /// Pages of a snapshot are numbered from 0 on.
     pub(crate) number: u64,
     pub(crate) is_last: bool,
-    /// Bytes of all that is alive at who sends it.
+    /// Live bytes of the sender.
     pub(crate) bytes: u64,
-    /// The header of that entry, and the members of then.
+    /// The header of that entry, and the members at that time.
     pub(crate) header: Bytes,
     pub(crate) members: Bytes,
     pub(crate) records: Vec<Record>,
@@ -113,22 +113,22 @@ pub(crate) struct Receipt {
 pub(crate) enum Received {
     /// It wants this page next.
     Wants(u64),
-    /// All of it is there, or what is in it was there before.
+    /// All of it is installed, or its entries were there before.
     All,
-    /// It is older than what the receiver had: a newer one is wanted.
+    /// It is older than the receiver's state: a newer one is wanted.
     Older,
     /// It is larger than the receiver's pool.
     Unfit,
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Invalid {
-    /// Their checksum is another.
+    /// The checksum is wrong.
     Checksum,
-    /// They are of another version.
+    /// The version is unknown.
     Version(u8),
-    /// They make no sense.
+    /// The format is wrong.
     Form,
 }
 
@@ -206,7 +206,7 @@ impl Envelope {
     /// Reads a message, which is all of `bytes`.
     ///
     /// # Errors
-    /// If it is none.
+    /// If they are not a message.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let (crc, rest) = bytes.split_first_chunk::<4>().ok_or(Invalid::Form)?;
         if crc32c::crc32c(rest) != u32::from_le_bytes(*crc) {
@@ -268,7 +268,7 @@ fn encode_raft(message: &RaftMessage, writer: &mut Writer<'_>) {
         writer.word(entry.term);
         writer.word(entry.index);
         writer.part(&entry.context);
-        // What members become stands in the context.
+        // The context states the change of members.
         writer.part(if is_changes { &entry.data } else { &[] });
     }
 }
@@ -311,7 +311,7 @@ fn decode_entry(reader: &mut Reader<'_>) -> Option<Entry> {
     Some(entry)
 }
 
-/// Makes an entry one that changes members as its context says; none if that says nothing.
+/// Turns an entry into a change of members according to its context; none if the context states none.
 pub(crate) fn to_members_entry(entry: &mut Entry, context: &[u8]) -> Option<()> {
     entry.set_entry_type(EntryType::EntryConfChangeV2);
     entry.data = to_conf_change(&decode_change(context)?).write_to_bytes().ok()?.into();
@@ -461,7 +461,7 @@ mod tests {
                     let mut other = bytes.clone();
                     other[at] ^= 1 << bit;
                     assert!(Envelope::decode(&other).is_err());
-                    // The same with a checksum that is right: whatever comes of it, it is no panic.
+                    // The same bytes with a correct checksum: any result but a panic will do.
                     let crc = crc32c::crc32c(&other[4..]);
                     other[..4].copy_from_slice(&crc.to_le_bytes());
                     if let Ok(read) = Envelope::decode(&other) {

@@ -1,23 +1,23 @@
-//! What an entry is, in the log and on the wire.
+//! The form of an entry, in the log and on the wire.
 //!
 //! ```text
 //!   header   kind  term  context                     in the map, and at most 256 bytes
 //!   changes  count [op  expiry?  key  value?] …      on the wire; in the map they are records
 //! ```
 //!
-//! The map keeps an entry's changes as versions of their keys, and its header beside. Raft wants an entry as bytes:
-//! they are made again from what the map has. The changes stand in the order of their keys then, each key once, which
-//! says the same.
+//! The map keeps an entry's changes as versions of their keys, and its header beside them. Raft wants an entry as
+//! bytes: these are made again from the contents of the map. The changes are then in the order of their keys, each
+//! key once, which has the same effect.
 
 use bytes::Bytes;
 use coreplane_engine::{Batch, ChangeRef, UnixMillis};
 use coreplane_mvcc::ENTRY_HEADER_MAX;
 use std::collections::BTreeMap;
 
-/// What an entry does.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Changes of the map; none of the one with which a leader begins.
+    /// Changes of the map; none in the entry with which a leader begins.
     Changes = 1,
     /// Another set of members.
     Members = 2,
@@ -31,12 +31,12 @@ const HEAD: usize = 9;
 /// Bytes of a context at most.
 pub(crate) const CONTEXT_MAX: usize = ENTRY_HEADER_MAX - HEAD;
 
-/// What stands beside an entry's changes.
+/// The part of an entry beside its changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) term: u64,
-    /// Of changes who proposed them; of members what changes.
+    /// The proposer of changes, or the change of members.
     pub(crate) context: Bytes,
 }
 
@@ -49,7 +49,7 @@ impl Header {
         bytes
     }
 
-    /// None if it is no header.
+    /// None if the bytes are not a header.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (term, context) = rest.split_first_chunk::<8>()?;
@@ -95,7 +95,7 @@ pub(crate) fn encode_changes<'c>(changes: impl Iterator<Item = ChangeRef<'c>>) -
 }
 // media-format: end
 
-/// The last changes of all keys, in the order of keys: as they are read from the map again.
+/// The last change of each key, in the order of keys, as they are read back from the map.
 pub(crate) fn encode_last_changes(batch: &Batch) -> Vec<u8> {
     if batch.len() < 2 {
         return encode_changes(batch.changes());
@@ -105,7 +105,7 @@ pub(crate) fn encode_last_changes(batch: &Batch) -> Vec<u8> {
     encode_changes(last.into_values())
 }
 
-/// The opposite; none if the bytes are no changes.
+/// The reverse of [`encode_changes`]; none if the bytes are not changes.
 pub(crate) fn decode_changes(bytes: &[u8]) -> Option<Batch> {
     let (mut batch, mut reader) = (Batch::new(), Reader(bytes));
     while !reader.0.is_empty() {
@@ -155,7 +155,7 @@ impl<'b> Reader<'b> {
         Some(u64::from_le_bytes(*word))
     }
 
-    /// A number that says how many follow, so that it cannot be more than there are bytes.
+    /// A count of the parts that follow, which cannot be more than there are bytes.
     pub(crate) fn count(&mut self) -> Option<usize> {
         let (count, rest) = self.0.split_first_chunk::<4>()?;
         self.0 = rest;
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((count_changes(&bytes), count_changes(&[])), (3, 0));
         assert!(decode_changes(&[]).unwrap().is_empty());
         for cut in 1..bytes.len() {
-            // A cut behind a change is another list of changes.
+            // Bytes that are cut after a whole change are a shorter list of changes.
             if let Some(fewer) = decode_changes(&bytes[..cut]) {
                 assert!(fewer.len() < batch.len());
             }

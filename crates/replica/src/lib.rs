@@ -2,10 +2,10 @@
 //!
 //! # The problem
 //!
-//! A replicated store writes each change to a log, sends it, and when a majority has it, makes it in the state: twice on
-//! each node, and with a file for term and vote beside. A [`LogMap`](coreplane_mvcc::LogMap) is log and state in one: an
-//! entry is written once, applying it is to say so, taking it back is to roll back, and a snapshot is a version that is
-//! pinned.
+//! A replicated store writes each change to a log, sends it, and applies it to the state when a majority has it: it
+//! writes twice on each node, and keeps another file for term and vote. A [`LogMap`](coreplane_mvcc::LogMap) is log
+//! and state in one: an entry is written once, applying it only marks it as applied, undoing it is a rollback, and a
+//! snapshot is a pinned version.
 //!
 //! # The picture
 //!
@@ -18,37 +18,39 @@
 //!              └─────────────────── LogMap ────────────────┘
 //! ```
 //!
-//! A [`Node`] does no input or output but that of its map: what comes in is a call, what goes out is taken by
-//! [`Node::take_output`]. Time is [`Node::tick`], and chance comes from a seed. So a cluster of them runs in one thread,
-//! and the same seed does the same.
+//! A [`Node`] does no input or output except on its map: input arrives as calls, and [`Node::take_output`] hands over
+//! the output. Time is [`Node::tick`], and chance comes from a seed. So a cluster of nodes runs in one thread, and
+//! the same seed repeats the same run.
 //!
 //! # What holds
 //!
-//! - What a node says of itself to another (a vote, that it has entries) is durable before.
-//! - What a proposal is called by is a number of this node's, never an index: a later leader may put another entry there.
-//!   All that are open when a leadership ends are lost to their caller, who cannot know what became of them.
-//! - A read is answered when a majority has confirmed the term since it came, and all that was committed then is applied.
-//! - A node that installs a snapshot has no log to speak for: it neither votes nor is counted until it has all of it.
-//!   Where its log ended it keeps in mind until it has come so far again: it votes for nobody who has less.
+//! - A statement of a node about itself (a vote, that it has entries) is durable before another node hears it.
+//! - The name of a proposal is a number of this node, never an index: a later leader may put another entry at that
+//!   index. When a leadership ends, all open proposals are reported as lost; the caller cannot know their result.
+//! - A read is answered once a majority has confirmed the term after the read arrived, and once all entries committed
+//!   by then are applied.
+//! - A node that installs a snapshot has no log: it votes only by the noted end of its earlier log, and it is not
+//!   counted until it has the whole snapshot. It keeps that end noted until its log has come so far again: it votes
+//!   for no candidate that has less.
 //!
 //! # Rooms
 //!
-//! | room | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `entry` | an entry in the map and on the wire |
-//! | `members` | who takes part |
-//! | `codec` | what nodes say to each other |
-//! | `map` | what a node asks of what it keeps |
-//! | `wal_baseline` | the thesis's baseline behind that: a log beside a map, in files or in a pool |
+//! | `members` | the nodes that take part |
+//! | `codec` | the messages between nodes |
+//! | `map` | the trait of the log and map below a node |
+//! | `wal_baseline` | the thesis's baseline behind that trait: a log beside a map, in files or in a pool |
 //! | `log_view` | the map as consensus sees it |
-//! | `node` | the node: `settings`, its `start`, `admission` of messages, who may `propose`, `reads`, what is done to `apply`, `transfer` of snapshots, the `promise` of what was acknowledged |
-//! | `engine` | the node as an engine: the `core` behind its lock, `effects` of proposals, the `settlement` of tickets, `read`, `write`, `walk`, what a `follower` shows, the `feed` of changes |
+//! | `node` | `start`, `identity`, `admission`, `propose`, `turn`, `apply`, `reads`, `room`, `transfer`, `promise` |
+//! | `engine` | the node as an engine: `core`, `effects`, `settlement`, `read`, `write`, `walk`, `follower`, `feed` |
 //!
 //! # Departures from the thesis (3.4)
 //!
-//! - Its consensus is its own. Here it is the `raft` crate's, the one of TiKV.
-//! - Its confirmations go out by a timer of k entries or a millisecond. Here they go out with the commit that makes them
-//!   durable, which is at the end of each turn.
+//! - The thesis has its own consensus. Here it is the `raft` crate, that of TiKV.
+//! - The thesis sends confirmations after k entries or a millisecond. Here they go out with the commit that makes
+//!   them durable, at the end of each turn.
 
 mod codec;
 mod engine;

@@ -6,9 +6,9 @@
 //!   map                                            [── pending entries ───]
 //! ```
 //!
-//! There is no second log. An entry that is appended goes to the map, where it is pending until it is applied, and to a
-//! ring in DRAM, which is bounded in bytes. What a follower lacks is read from the ring, or, if it is pending, from the
-//! map; who lags behind both is sent a snapshot. After a start the ring is empty.
+//! There is no second log. An appended entry goes to the map, where it is pending until it is applied, and to a ring
+//! in DRAM, which is bounded in bytes. Entries for a follower are read from the ring, or, if they are pending, from
+//! the map. A follower that lags behind both is sent a snapshot. After a start the ring is empty.
 
 use crate::codec::to_members_entry;
 use crate::entry::{Header, Kind, count_changes, decode_changes, encode_changes};
@@ -25,10 +25,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that an entry takes in the ring beside its own.
+/// Bytes that an entry takes in the ring beside its data.
 const PER_ENTRY: usize = 64;
 
-/// The changes of an entry; none of one that changes members.
+/// The changes of an entry; empty for a change of members.
 fn changes_of(entry: &Entry) -> Result<Batch> {
     match entry.get_entry_type() {
         EntryType::EntryNormal => decode_changes(&entry.data).ok_or_else(no_entry),
@@ -36,13 +36,13 @@ fn changes_of(entry: &Entry) -> Result<Batch> {
     }
 }
 
-/// What there is room for of entries that were sent.
+/// Which of the sent entries fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     All,
-    /// So many, the first of them.
+    /// So many of them, from the first.
     First(usize),
-    /// They follow nothing that is here.
+    /// They do not follow an entry of this log.
     Unknown,
 }
 
@@ -53,28 +53,28 @@ fn has_no_changes(entry: &Entry) -> bool {
 /// The map and the ring before it.
 pub(crate) struct LogView {
     pub(crate) map: Box<dyn ReplicaMap>,
-    /// Without a gap up to the newest.
+    /// Without a gap up to the newest entry.
     ring: VecDeque<Entry>,
     ring_bytes: usize,
     ring_bytes_max: usize,
-    /// The entry before the first that can be read, and its term; the last one that the ring has let go of.
+    /// The entry before the first readable one, and its term; the last entry that the ring has dropped.
     base: (u64, u64),
     gone: (u64, u64),
     control: Control,
     notes: Notes,
-    /// How often entries were asked for to be sent, by the first of them, since the last tick.
+    /// How often entries were requested for sending since the last tick, by the index of the first.
     sent: BTreeMap<u64, usize>,
-    /// Entries that are pending cannot be read.
+    /// Pending entries cannot be read.
     pub(crate) is_damaged: bool,
-    /// Why the map could not be read, until somebody asks.
+    /// Why the map could not be read, until the error is taken.
     pub(crate) failed: RefCell<Option<Error>>,
 }
 
 impl LogView {
-    /// The view of a map, whose ring is bounded so.
+    /// The view of a map, with a ring of at most so many bytes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if what the map says of itself was not written by a node.
+    /// [`Error::Corrupt`] if the map's control record was not written by a node.
     pub(crate) fn new(map: Box<dyn ReplicaMap>, ring_bytes_max: usize) -> Result<Self> {
         let control = map.control();
         let mut view = Self {
@@ -92,7 +92,7 @@ impl LogView {
         };
         if control.newest > 0 && !control.is_installing {
             view.base = (control.applied, term_of(&control.applied_header)?);
-            // Entries that are pending are not in the ring.
+            // Pending entries are not in the ring.
             view.gone = match view.read_pending(&control) {
                 Ok(term) => (control.newest, term),
                 Err(_) if mutant!("replica.damage.dropped") => {
@@ -110,21 +110,21 @@ impl LogView {
         Ok(view)
     }
 
-    /// A tick of time has passed: what was sent may be sent again.
+    /// A tick of time has passed: entries may be sent again.
     pub(crate) fn tick(&mut self) {
         self.sent.clear();
     }
 
-    /// True if these entries were sent to everybody since the last tick. Consensus would send them again with each answer
-    /// to a heartbeat, as long as the follower lacks them; and when a network that was cut is whole again there are as many
-    /// answers as reads were asked of the leader meanwhile.
+    /// True if these entries were sent to every node since the last tick. Consensus would send them again with each
+    /// answer to a heartbeat, as long as the follower lacks them; and when a network is whole again after a cut,
+    /// there are as many answers as the leader was asked for reads meanwhile.
     fn was_sent(&mut self, low: u64) -> bool {
         let count = self.sent.entry(low).or_default();
         *count += 1;
         *count > NODES_MAX && !mutant!("replica.entries.again")
     }
 
-    /// Reads all that is pending; the term of the newest entry.
+    /// Reads all pending entries; the term of the newest one.
     fn read_pending(&self, control: &Control) -> Result<u64> {
         let mut last = term_of(&control.applied_header)?;
         for index in control.applied + 1..=control.newest {
@@ -133,17 +133,17 @@ impl LogView {
         Ok(last)
     }
 
-    /// What the map says of itself.
+    /// The control record of the map.
     pub(crate) fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Who the members are.
+    /// The members.
     pub(crate) fn members(&self) -> &Members {
         &self.notes.members
     }
 
-    /// What the node has noted.
+    /// The notes of the node.
     pub(crate) fn notes(&self) -> &Notes {
         &self.notes
     }
@@ -157,7 +157,7 @@ impl LogView {
         Ok(())
     }
 
-    /// Appends entries, in the place of those that were there with their indices. Durable after a commit.
+    /// Appends entries, in place of earlier ones with their indices. Durable after a commit.
     ///
     /// # Errors
     /// As [`ReplicaMap::append`].
@@ -193,8 +193,8 @@ impl LogView {
         Ok(())
     }
 
-    /// How many of the entries that a leader sends behind `place`, an index and its term, there is room for: the first of
-    /// them. Where it `is_asked_again`, and nothing has changed, no more than those without changes, which always count.
+    /// How many of the entries that a leader sends behind `place` (an index and its term) fit, from the first on. If
+    /// it `is_asked_again` and nothing has changed, only entries without changes count, which always fit.
     ///
     /// # Errors
     /// As [`ReplicaMap::room_for_entries`].
@@ -226,7 +226,7 @@ impl LogView {
         Ok(if fits < new.len() { Room::First(known + fits) } else { Room::All })
     }
 
-    /// Notes term and vote. Durable after a commit.
+    /// Notes the term and the vote. Durable after a commit.
     ///
     /// # Errors
     /// As [`ReplicaMap::set_vote`].
@@ -238,7 +238,7 @@ impl LogView {
         Ok(())
     }
 
-    /// Changes what is noted. Durable after a commit.
+    /// Changes the notes. Durable after a commit.
     ///
     /// # Errors
     /// As [`ReplicaMap::set_members`].
@@ -249,7 +249,7 @@ impl LogView {
         self.note()
     }
 
-    /// Readers see all up to this entry.
+    /// Applies entries: readers see all up to this one.
     ///
     /// # Errors
     /// As [`ReplicaMap::apply`].
@@ -260,7 +260,7 @@ impl LogView {
         Ok(())
     }
 
-    /// What was done is durable, or will be when the ticket is.
+    /// Commits: all earlier calls are durable, or will be when the ticket is.
     ///
     /// # Errors
     /// If the medium fails.
@@ -268,7 +268,7 @@ impl LogView {
         self.map.commit()
     }
 
-    /// A snapshot was installed.
+    /// Begins again over the map, after a snapshot was installed.
     ///
     /// # Errors
     /// As [`LogView::new`].
@@ -288,9 +288,9 @@ impl LogView {
         }
     }
 
-    /// Lets go of the oldest entries of a ring that is too long. Those that are pending can be read from the map.
+    /// Drops the oldest entries of a ring that is too long. Pending ones can be read from the map.
     fn shorten_ring(&mut self) {
-        // The newest stays, however long it is: who watches is shown it.
+        // The newest entry stays, however long it is: watchers have to see it.
         while self.ring_bytes > self.ring_bytes_max
             && self.ring.len() > 1
             && let Some(entry) = self.ring.pop_front()
@@ -303,7 +303,7 @@ impl LogView {
                 self.base = self.gone;
             }
         } else if let Ok(term) = term_of(&self.control.applied_header) {
-            // What is between can be read from the map.
+            // Entries between the two can be read from the map.
             self.base = (self.control.applied, term);
         }
     }
@@ -336,10 +336,10 @@ impl LogView {
         }
     }
 
-    /// Entries that are applied, those behind this index, of so many bytes, or one.
+    /// Applied entries behind this index, up to so many bytes, but at least one.
     ///
     /// # Errors
-    /// [`Error::HistoryGone`] if the ring has let go of the first.
+    /// [`Error::HistoryGone`] if the ring has dropped the first.
     pub(crate) fn applied_since(&self, index: u64, bytes_max: usize) -> Result<Vec<Entry>> {
         let applied = self.control.applied;
         let first = self.ring.front().map_or(u64::MAX, |entry| entry.index);
@@ -362,7 +362,7 @@ impl LogView {
         Ok(shown.take_while(is_shown).cloned().collect())
     }
 
-    /// The term of an entry, if it can be told.
+    /// The term of an entry, if it is known.
     pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
         if index == self.base.0 {
             return Some(self.base.1);
@@ -382,12 +382,12 @@ impl LogView {
         term_of(&self.map.header(index).ok()??).ok()
     }
 
-    /// The term of the entry that was applied last; 0 if there is none.
+    /// The term of the last applied entry; 0 if there is none.
     pub(crate) fn applied_term(&self) -> u64 {
         term_of(&self.control.applied_header).unwrap_or(0)
     }
 
-    /// The map could not be read: consensus is told so, and the node stops.
+    /// The map could not be read: consensus gets an error, and the node stops.
     fn fail(&self, error: Error) -> raft::Error {
         let source = std::io::Error::other(error.to_string());
         self.failed.borrow_mut().get_or_insert(error);
@@ -415,7 +415,7 @@ fn term_of(header: &[u8]) -> Result<u64> {
     Header::decode(header).map(|header| header.term).ok_or_else(no_entry)
 }
 
-/// What consensus and the node share.
+/// The view that consensus and the node share.
 #[derive(Clone)]
 pub(crate) struct SharedView(pub(crate) Arc<Mutex<LogView>>);
 
@@ -477,7 +477,7 @@ impl Storage for SharedView {
     }
 
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        // Its records go in pages of their own; consensus knows how far it goes alone.
+        // The records go in pages of their own; consensus only needs the index of the snapshot.
         let view = self.0.lock();
         let applied = view.control.applied;
         if applied < request_index.max(1) {

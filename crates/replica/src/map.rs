@@ -1,6 +1,6 @@
-//! What a node keeps: a log, and the map that it makes.
+//! The storage of a node: a log, and the map that it makes.
 //!
-//! A [`LogMap`] is both at once. What a node asks of it is this trait, so that the thesis's baseline, a log beside a map
+//! A [`LogMap`] is both at once. A node uses it through this trait, so that the thesis's baseline, a log beside a map
 //! ([`WalBaseline`](crate::WalBaseline)), is served, tested and measured in the same way.
 
 use coreplane_engine::{
@@ -11,7 +11,7 @@ use coreplane_mvcc::{Control, LogAppend, LogEntry, LogMap, LogSnapshot, Snapshot
 use coreplane_pmem::Medium;
 use std::ops::RangeInclusive;
 
-/// A log and the map that it makes. One thread drives it, any may read. All is as [`LogMap`] says.
+/// A log and the map that it makes. One thread writes, any thread may read. Everything is as [`LogMap`] says.
 pub trait ReplicaMap: Send + Sync {
     /// Its name.
     fn name(&self) -> &'static str;
@@ -19,37 +19,37 @@ pub trait ReplicaMap: Send + Sync {
     /// The longest key, in bytes.
     fn key_len_max(&self) -> usize;
 
-    /// What it rests on.
+    /// The medium below.
     fn medium(&self) -> Medium;
 
-    /// What the log says of itself now; durable after a [`ReplicaMap::commit`].
+    /// The control record of the log as of now; durable after a [`ReplicaMap::commit`].
     fn control(&self) -> Control;
 
-    /// Appends entries, which another node may have had room for; durable after a [`ReplicaMap::commit`].
+    /// Appends entries, for which perhaps only another node had room; durable after a [`ReplicaMap::commit`].
     ///
     /// # Errors
     /// As [`LogMap::append_entries`].
     fn append(&self, entries: &[LogAppend<'_>]) -> Result<()>;
 
-    /// True if there is room for an entry of these changes, and for so many bytes `beside`.
+    /// Succeeds if there is room for an entry with these changes, and for so many bytes `beside`.
     ///
     /// # Errors
     /// As [`LogMap::check_room`].
     fn check_room(&self, changes: &Batch, beside: u64) -> Result<()>;
 
-    /// True if there is room beyond doubt for so many entries, of so many changes and bytes of keys and values.
+    /// True if so many entries certainly fit, with so many changes and bytes of keys and values.
     fn has_ample_room(&self, entries_changes_bytes: (u64, u64, u64)) -> bool;
 
-    /// How many of some entries, the first of them, there is room for.
+    /// How many of these entries fit, from the first on.
     ///
     /// # Errors
     /// As [`LogMap::room_for_entries`].
     fn room_for_entries(&self, entries: &[Batch]) -> Result<usize>;
 
-    /// False if a snapshot of so many bytes of records surely does not fit.
+    /// False if a snapshot with so many bytes of records certainly does not fit.
     fn may_fit(&self, bytes: u64) -> bool;
 
-    /// Bytes that are asked for one by one before they are appended, at most.
+    /// The most bytes that are checked for room one by one before they are appended.
     fn room_at_once(&self) -> u64;
 
     /// Applies all entries up to `to`: readers see them.
@@ -58,37 +58,37 @@ pub trait ReplicaMap: Send + Sync {
     /// As [`LogMap::apply`].
     fn apply(&self, to: u64) -> Result<()>;
 
-    /// Takes back all entries above `to`.
+    /// Rolls back all entries above `to`.
     ///
     /// # Errors
     /// As [`LogMap::roll_back`].
     fn roll_back(&self, to: u64) -> Result<()>;
 
-    /// Notes the newest term, and who is voted for in it.
+    /// Notes the newest term, and the vote in it.
     ///
     /// # Errors
     /// As [`LogMap::set_vote`].
     fn set_vote(&self, term: u64, vote: u64) -> Result<()>;
 
-    /// Notes who the members are.
+    /// Notes the members.
     ///
     /// # Errors
     /// As [`LogMap::set_members`].
     fn set_members(&self, members: &[u8]) -> Result<()>;
 
-    /// Sees to it that all that was done before is durable: what to wait for, if anything.
+    /// Starts to make all earlier calls durable; the ticket to wait for.
     ///
     /// # Errors
     /// If the medium fails.
     fn commit(&self) -> Result<Ticket>;
 
-    /// True if what a ticket stands for is durable.
+    /// True if the writes behind a ticket are durable.
     ///
     /// # Errors
     /// If the medium fails.
     fn is_durable(&self, ticket: Ticket) -> Result<bool>;
 
-    /// Waits for what a ticket stands for.
+    /// Waits until the writes behind a ticket are durable.
     ///
     /// # Errors
     /// If the medium fails.
@@ -97,19 +97,19 @@ pub trait ReplicaMap: Send + Sync {
     /// Calls `listener` whenever more has become durable.
     fn on_durable(&self, listener: DurableListener);
 
-    /// Makes all durable that was done. Everything but reads fails from now on.
+    /// Makes all writes durable. From now on everything but reads fails.
     ///
     /// # Errors
     /// If the medium fails.
     fn close(&self) -> Result<()>;
 
-    /// Reads everything and holds it against its checksums.
+    /// Reads everything and compares it with its checksums.
     ///
     /// # Errors
-    /// Only if it could not go on.
+    /// Only if it could not continue.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
 
-    /// What was counted.
+    /// The counters.
     fn stats(&self) -> Stats;
 
     /// Shows pending entries, in order, until `visit` says no.
@@ -122,13 +122,13 @@ pub trait ReplicaMap: Send + Sync {
         visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
     ) -> Result<()>;
 
-    /// The header of an entry that is pending, or was applied last.
+    /// The header of an entry that is pending, or of the last applied one.
     ///
     /// # Errors
     /// As [`LogMap::header`].
     fn header(&self, timestamp: u64) -> Result<Option<Vec<u8>>>;
 
-    /// Shows the record of a key, of what is applied.
+    /// Shows the applied record of a key.
     ///
     /// # Errors
     /// As [`LogMap::get_with`].
@@ -139,7 +139,7 @@ pub trait ReplicaMap: Send + Sync {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found>;
 
-    /// The value of a key, of what is applied, once it is durable here.
+    /// The applied value of a key, once it is durable here.
     ///
     /// # Errors
     /// As [`LogMap::get_with`].
@@ -150,7 +150,7 @@ pub trait ReplicaMap: Send + Sync {
         Ok(value.filter(|_| found.hit))
     }
 
-    /// The number of records, of what is applied.
+    /// The number of applied records.
     fn len(&self) -> u64;
 
     /// True if there is no record.
@@ -158,7 +158,7 @@ pub trait ReplicaMap: Send + Sync {
         self.len() == 0
     }
 
-    /// Shows the records of a range in order, of what is applied, until `visit` says no.
+    /// Shows the applied records of a range in order, until `visit` says no.
     ///
     /// # Errors
     /// As [`LogMap::scan`].
@@ -170,13 +170,13 @@ pub trait ReplicaMap: Send + Sync {
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()>;
 
-    /// Pins what is applied now.
+    /// Pins the state that is applied now.
     ///
     /// # Errors
     /// As [`LogMap::snapshot`].
     fn snapshot(&self) -> Result<Box<dyn MapSnapshot>>;
 
-    /// Gives up all that is there for a snapshot of this timestamp.
+    /// Gives up the whole state for a snapshot of this timestamp.
     ///
     /// # Errors
     /// As [`LogMap::begin_install`].
@@ -188,22 +188,22 @@ pub trait ReplicaMap: Send + Sync {
     /// As [`LogMap::install`].
     fn install(&self, records: &mut dyn Iterator<Item = SnapshotRecord<'_>>) -> Result<()>;
 
-    /// The snapshot is there as a whole; durable when it returns.
+    /// The snapshot is complete; durable when this returns.
     ///
     /// # Errors
     /// As [`LogMap::end_install`].
     fn end_install(&self, header: &[u8], members: &[u8]) -> Result<()>;
 }
 
-/// What was applied at one moment. Dropping it releases what it sees.
+/// The applied state of one moment. Dropping it releases its pages.
 pub trait MapSnapshot: Send + Sync {
-    /// The timestamp that was applied last.
+    /// The timestamp of the last applied entry.
     fn timestamp(&self) -> u64;
 
     /// The header of that entry.
     fn header(&self) -> &[u8];
 
-    /// The members of then.
+    /// The members at that time.
     fn members(&self) -> &[u8];
 
     /// Its records.

@@ -1,8 +1,8 @@
-//! Who takes part: voters and learners, and the voters of before as long as a change is under way.
+//! The members: voters and learners, and the earlier voters as long as a change is under way.
 //!
-//! The members are a part of the map's control record. They say which entry made them, so that an entry which is applied
-//! again after a cut, because the control record of it was lost, changes them once. Beside them stands what a node knows
-//! of itself ([`Notes`]).
+//! The members are a part of the map's control record. They name the entry that made them, so that an entry that is
+//! applied again after a crash, because its control record was lost, changes them only once. Beside them are the
+//! notes of a node about itself ([`Notes`]).
 
 use crate::entry::Reader;
 use coreplane_engine::{Error, Result};
@@ -17,21 +17,22 @@ pub type NodeId = u64;
 /// Nodes of a cluster at most: the control record has 512 bytes for all.
 pub(crate) const NODES_MAX: usize = 7;
 
-/// The term and the index of an entry: of two logs the one whose last is greater has all that is committed, if any has.
+/// The term and the index of an entry: of two logs, the one whose last entry is greater has all committed entries, if
+/// either has.
 pub(crate) type Last = (u64, u64);
 
-/// Who the members are.
+/// The members of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Members {
-    /// Those who elect, and of whom a majority makes an entry committed.
+    /// They elect, and a majority of them makes an entry committed.
     pub voters: Vec<NodeId>,
-    /// Those who are sent all, and are not counted.
+    /// They are sent all entries, and are not counted.
     pub learners: Vec<NodeId>,
-    /// The voters of before, while a change is under way: of them, too, a majority is needed.
+    /// The earlier voters, while a change is under way: a majority of them is needed, too.
     pub voters_outgoing: Vec<NodeId>,
-    /// Voters of before that are learners when it has ended.
+    /// Earlier voters that become learners when the change ends.
     pub learners_next: Vec<NodeId>,
-    /// Learners that become voters as soon as they have nearly all.
+    /// Learners that become voters as soon as they have nearly all entries.
     pub joining: Vec<NodeId>,
     /// The leader ends the change by itself.
     pub auto_leave: bool,
@@ -40,23 +41,23 @@ pub struct Members {
 }
 
 impl Members {
-    /// The first ones.
+    /// The first members of a cluster.
     pub(crate) fn first(voters: &[NodeId]) -> Self {
         Self { voters: voters.to_vec(), index: 1, ..Self::default() }
     }
 
-    /// True of a node that is one of them.
+    /// True if the node is a member.
     pub fn has(&self, node: NodeId) -> bool {
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
         lists.into_iter().any(|list| list.contains(&node))
     }
 
-    /// True of a voter, of now or of before.
+    /// True if the node is a voter, or was one before the change under way.
     pub fn elects(&self, node: NodeId) -> bool {
         self.voters.contains(&node) || self.voters_outgoing.contains(&node)
     }
 
-    /// How many nodes there are, and would be added by these changes.
+    /// The number of nodes, including those that these changes would add.
     pub(crate) fn count_with(&self, changes: &[MemberChange]) -> usize {
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
         let added = changes.iter().filter_map(|change| match change {
@@ -68,7 +69,7 @@ impl Members {
     }
 
     pub(crate) fn of_state(state: &ConfState, index: u64) -> Self {
-        // Consensus has them in no order, and they are to be the same on each node.
+        // Consensus has them in no order; they are to be the same on each node.
         let sorted = |nodes: &[NodeId]| {
             let mut nodes = nodes.to_vec();
             nodes.sort_unstable();
@@ -85,7 +86,7 @@ impl Members {
         }
     }
 
-    /// Who joins after these changes, of those who are learners then.
+    /// The joining nodes after these changes, among the learners after them.
     pub(crate) fn joining_after(
         &self,
         changes: &[MemberChange],
@@ -142,35 +143,35 @@ impl Members {
     }
 }
 
-/// What is known of a member.
+/// The notes about a member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
-    /// Of its pool.
+    /// The identity of its pool.
     pub(crate) identity: u64,
-    /// The newest start that was heard of, and which life it was.
+    /// Its newest known start, and the life of that start.
     pub(crate) start: u64,
     pub(crate) life: u64,
 }
 
-/// What a node has in its control record.
+/// The notes of a node in its control record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Notes {
     pub(crate) members: Members,
-    /// Of its own pool.
+    /// The identity of its own pool.
     pub(crate) identity: u64,
-    /// The cluster, which its first leader has named; 0 before.
+    /// The number of the cluster, given by its first leader; 0 before.
     pub(crate) cluster: u64,
-    /// It is of a cluster, and knows the pools of all members.
+    /// It belongs to a cluster, and knows the pools of all members.
     pub(crate) is_bound: bool,
-    /// It was of a cluster, or is to be: what it has says nothing.
+    /// It belonged to a cluster, or is to join one: its contents count for nothing.
     pub(crate) is_blank: bool,
     pub(crate) peers: Vec<Peer>,
     /// The last entry of a log that was given up for a snapshot, or is damaged: it was acknowledged.
     pub(crate) last: Last,
     /// How often the node was started.
     pub(crate) start: u64,
-    /// The latest time of which somebody was told that it has passed, in milliseconds since 1970.
+    /// The latest time that any caller was told has passed, in milliseconds since 1970.
     pub(crate) passed: u64,
 }
 
@@ -194,7 +195,7 @@ impl Notes {
         Ok(bytes)
     }
 
-    /// None if the bytes are no notes.
+    /// None if the bytes are not notes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let last = (reader.word()?, reader.word()?);
@@ -213,12 +214,12 @@ impl Notes {
         reader.0.is_empty().then_some(notes)
     }
 
-    /// What is known of a member.
+    /// The notes about a member.
     pub(crate) fn peer(&self, node: NodeId) -> Option<Peer> {
         self.peers.iter().copied().find(|peer| peer.node == node)
     }
 
-    /// Notes other members: which pools they have, where that is said, and nothing of who is none.
+    /// Notes other members: their pools, where these are given, and nothing of nodes that are not members.
     pub(crate) fn note_members(&mut self, members: Members, changes: &[(MemberChange, u64)]) {
         for (change, identity) in changes.iter().filter(|(_, identity)| *identity != 0) {
             let node = change.node();
@@ -233,28 +234,29 @@ impl Notes {
     }
 }
 
-/// What becomes of a node.
+/// A change of the role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberChange {
-    /// It elects, and is counted.
+    /// It votes, and is counted.
     Voter(NodeId),
-    /// It is sent all.
+    /// It is sent all entries.
     Learner(NodeId),
-    /// It is sent all, and elects as soon as it has nearly all. One whose pool is another than it was is filled anew.
+    /// It is sent all entries, and becomes a voter as soon as it has nearly all. A node with another pool than before
+    /// is filled anew.
     Join(NodeId),
-    /// It takes no part any more.
+    /// It takes no further part.
     Remove(NodeId),
 }
 
 impl MemberChange {
-    /// Which node.
+    /// The node that it changes.
     pub fn node(self) -> NodeId {
         match self {
             Self::Voter(node) | Self::Learner(node) | Self::Join(node) | Self::Remove(node) => node,
         }
     }
 
-    /// True if the node is a voter no more.
+    /// True if this node is not a voter any more.
     pub(crate) fn ends(self, voter: NodeId) -> bool {
         self.node() == voter && !matches!(self, Self::Voter(_))
     }
@@ -263,8 +265,8 @@ impl MemberChange {
 /// Bytes of a change in a context.
 pub(crate) const CHANGE: usize = 17;
 
-/// A change of members as the context of an entry, each with the identity of the node's pool, or 0 if that is known; none at
-/// all ends one that is under way.
+/// A change of members as the context of an entry, each with the identity of the node's pool, or 0 if that is known;
+/// an empty list ends a change that is under way.
 pub(crate) fn encode_change(changes: &[(MemberChange, u64)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (change, identity) in changes {
@@ -281,7 +283,7 @@ pub(crate) fn encode_change(changes: &[(MemberChange, u64)]) -> Vec<u8> {
     bytes
 }
 
-/// The opposite; none if it is no such context.
+/// The reverse of [`encode_change`]; none if the bytes are not such a context.
 pub(crate) fn decode_change(bytes: &[u8]) -> Option<Vec<(MemberChange, u64)>> {
     let (mut changes, mut reader) = (Vec::new(), Reader(bytes));
     while !reader.0.is_empty() {
@@ -298,7 +300,7 @@ pub(crate) fn decode_change(bytes: &[u8]) -> Option<Vec<(MemberChange, u64)>> {
     Some(changes)
 }
 
-/// The change as consensus has it.
+/// The change in the form of consensus.
 pub(crate) fn to_conf_change(changes: &[(MemberChange, u64)]) -> ConfChangeV2 {
     let mut conf = ConfChangeV2::default();
     conf.set_transition(ConfChangeTransition::Auto);

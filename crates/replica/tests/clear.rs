@@ -1,4 +1,4 @@
-//! A clear of a cluster that is full, while what was proposed is not applied.
+//! A clear of a full cluster, while proposals wait to be applied.
 
 use coreplane_engine::{
     Batch, Clear, Completion, Deferred, Engine, Entry, Error, UnixMillis, WriteOptions,
@@ -8,7 +8,7 @@ use coreplane_pmem::media::sim::{Sim, SimOptions};
 use coreplane_replica::{Replica, Settings, map_options};
 use std::sync::Arc;
 
-/// 1 has the smallest pool.
+/// Node 1 has the smallest pool.
 fn replica(id: u64) -> Replica {
     let (len, page_size) = (if id == 1 { 1 << 20 } else { 4 << 20 }, 4096);
     let sim = Sim::new(&SimOptions { len, max_len: len, page_size, ..SimOptions::default() });
@@ -20,7 +20,7 @@ fn replica(id: u64) -> Replica {
     Replica::open(Box::new(map), settings, Some(time)).expect("open")
 }
 
-/// Ticks all nodes, and delivers all that they say.
+/// Ticks all nodes, and delivers all their messages.
 fn run(all: &[Replica], ticks: usize) {
     for _ in 0..ticks {
         all.iter().for_each(|it| it.tick().expect("tick"));
@@ -36,7 +36,7 @@ fn run(all: &[Replica], ticks: usize) {
     }
 }
 
-/// Makes 1 the leader.
+/// Makes node 1 the leader.
 fn leader(all: &[Replica]) -> &Replica {
     let leader = (0..200).find_map(|_| {
         run(all, 1);
@@ -58,7 +58,7 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Nothing is applied, and there is no room any more, not even for a delete.
+/// Fills the cluster while nothing is applied, until not even a delete has room.
 fn fill_up(leader: &Replica) {
     let mut number = COUNT;
     while leader.put(&key(number), &[7; 100], &early()).is_ok() {
@@ -69,12 +69,12 @@ fn fill_up(leader: &Replica) {
         batch.delete(&key(number));
         leader.apply(&batch, &early()).err()
     });
-    // What waits to be applied will give it.
+    // The proposals that wait to be applied will free room.
     assert!(matches!(refused, Some(Error::Busy)), "{refused:?}");
 }
 
-/// The step that has no room for its deletes, because others wait to be applied, is made later. `is_kept`: the first record
-/// that it finds was written since the clear began, and stays.
+/// A step whose deletes have no room, because other proposals wait to be applied, is made later. `is_kept`: the first
+/// record that it finds was written since the clear began, and stays.
 fn clear_when_full(is_kept: bool) {
     let all: Vec<Replica> = (1..=3).map(replica).collect();
     let leader = leader(&all);
@@ -111,7 +111,7 @@ fn clear_when_full(is_kept: bool) {
     assert_eq!(found.len(), usize::from(is_kept));
 }
 
-/// One after the other: pages that are free wait for the readers of all pools of the process.
+/// The two run one after the other: free pages wait for the readers of all pools of the process.
 #[test]
 fn a_clear_that_has_no_room_yet_goes_on_later_and_is_not_over() {
     clear_when_full(false);

@@ -1,7 +1,7 @@
-//! The conformance suite, of a cluster of one node, on a memory medium and on a file.
+//! The conformance suite on a cluster of one node, on a memory medium and on a file.
 //!
-//! Left out, since it is not asked of a cluster: sequences that are given, changes since one, tombstones (`sequences`,
-//! `changes`, and what rests on them in other rooms), snapshots as such.
+//! Left out, since a cluster does not support them: given sequences, changes since a sequence, tombstones
+//! (`sequences`, `changes`, and the properties of other modules that depend on them), snapshots as such.
 
 use coreplane_conformance::model::ManualClock;
 use coreplane_conformance::{Fixture, Scale};
@@ -16,8 +16,8 @@ use coreplane_replica::{Replica, ReplicaMap, Settings, WalBaseline, WalOptions, 
 use std::path::Path;
 use std::sync::Arc;
 
-/// A cluster of one node, as the suite wants it: its reads rest on nothing, since the suite compares what they show, and
-/// a ticket of a cluster's is another each time.
+/// A cluster of one node, as the suite expects it: its reads carry no ticket, since the suite compares what they
+/// show, and each read of a cluster has another ticket.
 struct Alone(Replica);
 
 impl Alone {
@@ -32,7 +32,7 @@ impl Alone {
     }
 }
 
-/// What is written `relaxed` to other engines, which a cluster refuses, is more than that here.
+/// Writes that are `relaxed` on other engines are strict here, since a cluster refuses relaxed ones.
 fn strict(options: &WriteOptions) -> WriteOptions {
     WriteOptions { durability: None, ..*options }
 }
@@ -143,7 +143,7 @@ impl Deferred for Alone {
         self.0.visible_ticket()
     }
     fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
-        // Nobody else drives it.
+        // No other thread drives it.
         self.0.persisted()?;
         self.0.is_durable(horizon)
     }
@@ -151,7 +151,7 @@ impl Deferred for Alone {
         self.0.wait_durable(horizon)
     }
     fn on_durable(&self, listener: DurableListener) {
-        // Nobody but the suite drives it.
+        // Only the suite drives it.
         self.0.on_durable_here(Arc::clone(&listener));
         self.0.on_durable(listener);
     }
@@ -190,7 +190,7 @@ fn fixture(kind: MapKind, directory: &Path, size: u64, scale: Scale) -> Fixture 
         .keeping(Box::new(directory))
 }
 
-/// Those properties that are asked of a cluster.
+/// The properties that a cluster supports.
 const NAMES: &[&str] = &[
     "put_then_get",
     "insert_only_if_absent",
@@ -252,7 +252,7 @@ fn wal_fixture(directory: &Path, in_pool: bool, scale: Scale) -> Fixture {
         .keeping(Box::new(directory))
 }
 
-/// All of them; a failure names its property.
+/// Checks all of them; a failure names its property.
 fn check_all(name_of_map: &str, fixture: &dyn Fn() -> Fixture) {
     for name in NAMES {
         #[expect(clippy::print_stdout, reason = "a failure is to name its property")]

@@ -1,4 +1,4 @@
-//! Records that have expired, many of them behind each other.
+//! Expired records, many of them in a row.
 
 use coreplane_engine::{Batch, Completion, Engine, Entry, Ordered, UnixMillis, WriteOptions};
 use coreplane_mvcc::{LogMap, MapKind, Options};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const EXPIRED: u32 = 5000;
-/// When the last of them expires.
+/// The time at which the last of them expires.
 const LATEST: u64 = 2000 + EXPIRED as u64;
 
 fn key(number: u32) -> [u8; 4] {
@@ -27,7 +27,7 @@ fn node(kind: MapKind, id: u64, peers: &[u64], clock: &Arc<AtomicU64>) -> Replic
     Replica::open(Box::new(map), settings, Some(time)).expect("open")
 }
 
-/// Ticks all nodes, and delivers all that they say.
+/// Ticks all nodes, and delivers all their messages.
 fn run(all: &[Replica], ticks: usize) {
     for _ in 0..ticks {
         all.iter().for_each(|it| it.tick().expect("tick"));
@@ -43,8 +43,7 @@ fn run(all: &[Replica], ticks: usize) {
     }
 }
 
-/// A cluster of so many nodes, the leader first, which has many records that have expired, and behind them one that lives; and
-/// its clock.
+/// A cluster of so many nodes, the leader first, with many expired records and a live one behind them; and its clock.
 fn cluster(kind: MapKind, count: u64) -> (Vec<Replica>, Arc<AtomicU64>) {
     let peers: Vec<u64> = (1..=count).collect();
     let clock = Arc::new(AtomicU64::new(1000));
@@ -66,13 +65,13 @@ fn cluster(kind: MapKind, count: u64) -> (Vec<Replica>, Arc<AtomicU64>) {
     (all, clock)
 }
 
-/// A cluster of one.
+/// A cluster of one node.
 fn replica(kind: MapKind) -> (Replica, Arc<AtomicU64>) {
     let (mut all, clock) = cluster(kind, 1);
     (all.remove(0), clock)
 }
 
-/// A call of an iteration passes by no more of them than it would show of those that live.
+/// A call of an iteration passes at most as many expired records as it would show live ones.
 #[test]
 fn what_has_expired_is_a_step_of_an_iteration() {
     const COUNT: usize = 10;
@@ -94,8 +93,8 @@ fn what_has_expired_is_a_step_of_an_iteration() {
     }
 }
 
-/// A scan that meets many of them proposes one entry, which says for all of them that their time has passed: nobody's clock
-/// is before that any more.
+/// A scan that meets many expired records proposes one entry, which states for all of them that their time has
+/// passed: no node's clock is before that any more.
 #[test]
 fn a_scan_says_once_that_a_time_has_passed() {
     for kind in MapKind::ALL {
@@ -112,14 +111,14 @@ fn a_scan_says_once_that_a_time_has_passed() {
         assert_eq!(replica.status().newest, before + 1, "{kind:?}");
         clock.store(1000, Ordering::Relaxed);
         assert_eq!(Engine::now(&replica), UnixMillis(LATEST), "{kind:?}");
-        // Those that it has not deleted are swept.
+        // A sweep deletes the records that the scan has not deleted.
         replica.sweep_expired().expect("sweep");
         assert_eq!(replica.stats().expired, u64::from(EXPIRED), "{kind:?}");
         assert_eq!(replica.len().expect("len"), 1, "{kind:?}");
     }
 }
 
-/// A sweep goes on as long as much is due: while it has time, and what it has proposed is not too much.
+/// A sweep goes on as long as many records are due, it has time, and not too many of its proposals are open.
 #[test]
 fn a_sweep_goes_on_while_much_is_due() {
     for kind in MapKind::ALL {
@@ -139,7 +138,7 @@ fn a_sweep_goes_on_while_much_is_due() {
     }
 }
 
-/// What a sweep has proposed is not applied: it goes on slowly.
+/// The proposals of a sweep are not applied: it goes on slowly.
 #[test]
 fn a_sweep_is_no_faster_than_the_followers() {
     for kind in MapKind::ALL {

@@ -1,4 +1,4 @@
-//! Replicas on a table: clocks that are not the same, leaderships that come and go, pools that are nearly full.
+//! Replicas in one thread: clocks that differ, leaderships that come and go, pools that are nearly full.
 
 use coreplane_engine::{
     Clear, Completion, Deferred, Engine, Error, Horizon, Record, UnixMillis, Visibility,
@@ -41,12 +41,12 @@ fn seat_on(model: Model, kind: MapKind, id: u64, peers: Vec<u64>) -> Seat {
     Seat { replica: Arc::new(replica), clock, _sim: sim }
 }
 
-/// Ticks all nodes, and delivers all that they say.
+/// Ticks all nodes, and delivers all their messages.
 fn run(seats: &[Seat], ticks: usize) {
     run_without(seats, ticks, &[]);
 }
 
-/// The same without these nodes, which hear nothing and are not heard.
+/// The same without these nodes, which receive nothing and whose messages are dropped.
 fn run_without(seats: &[Seat], ticks: usize, cut: &[usize]) {
     let is_cut = |id: u64| cut.contains(&(id as usize - 1));
     for _ in 0..ticks {
@@ -124,7 +124,7 @@ fn what_has_expired_for_one_leader_has_for_the_next() {
         replica.transfer_leadership(second as u64 + 1).expect("transfer");
         run(&seats, 5);
     }
-    // Its clock says 1000.
+    // The clock of this node says 1000.
     let next = &seats[second].replica;
     let found = next.get_with(b"short", Visibility::Early, &mut |_| {}).expect("get");
     assert!(!found.hit, "it was said to have expired");
@@ -172,7 +172,7 @@ fn what_others_have_written_is_swept() {
     assert_eq!(seats[0].replica.sweep_some(b"", 100).expect("sweep").0, 1);
 }
 
-/// What was lost stays lost to who has waited for something else since.
+/// A lost write stays lost for a caller that has waited for another one since.
 #[test]
 fn a_horizon_knows_of_each_leadership() {
     let seats: Vec<Seat> = (1..=3).map(seat).collect();
@@ -180,7 +180,7 @@ fn a_horizon_knows_of_each_leadership() {
     run(&seats, 3);
     let mut horizon = Horizon::new();
     horizon.include(seats[first].replica.put(b"lost", b"1", &early()).expect("put").ticket());
-    // Nobody has heard of it; another one leads.
+    // No other node has received it; another one leads.
     leader_without(&seats, &[first]);
     run(&seats, 30);
     lead(&seats, first);
@@ -189,7 +189,7 @@ fn a_horizon_knows_of_each_leadership() {
     assert!(matches!(seats[first].replica.is_durable(&horizon), Err(Error::Indeterminate)));
 }
 
-/// What was counted by a leader that is none any more does not hold.
+/// A count that was taken under a leadership that has ended does not hold.
 #[test]
 fn what_a_deposed_leader_has_seen_is_no_answer() {
     let seats: Vec<Seat> = (1..=3).map(seat).collect();
@@ -247,7 +247,7 @@ fn a_full_cluster_can_be_cleared() {
     }
 }
 
-/// A follower that is read from asks the leader, and then knows how old it is what it shows.
+/// A follower that serves reads asks the leader, and then knows the age of its state at most.
 #[test]
 fn a_follower_shows_what_it_has() {
     let seats: Vec<Seat> = (1..=3).map(seat).collect();
@@ -271,7 +271,7 @@ fn a_follower_shows_what_it_has() {
     let since = Instant::now();
     run(&seats, 2);
     assert!(replica.age().is_some_and(|age| age <= since.elapsed()));
-    // It is as old as its question, however long the answer took.
+    // Its age counts from its question, however long the answer took.
     std::thread::sleep(Duration::from_millis(40));
     let before = Instant::now();
     replica.tick().expect("tick");
@@ -294,13 +294,13 @@ fn a_follower_shows_what_it_has() {
     assert!(matches!(refused, Err(Error::NotLeader { leader: Some(_) })));
     follower.clock.store(2000, Ordering::Relaxed);
     assert_eq!(get(&reads), None, "it has expired");
-    // Nobody answers any more: it grows older.
+    // No node answers any more: its age grows.
     let before = replica.age().expect("an age");
     run_without(&seats, 3, &[first]);
     assert!(replica.age().is_some_and(|age| age > before));
 }
 
-/// What a follower shows is durable with a majority, whatever its own file has synced by then.
+/// The records that a follower shows are durable with a majority, even if its own file has not synced them.
 #[test]
 fn what_a_follower_shows_rests_on_nothing() {
     for kind in MapKind::ALL {
@@ -316,7 +316,7 @@ fn what_a_follower_shows_rests_on_nothing() {
         let first = first.expect("a leader");
         let reads = FollowerReads::of(Arc::clone(&seats[(first + 1) % 3].replica));
         let mut hits = 0;
-        // Every fifth stays: the cleaner moves those.
+        // Every fifth key stays: the cleaner moves those.
         for number in 0..6000_u32 {
             let key = if number % 5 == 0 { 100 + number / 5 % 800 } else { number % 20 };
             let _written =
@@ -335,8 +335,8 @@ fn what_a_follower_shows_rests_on_nothing() {
     }
 }
 
-/// What was said to a follower while its network was cut arrives in one piece. It lacks much, and answers as often as reads
-/// were asked meanwhile: it is not sent all that it lacks as often.
+/// Messages to a follower that was cut off arrive all at once. It lacks many entries, and answers as often as reads
+/// were asked meanwhile: it must not be sent all missing entries as often.
 #[test]
 fn a_follower_that_was_cut_off_is_sent_what_it_lacks_a_few_times() {
     let seats: Vec<Seat> = (1..=3).map(seat).collect();
@@ -371,7 +371,7 @@ fn a_follower_that_was_cut_off_is_sent_what_it_lacks_a_few_times() {
             replica.tick().expect("tick");
         }
     }
-    // Some is lost, so that it lacks all that is behind.
+    // The first message is lost, so that the follower lacks everything behind it.
     kept.remove(0);
     bytes = 0;
     while !kept.is_empty() {
@@ -406,7 +406,7 @@ fn step(replica: &Replica, clear: &mut Clear) -> bool {
     is_over
 }
 
-/// What is written while everything is deleted comes after that.
+/// Writes that are made while everything is deleted come after the clear.
 #[test]
 fn what_is_written_beside_a_clear_stays() {
     let Seat { replica, .. } = &alone(MapKind::List);
@@ -420,7 +420,7 @@ fn what_is_written_beside_a_clear_stays() {
     assert_eq!(replica.len().expect("len"), 2);
 }
 
-/// A clear that nobody goes on with, or that somebody else makes, leaves nothing of what was written before another began.
+/// An abandoned clear, or one beside that of another caller, leaves no record written before another began.
 #[test]
 fn a_clear_is_its_callers_own() {
     let Seat { replica, .. } = &alone(MapKind::List);
@@ -435,7 +435,7 @@ fn a_clear_is_its_callers_own() {
     assert_eq!(replica.len().expect("len"), 10, "what was written since stays");
 }
 
-/// What a node shows of changes: their indices and keys.
+/// The changes that a node shows: their indices and keys.
 fn shown(replica: &Replica, since: u64) -> Vec<(u64, Vec<u8>)> {
     let entries = replica.changes_since(since, usize::MAX).expect("changes").into_iter();
     let changes = entries.flat_map(|entry| {
@@ -463,7 +463,7 @@ fn changes_are_shown_on_each_node_once_a_majority_has_them() {
         assert_eq!(shown(&seat.replica, since), all);
         assert_eq!(shown(&seat.replica, all[0].0), all[1..]);
     }
-    // Nobody answers the leader: what it proposes is not shown, and then it is another entry's place.
+    // No node answers the leader: its proposal is not shown, and then another entry takes its place.
     let cut = [first];
     let _open = seats[first].replica.put(b"lost", b"1", &early()).expect("put");
     seats[first].replica.persisted().expect("a turn");
@@ -495,6 +495,6 @@ fn changes_that_are_gone_are_said_to_be_gone() {
     assert!(asked == since && horizon > since && horizon < replica.applied());
     assert_eq!(shown(replica, horizon).len() as u64, replica.applied() - horizon);
     assert!(replica.changes_since(horizon - 1, 1).is_err());
-    // Who knows more than this node waits for it.
+    // A reader that knows a later index than this node waits for it.
     assert!(replica.changes_since(replica.applied() + 9, 1).expect("later").is_empty());
 }

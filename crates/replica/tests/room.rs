@@ -1,4 +1,4 @@
-//! How much of what a leader sends there is room for, of every map: what is said to fit, fits.
+//! How many of a leader's entries fit, for every map: entries that are reported to fit do fit.
 
 use coreplane_engine::{Batch, Result};
 use coreplane_mvcc::{Geometry, LogAppend, LogMap, MapKind, Options};
@@ -25,7 +25,7 @@ fn maps(directory: &Path) -> Result<Vec<Box<dyn ReplicaMap>>> {
     Ok(maps)
 }
 
-/// What entries are like.
+/// The shape of entries.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     /// Entries of a message.
@@ -33,7 +33,7 @@ struct Shape {
     changes: u64,
     key_len: usize,
     value_len: usize,
-    /// Messages until what was sent is applied.
+    /// Messages until the sent entries are applied.
     lag: u64,
 }
 
@@ -51,7 +51,7 @@ fn entries(from: u64, shape: Shape) -> Vec<Batch> {
     (0..shape.count).map(entry).collect()
 }
 
-/// Sends entries until none fits any more; how many were taken.
+/// Sends entries until no more fit; how many were taken.
 fn fill(map: &dyn ReplicaMap, shape: Shape) -> Result<u64> {
     let (mut taken, mut refused, mut message) = (0, 0, 0);
     while refused < 4 {
@@ -69,7 +69,7 @@ fn fill(map: &dyn ReplicaMap, shape: Shape) -> Result<u64> {
         map.append(&appends.collect::<Vec<_>>())?;
         map.wait_durable(map.commit()?)?;
         message += 1;
-        // What is committed is applied some messages later.
+        // Committed entries are applied some messages later.
         if message % shape.lag == 0 || fits == 0 {
             map.apply(map.control().newest - fits as u64 / 2)?;
             map.wait_durable(map.commit()?)?;

@@ -1,4 +1,4 @@
-//! The baseline, alone: what was committed is there again, whatever the files end with.
+//! The baseline alone: committed changes survive, whatever the files end with.
 
 use coreplane_engine::{Batch, Entry, Error};
 use coreplane_mvcc::{Control, LogAppend, SnapshotRecord};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where syncs take no time.
+/// A file system on which syncs take no time.
 const MEMORY: &str = "/dev/shm";
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -46,7 +46,7 @@ fn pending(map: &WalBaseline) -> Vec<(u64, Vec<u8>, usize)> {
     pending
 }
 
-/// The files of a directory that begin so, in order.
+/// The files of a directory with this prefix, in order.
 fn files(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(directory).unwrap().map(|it| it.unwrap().path());
     let mut files: Vec<PathBuf> =
@@ -77,17 +77,17 @@ fn records_of(snapshot: &dyn MapSnapshot) -> Records {
     shown
 }
 
-/// Opens what lies in a directory.
+/// Opens the log in a directory.
 type Opener = fn(&Path) -> coreplane_engine::Result<WalBaseline>;
 
-/// The process ends, and another one opens it: all that was committed is there.
+/// The process ends, and another one opens the log: everything committed is there.
 fn open_again(map: WalBaseline, directory: &Path, open: Opener) -> WalBaseline {
     map.wait_durable(map.commit().unwrap()).unwrap();
     let before = (map.control(), pending(&map), records(&map));
     drop(map);
     let map = open(directory).unwrap();
     assert!(map.control().applied <= before.0.applied);
-    // That it was applied may be forgotten.
+    // The fact that entries were applied may be lost.
     map.apply(before.0.applied).unwrap();
     assert_eq!((map.control(), pending(&map), records(&map)), before);
     map
@@ -131,7 +131,7 @@ fn do_anything(open: Opener) {
                         map.end_install(b"installed", b"members").unwrap();
                         assert_eq!(records(&map).len(), 1);
                     } else {
-                        // It is cut off, and what was before is there.
+                        // The install is cut off, and the earlier state is there.
                         drop(map);
                         map = open(directory.path()).unwrap();
                     }
@@ -160,7 +160,7 @@ fn what_was_done_is_there_again() {
     do_anything(open);
 }
 
-/// As `open`, in a pool that is too small for what is void.
+/// As `open`, in a pool that is too small to keep void parts.
 fn open_pool(directory: &Path) -> coreplane_engine::Result<WalBaseline> {
     let path = directory.join("pool");
     match path.exists() {
@@ -177,7 +177,7 @@ fn what_was_done_in_a_pool_is_there_again() {
     do_anything(open_pool);
 }
 
-/// A pool is damaged in any of its pages that count, as a process finds it that opens it.
+/// Damages a pool in any of its pages that count, and opens it as another process would.
 #[test]
 fn what_is_damaged_in_a_pool_is_no_log() {
     let directory = tempfile::tempdir_in(MEMORY).unwrap();
@@ -206,7 +206,7 @@ fn what_is_damaged_in_a_pool_is_no_log() {
                 map.apply(300).unwrap();
                 assert_eq!(map.len(), 10);
             }
-            // In the log that is written, what is behind counts as never written.
+            // In the log being written, frames behind the damage count as never written.
             Ok(_) => shorter += 1,
             Err(Error::Corrupt { .. }) => damaged += 1,
             Err(error) => panic!("byte {at}: {error}"),
@@ -215,7 +215,7 @@ fn what_is_damaged_in_a_pool_is_no_log() {
     assert!(damaged > 20 && shorter > 20, "{damaged} {shorter}");
 }
 
-/// Puts are refused in time, deletes go on, and what they have made room for is written again.
+/// Puts are refused in time, deletes go on, and the room that they free is written again.
 #[test]
 fn a_pool_that_is_full_takes_deletes() {
     let directory = tempfile::tempdir_in(MEMORY).unwrap();
@@ -237,7 +237,7 @@ fn a_pool_that_is_full_takes_deletes() {
             number += 1;
         }
         assert!(number > 300, "{number}");
-        // What is there is written again and again.
+        // Existing keys are overwritten again and again.
         for round in 0..2000 {
             let key = (round % number).to_le_bytes();
             let done = make(Batch::new().put(&key, &[round as u8; 390]));
@@ -274,7 +274,7 @@ fn a_file_that_ends_anywhere_is_a_log() {
             let copy = tempfile::tempdir_in(MEMORY).unwrap();
             let mut bytes = whole[..len].to_vec();
             if is_torn {
-                // What is behind was written before, and one byte was not.
+                // Older bytes are behind the cut, and one byte was not written.
                 bytes = whole.clone();
                 bytes[len] ^= 0x40;
             }
@@ -324,7 +324,8 @@ fn what_is_damaged_is_no_log() {
     assert_eq!(open(directory.path()).unwrap().len(), 10);
 }
 
-/// The next log file begins with what is pending; the power goes while that is written. All of it is in the file before.
+/// The next log file begins with the pending entries; the power fails while they are written. All of them are in the
+/// previous file.
 #[test]
 fn a_log_file_that_was_just_begun_takes_nothing_back() {
     let directory = tempfile::tempdir_in(MEMORY).unwrap();

@@ -1,4 +1,4 @@
-//! The baseline in a pool, on a simulated medium whose power goes at any fence, and again within the start.
+//! The baseline in a pool, on a simulated medium whose power fails at any fence, and again during the start.
 
 use coreplane_engine::{Batch, ChangeRef};
 use coreplane_mvcc::{Control, LogAppend, SnapshotRecord};
@@ -10,7 +10,8 @@ const OPTIONS: WalOptions = WalOptions { checkpoint_bytes: 1500, has_thread: fal
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// All that can be seen of a log. That an entry was applied may be forgotten, so it is seen as if all were.
+/// The visible contents of a log. The fact that an entry was applied may be lost, so they are seen as if all were
+/// applied.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Contents {
     term: u64,
@@ -34,7 +35,7 @@ fn contents(map: &WalBaseline) -> Contents {
     Contents { term, vote, members, newest, header: applied_header, records }
 }
 
-/// What there is to be after each of the entries, from the applied one on.
+/// The expected contents after each of the entries, from the applied one on.
 struct Truth {
     applied: u64,
     states: Vec<Contents>,
@@ -59,7 +60,7 @@ impl Dice {
     }
 }
 
-/// One change; what there may be of it after a cut, in order.
+/// Makes one change; the contents that are allowed after a power cut, in order.
 fn change(map: &WalBaseline, truth: &mut Truth, dice: &mut Dice, step: u64) -> Vec<Contents> {
     let Control { applied, newest, term, .. } = map.control();
     let mark = step.to_le_bytes();
@@ -140,8 +141,8 @@ fn simulated(seed: u64, model: Model, non_temporal: bool) -> SimOptions {
     }
 }
 
-/// What a cut has left is one of those that may be; then again, if the power goes within the start or the first commit
-/// after it.
+/// The contents after a cut are among the allowed ones; and the same again, if the power fails during the start or
+/// the first commit after it.
 fn check(sim: Sim, may_be: &[Contents], dice: &mut Dice, what: &str) -> Sim {
     let before = sim.events();
     let found = contents(&open(&sim));
@@ -150,11 +151,11 @@ fn check(sim: Sim, may_be: &[Contents], dice: &mut Dice, what: &str) -> Sim {
     let again = sim.crash_at_fence(before, at, Eviction::Seeded(dice.draw(1 << 30)));
     let again = again.reopen().unwrap();
     assert_eq!(contents(&open(&again)), found, "{what}: another start");
-    // The process is killed, and the power stays.
+    // The process is killed, and the power stays on.
     again.killed().unwrap()
 }
 
-/// Lives of a machine whose power goes in the midst of each: what was acknowledged is there, and nothing in part.
+/// Lives of a machine whose power fails in the middle of each: acknowledged changes survive, and none in part.
 fn live(seed: u64, model: Model) -> usize {
     let (mut dice, mut images) = (Dice(seed), 0);
     let mut sim = Sim::new(&simulated(seed, model, seed.is_multiple_of(3))).unwrap();
@@ -180,7 +181,7 @@ fn live(seed: u64, model: Model) -> usize {
                 }
             }
         }
-        // The power goes where nothing of what is not durable was asked for; or in the midst of the next commit.
+        // The power fails where every change is durable; or in the middle of the next commit.
         let before = sim.events();
         let mut may_be = vec![truth.now()];
         may_be.extend(change(&map, &mut truth, &mut dice, life * 100 + 99));
@@ -201,7 +202,7 @@ fn what_was_acknowledged_is_there_after_a_power_cut() {
     assert!(images > 2000, "{images}");
 }
 
-/// Where a fence is a sync, of a thread of its own.
+/// With a file, where a fence is a sync by a thread of its own.
 #[test]
 fn what_was_synced_is_there_after_a_power_cut() {
     let images: usize = (11..14).map(|seed| live(seed, Model::File)).sum();
@@ -218,8 +219,8 @@ fn append(map: &WalBaseline, timestamps: std::ops::RangeInclusive<u64>, mark: u8
     map.wait_durable(map.commit().unwrap()).unwrap();
 }
 
-/// The power leaves frames in a page of which it does not leave that it is one of the log. The next start writes there,
-/// and what is behind its frames is none.
+/// A power cut leaves frames in a page, but not the header that makes it a page of the log. The next start writes
+/// there, and the older frames behind its own do not count.
 #[test]
 fn a_page_that_was_lost_gives_nothing_back() {
     let mut was_lost = 0;
@@ -241,7 +242,7 @@ fn a_page_that_was_lost_gives_nothing_back() {
     assert!(was_lost > 10, "{was_lost}");
 }
 
-/// A process is killed before it has flushed; what the next one has found it speaks for.
+/// A process is killed before it has flushed; the next one relies on the frames that it has found.
 #[test]
 fn what_a_killed_process_has_left_is_made_durable() {
     let run = |fault| {
@@ -265,7 +266,7 @@ fn what_a_killed_process_has_left_is_made_durable() {
     }
 }
 
-/// And no line is flushed twice: three frames of 96 bytes touch five.
+/// A commit has one fence, and flushes no line twice: three frames of 96 bytes touch five lines.
 #[test]
 fn a_commit_has_one_fence() {
     let sim = Sim::new(&simulated(1, Model::X86, false)).unwrap();

@@ -1,4 +1,4 @@
-//! What is behind the lock: the node, and what is open.
+//! The state behind the lock: the node, and the open proposals and reads.
 
 use super::effects::Effects;
 use super::follower::Age;
@@ -8,7 +8,7 @@ use crate::node::{Node, Role};
 use coreplane_engine::{Batch, Error, Record, Result, Ticket, UnixMillis, Value, Visibility};
 use coreplane_pmem::mutant;
 
-/// What was asked for here.
+/// Counters of the calls on this node.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) hits: u64,
@@ -32,31 +32,31 @@ impl Counts {
     }
 }
 
-/// The node, and what is open.
+/// The node, and its open proposals and reads.
 pub(super) struct Core {
     pub(super) node: Node,
     pub(super) effects: Effects,
     pub(super) open: Settlement,
-    /// To be sent.
+    /// Messages to send.
     pub(super) envelopes: Vec<Envelope>,
-    /// The term in which it leads, and has been seen to.
+    /// The term in which it leads, as far as it was noticed here.
     leads_in: Option<u64>,
-    /// Somebody may wait for what a turn has told.
+    /// A caller may wait for a result of the last turn.
     is_news: bool,
     pub(super) is_closed: bool,
     /// An entry with an expiry was seen, or may have been.
     pub(super) may_expire: bool,
     pub(super) counts: Counts,
     pub(super) age: Age,
-    /// What was applied when somebody was told of it last.
+    /// The applied entry that listeners were told of last.
     told_applied: u64,
 }
 
-/// How a key stands.
+/// The newest state of a key.
 pub(super) enum Seen<'a> {
     Absent,
     Live(Record<'a>),
-    /// It has expired at this time, and is still there.
+    /// It expired at this time, and is still stored.
     Expired(UnixMillis),
 }
 
@@ -77,17 +77,17 @@ impl Core {
         }
     }
 
-    /// True if more is applied than when it was asked last.
+    /// True if more is applied than at the last call.
     pub(super) fn note_applied(&mut self) -> bool {
         let applied = self.node.applied();
         std::mem::replace(&mut self.told_applied, applied) != applied
     }
 
-    /// Takes note of what the node has to tell; true if somebody may have waited for it.
+    /// Takes the output of the node; true if a caller may have waited for it.
     pub(super) fn take_output(&mut self) -> bool {
         let output = self.node.take_output();
         self.envelopes.extend(output.envelopes);
-        // Each turn asks for the reads that were there.
+        // Each turn asks a majority for the reads that had arrived.
         if !mutant!("replica.read.late") {
             self.open.asked();
         }
@@ -110,14 +110,14 @@ impl Core {
             self.leads_in = leads_in;
             self.open.begin_leadership();
             self.effects.clear();
-            // What others have proposed is not known.
+            // It is not known whether other leaders have proposed expiries.
             self.may_expire = true;
         }
         is_news
     }
 
     /// # Errors
-    /// [`Error::NotLeader`]; [`Error::Busy`] if it leads, and does not know all yet that was acknowledged.
+    /// [`Error::NotLeader`]; [`Error::Busy`] if it leads and does not know yet everything that was acknowledged.
     pub(super) fn check_leads(&self) -> Result<()> {
         if self.is_closed {
             return Err(Error::Closed);
@@ -133,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Shows how the newest of a key stands at this time; the proposal that has made it so, or 0.
+    /// Shows the newest state of a key at this time; the number of the proposal that made it, or 0.
     pub(super) fn look(
         &self,
         key: &[u8],
@@ -159,7 +159,7 @@ impl Core {
             }
             return Ok(newest.number);
         }
-        // What is applied is durable with a majority.
+        // Applied entries are durable with a majority.
         let found = self.node.with_map(|map| map.get_with(key, Visibility::Early, &mut show))?;
         if !found.hit {
             visit(Seen::Absent);
@@ -191,8 +191,8 @@ impl Core {
         Ok((proposal.index, self.open.ticket_of_proposal(proposal.number)))
     }
 
-    /// Proposes that keys which have expired by `now` are deleted: who is told that they are not there rests on that. So
-    /// they are not there for the next leader, whatever its clock says. The last proposal.
+    /// Proposes to delete keys that have expired by `at`, before a caller is told that they are absent. So they are
+    /// absent for the next leader, too, whatever its clock says. The number of the last proposal.
     ///
     /// # Errors
     /// As [`Core::propose`].
@@ -211,7 +211,7 @@ impl Core {
         Ok(self.effects.last())
     }
 
-    /// The ticket of a read that has seen all that was proposed.
+    /// The ticket of a read that has seen all proposals.
     ///
     /// # Errors
     /// [`Error::NotLeader`].
@@ -220,7 +220,7 @@ impl Core {
         self.read_ticket(last)
     }
 
-    /// The ticket of a read that has seen this proposal: a majority is asked for the term, once for all reads of a turn.
+    /// The ticket of a read that has seen this proposal: a majority confirms the term, once for all reads of a turn.
     ///
     /// # Errors
     /// [`Error::NotLeader`].
@@ -238,5 +238,5 @@ impl Core {
     }
 }
 
-/// Keys that have expired, of an entry at most.
+/// Most expired keys of an entry.
 pub(super) const EXPIRED_MAX: usize = 1024;

@@ -1,7 +1,7 @@
-//! The effects of proposals: what was proposed here and is not applied yet, the newest of each key.
+//! The effects of proposals: changes that were proposed here and are not applied yet, the newest of each key.
 //!
-//! The map shows what is applied. A write that comes next must see what was proposed before it, and so must a read, whose
-//! answer then waits for it.
+//! The map shows applied entries only. A later write must see the proposals before it, and so must a read, whose
+//! answer then waits for them.
 
 use coreplane_engine::{ChangeRef, UnixMillis};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,16 +10,16 @@ use std::ops::Bound;
 /// The newest change of a key.
 #[derive(Debug)]
 pub(super) struct Newest {
-    /// Of its proposal.
+    /// The number of its proposal.
     pub(super) number: u64,
-    /// Of its entry, which is the sequence of the record.
+    /// The index of its entry, which is the sequence of the record.
     pub(super) index: u64,
-    /// None of a delete.
+    /// None for a delete.
     pub(super) value: Option<Vec<u8>>,
     pub(super) expires_at: Option<UnixMillis>,
 }
 
-/// What proposals that are not applied yet make of their keys.
+/// The newest changes of proposals that are not applied yet.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     newest: BTreeMap<Vec<u8>, Newest>,
@@ -61,7 +61,7 @@ impl Effects {
         }
     }
 
-    /// Nobody knows what becomes of them.
+    /// Forgets proposals whose result is unknown.
     pub(super) fn clear(&mut self) {
         self.newest.clear();
         self.order.clear();
@@ -72,7 +72,7 @@ impl Effects {
         self.order.back().map_or(0, |(number, _)| *number)
     }
 
-    /// How many keys have any.
+    /// The number of keys with such changes.
     pub(super) fn len(&self) -> usize {
         self.newest.len()
     }
@@ -81,13 +81,13 @@ impl Effects {
         self.newest.iter().map(|(key, newest)| (key.as_slice(), newest))
     }
 
-    /// Those of a range of keys, in order.
+    /// The changes of a range of keys, in order.
     pub(super) fn range(
         &self,
         start: &[u8],
         end: Option<&[u8]>,
     ) -> impl DoubleEndedIterator<Item = (&[u8], &Newest)> {
-        // A range whose end is before its start has nothing, and would be a panic.
+        // A range whose end is before its start is empty, and would cause a panic.
         let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.max(start)));
         let is_empty = matches!(end, Bound::Excluded(end) if end == start);
         let bounds = (Bound::Included(start), if is_empty { Bound::Included(start) } else { end });

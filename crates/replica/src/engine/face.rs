@@ -1,4 +1,4 @@
-//! The engine's face.
+//! The engine traits of a replica.
 
 use super::Replica;
 use super::core::Counts;
@@ -156,7 +156,8 @@ impl Engine for Replica {
         Replica::now(self, &self.core.lock())
     }
 
-    /// What was acknowledged is durable with a majority. This makes it durable here, too, and all that was proposed here.
+    /// Acknowledged writes are durable with a majority. This makes them durable here, too, with everything proposed
+    /// here.
     fn sync(&self) -> Result<()> {
         self.persisted()?;
         self.core.lock().node.with_map(|map| map.wait_durable(map.commit()?))?;
@@ -218,7 +219,7 @@ impl Deferred for Replica {
 
     fn visible_ticket(&self) -> Ticket {
         let mut core = self.core.lock();
-        // What was seen in a leadership that has ended since does not hold.
+        // A state that was seen in a leadership that has ended since does not hold.
         core.visible_ticket().unwrap_or_else(|_| core.open.lost_ticket())
     }
 

@@ -1,13 +1,13 @@
-//! The change feed: entries that are applied, in their order, as one watches them.
+//! The change feed: applied entries, in their order, for watchers.
 //!
 //! ```text
 //!   snapshot at index i, once ─▶ entries behind i ─▶ … as they are applied, on any node
-//!                                     └─ gone (a node that was started anew, or a reader that is slow): a snapshot again
+//!                                     └─ gone (the node was started anew, or the reader is slow): a snapshot again
 //! ```
 //!
-//! What is shown is durable with a majority, and no entry is left out: one who watches another node from the last index that
-//! was shown goes on where that was. A node has as much of the history as its ring in DRAM
-//! ([`Settings::ring_bytes`](crate::Settings)); of what is older it says that it is gone.
+//! Every entry that the feed shows is durable with a majority, and none is left out: a watcher that moves to another
+//! node continues there behind the last index that it was shown. A node keeps as much of the history as its ring in
+//! DRAM holds ([`Settings::ring_bytes`](crate::Settings)); for older entries it returns an error.
 
 use super::Replica;
 use crate::entry::decode_changes;
@@ -28,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug)]
 pub struct ChangeFeed {
     replica: Arc<Replica>,
-    /// The last entry that was looked at.
+    /// The last entry that was taken.
     index: u64,
     ahead: VecDeque<AppliedEntry>,
 }
@@ -42,12 +42,12 @@ fn applied(entry: &Entry) -> AppliedEntry {
 }
 
 impl Replica {
-    /// Entries that are applied here, those behind this index in their order, of so many bytes, or one. Those of the
-    /// cluster's own are among them, without changes. None if nothing newer is applied here.
+    /// Entries that are applied here, those behind this index in their order, up to so many bytes, but at least one.
+    /// The cluster's own entries are among them, without changes. Empty if no newer entry is applied here.
     ///
     /// # Errors
-    /// [`Error::HistoryGone`] if not all of them are in DRAM any more: a [snapshot](Replica::snapshot) has what they have
-    /// made. [`Error::Closed`]; if the node has stopped.
+    /// [`Error::HistoryGone`] if not all of them are in DRAM any more: a [snapshot](Replica::snapshot) contains their
+    /// effects. [`Error::Closed`]; if the node has stopped.
     pub fn changes_since(&self, index: u64, bytes_max: usize) -> Result<Vec<AppliedEntry>> {
         let core = self.core.lock();
         let entries = match core.is_closed {
@@ -58,12 +58,12 @@ impl Replica {
         Ok(entries?.iter().map(applied).collect())
     }
 
-    /// The entry that was applied last here.
+    /// The last entry that is applied here.
     pub fn applied(&self) -> u64 {
         self.core.lock().node.applied()
     }
 
-    /// Registers who is called, from any thread, whenever more is applied here.
+    /// Registers a listener that is called, from any thread, whenever more is applied here.
     pub fn on_applied(&self, listener: DurableListener) {
         self.listeners_applied.write().push(listener);
     }
@@ -76,12 +76,12 @@ impl Replica {
 }
 
 impl ChangeFeed {
-    /// The last entry that was shown, or had no changes: where to begin again, on this node or another.
+    /// The last entry that was shown, or had no changes: the place to begin again, on this node or another.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// The next entry with changes; none if none is applied within this time.
+    /// The next entry with changes; none if no such entry is applied within this time.
     ///
     /// # Errors
     /// As [`Replica::changes_since`].

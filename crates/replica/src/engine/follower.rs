@@ -1,11 +1,11 @@
-//! What a follower shows of what it has: stale by choice, and how stale at most it knows.
+//! Reads from the state of a follower: stale by choice, with a known bound on their age.
 //!
 //! ```text
 //!   ask (by this clock: t) ─▶ leader: committed up to i ─▶ applied here up to i ─▶ as fresh as t
 //! ```
 //!
-//! The leader answers when a majority has confirmed its term after it was asked ([`Node::ask`](crate::Node::ask)). So no
-//! clock but this node's own has a part in it. It asks with each tick while somebody reads, and not when nobody does.
+//! The leader answers once a majority has confirmed its term after the question ([`Node::ask`](crate::Node::ask)). So
+//! no clock matters but this node's own. The node asks with each tick while there are readers, and not otherwise.
 
 use super::Replica;
 use super::core::Core;
@@ -20,23 +20,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ticks for which it goes on asking after somebody has read.
+/// Ticks for which it goes on asking after the last read.
 const WANTED_TICKS: u32 = 80;
 /// Questions that are kept.
 const ASKED_MAX: usize = 64;
 
-/// How old at most it is what is applied here.
+/// An upper bound for the age of the applied state.
 #[derive(Debug, Default)]
 pub(super) struct Age {
     wanted_ticks: u32,
-    /// What was asked, and when.
+    /// The open questions, and when they were asked.
     asked: BTreeMap<u64, Instant>,
-    /// All is here that was acknowledged before.
+    /// Everything acknowledged before this moment is applied here.
     since: Option<Instant>,
 }
 
 impl Age {
-    /// What was asked by this number is applied.
+    /// The question with this number is answered, and its index is applied.
     pub(super) fn told(&mut self, number: u64) {
         if let Some(asked) = self.asked.remove(&number) {
             let told = mutant!("replica.age.told").then(Instant::now);
@@ -48,7 +48,7 @@ impl Age {
 }
 
 impl Core {
-    /// Asks the leader, if somebody wants to know.
+    /// Asks the leader, if a reader wants to know the age.
     pub(super) fn tend_age(&mut self) {
         if self.age.wanted_ticks == 0 {
             return;
@@ -66,8 +66,8 @@ impl Core {
 }
 
 impl Replica {
-    /// How old at most it is what a follower shows: all is applied here that was acknowledged so long ago. None of a node
-    /// that is no follower, and if it is not known; it is asked for from now on, for some seconds.
+    /// An upper bound for the age of a follower's state: everything acknowledged longer ago is applied here. None if
+    /// the node is not a follower, or if it is not known; then the node asks for it from now on, for some seconds.
     pub fn age(&self) -> Option<Duration> {
         let mut core = self.core.lock();
         core.age.wanted_ticks = WANTED_TICKS;
@@ -77,12 +77,12 @@ impl Replica {
     }
 }
 
-/// Reads of what a node has applied, whether it leads or not. Writes are refused.
+/// Reads of the entries that a node has applied, whether it leads or not. Writes are refused.
 #[derive(Debug, Clone)]
 pub struct FollowerReads(Arc<Replica>);
 
 impl FollowerReads {
-    /// Those of this node.
+    /// The reads of this node.
     pub fn of(replica: Arc<Replica>) -> Self {
         Self(replica)
     }
@@ -95,7 +95,8 @@ impl FollowerReads {
     fn show(&self, core: &Core, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
         let now = self.0.now(core);
         let (mut hit, ticket) = (false, Ticket::DURABLE);
-        // What is applied is durable with a majority, whatever this pool has still to sync: its tickets are no replica's.
+        // Applied entries are durable with a majority, even if this pool has not synced them: the map's tickets are
+        // not those of a replica.
         core.node.with_map(|map| {
             map.get_with(key, Visibility::Early, &mut |record| {
                 if record.expires_at.is_none_or(|at| at > now) {
@@ -170,7 +171,7 @@ impl Engine for FollowerReads {
         self.refuse()
     }
     fn iterate(&self, _: u64, _: usize, _: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
-        // A cursor is one node's.
+        // A cursor belongs to one node.
         self.refuse()
     }
     fn len(&self) -> Result<u64> {
@@ -196,7 +197,7 @@ impl Engine for FollowerReads {
     }
 }
 
-/// What is applied is durable with a majority.
+/// Applied entries are durable with a majority.
 impl Deferred for FollowerReads {
     fn commit(&self, _: &Horizon) -> Result<bool> {
         Ok(true)

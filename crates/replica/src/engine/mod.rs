@@ -1,23 +1,25 @@
-//! The cluster as an engine: what a server serves.
+//! The cluster as an engine, for a server.
 //!
 //! ```text
-//!   write ─▶ what is newest here? ─▶ a proposal of its effect ─▶ ticket: committed and applied
-//!   read  ─▶ what is newest here? ─▶ shown ────────────────────▶ ticket: a majority confirms the term, and what was seen
+//!   write ─▶ the newest of the key? ─▶ a proposal of its effect ─▶ ticket: committed and applied
+//!   read  ─▶ the newest of the key? ─▶ shown ─▶ ticket: the term is confirmed, and the seen change is applied
 //! ```
 //!
-//! Calls see at once what was proposed before them, and are answered when that is committed. So a ticket stands for a
-//! proposal, or for a read, and one write is one round trip to a majority. A command is one entry of its effect: no node
-//! decides a condition again, or reads its clock.
+//! A call sees at once everything that was proposed before it, and is answered when that is committed. So a ticket
+//! stands for a proposal or a read, and one write is one round trip to a majority. A command is one entry with its
+//! effect: no node evaluates a condition again, or reads its clock.
 //!
-//! # Who drives it
+//! # Threads
 //!
 //! A [`Replica`] has no thread. The owner of the sockets calls [`Replica::receive`], [`Replica::tick`] and
-//! [`Replica::persisted`], and sends what [`Replica::take_envelopes`] gives. A cluster of one node needs ticks alone.
+//! [`Replica::persisted`], and sends the envelopes of [`Replica::take_envelopes`]. A cluster of one node needs only
+//! ticks.
 //!
 //! # Time
 //!
-//! Records expire by the leader's clock. The answer that a record has expired waits for an entry that carries the time of its
-//! expiry, and deletes it, or some of those that it is about. No later leader takes its own clock to be before such a time.
+//! Records expire by the leader's clock. The answer that a record has expired waits for an entry that carries the
+//! time of its expiry, and that deletes the record, or some of the records in question. No later leader takes its own
+//! clock to be before such a time.
 
 mod core;
 mod effects;
@@ -46,13 +48,13 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Changes of an entry at most.
+/// Most changes of an entry.
 const BATCH_LEN_MAX: usize = 1 << 20;
 
-/// How long a wait sleeps before it looks again.
+/// The sleep between two looks of a wait.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The options with which the map of a replica is opened: nothing in it expires by itself.
+/// The options with which the map of a replica is opened: no record in it expires by itself.
 #[must_use]
 pub fn map_options(options: &Options) -> Options {
     Options { time: Some(Arc::new(|| UnixMillis(0))), ..options.clone() }
@@ -61,12 +63,12 @@ pub fn map_options(options: &Options) -> Options {
 /// A node of a cluster, as an engine. Any thread may call it.
 pub struct Replica {
     core: Mutex<Core>,
-    /// Something has settled.
+    /// A proposal or a read has settled.
     changed: Condvar,
     listeners: RwLock<Vec<DurableListener>>,
-    /// Of what is durable here, whatever others say.
+    /// Called for writes that are durable here, whatever the other nodes have.
     listeners_here: Arc<RwLock<Vec<DurableListener>>>,
-    /// Of what is applied here.
+    /// Called for entries that are applied here.
     listeners_applied: RwLock<Vec<DurableListener>>,
     cursors: Mutex<Cursors<Box<[u8]>>>,
     time: TimeSource,
@@ -81,8 +83,8 @@ impl std::fmt::Debug for Replica {
 }
 
 impl Replica {
-    /// A node over its map, which was opened with [`map_options`]. `time` tells the time that expiries are held against;
-    /// none: the system's clock.
+    /// A node over its map, which was opened with [`map_options`]. `time` is the clock for expiries; none: the
+    /// system's clock.
     ///
     /// # Errors
     /// As [`Node::open`].
@@ -115,7 +117,7 @@ impl Replica {
         })
     }
 
-    /// Calls the node, and tells those who wait what came of it.
+    /// Calls the node, and tells waiting callers the results.
     fn drive<R>(&self, call: impl FnOnce(&mut Node) -> R) -> R {
         let mut core = self.core.lock();
         let called = call(&mut core.node);
@@ -134,7 +136,7 @@ impl Replica {
         called
     }
 
-    /// What another node has said.
+    /// Takes a message of another node.
     ///
     /// # Errors
     /// As [`Node::step`].
@@ -152,7 +154,7 @@ impl Replica {
         Ok(())
     }
 
-    /// More has become durable here: the listener was called.
+    /// More is durable here: the listener was called.
     ///
     /// # Errors
     /// As [`Node::step`].
@@ -160,41 +162,41 @@ impl Replica {
         self.drive(Node::persisted)
     }
 
-    /// What is to be sent; any of it may be lost.
+    /// The messages to send; any of them may be lost.
     pub fn take_envelopes(&self) -> Vec<Envelope> {
         std::mem::take(&mut self.core.lock().envelopes)
     }
 
-    /// How the node stands.
+    /// The status of the node.
     pub fn status(&self) -> Status {
         self.core.lock().node.status()
     }
 
-    /// Who leads, if it knows.
+    /// The leader, if it is known.
     pub fn leader(&self) -> Option<NodeId> {
         self.core.lock().node.leader()
     }
 
-    /// How far the members have come, of a leader; nothing of others.
+    /// Of a leader: how far the members have come; empty for other nodes.
     pub fn progress(&self) -> Vec<MemberProgress> {
         self.core.lock().node.progress()
     }
 
-    /// Registers who is called, from any thread, whenever more has become durable here: [`Replica::persisted`] is to be
-    /// called then.
+    /// Registers a listener that is called, from any thread, whenever more is durable here: [`Replica::persisted`]
+    /// has to be called then.
     pub fn on_durable_here(&self, listener: DurableListener) {
         self.listeners_here.write().push(listener);
     }
 
-    /// True if it leads, and knows all that was acknowledged.
+    /// True if it leads, and knows everything that was acknowledged.
     pub fn leads(&self) -> bool {
         self.core.lock().check_leads().is_ok()
     }
 
-    /// Reads all that is here and holds it against its checksums.
+    /// Reads everything on this node and compares it with its checksums.
     ///
     /// # Errors
-    /// Only if it could not go on.
+    /// Only if it could not continue.
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.core.lock().node.with_map(|map| map.verify(progress))
     }
@@ -205,7 +207,7 @@ impl Replica {
         self.core.lock().node.with_map(read)
     }
 
-    /// Pins what is applied here. Durable with a majority.
+    /// Pins the state that is applied here. Durable with a majority.
     ///
     /// # Errors
     /// As [`ReplicaMap::snapshot`].
@@ -213,7 +215,7 @@ impl Replica {
         self.core.lock().node.snapshot()
     }
 
-    /// The cluster that the node is of; 0 before that has a name.
+    /// The cluster of the node; 0 before it has a name.
     pub fn cluster(&self) -> u64 {
         self.core.lock().node.cluster()
     }
@@ -233,7 +235,7 @@ impl Replica {
         self.core.lock().node.left_out()
     }
 
-    /// Proposes that members change: what to wait for.
+    /// Proposes a change of members: the ticket to wait for.
     ///
     /// # Errors
     /// As [`Node::propose_members`].
@@ -258,17 +260,17 @@ impl Replica {
         })
     }
 
-    /// The time that expiries are held against.
+    /// The time against which expiries are compared.
     fn now(&self, core: &Core) -> UnixMillis {
         (self.time)().max(core.node.passed())
     }
 
-    /// True if all of the horizon is done.
+    /// True if all tickets of the horizon are done.
     fn is_done(&self, horizon: &Horizon) -> Result<bool> {
         let core = self.core.lock();
         for ticket in horizon.tickets() {
             if !core.open.is_done(*ticket)? {
-                // Of one that has stopped it never will be.
+                // A node that has stopped will never finish it.
                 core.node.check_running()?;
                 return Ok(false);
             }
@@ -276,7 +278,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// Waits until all of the horizon is done. What comes from the network somebody else has to see to.
+    /// Waits until all tickets of the horizon are done. Another thread has to deliver messages meanwhile.
     fn wait_done(&self, horizon: &Horizon) -> Result<()> {
         loop {
             self.persisted()?;
@@ -287,7 +289,7 @@ impl Replica {
         }
     }
 
-    /// Waits a moment for something to settle.
+    /// Waits a moment for a proposal or a read to settle.
     fn wait_for_news(&self) -> Result<()> {
         let mut core = self.core.lock();
         if core.is_closed {

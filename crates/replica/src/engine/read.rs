@@ -4,7 +4,7 @@ use super::Replica;
 use super::core::{Core, Seen};
 use coreplane_engine::{Found, Horizon, Record, Result, Ticket, UnixMillis, Value, Visibility};
 
-/// A record that was copied.
+/// A copied record.
 struct Copied {
     value: Vec<u8>,
     sequence: u64,
@@ -24,14 +24,14 @@ impl Copied {
     }
 }
 
-/// Shows the record of a key with what it rests on; if there is one, and what that rests on.
+/// Shows the record of a key with its ticket; if there is one, and the ticket of the answer.
 fn show(
     core: &mut Core,
     key: &[u8],
     now: UnixMillis,
     visit: &mut dyn FnMut(Record<'_>),
 ) -> Result<Found> {
-    // The ticket is taken first: a majority is asked after what is seen.
+    // The ticket is taken first: the majority is asked after the read has seen the record.
     let ticket = core.read_ticket(0)?;
     let (mut hit, mut expired) = (false, None);
     let mut proposal = core.look(key, now, &mut |seen| match seen {

@@ -1,23 +1,23 @@
-//! What became of what tickets stand for.
+//! The results of the proposals and reads behind tickets.
 //!
-//! A ticket is the number of a proposal or of a read on this node, never an index: a later leader may put another entry
-//! there. Proposals of one leadership settle in the order of their numbers; those that are open when it ends are lost to
-//! their callers, and so are reads.
+//! A ticket is the number of a proposal or of a read on this node, never an index: a later leader may put another
+//! entry at that index. Proposals of one leadership settle in the order of their numbers. Proposals and reads that
+//! are open when it ends are reported as lost.
 
 use coreplane_engine::{Error, Result, Ticket};
 use std::collections::BTreeMap;
 
-/// What tickets are of. Their log is that and the leadership, lest those of one hide those of another in a horizon, which
-/// knows the last of each log.
+/// The kinds of tickets. The log of a ticket is its kind and leadership, so that tickets of one do not hide those of
+/// another in a horizon, which keeps the last ticket of each log.
 const PROPOSALS: u16 = 0;
 const READS: u16 = 1;
 const KINDS: u16 = 2;
 const LEADERSHIPS: u64 = 2000;
 
-/// A number that is no read's, and lost for ever.
+/// A number that no read has, and that is always lost.
 const NO_READ: u64 = 1;
 
-/// A read that is open.
+/// An open read.
 #[derive(Debug, Default)]
 struct Read {
     /// The last proposal that it has seen.
@@ -25,17 +25,17 @@ struct Read {
     is_confirmed: bool,
 }
 
-/// Proposals and reads, and what became of them.
+/// Proposals and reads, and their results.
 #[derive(Debug)]
 pub(super) struct Settlement {
     /// Leaderships that have begun or ended here.
     leaderships: u64,
-    /// The last proposal that is applied.
+    /// The last applied proposal.
     settled: u64,
     reads: BTreeMap<u64, Read>,
-    /// The read that those join that come now: a majority is asked on behalf of it later than they.
+    /// The read that new reads join: its majority is asked after they have arrived.
     joins: Option<u64>,
-    /// Ranges of numbers, of proposals and of reads, that nobody knows of.
+    /// Ranges of numbers, of proposals and of reads, whose result is unknown.
     lost: Vec<(u16, u64, u64)>,
 }
 
@@ -55,7 +55,7 @@ impl Settlement {
         self.ticket(PROPOSALS, number)
     }
 
-    /// The ticket of what was seen, and does not hold any more.
+    /// The ticket for a state that was seen and does not hold any more.
     pub(super) fn lost_ticket(&self) -> Ticket {
         self.ticket(READS, NO_READ)
     }
@@ -90,7 +90,7 @@ impl Settlement {
         if let Some((first, last)) = ends(proposals) {
             self.lost.push((PROPOSALS, first, last));
         }
-        // Those, too, that were confirmed, and have seen a proposal that is lost.
+        // This includes confirmed reads that have seen a lost proposal.
         let open: Vec<u64> = self.reads.keys().copied().chain(reads.iter().copied()).collect();
         if let Some((first, last)) = ends(&open) {
             self.lost.push((READS, first, last));
@@ -99,23 +99,23 @@ impl Settlement {
         self.joins = None;
     }
 
-    /// The read that one which comes now may join, if there is any.
+    /// The read that a new one may join, if there is any.
     pub(super) fn joins(&self) -> Option<u64> {
         self.joins
     }
 
-    /// A read that was begun, for others to join.
+    /// Begins a read that others may join.
     pub(super) fn begin(&mut self, read: u64) {
         self.reads.insert(read, Read::default());
         self.joins = Some(read);
     }
 
-    /// A majority is being asked: who comes now comes too late for it.
+    /// A majority is being asked: reads that arrive from now on are too late for it.
     pub(super) fn asked(&mut self) {
         self.joins = None;
     }
 
-    /// The ticket of a read which has seen this proposal, or older ones.
+    /// The ticket of a read that has seen proposals up to this one.
     pub(super) fn rest(&mut self, read: u64, proposal: u64) -> Ticket {
         if let Some(open) = self.reads.get_mut(&read) {
             open.rests_on = open.rests_on.max(proposal);
@@ -123,10 +123,10 @@ impl Settlement {
         self.ticket(READS, read)
     }
 
-    /// True if what the ticket stands for is done.
+    /// True if the proposal or the read of the ticket is done.
     ///
     /// # Errors
-    /// [`Error::Indeterminate`] if nobody will know.
+    /// [`Error::Indeterminate`] if its result will never be known.
     pub(super) fn is_done(&self, ticket: Ticket) -> Result<bool> {
         if ticket.is_durable() {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! Reads of many keys: what is applied, with what is pending in its place.
+//! Reads of many keys: applied records, with pending changes in their place.
 
 use super::Replica;
 use super::core::{Core, EXPIRED_MAX};
@@ -6,13 +6,13 @@ use super::effects::Newest;
 use coreplane_engine::{Entry, Record, Result, Ticket, UnixMillis, Value};
 use std::collections::VecDeque;
 
-/// What a walk shows: a key, and its record, which may have expired.
+/// Receives the entries of a walk: a key, and its record, which may have expired.
 type Visit<'v> = &'v mut dyn FnMut(&[u8], Record<'_>) -> bool;
 
-/// Keys that a sweep looks at in a step.
+/// Keys that a sweep examines in a step.
 const SWEPT: usize = 64;
 
-/// Keys whose changes are not applied yet, beyond which a sweep goes no further: so it is no faster than the followers.
+/// The number of unapplied keys beyond which a sweep pauses, so that it is no faster than the followers.
 const SWEPT_OPEN: usize = 4096;
 
 /// A change that takes its place in a walk.
@@ -22,7 +22,7 @@ struct Place<'p> {
 }
 
 impl Place<'_> {
-    /// Shows the record, if it makes one; true if the walk goes on.
+    /// Shows the record, if the change makes one; true if the walk goes on.
     fn show(&self, visit: Visit<'_>) -> bool {
         let Newest { value, index, expires_at, .. } = self.newest;
         let Some(value) = value else { return true };
@@ -73,11 +73,11 @@ impl Core {
     }
 }
 
-/// What a scan shows: a key, and its record, unless that has expired.
+/// Receives the entries of a scan: a key, and its record, unless that has expired.
 type VisitLive<'v> = &'v mut dyn FnMut(&[u8], Option<Record<'_>>) -> bool;
 
 impl Replica {
-    /// Shows what a range has; the ticket of what was seen, and of what was not.
+    /// Shows the live records of a range; the ticket for them, and for the keys that were absent.
     fn scan_live(
         &self,
         range: (&[u8], Option<&[u8]>),
@@ -96,7 +96,8 @@ impl Replica {
                 return false;
             }
             latest = latest.max(at);
-            // That the time has passed is said for all of them with one entry. Those that it does not delete are swept.
+            // One entry states for all of them that the time has passed. A sweep deletes those that this entry does
+            // not.
             if expired.len() < EXPIRED_MAX {
                 expired.push(key.to_vec());
             }
@@ -138,7 +139,7 @@ impl Replica {
                 next = Some(Box::<[u8]>::from(key));
                 return false;
             }
-            // One that has expired is a step, too: there may be many of them behind each other.
+            // An expired record is a step, too: there may be many in a row.
             left -= 1;
             if let Some(record) = record {
                 visit(Entry { key, sequence: record.sequence, record: Some(record) });
@@ -155,7 +156,7 @@ impl Replica {
         })
     }
 
-    /// Deletes what has expired among some keys from `from` on; how many records it was, and the key to go on with.
+    /// Deletes the expired records among some keys from `from` on; their number, and the key to continue with.
     ///
     /// # Errors
     /// [`Error::NotLeader`](coreplane_engine::Error::NotLeader); as
@@ -189,8 +190,9 @@ impl Replica {
         Ok((expired.len() as u64, next))
     }
 
-    /// Deletes what has expired among some keys from `from` on, where it leaves the key to go on with; and among more, as long
-    /// as many of them have, there is time, and not too much is under way. How many records it was.
+    /// Deletes the expired records among some keys from `from` on, and sets it to the key to continue with. Goes on
+    /// as long as many keys have expired, there is time, and not too much is under way. The number of deleted
+    /// records.
     ///
     /// # Errors
     /// As [`Replica::sweep_some`].

@@ -1,4 +1,4 @@
-//! Writes: what is newest decides, and the effect is proposed.
+//! Writes: the newest record decides, and the effect is proposed.
 
 use super::Replica;
 use super::core::{Core, Seen};
@@ -8,18 +8,18 @@ use coreplane_engine::{
 };
 use std::borrow::Cow;
 
-/// What a write does about what it has found.
+/// The decision of a write about the record that it has found.
 pub(super) enum Plan<'p> {
     Put {
         value: Cow<'p, [u8]>,
         expires_at: Option<UnixMillis>,
     },
     Delete,
-    /// Nothing, which is said so.
+    /// No change; the caller is told so.
     Refuse(fn(Ticket) -> Outcome),
 }
 
-/// What cannot be asked of a cluster.
+/// Refuses options that a cluster does not support.
 fn check_options(options: &WriteOptions) -> Result<()> {
     let engine = "a cluster";
     if matches!(options.durability, Some(Durability::Relaxed { .. })) {
@@ -32,7 +32,7 @@ fn check_options(options: &WriteOptions) -> Result<()> {
 }
 
 impl Replica {
-    /// Lets `decide` say what to do about the record that there is. The value, if it is known before, has `value_len`
+    /// Lets `decide` choose what to do about the existing record. The value, if it is known before, has `value_len`
     /// bytes.
     pub(super) fn write<'p>(
         &self,
@@ -91,7 +91,7 @@ impl Replica {
                 self.check_lengths(key, value.len())?;
                 batch.put_until(key, &value, expires_at);
             }
-            // What has expired when it is written is not there.
+            // A value that has expired by now is absent.
             Some(Plan::Put { .. } | Plan::Delete) => {
                 batch.delete(key);
             }
@@ -109,7 +109,7 @@ impl Replica {
         Ok(Outcome::Written(Written { sequence, ticket, replaced }))
     }
 
-    /// Proposes all changes of a batch as one entry, within this leadership if one is named.
+    /// Proposes all changes of a batch as one entry; within this leadership, if one is given.
     pub(super) fn write_batch(
         &self,
         batch: &Batch,
@@ -130,7 +130,7 @@ impl Replica {
             let now = self.now(&core);
             core.counts.batches += 1;
             match apply(&mut core, batch, now) {
-                // What was proposed before gives room when it is applied.
+                // Earlier proposals free room when they are applied.
                 Err(Error::NoSpace { .. }) if is_removal(batch) && core.effects.last() > 0 => {
                     return Err(Error::Busy);
                 }
@@ -144,17 +144,18 @@ impl Replica {
         Ok(Written { ticket: Ticket::DURABLE, ..written })
     }
 
-    /// Proposes that some keys are deleted of what was proposed before the first step; the ticket of all if none is left.
+    /// Proposes to delete some of the keys that were proposed before the first step; the ticket for all if none is
+    /// left.
     ///
     /// # Errors
-    /// As [`Core::propose`]; [`Error::Busy`] also if there is no room before what was proposed is applied.
+    /// As [`Core::propose`]; [`Error::Busy`] also if there is no room until earlier proposals are applied.
     pub(super) fn clear_some(&self, clear: &mut Clear) -> Result<Option<Ticket>> {
         let mut core = self.core.lock();
         core.check_leads()?;
         let leadership = core.open.leaderships();
         let until = match clear.until {
             Some((of, until)) if of == leadership => until,
-            // What others have written since is not known here: it begins anew.
+            // Writes of other leaders since then are not known here: the clear begins anew.
             _ => core.node.newest(),
         };
         if clear.until != Some((leadership, until)) {
@@ -178,9 +179,9 @@ impl Replica {
                     clear.next = [last.key(), &[0]].concat();
                     return Ok(None);
                 }
-                // As many records as are deleted take room, until the entry is applied.
+                // The deletes take room for as many records, until the entry is applied.
                 Err(Error::NoSpace { .. }) if count > 1 => count = (count / 8).max(1),
-                // What was proposed before gives room when it is applied.
+                // Earlier proposals free room when they are applied.
                 Err(Error::NoSpace { .. }) if core.effects.last() > 0 => return Err(Error::Busy),
                 Err(error) => return Err(error),
             }
@@ -188,12 +189,12 @@ impl Replica {
     }
 }
 
-/// True if it makes room.
+/// True if the batch frees room.
 fn is_removal(batch: &Batch) -> bool {
     batch.changes().all(|change| change.value().is_none())
 }
 
-/// Keys that are deleted at once.
+/// Keys that are deleted with one entry.
 const CLEARED_MAX: usize = 2048;
 
 fn apply(core: &mut Core, batch: &Batch, now: UnixMillis) -> Result<Written> {

@@ -1,15 +1,14 @@
-//! What is believed of what others say.
+//! Which messages of other nodes are accepted.
 //!
-//! Consensus takes it that nobody says what cannot be, and stops the whole process where somebody does: a leader that
-//! speaks of entries as committed which this node does not have, though it once had them; a follower that has more than
-//! its leader. A peer that was put back to an older state says such things, and so does one that is broken. They are not
-//! heard.
+//! Consensus assumes that no node sends impossible messages, and a panic in it ends this node: for example a leader
+//! that calls entries committed which this node once had and lacks now, or a follower that has more than its leader.
+//! A peer that was put back to an older state sends such messages, and so may a defective one. They are dropped.
 
 use crate::log_view::{LogView, SharedView};
 use raft::eraftpb::{Message, MessageType};
 use raft::{RawNode, StateRole};
 
-/// True if the message can be taken without a contradiction to what this node has, up to the `newest` entry.
+/// True if the message does not contradict the state of this node, whose `newest` entry is given.
 pub(super) fn is_possible(
     raw: &RawNode<SharedView>,
     newest: u64,
@@ -27,7 +26,7 @@ pub(super) fn is_possible(
         }
         MessageType::MsgHeartbeat => !leads && message.commit <= newest,
         MessageType::MsgAppendResponse => message.reject || message.index <= newest,
-        // Nobody but this node proposes here, and reads are asked of the leader.
+        // Only this node proposes here, and reads are asked of the leader: other kinds are refused.
         MessageType::MsgRequestVote
         | MessageType::MsgRequestVoteResponse
         | MessageType::MsgRequestPreVote
@@ -38,7 +37,7 @@ pub(super) fn is_possible(
     }
 }
 
-/// Entries without a gap, whose terms do not fall. No entry is of term 0, and behind none stands the first.
+/// Entries without a gap, whose terms do not fall. No entry has term 0; term 0 stands only before the first entry.
 fn has_order(message: &Message) -> bool {
     let mut last = (message.index, message.log_term);
     let is_first = message.index == 0;
@@ -52,7 +51,7 @@ fn has_order(message: &Message) -> bool {
         })
 }
 
-/// No entry is in the place of another that is committed.
+/// No entry takes the place of another one that is committed.
 fn keeps_committed(view: &LogView, committed: u64, message: &Message) -> bool {
     let below = message.get_entries().iter().filter(|entry| entry.index <= committed);
     below.into_iter().all(|entry| view.term_at(entry.index).is_none_or(|term| term == entry.term))

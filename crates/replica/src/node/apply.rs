@@ -1,4 +1,4 @@
-//! What becomes of entries that are committed.
+//! Applying committed entries.
 
 use super::{Node, Open, State};
 use crate::members::{MemberChange, Members, NODES_MAX, NodeId, decode_change, to_conf_change};
@@ -8,7 +8,7 @@ use raft::StateRole;
 use raft::eraftpb::{Entry, EntryType};
 
 impl Node {
-    /// Applies committed entries: readers see them, members are those of the last.
+    /// Applies committed entries: readers see them, and the members become those of the last one.
     pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
         let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(()) };
         for entry in &entries {
@@ -35,7 +35,7 @@ impl Node {
         Ok(())
     }
 
-    /// The number of a proposal of this node, since it was started.
+    /// The number of the entry's proposal, if this node has made it since its start.
     fn own_number(&self, entry: &Entry) -> Option<u64> {
         let Proposer { node, start, number, .. } = proposer(entry)?;
         let is_own =
@@ -43,7 +43,7 @@ impl Node {
         is_own.then_some(number)
     }
 
-    /// The number of a change of members that this node proposed.
+    /// The number of the entry's proposal, if this node has proposed this change of members.
     fn members_number(&self, entry: &Entry) -> Option<u64> {
         let is_it = |open: &Open| open.term == entry.term && open.index == Some(entry.index);
         self.proposals.iter().find(|(_, open)| is_it(open)).map(|(number, _)| *number)
@@ -53,19 +53,19 @@ impl Node {
         let changes = decode_change(&entry.context).unwrap_or_default();
         let State::Running(raw) = &mut self.state else { return Ok(()) };
         if entry.index <= self.view.0.lock().members().index {
-            // They were changed before a cut, and that the entry is applied was lost.
+            // The members were changed before a crash that lost the fact that the entry was applied.
             return Ok(());
         }
         let plain: Vec<MemberChange> = changes.iter().map(|it| it.0).collect();
         if self.view.0.lock().members().count_with(&plain) > NODES_MAX {
-            // No node has room for so many.
+            // The control record has no room for so many nodes.
             return Ok(());
         }
-        // One that cannot be made any more, for another one was made before it, makes nothing.
+        // A change that an earlier change has made impossible has no effect.
         let Ok(state) = raw.apply_conf_change(&to_conf_change(&changes)) else { return Ok(()) };
         let mut members = Members::of_state(&state, entry.index);
         for change in &plain {
-            // What is joined may be another pool, which has nothing of what the one before it had.
+            // The joining node may have another pool, without the contents of the pool before it.
             if let MemberChange::Join(node) = change
                 && let Some(progress) = raw.raft.mut_prs().get_mut(*node)
                 && !mutant!("replica.join.kept")
@@ -76,7 +76,7 @@ impl Node {
             }
         }
         if raw.raft.state == StateRole::Leader && !members.elects(self.settings.id) {
-            // Proposed by the leader before. It would go on as one, which it is not any more.
+            // The leader proposed its own removal before. It would go on as leader, which it no longer is.
             let term = raw.raft.term;
             raw.raft.become_follower(term, 0);
         }
@@ -86,14 +86,14 @@ impl Node {
     }
 }
 
-/// Who proposed changes, and what they say beside.
+/// The proposer of changes, and what else the entry states.
 struct Proposer {
     node: NodeId,
     start: u64,
     number: u64,
     /// A time that has passed.
     passed: Option<u64>,
-    /// What the cluster is called.
+    /// The name of the cluster.
     cluster: Option<u64>,
 }
 

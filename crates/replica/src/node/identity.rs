@@ -1,4 +1,4 @@
-//! Who speaks: the pool of a node, and which of its lives.
+//! Identity of a sender: the pool of a node, and which of its lives.
 //!
 //! ```text
 //!   formed ──hello to and from all peers, none of which is of a cluster yet──▶ bound ──▶ takes part
@@ -7,21 +7,22 @@
 //!                                                              └─ made a learner of this pool, filled ─▶ bound
 //! ```
 //!
-//! A member is a number and a pool. A pool draws its *identity* when it is made; which identity is whose, all members
-//! agree on: those of a new cluster by a hello, before any of them votes or counts entries, and from then on by the
-//! entries that change members. Messages of another pool are not heard: nobody counts the vote of a node that was
-//! wiped, nor its acknowledgements. It says hello; the leader makes it a learner of its new identity, which is filled and
-//! becomes a voter again ([`Members::joining`](crate::Members)).
+//! A member is a number and a pool. A pool draws its *identity* when it is made. All members agree which identity
+//! belongs to which member: in a new cluster by a hello, before any of them votes or counts entries, and from then on
+//! by the entries that change members. Messages of another pool are refused: the votes and acknowledgements of a
+//! wiped node are not counted. It says hello; the leader makes it a learner under its new identity, which is filled
+//! and becomes a voter again ([`Members::joining`](crate::Members)).
 //!
-//! Each start of a node has a number, durable before it speaks, and a *life* drawn at random. Peers note the newest that
-//! they heard, durably, before they act on what it says. A node of an older number, or of the same with another life, is a
-//! copy that was put back: it is told so, draws another identity and comes back as one that was wiped.
+//! Each start of a node has a number, durable before it sends anything, and a *life* drawn at random. Peers note the
+//! newest start that they have heard of, durably, before they act on its messages. A node with an older number, or
+//! with the same number and another life, is a copy that was put back: it is told so, draws another identity and
+//! comes back as a wiped node does.
 //!
-//! Pools of different clusters do not hear each other: a cluster is called by a number that its first leader draws, and
-//! that is an entry. So a node that is started with the peers of another cluster keeps what it has.
+//! Pools of different clusters refuse each other's messages: a cluster has a number that its first leader draws, and
+//! that number is an entry. So a node that is started with the peers of another cluster keeps its contents.
 //!
-//! What nobody can tell: a copy of the newest life of a node, put back after that has ended, is that node with fewer
-//! entries than it has acknowledged, unless some peer has heard of a start since.
+//! One case cannot be detected: a copy of the newest life of a node, put back after that life has ended, is that node
+//! with fewer entries than it has acknowledged, unless some peer has heard of a later start.
 
 use super::{Node, State, mix};
 use crate::codec::{Body, Envelope, Hello};
@@ -29,11 +30,11 @@ use crate::members::{MemberChange, NodeId, Peer};
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 
-/// Entries that a node may lack which becomes a voter.
+/// Entries that a node may lack when it becomes a voter.
 const LAG_MAX: u64 = 64;
 
 impl Node {
-    /// True if the message is of a node that is what it says; notes a start that is new.
+    /// True if the message is from the node that it names; notes a new start.
     pub(super) fn is_heard(&mut self, envelope: &Envelope) -> Result<bool> {
         let (from, own) = (envelope.from, self.cluster());
         let is_foreign = own != 0 && envelope.cluster != 0 && envelope.cluster != own;
@@ -50,19 +51,19 @@ impl Node {
             (notes.is_blank, notes.is_bound, notes.peer(from))
         };
         if is_blank {
-            // It is filled by a member, and knows nothing of members.
+            // This node is filled by a member, and does not know the members itself.
             return Ok(true);
         }
         if !is_bound {
             return Ok(false);
         }
         if !self.greeted.contains(&from) && !mutant!("replica.identity.rash") {
-            // It does not know of this start yet. If it knows of a later one, this is a copy that was put back, whose log
-            // is another than the one that the sender takes it to have.
+            // The sender does not know of this start yet. If it knows of a later one, this node is a copy that was
+            // put back, and its log differs from the log that the sender assumes.
             self.say_hello(from, true);
             return Ok(false);
         }
-        // A member of whom no entry that is applied here tells is none whose vote or acknowledgement is counted.
+        // No entry applied here makes the sender a member, so its votes and acknowledgements are not counted.
         let Some(known) = known else { return Ok(true) };
         if mutant!("replica.identity.any") {
             return Ok(true);
@@ -78,7 +79,8 @@ impl Node {
         }
         if let Some(ticks) = self.silence.get_mut(&from) {
             *ticks = 0;
-            // Another pool with its number, of which was heard before, is none that takes its place later.
+            // Replaces what was heard of another pool with this number: that pool must not take the member's place
+            // later.
             self.heard.insert(from, (envelope.identity, true));
         }
         Ok(true)
@@ -97,13 +99,13 @@ impl Node {
         }
         drop(view);
         if let State::Running(raw) = &mut self.state {
-            // A leader tells it of itself, and so learns what it lacks.
+            // The heartbeat of a leader makes the peer answer, which shows what it lacks.
             raw.ping();
         }
         Ok(())
     }
 
-    /// Tells a node who speaks, and what is known of it.
+    /// Tells a node about this one, and what this one knows of that node.
     fn say_hello(&mut self, to: NodeId, asks: bool) {
         let leader = self.leader().unwrap_or(0);
         let hello = {
@@ -138,9 +140,9 @@ impl Node {
         if hello.is_bound && !is_blank {
             let Peer { node, identity: known, start: newest, life: newest_life } = hello.known;
             let is_known = node != 0;
-            // A new node cannot form a cluster with one that is of one already.
+            // A new node cannot form a cluster with a node that already belongs to one.
             let is_new = !is_bound && !is_known;
-            // One who lags, or was put back, knows of a pool that was here before.
+            // A peer that lags, or was put back, may know of an earlier pool of this node.
             let is_later = !is_bound || hello.index > index || mutant!("replica.identity.lag");
             let is_other = is_known && known != own && is_later;
             let is_older = is_known
@@ -156,7 +158,8 @@ impl Node {
         self.bind()
     }
 
-    /// Takes part from now on, if all peers of a new cluster have said who they are and none is of a cluster already.
+    /// Takes part from now on, if all peers of a new cluster have stated their identity and this node is neither
+    /// bound nor blank.
     pub(super) fn bind(&mut self) -> Result<()> {
         let (is_bound, is_blank, own) = {
             let view = self.view();
@@ -182,8 +185,8 @@ impl Node {
         view.change_notes(|notes| (notes.peers, notes.is_bound) = (peers, true))
     }
 
-    /// Gives up what it was: it has nothing to say until it is filled. One that was of the cluster has another identity
-    /// from now on.
+    /// Gives up the node's contents: it counts for nothing until it is filled. A node that belonged to the cluster
+    /// gets another identity.
     fn become_blank(&mut self, keeps_identity: bool) -> Result<()> {
         let drawn = self.life;
         {
@@ -206,14 +209,14 @@ impl Node {
         Ok(())
     }
 
-    /// True if it takes no part yet.
+    /// True if the node does not take part yet.
     pub(super) fn is_waiting(&self) -> bool {
         let view = self.view();
         !view.notes().is_bound && !view.notes().is_blank
     }
 
-    /// Says hello now and then: of a node that takes no part yet to all, and of one that has started to those who have not
-    /// answered since, so that they know of this start.
+    /// Says hello from time to time: a node that takes no part yet to all nodes, and a started node to those that
+    /// have not answered since, so that they know of this start.
     pub(super) fn tick_identity(&mut self) {
         self.hello_ticks += 1;
         let (is_quiet, members) = {
@@ -236,8 +239,8 @@ impl Node {
         all.into_iter().for_each(|node| self.say_hello(node, true));
     }
 
-    /// What a leader does about members by itself: one whose pool is another is made a learner of that, and a learner that
-    /// joins becomes a voter when it has nearly all.
+    /// Changes of members that a leader makes by itself: a member whose pool was replaced becomes a learner with the
+    /// new pool, and a joining learner becomes a voter when it has nearly all entries.
     pub(super) fn tend_members(&mut self) {
         let Some(term) = self.leads_in() else { return self.silence.clear() };
         let (notes, applied) = {
@@ -252,7 +255,7 @@ impl Node {
         }
         notes.peers.iter().for_each(|peer| *self.silence.entry(peer.node).or_default() += 1);
         let patience = 2 * self.settings.election_ticks;
-        // A member that is there is not replaced by another pool that has its number.
+        // A member that is still heard is not replaced by another pool with its number.
         let is_silent = |node| {
             self.silence.get(&node).is_some_and(|ticks| *ticks > patience)
                 || mutant!("replica.identity.stranger")
@@ -275,7 +278,7 @@ impl Node {
         let State::Running(raw) = &self.state else { return };
         let joined = notes.members.joining.iter().copied().find(|node| {
             let progress = raw.raft.prs().get(*node);
-            // One that has confirmed no entry is not filled, however young the cluster is.
+            // A node that has confirmed no entry is not filled, however young the cluster is.
             let is_filled = |it: &raft::Progress| it.matched > 0 && it.matched + LAG_MAX >= applied;
             progress.is_some_and(|it| it.recent_active && is_filled(it))
         });
@@ -284,8 +287,8 @@ impl Node {
         }
     }
 
-    /// The identity with which a node is made a member, if it is to be noted: of one that is none yet, and of one that is
-    /// filled anew.
+    /// The identity with which a node becomes a member, or 0 if the noted one stays: the identity is noted for a node
+    /// that is no member yet, and for one that is filled anew. None if it is not known.
     pub(super) fn identity_for(&self, change: MemberChange) -> Option<u64> {
         let node = change.node();
         let heard = self.heard.get(&node).map_or(0, |(identity, _)| *identity);

@@ -28,48 +28,48 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use transfer::{Install, Transfer};
 
-/// A proposal that is open, or a read.
+/// An open proposal or read.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     term: u64,
-    /// Of a change of members: where its entry is. It has no room for a number.
+    /// Of a change of members: the index of its entry, whose context has no room for a number.
     index: Option<u64>,
 }
 
-/// What waits until it is durable.
+/// Messages that wait until the writes of a turn are durable.
 struct Unpersisted {
     ready: u64,
     ticket: Ticket,
     messages: Vec<RaftMessage>,
-    /// A term or a vote is among it.
+    /// The writes include a term or a vote.
     is_term: bool,
 }
 
-/// Who speaks for the map: consensus, or, while a snapshot is installed, nobody.
+/// Consensus over the map, or, while a snapshot is installed, no log at all.
 enum State {
     Running(Box<RawNode<SharedView>>),
-    /// Who sends it, if anybody does.
+    /// The snapshot that is received, if any.
     Installing(Option<Install>),
 }
 
 /// A node of a cluster.
 pub struct Node {
     settings: Settings,
-    /// How often it was started, this time included, and which life that is.
+    /// The number of this start, counted from the first, and its life.
     start: u64,
     life: u64,
-    /// Nodes that have said hello: their identities, and whether they are of a cluster.
+    /// Nodes that have said hello: their identities, and whether they belong to a cluster.
     heard: BTreeMap<NodeId, (u64, bool)>,
     /// Nodes that others have named as the leader.
     told_of: BTreeSet<NodeId>,
     /// Nodes that know of this start.
     greeted: BTreeSet<NodeId>,
     hello_ticks: usize,
-    /// Of a leader: reads by which followers have asked how far all is committed, with their own numbers.
+    /// Of a leader: its reads for followers that have asked for the committed index, with the followers' own numbers.
     asks: BTreeMap<u64, (NodeId, u64)>,
-    /// Of a follower: what it has asked so, and how far it has to apply.
+    /// Of a follower: its own questions that were answered, and the index up to which it has to apply.
     told: BTreeMap<u64, u64>,
-    /// Of a leader: ticks since it has heard each member.
+    /// Of a leader: ticks since it has heard from each member.
     silence: BTreeMap<NodeId, usize>,
     /// The term in which it has named the cluster, if it has.
     named_in: u64,
@@ -80,19 +80,20 @@ pub struct Node {
     /// Bytes of proposals since the last turn.
     unwritten: u64,
     proposals: BTreeMap<u64, Open>,
-    /// Reads that were not begun, those that a majority is asked for, and those that wait for an index to be applied.
+    /// Reads that are not begun, reads about which a majority is asked, and reads that wait for an index to be
+    /// applied.
     reads_new: Vec<u64>,
     reads_asked: BTreeMap<u64, (Open, Vec<u64>)>,
     reads_confirmed: Vec<(u64, Open, Vec<u64>)>,
     transfers: BTreeMap<NodeId, Transfer>,
-    /// Nodes that have refused a snapshot as too large, and ticks until they are sent one again.
+    /// Nodes that have refused a snapshot as too large, and ticks until they are sent another.
     unfit: BTreeMap<NodeId, usize>,
     installed: u64,
     shortage: Shortage,
-    /// Ticks since somebody who leads was heard, of a node that installs.
+    /// Of a node that installs: ticks since it has heard from a leader.
     silent_ticks: usize,
     output: Output,
-    /// Why it has stopped.
+    /// The reason why the node has stopped.
     stopped: Option<String>,
 }
 
@@ -103,18 +104,19 @@ impl std::fmt::Debug for Node {
 }
 
 impl Node {
-    /// A node over its map. A map in which nothing was ever done is made one of a node of a cluster of the
-    /// [peers](Settings::peers), all of which do so; that is durable when this returns.
+    /// A node over its map. An empty map becomes that of a node of a cluster of the [peers](Settings::peers), all of
+    /// which do the same; that is durable when this returns.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] of settings that cannot be; [`Error::Corrupt`] of a map that is no node's; if the medium fails.
+    /// [`Error::OutOfRange`] of invalid settings; [`Error::Corrupt`] of a map that no node has written; if the medium
+    /// fails.
     pub fn open(map: Box<dyn ReplicaMap>, settings: Settings) -> Result<Self> {
         if settings.id == 0 || settings.peers.contains(&0) {
             return Err(Error::OutOfRange { what: "a node", given: 0, from: 1, to: u64::MAX });
         }
         let control = map.control();
         if control.applied == 0 && control.newest > 0 && !control.is_installing {
-            // The power went while it was formed.
+            // The power failed while the cluster was formed.
             map.roll_back(0)?;
         }
         let mut view = LogView::new(map, settings.ring_bytes)?;
@@ -136,7 +138,7 @@ impl Node {
             heard: BTreeMap::new(),
             told_of: BTreeSet::new(),
             greeted: BTreeSet::new(),
-            // The first one is said with the first tick.
+            // The first hello is sent with the first tick.
             hello_ticks: settings.heartbeat_ticks,
             asks: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -146,7 +148,7 @@ impl Node {
             view,
             state,
             unpersisted: VecDeque::new(),
-            // No number below is anybody's.
+            // Lower numbers are never given out.
             next_number: 2,
             unwritten: 0,
             proposals: BTreeMap::new(),
@@ -166,8 +168,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Calls the node, unless it has stopped. What consensus finds impossible is a panic there: it ends the node, and not
-    /// the process.
+    /// Calls the node, unless it has stopped. Consensus panics at a state that is impossible: this ends the node, and
+    /// not the process.
     fn run(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.check_running()?;
         let ran = catch_unwind(AssertUnwindSafe(|| call(self).and_then(|()| self.turn())));
@@ -177,13 +179,13 @@ impl Node {
         });
         let ran = self.stop_if(ran);
         if ran.is_err() {
-            // Nothing of a turn that has failed is said.
+            // No message of a failed turn is sent.
             self.output.envelopes.clear();
         }
         ran
     }
 
-    /// What others have said. Of what cannot be believed nothing is done.
+    /// Takes a message of another node. One that cannot be true is ignored.
     ///
     /// # Errors
     /// If the medium fails, or is damaged: the node has stopped.
@@ -228,7 +230,7 @@ impl Node {
                 && !waits
             {
                 if promise::lacks(raw, &node.view) {
-                    // It follows, and is not to stand for election. That it has heard no leader is to be known all the same.
+                    // It follows, and must not stand for election. It still has to notice that it hears no leader.
                     raw.raft.election_elapsed += 1;
                     if raw.raft.pass_election_timeout() {
                         raw.raft.leader_id = raft::INVALID_ID;
@@ -244,7 +246,7 @@ impl Node {
         })
     }
 
-    /// Does what proposals and reads have made to be done; [`Node::step`] and [`Node::tick`] do so by themselves.
+    /// Does the work that proposals and reads have caused; [`Node::step`] and [`Node::tick`] do so by themselves.
     ///
     /// # Errors
     /// As [`Node::step`].
@@ -252,7 +254,7 @@ impl Node {
         self.run(|_| Ok(()))
     }
 
-    /// What the tickets of outputs stand for has become durable, as far as it has.
+    /// More of the outputs' tickets may be durable: sends the messages that waited for them.
     ///
     /// # Errors
     /// As [`Node::step`].
@@ -267,17 +269,17 @@ impl Node {
         }
     }
 
-    /// What there is to be done and told since it was asked last.
+    /// The messages and results since the last call.
     pub fn take_output(&mut self) -> Output {
         std::mem::take(&mut self.output)
     }
 
-    /// Calls `read` with the map, of which readers see what is applied.
+    /// Calls `read` with the map, in which readers see the applied entries.
     pub fn with_map<R>(&self, read: impl FnOnce(&dyn ReplicaMap) -> R) -> R {
         read(self.view.0.lock().map.as_ref())
     }
 
-    /// How it stands.
+    /// The state of the node.
     pub fn status(&self) -> Status {
         let view = self.view();
         let control = view.control();
@@ -292,8 +294,8 @@ impl Node {
         Status { role, term, leader, newest, committed, applied, members }
     }
 
-    /// The term in which it leads, once it has applied an entry of that term: all that was acknowledged before is applied
-    /// then, and what is pending was proposed here.
+    /// The term in which this node leads, once it has applied an entry of that term: by then everything acknowledged
+    /// before is applied, and every pending entry was proposed here.
     pub fn leads_in(&self) -> Option<u64> {
         let State::Running(raw) = &self.state else { return None };
         let term = raw.raft.term;
@@ -306,7 +308,7 @@ impl Node {
         self.view().control().applied
     }
 
-    /// Entries that are applied, those behind this index, of so many bytes, or one.
+    /// Applied entries behind this index, up to so many bytes, but at least one.
     ///
     /// # Errors
     /// [`Error::HistoryGone`] if not all of them are in DRAM any more.
@@ -315,7 +317,7 @@ impl Node {
         self.view().applied_since(index, bytes_max)
     }
 
-    /// How far the members have come, of a leader; nothing of others.
+    /// Of a leader: how far the members have come; empty for other nodes.
     pub fn progress(&self) -> Vec<MemberProgress> {
         let State::Running(raw) = &self.state else { return Vec::new() };
         if raw.raft.state != StateRole::Leader {
@@ -328,12 +330,12 @@ impl Node {
         raw.raft.prs().iter().map(of).collect()
     }
 
-    /// The latest time of which an entry that is applied says that it has passed.
+    /// The latest time that an applied entry reports as passed.
     pub fn passed(&self) -> UnixMillis {
         UnixMillis(self.view().notes().passed)
     }
 
-    /// The newest entry that it has, written or not.
+    /// The newest entry of this node, written or not.
     pub fn newest(&self) -> u64 {
         match &self.state {
             State::Running(raw) => raw.raft.raft_log.last_index(),
@@ -341,7 +343,7 @@ impl Node {
         }
     }
 
-    /// The cluster that it is of; 0 before that has a name.
+    /// The cluster of this node; 0 before it has a name.
     pub fn cluster(&self) -> u64 {
         self.view().notes().cluster
     }
@@ -351,7 +353,7 @@ impl Node {
         self.installed
     }
 
-    /// What it is.
+    /// The role of this node.
     pub(crate) fn role(&self) -> Role {
         match &self.state {
             State::Installing(_) => Role::Installing,
@@ -363,7 +365,7 @@ impl Node {
         }
     }
 
-    /// Who leads, if it knows.
+    /// The leader, if it is known.
     pub fn leader(&self) -> Option<NodeId> {
         match &self.state {
             State::Running(raw) => Some(raw.raft.leader_id).filter(|leader| *leader != 0),
@@ -383,7 +385,7 @@ impl Node {
     }
 
     fn stop_if(&mut self, done: Result<()>) -> Result<()> {
-        // What could not be read is told to consensus as an error of another kind.
+        // Consensus was told of a failed read as an error of another kind.
         let failed = self.view().failed.borrow_mut().take();
         let done = failed.map_or(done, Err);
         if let Err(error) = &done {
@@ -405,7 +407,7 @@ impl Node {
         Ok(())
     }
 
-    /// What was begun in a leadership that has ended is lost to its caller.
+    /// Reports proposals and reads as lost that were begun in a leadership that has ended.
     fn end_leadership(&mut self) {
         let term = match &self.state {
             State::Running(raw) if raw.raft.state == StateRole::Leader => raw.raft.term,
@@ -423,7 +425,7 @@ impl Node {
         }
     }
 
-    /// How long it waits for a leader is drawn from the seed: consensus draws by itself, which nobody could repeat.
+    /// Draws the election timeout from the seed: consensus draws its own, which could not be repeated.
     fn draw_timeout(&mut self) {
         let Settings { id, seed, election_ticks, .. } = self.settings;
         if let State::Running(raw) = &mut self.state {
@@ -433,7 +435,7 @@ impl Node {
         }
     }
 
-    /// Pins what is applied.
+    /// Pins the applied state.
     ///
     /// # Errors
     /// As [`ReplicaMap::snapshot`].
@@ -442,7 +444,7 @@ impl Node {
     }
 }
 
-/// A number from which nothing can be told of `number`.
+/// A number from which `number` cannot be guessed.
 fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

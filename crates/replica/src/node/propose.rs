@@ -8,22 +8,22 @@ use coreplane_engine::{Batch, Error, Result, UnixMillis};
 use coreplane_pmem::mutant;
 use raft::{RawNode, StateRole};
 
-/// Bytes of a record beside its key and value, about.
+/// Approximate bytes of a record beside its key and value.
 const RECORD: usize = 64;
 
 impl Node {
-    /// True if so much was proposed that it is to be written before more is.
+    /// True if so much was proposed that it should be written before more is proposed.
     pub fn is_turn_due(&self) -> bool {
         self.unwritten >= self.view().map.room_at_once() && !mutant!("replica.turn.late")
     }
 
-    /// Proposes changes that are made together. They may rest on a time that has `passed`: when they are applied, no
-    /// node's clock is before it ([`Node::passed`]).
+    /// Proposes changes that are made together. They may depend on a time that has `passed`: once they are applied,
+    /// no node's clock is before it ([`Node::passed`]).
     ///
     /// # Errors
     /// [`Error::NotLeader`]; [`Error::Busy`] if too much is under way; [`Error::NoSpace`]; [`Error::KeyTooLong`],
-    /// [`Error::ValueTooLong`], [`Error::BatchTooLarge`], [`Error::BatchTooLong`] of more than [`ENTRY_BYTES_MAX`]; if the
-    /// node has stopped.
+    /// [`Error::ValueTooLong`], [`Error::BatchTooLarge`], [`Error::BatchTooLong`] if it is longer than
+    /// [`ENTRY_BYTES_MAX`]; if the node has stopped.
     pub fn propose(&mut self, changes: &Batch, passed: Option<UnixMillis>) -> Result<Proposal> {
         let number = self.next_number;
         let mut context = Vec::with_capacity(32);
@@ -42,7 +42,7 @@ impl Node {
         Ok(proposal)
     }
 
-    /// Proposes what the cluster is called. The first such entry counts.
+    /// Proposes a name for the cluster. The first such entry counts.
     pub(super) fn propose_name(&mut self, cluster: u64) -> Result<Proposal> {
         let words = [self.settings.id, self.start, self.next_number, 0, cluster];
         let context = words.into_iter().flat_map(u64::to_le_bytes).collect();
@@ -50,12 +50,12 @@ impl Node {
         self.propose_with(|raw| raw.propose(context, data))
     }
 
-    /// Proposes that members change.
+    /// Proposes a change of members.
     ///
     /// # Errors
-    /// As [`Node::propose`]; [`Error::NotLeader`] also of the leader that is to be a voter no more: it sees to it that
-    /// another one leads, to which the same is to be proposed. [`Error::OutOfRange`] of no change, of too many at once, and of
-    /// too many nodes. [`Error::Busy`] also of a node that has not said hello yet.
+    /// As [`Node::propose`]; [`Error::NotLeader`] also if the leader itself is to stop being a voter: it then hands
+    /// the leadership to another node, to which the same change is to be proposed. [`Error::OutOfRange`] if there is
+    /// no change, too many at once, or too many nodes. [`Error::Busy`] also if a node has not said hello yet.
     pub fn propose_members(&mut self, changes: &[MemberChange]) -> Result<Proposal> {
         let (what, given) = ("changes of members", changes.len() as u64);
         let to = (CONTEXT_MAX / CHANGE) as u64;
@@ -67,7 +67,7 @@ impl Node {
             let (what, to) = ("nodes of a cluster", NODES_MAX as u64);
             return Err(Error::OutOfRange { what, given: nodes, from: 1, to });
         }
-        // A node that has not said who it is cannot be a member yet.
+        // A node that has not stated its identity cannot be a member yet.
         let with_identity = |change: &MemberChange| Some((*change, self.identity_for(*change)?));
         let identified: Option<Vec<_>> = changes.iter().map(with_identity).collect();
         let identified = identified.ok_or(Error::Busy)?;
@@ -76,7 +76,7 @@ impl Node {
             && raw.raft.state == StateRole::Leader
             && changes.iter().any(|it| it.ends(self.settings.id))
         {
-            // A leader that is none any more would go on as one. Another one is to lead first.
+            // A removed leader would go on as leader. Another node has to lead first.
             let others = raw.raft.prs().iter().filter(|(id, _)| **id != self.settings.id);
             let voters = raw.raft.prs().conf().voters();
             let next =
@@ -90,7 +90,7 @@ impl Node {
             && (raw.raft.has_pending_conf()
                 || !raw.raft.prs().conf().to_conf_state().voters_outgoing.is_empty())
         {
-            // Consensus would put nothing in its place, and not say so.
+            // Consensus would silently put an empty entry in its place.
             return Err(Error::Busy);
         }
         let proposal = self.propose_with(|raw| raw.propose_conf_change(context, conf))?;

@@ -1,15 +1,15 @@
-//! Reads that see all that was acknowledged before they came.
+//! Reads that see everything acknowledged before they arrived.
 //!
 //! ```text
 //!   read ─▶ new ─▶ asked: does a majority know of no newer term? ─▶ confirmed, at an index ─▶ applied ─▶ answered
 //! ```
 //!
-//! All that have come in a turn ask together. A leader that has not committed an entry of its own term yet does not know
-//! what is committed: they wait for that.
+//! All reads that arrive in a turn ask together. A leader that has not committed an entry of its own term yet does
+//! not know the committed index: its reads wait until it has.
 //!
-//! A follower that is asked for what it has asks the leader now and then how far all is committed, which the leader finds
-//! out in the same way. When that is applied here, all is here that was acknowledged before it asked: so it knows by its
-//! own clock how old at most is what it shows.
+//! A follower that serves reads from its own state asks the leader from time to time for the committed index, which
+//! the leader finds out in the same way. Once that index is applied here, the follower has everything that was
+//! acknowledged before it asked: so it knows by its own clock how old its state is at most.
 
 use super::{Node, Open, Role, State, mix};
 use crate::codec::Body;
@@ -19,8 +19,8 @@ use coreplane_pmem::mutant;
 use raft::StateRole;
 
 impl Node {
-    /// Asks for a read: the number by which the output calls it. Whoever has it may read from the map all that was
-    /// acknowledged before this call, by any node.
+    /// Asks for a read: the number by which the output calls it. When the output has that number, the map shows
+    /// everything that was acknowledged before this call, by any node.
     ///
     /// # Errors
     /// [`Error::NotLeader`]; if the node has stopped.
@@ -35,7 +35,7 @@ impl Node {
         Ok(number)
     }
 
-    /// Asks a majority for all reads that have come, at once.
+    /// Asks a majority about all reads that have arrived, at once.
     pub(super) fn begin_reads(&mut self) {
         let State::Running(raw) = &mut self.state else { return };
         let is_leader = raw.raft.state == StateRole::Leader;
@@ -72,29 +72,29 @@ impl Node {
         self.output.reads.extend(ready.into_iter().flat_map(|(_, _, reads)| reads));
     }
 
-    /// Of a follower: asks the leader how far all is committed by now; the number by which the output calls it when that is
-    /// applied here. None if it knows no leader. The question or the answer may be lost.
+    /// Of a follower: asks the leader for the committed index; the number by which the output calls it once that
+    /// index is applied here. None if no leader is known. The question or the answer may be lost.
     pub fn ask(&mut self) -> Option<u64> {
         let leader = self.leader().filter(|leader| *leader != self.settings.id)?;
         let State::Running(raw) = &self.state else { return None };
         if raw.raft.state != StateRole::Follower || self.stopped.is_some() || self.is_waiting() {
             return None;
         }
-        // An answer to an earlier life of this node is none to this one.
+        // An answer to an earlier life of this node must not count for this one.
         let number = mix(self.life) ^ self.next_number;
         self.next_number += 1;
         self.send(leader, Body::Ask(number));
         Some(number)
     }
 
-    /// Of a leader.
+    /// Of a leader: takes the question of a follower.
     pub(super) fn take_ask(&mut self, from: NodeId, number: u64) {
         if let Ok(read) = self.read() {
             self.asks.insert(read, (from, number));
         }
     }
 
-    /// Answers those who have asked, and sees what was answered to this one.
+    /// Answers the followers that have asked, and reports the answers that this node has got.
     pub(super) fn settle_asks(&mut self) {
         let applied = self.view().control().applied;
         if !self.asks.is_empty() {
@@ -116,5 +116,5 @@ impl Node {
     }
 }
 
-/// Answers that a follower keeps until it has applied so much.
+/// Answers that a follower keeps until it has applied up to their index.
 const TOLD_MAX: usize = 64;

@@ -1,16 +1,17 @@
-//! Room for what a leader sends.
+//! Room for the entries and snapshots of a leader.
 //!
 //! ```text
 //!   leader    room here? ─▶ propose ─▶ [e₇ e₈ e₉] ──▶ follower   room here? ─▶ takes e₇, and says so
 //!                                                                              e₈ e₉: as if they were lost on the way
 //! ```
 //!
-//! A leader asks its own map before it proposes. A follower's may have less room: the pool is smaller, less of it is
-//! clean, or readers hold pages. It takes the entries that it has room for. The leader sends the others again, as it does
-//! with all that is lost: until what is applied meanwhile has given pages back, or until the node lags so far that it is
-//! sent a snapshot. It refuses one that is larger than its pool. So what is acknowledged has its pages, and a node without
-//! room lags. Entries without changes are taken without a question. A cluster that cannot commit without such a node waits
-//! for it, and the node says why ([`Node::lacks_room`]).
+//! A leader checks the room in its own map before it proposes. The map of a follower may have less: its pool is
+//! smaller, less of it is clean, or readers hold pages. The follower takes the entries that fit. The leader sends the
+//! others again, as it does with lost messages, until entries applied meanwhile have given pages back, or until the
+//! node lags so far that it is sent a snapshot. The node refuses a snapshot that is larger than its pool. So every
+//! acknowledged entry has its pages, and a node without room lags. Entries without changes are taken without a check.
+//! A cluster that cannot commit without such a node waits for it, and the node reports the reason
+//! ([`Node::lacks_room`]).
 
 use super::{Node, Role, State};
 use crate::log_view::Room;
@@ -18,11 +19,11 @@ use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use raft::eraftpb::Message as RaftMessage;
 
-/// What a node had no room for.
+/// Entries and snapshots for which a node had no room.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
-    /// The applied and the newest entry when it was asked for room last, in vain. It is asked again when one of both is
-    /// another, or a tick has passed.
+    /// The applied and the newest entry when room was last asked for in vain. It is asked again when one of them has
+    /// changed, or a tick has passed.
     pub(super) asked_at: Option<(u64, u64)>,
     /// The last entries that were sent, or the last snapshot, did not fit.
     is_there: bool,
@@ -30,20 +31,20 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// What was sent is there.
+    /// The entries or the snapshot have found room.
     pub(super) fn end(&mut self) {
         (self.asked_at, self.is_there) = (None, false);
     }
 }
 
 impl Node {
-    /// Steps a message of a leader with the entries that there is room for. If there are more, what it commits is applied
-    /// first, which may give pages back, and those are tried then.
+    /// Steps a leader's message with the entries that fit. If there are more, and the message commits entries, these
+    /// are applied first, which may give pages back, and the others are tried then.
     pub(super) fn step_append(&mut self, mut message: RaftMessage) -> Result<()> {
         let mut rest = self.leave_out(&mut message)?;
         let State::Running(raw) = &mut self.state else { return Ok(()) };
         let applies = message.commit > raw.raft.raft_log.committed;
-        // What it refuses is nothing that has to be done about.
+        // A refusal of consensus needs no action.
         let _refused = raw.step(message).is_err();
         if let Some(mut second) = rest.take_if(|_| applies) {
             self.turn()?;
@@ -58,7 +59,7 @@ impl Node {
         Ok(())
     }
 
-    /// Leaves out of a message the entries that there is no room for: a message of these, if there are any.
+    /// Removes from a message the entries that do not fit: a message of those, if there are any.
     fn leave_out(&mut self, message: &mut RaftMessage) -> Result<Option<RaftMessage>> {
         let State::Running(raw) = &self.state else { return Ok(None) };
         let is_heard =
@@ -93,7 +94,7 @@ impl Node {
         Ok(Some(rest))
     }
 
-    /// True if a snapshot of so many bytes surely does not fit: then what is here is kept.
+    /// True if a snapshot of so many bytes certainly does not fit: then the node keeps its state.
     pub(super) fn refuses_snapshot(&mut self, bytes: u64) -> bool {
         let is_running =
             matches!(self.state, State::Running(_)) && !mutant!("replica.snapshot.unfit");
@@ -102,12 +103,12 @@ impl Node {
         refuses
     }
 
-    /// True if the last entries that a leader has sent it, or the last snapshot, did not fit its pool.
+    /// True if the last entries that a leader has sent, or the last snapshot, did not fit into the pool.
     pub fn lacks_room(&self) -> bool {
         self.shortage.is_there && self.role() != Role::Leader
     }
 
-    /// Entries that were sent to it, and that it had no room for, since it was opened; each as often as it was sent.
+    /// Entries that were sent to this node and did not fit, since it was opened; each as often as it was sent.
     pub fn left_out(&self) -> u64 {
         self.shortage.entries
     }

@@ -1,27 +1,28 @@
-//! How a node is, how it stands, and what it has to say.
+//! The settings of a node, its status, and its output.
 
 use crate::codec::Envelope;
 use crate::members::{Members, NodeId};
 use coreplane_engine::{Batch, Ticket};
 
-/// How a node is.
+/// The settings of a node.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Its own number.
     pub id: NodeId,
-    /// Who forms the cluster, if there is none yet: the same on each of them. Empty of a node that is to be added to one.
+    /// The nodes that form the cluster, if there is none yet: the same on each of them. Empty for a node that is to
+    /// be added to one.
     pub peers: Vec<NodeId>,
-    /// Whom a node greets that is to be added to a cluster.
+    /// The nodes that a node greets when it is to be added to a cluster.
     pub contacts: Vec<NodeId>,
     /// Drawn at random: the identity of its pool, if that has none yet. Never 0.
     pub identity: u64,
     /// Drawn at random at each start. Never 0.
     pub life: u64,
-    /// Ticks without a word of a leader before an election, at least; at most twice that.
+    /// Ticks without a message of a leader before an election: at least this number, at most twice.
     pub election_ticks: usize,
     /// Ticks between two heartbeats.
     pub heartbeat_ticks: usize,
-    /// Where chance comes from.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Bytes of entries in a message.
     pub message_bytes: u64,
@@ -60,29 +61,29 @@ impl Default for Settings {
 pub enum Role {
     /// It takes proposals and reads.
     Leader,
-    /// It follows one, or waits for one.
+    /// It follows a leader, or waits for one.
     Follower,
     /// It asks for votes.
     Candidate,
-    /// It is sent a snapshot, and has nothing before.
+    /// It is being sent a snapshot, and has no log before that.
     Installing,
 }
 
-/// What was proposed.
+/// A proposal that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal {
-    /// By which the output calls it.
+    /// The number by which the output calls it.
     pub number: u64,
-    /// Where its entry is, unless another leader puts another one there.
+    /// The index of its entry, unless another leader puts another entry there.
     pub index: u64,
 }
 
 /// An entry that is applied.
 #[derive(Debug, Clone)]
 pub struct AppliedEntry {
-    /// Its index, which is the sequence of the records that it has made.
+    /// Its index, which is the sequence of the records that it has written.
     pub index: u64,
-    /// What it has changed; nothing, if it is one of the cluster's own.
+    /// Its changes; empty if it is one of the cluster's own entries.
     pub changes: Batch,
 }
 
@@ -93,18 +94,18 @@ pub struct MemberProgress {
     pub node: NodeId,
     /// The index up to which it has all entries.
     pub matched: u64,
-    /// It was heard of late.
+    /// It was heard from recently.
     pub is_active: bool,
 }
 
-/// How a node stands.
+/// The status of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// The newest term that it knows.
     pub term: u64,
-    /// Who leads, if it knows.
+    /// The leader, if it is known.
     pub leader: Option<NodeId>,
     /// The newest entry that it has.
     pub newest: u64,
@@ -112,24 +113,25 @@ pub struct Status {
     pub committed: u64,
     /// The newest entry that its readers see.
     pub applied: u64,
-    /// Who the members are, as far as it has applied.
+    /// The members, according to the applied entries.
     pub members: Members,
 }
 
-/// What a node wants done, and has to tell.
+/// Messages that a node wants sent, and results that it reports.
 #[derive(Debug, Default)]
 pub struct Output {
     /// To be sent; any may be lost.
     pub envelopes: Vec<Envelope>,
     /// Proposals that are committed and applied here, and the indices of their entries.
     pub settled: Vec<(u64, u64)>,
-    /// Proposals of which nobody here knows what becomes of them: the leadership has ended.
+    /// Proposals whose result is unknown here, because the leadership has ended.
     pub lost: Vec<u64>,
     /// Reads that may be answered from the map now.
     pub reads: Vec<u64>,
-    /// What was asked of the leader ([`Node::ask`](super::Node::ask)): all that was acknowledged before that is applied here.
+    /// Answered questions to the leader ([`Node::ask`](super::Node::ask)): everything acknowledged before the
+    /// question is applied here.
     pub fresh: Vec<u64>,
-    /// Reads that are to be asked again, of the leader.
+    /// Reads that have to be asked again, at the leader.
     pub reads_lost: Vec<u64>,
     /// Call [`Node::persisted`](super::Node::persisted) when this is durable.
     pub ticket: Option<Ticket>,

@@ -1,4 +1,4 @@
-//! What a node does before it speaks.
+//! The steps of a node before it sends anything.
 
 use super::Settings;
 use crate::log_view::{LogView, SharedView};
@@ -8,7 +8,7 @@ use coreplane_pmem::mutant;
 use raft::eraftpb::{Entry, EntryType};
 use raft::{Config, RawNode};
 
-/// Counts one start more, and gives the pool its identity, if it has none; durable when it returns.
+/// Counts one more start, and gives the pool its identity, if it has none; durable when it returns.
 pub(super) fn begin(view: &mut LogView, settings: &Settings) -> Result<u64> {
     let start = view.notes().start + 1;
     let is_to_join = view.control().newest == 0 && !view.control().is_installing;
@@ -26,8 +26,9 @@ pub(super) fn begin(view: &mut LogView, settings: &Settings) -> Result<u64> {
     Ok(start)
 }
 
-/// Makes an empty map one of a node of a new cluster. The first entry, which each of the nodes writes for itself, says who
-/// they are: so a node that comes later has less than they, and is sent a snapshot that says it.
+/// Turns an empty map into that of a node of a new cluster. The first entry, which each of the nodes writes for
+/// itself, names the members: so a node that comes later has less than these, and is sent a snapshot with the
+/// members.
 pub(super) fn form(view: &mut LogView, settings: &Settings) -> Result<()> {
     let mut voters = settings.peers.clone();
     voters.sort_unstable();
@@ -41,7 +42,7 @@ pub(super) fn form(view: &mut LogView, settings: &Settings) -> Result<()> {
     view.apply(1)?;
     let ticket = view.commit()?;
     view.map.wait_durable(ticket)?;
-    // A node that was not there learns the members from a snapshot: this entry is sent to nobody.
+    // A node that was absent learns the members from a snapshot: this entry is never sent.
     view.begin_again()
 }
 
@@ -64,17 +65,17 @@ pub(super) fn consensus(view: &SharedView, settings: &Settings) -> Result<RawNod
     made.map_err(|error| Error::Unusable(error.to_string()))
 }
 
-/// True if entries that were written here cannot be read. Where the log ended is noted, and durable when this returns: the
-/// node votes for nobody who has less, and is counted for nothing until a leader has sent it what it lost.
+/// True if entries that were written here cannot be read. The end of the log is noted, and durable when this returns:
+/// the node votes for no candidate that has less, and does not count until a leader has sent it what it lost.
 ///
 /// # Errors
-/// [`Error::Corrupt`] of the only voter, to whom nobody can send it.
+/// [`Error::Corrupt`] if this is the only voter: no other node can send the entries.
 pub(super) fn damage(view: &mut LogView) -> Result<bool> {
     if !view.is_damaged {
         return Ok(false);
     }
     let newest = view.control().newest;
-    // If that cannot be read, either, it is no newer than the newest term.
+    // If that header cannot be read either, its term is no newer than the newest term.
     let term = view.header_term(newest).unwrap_or(view.control().term);
     if view.members().voters.len() < 2 {
         let what = format!("an entry up to {newest} that was not applied yet, and no other voter");

@@ -1,21 +1,22 @@
 //! Sending a snapshot, and installing one.
 //!
 //! ```text
-//!   leader     pins what is applied ─▶ page 0 ─▶ page 1 ─▶ … ─▶ last page ─▶ goes on with entries
+//!   leader     pins the applied state ─▶ page 0 ─▶ page 1 ─▶ … ─▶ last page ─▶ goes on with entries
 //!   follower                begin_install ─▶ install … ─▶ end_install ─▶ consensus begins anew
 //! ```
 //!
-//! A follower that lacks entries which nobody has any more is sent all that is applied, in pages, each of which is
-//! answered; what is lost on the way is sent again, and the follower says which page it wants. There is room for one
-//! state: so it gives up its own with the first page, and until it has the last one it is nobody's voter. Consensus has no
-//! part in it. It is begun anew over what was installed, and the leader's goes on from there.
+//! A follower that lacks entries which no node has any more is sent the applied state, in pages, each of which is
+//! answered. A lost page is sent again, and the follower asks for the page that it wants. Its pool has room for one
+//! state: so it gives up its own with the first page, and is not counted until it has the last one. Consensus has no
+//! part in this. It begins anew over the installed state, and the leader's goes on from there.
 //!
-//! So does one whose entries are damaged: it keeps what is applied until somebody sends it more ([`damage`](super::start)).
+//! A node with damaged entries does the same: it keeps the applied state until a leader sends it a snapshot
+//! ([`damage`](super::start)).
 //!
-//! What is given up was not needed. The pages are of entries that are committed; the follower has not the same entry where
-//! they end, or it would say so ([`Received::All`]); so it has nothing behind it that a majority counts on. One whose
-//! entries are damaged may have had more, and so may one that is sent another, older snapshot before it had the whole of
-//! this one: the end of the log stays noted ([`promise`](super::promise)).
+//! The state that is given up was not needed. The pages are of committed entries. The follower lacks the entry at
+//! which they end, or it would say so ([`Received::All`]). So it has nothing behind that entry that a majority counts
+//! on. A node with damaged entries may have had more, and so may a node that is sent another, older snapshot before
+//! it had the whole of this one: the end of the log stays noted ([`promise`](super::promise)).
 
 use super::{Node, Role, State, consensus};
 use crate::codec::{Body, Page, Receipt, Received, Record};
@@ -29,26 +30,26 @@ use coreplane_pmem::mutant;
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
-/// Elections that a follower may take for an answer before its transfer is given up.
+/// Election timeouts without an answer of the follower, after which its transfer is given up.
 const PATIENCE: usize = 20;
 
-/// A snapshot that is sent.
+/// A snapshot that is being sent.
 pub(super) struct Transfer {
     snapshot: Box<dyn MapSnapshot>,
     term: u64,
-    /// Bytes of all that is alive here.
+    /// Live bytes of the sender.
     bytes: u64,
     /// The page that was sent last.
     page: Page,
-    /// Where each page begins, up to the one behind that: so that the follower may ask for any.
+    /// The first key of each sent page and of the next one, so that the follower may ask for any of them.
     starts: Vec<Vec<u8>>,
-    /// Ticks since it was sent.
+    /// Ticks since that page was sent.
     ticks: usize,
-    /// And since there was an answer.
+    /// Ticks since the last answer.
     silent_ticks: usize,
 }
 
-/// A snapshot that is installed.
+/// A snapshot that is being installed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Install {
     pub(super) from: NodeId,
@@ -59,12 +60,12 @@ pub(super) struct Install {
 }
 
 impl Transfer {
-    /// The page with this number, which begins at `next_key`.
+    /// Makes the page with this number, which begins at its key of `starts`.
     fn make_page(&mut self, number: u64, bytes_max: usize) -> Result<()> {
         let (mut records, mut bytes, mut is_last) = (Vec::new(), 0, true);
         let (start, mut next) =
             (self.starts.get(number as usize).cloned().unwrap_or_default(), None);
-        // Once it was sent it ends where it did.
+        // A page that was sent before ends at the same key again.
         let end = self.starts.get(number as usize + 1).cloned();
         self.snapshot.records().scan(&start, None, false, usize::MAX, &mut |entry| {
             let Some(record) = entry.record else { return true };
@@ -101,13 +102,13 @@ impl Transfer {
 }
 
 impl Node {
-    /// Sends what is applied to a follower that needs it.
+    /// Sends the applied state to a follower that needs it.
     pub(super) fn begin_transfer(&mut self, to: NodeId) -> Result<()> {
         if self.transfers.contains_key(&to) {
             return Ok(());
         }
         if self.unfit.contains_key(&to) {
-            // Consensus asks again with the next sign of life.
+            // Consensus asks again with the next message of the follower.
             self.end_transfer(to, SnapshotStatus::Failure);
             return Ok(());
         }
@@ -193,18 +194,18 @@ impl Node {
                 self.end_transfer(from, SnapshotStatus::Finish);
                 Ok(())
             }
-            // A leader that was elected just now has not applied all of it again.
+            // A leader that was just elected has not applied the whole snapshot again.
             Received::Older => {
                 self.end_transfer(from, SnapshotStatus::Failure);
                 Ok(())
             }
-            // What is there will not be less so soon: no snapshot is pinned for it before.
+            // The state will hardly shrink soon: no snapshot is pinned for this follower before the wait is over.
             Received::Unfit => {
                 self.unfit.insert(from, self.settings.election_ticks);
                 self.end_transfer(from, SnapshotStatus::Failure);
                 Ok(())
             }
-            // It has this one already: the same again would be sent for ever.
+            // This page was sent just now: answering every duplicate receipt would repeat it without end.
             Received::Wants(number) if number == transfer.page.number && transfer.ticks == 0 => {
                 Ok(())
             }
@@ -220,7 +221,7 @@ impl Node {
         Ok(())
     }
 
-    /// Takes a page; what to answer, if anything.
+    /// Takes a page; the answer, if any.
     fn receive(&mut self, from: NodeId, page: &Page) -> Result<Option<Received>> {
         let Some(header) = Header::decode(&page.header) else { return Ok(None) };
         let Some(sent) = Notes::decode(&page.members) else { return Ok(None) };
@@ -229,7 +230,7 @@ impl Node {
             let (notes, known) = (view.notes(), sent.peer(self.settings.id));
             let is_known = known.is_some_and(|peer| peer.identity == notes.identity);
             if notes.is_blank && !is_known {
-                // It was sent before anybody knew of this pool.
+                // The page was sent before the sender knew of this pool.
                 return Ok(None);
             }
         }
@@ -244,7 +245,7 @@ impl Node {
                 return Ok(Some(Received::All));
             }
         }
-        // There is room for one state: it keeps its own.
+        // There is room for one state: the node keeps its own.
         if page.number == 0 && self.refuses_snapshot(page.bytes) {
             return Ok(Some(Received::Unfit));
         }
@@ -275,7 +276,7 @@ impl Node {
         Ok(Some(Received::All))
     }
 
-    /// Follows who sends pages; false if its term is not the newest.
+    /// Follows the sender of pages; false if its term is not the newest.
     fn follow(&mut self, from: NodeId, term: u64) -> Result<bool> {
         match &mut self.state {
             State::Running(raw) => {
@@ -290,7 +291,7 @@ impl Node {
                 }
                 let _refused = raw.step(heartbeat).is_err();
                 self.draw_timeout();
-                // The term is durable before anything rests on it.
+                // The term is durable before anything depends on it.
                 self.turn()?;
                 Ok(self.role() != Role::Leader)
             }
@@ -298,7 +299,7 @@ impl Node {
         }
     }
 
-    /// Notes a term without a log to speak for; false if there is a newer one.
+    /// Notes a term without a log; false if there is a newer one.
     fn note_term(&mut self, term: u64) -> Result<bool> {
         let mut view = self.view.0.lock();
         let known = view.control().term;
@@ -329,7 +330,7 @@ impl Node {
         self.state = State::Installing(Some(install));
         self.unpersisted.clear();
         self.transfers.clear();
-        // Nothing that was begun here comes to an end here.
+        // Reads and proposals that were begun here do not end here.
         self.end_leadership();
         Ok(0)
     }
@@ -365,9 +366,9 @@ impl Node {
         Ok(())
     }
 
-    /// What consensus would say, of a node that has no log: that it has nothing, so that it is sent a snapshot; and what
-    /// it votes. Of its log it knows where it ended, which is all that a vote rests on: whoever has as much has all that
-    /// this node was counted for.
+    /// Answers of a node without a log, in place of consensus: that it has nothing, so that it is sent a snapshot;
+    /// and its vote. It knows where its log ended, which is all that a vote depends on: a candidate that has as much
+    /// has everything for which this node was counted.
     pub(super) fn answer_without_log(&mut self, message: &RaftMessage) -> Result<()> {
         let kind = match message.get_msg_type() {
             MessageType::MsgRequestPreVote | MessageType::MsgRequestVote => {
@@ -378,7 +379,7 @@ impl Node {
             _ => return Ok(()),
         };
         if !self.note_term(message.term)? {
-            // A leader of before is told so.
+            // Tells a leader of an earlier term about the newer one.
             let mut answer = RaftMessage::default();
             answer.set_msg_type(MessageType::MsgAppendResponse);
             (answer.from, answer.to) = (self.settings.id, message.from);
@@ -409,7 +410,8 @@ impl Node {
             (view.notes().last, view.control().term, view.control().vote)
         };
         let is_pre = message.get_msg_type() == MessageType::MsgRequestPreVote;
-        // One who knows of an older term alone is told of this one, or would never ask in a newer.
+        // A candidate of an older term learns the newer one from the answer to its pre-vote, or it would never ask in
+        // that.
         if is_led && !is_transfer || message.term < term && !is_pre {
             return Ok(());
         }
@@ -429,7 +431,7 @@ impl Node {
             false => MessageType::MsgRequestVoteResponse,
         });
         (answer.from, answer.to, answer.reject) = (self.settings.id, message.from, !grants);
-        // One that is refused tells of the newest term; one that is given, of the one that it was asked for.
+        // A refused pre-vote states the newest term; any other answer, the term of the request.
         answer.term = if is_pre && !grants { term } else { message.term };
         self.send(message.from, Body::Raft(answer));
         Ok(())

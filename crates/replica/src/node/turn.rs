@@ -1,12 +1,12 @@
-//! A turn: what consensus wants written is written, and what may be said then is said.
+//! A turn: writes what consensus wants written, then sends the messages that may be sent.
 //!
 //! ```text
-//!   ready ─▶ apply what is committed ─▶ append, vote ─▶ one commit ─▶ messages of entries: at once
+//!   ready ─▶ apply committed entries ─▶ append, vote ─▶ one commit ─▶ messages with entries: at once
 //!                                                           └─ durable ─▶ acknowledgements, votes
 //! ```
 //!
-//! A leader speaks of entries before they are durable here, so that the disks of all nodes work at the same time. Nobody
-//! speaks in a term before it is.
+//! A leader sends entries before they are durable here, so that the disks of all nodes work at the same time. No
+//! message of a term is sent before that term is durable.
 
 use super::{Node, State, Unpersisted};
 use crate::codec::{Body, Envelope};
@@ -16,7 +16,7 @@ use coreplane_pmem::mutant;
 use raft::eraftpb::{EntryType, Message as RaftMessage, MessageType};
 
 impl Node {
-    /// One turn: all that consensus wants written is written, with one commit; what may be said is said.
+    /// One turn: writes what consensus wants written, with one commit, and sends the messages that may be sent.
     pub(super) fn turn(&mut self) -> Result<()> {
         loop {
             self.say_persisted()?;
@@ -33,15 +33,15 @@ impl Node {
             let vote = state.filter(|state| *state != self.known_vote());
             let later = ready.take_persisted_messages();
             let applied = committed.last().map(|entry| entry.index);
-            // That changes were applied is durable with the entries behind them: nothing else rests on it. Who stands for
-            // election among which members rests on it that those were applied.
+            // The applied index becomes durable with later entries; applied changes need no more than that. A change
+            // of members does: a node stands for election among the members that it has applied.
             let has_members =
                 committed.iter().any(|it| it.get_entry_type() != EntryType::EntryNormal);
             let is_durable = entries.is_empty()
                 && vote.is_none()
                 && (!has_members || mutant!("replica.members.lazy"));
-            // What is applied is durable with the next fence, before anything rests on an entry behind it: who has begun a
-            // change of members does not stand for election as if there were none.
+            // The applied index is durable with the next fence, before anything depends on a later entry: a node that
+            // has begun a change of members does not stand for election as if there were none.
             let (committed, late) = match mutant!("replica.apply.late") {
                 true => (Vec::new(), committed),
                 false => (committed, Vec::new()),
@@ -64,10 +64,10 @@ impl Node {
             let number = ready.number();
             if let State::Running(raw) = &mut self.state {
                 raw.advance_append_async(ready);
-                // Behind that, since the end of a change of members appends an entry.
+                // After that call, since the end of a change of members appends an entry.
                 applied.into_iter().for_each(|applied| raw.advance_apply_to(applied));
             }
-            // A leader may speak of entries that it has not written yet, but not in a term that is not.
+            // A leader may send entries that it has not written yet, but not in a term that it has not written.
             let is_term = vote.is_some();
             let waits = is_term || self.unpersisted.iter().any(|it| it.is_term);
             let (at_once, messages) = match waits && !mutant!("replica.term.early") {
@@ -88,13 +88,13 @@ impl Node {
         Ok(())
     }
 
-    /// The newest term that is noted, and the vote in it.
+    /// The newest noted term, and the vote in it.
     fn known_vote(&self) -> (u64, NodeId) {
         let view = self.view();
         (view.control().term, view.control().vote)
     }
 
-    /// Says what is durable by now.
+    /// Tells consensus which writes are durable by now, and sends their messages.
     fn say_persisted(&mut self) -> Result<()> {
         while let Some(first) = self.unpersisted.front() {
             let is_durable =

@@ -7,10 +7,10 @@ use super::storage::{Part, Storage};
 use coreplane_engine::{ChangeRef, Error, Result, Snapshot};
 use coreplane_mvcc::Control;
 
-/// Bytes that are written at once, with the state in hand.
+/// Bytes that are written together.
 const AT_ONCE: usize = 64 << 10;
 
-/// Writes what is pinned: durable when it returns, and what is older is gone. The bytes that it has.
+/// Writes the pinned state: durable when it returns, and older parts are gone. The bytes written.
 pub(super) fn write(
     storage: &dyn Storage,
     number: u64,
@@ -45,7 +45,7 @@ pub(super) fn write(
     Ok(written)
 }
 
-/// Reads a checkpoint: it is whole, or damaged. The bytes that it has.
+/// Reads a checkpoint: it is whole, or damaged. Its bytes.
 pub(super) fn read(storage: &dyn Storage, number: u64) -> Result<(Control, State, u64)> {
     let part = Part::Checkpoint(number);
     let stored = storage.read(part)?;

@@ -1,6 +1,6 @@
 //! The log and its checkpoints as files of a directory: written by `write`, durable by `fdatasync`.
 //!
-//! Log files are allocated in steps ahead, or a sync would wait for the file system's journal.
+//! Log files are allocated ahead in steps; otherwise a sync would wait for the file system's journal.
 
 use super::frame::frames_len;
 use super::storage::{Draft, Part, Room, Storage, Stored, SyncCall, Tail};
@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// So much of a log file is allocated ahead.
+/// The part of a log file that is allocated ahead.
 const AHEAD_BYTES: u64 = 64 << 20;
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ_BYTES: u64 = 1 << 20;
 
 fn io_error(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -26,14 +26,14 @@ fn io_error(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 /// A directory of logs and checkpoints.
 pub(super) struct Directory {
     path: PathBuf,
-    /// The file system lives in memory.
+    /// The file system is in memory.
     is_memory: AtomicBool,
-    /// Nobody else opens the directory while this is locked.
+    /// Keeps every other process from opening the directory.
     _lock: File,
 }
 
 impl Directory {
-    /// Opens it, or makes it if there is none.
+    /// Opens the directory, or creates it.
     pub(super) fn open(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).map_err(io_error("create", path))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -127,7 +127,7 @@ impl Storage for Directory {
     }
 }
 
-/// The bytes of a log file up to where nothing is allocated, or was written yet.
+/// The bytes of a log file, up to its first part that is not allocated or not written yet.
 fn read_log(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let (mut bytes, mut whole) = (Vec::new(), 0);
@@ -142,7 +142,7 @@ fn read_log(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The log file that is written.
+/// The log file being written.
 struct FileTail {
     file: AppendFile,
     path: PathBuf,
@@ -171,7 +171,7 @@ impl Tail for FileTail {
     }
 
     fn finish(&mut self) -> Result<()> {
-        // Nothing is allocated ahead in a file that is done: so it has frames alone.
+        // A finished file has nothing allocated ahead: so it contains only frames.
         self.file.finish().map_err(io_error("finish", &self.path))
     }
 }

@@ -1,4 +1,4 @@
-//! What a node asks of it.
+//! The baseline as the map of a node.
 
 use super::frame::Frame;
 use super::state::{Pin, State};
@@ -234,7 +234,7 @@ impl ReplicaMap for WalBaseline {
         _visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        // What is applied is durable with a majority, and was committed here before.
+        // Applied entries are durable with a majority, and were committed here before.
         let hit = self.state().read().get(key, u64::MAX, visit);
         Ok(Found { hit, ticket: Ticket::DURABLE })
     }
@@ -297,7 +297,7 @@ impl ReplicaMap for WalBaseline {
             members: members.to_vec(),
             ..inner.control.clone()
         };
-        // An empty log first: the checkpoint makes all before it void.
+        // An empty log first: the checkpoint makes everything before it void.
         let number = inner.log.number + 1;
         inner.log.begin(self.storage.as_ref(), number)?;
         let pin = State::pin(&state, timestamp);
@@ -316,7 +316,7 @@ fn not_begun() -> Error {
     Error::Unusable("no snapshot was begun to be installed".to_owned())
 }
 
-/// What was applied at one moment.
+/// The applied state of one moment.
 struct WalSnapshot {
     pin: Pin,
     header: Vec<u8>,

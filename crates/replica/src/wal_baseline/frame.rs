@@ -1,10 +1,10 @@
-//! What stands in a log, and in a checkpoint.
+//! The contents of a log, and of a checkpoint.
 //!
 //! ```text
 //!   len (4)  crc (4)  [kind (1)  body]  zeroes up to 8 bytes     a frame; a length of 0 ends the file
 //! ```
 //!
-//! The checksum is begun with a seed where a frame may stand on what was there before (`pages`).
+//! The checksum is begun with a seed where older bytes may follow a frame (`pages`).
 
 use crate::entry::{Reader, decode_changes, encode_changes};
 use coreplane_engine::{Batch, UnixMillis};
@@ -21,7 +21,7 @@ const RECORD: u8 = 4;
 const END: u8 = 5;
 // media-format: end
 
-/// What is written.
+/// A frame to write.
 pub(super) enum Frame<'f> {
     Entry {
         timestamp: u64,
@@ -39,13 +39,13 @@ pub(super) enum Frame<'f> {
         timestamp: u64,
         expires_at: Option<UnixMillis>,
     },
-    /// The end of a checkpoint with so many records, or of a log behind which another one is begun.
+    /// The end of a checkpoint with so many records, or of a log that another one follows.
     End {
         count: u64,
     },
 }
 
-/// What was read.
+/// A frame that was read.
 #[derive(Debug)]
 pub(super) enum Read<'f> {
     Entry { timestamp: u64, header: &'f [u8], changes: Batch },
@@ -111,12 +111,12 @@ impl Frame<'_> {
     // media-format: end
 }
 
-/// Zeroes behind a body of `len` bytes, so that each frame begins at a word.
+/// The number of zeroes behind a body of `len` bytes, so that each frame begins at a word.
 fn padding(len: usize) -> usize {
     len.next_multiple_of(8) - len
 }
 
-/// The frame at the front of `bytes`, and what is behind it; none if there is no whole one.
+/// The frame at the front of `bytes`, and the bytes behind it; none if there is no whole frame.
 pub(super) fn decode(bytes: &[u8], seed: u32) -> Option<(Read<'_>, &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, rest) = rest.split_first_chunk::<4>()?;
@@ -163,7 +163,7 @@ fn read_body(body: &[u8]) -> Option<Read<'_>> {
     }
 }
 
-/// Bytes of the frames with which a file begins, as they say themselves.
+/// Bytes of the frames at the beginning of a file, according to their own lengths.
 pub(super) fn frames_len(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let Some((len, behind)) = rest.split_first_chunk::<4>()

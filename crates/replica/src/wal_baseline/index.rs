@@ -1,21 +1,21 @@
-//! Which pages each part has, in DRAM: found at a start by what the pages say of themselves.
+//! The pages of each part, in DRAM: found at a start from the headers of the pages.
 //!
 //! ```text
 //!   log 5:   page 9        page 4        page 17 …          of life 1, up to the end that a start has found
-//!                                    └──▶ page 2  page 6 …  of life 2: what life 1 had from that byte on is none
+//!                                    └──▶ page 2  page 6 …  of life 2: bytes of life 1 behind that point are void
 //! ```
 
 use super::page_header::PageHeader;
 use super::storage::Part;
 use std::collections::BTreeMap;
 
-/// What a part has in a page.
+/// The bytes of a part in a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) page: u32,
     pub(super) life: u64,
     pub(super) offset: u64,
-    /// Bytes, at most.
+    /// Bytes at most.
     pub(super) len: u64,
 }
 
@@ -32,14 +32,14 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// A page of `len` bytes beside its header.
+    /// Adds a page with `len` bytes beside its header.
     pub(super) fn add(&mut self, page: u32, header: PageHeader, len: u64) {
         let PageHeader { part, life, offset } = header;
         self.parts.entry(part).or_default().push(Extent { page, life, offset, len });
     }
 
-    /// Puts the pages of each part in order, and returns those that hold nothing of it. If one is missing from the
-    /// midst of a part, which part that is.
+    /// Puts the pages of each part in order, and returns those that hold nothing of it. Fails with the part if one is
+    /// missing in the middle of it.
     pub(super) fn settle(&mut self) -> Result<Vec<u32>, Part> {
         let mut free = Vec::new();
         for (part, extents) in &mut self.parts {
@@ -56,7 +56,7 @@ impl Index {
                 }
                 match extents.last().map_or(0, Extent::end) == extent.offset {
                     true => extents.push(extent),
-                    // The one before it was never durable, and so nobody has been told of this.
+                    // The page before it was never durable, so the bytes of this one were never reported as durable.
                     false => free.push(extent.page),
                 }
             }
@@ -64,12 +64,12 @@ impl Index {
         Ok(free)
     }
 
-    /// The part has but so many bytes: the pages that it needs no more.
+    /// Cuts the part to so many bytes: the pages that it does not need any more.
     pub(super) fn cut(&mut self, part: Part, len: u64) -> Vec<u32> {
         self.parts.get_mut(&part).map(|extents| cut(extents, len)).unwrap_or_default()
     }
 
-    /// The pages of a part, which is no more.
+    /// Removes a part: its pages.
     pub(super) fn remove(&mut self, part: Part) -> Vec<u32> {
         let extents = self.parts.remove(&part).unwrap_or_default();
         extents.into_iter().map(|it| it.page).collect()

@@ -1,4 +1,4 @@
-//! The log that is written, and its syncs.
+//! The log being written, and its syncs.
 
 use super::frame::Frame;
 use super::storage::{Storage, SyncCall, Tail};
@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// How far the syncs are.
+/// The progress of the syncs.
 #[derive(Default)]
 struct Syncs {
     call: Option<SyncCall>,
@@ -18,13 +18,13 @@ struct Syncs {
     is_over: bool,
 }
 
-/// What who writes, who syncs and who waits share.
+/// The state that the writer, the syncing thread and waiting threads share.
 #[derive(Default)]
 pub(super) struct SyncState {
     syncs: Mutex<Syncs>,
-    /// More is asked for.
+    /// More syncs are requested.
     asked: Condvar,
-    /// More is done.
+    /// More is durable.
     done: Condvar,
     listeners: Mutex<Vec<DurableListener>>,
 }
@@ -52,7 +52,7 @@ impl SyncState {
         self.syncs.lock().count
     }
 
-    /// Nothing becomes durable any more.
+    /// Records a failure: no write becomes durable from now on.
     fn fail(&self, error: &Error) {
         self.syncs.lock().failure.get_or_insert_with(|| error.to_string());
     }
@@ -69,7 +69,7 @@ impl SyncState {
         self.listeners.lock().iter().for_each(|listener| listener());
     }
 
-    /// The thread that syncs.
+    /// The body of the syncing thread.
     fn run(&self) {
         let mut syncs = self.syncs.lock();
         while !syncs.is_over {
@@ -85,7 +85,7 @@ impl SyncState {
     }
 }
 
-/// The log that is written.
+/// The log being written.
 pub(super) struct Log {
     pub(super) number: u64,
     /// Bytes of all logs since the start.
@@ -98,8 +98,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Goes on with the log of this number, of which the first `len` bytes are frames. What is behind the last whole frame
-    /// is none, and what a killed process has left is durable.
+    /// Continues the log of this number, whose first `len` bytes are frames. Bytes behind the last whole frame are
+    /// void, and everything that a killed process has left is durable.
     pub(super) fn open(storage: &dyn Storage, number: u64, len: u64) -> Result<Self> {
         let tail = storage.open_log(number, len)?;
         let sync = Arc::<SyncState>::default();
@@ -115,11 +115,11 @@ impl Log {
         Ok(Self { number, written_in_all, tail, buffer, generation, sync, thread })
     }
 
-    /// Begins another one, durably. What was added to the one before is durable then, too.
+    /// Begins another log, durably. Frames added to the previous one are durable then, too.
     pub(super) fn begin(&mut self, storage: &dyn Storage, number: u64) -> Result<()> {
         self.commit()?;
         self.tail.finish()?;
-        // What would be written behind the end of this one would be lost.
+        // Frames behind the end of the previous log would be lost.
         let begun = self.sync_now().and_then(|()| storage.open_log(number, 0));
         self.tail = begun.inspect_err(|error| self.sync.fail(error))?;
         self.number = number;
@@ -132,12 +132,12 @@ impl Log {
         frame.encode(&mut self.buffer, self.tail.seed());
     }
 
-    /// Bytes of it.
+    /// Bytes of the log.
     pub(super) fn len(&self) -> u64 {
         self.tail.len() + self.added()
     }
 
-    /// Bytes that were added since the last commit.
+    /// Bytes added since the last commit.
     pub(super) fn added(&self) -> u64 {
         self.buffer.len() as u64
     }
@@ -146,7 +146,7 @@ impl Log {
         Arc::clone(&self.sync)
     }
 
-    /// Writes what was added: what to wait for.
+    /// Writes the added frames: the ticket to wait for.
     pub(super) fn commit(&mut self) -> Result<Ticket> {
         if !self.buffer.is_empty() {
             self.tail.append(&self.buffer)?;
@@ -168,7 +168,7 @@ impl Log {
         Ok(Ticket::new(0, self.generation))
     }
 
-    /// Syncs what was committed, and waits for it.
+    /// Syncs the committed frames, and waits for that.
     pub(super) fn sync_now(&self) -> Result<()> {
         let call = self.sync.syncs.lock().call.clone();
         self.sync.ended(self.generation, call.map_or(Ok(()), |call| call()));
@@ -187,7 +187,7 @@ impl Drop for Log {
         self.sync.syncs.lock().is_over = true;
         self.sync.asked.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The thread returns no result.
             let _ended = thread.join().is_ok();
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! # The problem
 //!
-//! What a map that is its own log gains can be told only beside a replica that is the same in all else. So here is the
-//! classic one behind the same trait: the node, its consensus, its network and its server do not know the difference.
+//! The gain of a map that is its own log shows only in comparison with a replica that is the same in all else. So
+//! here is the classic design behind the same trait: the node, its consensus, its network and its server cannot tell
+//! the difference.
 //!
 //! # The picture
 //!
@@ -12,31 +13,33 @@
 //!   apply ─▶ state (DRAM) ── in the background, when the log is long ─▶ checkpoint 7  ─┘
 //! ```
 //!
-//! A commit appends all frames since the last one at once. Where they lie is one of two (`storage`):
+//! A commit appends all frames since the last one at once. There are two kinds of `storage`:
 //!
-//! - in files of a directory, on a block device: with one `write`, and synced by one `fdatasync`, of a thread of its own,
-//!   so that entries are on their way to the followers meanwhile. On a file system that lives in memory it syncs at once:
-//!   a thread would cost more.
-//! - in pages of a pool, on the medium that a map which is its own log has: by stores, flushes and one fence. Where a
-//!   fence is a sync, that thread makes it.
+//! - files of a directory, on a block device: one `write`, and one `fdatasync` by a thread of its own, so that
+//!   entries are sent to the followers meanwhile. On a file system in memory the commit syncs by itself: a thread
+//!   would cost more.
+//! - pages of a pool, on the same medium as a map that is its own log: stores, flushes and one fence. Where a fence
+//!   is a sync, the thread makes it.
 //!
 //! # Checkpoints
 //!
-//! When a log is longer than the state and than 64 MiB, the next one is begun: its first frames are the control and the
-//! pending entries. A thread writes the state of that moment to a checkpoint with the same number, which replaces those
-//! before it and their logs when it is durable. The state keeps the versions that a snapshot sees, so that writes go on.
-//! In a pool one is also written when the next would have no room else (`room`).
+//! When a log is longer than the state and than 64 MiB, the next one is begun: its first frames are the control
+//! record and the pending entries. A thread writes the state of that moment to a checkpoint with the same number,
+//! which replaces earlier checkpoints and their logs once it is durable. The state keeps the versions that a snapshot
+//! sees, so that writes go on. In a pool a checkpoint is also written when the next one would otherwise have no room
+//! (`room`).
 //!
 //! # A start
 //!
-//! reads the newest checkpoint, and the logs from that number on. In the last of them a frame that is not whole ends the
-//! log: it was never synced, or it is damaged, which a log of this kind cannot tell. What is left is synced before
-//! anything rests on it.
+//! A start reads the newest checkpoint, and the logs from its number on. In the last of them an incomplete frame ends
+//! the log: it was never synced, or it is damaged, and a log of this kind cannot tell which. The rest is synced
+//! before anything depends on it.
 //!
 //! # Rooms
 //!
-//! From the bottom to the top: `frame`, `state`, `storage` with its two kinds (`directory`; `pages` with its `page_header`
-//! and its `index`), the `log` that is written, `checkpoint`, `recover`, `room`, and the `face`.
+//! From the bottom to the top: `frame`, `state`, `storage` with its two kinds (`directory`; `pages` with its
+//! `page_header` and its `index`), the `log` being written, `checkpoint`, `recover`, `room`, and `face`, which
+//! implements the trait of a node's map.
 
 mod checkpoint;
 mod directory;
@@ -66,12 +69,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use storage::Storage;
 
-/// How it is tuned.
+/// Options of a baseline.
 #[derive(Debug, Clone)]
 pub struct WalOptions {
     /// Bytes of a log before a checkpoint is written, at least; by default 64 MiB.
     pub checkpoint_bytes: u64,
-    /// Checkpoints are written by a thread beside. If not, a commit writes them: for simulations.
+    /// A thread writes the checkpoints. If not, a commit writes them: for simulations.
     pub has_thread: bool,
 }
 
@@ -81,12 +84,12 @@ impl Default for WalOptions {
     }
 }
 
-/// An entry that is pending.
+/// A pending entry.
 #[derive(Debug, Clone)]
 struct Pending {
     header: Vec<u8>,
     changes: Batch,
-    /// Bytes that it takes, about.
+    /// Its approximate bytes.
     len: u64,
 }
 
@@ -97,17 +100,17 @@ impl Pending {
     }
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 struct Inner {
     control: Control,
-    /// From the entry behind the applied one on.
+    /// The entries behind the applied one.
     pending: VecDeque<Pending>,
-    /// Bytes that those take, about.
+    /// Their approximate bytes.
     pending_bytes: u64,
     log: Log,
-    /// What is applied is not in the log yet.
+    /// The control record has changed, and is not in the log yet.
     is_control_new: bool,
-    /// A snapshot that is being installed: its timestamp, and what has come of it.
+    /// A snapshot that is being installed: its timestamp, and its records so far.
     installing: Option<(u64, Arc<RwLock<State>>)>,
     checkpoint: Option<Running>,
     checkpoint_bytes: u64,
@@ -124,7 +127,7 @@ struct Running {
 
 /// A log in files of a directory, or in pages of a pool, and the map that it makes, in DRAM.
 ///
-/// Dropping it without closing it is a crash: nothing that was committed is lost.
+/// Dropping it without closing it is a crash: committed entries survive.
 pub struct WalBaseline {
     inner: Mutex<Inner>,
     state: RwLock<Arc<RwLock<State>>>,
@@ -149,21 +152,21 @@ fn check_range(what: &'static str, given: u64, (from, to): (u64, u64)) -> Result
 }
 
 impl WalBaseline {
-    /// What a pool with such a log holds, as its header says it.
+    /// The kind of a pool with such a log, as its header states it.
     pub const KIND: &'static str = "wal";
 
-    /// Bytes of a page of a pool, if nothing else is asked for.
+    /// The default size of a page of a pool, in bytes.
     pub const PAGE_SIZE: u32 = 64 << 10;
 
     /// Opens the log in the directory at `path`, or begins one there if there is no such directory.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if somebody else has it open; [`Error::Corrupt`]; [`Error::Io`].
+    /// [`Error::Unusable`] if it is open elsewhere; [`Error::Corrupt`]; [`Error::Io`].
     pub fn open(path: &Path, options: &WalOptions) -> Result<Self> {
         Self::on(Arc::new(Directory::open(path)?), options)
     }
 
-    /// Begins a log in a pool of `size` bytes, in pages of so many, that is made at `path`, where nothing may be yet.
+    /// Begins a log in a new pool of `size` bytes, with pages of so many, at `path`, where no file may exist yet.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
@@ -179,7 +182,8 @@ impl WalBaseline {
     /// Opens the log in the pool at `path`.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if somebody else has it open, or it holds something else; [`Error::Corrupt`]; [`Error::Io`].
+    /// [`Error::Locked`] if it is open elsewhere; [`Error::Unusable`] if it holds something else; [`Error::Corrupt`];
+    /// [`Error::Io`].
     pub fn open_pool(path: &Path, media: MediaChoice, options: &WalOptions) -> Result<Self> {
         Self::on(Arc::new(Pages::open(path, media)?), options)
     }
@@ -265,8 +269,8 @@ impl Inner {
         self.is_control_new = false;
     }
 
-    /// Begins the next log with all that a start needs beside the checkpoint of the same number; durable when it
-    /// returns, since that checkpoint makes the log before void.
+    /// Begins the next log with everything that a start needs beside the checkpoint of the same number; durable when
+    /// it returns, since that checkpoint makes the previous log void.
     fn begin_log(&mut self, storage: &dyn Storage) -> Result<u64> {
         let number = self.log.number + 1;
         self.log.begin(storage, number)?;
@@ -284,7 +288,7 @@ impl Inner {
         Ok(number)
     }
 
-    /// Sees to a checkpoint, if the log is long or there is little room.
+    /// Writes a checkpoint, if the log is long or there is little room.
     fn tend_checkpoint(
         &mut self,
         storage: &Arc<dyn Storage>,
@@ -341,7 +345,7 @@ fn join(running: Running) -> Result<u64> {
 
 impl Drop for WalBaseline {
     fn drop(&mut self) {
-        // Nobody else opens it before its thread has ended. What it has failed at a start repairs.
+        // No other opening succeeds before its thread has ended. The next start repairs its failures.
         let _ended = self.inner.get_mut().wait_checkpoint().is_ok();
     }
 }

@@ -1,13 +1,13 @@
-//! What a page of a pool says of itself, and the seeds of the checksums in it.
+//! The header of a page of a pool, and the seeds of the checksums in it.
 //!
 //! ```text
 //!   crc (4)  kind (4)  number (8)  life (8)  offset (8)  zeroes (32)     the header of a page, then frames
 //! ```
 //!
-//! The header says which part the page belongs to, and from which byte of that on. A *life* is the number of an opening
-//! of the pool. A page goes to another part as it is, so that behind the last frame there may be what was there before,
-//! whole frames among it. Hence the seed, with which the checksum of each frame is begun: another for each part, and for
-//! each life, since a part of an earlier life may have had frames behind the end that was found of it.
+//! The header states to which part the page belongs, and from which byte of the part on. A *life* is the number of an
+//! opening of the pool. A page is reused for another part as it is, so that older bytes may follow its last frame,
+//! with whole frames among them. Hence the checksum of each frame is begun with a seed, another one for each part and
+//! for each life: a part of an earlier life may have had frames behind the end that was found.
 
 use super::storage::Part;
 use coreplane_pmem::mutant;
@@ -33,7 +33,7 @@ fn words_of(part: Part, life: u64) -> [u8; 20] {
     bytes
 }
 
-/// What the checksums of frames are begun with, in a pool with this one of its own.
+/// The seed of the checksums of frames in a part, given the pool's own seed.
 pub(super) fn seed_of(pool: u32, part: Part, life: u64) -> u32 {
     let life = if mutant!("replica.wal.life") { 1 } else { life };
     crc32c::crc32c_append(pool, &words_of(part, life))
@@ -44,7 +44,7 @@ pub(super) fn seed_of(pool: u32, part: Part, life: u64) -> u32 {
 pub(super) struct PageHeader {
     pub(super) part: Part,
     pub(super) life: u64,
-    /// The byte of the part that is the first in the page.
+    /// The first byte of the part that is in the page.
     pub(super) offset: u64,
 }
 
@@ -68,7 +68,7 @@ fn word_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl PageHeader {
-    /// The header that these bytes are; none if they are none.
+    /// The header in these bytes; none if there is no valid one.
     pub(super) fn decode(bytes: &[u8], pool: u32) -> Option<Self> {
         let number = u64::from_le_bytes(word_at(bytes, 8)?);
         let part = match u32::from_le_bytes(word_at(bytes, 4)?) {

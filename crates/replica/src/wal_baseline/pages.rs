@@ -7,18 +7,18 @@
 //!   pages   │log 7, byte 0│checkpoint 7, byte 0│ free │log 6: void│log 7, byte 65472│ …
 //! ```
 //!
-//! Each page says what it holds (`page_header`), and the root which checkpoint counts. Nothing else is on the medium: no
-//! list of pages, no end of the log. A start looks at all headers. What has a smaller number than the checkpoint that
-//! counts is void, and so is every other checkpoint; their pages are free as they are.
+//! Each page states its contents (`page_header`), and the root states which checkpoint counts. Nothing else is on the
+//! medium: no list of pages, no end of the log. A start reads all headers. Parts with a smaller number than the
+//! checkpoint that counts are void, and so is every other checkpoint; their pages are free without being erased.
 //!
-//! # What must hold
+//! # Invariants
 //!
-//! - A log is there, by the header of its first page, before the checkpoint of its number is begun. So no two drafts of
-//!   a checkpoint have the same number, whatever a power cut has left of the first.
-//! - The header of a page and the frames in it may become durable in any order before the fence of a commit: without a
-//!   header the frames are nobody's, and without its frames the log ends.
+//! - A log exists, by the header of its first page, before the checkpoint of its number is begun. So no two drafts of
+//!   a checkpoint have the same number, whatever remains of the first after a power cut.
+//! - The header of a page and the frames in it may become durable in any order before the fence of a commit: frames
+//!   without a header belong to no part, and a log ends where frames are missing.
 //! - The pages of a part are free once the root that makes it void is durable.
-//! - A start writes behind the end that it has found in a page of its own, of another life.
+//! - After a start, frames behind the end that it has found go to a new page, of another life.
 
 use super::index::{Extent, Index};
 use super::page_header::{self, PageHeader, seed_of};
@@ -47,7 +47,7 @@ pub(super) struct Pages(Arc<Shared>);
 struct Shared {
     pool: Pool,
     space: Arc<Space>,
-    /// The pool's own, of its checksums.
+    /// The pool's own seed of checksums.
     seed: u32,
     life: u64,
     index: Mutex<Index>,
@@ -70,7 +70,7 @@ impl Pages {
         let pool = Pool::create(path, &create_options(size, page_size, media));
         let made = Self::of(pool.map_err(pool_error)?);
         if made.is_err() {
-            // If it cannot be removed, it is a pool without a log.
+            // If it cannot be removed, a pool without a log remains.
             let _removed = std::fs::remove_file(path).is_ok();
         }
         made
@@ -91,7 +91,7 @@ impl Pages {
         Self::of(Pool::simulated_open(space).map_err(pool_error)?)
     }
 
-    /// Finds what is in the pages.
+    /// Finds the parts in the pages.
     fn of(pool: Pool) -> Result<Self> {
         pool.expect_kind(WalBaseline::KIND).map_err(pool_error)?;
         let mut root = pool.root();
@@ -104,7 +104,7 @@ impl Pages {
         };
         let mut found = Found { space: &space, index, free };
         let mut recovery = space.recovery().ok_or_else(in_use)?;
-        // The last ones first: the first are used first.
+        // From the last page to the first, so that the first ones are used first.
         for page in (pool.first_page()..space.pages()).rev() {
             if !recovery.adopt(page, space.page_size()) {
                 return Err(in_use());
@@ -130,7 +130,7 @@ impl Pages {
     }
 }
 
-/// What a start has found so far.
+/// The result of a start so far.
 struct Found<'s> {
     space: &'s Arc<Space>,
     index: Index,
@@ -138,7 +138,7 @@ struct Found<'s> {
 }
 
 impl Found<'_> {
-    /// Makes a page free in which nothing is.
+    /// Frees a page that holds nothing.
     fn give_up(&mut self, recovery: &mut Recovery, page: u32) -> Result<()> {
         recovery.cut(page, 0);
         Pen::new(self.space).take_up(page).map_err(|_| in_use())?.abandon();
@@ -189,7 +189,7 @@ impl Storage for Pages {
             let published = space.watermarks(page).map_or(0, |(published, _)| published);
             let written = u64::from(published).saturating_sub(page_header::LEN as u64);
             if written == 0 {
-                // It was just begun.
+                // The page was just begun.
                 continue;
             }
             let at = space.start_of(page) + page_header::LEN as u64;
@@ -206,7 +206,7 @@ impl Storage for Pages {
         let cut = shared.index.lock().cut(part, len);
         shared.release(cut);
         let extents = shared.index.lock().parts.get(&part).cloned().unwrap_or_default();
-        // A process that was killed has not flushed all of it.
+        // A killed process may not have flushed all of it.
         let killed = extents.iter().filter(|_| !mutant!("replica.wal.killed"));
         for extent in killed {
             shared.space.flush(shared.space.start_of(extent.page), shared.space.page_size().into());
@@ -243,19 +243,19 @@ impl Storage for Pages {
 }
 
 impl Shared {
-    /// Pages that are free, or will be when nobody looks at them any more.
+    /// Pages that are free, or will be when no reader uses them any more.
     fn pages_left(&self) -> u64 {
         (self.free.lock().len() + self.space.retired_len()) as u64
     }
 
-    /// Gives pages up that have no writer.
+    /// Gives up pages that have no writer.
     fn release(&self, pages: Vec<u32>) {
         for page in pages {
             let _is_retired = self.space.retire(page);
         }
     }
 
-    /// A page that is free.
+    /// Claims a free page.
     fn claim(&self) -> Result<u32> {
         let mut backoff = Backoff::new();
         loop {
@@ -271,7 +271,7 @@ impl Shared {
                 return Err(Error::NoSpace { needed, reclaimable: 0 });
             }
             drop(free);
-            // Somebody is reading, and will be done.
+            // A reader holds the pages for a moment.
             backoff.wait();
         }
     }
@@ -284,7 +284,7 @@ impl Shared {
     }
 }
 
-/// Writes a part, in one page after the other.
+/// Writes a part, page after page.
 struct PartWriter {
     shared: Arc<Shared>,
     part: Part,
@@ -301,7 +301,7 @@ impl PartWriter {
         self.writer.as_ref().map_or(0, |writer| writer.remaining().into())
     }
 
-    /// Goes on in another page.
+    /// Continues in another page.
     fn turn(&mut self) -> Result<()> {
         self.end_page();
         let Shared { space, index, seed, life, .. } = self.shared.as_ref();
@@ -314,7 +314,7 @@ impl PartWriter {
         Ok(())
     }
 
-    /// Stores whole words that the page has room for.
+    /// Stores the whole words that fit into the page.
     fn store(&mut self, bytes: &[u8]) {
         let mode = self.shared.space.append_mode();
         let Some(writer) = &mut self.writer else { return };
@@ -329,7 +329,7 @@ impl PartWriter {
         }
     }
 
-    /// Appends whole frames; durable after a fence. If there is no room for all of them nothing is written.
+    /// Appends whole frames; durable after a fence. If they do not all fit, none is written.
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         let more = (bytes.len() as u64).saturating_sub(self.remaining());
         if more.div_ceil(payload(&self.shared.space)) > self.shared.pages_left() {
@@ -350,7 +350,7 @@ impl PartWriter {
         Ok(())
     }
 
-    /// Gives up the page that is written.
+    /// Gives up the page being written.
     fn end_page(&mut self) {
         if let Some(writer) = self.writer.take() {
             writer.finish_early();
@@ -358,7 +358,7 @@ impl PartWriter {
     }
 }
 
-/// The log that is written.
+/// The log being written.
 struct PageTail(PartWriter);
 
 impl Tail for PageTail {
@@ -384,7 +384,7 @@ impl Tail for PageTail {
     }
 
     fn finish(&mut self) -> Result<()> {
-        // What was there before is behind it.
+        // Older bytes may follow in the page.
         let mut bytes = Vec::new();
         super::frame::Frame::End { count: 0 }.encode(&mut bytes, self.seed());
         self.0.append(&bytes)?;
@@ -412,7 +412,7 @@ impl Draft for PageDraft {
         space.fence().map_err(sync_failed)?;
         let mut root = pool.root();
         root[CHECKPOINT] = self.writer.part.number();
-        // From here on it may be what counts, whatever fails.
+        // From here on this checkpoint may be the one that counts, whatever fails.
         self.is_published = true;
         pool.set_root(root).map_err(pool_error)
     }

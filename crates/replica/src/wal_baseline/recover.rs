@@ -10,7 +10,7 @@ use coreplane_mvcc::Control;
 use coreplane_pmem::mutant;
 use std::collections::VecDeque;
 
-/// What a start has found.
+/// The result of a start.
 pub(super) struct Recovered {
     pub(super) control: Control,
     pub(super) pending: VecDeque<Pending>,
@@ -18,7 +18,7 @@ pub(super) struct Recovered {
     pub(super) log: Log,
 }
 
-/// What has been read so far.
+/// The state that was read so far.
 struct Replay {
     control: Control,
     pending: VecDeque<Pending>,
@@ -26,12 +26,12 @@ struct Replay {
 }
 
 impl Replay {
-    /// Does again what a frame says; none if it says what cannot be.
+    /// Applies a frame; none if the frame contradicts the state.
     fn take(&mut self, frame: Read<'_>) -> Option<()> {
         match frame {
             Read::Entry { timestamp, header, changes } => {
-                // The first frames of a log file say again what is pending. They take nothing back: they may be cut off,
-                // and what is pending behind them was acknowledged. What is taken back has a frame of its own.
+                // The first frames of a log file restate the pending entries. They take nothing back: they may be cut
+                // off, and pending entries behind them were acknowledged. A rollback has a frame of its own.
                 if timestamp <= self.control.newest && !mutant!("replica.wal.restated") {
                     let at = usize::try_from(timestamp.checked_sub(self.control.applied + 1)?);
                     let known = self.pending.get(at.ok()?)?;
@@ -83,11 +83,11 @@ fn numbers(storage: &dyn Storage) -> Result<(Vec<u64>, Vec<u64>)> {
     Ok((checkpoints, logs))
 }
 
-/// The frames of a log up to the first that is not whole, or to its end.
+/// The frames of a log, up to its end or to the first incomplete frame.
 struct Frames<'s> {
     stored: &'s Stored,
     at: usize,
-    /// It has ended: another log was to be begun.
+    /// Its end frame was read: another log was to be begun.
     is_ended: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'s> Frames<'s> {
         self.stored.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// The next one.
+    /// The next frame.
     fn next(&mut self) -> Option<Read<'s>> {
         let rest = self.rest();
         let (frame, next) =
@@ -113,13 +113,13 @@ impl<'s> Frames<'s> {
         Some(frame)
     }
 
-    /// What another log follows on: nothing is missing.
+    /// True if nothing is missing, so that another log may follow.
     fn is_complete(&self) -> bool {
         self.is_ended || self.rest().is_empty()
     }
 }
 
-/// Reads what is there, or begins a log where there is none.
+/// Reads the storage, or begins a log in an empty one.
 ///
 /// # Errors
 /// [`Error::Corrupt`](coreplane_engine::Error::Corrupt); if a part cannot be read.
@@ -166,7 +166,8 @@ pub(super) fn recover(storage: &dyn Storage) -> Result<Recovered> {
     Ok(Recovered { control, pending, state, log })
 }
 
-/// Holds all parts against their checksums: the bytes of logs that were read. The log of this number has so many.
+/// Checks all parts against their checksums: the bytes of logs that were read. The log of this number has so many
+/// bytes.
 ///
 /// # Errors
 /// [`Error::Corrupt`](coreplane_engine::Error::Corrupt); if a part cannot be read.

@@ -1,11 +1,11 @@
-//! Room in a pool, where there is an end to it: of a third of it each, an old checkpoint, the next one, and logs.
+//! Room in a pool, which is finite: a third each for an old checkpoint, the next one, and logs.
 //!
-//! Entries are asked for before they are appended, of whoever leads, as if all that is there, pending entries included,
-//! were to be written three times. So a checkpoint can always be written, which makes the rest void: the next one is
-//! begun when there is little more room than it needs, and a commit waits for it when there is none. A node with as
-//! large a pool as the leader's has room for what the leader appends, whenever its own checkpoints come.
+//! A leader checks room for its entries before it appends them, as if the whole state, pending entries included, had
+//! to be written three times. So a checkpoint can always be written, which makes the rest void: the next one is begun
+//! when there is little more room than it needs, and a commit waits for it when there is none. A node whose pool is
+//! as large as the leader's has room for the entries of the leader, whenever its own checkpoints come.
 //!
-//! Deletes may use more than puts: they are what makes room.
+//! Deletes may use more room than puts, since they free room.
 
 use super::Inner;
 use super::state::State;
@@ -15,12 +15,12 @@ use coreplane_engine::{Batch, Error, Result};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// Bytes of a frame and of its parts beside keys and values, at most.
+/// Most bytes of a frame and of its parts beside keys and values.
 const FRAME_BYTES: u64 = 64;
-/// The same of a change.
+/// The same for a change.
 const CHANGE_BYTES: u64 = 24;
 
-/// Bytes of an entry in a log, at most.
+/// Most bytes of an entry in a log.
 pub(super) fn len_of(header: usize, changes: &Batch) -> u64 {
     let len = |value: Option<&[u8]>| value.map_or(0, <[u8]>::len);
     let changes = changes
@@ -29,25 +29,25 @@ pub(super) fn len_of(header: usize, changes: &Batch) -> u64 {
     FRAME_BYTES + header as u64 + changes.sum::<u64>()
 }
 
-/// Bytes of entries that are asked for one by one before they are appended, at most.
+/// Most bytes of entries that are checked for room one by one before they are appended.
 pub(super) fn at_once(room: Option<Room>) -> u64 {
     room.map_or(1 << 20, |room| (room.all / 128).clamp(room.least, 1 << 20))
 }
 
-/// Bytes that are kept free of all: for what is asked for at once, what is said of a log itself, and pages that are not
-/// full.
+/// Bytes that are always kept free: for entries that are checked together, for the log's own frames, and for pages
+/// that are not full.
 fn slack(room: Room) -> u64 {
     2 * at_once(Some(room)) + 8 * room.least
 }
 
 impl Inner {
-    /// Bytes of a checkpoint of what is there, and of the log that is begun with it, at most.
+    /// Most bytes of a checkpoint of this state, and of the log that is begun with it.
     pub(super) fn checkpoint_need(&self, state: &RwLock<State>) -> u64 {
         let control = self.control.applied_header.len() + self.control.members.len();
         state.read().bytes() + self.pending_bytes + 2 * (FRAME_BYTES + control as u64)
     }
 
-    /// Fails if there is no room for an entry of these changes, and so many bytes beside.
+    /// Fails if there is no room for an entry with these changes, and for so many bytes beside.
     pub(super) fn check_room(
         &self,
         storage: &dyn Storage,
@@ -65,7 +65,7 @@ impl Inner {
         Ok(())
     }
 
-    /// True if there is room beyond doubt for so many entries, of so many changes and bytes.
+    /// True if so many entries certainly fit, with so many changes and bytes.
     pub(super) fn has_ample_room(
         &self,
         room: Room,
@@ -76,9 +76,9 @@ impl Inner {
         3 * (self.checkpoint_need(state) + bytes + beside) + 2 * slack(room) <= room.all
     }
 
-    /// How many entries of these changes, the first of them, there is room for with half of what a leader keeps of
-    /// all: what a leader had room for, an equal pool has. For entries without changes there is always: nothing is
-    /// committed without them.
+    /// How many of these entries fit, from the first on, with half of the slack that a leader keeps: if an entry fits
+    /// at the leader, it fits into an equal pool. Entries without changes always fit: nothing is committed without
+    /// them.
     pub(super) fn room_for(&self, room: Room, state: &RwLock<State>, entries: &[Batch]) -> usize {
         let mut needed = self.checkpoint_need(state);
         let is_over = |changes: &Batch| {
@@ -88,7 +88,7 @@ impl Inner {
         entries.iter().position(is_over).unwrap_or(entries.len())
     }
 
-    /// Bytes beyond what is added, and what checkpoints need: none if there are less.
+    /// Free bytes beyond the added frames and the need of checkpoints; none if there are fewer.
     fn beyond(&self, room: Room, state: &RwLock<State>) -> Option<u64> {
         let running = self.checkpoint.as_ref().map_or(0, |it| it.need);
         let taken = self.log.added() + self.checkpoint_need(state) + running + 4 * room.least;
@@ -102,7 +102,7 @@ impl Inner {
         self.beyond(room, state).is_none_or(|beyond| beyond < more)
     }
 
-    /// Sees to it that there is room for what was added.
+    /// Makes room for the added frames.
     pub(super) fn make_room(
         &mut self,
         storage: &Arc<dyn Storage>,
@@ -121,7 +121,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sees to it that there is room for a checkpoint of a state that takes the place of this one.
+    /// Makes room for a checkpoint of a state that replaces this one.
     pub(super) fn make_room_for(
         &mut self,
         storage: &Arc<dyn Storage>,
@@ -131,7 +131,7 @@ impl Inner {
         let need = new.read().bytes();
         let is_scarce = |room: Room| room.left < need + slack(room);
         if storage.room().is_some_and(is_scarce) {
-            // Nothing is left of the logs then but what is pending.
+            // After that, only the pending entries are left of the logs.
             self.write_checkpoint(storage, old)?;
         }
         Ok(())

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Keys that are shown with the state in hand; between as many it may change.
+/// Keys that are shown while the state is locked; between two such groups it may change.
 const AT_ONCE: usize = 256;
-/// Bytes of a record beside its key and value, about.
+/// Approximate bytes of a record beside its key and value.
 const RECORD_BYTES: u64 = 96;
 
 struct Version {
@@ -19,15 +19,15 @@ struct Version {
     value: Option<Box<[u8]>>,
 }
 
-/// Records by their keys, with their versions from the oldest that is seen on.
+/// Records by their keys, with their versions from the oldest one that a pin sees.
 #[derive(Default)]
 pub(super) struct State {
     records: BTreeMap<Box<[u8]>, SmallVec<[Version; 1]>>,
     len: u64,
     bytes: u64,
-    /// How many pins there are of a timestamp.
+    /// The number of pins of each timestamp.
     pins: BTreeMap<u64, usize>,
-    /// Keys with a version that is seen by pins before this timestamp alone.
+    /// Keys with a version that only pins before this timestamp see.
     old: VecDeque<(u64, Box<[u8]>)>,
 }
 
@@ -39,17 +39,17 @@ fn bytes_of(key: &[u8], version: &Version) -> u64 {
 }
 
 impl State {
-    /// Records that are there now.
+    /// The number of current records.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Bytes of all versions, about.
+    /// Approximate bytes of all versions.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Makes a change, which is newer than all before.
+    /// Makes a change, which is newer than all earlier ones.
     pub(super) fn make(&mut self, timestamp: u64, change: ChangeRef<'_>) {
         self.drop_old();
         let key = change.key();
@@ -91,12 +91,12 @@ impl State {
         }
     }
 
-    /// Gives up versions that no pin sees any more.
+    /// Drops versions that no pin sees any more.
     fn drop_old(&mut self) {
         let oldest = self.pins.first_key_value().map_or(u64::MAX, |(timestamp, _)| *timestamp);
         while let Some((_, key)) = self.old.pop_front_if(|(timestamp, _)| *timestamp <= oldest) {
             let Some(versions) = self.records.get_mut(&key) else { continue };
-            // All but the last that the oldest pin sees, and those behind it.
+            // Keeps the last one that the oldest pin sees, and those after it.
             let seen = versions.iter().rposition(|it| it.timestamp <= oldest).unwrap_or(0);
             let dropped: u64 = versions.drain(..seen).map(|it| bytes_of(&key, &it)).sum();
             self.bytes -= dropped;
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// Keeps what was there at this timestamp, which is the newest.
+    /// Keeps the state of this timestamp, which is the newest.
     pub(super) fn pin(state: &Arc<RwLock<Self>>, timestamp: u64) -> Pin {
         *state.write().pins.entry(timestamp).or_default() += 1;
         Pin { state: Arc::clone(state), timestamp }
@@ -171,7 +171,7 @@ fn record_at(versions: &[Version], at: u64) -> Option<Record<'_>> {
     Some(Record { value, sequence: timestamp, expires_at, ticket: Ticket::DURABLE })
 }
 
-/// What was there at one moment.
+/// The state of one moment.
 pub(super) struct Pin {
     state: Arc<RwLock<State>>,
     timestamp: u64,

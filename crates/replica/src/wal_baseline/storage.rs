@@ -1,13 +1,13 @@
-//! Where the log and its checkpoints lie: what the files of a directory and the pages of a pool have in common.
+//! The storage of the log and its checkpoints: the common interface of files in a directory and pages of a pool.
 
 use coreplane_engine::Result;
 use coreplane_pmem::Medium;
 use std::sync::Arc;
 
-/// Something that is written from front to back.
+/// A stream of bytes that is written from front to back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
-    /// The state, and all that is in logs before the one of this number.
+    /// The state, with everything in the logs before the one of this number.
     Checkpoint(u64),
     /// A piece of the log.
     Log(u64),
@@ -21,13 +21,13 @@ impl Part {
     }
 }
 
-/// What was read of a part.
+/// The bytes of a part that were read.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     pub(super) bytes: Vec<u8>,
-    /// From which byte on which seed is that of the checksums, in order; 0 if none is said.
+    /// The seeds of the checksums, each with the byte from which it applies, in order; 0 before the first.
     pub(super) seeds: Vec<(u64, u32)>,
-    /// Nothing is behind what was written, or zeroes. Where it is not so, there may be what was there before.
+    /// Nothing follows the written bytes, or zeroes. If false, older bytes may follow.
     pub(super) is_clean: bool,
 }
 
@@ -39,7 +39,7 @@ impl Stored {
     }
 }
 
-/// Makes durable what was appended before; why it could not.
+/// Makes all earlier appends durable; the reason if it could not.
 pub(super) type SyncCall = Arc<dyn Fn() -> std::result::Result<(), String> + Send + Sync>;
 
 /// The end of a log, to append to.
@@ -47,23 +47,23 @@ pub(super) trait Tail: Send {
     /// Appends whole frames; durable after a sync. If it fails, none of them count.
     fn append(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Begun with this, the checksums of frames tell them from those that were there before.
+    /// The seed of the checksums of new frames, which tells them from older ones in the same place.
     fn seed(&self) -> u32;
 
     /// Bytes of the log.
     fn len(&self) -> u64;
 
-    /// Syncs it.
+    /// The call that syncs it.
     fn syncer(&self) -> SyncCall;
 
-    /// A sync takes less time than to have another thread do it, or has to be made by the thread that appends.
+    /// A sync takes less time than handing it to another thread, or must be made by the thread that appends.
     fn is_synced_at_once(&self) -> bool;
 
-    /// Nothing more is appended: after a sync it is known where it ends.
+    /// Ends the log: no frame follows, and after a sync its end is known.
     fn finish(&mut self) -> Result<()>;
 }
 
-/// A checkpoint that is being written. It is not there before it is published, and never if it is dropped.
+/// A checkpoint that is being written. It does not exist before it is published, and never if it is dropped.
 pub(super) trait Draft {
     /// Appends whole frames.
     fn append(&mut self, bytes: &[u8]) -> Result<()>;
@@ -71,48 +71,48 @@ pub(super) trait Draft {
     /// As [`Tail::seed`].
     fn seed(&self) -> u32;
 
-    /// It is there as a whole, durably, when this returns.
+    /// Publishes it: it is complete and durable when this returns.
     fn publish(self: Box<Self>) -> Result<()>;
 }
 
-/// How much there is to write on.
+/// The room for parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Bytes for all parts.
+    /// Bytes for all parts together.
     pub(super) all: u64,
-    /// Bytes that are left.
+    /// Bytes that are free.
     pub(super) left: u64,
-    /// Bytes that a part takes at least.
+    /// The fewest bytes that a part takes.
     pub(super) least: u64,
 }
 
-/// Where the log and its checkpoints lie. Nobody else has it open.
+/// The storage of the log and its checkpoints, which is open only once.
 pub(super) trait Storage: Send + Sync {
-    /// What a node calls its map.
+    /// The name of a node's map on it.
     fn name(&self) -> &'static str;
 
-    /// What it rests on.
+    /// The medium below.
     fn medium(&self) -> Medium;
 
-    /// The parts that are there, in order.
+    /// The existing parts, in order.
     fn parts(&self) -> Result<Vec<Part>>;
 
-    /// How an error calls a part.
+    /// The name of a part in an error.
     fn name_of(&self, part: Part) -> String;
 
     /// Reads a part.
     fn read(&self, part: Part) -> Result<Stored>;
 
-    /// Goes on with a log, of which the first `len` bytes are frames and durable when this returns; or begins it, durably.
-    /// What is behind is none from now on.
+    /// Continues a log, whose first `len` bytes are frames and are durable when this returns; or begins it, durably.
+    /// Bytes behind these are void from now on.
     fn open_log(&self, number: u64, len: u64) -> Result<Box<dyn Tail>>;
 
-    /// Begins a checkpoint. The log of the same number is there.
+    /// Begins a checkpoint. The log of the same number exists.
     fn begin_checkpoint(&self, number: u64) -> Result<Box<dyn Draft>>;
 
-    /// Removes what a checkpoint of this number has made void.
+    /// Removes the parts that a checkpoint of this number has made void.
     fn remove_before(&self, number: u64) -> Result<()>;
 
-    /// What there is to write on; none if nobody can tell before it is asked for.
+    /// The room that there is; none if it is not known before it is used.
     fn room(&self) -> Option<Room>;
 }

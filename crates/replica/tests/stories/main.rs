@@ -1,4 +1,4 @@
-//! Stories of a cluster, told message by message: what a random world meets too seldom.
+//! Stories of a cluster, message by message: cases that a random world meets too seldom.
 
 mod pools;
 mod promise;
@@ -12,7 +12,7 @@ use coreplane_replica::{Envelope, MemberChange, Node, Role, Settings, map_option
 use std::sync::Arc;
 use table::Table;
 
-/// Where an envelope says what kind of message it is; behind it stands whether that refuses.
+/// The offset of the message kind in an envelope; the byte behind it states whether the message refuses.
 const KIND: usize = 54;
 const VOTE: u8 = 5;
 const VOTED: u8 = 6;
@@ -33,8 +33,8 @@ fn a_node_that_joins_a_young_cluster_learns_who_is_in_it() {
     }
 }
 
-/// A voter applies the beginning of a change of members, has the entry that ends it, and says so; then its power goes. It
-/// must not stand for election among the voters of before.
+/// A voter applies the beginning of a change of members, gets the entry that ends it, and acknowledges it; then its
+/// power fails. It must not stand for election among the earlier voters.
 #[test]
 fn a_change_of_members_is_durable_before_what_is_behind_it() {
     for kind in MapKind::ALL {
@@ -50,7 +50,7 @@ fn a_change_of_members_is_durable_before_what_is_behind_it() {
         while table.node(2).status().applied < joint {
             assert!(table.deliver());
         }
-        // That the change has begun is heard by 1 with the entry that ends it.
+        // Node 1 learns that the change has begun together with the entry that ends it.
         table.letters.retain(|(_, to, _)| *to != 1);
         table.put(2, b"meanwhile");
         while table.node(1).status().newest <= joint {
@@ -150,7 +150,8 @@ fn a_cut_while_a_cluster_is_formed_is_none() {
     }
 }
 
-/// The only voter leads in the very step in which it raises its term; where durability is a sync, that is not written yet.
+/// The only voter becomes leader in the very step in which it raises its term; where durability is a sync, that term
+/// is not written yet.
 #[test]
 fn the_only_voter_says_nothing_in_a_term_that_is_not_durable() {
     let mut table = Table::with(MapKind::List, (1, 2), Model::File, |_| {});
@@ -183,7 +184,7 @@ fn the_only_voter_says_nothing_in_a_term_that_is_not_durable() {
     while table.node(1).status().role != Role::Leader {
         table.tick(1);
     }
-    // Nothing is durable of what it says now.
+    // Nothing that it sends now is durable.
     table.put(1, b"of the first life");
     assert!(!is_new(&table.letters), "it speaks in a term that is not durable");
     while table.deliver() {
@@ -199,7 +200,7 @@ fn the_only_voter_says_nothing_in_a_term_that_is_not_durable() {
     assert_eq!(table.value(1), table.value(2));
 }
 
-/// Of three nodes one is gone, and one installs a snapshot and knows of a newer term than the third.
+/// Of three nodes, one is gone, and one installs a snapshot and knows a newer term than the third.
 #[test]
 fn a_node_that_installs_tells_of_a_newer_term() {
     let mut table = Table::with(MapKind::List, (3, 3), Model::X86, |it| {
@@ -221,7 +222,7 @@ fn a_node_that_installs_tells_of_a_newer_term() {
         table.tick(3);
         (0..3).for_each(|_| _ = table.deliver());
     }
-    // 1 starts again and again, and has the vote of 3; 2 hears none of it.
+    // Node 1 starts again and again, and gets the vote of 3; 2 hears none of it.
     table.letters.clear();
     let before = table.node(2).status().term;
     while table.node(3).status().term < before + 3 {
@@ -245,7 +246,7 @@ fn a_node_that_installs_tells_of_a_newer_term() {
     assert!(table.leader().is_some(), "two of three are there, and nobody leads");
 }
 
-/// A leader that hears nobody does not know that another one leads.
+/// A leader that hears from no node does not know that another one leads.
 #[test]
 fn a_read_waits_for_a_majority_that_knows_of_no_newer_term() {
     let mut table = Table::new(MapKind::List, (3, 3));
@@ -275,7 +276,7 @@ fn a_proposal_is_settled_by_its_own_entry() {
     let mut table = Table::new(MapKind::List, (3, 3));
     table.lead(1);
     let first = table.put(1, b"of the first start");
-    // Nobody hears of it.
+    // No other node receives it.
     table.letters.clear();
     table.seat(1).cut();
     table.part(&[3], &[1, 2]);
@@ -285,7 +286,7 @@ fn a_proposal_is_settled_by_its_own_entry() {
         table.tick(2);
         while table.node(1).status().role != Role::Leader && table.deliver() {}
     }
-    // 2 has all of it, which 1 has not heard.
+    // Node 2 has all entries, which 1 has not heard yet.
     while table.node(2).status().newest < table.node(1).status().newest {
         if !table.deliver() {
             table.tick(1);
@@ -298,7 +299,7 @@ fn a_proposal_is_settled_by_its_own_entry() {
         }
     };
     assert_eq!(first, second, "the numbers of a start begin anew");
-    // What 2 says arrives, and nothing of 1.
+    // Messages of 2 arrive, and none of 1.
     table.part(&[1], &[2]);
     table.cut.remove(&(2, 1));
     while table.deliver() {}
@@ -306,9 +307,9 @@ fn a_proposal_is_settled_by_its_own_entry() {
     assert!(!table.seats[&1].settled.contains(&second), "its entry is not committed");
 }
 
-/// An entry that was acknowledged, and is not applied yet, is damaged on a voter: it must not vote as if it had never had
-/// it. (Its value has pages of its own. Of damage elsewhere the map says so when it is opened, but of the
-/// last group nothing tells that it was there.)
+/// An entry that was acknowledged, and is not applied yet, is damaged on a voter: it must not vote as if it had never
+/// had the entry. (Its value has pages of its own. The map reports damage elsewhere when it is opened, but damage of
+/// the last group looks as if the group had never been there.)
 #[test]
 fn an_entry_that_is_damaged_is_not_one_that_never_was() {
     for kind in MapKind::ALL {
@@ -316,7 +317,7 @@ fn an_entry_that_is_damaged_is_not_one_that_never_was() {
         table.lead(1);
         table.put(1, b"before");
         table.run(5);
-        // 1 and 2 have it, and 3 has not; 2 does not hear that it is committed.
+        // 1 and 2 have the entry, and 3 does not; 2 does not hear that it is committed.
         table.part(&[3], &[1, 2]);
         let number = table.put(1, &[0x5a; 3000]);
         while !table.seats[&1].settled.contains(&number) {
@@ -336,7 +337,7 @@ fn an_entry_that_is_damaged_is_not_one_that_never_was() {
     }
 }
 
-/// Nothing comes behind a change of members, and the power goes: who has applied it knows of it.
+/// No entry follows a change of members, and the power fails: a node that has applied the change still knows it.
 #[test]
 fn a_change_of_members_that_was_applied_is_not_forgotten() {
     for kind in MapKind::ALL {
@@ -353,7 +354,7 @@ fn a_change_of_members_that_was_applied_is_not_forgotten() {
     }
 }
 
-/// A follower asks how fresh it is; of a leader that is none any more it hears nothing.
+/// A follower asks how fresh its state is; a leader that was deposed cannot answer.
 #[test]
 fn a_follower_knows_how_fresh_it_is() {
     let mut table = Table::new(MapKind::List, (5, 5));
@@ -383,7 +384,7 @@ fn a_follower_knows_how_fresh_it_is() {
     assert_eq!(table.value(2).as_deref(), Some(&b"new"[..]));
 }
 
-/// What 2 says, of a cluster that has no name yet.
+/// A message of node 2, of a cluster that has no name yet.
 fn message(to: u64, kind: u8, words: [u64; 7]) -> Envelope {
     let mut bytes = vec![0; 4];
     bytes.extend([1, 1]);
@@ -397,7 +398,7 @@ fn message(to: u64, kind: u8, words: [u64; 7]) -> Envelope {
     Envelope::decode(&bytes).unwrap()
 }
 
-/// A node that installs a snapshot has no log, and knows where its log ended.
+/// A node that installs a snapshot has no log, but knows where its log ended.
 #[test]
 fn a_node_that_installs_votes_for_nobody_who_has_less() {
     for (has_less, is_granted) in [(true, false), (false, true)] {
@@ -422,7 +423,7 @@ fn a_node_that_installs_votes_for_nobody_who_has_less() {
             table.tick(3);
             (0..3).for_each(|_| _ = table.deliver());
         }
-        // It hears nobody for a while, and then 2, whose log ends here.
+        // It hears from no node for a while, and then from 2, whose log ends here.
         (0..15).for_each(|_| table.tick(3));
         table.letters.clear();
         let (term, last) = (had.term + 9, had.newest - u64::from(has_less));
@@ -439,10 +440,10 @@ fn what_nobody_can_say_is_not_heard() {
     const APPEND: u8 = 3;
     const PRE_VOTE: u8 = 17;
     let mut table = Table::new(MapKind::List, (3, 3));
-    // Each knows who the others are.
+    // Each node knows the identities of the others.
     table.run(3);
     for (kind, words) in [
-        // Term, term and index of the entry before, what is committed.
+        // Term, term and index of the entry before, committed index.
         (VOTE, [0, 9, 9, 0, 0, 0, 0]),
         (PRE_VOTE, [0, 9, 9, 0, 0, 0, 0]),
         (APPEND, [5, 0, 1000, 1000, 0, 0, 0]),

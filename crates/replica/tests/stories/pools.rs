@@ -1,20 +1,20 @@
-//! Pools that are wiped, put back or strange: who is heard, and who is filled anew.
+//! Pools that are wiped, put back or foreign: whose messages count, and which pools are filled anew.
 
 use crate::table::Table;
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::media::sim::Model;
 use coreplane_replica::{MemberChange, Role};
 
-/// Where somebody sits who says that it is another one.
+/// The place of a node that claims to be another one.
 const STRANGER: u64 = 9;
 
-/// A voter is wiped. Nobody counts it, nor has its vote, before it is filled; then it elects again.
+/// A voter is wiped. It is not counted and its vote does not count before it is filled; then it votes again.
 #[test]
 fn a_node_that_was_wiped_votes_for_nobody_until_it_is_filled() {
     for kind in MapKind::ALL {
         let mut table = Table::new(kind, (3, 3));
         table.lead(1);
-        // 1 and 2 have it, and 3 has not.
+        // 1 and 2 have the entry, and 3 does not.
         table.part(&[3], &[1, 2]);
         let number = table.put(1, b"acknowledged");
         while !table.seats[&1].settled.contains(&number) {
@@ -68,8 +68,8 @@ fn a_pool_that_was_put_back_is_filled_anew() {
     }
 }
 
-/// A node that lags still knows of the pool that another one had before it was wiped. That is no reason for the new pool to
-/// be given up.
+/// A node that lags still knows the pool that another one had before it was wiped. The new pool must not be given up
+/// for that.
 #[test]
 fn a_node_that_lags_does_not_know_better() {
     for kind in MapKind::ALL {
@@ -85,7 +85,7 @@ fn a_node_that_lags_does_not_know_better() {
         let status = table.node(2).status();
         assert_eq!((status.members.voters.len(), status.members.joining.len()), (5, 0));
         assert_eq!(table.value(2).as_deref(), Some(&b"after"[..]));
-        // 2 starts again and greets everybody, 5 with what it knew before.
+        // 2 starts again and greets all nodes, among them 5, which knows only the earlier pool.
         table.seat(2).cut();
         table.seat(2).start();
         table.cut.retain(|pair| *pair != (2, 5) && *pair != (5, 2));
@@ -95,8 +95,8 @@ fn a_node_that_lags_does_not_know_better() {
     }
 }
 
-/// A node that was removed comes back with a new pool, and with the peers of before: it forms nothing with them, and is
-/// added like any other.
+/// A node that was removed comes back with a new pool, and with the earlier peers: it forms no cluster with them, and
+/// is added like any other.
 #[test]
 fn a_node_that_was_removed_forms_no_cluster_of_its_own() {
     for kind in MapKind::ALL {
@@ -118,8 +118,8 @@ fn a_node_that_was_removed_forms_no_cluster_of_its_own() {
     }
 }
 
-/// The leader takes a pool that was put back for the one that it knows. What it says of it is not heard before the node
-/// knows that it is a copy: else it would take an entry of its own for one that is committed.
+/// The leader takes a pool that was put back for the one that it knows. Its messages must be ignored until the node
+/// knows that it is a copy: otherwise the node would take an entry of its own for a committed one.
 #[test]
 fn a_copy_does_not_apply_what_was_never_committed() {
     for kind in MapKind::ALL {
@@ -130,7 +130,7 @@ fn a_copy_does_not_apply_what_was_never_committed() {
         table.part(&[3], &[1, 2]);
         table.put(3, b"own");
         let copy = table.seat(3).copy();
-        // Another leader has an entry of its own there, and no more.
+        // Another leader has an entry of its own at that index, and no more.
         table.run(100);
         let leader = table.leader().expect("a leader");
         assert_ne!(leader, 3);
@@ -143,7 +143,7 @@ fn a_copy_does_not_apply_what_was_never_committed() {
         table.letters.clear();
         table.seat(3).put_back(copy);
         assert!(table.node(3).status().newest >= status.applied, "the copy has an entry there");
-        // What 3 says is late.
+        // Messages of 3 are late.
         table.part(&[3], &[1, 2]);
         table.cut.remove(&(leader, 3));
         for _ in 0..10 {
@@ -158,7 +158,7 @@ fn a_copy_does_not_apply_what_was_never_committed() {
     }
 }
 
-/// 1 and 3 hear of a start, and the power of 2 goes before they answer. The next one is no copy of it.
+/// 1 and 3 hear of a start, and the power of 2 fails before they answer. The next start must not look like a copy.
 #[test]
 fn a_start_is_durable_before_it_is_told_of() {
     for kind in MapKind::ALL {
@@ -175,7 +175,7 @@ fn a_start_is_durable_before_it_is_told_of() {
     }
 }
 
-/// 1 and 3 hear of a start of 2, and their power goes. They know a copy of before it all the same.
+/// 1 and 3 hear of a start of 2, and their power fails. They still recognize an earlier copy.
 #[test]
 fn a_start_that_was_heard_of_is_remembered() {
     for kind in MapKind::ALL {
@@ -196,7 +196,7 @@ fn a_start_that_was_heard_of_is_remembered() {
     }
 }
 
-/// A copy that has been told so starts again, more often than the pool did since it was made.
+/// A copy that was told so starts again, more often than the pool has since the copy was made.
 #[test]
 fn a_pool_that_was_given_up_is_given_up_after_a_cut() {
     for kind in MapKind::ALL {
@@ -221,7 +221,7 @@ fn a_pool_that_was_given_up_is_given_up_after_a_cut() {
     }
 }
 
-/// A wiped node hears the leader, and no snapshot arrives: it is no voter before it has one.
+/// A wiped node hears from the leader, and no snapshot arrives: it is no voter before it has one.
 #[test]
 fn a_node_that_is_not_filled_is_no_voter() {
     const PAGE: u8 = 2;
@@ -247,7 +247,7 @@ fn a_node_that_is_not_filled_is_no_voter() {
     }
 }
 
-/// A node is started with the peers of another cluster. Neither cluster loses anything by that.
+/// A node is started with the peers of another cluster. Neither cluster loses anything.
 #[test]
 fn a_node_of_another_cluster_keeps_its_pool() {
     for kind in MapKind::ALL {
@@ -257,13 +257,13 @@ fn a_node_of_another_cluster_keeps_its_pool() {
         });
         for (table, value) in [(&mut table, b"here"), (&mut other, b"else")] {
             table.lead(1);
-            // What a node has applied is durable with the entry behind it.
+            // The applied state of a node is durable with the next entry.
             table.put(1, value);
             table.run(5);
             table.put(1, value);
             table.run(5);
         }
-        // The other one has changed its members more often.
+        // The other cluster has changed its members more often.
         other.change(1, &[MemberChange::Learner(3)]);
         other.run(10);
         for table in [&mut table, &mut other] {
@@ -293,7 +293,7 @@ fn a_node_of_another_cluster_keeps_its_pool() {
     }
 }
 
-/// A new pool has the number of a member that is there.
+/// A new pool has the number of an active member.
 #[test]
 fn a_stranger_does_not_take_the_place_of_a_member() {
     for kind in MapKind::ALL {
@@ -305,13 +305,13 @@ fn a_stranger_does_not_take_the_place_of_a_member() {
         let stranger = stranger.seats.into_iter().find(|it| it.0 == 2).expect("a seat").1;
         table.seats.insert(STRANGER, stranger);
         for _ in 0..100 {
-            // It says that it is 2, and hears nothing.
+            // It claims to be 2, and receives nothing.
             table.tick(STRANGER);
             table.run(1);
         }
         let status = table.node(2).status();
         assert_eq!((status.members.voters.len(), status.members.joining.len()), (3, 0));
-        // It is gone; and much later the member is away for a while.
+        // It is gone; much later the member is away for a while.
         table.seats.remove(&STRANGER);
         table.run(5);
         table.part(&[2], &[1, 3]);
@@ -324,7 +324,7 @@ fn a_stranger_does_not_take_the_place_of_a_member() {
     }
 }
 
-/// All peers of a new cluster have to be there, and new, before the first leader is elected.
+/// All peers of a new cluster have to be present, and new, before the first leader is elected.
 #[test]
 fn a_new_cluster_waits_for_all_its_nodes() {
     let mut table = Table::new(MapKind::List, (3, 3));

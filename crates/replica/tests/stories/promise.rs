@@ -1,4 +1,4 @@
-//! What a node has said that it has, and does not have any more.
+//! Entries that a node has acknowledged and does not have any more.
 
 use crate::table::Table;
 use coreplane_engine::Batch;
@@ -7,8 +7,9 @@ use coreplane_replica::Role;
 
 const DAMAGED: &[u8] = &[0x5a; 3000];
 
-/// A voter has acknowledged an entry that is damaged then, and is filled by a leader that has not applied it again yet. It
-/// must not vote as if it had never had it, nor lead: that the entry is committed rests on its acknowledgement.
+/// A voter has acknowledged an entry that is damaged later, and is filled by a leader that has not applied it again
+/// yet. It must neither vote as if it had never had the entry, nor lead: the entry is committed because of its
+/// acknowledgement.
 #[test]
 fn what_was_acknowledged_is_kept_in_mind_over_an_older_snapshot() {
     for kind in MapKind::ALL {
@@ -20,7 +21,7 @@ fn what_was_acknowledged_is_kept_in_mind_over_an_older_snapshot() {
                 table.seat(2).cut();
                 table.seat(2).start();
             }
-            // 1 is gone: 2 and 3 are a majority, and have not what was acknowledged.
+            // 1 is gone: 2 and 3 are a majority, and lack the acknowledged entry.
             table.seat(1).cut();
             table.letters.clear();
             table.cut.clear();
@@ -41,8 +42,8 @@ fn what_was_acknowledged_is_kept_in_mind_over_an_older_snapshot() {
     }
 }
 
-/// 1 leads, 2 and 3 follow; the last entry that 2 has acknowledged is damaged, 3 has not got it, and 2 installs a snapshot of
-/// 1 that ends before that. The proposal of that entry.
+/// 1 leads, 2 and 3 follow; the last entry that 2 has acknowledged is damaged, 3 does not have it, and 2 installs a
+/// snapshot of 1 that ends before it. The number of that entry's proposal.
 fn install_less_than_was_acknowledged(table: &mut Table) -> u64 {
     let propose = |table: &mut Table, key: &[u8]| {
         let mut batch = Batch::new();

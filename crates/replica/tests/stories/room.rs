@@ -1,12 +1,12 @@
-//! A follower that has no room for what its leader sends.
+//! A follower that has no room for its leader's entries.
 
 use crate::table::{LEN, Seat, Table};
 use coreplane_engine::{Batch, Error};
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::media::sim::Model;
 
-/// Bytes that the ring of each leader keeps: all that a pool has room for, a part of it, and nearly nothing. Who lags further
-/// behind is sent a snapshot.
+/// Bytes that the ring of each leader keeps: as much as a pool has room for, a part of it, and nearly nothing. A
+/// follower that lags further behind is sent a snapshot.
 const LONG: usize = 4 * LEN as usize;
 const MIDDLE: usize = LEN as usize / 2;
 const SHORT: usize = 1 << 14;
@@ -15,7 +15,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("key{number:06}").into_bytes()
 }
 
-/// Three nodes, with rings of so many bytes, of which the third has a pool of another size.
+/// Three nodes, with rings of so many bytes; the pool of the third has another size.
 fn table(kind: MapKind, ring: usize, len: u64) -> Table {
     let mut table = Table::with(kind, (3, 3), Model::X86, |settings| settings.ring_bytes = ring);
     let settings = table.seats[&3].settings.clone();
@@ -60,7 +60,8 @@ fn get(table: &mut Table, id: u64, number: u32) -> Option<Vec<u8>> {
     table.node(id).with_map(|map| map.get(&key(number))).expect("a map that can be read")
 }
 
-/// It goes on with what it has, if what comes next does not fit, nor the whole, and has all again when there is less.
+/// A follower without room for the next entries, or for a snapshot, keeps its state, and has everything again when
+/// there is less.
 #[test]
 fn a_follower_with_less_room_lags_and_does_not_stop() {
     for (kind, ring) in MapKind::ALL.into_iter().flat_map(|kind| [(kind, LONG), (kind, MIDDLE)]) {
@@ -73,7 +74,7 @@ fn a_follower_with_less_room_lags_and_does_not_stop() {
         assert!(table.node(3).left_out() > 0 && table.node(3).lacks_room());
         assert_eq!(table.node(2).status().applied, newest, "the others went on");
         assert!(!table.node(2).lacks_room());
-        // What it has is what the others have.
+        // Its state is that of the others, as far as it goes.
         assert_eq!(table.node(3).installed(), 0, "it has given up what it had");
         assert_eq!(get(&mut table, 3, 0).as_deref(), Some(&[7; 300][..]));
         assert_eq!(get(&mut table, 3, count - 1), None);
@@ -100,7 +101,7 @@ fn a_follower_with_less_room_lags_and_does_not_stop() {
     }
 }
 
-/// With a pool like the leader's a follower that is told of everything late has room for it.
+/// A follower with a pool like the leader's has room for everything, even if it is told late.
 #[test]
 fn a_follower_with_as_much_room_catches_up() {
     for (kind, ring) in MapKind::ALL.into_iter().flat_map(|kind| [(kind, LONG), (kind, SHORT)]) {
@@ -118,7 +119,7 @@ fn a_follower_with_as_much_room_catches_up() {
     }
 }
 
-/// An entry that nobody else has is in the place of what the next leader has committed, and the pool is full.
+/// An entry that no other node has is where the next leader has committed another one, and the pool is full.
 #[test]
 fn a_full_follower_gives_up_what_was_never_committed() {
     for kind in MapKind::ALL {

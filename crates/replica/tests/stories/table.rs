@@ -1,4 +1,4 @@
-//! A few nodes on a table: messages lie in order until somebody delivers them.
+//! A few nodes in one thread: messages wait in order until they are delivered.
 
 use coreplane_engine::Batch;
 use coreplane_mvcc::{LogMap, MapKind, Options};
@@ -13,7 +13,7 @@ fn options() -> Options {
     map_options(&Options { background: false, ..Options::default() })
 }
 
-/// Bytes of a pool, unless it is said.
+/// Bytes of a pool, by default.
 pub(crate) const LEN: u64 = 1 << 20;
 
 fn sim(model: Model, len: u64) -> Sim {
@@ -22,7 +22,7 @@ fn sim(model: Model, len: u64) -> Sim {
         .expect("memory")
 }
 
-/// A node, and what it has said of proposals and reads.
+/// A node, and its results of proposals and reads.
 pub(crate) struct Seat {
     pub(crate) sim: Sim,
     pub(crate) node: Option<Node>,
@@ -42,33 +42,33 @@ impl Seat {
         Self { sim, node: Some(node), settings, kind, settled, reads, fresh }
     }
 
-    /// The power goes, with all that is not fenced.
+    /// The power fails; everything that is not fenced is lost.
     pub(crate) fn cut(&mut self) {
         let image = self.sim.crash(Eviction::Nothing);
         self.node = None;
         self.sim = image.reopen().expect("memory");
     }
 
-    /// Another pool is in the place of its own.
+    /// Replaces its pool by a new one.
     pub(crate) fn wipe(&mut self, identity: u64) {
         self.settings.identity = identity;
         let settings = self.settings.clone();
         *self = Self::new(self.kind, settings, Model::X86, LEN);
     }
 
-    /// The pool as it is.
+    /// A copy of the pool.
     pub(crate) fn copy(&mut self) -> Image {
         self.sim.crash(Eviction::Everything)
     }
 
-    /// A copy is put in the place of the pool, and the node starts.
+    /// Puts a copy in place of the pool, and starts the node.
     pub(crate) fn put_back(&mut self, copy: Image) {
         self.node = None;
         self.sim = copy.reopen().expect("memory");
         self.start();
     }
 
-    /// The process ends, and a bit of these bytes is another.
+    /// The process ends, and one bit of these bytes is flipped.
     pub(crate) fn damage(&mut self, bytes: &[u8]) {
         let mut image = self.sim.crash(Eviction::Everything);
         let found = image.bytes().windows(bytes.len()).position(|it| it == bytes);
@@ -88,14 +88,14 @@ impl Seat {
     }
 }
 
-/// Of one tick.
+/// The most letters of one tick.
 const LETTERS_MAX: usize = 100_000;
 
 pub(crate) struct Table {
     pub(crate) seats: BTreeMap<u64, Seat>,
     /// From, to and message, in the order in which they were sent.
     pub(crate) letters: Vec<(u64, u64, Vec<u8>)>,
-    /// Between whom nothing arrives.
+    /// Pairs of nodes between which no message arrives.
     pub(crate) cut: BTreeSet<(u64, u64)>,
 }
 
@@ -175,7 +175,7 @@ impl Table {
         true
     }
 
-    /// Delivers what this one has said, and nothing else.
+    /// Delivers the messages of this node, and drops the others.
     pub(crate) fn deliver_of(&mut self, id: u64) {
         self.letters.retain(|(from, _, _)| *from == id);
         (0..self.letters.len()).for_each(|_| _ = self.deliver());

@@ -1,4 +1,4 @@
-//! The cluster, and what happens to it.
+//! The cluster, and the events of a story.
 
 use crate::draw::Draw;
 use crate::history::History;
@@ -12,17 +12,17 @@ use coreplane_replica::{Envelope, Replica, Role, Settings, Status};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Nodes that form the cluster, and all that there are.
+/// The number of nodes that form the cluster, and of all nodes.
 pub(crate) const FIRST: u64 = 3;
 pub(crate) const NODES: u64 = 4;
 const KEYS: u8 = 6;
-/// From this one on they expire.
+/// Keys from this one on expire.
 const MORTAL: u8 = 4;
-/// Ticks of the story, and those that it has to come to rest.
+/// Ticks of the story, and ticks that it has to come to rest.
 const STORY: u64 = 400;
 const REST: u64 = 600;
 
-/// What may go wrong.
+/// The faults that may happen.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) loses: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Faults {
     pub(crate) pools: bool,
 }
 
-/// What a story came to.
+/// The result of a story.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) acknowledged: u64,
@@ -43,14 +43,14 @@ pub(crate) struct Report {
     hash: u64,
 }
 
-/// What a client waits for.
+/// A call that a client waits for.
 #[derive(Clone, Copy)]
 pub(crate) enum Call {
     Write {
         key: u8,
         number: u64,
     },
-    /// What was found, and what had to be, and must not be.
+    /// The value that was found, the least that had to be found, and the newest that must not be.
     Read {
         key: u8,
         found: u64,
@@ -68,14 +68,14 @@ pub(crate) struct World {
     pub(crate) seats: BTreeMap<u64, Seat>,
     pub(crate) network: Network,
     pub(crate) history: History,
-    /// Calls that are open, by node; keys whose writer waits, and for which node.
+    /// Open calls, by node; keys whose writer waits, and the node that it waits for.
     pub(crate) open: BTreeMap<u64, Vec<(Ticket, Call)>>,
     pub(crate) busy: BTreeMap<u8, u64>,
     pub(crate) leaders: BTreeMap<u64, u64>,
     /// The header of each entry that a node has applied.
     pub(crate) applied: BTreeMap<u64, Vec<u8>>,
     pub(crate) installed: u64,
-    /// Pools that were made anew, and those that were lost.
+    /// Pools that were replaced, and those that were lost.
     pub(crate) pools: u64,
     pub(crate) lost: u64,
     pub(crate) hasher: DefaultHasher,
@@ -91,7 +91,7 @@ impl World {
                 identity: draw_identity(seed, id, 0),
                 peers: if id <= FIRST { peers.clone() } else { Vec::new() },
                 seed,
-                // Followers are behind the ring now and then.
+                // Followers lag behind the ring from time to time.
                 ring_bytes: if seed.is_multiple_of(5) { 1 << 20 } else { 600 },
                 page_bytes: 60,
                 ..Settings::default()
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Lets the story happen, and looks at what is left.
+    /// Runs the story, and checks the final state.
     pub(crate) fn run(mut self) -> Report {
         while self.now < STORY {
             self.tick();
@@ -151,7 +151,7 @@ impl World {
                 let to = if jumps { self.now + self.draw.below(60) } else { seat.clock() + 1 };
                 seat.set_clock(to);
             }
-            // No two clocks are the same.
+            // The clocks differ.
             if !self.draw.once_in(10) {
                 self.call(id, Replica::tick);
             }
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// A call of a node, after which all that it says is sent, unless the power goes within it.
+    /// Calls a node and sends all its messages, unless the power fails during the call.
     pub(crate) fn call(&mut self, id: u64, call: impl FnOnce(&Replica) -> Result<(), Error>) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         match seat.call(call) {
@@ -186,7 +186,7 @@ impl World {
         self.hear(id);
     }
 
-    /// What a node has to say.
+    /// Takes the output of a node.
     pub(crate) fn hear(&mut self, id: u64) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let Some(node) = seat.node.as_ref() else { return };
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Nobody waits for the call any more.
+    /// The call is not waited for any more.
     fn let_go(&mut self, call: &Call) {
         if let Call::Write { key, .. } = call {
             self.busy.remove(key);
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// Holds what a node says of itself against what others have said.
+    /// Compares the state that a node reports with that of the others.
     fn look(&mut self, id: u64, status: &Status, header: Vec<u8>) {
         if status.role == Role::Leader {
             let leader = *self.leaders.entry(status.term).or_insert(id);
@@ -277,13 +277,13 @@ impl World {
         }
     }
 
-    /// The power of a node goes: who waits for it is told nothing.
+    /// The power of a node fails: callers that wait for it get no answer.
     pub(crate) fn forget(&mut self, id: u64) {
         self.open.remove(&id);
         self.busy.retain(|_, node| *node != id);
     }
 
-    /// Clients write and read, at whom they take for the leader.
+    /// Clients write and read, at the node that they take for the leader.
     fn clients(&mut self) {
         for _ in 0..3 {
             let (id, key) = (1 + self.draw.below(NODES), self.draw.below(u64::from(KEYS)) as u8);
@@ -316,7 +316,7 @@ impl World {
                     self.busy.insert(key, id);
                 }
             }
-            // Who comes next may find what is not sent yet.
+            // The next client may find changes that are not sent yet.
             if !self.draw.once_in(4) {
                 self.call(id, Replica::persisted);
             }
@@ -335,7 +335,7 @@ impl World {
         (1..=NODES).for_each(|id| self.start(id));
     }
 
-    /// Those who are members, as far as the one that leads in the newest term knows.
+    /// The status of all members, according to the leader of the newest term.
     pub(crate) fn statuses(&self) -> Vec<Status> {
         let all =
             self.seats.iter().filter_map(|(id, seat)| Some((*id, seat.node.as_ref()?.status())));
@@ -346,7 +346,7 @@ impl World {
         all.into_iter().filter(of_cluster).map(|it| it.1).collect()
     }
 
-    /// One leads, and all have all.
+    /// True if one node leads, and all have everything.
     fn is_at_rest(&self) -> bool {
         let all = self.statuses();
         let newest = all.iter().map(|it| it.newest).max();

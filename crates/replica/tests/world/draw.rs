@@ -18,7 +18,7 @@ impl Draw {
         self.next() % bound.max(1)
     }
 
-    /// True once in so many times.
+    /// True once in so many times, on average.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

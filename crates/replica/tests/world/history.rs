@@ -1,19 +1,20 @@
-//! What clients were told, and whether it was true.
+//! The answers that clients got, and whether they were true.
 //!
-//! Each key has one writer, who writes numbers that rise, and waits for an answer, or for none, before the next. So a
-//! read is right if what it finds is not below what was acknowledged, or read, before it began, and was written at all.
+//! Each key has one writer, which writes rising numbers, and waits for an answer, or for the failure of its node,
+//! before the next. So a read is right if the number that it finds was written, and is not below any number that was
+//! acknowledged, or read, before the read began.
 //!
-//! What is written to some keys expires. Of those a read may find nothing, and then nobody ever finds again what it had to
-//! find, or what was before.
+//! Values of some keys expire. A read of such a key may find nothing; from then on no read finds the number that it
+//! had to find, or an earlier one.
 
 use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub(crate) struct History {
-    /// The newest number that was proposed for a key, and the newest that somebody was told of.
+    /// The newest number that was proposed for a key, and the newest that a client was told of.
     proposed: BTreeMap<u8, u64>,
     told: BTreeMap<u8, u64>,
-    /// The newest number of a key of which somebody was told that it has expired.
+    /// The newest number of a key that a client was told has expired.
     gone: BTreeMap<u8, u64>,
     pub(crate) acknowledged: u64,
     pub(crate) reads: u64,
@@ -33,12 +34,12 @@ impl History {
         *told = number.max(*told);
     }
 
-    /// What a read that begins now has to find at least.
+    /// The least number that a read that begins now has to find.
     pub(crate) fn floor(&self, key: u8) -> u64 {
         self.told.get(&key).copied().unwrap_or(0)
     }
 
-    /// What a read that begins now must not find.
+    /// The newest number that a read that begins now must not find.
     pub(crate) fn gone(&self, key: u8) -> u64 {
         self.gone.get(&key).copied().unwrap_or(0)
     }
@@ -73,7 +74,7 @@ impl History {
         Ok(())
     }
 
-    /// What is there at the end is all that anybody was told of, or newer.
+    /// The final value is at least the newest that a client was told of.
     pub(crate) fn check_end(&self, key: u8, found: u64) -> Result<(), String> {
         let (floor, newest) = (self.floor(key), self.proposed.get(&key).copied().unwrap_or(0));
         if found < floor || found > newest {

@@ -1,14 +1,14 @@
-//! A cluster in one thread: a clock, a network that loses, repeats and delays, nodes whose power goes at any fence.
+//! A cluster in one thread: a clock, a network that loses, repeats and delays, nodes whose power fails at any fence.
 //!
-//! A seed is a story. It says what happens when, and the same seed does the same in another process: what is printed of a
-//! failure is enough to see it again (`COREPLANE_WORLD=seed`, or several with commas between them, which also prints what
-//! each came to).
+//! A seed is a story. It determines all events, and the same seed does the same in another process: the printed line
+//! of a failure is enough to see it again (`COREPLANE_WORLD=seed`, or several separated by commas, which also prints
+//! the result of each).
 //!
-//! What is looked at, after every step and at the end:
+//! Checked after every step and at the end:
 //!
 //! - one leader of a term, and one vote of a node in a term;
 //! - the same entry at the same index, on every node that has applied it;
-//! - a write that was acknowledged is there for ever, and a read that was begun after it sees it, or a later one.
+//! - an acknowledged write is never lost, and a read that was begun after it sees it, or a later one.
 //!
 //! `COREPLANE_TEST_SCALE=full` runs ten thousand seeds.
 
@@ -24,20 +24,20 @@ use coreplane_mvcc::MapKind;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What names the seeds.
+/// The variable that names the seeds.
 const NAMED: &str = "COREPLANE_WORLD";
 
 /// Each fault, each medium and each size of the ring is among these.
 const REPLAYED: std::ops::Range<u64> = 0..12;
 
-/// One test at a time, since what a thread does beside another is no seed's.
+/// One test at a time: the effects of a second thread do not depend on the seed.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The seeds that somebody wants to see.
+/// The seeds that the user has asked for.
 fn named() -> Option<Vec<u64>> {
     let named = std::env::var(NAMED).ok()?;
     let seed = |text: &str| text.parse().expect("COREPLANE_WORLD has seeds");
@@ -51,7 +51,7 @@ fn seeds() -> Vec<u64> {
     })
 }
 
-/// What is printed of a story: all that it came to, with the hash of all that was said in it.
+/// The printed line of a story: its result, with the hash of all messages in it.
 fn line(seed: u64, kind: MapKind, report: &Report) -> String {
     format!("seed {seed} of {kind:?}: {report:?}")
 }
@@ -100,7 +100,7 @@ fn clusters_keep_what_they_acknowledge() {
     }
 }
 
-/// This program, started again, prints of a seed what it came to here.
+/// This program, started again, prints the same result for a seed as here.
 #[test]
 fn seeds_are_the_same_in_a_fresh_process() {
     let _alone = alone();
@@ -114,7 +114,7 @@ fn seeds_are_the_same_in_a_fresh_process() {
     let said = String::from_utf8_lossy(&fresh.stdout);
     let complaint = String::from_utf8_lossy(&fresh.stderr);
     assert!(fresh.status.success(), "the fresh process fails:\n{said}{complaint}");
-    // What the harness says of a test may be on the line before.
+    // The test harness may print its own text before on the same line.
     let found: Vec<&str> =
         said.lines().filter_map(|it| it.find("seed ").and_then(|at| it.get(at..))).collect();
     let mut expected = Vec::new();

@@ -31,7 +31,7 @@ impl Network {
         }
     }
 
-    /// The next message that has arrived, by now, at a node that can be reached.
+    /// The next message that has arrived by now at a node that can be reached.
     pub(crate) fn next(&mut self, now: u64) -> Option<(u64, Vec<u8>)> {
         while let Some(entry) = self.under_way.first_entry() {
             if entry.key().0 > now {

@@ -1,4 +1,4 @@
-//! A machine: its medium, and the node that runs on it as long as it has power.
+//! A machine: its medium, and the node that runs on it while it has power.
 
 use coreplane_engine::UnixMillis;
 use coreplane_mvcc::{LogMap, MapKind, Options};
@@ -16,9 +16,9 @@ pub(crate) struct Seat {
     sim: Sim,
     /// None while the power is off.
     pub(crate) node: Option<Replica>,
-    /// What its clock says, which is no other's.
+    /// Its own clock.
     clock: Arc<AtomicU64>,
-    /// What the medium had seen before the last call.
+    /// The events of the medium before the last call.
     events: usize,
     /// A copy of the pool, and the life in which it was made.
     copy: Option<(Image, u64)>,
@@ -41,7 +41,7 @@ impl Seat {
             max_len: LEN,
             page_size: PAGE,
             seed: settings.seed,
-            // Durable at once, or by a sync that comes later.
+            // Durable at once, or by a later sync.
             model: if settings.seed % 4 == 3 { Model::File } else { Model::X86 },
             ..SimOptions::default()
         };
@@ -67,7 +67,7 @@ impl Seat {
         self.node.as_ref().map(call)
     }
 
-    /// Cuts the power behind the last call, or at a fence in the midst of it: what it has said then was not said.
+    /// Cuts the power after the last call, or at a fence in the middle of it: then its messages were never sent.
     pub(crate) fn cut(&mut self, within: bool, draw: &mut crate::draw::Draw) {
         let eviction = match draw.below(4) {
             0 => Eviction::Nothing,
@@ -85,14 +85,14 @@ impl Seat {
         self.sim = image.reopen().expect("memory");
     }
 
-    /// The process ends, and the power stays.
+    /// The process ends, and the power stays on.
     pub(crate) fn kill(&mut self) {
         self.node = None;
         let image = self.sim.crash(Eviction::Everything);
         self.sim = image.reopen().expect("memory");
     }
 
-    /// Another pool is in the place of its own.
+    /// Replaces its pool by a new one.
     pub(crate) fn wipe(&mut self, identity: u64) {
         let (settings, clock) = (Settings { identity, ..self.settings.clone() }, self.clock());
         *self = Self::new(self.kind, settings);

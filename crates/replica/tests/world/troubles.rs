@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of a story.
 
 use crate::cluster::{Call, NODES, World, draw_identity};
 use crate::draw::Draw;
@@ -6,7 +6,7 @@ use crate::seat::Seat;
 use coreplane_replica::{MemberChange, Replica, Role};
 
 impl World {
-    /// What goes wrong.
+    /// Lets faults happen.
     pub(crate) fn troubles(&mut self) {
         let id = 1 + self.draw.below(NODES);
         if self.faults.crashes && self.draw.once_in(80) {
@@ -34,7 +34,7 @@ impl World {
                 self.network.cut.insert((other, id));
             }
             if self.draw.once_in(2) {
-                // From all, one way or both.
+                // Cuts it from all, one way or both.
                 let back = self.draw.once_in(2);
                 for peer in 1..=NODES {
                     self.network.cut.insert((id, peer));
@@ -49,7 +49,8 @@ impl World {
         }
     }
 
-    /// A pool is wiped, or put back as it was, while all others have all: one at a time is what a cluster survives.
+    /// A pool is wiped, or an older copy is put back, while all others have everything: a cluster survives one such
+    /// loss at a time.
     fn lose_a_pool(&mut self, id: u64) {
         if self.draw.once_in(2) {
             if let Some(seat) = self.seats.get_mut(&id) {
@@ -84,7 +85,7 @@ impl World {
         }
     }
 
-    /// The leader makes some node something else, or two at once.
+    /// The leader changes the role of some node, or of two at once.
     fn change_members(&mut self) {
         let has_all = |seat: &Seat| {
             let role = seat.node.as_ref().map(|node| node.status().role);
@@ -93,7 +94,7 @@ impl World {
         let members = self.statuses().first().map(|it| it.members.clone()).unwrap_or_default();
         let mut others = self.seats.values().filter(|seat| members.has(seat.settings.id));
         if self.lost > 0 && !others.all(has_all) {
-            // One that was lost is filled first: with it, two of three may be all there are.
+            // A lost pool is filled first: two of three voters may be all that are left, the lost one included.
             return;
         }
         let leads =
@@ -105,7 +106,7 @@ impl World {
             let other = 1 + draw.below(NODES);
             match draw.below(4) {
                 0 => MemberChange::Learner(other),
-                // A cluster of two voters is one that a single cut stops.
+                // A single power cut stops a cluster of two voters.
                 1 if members.voters.len() > 3 => MemberChange::Remove(other),
                 _ => MemberChange::Voter(other),
             }
