@@ -1,17 +1,17 @@
-//! States that are pinned for backups.
+//! Pinned states for backups.
 
 use coreplane_replica::MapSnapshot;
 use coreplane_server::SnapshotPage;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// So long nobody has to have asked for a page before a state is let go of: the versions that it sees take room.
+/// A state is dropped when no page of it was requested for this long: the versions that it pins take room.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// States at a time.
+/// The most pinned states.
 const PINS_MAX: usize = 4;
-/// Bytes of a page, about; its last record may be longer.
+/// Approximate bytes of a page; its last record may exceed them.
 const PAGE_BYTES: usize = 1 << 20;
-/// Records of a page.
+/// The most records of a page.
 const PAGE_LEN: usize = 10_000;
 
 struct Pin {
@@ -19,7 +19,7 @@ struct Pin {
     asked: Instant,
 }
 
-/// The states that are pinned, by their numbers.
+/// The pinned states, by their numbers.
 #[derive(Default)]
 pub(crate) struct Pins {
     pins: BTreeMap<u64, Pin>,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Pins {
 }
 
 impl Pins {
-    /// Keeps a state: its number.
+    /// Pins a state: its number.
     ///
     /// # Errors
     /// If there are too many.
@@ -49,7 +49,7 @@ impl Pins {
     /// Records from `start` on.
     ///
     /// # Errors
-    /// If there is no such state any more, or it cannot be read.
+    /// If the state is not pinned any more, or it cannot be read.
     pub(crate) fn page(&mut self, pin: u64, start: &[u8]) -> Result<SnapshotPage, String> {
         let gone = || format!("ERR no state is pinned as {pin}: nobody has asked for it in time");
         let pin = self.pins.get_mut(&pin).ok_or_else(gone)?;
@@ -73,7 +73,7 @@ impl Pins {
         self.pins.remove(&pin);
     }
 
-    /// Lets go of those for which nobody has asked for a while.
+    /// Drops states of which no page was requested for a while.
     pub(crate) fn tend(&mut self) {
         self.pins.retain(|_, pin| pin.asked.elapsed() < PATIENCE);
     }

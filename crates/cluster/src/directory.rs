@@ -1,4 +1,4 @@
-//! Who leads and where the nodes are: what the loops of the server ask.
+//! The leader and the addresses of the nodes, for the loops of the server.
 
 use crate::backup::Pins;
 use coreplane_engine::{Deferred, DurableListener};
@@ -10,25 +10,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the nodes are.
+/// The addresses of the nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
-    /// Where clients reach them.
+    /// The addresses for clients.
     pub(crate) clients: BTreeMap<NodeId, SocketAddr>,
-    /// Nodes of another cluster that have called: one of them was started with the wrong peers.
+    /// Nodes of another cluster that have connected: one of them was started with the wrong peers.
     pub(crate) strangers: BTreeMap<SocketAddr, NodeId>,
-    /// Why the node has stopped.
+    /// The reason why the node has stopped.
     pub(crate) failure: Option<String>,
 }
 
-/// Who leads and where the nodes are, for the loops of the server, and what an operator changes about it.
+/// The leader and the addresses of the nodes, for the loops of the server, and an operator's changes of the members.
 #[derive(Debug)]
 pub struct Directory {
     id: NodeId,
     pub(crate) replica: Arc<Replica>,
     redirects: bool,
     follower_reads: FollowerReads,
-    /// What a follower shows is no older.
+    /// The greatest age of the state that a follower serves.
     follower_age_max: Duration,
     standing: Mutex<Standing>,
     pins: Mutex<Pins>,
@@ -48,7 +48,7 @@ impl Directory {
         Self { id, replica, redirects, follower_reads, follower_age_max, standing, pins, nodes }
     }
 
-    /// Looks who leads.
+    /// Finds out which node leads.
     pub(crate) fn refresh(&self) {
         let known = self.nodes.lock();
         let standing = match (self.replica.leads(), self.replica.leader()) {
@@ -103,7 +103,7 @@ impl Directory {
         begun.map(|_| told.to_owned()).map_err(|error| self.refusal(&error))
     }
 
-    /// Why nothing was begun; where to ask instead, if another node leads.
+    /// The reason why no change was begun; or the address to ask instead, if another node leads.
     fn refusal(&self, error: &coreplane_engine::Error) -> String {
         match *self.standing.lock() {
             Standing::Follows(leader) => format!("MOVED 0 {leader}"),

@@ -1,4 +1,4 @@
-//! What goes over a connection between nodes.
+//! The frames on a connection between nodes.
 //!
 //! ```text
 //!   length of the rest (u32)   kind   bytes
@@ -7,9 +7,9 @@
 use coreplane_replica::{ENTRY_BYTES_MAX, NodeId};
 use std::net::SocketAddr;
 
-/// Bytes of a frame at most: an entry, or a record of a snapshot, and what is around it.
+/// Most bytes of a frame: an entry, or a record of a snapshot, and its headers.
 const FRAME_MAX: usize = 2 * ENTRY_BYTES_MAX + (1 << 20);
-/// Nodes that a hello names at most.
+/// The most nodes that a hello names.
 const KNOWN_MAX: usize = 64;
 const HEAD: usize = 5;
 const HELLO: u8 = 0;
@@ -17,19 +17,19 @@ const ENVELOPE: u8 = 1;
 /// The first word of a hello.
 const MAGIC: u64 = u64::from_le_bytes(*b"CPNODE02");
 
-/// Who speaks.
+/// The first message of a sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// The cluster that it is of; 0 before that has a name.
+    /// The sender's cluster; 0 before it has a name.
     pub(crate) cluster: u64,
     pub(crate) id: NodeId,
-    /// Another one for each process.
+    /// Different for each process.
     pub(crate) run: u64,
-    /// Where its clients reach it, at the address from which it speaks.
+    /// The port of its clients, at the sender's address.
     pub(crate) client_port: u16,
-    /// Where its peers do.
+    /// The port of its peers.
     pub(crate) peer_port: u16,
-    /// Other nodes, and where their peers reach them.
+    /// Other nodes, and their addresses for peers.
     pub(crate) known: Vec<(NodeId, SocketAddr)>,
 }
 
@@ -92,10 +92,10 @@ pub(crate) enum Frame<'b> {
     Envelope(&'b [u8]),
 }
 
-/// The frame at the beginning of `bytes`, and its length; none if it is not there as a whole.
+/// The frame at the beginning of `bytes`, and its length; none if it is incomplete.
 ///
 /// # Errors
-/// If it is none: the connection is to be closed.
+/// If there is no frame: the connection has to be closed.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, ()> {
     let Some((len, _)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let len = u32::from_le_bytes(*len) as usize;

@@ -1,4 +1,4 @@
-//! A server as a node of a cluster: the sockets between nodes, and what clients are told.
+//! A server as a node of a cluster: the sockets between nodes, and the state of the cluster for clients.
 //!
 //! ```text
 //!   clients ─▶ server, event loop 0 ─▶ Replica ◀─ Service ─▶ links to peers
@@ -6,24 +6,25 @@
 //!                    └── ClusterInfo ───┴ Directory ┘
 //! ```
 //!
-//! Each node has one connection to each peer, through which it speaks and never listens; what it hears comes through
-//! connections that peers have made. The first frame of a connection is a *hello*: who speaks, where its clients and its
-//! peers reach it, and which other nodes it knows. So a node that is added tells all where it is.
+//! Each node has one connection to each peer, on which it only sends; it receives on the connections that peers have
+//! made. The first frame of a connection is a *hello*: the sender, the addresses for its clients and its peers, and
+//! the other nodes that it knows. So a node that is added tells all nodes its address.
 //!
-//! All of it is done in the first event loop's turns ([`coreplane_server::PolledService`]): a client's write is appended,
-//! sent to the peers and made durable in one turn, and answered in the turn in which a majority has said that it has it.
+//! All of this happens in the turns of the first event loop ([`coreplane_server::PolledService`]): a client's write
+//! is appended, sent to the peers and made durable in one turn, and answered in the turn in which a majority has
+//! confirmed it.
 //!
-//! There is no password between nodes: a process that reaches the address for peers is taken for one. That address
+//! There is no password between nodes: a process that reaches the address for peers is taken for a node. That address
 //! belongs on a network of the nodes alone.
 //!
 //! # Rooms
 //!
-//! | room | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `frame` | messages on a connection, and the hello |
 //! | `link` | the connection to a peer |
-//! | `backup` | states that are pinned for backups |
-//! | `directory` | what the loops of the server ask: who leads, where |
+//! | `backup` | pinned states for backups |
+//! | `directory` | the leader and the addresses, for the loops of the server |
 //! | `service` | the sockets in the loop's poll, the clock |
 
 mod backup;

@@ -1,4 +1,4 @@
-//! The connection to a peer, through which a node speaks.
+//! The connection to a peer, for sending.
 
 use crate::frame::{self, Hello};
 use coreplane_replica::Envelope;
@@ -9,11 +9,11 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Bytes that wait at most. What is beyond is lost, which consensus mends.
+/// The most bytes that wait. More are dropped, which consensus repairs.
 const WAITING_MAX: usize = 256 << 20;
-/// A peer that takes nothing for so long is connected to anew.
+/// A peer that takes no bytes for this long is connected to anew.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two attempts to connect.
+/// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connection to a peer.
@@ -24,7 +24,7 @@ pub(crate) struct Link {
     stream: Option<TcpStream>,
     output: Vec<u8>,
     sent: usize,
-    /// When the peer took something last, or the attempt began.
+    /// When the peer last took bytes, or the attempt began.
     taken: Instant,
     next_attempt: Instant,
 }
@@ -40,7 +40,7 @@ impl Link {
         self.stream.is_some()
     }
 
-    /// Connects if it is time to, and says who speaks.
+    /// Connects when it is time to, and sends the hello.
     pub(crate) fn keep(&mut self, registry: &Registry, now: Instant, hello: &Hello) {
         let waits = self.sent < self.output.len();
         if self.stream.is_some() && waits && now.duration_since(self.taken) > PATIENCE {
@@ -62,19 +62,19 @@ impl Link {
         hello.encode(&mut self.output);
     }
 
-    /// The peer is there: it is connected to at once.
+    /// The peer is reachable: connects at once.
     pub(crate) fn hasten(&mut self, now: Instant) {
         self.next_attempt = now;
     }
 
-    /// Takes a message to be sent, if there is a connection and room.
+    /// Queues a message, if there is a connection and room.
     pub(crate) fn push(&mut self, envelope: &Envelope) {
         if self.stream.is_some() && self.output.len() - self.sent < WAITING_MAX {
             frame::envelope(&mut self.output, envelope);
         }
     }
 
-    /// Sends what can be sent.
+    /// Sends as much as the socket takes.
     pub(crate) fn flush(&mut self, registry: &Registry, now: Instant) {
         let Some(stream) = &mut self.stream else { return };
         while self.sent < self.output.len() {
@@ -107,10 +107,10 @@ impl Link {
         }
     }
 
-    /// The socket is ready: it can be written to, or has been closed, since nothing comes through it.
+    /// The socket is ready: it is writable, or was closed, since the peer sends nothing on it.
     pub(crate) fn ready(&mut self, registry: &Registry, now: Instant) {
         let Some(stream) = &mut self.stream else { return };
-        // If it cannot be set, it serves as well.
+        // The connection works without these options, too.
         let _set = stream.set_nodelay(true).is_ok();
         let millis = PATIENCE.as_millis() as u32;
         let _bounded = sockopt::set_tcp_user_timeout(&*stream, millis).is_ok();
@@ -133,7 +133,7 @@ impl Link {
 
     pub(crate) fn close(&mut self, registry: &Registry, now: Instant) {
         if let Some(mut stream) = self.stream.take() {
-            // Closing the socket does it as well.
+            // Closing the socket deregisters it as well.
             let _closed = registry.deregister(&mut stream).is_ok();
         }
         self.output = Vec::new();

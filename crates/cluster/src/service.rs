@@ -17,41 +17,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Tokens of links, behind that of the listener; those of connections that peers have made come behind.
+/// Tokens of links, behind that of the listener; the tokens of incoming connections are behind these.
 const LINKS: usize = 1 << 12;
-/// Ticks that are made up for at most: a node that was stopped for a while has not been without a leader for so long.
+/// The most ticks that are made up for: a node that was paused has not been without a leader for all that time.
 const TICKS_MAX: u32 = 3;
-/// Of a tick at most such a part goes into the sweep of what has expired, while there is much.
+/// The largest part of a tick that goes into the sweep of expired records, while there are many.
 const SWEEP_PART: u32 = 4;
 
-/// How a node takes part in its cluster.
+/// The settings of a node in its cluster.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Its number.
     pub id: NodeId,
-    /// Where peers reach it.
+    /// The address for its peers.
     pub listen: SocketAddr,
-    /// Where it reaches its peers.
+    /// The addresses of its peers.
     pub peers: BTreeMap<NodeId, SocketAddr>,
-    /// Another number for each process.
+    /// Different for each process.
     pub run: u64,
     /// The port of its clients.
     pub client_port: u16,
     /// The time between two ticks of consensus.
     pub tick: Duration,
-    /// Whether clients are told where the leader is, instead of being served by way of it.
+    /// Whether clients are told the leader's address, instead of being served by way of it.
     pub redirects: bool,
-    /// What a follower shows to clients that ask for it (`READONLY`) is no older; otherwise the leader answers.
+    /// The greatest age of the state that a follower serves to clients that ask for it (`READONLY`); otherwise the
+    /// leader answers.
     pub follower_age_max: Duration,
 }
 
-/// A connection that a peer has made.
+/// A connection made by a peer.
 #[derive(Debug)]
 struct Incoming {
     stream: TcpStream,
     address: SocketAddr,
     input: Vec<u8>,
-    /// Who speaks, once it was said.
+    /// The sender, once it has said hello.
     id: Option<NodeId>,
 }
 
@@ -63,13 +64,13 @@ impl PeerSocket {
     /// Listens at an address.
     ///
     /// # Errors
-    /// If it cannot be listened there.
+    /// If the address cannot be listened on.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         TcpListener::bind(address).map(Self)
     }
 }
 
-/// What tells of a failure.
+/// Is told of a failure.
 type OnFailure = Box<dyn FnMut(&str) + Send>;
 
 /// The sockets between nodes, and the clock.
@@ -81,9 +82,9 @@ pub struct Service {
     tokens: Range<usize>,
     links: BTreeMap<NodeId, (usize, Link)>,
     incoming: Slab<Incoming>,
-    /// The processes that nodes have said hello from.
+    /// The process from which each node has said hello.
     runs: BTreeMap<NodeId, u64>,
-    /// More has become durable.
+    /// More is durable.
     is_persisted: Arc<AtomicBool>,
     next_tick: Instant,
     swept: Vec<u8>,
@@ -97,10 +98,10 @@ impl std::fmt::Debug for Service {
 }
 
 impl Service {
-    /// Listens for peers. `on_failure` is told why the node has stopped, if it does.
+    /// Listens for peers. `on_failure` is called with the reason if the node stops.
     ///
     /// # Errors
-    /// If it cannot be listened there.
+    /// If the address cannot be listened on.
     pub fn bind(
         settings: Settings,
         replica: Arc<Replica>,
@@ -134,7 +135,7 @@ impl Service {
         }
     }
 
-    /// What the loops of the server ask.
+    /// The directory for the loops of the server.
     pub fn directory(&self) -> Arc<Directory> {
         Arc::clone(&self.directory)
     }
@@ -146,13 +147,13 @@ impl Service {
         Hello { cluster, id, run, client_port, peer_port: listen.port(), known }
     }
 
-    /// There is a node at this address.
+    /// Notes the address of a node.
     fn learn(&mut self, id: NodeId, address: SocketAddr) {
         if id == self.settings.id || id == 0 {
             return;
         }
         if let Some((_, link)) = self.links.get_mut(&id) {
-            // One that is connected to is where it was.
+            // The address of an open connection is still right.
             if !link.is_open() {
                 link.address = address;
             }
@@ -175,7 +176,7 @@ impl Service {
         }
     }
 
-    /// Reads all that has come through a connection, and does what it says.
+    /// Reads everything that has arrived on a connection, and takes its frames.
     fn read(&mut self, registry: &Registry, key: usize) {
         let Some(incoming) = self.incoming.get_mut(key) else { return };
         let mut piece = [0; 64 << 10];
@@ -200,7 +201,7 @@ impl Service {
         }
     }
 
-    /// How many bytes were whole frames.
+    /// Takes the whole frames: the number of their bytes.
     fn take_frames(&mut self, registry: &Registry, key: usize, input: &[u8]) -> Result<usize, ()> {
         let mut at = 0;
         while let Some((frame, len)) = parse(input.get(at..).unwrap_or_default())? {
@@ -231,7 +232,7 @@ impl Service {
         Ok(at)
     }
 
-    /// A node has said who it is. If that is another process than before, what was connected to the other one is over.
+    /// Takes a hello. If it is of another process than before, the connections of the earlier process are closed.
     fn greet(&mut self, registry: &Registry, key: usize, hello: &Hello, ip: std::net::IpAddr) {
         let is_other = self.runs.insert(hello.id, hello.run).is_some_and(|run| run != hello.run);
         if let Some((_, link)) = self.links.get_mut(&hello.id).filter(|_| is_other) {
@@ -253,12 +254,12 @@ impl Service {
 
     fn close(&mut self, registry: &Registry, key: usize) {
         if let Some(mut incoming) = self.incoming.try_remove(key) {
-            // Closing the socket does it as well.
+            // Closing the socket deregisters it as well.
             let _closed = registry.deregister(&mut incoming.stream).is_ok();
         }
     }
 
-    /// Takes note of why the node has stopped.
+    /// Records the reason why the node has stopped.
     fn note(&mut self, done: coreplane_engine::Result<()>) {
         let Err(error) = done else { return };
         let mut known = self.directory.nodes.lock();
@@ -282,11 +283,12 @@ impl Service {
             let done = self.replica.tick();
             self.note(done);
         }
-        // One that could not be accepted, for want of a descriptor say, is told of no more.
+        // The poll does not report again a connection that could not be accepted, for example for want of a
+        // descriptor.
         self.accept(registry);
         let hello = self.hello();
         self.links.values_mut().for_each(|(_, link)| link.keep(registry, now, &hello));
-        // Who does not lead has nothing to sweep, and who has too much under way does so later.
+        // A node that does not lead has nothing to sweep, and one with too much under way sweeps later.
         let until = Instant::now() + self.settings.tick / SWEEP_PART;
         let _swept = self.replica.sweep_on(&mut self.swept, &mut || Instant::now() < until).is_ok();
     }
