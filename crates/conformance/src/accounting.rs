@@ -1,4 +1,4 @@
-//! What an engine tells of itself, `clear` and `close`.
+//! The reports of an engine about itself, `clear` and `close`.
 
 use super::Factory;
 use super::probe::{PAST, WAIT, all, key, put, until, value, written};
@@ -24,7 +24,7 @@ pub(super) fn len_counts_records(factory: Factory<'_>) {
     assert_eq!(engine.len().unwrap(), count - 1);
     engine.apply(Batch::new().put(b"x", b"").put(b"y", b"").delete(&key(1)), &WAIT).unwrap();
     assert_eq!(engine.len().unwrap(), count, "len after a batch");
-    // An expired one counts until it is removed.
+    // An expired record counts until it is removed.
     let _outcome = engine.put(b"expired", b"", &until(PAST)).unwrap();
     let len = engine.len().unwrap();
     assert!(len == count || len == count + 1, "{len} records, {count} of them live");
@@ -150,7 +150,7 @@ pub(super) fn closed_refuses_writes(factory: Factory<'_>) {
     closed(engine.modify(b"a", &WAIT, delete).map(drop), "modify");
     closed(engine.apply(Batch::new().put(b"a", b"2"), &WAIT).map(drop), "apply");
     closed(engine.clear(), "clear");
-    // Whether it can still be read is the engine's choice; it must not be wrong.
+    // The engine may choose whether it can still be read; the answer must not be wrong.
     match engine.get(b"a") {
         Ok(value) => assert_eq!(value.as_deref(), Some(&b"1"[..])),
         Err(error) => assert!(matches!(error, Error::Closed), "{error}"),

@@ -1,5 +1,5 @@
-//! Keys as long as can be that differ in their last bytes alone: what an engine keeps of them in one
-//! place, and what in another, must not show.
+//! Keys of the greatest length that differ only in their last bytes: the way in which an engine splits and stores
+//! them must not show.
 
 use super::probe::{PAST, WAIT, all, put, until, value, written};
 use super::{Factory, Restart};
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What keys that are alike end with, in their order: some are prefixes of others.
+/// The ends of such keys, in their order: some are prefixes of others.
 const ENDS: [&[u8]; 12] =
     [b"", b"\0", b"\0\0", b"a", b"a\0", b"ab", b"b", b"c", b"cc", b"d", b"\xff", b"\xff\xff"];
 
-/// True of what a scan from `start` to `end` shows.
+/// Checks the records that a scan from `start` to `end` shows.
 fn check_scan(engine: &dyn StorageEngine, map: &Map, start: &[u8], end: Option<&[u8]>) {
     let Some(ordered) = engine.ordered() else { return };
     let is_due = |key: &[u8]| key >= start && end.is_none_or(|end| key < end);
@@ -31,7 +31,7 @@ fn check_scan(engine: &dyn StorageEngine, map: &Map, start: &[u8], end: Option<&
     }
 }
 
-/// Everything that can be asked gives what is in the map.
+/// Checks that every kind of read agrees with the map.
 fn check(engine: &dyn StorageEngine, map: &Map, keys: &[Vec<u8>]) {
     for key in keys {
         assert!(value(engine, key) == map.get(key).cloned(), "a key of {} bytes", key.len());
@@ -84,7 +84,7 @@ fn change(engine: &dyn StorageEngine, map: &mut Map, keys: &[Vec<u8>], large: us
 pub(super) fn long_keys_that_begin_alike(factory: Factory<'_>) {
     let mut fixture = factory();
     let limit = fixture.engine.limits().key_len_max;
-    // Together they take less than half of what there is room for.
+    // Together they take less than half of the room.
     let alike = (limit - 2).min(fixture.scale.bytes / (3 * ENDS.len()));
     let keys: Vec<Vec<u8>> = ENDS.iter().map(|end| [&vec![b'k'; alike], *end].concat()).collect();
     let large = fixture.scale.bytes / 60;

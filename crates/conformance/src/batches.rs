@@ -96,7 +96,7 @@ pub(super) fn a_refused_batch_changes_nothing(factory: Factory<'_>) {
         assert!(matches!(error, Error::KeyTooLong { .. }), "{error}");
         assert_eq!(all(engine, 10), before, "a refused batch was made in part");
     }
-    // Only where the limit is small enough to make such a value three times over.
+    // Only if the limit is small enough to make such a value three times over.
     if limits.value_len_max <= 16 << 20 {
         let mut batch = Batch::new();
         batch.put(b"b", b"2").put(b"c", &vec![0; limits.value_len_max + 1]).delete(b"a");

@@ -1,4 +1,4 @@
-//! What has changed since a sequence, tombstones included.
+//! Changes since a sequence, tombstones included.
 
 use super::probe::{WAIT, all, changes, given, key, put, written};
 use super::rng::Rng;
@@ -69,7 +69,7 @@ pub(super) fn tombstones_are_held(factory: Factory<'_>) {
         let found = found.get(key);
         assert_eq!(found, Some(&(*sequence, None)), "the held tombstone of {key:?}");
     }
-    // The hold moves up: what is above it stays.
+    // The hold moves up: tombstones above it stay.
     let middle = gone.get(&key(count / 2)).copied().unwrap_or(line);
     engine.hold_tombstones(middle).unwrap();
     churn(engine, fixture.scale.operations);
@@ -130,7 +130,7 @@ pub(super) fn history_gone_is_said(factory: Factory<'_>) {
         assert!(horizon >= last, "the horizon went back from {last} to {horizon}");
         last = horizon;
         if let Some(below) = horizon.checked_sub(1) {
-            // With no other writer the horizon may rise between the calls, never fall.
+            // Without another writer the horizon may rise between the calls, never fall.
             match changes(engine, below) {
                 Err(Error::HistoryGone { asked, horizon: said }) => {
                     assert_eq!(asked, below);
@@ -155,8 +155,7 @@ pub(super) fn clear_is_a_change(factory: Factory<'_>) {
     let line = engine.advance_sequence().unwrap();
     engine.clear().unwrap();
     assert!(all(engine, 10).is_empty());
-    // Whoever follows the changes must learn of it: by tombstones, or by being told that they
-    // are gone.
+    // A reader of the changes must learn of it: by tombstones, or by an error that they are gone.
     match changes(engine, line) {
         Ok(found) => {
             for number in 0..20 {

@@ -1,4 +1,4 @@
-//! Writes that look first: `compare_and_set` and `modify`.
+//! Writes that depend on the record: `compare_and_set` and `modify`.
 
 use super::Factory;
 use super::probe::{EARLY, FAR, PAST, WAIT, put, record, settle, until, value, written};
@@ -75,7 +75,7 @@ pub(super) fn compare_with_sequence(factory: Factory<'_>) {
     }
 }
 
-/// Modifies `key` by `mutation` and returns what it was shown.
+/// Modifies `key` by `mutation` and returns the value that it was shown.
 fn modify(
     engine: &dyn StorageEngine,
     key: &[u8],

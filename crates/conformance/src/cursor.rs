@@ -1,4 +1,4 @@
-//! `iterate`: what is there from the first call to the last is shown.
+//! `iterate`: keys that exist from the first call to the last are shown.
 
 use super::Factory;
 use super::probe::{WAIT, all, key, put};
@@ -44,7 +44,7 @@ pub(super) fn any_number_is_a_cursor(factory: Factory<'_>) {
     let cursors = powers.chain([u64::MAX, u64::MAX - 1]);
     for start in cursors.chain((0..100).map(|_| rng.next())) {
         let mut cursor = start;
-        // It must come to an end, and show nothing but what is there.
+        // It must come to an end, and show only existing keys.
         for call in 0.. {
             assert!(call <= 2 * count + 64, "from cursor {start} there is no end");
             let visit = &mut |entry: coreplane_engine::Entry<'_>| {
@@ -69,7 +69,7 @@ pub(super) fn what_stays_is_shown_beside_changes(factory: Factory<'_>) {
     for round in 0..4 {
         let mut shown = BTreeSet::new();
         let (mut cursor, mut next, mut first) = (0, stays, stays);
-        // Where keys are in order, those that come are before the cursor for ever.
+        // Where keys are in order, new keys always come before the cursor.
         let mut left = 8 * stays;
         loop {
             cursor = engine
@@ -80,7 +80,7 @@ pub(super) fn what_stays_is_shown_beside_changes(factory: Factory<'_>) {
             if cursor == 0 {
                 break;
             }
-            // Growth in the first rounds, comings and goings in all; the staying are overwritten.
+            // Growth in the first rounds, comings and goings in all; the keys that stay are overwritten.
             let steps = left.min(if round < 2 { 20 } else { 3 });
             left -= steps;
             for _ in 0..steps {

@@ -1,4 +1,4 @@
-//! Tickets, levels, listeners: what may leave the process, and when.
+//! Tickets, levels, listeners: which results may leave the process, and when.
 
 use super::Factory;
 use super::probe::{EARLY, WAIT, key, look, put, records, settle, value, written};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LEVELS: [Option<Durability>; 4] =
     [None, Some(Durability::Strict), Some(Durability::GROUP), Some(Durability::RELAXED)];
 
-/// Every write, made on a key that has a record and one that has none.
+/// Makes every kind of write, on a key with a record and on one without.
 fn every_write(engine: &dyn StorageEngine, options: &WriteOptions) -> Vec<Ticket> {
     let put = Mutation::Put { value: b"6".to_vec(), expires_at: None };
     let batch = engine.apply(Batch::new().put(b"a", b"8").put(b"b", b"8"), options).unwrap();
@@ -37,7 +37,7 @@ pub(super) fn waiting_writes_are_durable(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;
     for durability in [Some(Durability::Strict), Some(Durability::GROUP)] {
-        // What they find may have been written early.
+        // The records that they find may have been written early.
         every_write(engine, &WriteOptions { durability, ..EARLY });
         for ticket in every_write(engine, &WriteOptions { durability, ..WAIT }) {
             assert!(ticket.is_durable(), "a write that waited returned {ticket:?}");
@@ -80,11 +80,11 @@ pub(super) fn early_writes_get_tickets(factory: Factory<'_>) {
     }
 }
 
-/// Checks that an answer with `answer` rests on the write of `write`: it is not called durable
-/// while the write is not.
+/// Checks that an answer with `answer` depends on the write of `write`: it is not reported as durable while the write
+/// is not.
 fn check_rests(engine: &dyn StorageEngine, answer: &Horizon, write: Ticket, what: &str) {
     let answer_durable = engine.is_durable(answer).unwrap();
-    // Durability only comes, so if the write is undurable now, it was at the answer too.
+    // Writes only become durable, so if the write is undurable now, it was undurable at the answer too.
     if !engine.is_durable(&write.into()).unwrap() {
         assert!(!answer_durable, "{what} is durable, but not the write that it rests on");
     }
@@ -119,7 +119,7 @@ pub(super) fn answers_carry_what_they_rest_on(factory: Factory<'_>) {
             }
         };
         check_rests(engine, &answer, write, what);
-        // An absence rests on the delete.
+        // An absence depends on the delete.
         let delete = written(engine.delete(&key, &EARLY).unwrap()).ticket;
         let (answer, what): (Horizon, &str) = match round % 4 {
             0 => (look(engine, &key, early).1.into(), "get of nothing"),
@@ -129,7 +129,7 @@ pub(super) fn answers_carry_what_they_rest_on(factory: Factory<'_>) {
         };
         check_rests(engine, &answer, delete, what);
         engine.sync().unwrap();
-        // What has become durable is waited for no more.
+        // A durable write is not waited for again.
         for ticket in [write, delete, look(engine, &key, early).1] {
             assert!(engine.is_durable(&ticket.into()).unwrap());
         }

@@ -7,7 +7,7 @@ use coreplane_engine::{
     Batch, Expected, Mutation, Outcome, StorageEngine, UnixMillis, Visibility, WriteOptions,
 };
 
-/// A store with a clock that can be set, and the clock; none if it has none.
+/// A store with a clock that can be set, and the clock; none if the store has none.
 fn with_clock(factory: Factory<'_>) -> Option<(Fixture, ManualClock)> {
     let fixture = factory();
     let clock = fixture.clock.clone()?;
@@ -81,7 +81,7 @@ pub(super) fn gone_for_every_operation(factory: Factory<'_>) {
                 assert!(value(engine, key).is_some());
                 clock.set(at);
             }
-            // Written already expired: it exists at no time.
+            // Written already expired: it never exists.
             None => {
                 written(engine.put(key, b"1", &until(PAST)).unwrap());
             }
@@ -168,11 +168,11 @@ pub(super) fn a_sweep_removes_what_has_expired(factory: Factory<'_>) {
         let expected = (number % 2 == 1).then_some(&b"1"[..]);
         assert_eq!(value(engine, &key(number)).as_deref(), expected, "{number} after a sweep");
     }
-    // Whoever follows the changes is told, with the sequence that the record had.
+    // A reader of the changes is told, with the sequence that the record had.
     let mut gone = 0;
     engine.changes_since(line, &mut |entry| gone += usize::from(entry.record.is_none())).unwrap();
     assert_eq!(gone, expired, "tombstones of what was swept, which are held");
-    // What was swept can be written again.
+    // Swept keys can be written again.
     assert!(!put(engine, &key(0), b"2").replaced);
     assert_eq!(value(engine, &key(0)).as_deref(), Some(&b"2"[..]));
     assert!(engine.verify(&mut |_| ()).unwrap().is_sound());

@@ -9,14 +9,13 @@
 //!
 //! # The picture
 //!
-//! Wing and Gong's search: from a state, try each thread's next call that no other call's end
-//! precedes; if the register gives the same answer, go on from there. As each thread does one call
-//! after the other, "what has been done" is one index per thread, and (indices, register) is
-//! remembered so that nothing is searched twice.
+//! Wing and Gong's search: from a state, try each thread's next call that no other call's end precedes; if the
+//! register gives the same answer, go on from there. As each thread does one call after the other, the set of calls
+//! made so far is one index per thread, and (indices, register) is remembered so that no state is searched twice.
 //!
-//! A call that a crash has cut off has an answer that nobody knows: it was made at some moment before
-//! the store was open again, or never. Other crates, whose engines can crash within a history, run and
-//! judge theirs with [`Client`] and [`is_linearizable`].
+//! A call that a crash has cut off has an unknown answer: it was made at some moment before the store was open again,
+//! or never. Other crates, whose engines can crash within a history, run and judge theirs with [`Client`] and
+//! [`is_linearizable`].
 //!
 //! # Invariants
 //!
@@ -40,7 +39,7 @@ pub type Register = Option<(u64, u64)>;
 /// A call and its answer. No two writes write the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// What was read.
+    /// The record that was read.
     Get(Register),
     /// The value, the sequence, whether it replaced.
     Put(u64, u64, bool),
@@ -52,28 +51,28 @@ pub enum Call {
     Delete(Option<u64>),
     /// Expected value, new value, sequence if it matched.
     Swap(u64, u64, Option<u64>),
-    /// What it was shown, the new value, the sequence.
+    /// The record that it was shown, the new value, the sequence.
     Modify(Register, u64, u64),
     /// A part of a batch: the value, and its sequence.
     Batched(u64, u64),
-    /// What was read by a client that is shown no sequences: the value.
+    /// The value read by a client that is shown no sequences.
     Shown(Option<u64>),
-    /// What such a client has asked for, and whether it was made.
+    /// A write of such a client, and whether it was made.
     Answered(Wish, bool),
-    /// What was asked for; the answer never came.
+    /// A write whose answer never came.
     CutOff(Wish),
 }
 
 /// A write that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// Writes the value, whatever is there.
+    /// Writes the value in any case.
     Put(u64),
-    /// Writes the value if nothing is there.
+    /// Writes the value if there is no record.
     Insert(u64),
-    /// Writes the value if something is there.
+    /// Writes the value if there is a record.
     Update(u64),
-    /// Deletes what is there.
+    /// Deletes the record.
     Delete,
     /// Expected value, new value.
     Swap(u64, u64),
@@ -82,13 +81,13 @@ pub enum Wish {
 /// A call of one key.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
-    /// Its number.
+    /// The number of the key.
     pub key: usize,
-    /// When it was called.
+    /// The moment of the call.
     pub begin: u64,
-    /// When it returned; of one that was cut off, when the store was open again.
+    /// The moment of its return; for a call that was cut off, of the next open.
     pub end: u64,
-    /// What it was.
+    /// The call and its answer.
     pub call: Call,
 }
 
@@ -104,7 +103,7 @@ pub enum Sequences {
 /// The sequence of a write whose answer never came.
 const UNKNOWN: u64 = 0;
 
-/// What a register is found to be, and the last sequence then, if that is what `seen` says.
+/// The register and the last sequence, if they agree with `seen`.
 fn found(
     seen: Register,
     (register, last): (Register, u64),
@@ -121,7 +120,7 @@ fn found(
 }
 
 impl Wish {
-    /// What the register is if it is made; none if it changes nothing.
+    /// The register after the write; none if it changes nothing.
     fn made(self, register: Register) -> Option<Register> {
         let is_there = register.is_some();
         match self {
@@ -138,7 +137,7 @@ impl Wish {
 }
 
 impl Call {
-    /// What the register is after the call, if it can have been made on it.
+    /// The register after the call, if the call is possible on it.
     fn step(
         self,
         (register, last): (Register, u64),
@@ -218,14 +217,14 @@ fn value_of(bytes: &[u8]) -> u64 {
     bytes.try_into().map(u64::from_le_bytes).unwrap_or_else(|_| panic!("{bytes:?} is torn"))
 }
 
-/// One thread that calls an engine at random and writes down what it was told.
+/// One thread that calls an engine at random and records the answers.
 #[derive(Debug)]
 pub struct Client<'a> {
-    /// Tells the moments of all threads' calls.
+    /// Gives the moments of all threads' calls.
     pub clock: &'a AtomicU64,
     /// Keys are numbered from 0.
     pub keys: usize,
-    /// Batches of several keys as well, one call in so many; 0 for none.
+    /// The share of batches of several keys, one call in so many; 0 for none.
     pub batch_in: usize,
     /// Its number: no other thread has it.
     thread: u64,
@@ -251,8 +250,8 @@ impl<'a> Client<'a> {
         self.thread << 32 | self.calls
     }
 
-    /// Makes one call: its events, and the error if there was no answer. A write that was cut off
-    /// ends at `u64::MAX`, until somebody knows better.
+    /// Makes one call: its events, and the error if there was no answer. A write that was cut off ends at `u64::MAX`,
+    /// until the caller sets its real end.
     pub fn call(&mut self, engine: &dyn StorageEngine) -> (Vec<Event>, Option<Error>) {
         if self.rng.one_in(4) {
             std::thread::yield_now();
@@ -274,7 +273,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// One call at random: what it writes, if it does, and the answer.
+    /// One random call: its write, if it is one, and the answer.
     fn one(&mut self, engine: &dyn StorageEngine, key: &[u8]) -> (Option<Wish>, Result<Call>) {
         let options: WriteOptions = if self.rng.one_in(2) { WAIT } else { EARLY };
         let kind = self.rng.below(8);
@@ -461,7 +460,7 @@ mod tests {
         for seen in [old, new] {
             assert!(is_linearizable(&history(vec![event(10, 11, seen)])));
         }
-        // It is not made once it is known not to be, nor undone.
+        // A write that is known not to be made is not made later, nor is one undone.
         let reads = |first, second| vec![event(10, 11, first), event(12, 13, second)];
         assert!(!is_linearizable(&history(reads(old, new))));
         assert!(!is_linearizable(&history(reads(new, old))));

@@ -1,4 +1,4 @@
-//! The conformance suite: what every engine must do, on every medium.
+//! The conformance suite: the behaviour that every engine must have, on every medium.
 //!
 //! # The problem
 //!
@@ -18,9 +18,9 @@
 //!      +-- history      concurrent histories, checked for linearizability key by key
 //! ```
 //!
-//! A property that does not hold panics with what it saw. [`conformance_suite!`] makes a test of
-//! each; [`violations`] runs them all and returns the messages. What an engine lacks (a clock that
-//! can be set, a restart, ordered access, snapshots) is left out, and only that.
+//! A property that does not hold panics with the values it saw. [`conformance_suite!`] makes a test of each;
+//! [`violations`] runs them all and returns the messages. Properties that need a feature which an engine lacks (a
+//! clock that can be set, a restart, ordered access, snapshots) are left out, and only those.
 //!
 //! # Invariants
 //!
@@ -28,8 +28,7 @@
 //! - All randomness comes from [`Scale::seed`]; only the schedule of threads varies.
 //! - No property depends on how long anything takes, nor on the values of sequences, only on
 //!   their order.
-//! - The suite can fail: `tests/faults.rs` breaks an engine in every way it can think of and
-//!   demands that each is caught.
+//! - The suite can fail: `tests/faults/main.rs` breaks an engine in many ways and demands that each fault is caught.
 //!
 //! [`conformance_suite!`]: crate::conformance_suite
 
@@ -62,30 +61,30 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How a store goes down before it is opened again.
+/// The way in which a store goes down before it is opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restart {
     /// By [`Engine::close`](coreplane_engine::Engine::close).
     Clean,
-    /// As if the process had been killed: nothing that was written may be lost.
+    /// As if the process had been killed: no write may be lost.
     Kill,
-    /// As if the power had gone: what was not durable may be lost.
+    /// As if the power had failed: writes that were not durable may be lost.
     PowerCut,
 }
 
-/// Brings the store of an engine down and opens it again; none if it cannot do this kind. The
-/// engine is handed over in the only handle that the suite had.
+/// Brings the store of an engine down and opens it again; none if it does not support this kind. The handle passed in
+/// is the only one that the suite has had.
 pub type Reopen = Box<dyn FnMut(Arc<dyn StorageEngine>, Restart) -> Option<Arc<dyn StorageEngine>>>;
 
-/// How much the suite may ask of a store.
+/// The demands that the suite may make on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
-    /// Bytes of keys and values that may live at once. The pool must also hold what the engine
-    /// needs beside them, and be able to take overwrites of them without end.
+    /// Bytes of keys and values that may live at once. The pool must also hold the engine's own data, and be able to
+    /// take overwrites of them without end.
     pub bytes: usize,
     /// Operations in each of the longer properties.
     pub operations: usize,
-    /// The seed of all that is drawn at random.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -106,24 +105,24 @@ impl Scale {
     }
 }
 
-/// A store to be judged, empty, and what can be done to it from outside.
+/// An empty store to be judged, and the means to act on it from outside.
 pub struct Fixture {
     /// The engine.
     pub engine: Arc<dyn StorageEngine>,
-    /// The clock that the engine asks, if it can be set.
+    /// The engine's clock, if it can be set.
     pub clock: Option<ManualClock>,
     /// Brings it down and up again, if that can be done.
     pub reopen: Option<Reopen>,
     /// If the store is small enough to be filled: bytes of records by which it certainly is full.
     pub fills: Option<usize>,
-    /// How much may be asked of it.
+    /// The demands that the suite may make on it.
     pub scale: Scale,
-    /// Whatever must live as long as the engine (a temporary directory); dropped after it.
+    /// Values that must live as long as the engine (a temporary directory, for example); dropped after it.
     pub keep: Vec<Box<dyn Any>>,
 }
 
 impl Fixture {
-    /// A store that can only be used; at the usual scale.
+    /// A store without a clock or restarts; at the usual scale.
     pub fn new(engine: Arc<dyn StorageEngine>) -> Self {
         Self {
             engine,
@@ -135,28 +134,28 @@ impl Fixture {
         }
     }
 
-    /// The engine asks this clock.
+    /// Sets the engine's clock.
     #[must_use]
     pub fn with_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The store is brought down and up again so.
+    /// Sets the way to restart the store.
     #[must_use]
     pub fn with_reopen(mut self, reopen: Reopen) -> Self {
         self.reopen = Some(reopen);
         self
     }
 
-    /// The store is certainly full when so many bytes of records are in it.
+    /// Sets the bytes of records that certainly fill the store.
     #[must_use]
     pub fn filled_by(mut self, bytes: usize) -> Self {
         self.fills = Some(bytes);
         self
     }
 
-    /// Asks for more or less.
+    /// Sets the demands.
     #[must_use]
     pub fn with_scale(mut self, scale: Scale) -> Self {
         self.scale = scale;
@@ -170,7 +169,7 @@ impl Fixture {
         self
     }
 
-    /// Restarts the store; none if that cannot be done.
+    /// Restarts the store; none if it does not support that.
     fn restart(self, how: Restart) -> Option<Self> {
         let Self { engine, clock, reopen, fills, scale, keep } = self;
         let mut reopen = reopen?;
@@ -182,7 +181,7 @@ impl Fixture {
 /// Makes a fresh store.
 pub type Factory<'a> = &'a dyn Fn() -> Fixture;
 
-/// One thing that must hold of every engine.
+/// A property that must hold for every engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Property {
     /// Its name.
@@ -300,7 +299,7 @@ pub fn check(name: &str, factory: Factory<'_>) {
     }
 }
 
-/// Checks all properties and returns the name of each that does not hold, with what was seen.
+/// Checks all properties and returns the name of each that does not hold, with its message.
 pub fn violations(factory: Factory<'_>) -> Vec<(&'static str, String)> {
     let mut violations = Vec::new();
     for property in PROPERTIES {
@@ -314,7 +313,7 @@ pub fn violations(factory: Factory<'_>) -> Vec<(&'static str, String)> {
 /// Checks all properties.
 ///
 /// # Panics
-/// With all that do not hold.
+/// With the messages of all that do not hold.
 pub fn run_all(factory: Factory<'_>) {
     let violations = violations(factory);
     let list: Vec<String> =
@@ -322,7 +321,7 @@ pub fn run_all(factory: Factory<'_>) {
     assert!(list.is_empty(), "{} properties do not hold:\n{}", list.len(), list.join("\n"));
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()

@@ -2,9 +2,9 @@
 //!
 //! # What it is for
 //!
-//! The conformance suite judges every engine by this one, and whatever holds a `dyn StorageEngine` can be
-//! tested on it. So it is written for being obviously right, not for speed: one lock around one
-//! map, every call one step under that lock.
+//! The conformance suite judges every engine by this one, and code that holds a `dyn StorageEngine` can be tested on
+//! it. So it is written to be obviously right, not fast: one lock around one map, every call one step under that
+//! lock.
 //!
 //! # The picture
 //!
@@ -14,21 +14,21 @@
 //!  log      1 2 3 4 5 6 7
 //!                 ^     ^
 //!           durable     appended       equal, unless commits are manual
-//!  undo     (position, key, cell before)                  for what is not durable yet
+//!  undo     (position, key, cell before)                  for writes that are not durable yet
 //! ```
 //!
-//! There is one log, so a ticket is a position in it, and whatever makes a position durable makes
-//! every earlier one durable. With [`ModelEngine::with_manual_commit`] writes that are completed
-//! [`Early`](coreplane_engine::Completion::Early) stay undurable until [`ModelEngine::make_durable`] (or a
-//! write that waits, `sync`, `clear`, `close`), so that a test decides when a ticket comes true.
-//! [`ModelEngine::after_power_cut`] gives the store as a power cut would leave it.
+//! There is one log, so a ticket is a position in it, and making a position durable makes every earlier one durable.
+//! With [`ModelEngine::with_manual_commit`] writes that are completed [`Early`](coreplane_engine::Completion::Early)
+//! stay undurable until [`ModelEngine::make_durable`] (or a write that waits, `sync`, `clear`, `close`), so that a
+//! test decides when a ticket becomes durable. [`ModelEngine::after_power_cut`] gives the store as a power cut would
+//! leave it.
 //!
 //! # Invariants
 //!
 //! - `durable <= appended`; `undo` holds exactly the positions above `durable`.
 //! - Every key of `cells` is in `order` and the other way round, tombstones included.
 //! - The sequence of a key only grows, and `State::sequence` is at least that of every cell.
-//! - `now` never goes back: what has expired stays gone, even if the clock is set back.
+//! - `now` never goes back: an expired record stays gone, even if the clock is set back.
 //! - A tombstone is dropped only if it is durable and not held, and `dropped` is at least its
 //!   sequence afterwards.
 
@@ -45,7 +45,7 @@ use state::State;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The bounds of a [`ModelEngine`], unless others are asked for.
+/// The default bounds of a [`ModelEngine`].
 pub const LIMITS: Limits = Limits {
     key_len_max: coreplane_engine::KEY_LEN_MAX,
     value_len_max: coreplane_engine::VALUE_LEN_MAX,
@@ -60,15 +60,15 @@ pub const SEQUENCE_END: u64 = 1 << 63;
 /// [`Ordered`](coreplane_engine::Ordered) access and [`Snapshots`](coreplane_engine::Snapshots).
 ///
 /// Everything is durable at once, unless it was made [`with_manual_commit`](Self::with_manual_commit).
-/// `Relaxed` writes get [`Ticket::DURABLE`](coreplane_engine::Ticket::DURABLE), meaning that
-/// nothing need be waited for; with manual commit a power cut still takes them.
+/// `Relaxed` writes get [`Ticket::DURABLE`](coreplane_engine::Ticket::DURABLE), meaning that no wait is needed; with
+/// manual commit a power cut still loses them.
 pub struct ModelEngine {
     state: Mutex<State>,
     durable_grew: Condvar,
     listeners: Mutex<Vec<DurableListener>>,
     clock: Clock,
     limits: Limits,
-    /// `try_len` says that the records are not counted yet.
+    /// `try_len` reports that the records are not counted yet.
     is_counting: AtomicBool,
     is_miscounted: AtomicBool,
     /// Every second read that shows several records finds the store busy.
@@ -142,8 +142,8 @@ impl ModelEngine {
         }
     }
 
-    /// Makes everything durable that has been written, wakes who waits for it and calls the
-    /// listeners of [`on_durable`](coreplane_engine::Deferred::on_durable). True if anything became durable.
+    /// Makes all writes durable, wakes the waiting threads and calls the listeners of
+    /// [`on_durable`](coreplane_engine::Deferred::on_durable). True if anything became durable.
     pub fn make_durable(&self) -> bool {
         let mut state = self.state.lock();
         let grew = state.harden();
@@ -152,7 +152,7 @@ impl ModelEngine {
         grew
     }
 
-    /// Whether the records are not counted yet, for who cannot wait: as after an open.
+    /// Sets whether the records are still being counted, for callers that cannot wait: as after an open.
     pub fn set_counting(&self, is_counting: bool) {
         self.is_counting.store(is_counting, Ordering::Release);
     }
@@ -162,8 +162,8 @@ impl ModelEngine {
         self.is_miscounted.store(is_miscounted, Ordering::Release);
     }
 
-    /// From now on every second call that shows several records fails with [`Error::Busy`] when it has shown them; or no
-    /// longer.
+    /// From now on every second call that shows several records fails with [`Error::Busy`] after it has shown them;
+    /// or no longer.
     pub fn set_busy(&self, is_busy: bool) {
         self.is_busy.store(is_busy, Ordering::Release);
     }
@@ -177,14 +177,14 @@ impl ModelEngine {
         }
     }
 
-    /// True if something has been written that is not durable yet.
+    /// True if there are writes that are not durable yet.
     pub fn has_undurable(&self) -> bool {
         let state = self.state.lock();
         state.durable < state.appended
     }
 
-    /// From now on every write and every wait for what is not durable yet fails with
-    /// [`Error::SyncFailed`], as after a failed sync of the medium.
+    /// From now on every write and every wait for an undurable write fails with [`Error::SyncFailed`], as after a
+    /// failed sync of the medium.
     pub fn break_medium(&self, reason: &str) {
         self.state.lock().broken = Some(reason.to_owned());
         self.announce(true);
@@ -198,7 +198,7 @@ impl ModelEngine {
         Self::from_state(state, Arc::clone(&self.clock), self.limits)
     }
 
-    /// The store as the next open finds it after the power went now: what was not durable is lost.
+    /// The store as the next open finds it after a power failure now: undurable writes are lost.
     #[must_use]
     pub fn after_power_cut(&self) -> Self {
         let mut state = self.state.lock().clone();

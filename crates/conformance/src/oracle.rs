@@ -1,6 +1,6 @@
-//! What a store must hold: keys and records as a map, kept beside the engine.
+//! The expected contents of a store: keys and records as a map, kept beside the engine.
 //!
-//! The oracle does not invent sequences; it is told those that the engine gave.
+//! The oracle does not invent sequences; it takes those that the engine gave.
 
 use super::probe::{self, Seen};
 use coreplane_engine::{StorageEngine, Ticket, UnixMillis, Visibility};
@@ -79,7 +79,7 @@ impl Oracle {
         assert_eq!(invented, None, "iterate shows a record that is not there");
     }
 
-    /// The same with sequences, and by every other way to look.
+    /// The same with sequences, and by every other kind of read.
     pub(super) fn check(&self, engine: &dyn StorageEngine) {
         let due: BTreeMap<Vec<u8>, Seen> = self
             .records()
@@ -116,7 +116,7 @@ impl Oracle {
         }
     }
 
-    /// Compares what has changed since `sequence`; the caller holds all tombstones.
+    /// Compares the changes since `sequence`; the caller holds all tombstones.
     pub(super) fn check_changes(&self, engine: &dyn StorageEngine, sequence: u64) {
         let Ok(changes) = probe::changes(engine, sequence) else {
             assert!(engine.tombstone_horizon() > sequence, "gone, above the horizon");
@@ -130,7 +130,7 @@ impl Oracle {
             if cell.exact && (self.is_live(cell) || cell.value.is_none()) {
                 assert_eq!((*found, value), (cell.sequence, &cell.value), "change of {key:?}");
             } else {
-                // Expired: shown as it was, or as a tombstone of then or later.
+                // Expired: shown unchanged, or as a tombstone of that time or later.
                 assert!(!self.is_live(cell) || *value == cell.value, "change of {key:?}");
                 assert!(*found >= cell.sequence, "{found} of the expired {key:?}");
             }

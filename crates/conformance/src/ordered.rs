@@ -6,7 +6,7 @@ use super::rng::Rng;
 use coreplane_engine::{Batch, Ordered, Snapshot};
 use std::collections::BTreeMap;
 
-/// What a scan shows.
+/// The records that a scan shows.
 fn scan(
     ordered: &dyn Ordered,
     start: &[u8],
@@ -71,7 +71,7 @@ pub(super) fn scans_in_order(factory: Factory<'_>) {
     assert_eq!(calls, expected.len().min(2), "visit said stop");
 }
 
-/// What a snapshot has of `key`.
+/// The value of `key` in a snapshot.
 fn then(snapshot: &dyn Snapshot, key: &[u8]) -> Option<Vec<u8>> {
     let mut seen = Vec::new();
     let found = snapshot.get_with(key, &mut |record| seen.push(Seen::of(record))).unwrap();
@@ -82,7 +82,7 @@ fn then(snapshot: &dyn Snapshot, key: &[u8]) -> Option<Vec<u8>> {
 /// Keys and their values.
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// All that a snapshot has, up or down.
+/// All records of a snapshot, up or down.
 fn all_then(snapshot: &dyn Snapshot, reverse: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut shown = Vec::new();
     let mut visit = |entry: coreplane_engine::Entry<'_>| {
@@ -99,7 +99,7 @@ fn all_then(snapshot: &dyn Snapshot, reverse: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
     shown
 }
 
-/// Beside overwrites, deletes and new keys, by which the engine has to clean, if it does.
+/// Beside overwrites, deletes and new keys, which make the engine clean, if it does.
 pub(super) fn snapshots_are_scanned_beside_writes(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;

@@ -1,4 +1,4 @@
-//! One key at a time: what a write does, what a read shows.
+//! One key at a time: the effect of a write, the answer of a read.
 
 use super::probe::{EARLY, WAIT, look, put, record, records, settle, value, written};
 use super::rng::Rng;

@@ -1,4 +1,4 @@
-//! The questions that the properties ask, in short.
+//! Short forms of the calls that the properties make.
 
 use coreplane_engine::{
     Completion, Horizon, Outcome, StorageEngine, Ticket, UnixMillis, Visibility, WriteOptions,
@@ -28,10 +28,10 @@ pub(super) const fn until(at: UnixMillis) -> WriteOptions {
     WriteOptions { expires_at: Some(at), ..WAIT }
 }
 
-/// A time that no test lives to see (the year 2250).
+/// A time after the end of every test (the year 2250).
 pub(super) const FAR: UnixMillis = UnixMillis(8_850_000_000_000);
 
-/// A time long gone (1970).
+/// A time long past (1970).
 pub(super) const PAST: UnixMillis = UnixMillis(1);
 
 /// The `number`-th key of the usual kind.
@@ -137,7 +137,7 @@ pub(super) fn all(engine: &dyn StorageEngine, count: usize) -> BTreeMap<Vec<u8>,
         }
         fewest = fewest.min(shown);
     }
-    // Those that have expired may count as if they were shown.
+    // Expired records may count as if they were shown.
     let is_counted = engine.len().unwrap() > records.len() as u64;
     let is_any_expired = is_counted || engine.stats().expired > 0;
     assert!(

@@ -1,8 +1,8 @@
 //! Random operations on few keys, against an oracle; a failure is shrunk.
 //!
-//! A run is a list of steps drawn from a seed. Steps hold no sequences, only how to choose one
-//! from what the oracle knows, so any part of a list is a run of its own. When a run fails, halves,
-//! quarters and so on are left out as long as it still fails; what is left is shown.
+//! A run is a list of steps drawn from a seed. Steps hold no sequences, only a rule to choose one from the state of
+//! the oracle, so any part of a list is a run of its own. When a run fails, halves, quarters and so on are left out
+//! as long as it still fails; the remaining steps are shown.
 
 mod steps;
 
@@ -49,7 +49,7 @@ impl Run {
         self.fixture.engine.commit(&self.early).unwrap();
     }
 
-    /// Makes a step; false if the fixture cannot, and the run ends.
+    /// Does a step; none if the fixture cannot, and the run ends.
     fn step(mut self, step: &Step) -> Option<Self> {
         let engine = &*self.fixture.engine;
         match step {
@@ -100,7 +100,7 @@ impl Run {
         if self.fixture.reopen.is_none() {
             return Some(self);
         }
-        // So that even a power cut may take nothing.
+        // So that even a power cut may lose nothing.
         self.fixture.engine.sync().unwrap();
         self.early.clear();
         self.fixture = self.fixture.restart(how)?;
@@ -138,7 +138,7 @@ impl Run {
         let refused = !matches!(wanted, Wanted::Write(_));
         match (&outcome, wanted) {
             (Outcome::NotNewer(stored, _), _) if outdated => assert_eq!(Some(*stored), held),
-            // Refused for two reasons at once: either may be said.
+            // Refused for two reasons at once: either may be reported.
             (other, _) if outdated && !refused => panic!("{other:?} for a sequence not newer"),
             (Outcome::Exists(_), Wanted::Exists)
             | (Outcome::Missing(_), Wanted::Missing)
@@ -158,7 +158,7 @@ impl Run {
         }
     }
 
-    /// Does the act, and says what it should have done.
+    /// Does the act, and returns its expected result.
     fn act(
         &self,
         key: &[u8],
@@ -226,7 +226,7 @@ impl Run {
                     None
                 }
             };
-            // A delete of nothing need leave no trace; of a record, it leaves a tombstone.
+            // A delete without a record need leave no trace; a delete of a record leaves a tombstone.
             if value.is_some() || self.oracle.live(&key).is_some() {
                 let cell = Cell { value, sequence: u64::MAX, exact: false, expires_at };
                 after.cells.insert(key, cell);
@@ -258,7 +258,7 @@ impl Run {
             }
             self.oracle.cells.insert(key.clone(), cell);
         }
-        // A delete of what was not there may or may not leave a newer tombstone.
+        // A delete of an absent key may or may not leave a newer tombstone.
         for (number, ..) in changes {
             if let Some(cell) = self.oracle.cells.get_mut(&key(*number))
                 && cell.value.is_none()
@@ -269,7 +269,7 @@ impl Run {
     }
 }
 
-/// What should come of a step.
+/// The expected result of a step.
 #[derive(Debug)]
 enum Wanted {
     /// A record (value and expiry), or a tombstone.
@@ -319,7 +319,7 @@ fn run(factory: Factory<'_>, steps: &[Step]) {
     assert!(report.is_sound(), "{:?}", report.damages);
 }
 
-/// What a run says when it fails.
+/// The message of a run that fails.
 fn failure(factory: Factory<'_>, steps: &[Step]) -> Option<String> {
     let result = catch_unwind(AssertUnwindSafe(|| run(factory, steps)));
     result.err().map(|panic| message(panic.as_ref()))

@@ -1,4 +1,4 @@
-//! What is there after the store went down and came up again.
+//! The contents of a store after it went down and came up again.
 
 use super::oracle::Oracle;
 use super::probe::{EARLY, FAR, WAIT, all, given, key, put, until, value, written};
@@ -7,7 +7,7 @@ use super::{Factory, Fixture, Restart};
 use coreplane_engine::{Batch, Durability, StorageEngine, Ticket, WriteOptions};
 use std::collections::BTreeMap;
 
-/// Fills a store with a bit of everything, down to the deletes.
+/// Fills a store with records of all kinds, and deletes some.
 fn fill(fixture: &Fixture, seed: u64, options: &WriteOptions) -> Oracle {
     let engine = &*fixture.engine;
     let mut rng = Rng::new(seed);
@@ -122,7 +122,7 @@ fn write_versions(engine: &dyn StorageEngine, rng: &mut Rng, operations: usize) 
             // The last ones are early, so that the cut may find some of them undurable.
             _ if number + 20 > operations => EARLY,
             0 => WAIT,
-            // Keys below 8 alone are ever written relaxed: a ticket says nothing of those.
+            // Only keys below 8 are ever written relaxed: their tickets say nothing.
             1 => relaxed,
             _ => EARLY,
         };

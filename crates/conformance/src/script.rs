@@ -65,7 +65,7 @@ pub fn run(engine: &dyn StorageEngine, clock: Option<&ManualClock>, text: &str) 
     told
 }
 
-/// Why a command was not run.
+/// The reason why a command was not run.
 #[derive(Debug, thiserror::Error)]
 enum Wrong {
     #[error("{}", name(.0))]
@@ -103,7 +103,7 @@ fn wrong(what: &str) -> Wrong {
     Wrong::Syntax(what.to_owned())
 }
 
-/// The bytes that a word stands for.
+/// The bytes that a word denotes.
 fn bytes(word: &str) -> Vec<u8> {
     if word == "''" {
         return Vec::new();
@@ -114,7 +114,7 @@ fn bytes(word: &str) -> Vec<u8> {
     }
 }
 
-/// How bytes are shown.
+/// The text that shows bytes.
 fn shown(bytes: &[u8]) -> String {
     match bytes.len() {
         0 => "''".to_owned(),

@@ -1,4 +1,4 @@
-//! Sequences: the engine's own grow, the caller's decide.
+//! Sequences: the engine's own grow, given ones decide.
 
 use super::probe::{WAIT, given, key, put, record, value, written};
 use super::{Factory, Restart};

@@ -71,7 +71,7 @@ pub(super) fn values_of_every_length(factory: Factory<'_>) {
     for len in lengths(max) {
         round_trip(engine, &mut rng, 9, len);
     }
-    // Large and small over each other, several of them at once.
+    // Large and small values over each other, several of them at once.
     let key = b"grows and shrinks";
     for len in [1, max / 2, 0, max, 7, max] {
         let bytes = rng.bytes(len);
@@ -145,7 +145,7 @@ fn too_many_changes(engine: &dyn StorageEngine) {
     assert_eq!(value(engine, b"many"), None, "a refused batch left something");
 }
 
-/// What is in a store can be written over, again and again, whatever no longer fits beside it.
+/// Every record of a full store can be overwritten, again and again, even if no more fit beside them.
 pub(super) fn a_full_store_can_be_overwritten(factory: Factory<'_>) {
     for size in [24, 400] {
         let fixture = factory();
@@ -166,7 +166,7 @@ pub(super) fn a_full_store_can_be_overwritten(factory: Factory<'_>) {
             assert!(count * size <= fills, "{count} records of {size} bytes and still not full");
         }
         let mut newest = vec![0; count];
-        // Scattered, so that what is dead is nowhere all of a page.
+        // Scattered, so that no page has only dead records.
         for step in 0..3 * count {
             let (number, round) = (step * 7919 % count, 1 + step / count);
             let outcome = engine.put(&key(number), &filling(number, round), &WAIT);
@@ -216,7 +216,7 @@ pub(super) fn a_full_store_keeps_what_it_has(factory: Factory<'_>) {
         assert_eq!(value(engine, &key(number)), None, "a write that had no space left something");
     }
     assert_eq!(engine.len().unwrap(), count as u64, "len of a full store");
-    // What an error of this kind tells its caller to do must help.
+    // The remedy that an error of this kind suggests must help.
     for number in 0..count / 2 {
         assert!(written(engine.delete(&key(number), &WAIT).unwrap()).replaced);
     }

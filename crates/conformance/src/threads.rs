@@ -152,7 +152,7 @@ pub(super) fn only_one_insert_wins(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;
     let count = fixture.scale.keys_of(128, 100);
-    // All start on a key together; nobody may panic before the last barrier.
+    // All threads start on a key together; none may panic before the last barrier.
     let barrier = Barrier::new(THREADS);
     let outcomes: Vec<Vec<_>> = scope(|scope| {
         let threads: Vec<_> = (0..THREADS as u8)
@@ -251,7 +251,7 @@ pub(super) fn what_returned_is_found_beside_growth(factory: Factory<'_>) {
                 put(engine, &key(number), &long_value(number));
                 returned.store(number as u64 + 1, Ordering::SeqCst);
             }
-            // Equal overwrites and deletes of others: whatever is moved must stay to be found.
+            // Equal overwrites and deletes of another key: records that are moved must stay readable.
             for number in 0..count {
                 put(engine, &key(number), &long_value(number));
                 put(engine, b"other", &[1; 60]);

@@ -1,4 +1,4 @@
-//! What the reference engine has beyond the trait: manual commit, power cuts, its clock.
+//! Features of the reference engine beyond the trait: manual commit, power cuts, its clock.
 
 use coreplane_conformance::model::{ManualClock, ModelEngine};
 use coreplane_engine::{

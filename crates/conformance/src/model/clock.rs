@@ -4,7 +4,7 @@ use coreplane_engine::UnixMillis;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where an engine asks for the time.
+/// The source of an engine's time.
 pub type Clock = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
 /// A clock that stands still until it is set. Clones show the same time.
@@ -19,7 +19,7 @@ impl ManualClock {
         Self { millis: Arc::new(AtomicU64::new(now.0)) }
     }
 
-    /// What it shows.
+    /// The time that it shows.
     pub fn now(&self) -> UnixMillis {
         UnixMillis(self.millis.load(Ordering::SeqCst))
     }

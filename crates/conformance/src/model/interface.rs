@@ -69,7 +69,7 @@ impl ModelEngine {
         Ok(Outcome::Written(Written { sequence: stamp.sequence, ticket, replaced }))
     }
 
-    /// Copies the cell of `key` out, after waiting for it if only what is durable may be seen.
+    /// Copies the cell of `key`, after waiting for it if only durable writes may be seen.
     fn read_one(&self, key: &[u8], visibility: Visibility) -> Result<(Option<Cell>, Ticket)> {
         let mut state = self.lock();
         loop {
@@ -274,7 +274,7 @@ impl Engine for ModelEngine {
                 return self.count_read().map(|()| *place);
             }
             last = Some(*place);
-            // One that has expired is a step, too.
+            // An expired record is a step, too.
             shown += usize::from(state.cells.get(key).is_some_and(|cell| cell.value.is_some()));
             let Some(cell) = state.live(key) else { continue };
             let record = cell.record(state.ticket_of(cell));

@@ -1,4 +1,4 @@
-//! What the lock protects, and the single steps on it.
+//! The state that the lock protects, and the single steps on it.
 
 use coreplane_engine::{
     Durability, Error, Record, Result, Stats, Ticket, UnixMillis, Value, WriteOptions,
@@ -12,9 +12,9 @@ pub(super) struct Cell {
     pub(super) value: Option<Arc<[u8]>>,
     pub(super) sequence: u64,
     pub(super) expires_at: Option<UnixMillis>,
-    /// Where in the log it was written.
+    /// The position in the log at which it was written.
     pub(super) position: u64,
-    /// Written `Relaxed`: nobody waits for it.
+    /// Written `Relaxed`: no caller waits for it.
     pub(super) relaxed: bool,
 }
 
@@ -34,7 +34,7 @@ impl Cell {
     }
 }
 
-/// What a write decided to do.
+/// The decision of a write.
 pub(super) enum Plan {
     Put(Arc<[u8]>, Option<UnixMillis>),
     Delete,
@@ -107,7 +107,7 @@ impl State {
         self.cells.get(key).filter(|cell| cell.is_live(self.now))
     }
 
-    /// What an answer about `key` rests on.
+    /// The ticket of an answer about `key`.
     pub(super) fn ticket(&self, key: &[u8]) -> Ticket {
         self.cells.get(key).map_or(Ticket::DURABLE, |cell| self.ticket_of(cell))
     }
@@ -174,7 +174,7 @@ impl State {
         self.sequence
     }
 
-    /// Checks that `more` bytes fit beside what lives, once `less` of it is gone.
+    /// Checks that `more` bytes fit beside the live ones, once `less` of these are gone.
     pub(super) fn check_space(&self, more: usize, less: u64) -> Result<()> {
         match self.capacity {
             Some(capacity) if self.stats.live_bytes - less + more as u64 > capacity => {
@@ -192,8 +192,7 @@ impl State {
             .map_or(0, |value| (key.len() + value.len()) as u64)
     }
 
-    /// Writes a record (or, with no value, a tombstone) over what was settled before. True if a
-    /// live record was there.
+    /// Writes a record (or, with no value, a tombstone) over the settled one. True if a live record was there.
     pub(super) fn write(
         &mut self,
         key: &[u8],
@@ -244,7 +243,7 @@ impl State {
         }
     }
 
-    /// Makes all that was appended durable; true if that is more than before.
+    /// Makes all appended writes durable; true if there were any.
     pub(super) fn harden(&mut self) -> bool {
         if self.broken.is_some() || self.durable == self.appended {
             return false;
@@ -258,7 +257,7 @@ impl State {
         true
     }
 
-    /// What a write does last: unless commits are manual, or if it waits, all is made durable.
+    /// The last step of a write: makes all writes durable, unless commits are manual and it does not wait.
     pub(super) fn finish(&mut self, waits: bool) -> bool {
         (waits || !self.manual) && self.harden()
     }
@@ -297,7 +296,7 @@ impl State {
         Ok(())
     }
 
-    /// Turns what has expired into tombstones; how many records it was.
+    /// Turns expired records into tombstones; their number.
     pub(super) fn sweep_expired(&mut self) -> u64 {
         let before = self.stats.expired;
         let keys: Vec<Arc<[u8]>> = self.cells.keys().cloned().collect();
@@ -305,7 +304,7 @@ impl State {
         self.stats.expired - before
     }
 
-    /// Takes back every write that is not durable.
+    /// Takes back every undurable write.
     pub(super) fn lose_undurable(&mut self) {
         while let Some((_, key, before)) = self.undo.pop() {
             let after = match before {
@@ -325,7 +324,7 @@ impl State {
         self.appended = self.durable;
     }
 
-    /// What a restart resets.
+    /// Resets the state as a restart does.
     pub(super) fn reopen(&mut self) {
         self.durable = self.appended;
         self.undo.clear();
@@ -337,7 +336,7 @@ impl State {
         self.stats = stats;
     }
 
-    /// Checks the invariants; what is wrong, in words.
+    /// Checks the invariants; a sentence for each that is violated.
     pub(super) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let live = self.cells.values().filter(|cell| cell.value.is_some());

@@ -56,7 +56,7 @@ struct View {
 }
 
 impl Snapshots for ModelEngine {
-    /// Makes all that it shows durable first.
+    /// First makes everything that it shows durable.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
         let mut state = self.lock();
         let grew = state.harden();

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The engine. What it remembers beside the model serves its fault.
+/// The engine. The state that it keeps beside the model serves its fault.
 pub(crate) struct Broken {
     model: Arc<ModelEngine>,
     fault: Fault,
@@ -70,7 +70,7 @@ impl Broken {
         options
     }
 
-    /// The outcome as the fault tells it.
+    /// The outcome as the fault reports it.
     fn tell(&self, key: &[u8], outcome: Outcome) -> Outcome {
         let mut made = match (outcome, self.fault) {
             (Outcome::Written(made), _) => made,
@@ -105,7 +105,7 @@ impl Broken {
 
     fn is_there(&self, key: &[u8]) -> bool {
         let found = self.model.get_with(key, Visibility::Early, &mut |_| ()).unwrap();
-        // Others may come in between.
+        // Other threads may come in between.
         std::thread::yield_now();
         found.hit
     }
@@ -203,7 +203,7 @@ impl Engine for Broken {
         }
         self.writing.fetch_add(1, Ordering::SeqCst);
         if self.is(Fault::MissBesideWrite) && self.once_in(31) {
-            // On a busy machine no reader's turn may come otherwise.
+            // On a busy machine no reader might run otherwise.
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let outcome = self.model.put(key, value, &options);

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Defines the faults, and the property that catches each.
 macro_rules! faults {
     ($($fault:ident => $property:ident;)+) => {
-        /// What is broken.
+        /// The faults.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Fault {
             Nothing,
@@ -155,7 +155,7 @@ fn reopen(fault: Fault, model: Arc<ModelEngine>, clock: ManualClock) -> Reopen {
     })
 }
 
-/// Does to a store what a faulty restart would.
+/// Changes a store as a faulty restart would.
 fn damage(fault: Fault, how: Restart, model: ModelEngine, clock: &ManualClock) -> ModelEngine {
     let wait = WriteOptions::default();
     match (fault, how) {
