@@ -1,5 +1,5 @@
-//! Who is connected: what `CLIENT LIST`, `CLIENT KILL` and `INFO` know of connections that belong
-//! to other event loops.
+//! Connected clients: what `CLIENT LIST`, `CLIENT KILL` and `INFO` know of connections that belong to other event
+//! loops.
 
 use crate::connection::{Connection, Stream};
 use crate::resp::reply::Proto;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// What a client called itself.
+/// The names that a client gave itself.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Names {
     /// `CLIENT SETNAME`.
@@ -20,10 +20,10 @@ pub(crate) struct Names {
     pub lib_version: String,
 }
 
-/// One connection, as others see it. Its loop writes, everybody reads.
+/// One connection, as others see it. Only its event loop writes; any thread reads.
 #[derive(Debug)]
 pub(crate) struct ClientInfo {
-    /// Counts up, never used again.
+    /// Counts up and is never reused.
     pub id: u64,
     /// The event loop that it belongs to.
     pub member: usize,
@@ -33,19 +33,19 @@ pub(crate) struct ClientInfo {
     pub address: String,
     /// This end.
     pub local_address: String,
-    /// Came through the Unix socket.
+    /// It came through the Unix socket.
     pub is_unix: bool,
     /// The file descriptor.
     pub fd: i32,
-    /// When it came.
+    /// When it connected.
     pub since: Instant,
-    /// Milliseconds after `since` at which it last asked for something.
+    /// Milliseconds after `since` at which it last sent a request.
     pub active_after: AtomicU64,
-    /// Its latest command, as the table numbers them.
+    /// Its latest command, by its number in the table.
     pub command: AtomicUsize,
     /// It speaks RESP3.
     pub is_resp3: AtomicBool,
-    /// It is to be dropped.
+    /// It is to be disconnected.
     pub is_killed: AtomicBool,
     /// `CLIENT NO-EVICT`.
     pub no_evict: AtomicBool,
@@ -57,22 +57,22 @@ pub(crate) struct ClientInfo {
     pub watched: AtomicUsize,
     /// Bytes of memory for the commands queued by `MULTI`.
     pub queued_bytes: AtomicUsize,
-    /// It is told of every command.
+    /// It receives every command (`MONITOR`).
     pub is_monitor: AtomicBool,
     /// Its command waits for the end of a pause.
     pub is_paused: AtomicBool,
-    /// Bytes of an unfinished command, and of the memory that it is kept in.
+    /// Bytes of an unfinished command, and of the memory that holds it.
     pub input: AtomicUsize,
     pub input_room: AtomicUsize,
-    /// Bytes of output that wait, and of the memory that they are in.
+    /// Bytes of pending output, and of the memory that holds them.
     pub output: AtomicUsize,
     pub output_room: AtomicUsize,
-    /// What it called itself.
+    /// The names that it gave itself.
     pub names: Mutex<Names>,
 }
 
 impl ClientInfo {
-    /// Of a client that just came through `stream`, with its address and ours.
+    /// A client that just connected through `stream`, with its address and ours.
     pub(crate) fn new(
         id: u64,
         member: usize,
@@ -108,20 +108,20 @@ impl ClientInfo {
         }
     }
 
-    /// Remembers in which version it is spoken to.
+    /// Stores the protocol version in which the client is answered.
     pub(crate) fn set_proto(&self, proto: Proto) {
         self.is_resp3.store(proto == Proto::Three, Ordering::Relaxed);
     }
 
-    /// Seconds since it came, and since it last asked for something.
+    /// Seconds since it connected, and since its last request.
     pub(crate) fn age_and_idle(&self) -> (u64, u64) {
         let age = self.since.elapsed();
         let active = std::time::Duration::from_millis(self.active_after.load(Ordering::Relaxed));
         (age.as_secs(), age.saturating_sub(active).as_secs())
     }
 
-    /// Its line in `CLIENT LIST`, without an end of line. Of the client that asks, the command that it runs is bytes
-    /// of its input, and the words of that are bytes of memory; others are seen between two commands.
+    /// Its line in `CLIENT LIST`, without an end of line. For the client that asks, the command that it runs counts
+    /// as input, and the words of that command count as memory; other clients are shown between two commands.
     pub(crate) fn line(&self, command: &str, running: Running) -> String {
         let (age, idle) = self.age_and_idle();
         let names = self.names.lock().clone();
@@ -174,7 +174,7 @@ impl ClientInfo {
 /// Bytes of the command that a client runs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Running {
-    /// As it was sent, or would be as an array.
+    /// As it was sent, or as it would be as an array.
     pub input: usize,
     /// Of its words.
     pub words: usize,
@@ -202,7 +202,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// An id that nobody had.
+    /// An id that no client had.
     pub(crate) fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -221,17 +221,17 @@ impl Clients {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many places are taken.
+    /// The number of places taken.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// A client came.
+    /// Adds a client that connected.
     pub(crate) fn add(&self, client: Arc<ClientInfo>) {
         self.by_id.lock().insert(client.id, client);
     }
 
-    /// A client went.
+    /// Removes a client that disconnected.
     pub(crate) fn remove(&self, id: u64) {
         self.by_id.lock().remove(&id);
     }

@@ -1,23 +1,23 @@
-//! What is counted of each command: how often it was run, refused and failed, and how long it took.
+//! Counters of each command: how often it was run, refused and failed, and how long it took.
 //!
-//! Where many commands come together not all are timed ([`stopwatch`](crate::stopwatch)): one that is counts for those
-//! of its name before it, too.
+//! Where many commands come together, not all are timed ([`stopwatch`](crate::stopwatch)): a timed run counts for the
+//! untimed runs of the same command before it, too.
 //!
-//! Times are kept in a histogram whose buckets are linear inside of each power of two: a bucket is a 16th of
-//! the power wide, so a percentile is right to within 7 %, whether it is a microsecond or a minute. It has its
-//! memory once the command was timed for the first time.
+//! Times are kept in a histogram whose buckets are linear inside of each power of two: a bucket is a 16th of the
+//! power wide, so a percentile is right to within 7 %, from a microsecond to a minute. The histogram is allocated
+//! when the command is timed for the first time.
 
 use crate::counters::Counter;
 use crate::stopwatch::SLOW;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A command that was run less often is timed each time.
+/// A command that was run less often than this is timed each time.
 const RARE: u64 = 1024;
 /// Buckets in a power of two, and their logarithm.
 const STEPS: usize = 1 << STEP_BITS;
 const STEP_BITS: u32 = 4;
-/// Nothing is longer than 2^40 ns, 18 minutes: what is has the last bucket.
+/// Times of 2^40 ns, 18 minutes, and more are in the last bucket.
 const POWERS: usize = 40 - STEP_BITS as usize;
 const BUCKETS: usize = (POWERS + 1) * STEPS;
 
@@ -40,29 +40,30 @@ fn longest(bucket: usize) -> u64 {
     }
 }
 
-/// What is counted of one command.
+/// The counters of one command.
 #[derive(Debug, Default)]
 pub(crate) struct CommandCounters {
-    /// Times that it was run.
+    /// The number of runs.
     pub calls: Counter,
-    /// Of these, how many failed.
+    /// The number of runs that failed.
     pub failed: Counter,
-    /// Times that it was refused before it was run.
+    /// The number of refusals before a run.
     pub rejected: Counter,
-    /// Of all runs for which there is a time.
+    /// The total time of the timed runs, with the untimed ones that they count for.
     nanos: Counter,
-    /// How many these are.
+    /// The number of these runs.
     timed: Counter,
     latency: OnceLock<Box<[Counter]>>,
 }
 
 impl CommandCounters {
-    /// True if it was seldom run, so that each run is to be timed.
+    /// True if the command was seldom run, so that each run is timed.
     pub(crate) fn is_rare(&self) -> bool {
         self.calls.get() < RARE
     }
 
-    /// A run took so long, the last of `calls`; so did those before it of which nothing is known, unless it was slow.
+    /// Counts the time of the last of `calls` runs. It counts for the untimed runs before it, too, unless it was
+    /// slow.
     pub(crate) fn time(&self, took: Duration, is_tracked: bool) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let unknown = self.calls.get().saturating_sub(self.timed.get());
@@ -79,7 +80,7 @@ impl CommandCounters {
         }
     }
 
-    /// All zero again.
+    /// Sets all counters to zero.
     pub(crate) fn reset(&self) {
         for counter in [&self.calls, &self.failed, &self.rejected, &self.nanos, &self.timed] {
             counter.reset();
@@ -100,7 +101,7 @@ pub(crate) struct CommandTotals {
 }
 
 impl CommandTotals {
-    /// Of these.
+    /// The sum of these.
     pub(crate) fn of<'a>(all: impl Iterator<Item = &'a CommandCounters>) -> Self {
         let latency = vec![0; BUCKETS];
         let mut total = Self { calls: 0, failed: 0, rejected: 0, nanos: 0, timed: 0, latency };
@@ -123,7 +124,7 @@ impl CommandTotals {
         self.calls + self.failed + self.rejected == 0
     }
 
-    /// Microseconds of all runs, about.
+    /// Approximate microseconds of all runs.
     pub(crate) fn micros(&self) -> u64 {
         let mean = self.nanos as f64 / self.timed.max(1) as f64;
         (mean * self.calls as f64 / 1000.0).round() as u64
@@ -184,7 +185,7 @@ mod tests {
         let total = CommandTotals::of([&counters].into_iter());
         assert_eq!(total.micros(), 16 * 3 + 1_000_000);
         assert_eq!(total.percentile(50.0).map(|nanos| nanos / 1000), Some(3));
-        // What is not known is like what is.
+        // An untimed run counts as the mean of the timed ones.
         counters.calls.add(17);
         let total = CommandTotals::of([&counters].into_iter());
         assert_eq!(total.micros(), 2 * (16 * 3 + 1_000_000));

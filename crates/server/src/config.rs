@@ -1,4 +1,4 @@
-//! What the server is told when it starts.
+//! The configuration of a server.
 
 use crate::administration::Administered;
 use crate::cluster::ClusterInfo;
@@ -8,19 +8,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much of a client's output may wait before the client is dropped. An answer counts while it is being made,
-/// whatever the client has taken of it by then.
+/// Limits of a client's pending output, above which the client is disconnected. An answer counts while it is being
+/// made, even if the client has received a part of it by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutputLimit {
-    /// Dropped at once above so many bytes; 0: never.
+    /// Disconnected at once above so many bytes; 0: never.
     pub hard_bytes: u64,
-    /// Dropped when above so many bytes for all of `soft_time`; 0: never.
+    /// Disconnected when above so many bytes for all of `soft_time`; 0: never.
     pub soft_bytes: u64,
     /// See `soft_bytes`.
     pub soft_time: Duration,
 }
 
-/// What the server is told when it starts. `Config::default()` listens on 127.0.0.1:6379.
+/// The configuration of a server. `Config::default()` listens on 127.0.0.1:6379.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Addresses to listen on.
@@ -33,9 +33,9 @@ pub struct Config {
     pub unix_socket_mode: Option<u32>,
     /// Event loops; 0: one for each core but one, at least one.
     pub threads: usize,
-    /// Connections at a time; more are turned away with an error.
+    /// Connections at a time; further ones are refused with an error.
     pub max_clients: u32,
-    /// A client that was idle for so long is dropped; zero: never.
+    /// A client that was idle for so long is disconnected; zero: never.
     pub idle_timeout: Duration,
     /// Time between TCP keep-alive probes; zero: none.
     pub tcp_keepalive: Duration,
@@ -45,28 +45,27 @@ pub struct Config {
     pub protected_mode: bool,
     /// The longest bulk string that a client may send, in bytes.
     pub bulk_len_max: u64,
-    /// A client whose unfinished command is longer than so many bytes is dropped.
+    /// A client whose unfinished command is longer than so many bytes is disconnected.
     pub query_buffer_max: u64,
-    /// Above so many bytes of waiting output a client is not read from, until half is sent.
+    /// Above so many bytes of pending output the server reads no more from a client, until half is sent.
     pub output_pause_bytes: u64,
-    /// How much output may wait before a client is dropped; by default there is no limit, as in Redis.
+    /// Limits of the pending output of a client; by default there is no limit, as in Redis.
     pub output_limit: OutputLimit,
-    /// The durability that the store was opened with, for [`Durability::Relaxed`] answers do not
-    /// wait.
+    /// The durability that the store was opened with. With [`Durability::Relaxed`] answers do not wait.
     pub durability: Durability,
-    /// What the data lies on, for a person: `dax`, `file`, `emulated:none`…
+    /// The medium of the data, for a person: `dax`, `file`, `emulated:none`…
     pub medium: String,
-    /// What a power cut loses, for a person: `nothing`, `everything`, …
+    /// The data that a power cut loses, for a person: `nothing`, `everything`, …
     pub power_cut_loses: String,
     /// A power cut loses no acknowledged write (or, when relaxed, none older than its window).
     pub power_safe: bool,
-    /// `address:port` of a Prometheus endpoint (`GET /metrics`); none: none.
+    /// `address:port` of a Prometheus endpoint (`GET /metrics`); none: no endpoint.
     pub metrics: Option<String>,
-    /// The store that the engine is of, for `STORE`, `MATRIX` and `INFO Matrix`; none: nobody looks after it.
+    /// The store of the engine, for `STORE`, `MATRIX` and `INFO Matrix`; none: it is not administered by the server.
     pub store: Option<Arc<Administered>>,
-    /// The cluster that the server is a node of; none: it is none.
+    /// The cluster that the server is a node of; none: no cluster.
     pub cluster: Option<Arc<dyn ClusterInfo>>,
-    /// The store of time series beside the records, for `INFO Timeseries`; none: there is none.
+    /// The store of time series beside the records, for `INFO Timeseries`; none: no such store.
     pub time_series: Option<Arc<dyn TimeSeries>>,
 }
 
@@ -109,7 +108,7 @@ impl Config {
         }
     }
 
-    /// True if an answer must not leave before what it rests on is durable.
+    /// True if an answer must not leave before the writes that it depends on are durable.
     pub(crate) fn withholds(&self) -> bool {
         !matches!(self.durability, Durability::Relaxed { .. })
     }

@@ -1,4 +1,4 @@
-//! One client: its socket, what it has sent and not yet finished, and its waiting answers.
+//! One client: its socket, its unfinished input, and its pending answers.
 
 use crate::continuation::{Continuation, Pieces};
 use crate::feed::Feed;
@@ -31,12 +31,12 @@ impl Stream {
         }
     }
 
-    /// Asks to be told when it can be read from or, if asked, written to.
+    /// Asks for an event when the socket can be read from.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         registry.register(self.source(), token, Interest::READABLE)
     }
 
-    /// Changes whether it is of interest that it can be written to.
+    /// Changes whether an event is wanted when the socket can be written to.
     pub(crate) fn watch_writable(
         &mut self,
         registry: &Registry,
@@ -48,7 +48,7 @@ impl Stream {
         registry.reregister(self.source(), token, interest)
     }
 
-    /// No longer asks for anything.
+    /// Wants no more events.
     pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         registry.deregister(self.source())
     }
@@ -118,7 +118,7 @@ impl Input {
         self.start == self.end
     }
 
-    /// Keeps `bytes` after those that are there.
+    /// Appends `bytes`.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -127,7 +127,7 @@ impl Input {
         self.end += bytes.len();
     }
 
-    /// The first `len` bytes are done with.
+    /// Removes the first `len` bytes.
     pub(crate) fn consume(&mut self, len: usize) {
         self.start += len;
         if self.is_empty() {
@@ -157,7 +157,7 @@ impl Input {
             }
             if self.data.len() < self.end + len {
                 self.data.resize(self.end + len, 0);
-                // What the vector took beyond that costs nothing more.
+                // The rest of the vector's capacity costs nothing more.
                 self.data.resize(self.data.capacity(), 0);
             }
         }
@@ -177,30 +177,30 @@ pub(crate) struct Connection {
     pub is_readable: bool,
     /// The input may hold whole commands, which wait for room in the output.
     pub is_stalled: bool,
-    /// It is in the list of those to be looked after at the end of the turn.
+    /// It is in the list of connections to be handled at the end of the turn.
     pub is_touched: bool,
-    /// It is in the list of those to be served again in the next turn.
+    /// It is in the list of connections to be served again in the next turn.
     pub is_queued: bool,
-    /// It is in the list of those whose answers wait for durability.
+    /// It is in the list of connections whose answers wait for durability.
     pub is_waiting: bool,
-    /// The poll tells when it can be written to.
+    /// The poll reports when it can be written to.
     pub watches_writable: bool,
-    /// The other end says that it will send no more.
+    /// The other end has announced that it will send no more.
     pub is_half_closed: bool,
-    /// All that the other end sent has been read.
+    /// All bytes from the other end have been read.
     pub is_ended: bool,
-    /// What it was answered in this turn is not durable yet.
+    /// An answer of this turn depends on a write that is not durable yet.
     pub rests: bool,
-    /// It is in the list of those that watch changes.
+    /// It is in the list of connections that watch changes.
     pub is_fed: bool,
     /// When its output exceeded the soft limit.
     pub over_soft_limit_since: Option<std::time::Instant>,
-    /// To the leader of the cluster, if it runs commands for the client.
+    /// The connection to the leader of the cluster, if the leader runs commands for the client.
     pub upstream: Option<Upstream>,
 }
 
 impl Connection {
-    /// Of a client that just came.
+    /// A connection that was just accepted.
     pub(crate) fn new(stream: Stream, session: Session) -> Self {
         Self {
             stream,
@@ -223,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// Tells others of the input that it keeps; how many bytes these are.
+    /// Publishes the size of the input that it keeps; the bytes of it.
     pub(crate) fn publish_input(&self) -> usize {
         let (kept, info) = (self.input.bytes().len(), &self.session.info);
         info.input.store(kept, Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Connection {
         kept
     }
 
-    /// Tells others of the output that waits; how many bytes these are.
+    /// Publishes the size of the pending output; the bytes of it.
     pub(crate) fn publish_output(&self) -> usize {
         let (left, info) = (self.output.len(), &self.session.info);
         info.output.store(self.answer_bytes(), Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl Connection {
         left
     }
 
-    /// Its commands have been run, as far as they had come.
+    /// All commands that had arrived have been run.
     pub(crate) fn note_activity(&mut self, now: Instant) {
         self.parser.shrink();
         let info = &self.session.info;
@@ -247,8 +247,8 @@ impl Connection {
         info.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Waiting bytes of output from which on nothing more is run for it, if that are so many for others: of a long answer
-    /// fewer, since it goes on when they have left.
+    /// The number of pending output bytes from which on nothing more is run for it, where `pause` is that number in
+    /// general. While a long answer is sent it is smaller, since the answer goes on when these bytes have been sent.
     pub(crate) fn output_pause(&self, pause: u64) -> u64 {
         match self.session.continuation {
             Some(_) => pause.min(Pieces::OUTPUT_MAX as u64),
@@ -256,20 +256,20 @@ impl Connection {
         }
     }
 
-    /// Bytes of answers that have not left, with that which is being made.
+    /// Bytes of answers that have not been sent, including the answer in the making.
     pub(crate) fn answer_bytes(&self) -> usize {
         let made = self.session.continuation.as_ref().map_or(0, Continuation::bytes);
         self.output.len().saturating_add(made)
     }
 
-    /// True if a part of an answer, but not its end, may be in the output: nothing is pushed behind that.
+    /// True if a part of an answer, but not its end, may be in the output: nothing may be pushed behind it.
     pub(crate) fn is_within_answer(&self) -> bool {
         let begun = self.session.continuation.as_ref();
         begun.is_some_and(Continuation::has_begun_to_answer)
             || self.upstream.as_ref().is_some_and(Upstream::is_within_answer)
     }
 
-    /// How it stands with the leader.
+    /// The state of its connection to the leader.
     pub(crate) fn upstream_state(&self) -> UpstreamState {
         let upstream = self.upstream.as_ref();
         UpstreamState {
@@ -279,12 +279,13 @@ impl Connection {
         }
     }
 
-    /// True if more has changed of what it watches than it has taken: it is looked at again when it has taken something.
+    /// True if it has not received all changes of the watched keys: they are looked for again after it has received
+    /// some bytes.
     pub(crate) fn is_behind(&self) -> bool {
         self.session.feed.as_ref().is_some_and(Feed::is_behind)
     }
 
-    /// True if nothing more is read or run for it; it ends when its output has left.
+    /// True if nothing more is read or run for it; it is closed when its output has been sent.
     pub(crate) fn is_closing(&self) -> bool {
         let waits = self.upstream.as_ref().is_some_and(Upstream::is_awaited);
         self.session.is_closing || self.is_ended && !waits

@@ -1,7 +1,6 @@
-//! What an event loop counts of itself.
+//! The counters of an event loop.
 //!
-//! Each counter has one writer, its loop, which needs no locked instruction for it; everybody may
-//! read.
+//! Each counter has one writer, its loop, which needs no locked instruction for it; any thread may read.
 
 use crate::command_counters::CommandCounters;
 use parking_lot::Mutex;
@@ -14,7 +13,7 @@ use std::time::Duration;
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `more`. Only its loop calls this.
+    /// Adds `more`. Only its own loop calls this.
     pub(crate) fn add(&self, more: u64) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(more);
         self.0.store(sum, Ordering::Relaxed);
@@ -39,7 +38,7 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// Up to half an hour.
+    /// The last bound is half an hour.
     pub(crate) const BUCKETS: usize = 32;
 
     /// Counts `took`.
@@ -75,7 +74,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// How many durations there are.
+    /// The number of durations.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -100,9 +99,9 @@ impl Totals {
 pub(crate) struct LoopCounters {
     /// Connections accepted.
     pub connections: Counter,
-    /// Connections turned away because there were too many.
+    /// Connections refused because there were too many.
     pub rejected: Counter,
-    /// Connections dropped because of their output.
+    /// Connections closed because of their output.
     pub output_limit_drops: Counter,
     /// Commands run.
     pub commands: Counter,
@@ -118,7 +117,7 @@ pub(crate) struct LoopCounters {
     pub commits: Counter,
     /// Of these, turns whose answers had to wait.
     pub waits: Counter,
-    /// Syncs so long that another thread took the loop up.
+    /// Syncs so long that another thread took over the loop.
     pub handovers: Counter,
     /// From the end of the wait for events to the last answer of the turn.
     pub turn_time: Histogram,
@@ -126,12 +125,12 @@ pub(crate) struct LoopCounters {
     pub wait_time: Histogram,
     /// By the numbers of commands.
     pub by_command: Box<[CommandCounters]>,
-    /// Errors that were answered, by their code. Nobody waits for this lock but who reads it.
+    /// Errors that were answered, by their code. Only readers of the statistics contend for this lock.
     pub errors_by_code: Mutex<BTreeMap<String, u64>>,
 }
 
 impl LoopCounters {
-    /// For commands with so many numbers.
+    /// Counters for so many command numbers.
     pub(crate) fn new(numbers: usize) -> Self {
         let by_command = (0..numbers).map(|_| CommandCounters::default()).collect();
         Self { by_command, ..Self::default() }
@@ -149,7 +148,7 @@ impl LoopCounters {
         }
     }
 
-    /// All zero again, as `CONFIG RESETSTAT` asks.
+    /// Sets all counters to zero, as `CONFIG RESETSTAT` asks.
     pub(crate) fn reset(&self) {
         let single = [
             &self.connections,

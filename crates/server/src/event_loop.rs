@@ -2,23 +2,23 @@
 //!
 //! A turn of the loop:
 //!
-//! 1. sleep until sockets are ready (or somebody wakes the loop); while requests come within
+//! 1. sleep until sockets are ready (or another thread wakes the loop); while requests come within
 //!    microseconds of each other, look for them without sleeping;
 //! 2. read each ready connection once and run the commands that have arrived, back to back, the
 //!    engine's calls inline, answers into the connection's output;
-//! 3. ask the engine once to make durable what all answers of the turn rest on;
-//! 4. send, with one write for each connection, whatever is free to go;
-//! 5. let the long commands that were begun earlier go on for a slice ([`slice`](crate::slice)), and do steps 3 and 4 for
-//!    them.
+//! 3. ask the engine once to make durable the writes that the answers of the turn depend on;
+//! 4. send, with one write for each connection, the answers that may be sent;
+//! 5. let the long commands that began earlier go on for a slice ([`slice`](crate::slice)), and repeat steps 3 and 4
+//!    for them.
 //!
-//! Where durability is an instruction, step 3 is one fence for the whole turn and step 4 sends
-//! everything. Where it is a sync, the answers stay in the output; the thread puts the loop down
-//! and syncs, and if that takes long another takes it up ([`relay`](crate::relay)). As more
-//! becomes durable the answers are released in order. So a sync never stops the loop, and the
-//! writes of everybody who came meanwhile share the next one.
+//! Where durability is an instruction, step 3 is one fence for the whole turn and step 4 sends everything. Where it
+//! is a sync, the answers stay in the output; the thread leaves the loop and syncs, and if that takes long another
+//! thread takes over the loop ([`relay`](crate::relay)). As more becomes durable the answers are released in order.
+//! So a sync never stops the loop, and all writes that arrive meanwhile share the next one.
 //!
-//! Nobody can starve the others: a connection is read once in a turn, long commands of all connections share one slice of
-//! it ([`slice`](crate::slice)), and a connection whose unsent output is large is not read at all until half has gone.
+//! No connection can starve the others: a connection is read once in a turn, long commands of all connections share
+//! one slice of it ([`slice`](crate::slice)), and a connection whose unsent output is large is not read at all until
+//! half is sent.
 
 use crate::Standing;
 use crate::connection::Connection;
@@ -50,10 +50,10 @@ pub(crate) fn listener_token(index: usize) -> Token {
 
 pub(crate) const SCRATCH_LEN: usize = 64 << 10;
 
-/// What a loop spends at most on looking for the next request before it sleeps.
+/// The longest time that a loop polls for the next request before it sleeps.
 const LINGER: Duration = Duration::from_micros(30);
 
-/// One thread's connections and what it needs to serve them.
+/// The connections of one thread, and the state for serving them.
 #[derive(Debug)]
 pub(crate) struct EventLoop {
     pub(crate) host: Arc<Host>,
@@ -62,37 +62,37 @@ pub(crate) struct EventLoop {
     pub(crate) connections: Slab<Connection>,
     listeners: Option<Listeners>,
     pub(crate) scratch: Vec<u8>,
-    /// What the answers of this turn rest on.
+    /// The writes that the answers of this turn depend on.
     pub(crate) horizon: Horizon,
     pub(crate) withheld: Withheld,
-    /// Connections that wrote something in this turn.
+    /// Connections with new output in this turn.
     pub(crate) touched: Vec<usize>,
-    /// Connections that have more to do than they could in the last turn.
+    /// Connections with work left over from the last turn.
     pub(crate) again: Vec<usize>,
     pub(crate) now: Instant,
     pub(crate) now_unix: UnixMillis,
-    /// For long commands, in this turn.
+    /// The slice for long commands in this turn.
     pub(crate) slice: Slice,
-    /// Where the round of those that go on begins.
+    /// The position at which the next round of long commands begins.
     round: usize,
     last_tick: Instant,
     /// The last wait was short.
     comes_soon: bool,
-    /// What the engine promises settles by itself.
+    /// The engine makes promised writes durable by itself.
     pub(crate) settles: bool,
     /// Where commands that need the records were run in the last turn.
     pub(crate) standing: Standing,
     pub(crate) service: Option<Box<dyn PolledService>>,
     /// Connections whose commands have not reached a leader yet.
     pub(crate) unreached: Vec<usize>,
-    /// All that is to be done again waits for something else.
+    /// All work to be repeated waits for something else.
     pub(crate) is_waiting: bool,
     /// Connections that watch changes.
     pub(crate) feeds: Vec<usize>,
 }
 
 impl EventLoop {
-    /// Loop `member`; the one with the listeners hands connections to all.
+    /// Loop `member`; the loop with the listeners distributes connections to all.
     pub(crate) fn new(
         host: Arc<Host>,
         member: usize,
@@ -132,7 +132,7 @@ impl EventLoop {
         &self.host.ports[self.member]
     }
 
-    /// A turn.
+    /// One turn.
     pub(crate) fn turn(&mut self, events: &mut Events) -> io::Result<()> {
         self.wait(events)?;
         self.now = Instant::now();
@@ -170,7 +170,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Serves connections that had more to do than they could; those whose long commands go on are for the end of the turn.
+    /// Serves connections with work left over; the keys of those whose long commands go on at the end of the turn.
     fn serve_again(&mut self) -> Vec<usize> {
         let mut long = Vec::new();
         for key in std::mem::take(&mut self.again) {
@@ -185,12 +185,12 @@ impl EventLoop {
         long
     }
 
-    /// Lets long commands go on, when all others have been answered.
+    /// Lets long commands go on, after all others have been answered.
     fn go_on_with(&mut self, long: &[usize]) {
         if long.is_empty() {
             return;
         }
-        // Whoever is first may have all of the slice.
+        // The first one may use the whole slice.
         self.round = self.round.wrapping_add(1);
         let first = self.round.checked_rem(long.len()).unwrap_or(0);
         let (last, first) = long.split_at(first);
@@ -204,10 +204,9 @@ impl EventLoop {
         self.end_turn();
     }
 
-    /// Waits until there is something to do. Where the last time that was within [`LINGER`], it
-    /// looks again and again for so long before it sleeps: who wakes a sleeper pays for it, and
-    /// here that is a client's request. Not while answers wait for a sync, whose thread may need
-    /// the core.
+    /// Waits until there is work. If the last work came within [`LINGER`], it polls for that long before it sleeps:
+    /// waking a sleeping thread costs the waker time, and here that delays a client's request. It does not poll while
+    /// answers wait for a sync, whose thread may need the core.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         if !self.again.is_empty() || !self.unreached.is_empty() {
             self.is_waiting |= self.again.is_empty();
@@ -244,7 +243,7 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        // It may send no more, but take the answer to what it has sent; unless it takes nothing, either.
+        // It may send no more, but still receive the answer to its requests; unless it cannot receive either.
         let is_gone = event.is_error() || event.is_write_closed();
         if is_gone && connection.session.continuation.is_some() {
             return self.drop_connection(key);
@@ -254,7 +253,8 @@ impl EventLoop {
             if event.is_read_closed() {
                 connection.is_half_closed = true;
                 if connection.session.is_forwarded {
-                    // The node has told its client that nobody knows: what has not been run yet is not to be run later.
+                    // The node has told its client that the outcome is unknown: commands that have not run yet must
+                    // not run later.
                     return self.drop_connection(key);
                 }
             }
@@ -284,7 +284,7 @@ impl EventLoop {
         }
     }
 
-    /// Puts the connection on the list of those to be looked after at the end of the turn.
+    /// Puts the connection on the list of those to be handled at the end of the turn.
     pub(crate) fn touch(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.is_touched
@@ -294,7 +294,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends what may go.
+    /// Sends the output that may be sent.
     pub(crate) fn flush(&mut self, key: usize) {
         let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else {
@@ -348,7 +348,7 @@ impl EventLoop {
         }
     }
 
-    /// What is done every now and then.
+    /// Periodic work.
     fn tick(&mut self) {
         if self.now.duration_since(self.last_tick) < self.tick_length() {
             return;
@@ -365,7 +365,7 @@ impl EventLoop {
         self.check_ages();
     }
 
-    /// Sends what can still be sent, when the server ends.
+    /// Sends the output that can still be sent, when the server ends.
     pub(crate) fn end(&mut self) {
         self.wait_for_withheld();
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();

@@ -1,14 +1,14 @@
-//! Changes that clients watch: what this node of a cluster has applied is pushed to them, entry by entry.
+//! Changes that clients watch: this node of a cluster pushes the entries that it applies to them, one by one.
 //!
 //! ```text
 //!   CLUSTER WATCH 41 PREFIX user: ─▶ 44                        applied here by now
 //!     > changes 42  user:1 value -     user:2 - -              key, value (none: deleted), expiry
-//!     > changes 44                                             nothing of these keys up to there
+//!     > changes 44                                             no change of these keys up to there
 //!     > changes-gone 97                                        entries up to 97 are gone: the watch has ended
 //! ```
 //!
-//! An entry is pushed when a majority has it, whole and once, in the order of indices. A client that takes nothing is pushed
-//! nothing, until the entries that it lacks are gone; it is told so.
+//! An entry is pushed when a majority has it, whole and once, in the order of indices. While a client receives
+//! nothing, nothing is pushed to it; if entries that it lacks are gone by then, it is told so.
 
 use crate::connection::Connection;
 use crate::event_loop::EventLoop;
@@ -19,28 +19,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Bytes of entries that are asked for at once.
+/// Bytes of entries that are read at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// Bytes that wait for a client beyond which it is pushed no more: what it lacks is kept once, for all who watch.
+/// Pending bytes of a client above which nothing is pushed to it: the entries that it lacks are kept once for all
+/// watchers.
 const WAITING_MAX: usize = 1 << 20;
-/// So long a client is told nothing at most, if entries have come that change none of its keys.
+/// The longest time without a push while new entries change none of the client's keys.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What a client watches.
+/// The watch of a client.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    /// The last entry that was looked at, and the last that the client was told of.
+    /// The last entry that was read, and the last that the client was told of.
     index: u64,
     told: u64,
     told_at: Instant,
-    /// Of the keys.
+    /// The prefix of the keys.
     prefix: Vec<u8>,
-    /// The client takes less than there is.
+    /// The client has not received all changes yet.
     is_behind: bool,
 }
 
 impl Feed {
-    /// Of changes behind this index of keys with this prefix.
+    /// A watch of changes behind this index, of keys with this prefix.
     pub(crate) fn new(index: u64, prefix: &[u8]) -> Self {
         Self {
             index,
@@ -51,7 +52,7 @@ impl Feed {
         }
     }
 
-    /// True if there is more for the client once it has taken what waits.
+    /// True if there is more for the client once it has received its pending output.
     pub(crate) fn is_behind(&self) -> bool {
         self.is_behind
     }
@@ -85,7 +86,7 @@ impl Feed {
         (self.told, self.told_at) = (entry.index, Instant::now());
     }
 
-    /// Says how far all has been looked at, if nothing was pushed for a while.
+    /// Reports the index read so far, if nothing was pushed for a while.
     fn tell_progress(&mut self, out: &mut Vec<u8>) {
         if self.told < self.index && self.told_at.elapsed() >= SILENCE {
             let mut reply = Reply { out, proto: Proto::Three };
@@ -101,7 +102,7 @@ fn head(reply: &mut Reply<'_>, kind: &str, index: u64) {
     reply.int(i64::try_from(index).unwrap_or(i64::MAX));
 }
 
-/// Entries that were asked for last, by the index before them: who watches has seen as much as the others, mostly.
+/// The entries that were read last, by the index before them: watchers are mostly at the same index.
 #[derive(Debug, Default)]
 struct Piece {
     behind: Option<u64>,
@@ -119,17 +120,17 @@ impl Piece {
     }
 }
 
-/// Pushes what there is to a client that takes it; false if its watch has ended.
+/// Pushes the new entries to a client that can receive them; false if its watch has ended.
 fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection, piece: &mut Piece) -> bool {
     if connection.is_closing() || connection.session.is_dropped {
-        // What is pushed behind its last answer would keep it open.
+        // A push behind its last answer would keep the connection open.
         connection.session.feed = None;
     }
     let is_within_answer = connection.is_within_answer();
     let session = &mut connection.session;
     let Some(feed) = &mut session.feed else { return false };
     loop {
-        // Nothing is pushed into an answer that is half there.
+        // Nothing is pushed into an unfinished answer.
         feed.is_behind = is_within_answer || connection.output.len() >= WAITING_MAX;
         if feed.is_behind {
             return true;
@@ -149,7 +150,7 @@ fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection, piece: &mut Pie
                 return false;
             }
             Err(_) => {
-                // The node has stopped: another one goes on.
+                // The node has stopped: the client goes on with another one.
                 (session.feed, session.is_closing) = (None, true);
                 return false;
             }
@@ -158,18 +159,18 @@ fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection, piece: &mut Pie
 }
 
 impl EventLoop {
-    /// Takes note of a connection that has begun to watch.
+    /// Registers a connection that has begun to watch.
     pub(crate) fn note_feed(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.session.feed.is_some() && !connection.is_fed {
             connection.is_fed = true;
             self.feeds.push(key);
-            // What is applied from now on wakes the loop; what was before is asked for in this turn.
+            // Entries applied from now on wake the loop; earlier ones are read in this turn.
             self.port().has_feeds.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Pushes what is applied to those who watch.
+    /// Pushes the applied entries to the connections that watch.
     pub(crate) fn push_changes(&mut self) {
         if self.feeds.is_empty() {
             return;
@@ -180,7 +181,7 @@ impl EventLoop {
         feeds.retain(|key| {
             let Some(connection) = self.connections.get_mut(*key) else { return false };
             let len = connection.output.len();
-            // A connection that has come to the place of another one is not fed.
+            // A connection that has taken the place of another one is not fed.
             let goes_on = connection.is_fed && serve(cluster, connection, &mut piece);
             connection.is_fed &= goes_on;
             if connection.output.len() != len || connection.is_closing() {

@@ -1,14 +1,14 @@
-//! What the figures of engines mean: those that they tell of themselves, of their groups and of their
-//! devices under names of their own.
+//! Descriptions of the figures of engines: those that engines report under names of their own, for themselves, their
+//! groups and their devices.
 
-/// How a figure goes.
+/// How a figure changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Up, until the store is opened anew.
+    /// It rises until the store is opened again.
     Counter,
-    /// Up and down.
+    /// It rises and falls.
     Gauge,
-    /// Nobody has said.
+    /// Not described.
     Unknown,
 }
 
@@ -25,7 +25,7 @@ impl Kind {
 
 use Kind::{Counter, Gauge};
 
-/// Name, kind, and what it is, for people.
+/// Name, kind, and description for people.
 type Row = (&'static str, Kind, &'static str);
 
 #[rustfmt::skip]
@@ -152,7 +152,7 @@ const ROWS: &[Row] = &[
     ("opened_with_checkpoint", Gauge, "1 if the store was opened with its checkpoint."),
 ];
 
-/// What is known of the figure of this name.
+/// The description of the figure of this name.
 pub(crate) fn told_of(name: &str) -> (Kind, &'static str) {
     let row = ROWS.iter().find(|(known, ..)| *known == name);
     row.map_or((Kind::Unknown, "Nobody has said what this is."), |(_, kind, help)| (*kind, *help))

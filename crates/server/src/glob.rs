@@ -1,4 +1,4 @@
-//! Patterns as in `KEYS h?ll*`, with the corners of Redis's own matcher.
+//! Patterns as in `KEYS h?ll*`, with the corner cases of Redis's own matcher.
 
 /// True if `text` matches `pattern`: `*`, `?`, `[abc]`, `[a-c]`, `[^a]`, and `\` before a byte
 /// that is meant literally.
@@ -6,8 +6,8 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     let fold = |byte: u8| {
         if ignore_case { byte.to_ascii_lowercase() } else { byte }
     };
-    // Where to go on after the last star: only the last one ever needs another try, which keeps
-    // the work at |pattern| x |text|.
+    // here to go on after the last star: only the last one ever needs another try, which keeps the work at
+    // pattern| x |text|.
     let mut retry: Option<(usize, usize)> = None;
     let (mut at, mut seen) = (0, 0);
     loop {

@@ -1,4 +1,4 @@
-//! What all event loops of a server share.
+//! The state that all event loops of a server share.
 
 use crate::clients::Clients;
 use crate::config::Config;
@@ -17,29 +17,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// What one loop asks of another.
+/// A message from one loop to another.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Serve this connection.
     Serve(Stream),
-    /// Drop the connection at this place if it has this id.
+    /// Disconnect the connection at this place if it has this id.
     Kill(usize, u64),
     /// Send this line to the connection at this place if it has this id.
     Push(usize, u64, Arc<[u8]>),
 }
 
-/// Where a loop can be reached.
+/// The means to reach a loop.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// What it is asked to do.
+    /// The messages to the loop.
     pub inbox: Mutex<Vec<Message>>,
-    /// Ends its sleep.
+    /// Wakes it.
     pub waker: mio::Waker,
     /// Some of its answers wait for durability.
     pub awaits_durable: AtomicBool,
     /// Some of its clients watch changes.
     pub has_feeds: AtomicBool,
-    /// What it counts.
+    /// Its counters.
     pub counters: LoopCounters,
 }
 
@@ -50,14 +50,14 @@ impl Port {
         self.wake();
     }
 
-    /// Ends the loop's sleep.
+    /// Wakes the loop.
     pub(crate) fn wake(&self) {
         // A full counter of wake-ups means that one is on its way.
         drop(self.waker.wake());
     }
 }
 
-/// How `BGSAVE` and `SAVE` went.
+/// The results of `BGSAVE` and `SAVE`.
 #[derive(Debug)]
 pub(crate) struct Saves {
     /// A save runs.
@@ -66,7 +66,7 @@ pub(crate) struct Saves {
     pub last: AtomicU64,
     /// The last one succeeded.
     pub last_ok: AtomicBool,
-    /// How many were done.
+    /// The number of saves.
     pub done: AtomicU64,
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct Saves {
 pub(crate) struct Rate {
     /// When and at which count the last sample was taken.
     pub last: Mutex<Option<(Instant, u64)>>,
-    /// Over the last sample.
+    /// The rate of the last sample.
     pub per_second: AtomicU64,
 }
 
-/// What all event loops of a server share.
+/// The state that all event loops of a server share.
 pub(crate) struct Host {
     pub config: Config,
     pub settings: Settings,
@@ -173,14 +173,14 @@ impl Host {
         total
     }
 
-    /// Sees whether more memory is in use than may be.
+    /// Checks whether memory use is above the limit.
     pub(crate) fn check_memory(&self) {
         let max = self.settings.max_memory.load(Ordering::Relaxed);
         let is_over = max > 0 && self.engine.stats().dram_bytes > max;
         self.is_over_memory.store(is_over, Ordering::Relaxed);
     }
 
-    /// Takes a sample of the commands a second, and of the memory.
+    /// Samples the commands per second, and checks the memory.
     pub(crate) fn sample_rate(&self, now: Instant) {
         self.check_memory();
         let count = self.sum(|counters| counters.commands.get());
@@ -193,7 +193,7 @@ impl Host {
         *last = Some((now, count));
     }
 
-    /// Makes everything durable now and remembers how that went.
+    /// Makes everything durable now and records the result.
     pub(crate) fn save(&self) -> coreplane_engine::Result<()> {
         let result = self.engine.sync();
         if result.is_ok() {
@@ -212,7 +212,7 @@ impl Host {
         let spawned =
             std::thread::Builder::new().name("coreplane-save".to_owned()).spawn(move || {
                 if let Some(host) = this.upgrade() {
-                    // How it went is in `saves`.
+                    // The result is in `saves`.
                     drop(host.save());
                     host.saves.running.store(false, Ordering::Release);
                 }

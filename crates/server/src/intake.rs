@@ -1,8 +1,8 @@
-//! What a connection has sent: read once in a turn, and run as far as it is complete.
+//! The input of a connection: read once in a turn, and run as far as it is complete.
 //!
-//! A connection takes up no more of a turn than is fair. Its commands are stopped behind one that is to go on later, behind
-//! one that has used up the slice of the turn, and when there is much output: the rest of its input is kept and run in the
-//! next turn, or when the client has taken what waits for it.
+//! A connection takes no more than its fair part of a turn. Its commands are stopped behind one that goes on later,
+//! behind one that has used up the slice of the turn, and when there is much output: the rest of its input is kept
+//! and run in the next turn, or when the client has received its pending output.
 
 use crate::command::{self, Turn};
 use crate::connection::{Connection, Input};
@@ -14,12 +14,12 @@ use crate::upstream::pass_on;
 use std::io::{self, Read};
 use std::sync::atomic::Ordering;
 
-/// What follows a command.
+/// The next step after a command.
 #[derive(PartialEq, Eq)]
 enum Next {
-    /// The same one, in a later turn.
+    /// The same command, in a later turn.
     Same,
-    /// The next one.
+    /// The next command.
     Command,
     /// A later turn.
     Turn,
@@ -27,12 +27,12 @@ enum Next {
     Nothing,
 }
 
-/// How much output a connection may have.
+/// Limits of the output of a connection.
 #[derive(Clone, Copy)]
 struct OutputBounds {
-    /// Waiting bytes from which on no more commands are run in this turn.
+    /// Pending bytes from which on no more commands are run in this turn.
     pause: u64,
-    /// Length of the output's buffer above which it is over the limit.
+    /// The length of the output's buffer above which it exceeds the limit.
     max: usize,
 }
 
@@ -53,7 +53,7 @@ impl OutputBounds {
 }
 
 impl EventLoop {
-    /// Runs what has arrived, after reading once.
+    /// Reads once, and runs the commands that have arrived.
     pub(crate) fn serve(&mut self, key: usize) {
         let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else {
@@ -115,8 +115,8 @@ impl EventLoop {
         if len == 0 {
             connection.is_ended = true;
         }
-        // A short read means that the socket is empty; a new event comes with new bytes. Only
-        // the end of the stream may have been announced already.
+        // A short read means that the socket is empty; new bytes come with a new event. Only the end of the stream
+        // may have been announced already.
         connection.is_readable = (is_full || connection.is_half_closed) && len > 0;
         let kept = connection.publish_input();
         let is_too_long = kept as u64 > self.host.settings.query_buffer_max.load(Ordering::Relaxed);
@@ -134,8 +134,8 @@ impl EventLoop {
         self.connections[key].input = input;
     }
 
-    /// Runs the complete commands at the beginning of `data`, as long as it is the connection's turn; how many bytes they
-    /// were.
+    /// Runs the complete commands at the beginning of `data`, as long as it is the connection's turn; the number of
+    /// their bytes.
     fn execute(&mut self, key: usize, data: &[u8]) -> usize {
         let host = &*self.host;
         let Some(connection) = self.connections.get_mut(key) else {
@@ -181,7 +181,7 @@ impl EventLoop {
                 }
                 Ok(Step::Nothing(len)) => consumed += len,
                 Ok(Step::Incomplete) => break,
-                // Not before what was sent before is answered.
+                // The error is answered after the earlier commands.
                 Err(_) if connection.session.upstream.is_awaited => {
                     connection.is_stalled = true;
                     break;
@@ -199,7 +199,7 @@ impl EventLoop {
     }
 }
 
-/// Runs the command that the first `len` bytes of `rest` are; what follows.
+/// Runs the command in the first `len` bytes of `rest`; the next step.
 #[inline]
 fn run(
     connection: &mut Connection,
@@ -207,7 +207,7 @@ fn run(
     (rest, len): (&[u8], usize),
     output: OutputBounds,
 ) -> Next {
-    // While this one runs, what the next looks at first is on its way.
+    // While this command runs, the data that the next one reads first are being fetched.
     if let Some(key) = rest.get(len..).and_then(peek_key) {
         turn.host.engine.prefetch(key);
     }
@@ -232,7 +232,7 @@ fn run(
     if is_full || turn.slice.is_used_up() { Next::Turn } else { Next::Command }
 }
 
-/// Answers with a protocol error, after which the connection ends.
+/// Answers with a protocol error, and closes the connection.
 fn refuse(connection: &mut Connection, complaint: &ProtocolError) {
     write_error(connection, &format!("ERR Protocol error: {}", complaint.0));
     connection.session.is_closing = true;

@@ -1,14 +1,13 @@
 //! Commands that touch several keys, alone among all event loops.
 //!
-//! One loop runs its commands one after another, so they are isolated from each other for free.
-//! Between loops the engine isolates a single key's read-modify-write and a whole batch; what is
-//! left is a command that reads and then writes several keys (`EXEC`, `RENAME`, `MSETNX`…).
+//! One loop runs its commands one after another, so they are isolated from each other for free. Between loops the
+//! engine isolates a single key's read-modify-write and a whole batch. That leaves commands that read and then write
+//! several keys (`EXEC`, `RENAME`, `MSETNX`…).
 //!
-//! The scheme is a lock that is nearly free to share and dear to own. Every loop has a flag of
-//! its own, on a cache line of its own, which it raises while it runs a client's commands. Whoever
-//! wants to be alone lowers its own flag, takes the gate, announces itself, and waits until every
-//! other flag is down; a loop that raises its flag and then sees the announcement lowers it again
-//! and waits at the gate.
+//! The scheme is a lock that is cheap to share and expensive to own. Every loop has a flag of its own, on a cache
+//! line of its own, which it raises while it runs a client's commands. A loop that wants to be alone lowers its own
+//! flag, takes the gate, announces itself, and waits until every other flag is down; a loop that raises its flag and
+//! then sees the announcement lowers it again and waits at the gate.
 //!
 //! ```text
 //! loop 0:  ▲ get set incr ▼      ▲ get │ gate … │ get ▼
@@ -27,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Isolation {
     /// By loop: it is running commands.
     running: Box<[CachePadded<AtomicBool>]>,
-    /// Somebody is, or wants to be, alone.
+    /// A loop is, or wants to be, alone.
     announced: CachePadded<AtomicBool>,
     gate: Mutex<()>,
 }
@@ -50,7 +49,7 @@ impl Isolation {
         }
     }
 
-    /// `member` begins to run commands, beside others; waits while somebody is alone.
+    /// `member` begins to run commands, beside others; waits while another loop is alone.
     pub(crate) fn enter(&self, member: usize) {
         loop {
             self.running[member].store(true, Ordering::SeqCst);
@@ -62,13 +61,13 @@ impl Isolation {
         }
     }
 
-    /// `member` has run them.
+    /// `member` has finished its commands.
     pub(crate) fn leave(&self, member: usize) {
         self.running[member].store(false, Ordering::Release);
     }
 
-    /// `member`, which has entered, waits until nobody else runs commands, and keeps it so until
-    /// the answer is dropped; then it is where it was before.
+    /// `member`, which has entered, waits until no other loop runs commands, and excludes them until the result is
+    /// dropped; then it runs beside others again.
     pub(crate) fn alone(&self, member: usize) -> Alone<'_> {
         self.leave(member);
         let gate = self.gate.lock();
@@ -76,7 +75,7 @@ impl Isolation {
         for other in &self.running {
             let backoff = Backoff::new();
             while other.load(Ordering::SeqCst) {
-                // A loop that lost its core in mid-command gets it back sooner if we sleep.
+                // A loop that lost its core in the middle of a command gets it back sooner if this thread sleeps.
                 if backoff.is_completed() {
                     std::thread::sleep(std::time::Duration::from_micros(20));
                 } else {
@@ -114,12 +113,12 @@ mod tests {
                     start.wait();
                     for round in 0..ROUNDS {
                         isolation.enter(member);
-                        // Never torn for who runs beside others…
+                        // Never torn for a loop that runs beside others…
                         let seen = left.load(Ordering::Relaxed);
                         assert_eq!(seen, right.load(Ordering::Relaxed));
                         if round % 3 == 0 {
                             let alone = isolation.alone(member);
-                            // …and never lost by who is alone.
+                            // …and never lost by a loop that is alone.
                             let value = left.load(Ordering::Relaxed) + 1;
                             left.store(value, Ordering::Relaxed);
                             (0..100).for_each(|_| std::hint::spin_loop());

@@ -6,42 +6,41 @@
 //!                              …          ┘
 //! ```
 //!
-//! Every core runs one event loop (`event_loop`); a connection stays with its loop (`intake`). Commands are
-//! parsed where they lie in the read buffer (`resp`), found in one table and run inline
-//! (`command`), their answers written straight into the connection's output (`output`).
+//! Every core runs one event loop (`event_loop`); a connection stays with its loop (`intake`). Commands are parsed
+//! where they lie in the read buffer (`resp`), found in one table and run inline (`command`), and their answers are
+//! written straight into the connection's output (`output`).
 //!
-//! # What a client may rely on
+//! # Guarantees to clients
 //!
-//! - **Durability.** At `strict` and `group` no answer leaves before everything that it says or
-//!   shows is durable. The writes of a turn share one fence or one sync (`event_loop`, step 3).
-//!   At `relaxed` answers leave at once; the window is the store's.
-//! - **Order.** The answers of a connection leave in the order of its commands.
+//! - **Durability.** At `strict` and `group` no answer is sent before everything that it says or shows is durable. The
+//!   writes of a turn share one fence or one sync (`event_loop`, step 3). At `relaxed` answers are sent at once; the
+//!   window is the store's.
+//! - **Order.** The answers of a connection are sent in the order of its commands.
 //! - **Isolation.** Every command is atomic for all others, on whichever loop they run
-//!   (`isolation`); `EXEC` too, also against a crash (`store`). But a `KEYS`, `SCAN` or `RANGE` that takes longer than a
-//!   slice shows what is there all the while, and of what comes and goes meanwhile some.
-//! - **Long commands.** Those that look at very many records run in slices of at most about a millisecond, between which
-//!   the loop serves others (`slice`, `continuation`), unless that would show what is half done.
-//! - **Failure.** When the medium fails to make something durable, the clients concerned get an
-//!   error instead of the answers that were held, and their connections end.
+//!   (`isolation`); `EXEC` too, also against a crash (`store`). But a `KEYS`, `SCAN` or `RANGE` that takes longer than
+//!   a slice shows all keys that exist all the while, and some of those that are added or deleted meanwhile.
+//! - **Long commands.** Commands that read very many records run in slices of at most about a millisecond, between
+//!   which the loop serves others (`slice`, `continuation`), unless that would show a half-done change.
+//! - **Failure.** When the medium fails to make something durable, the clients concerned get an error instead of the
+//!   answers that were held, and their connections are closed.
 //!
-//! - **Clusters.** A server may be a node of a cluster ([`ClusterInfo`], [`PolledService`]): commands that need the records
-//!   are run by the leader, to which a follower passes them on (`upstream`) or sends the client (`MOVED`).
+//! - **Clusters.** A server may be a node of a cluster ([`ClusterInfo`], [`PolledService`]): the leader runs commands
+//!   that need the records; a follower forwards them to it (`upstream`) or redirects the client (`MOVED`).
 //!
 //! - **Ranges.** Where the engine has its keys in order, `RANGE` shows those between two bounds, some at
 //!   a time, and the bound to go on with: `RANGE min max [PREFIX prefix] [LIMIT count] [REV]
-//!   [WITHVALUES] [WITHEXPIRIES]`, bounds as for `ZRANGEBYLEX`. What is there all the while is shown,
-//!   each key once.
+//!   [WITHVALUES] [WITHEXPIRIES]`, bounds as for `ZRANGEBYLEX`. A key that exists all the while is shown exactly
+//!   once.
 //!
-//! - **Administration.** `STORE` tells what the store is, verifies, grows and shows it, and `MATRIX` looks after its
-//!   devices, if the server was given the store ([`administration`]). Nobody waits for what takes long.
+//! - **Administration.** `STORE` describes, verifies, grows and shows the store, and `MATRIX` administers its devices,
+//!   if the server was given the store ([`administration`]). Long work blocks no client.
 //!
-//! - **Retries.** `ONCE client number command …` runs a command that writes, once, however often it is sent with that number:
-//!   its answer is remembered with what it has changed.
+//! - **Retries.** `ONCE client number command …` runs a command that writes once, however often it is sent with that
+//!   number: its answer is remembered with its changes.
 //!
-//! Differences from Redis: there is one database; records are strings; times of access are not
-//! recorded (`OBJECT IDLETIME` says so, as Redis does where it counts accesses instead); `WAIT` and
-//! `WAITAOF` do not wait for replicas, of which there are none. `docs/redis-commands.md` has the
-//! commands that are there.
+//! Differences from Redis: there is one database; records are strings; times of access are not recorded
+//! (`OBJECT IDLETIME` says so, as Redis does where it counts accesses instead); `WAIT` and `WAITAOF` do not wait for
+//! replicas. `docs/redis-commands.md` lists the commands.
 
 pub mod administration;
 mod clients;

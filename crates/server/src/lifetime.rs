@@ -1,4 +1,4 @@
-//! Connections that come, and why they go.
+//! The beginning and the end of connections.
 
 use crate::clients::ClientInfo;
 use crate::command::{forget_watches, stop_monitor};
@@ -19,7 +19,7 @@ const PROTECTED: &[u8] = b"-DENIED the server is running in protected mode: no p
     reach it.\r\n";
 
 impl EventLoop {
-    /// Begins to serve `stream`, if it may come in.
+    /// Begins to serve `stream`, if it is admitted.
     pub(crate) fn add_connection(&mut self, mut stream: Stream) {
         let host = self.host.clone();
         let settings = &host.settings;
@@ -27,7 +27,7 @@ impl EventLoop {
         let max = settings.max_clients.load(Ordering::Relaxed);
         if !host.clients.take_place(usize::try_from(max).unwrap_or(usize::MAX)) {
             counters.rejected.add(1);
-            // A courtesy; who cannot take it goes without.
+            // A courtesy; a client that cannot receive it goes without.
             drop(stream.write(TOO_MANY));
             return;
         }
@@ -52,11 +52,11 @@ impl EventLoop {
         host.clients.add(info.clone());
         counters.connections.add(1);
         entry.insert(Connection::new(stream, Session::new(info, !has_password)));
-        // Its first words may have come with it.
+        // Its first command may have arrived with it.
         self.serve(key);
     }
 
-    /// Ends the connection at once.
+    /// Closes the connection at once.
     pub(crate) fn drop_connection(&mut self, key: usize) {
         let Some(mut connection) = self.connections.try_remove(key) else {
             return;
@@ -72,7 +72,7 @@ impl EventLoop {
         self.host.clients.give_place();
     }
 
-    /// Drops the client if too much output waits for it, or is being made.
+    /// Disconnects the client if its output, pending or in the making, exceeds the limit.
     pub(crate) fn check_output_limit(&mut self, key: usize) {
         let limit = *self.host.settings.output_limit.lock();
         let Some(connection) = self.connections.get_mut(key) else {
@@ -93,7 +93,7 @@ impl EventLoop {
         }
     }
 
-    /// Drops clients that have been idle, or over the soft limit, for too long.
+    /// Disconnects clients that have been idle, or over the soft limit, for too long.
     pub(crate) fn check_ages(&mut self) {
         let settings = &self.host.settings;
         let idle_max = settings.idle_timeout_ms.load(Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl EventLoop {
             let info = &connection.session.info;
             let age = self.now.saturating_duration_since(info.since).as_millis();
             let idle = age.saturating_sub(info.active_after.load(Ordering::Relaxed).into());
-            // A connection that waits for us is not idle; one that does not take its answer is.
+            // A connection that waits for the server is not idle; one that does not receive its answer is.
             let is_behind = connection.output.len() as u64 >= connection.output_pause(pause);
             let waits = connection.output.is_held()
                 || (connection.is_stalled && !is_behind)
@@ -123,7 +123,7 @@ impl EventLoop {
         }
     }
 
-    /// How long the loop may sleep, at most, for the sake of its connections' ages.
+    /// The longest time that the loop may sleep for the sake of its connections' ages.
     pub(crate) fn tick_length(&self) -> Duration {
         let idle_max = self.host.settings.idle_timeout_ms.load(Ordering::Relaxed);
         match idle_max {
@@ -143,7 +143,7 @@ fn is_local(stream: &Stream) -> bool {
     }
 }
 
-/// Sets what is wanted of the socket; it serves without, too.
+/// Sets the options of the socket; the server works without them, too.
 fn prepare(stream: &Stream, keepalive: Duration) {
     let Stream::Tcp(tcp) = stream else {
         return;

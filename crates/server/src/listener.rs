@@ -1,4 +1,4 @@
-//! Where connections come from.
+//! The sockets that accept connections.
 
 use crate::config::Config;
 use crate::connection::Stream;
@@ -17,8 +17,8 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// The sockets that the server listens on. One event loop owns them and deals the connections
-/// out in turn, so that every loop has its share however few there are.
+/// The sockets that the server listens on. One event loop owns them and distributes the connections in turn, so that
+/// every loop has its share even of a few.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     sockets: Vec<Socket>,
@@ -58,7 +58,7 @@ impl Listeners {
             .collect()
     }
 
-    /// Asks to be told of connections.
+    /// Asks for events of new connections.
     pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
         for (index, socket) in self.sockets.iter_mut().enumerate() {
             let token = listener_token(index);
@@ -70,14 +70,14 @@ impl Listeners {
         Ok(())
     }
 
-    /// How many sockets there are.
+    /// The number of sockets.
     pub(crate) fn len(&self) -> usize {
         self.sockets.len()
     }
 
-    /// The connections that have come to socket `index`, each with the one of `members` loops
-    /// that is to serve it. An error (no descriptor left, a client that has gone already) ends
-    /// the list; the rest is found at the next call.
+    /// The connections that have arrived at socket `index`, each with the number of the loop, of `members`, that is
+    /// to serve it. An error (no descriptor left, a client that has gone already) ends the list; the rest is found at
+    /// the next call.
     pub(crate) fn accept_all(&mut self, index: usize, members: usize) -> Vec<(usize, Stream)> {
         let mut streams = Vec::new();
         let Some(socket) = self.sockets.get(index) else {
@@ -103,7 +103,7 @@ impl Listeners {
 impl Drop for Listeners {
     fn drop(&mut self) {
         if let Some(path) = &self.unix_path {
-            // Nobody is harmed by a socket file that stays.
+            // A socket file that stays does no harm.
             drop(std::fs::remove_file(path));
         }
     }
@@ -124,7 +124,7 @@ fn bind_tcp(host: &str, port: u16) -> Result<TcpListener> {
 
 fn bind_unix(path: &Path, mode: Option<u32>) -> Result<UnixListener> {
     let context = |source| Error::Listen { place: path.display().to_string(), source };
-    // A socket that a server before us left behind; nothing else is removed.
+    // A socket that an earlier server left behind; nothing else is removed.
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && metadata.file_type().is_socket()
         && std::os::unix::net::UnixStream::connect(path).is_err()

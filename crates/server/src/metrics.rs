@@ -1,4 +1,4 @@
-//! The same counters for Prometheus: `GET /metrics` on a port of its own.
+//! The counters for Prometheus: `GET /metrics` on a port of its own.
 //!
 //! Scrapes are rare and small, so one thread answers them one after another, each within a time
 //! limit, and never touches an event loop: it only reads counters.
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 mod engines;
 
-/// A client that does not finish its request by then is left.
+/// A client that does not finish its request within this time gets no answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_LEN_MAX: usize = 8 << 10;
 
@@ -48,7 +48,7 @@ impl Metrics {
                     match stream {
                         // A client that went away gets no answer.
                         Ok(stream) => drop(answer(stream, &host)),
-                        // No descriptor left, perhaps: later there is one.
+                        // No descriptor is left, perhaps: one may be free later.
                         Err(_) => std::thread::sleep(PATIENCE / 20),
                     }
                 }
@@ -65,9 +65,9 @@ pub(crate) struct Scraped {
 }
 
 impl Scraped {
-    /// Ends it, after the server has been told to end.
+    /// Ends the thread, after the server has been told to end.
     pub(crate) fn end(self) {
-        // A connection wakes it; if none can be made it stays asleep and ends with the process.
+        // A connection wakes it; if none can be made it keeps sleeping and ends with the process.
         if TcpStream::connect_timeout(&self.address, PATIENCE).is_ok() {
             drop(self.thread.join());
         }

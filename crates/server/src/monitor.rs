@@ -1,9 +1,9 @@
-//! `MONITOR`: clients that are told of every command.
+//! `MONITOR`: clients that receive a line about every command.
 //!
-//! Where there is no such client that costs a command one look at a word that nobody writes. Else the command is
-//! written as a line and sent to the loop of each of them, which puts it behind what that client was answered: so
-//! lines of one loop come in the order of its commands. A client that does not take its lines is dropped once
-//! `client-output-pause` bytes wait for it, or 64 MiB of lines wait for all loops.
+//! Without such a client this costs a command one read of a word that is not written. Otherwise the command is
+//! formatted as a line and sent to the loop of each such client, which appends it to that client's output: so lines
+//! of one loop come in the order of its commands. A client that does not receive its lines is disconnected once
+//! `client-output-pause` bytes are pending for it, or 64 MiB of lines are pending for all loops.
 
 use crate::event_loop::EventLoop;
 use crate::host::{Host, Message};
@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The clients that watch.
+/// The clients that monitor.
 #[derive(Debug, Default)]
 pub(crate) struct Monitors {
     count: AtomicUsize,
     all: Mutex<Vec<Monitor>>,
     /// Bytes of lines that no loop has taken yet.
     sent: AtomicUsize,
-    /// Lines were left out, since those were too many: who watches is dropped.
+    /// Lines were dropped, since they were too many: the monitoring clients are disconnected.
     is_incomplete: AtomicBool,
 }
 
@@ -36,14 +36,14 @@ struct Monitor {
 }
 
 impl Monitors {
-    /// A client begins to watch.
+    /// A client begins to monitor.
     pub(crate) fn add(&self, member: usize, key: usize, id: u64) {
         let mut all = self.all.lock();
         all.push(Monitor { member, key, id });
         self.count.store(all.len(), Ordering::Release);
     }
 
-    /// A client ends it.
+    /// A client stops monitoring.
     pub(crate) fn remove(&self, id: u64) {
         let mut all = self.all.lock();
         all.retain(|monitor| monitor.id != id);
@@ -59,7 +59,7 @@ impl Monitors {
     }
 }
 
-/// Tells those who watch of a command from `address`.
+/// Sends a line about a command from `address` to the monitoring clients.
 pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &'a [u8]>) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, micros) = (since.as_secs(), since.subsec_micros());
@@ -80,7 +80,7 @@ pub(crate) fn tell<'a>(host: &Host, address: &str, words: impl Iterator<Item = &
     }
 }
 
-/// Appends `word` in quotes, with what cannot be printed as escapes.
+/// Appends `word` in quotes, with escapes for unprintable bytes.
 fn quote(word: &[u8], line: &mut Vec<u8>) {
     line.push(b'"');
     for byte in word {
@@ -99,7 +99,7 @@ fn quote(word: &[u8], line: &mut Vec<u8>) {
 }
 
 impl EventLoop {
-    /// Puts a line behind what the client at `key` was answered, if it still watches.
+    /// Appends a line to the output of the client at `key`, if it still monitors.
     pub(crate) fn push_line(&mut self, key: usize, id: u64, line: &[u8]) {
         let monitors = &self.host.monitors;
         monitors.sent.fetch_sub(line.len(), Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl EventLoop {
         if is_incomplete || waiting as u64 >= bound {
             return self.drop_connection(key);
         }
-        // Nothing is pushed into an answer that is half there. The command itself is told of at its end.
+        // Nothing is pushed into an unfinished answer. The line of the unfinished command itself comes after its end.
         session.monitor_lines.extend_from_slice(line);
         if connection.is_within_answer() && !mutant!("server.monitor.within") {
             return;

@@ -1,19 +1,19 @@
-//! Answers on their way out, some of which must wait.
+//! Answers to be sent, some of which must wait.
 //!
 //! ```text
 //!   sent        free              held by turn 7    held by turn 9     being written
 //! ├───────────┼─────────────────┼─────────────────┼──────────────────┼ ─ ─ ─
 //! ```
 //!
-//! An answer may say that a write was done, or show a value that was written a moment ago. It may
-//! leave the process only when that is durable: else a power cut could take back what a client
-//! was told. So at the end of a turn the answers of the turn are either *free* or *held* until the
-//! turn's horizon is durable. They never overtake each other: what is behind a held answer waits
+//! An answer may report a write, or show a value that was written a moment ago. It may leave the process only when
+//! that write is durable: otherwise a power cut could undo a write that the client was told of. So at the end of a
+//! turn the answers of the turn are either *free* or *held* until the turn's horizon is durable. They never overtake
+//! each other: answers behind a held answer wait with it.
 //! with it.
 
 use std::collections::VecDeque;
 
-/// Waiting answers of one connection.
+/// Pending answers of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
@@ -27,12 +27,12 @@ impl Output {
     const KEPT: usize = 64 << 10;
     const COMPACT_ABOVE: usize = 1 << 20;
 
-    /// Where answers are written.
+    /// The buffer for answers.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// How many bytes wait to be sent.
+    /// The number of bytes to be sent.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
@@ -47,7 +47,7 @@ impl Output {
         self.bytes.len()
     }
 
-    /// How many bytes its memory has room for.
+    /// The capacity of its memory, in bytes.
     pub(crate) fn room(&self) -> usize {
         self.bytes.capacity()
     }
@@ -57,7 +57,7 @@ impl Output {
         !self.held.is_empty()
     }
 
-    /// The turn is over: what was written in it waits for `turn`, or for nothing of its own.
+    /// The turn is over: the bytes written in it wait for `turn`, or for no turn of their own.
     pub(crate) fn seal(&mut self, turn: Option<u64>) {
         let end = self.bytes.len();
         match (turn, self.held.back_mut()) {
@@ -78,18 +78,18 @@ impl Output {
         }
     }
 
-    /// Takes back whatever is not free.
+    /// Removes all bytes that are not free.
     pub(crate) fn discard_held(&mut self) {
         self.bytes.truncate(self.free);
         self.held.clear();
     }
 
-    /// What may leave.
+    /// The bytes that may be sent.
     pub(crate) fn ready(&self) -> &[u8] {
         &self.bytes[self.sent..self.free]
     }
 
-    /// So many bytes have left.
+    /// So many bytes have been sent.
     pub(crate) fn sent(&mut self, len: usize) {
         self.sent += len;
         if self.sent == self.bytes.len() {

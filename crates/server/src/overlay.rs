@@ -1,14 +1,14 @@
 //! The changes of a transaction so far.
 //!
-//! They are a [`Batch`] from the beginning, in the order in which they were made, so that a command that
-//! only writes costs one copy of its key and value. Which change of a key is the last is of interest
-//! to those commands alone that read: for the first of them the changes are indexed, by the hashes
-//! of their keys, and from then on as they come. The engine finds out by itself, once for all.
+//! They are a [`Batch`] from the beginning, in the order in which they were made, so that a command that only writes
+//! costs one copy of its key and value. Only commands that read need to know which change of a key is the last: for
+//! the first of them the changes are indexed, by the hashes of their keys, and from then on as they come. The engine
+//! finds the last changes by itself, once for all.
 //!
-//! A command that makes a new value of the one before it may add much more than its own words: many of
-//! them on one large value would add up. When the changes have outgrown twice what the last ones had,
-//! only the last one of each key is kept. Where those alone are more than a transaction may have, all are given up, and
-//! `EXEC` fails as a whole.
+//! A command that derives a new value from the old one may add much more than its own words: many of them on one
+//! large value would add up. When the changes have grown to twice the size of the last ones, only the last change of
+//! each key is kept. If those alone are more than a transaction may have, all are given up, and `EXEC` fails as a
+//! whole.
 
 use coreplane_engine::{
     Batch, ChangeRef, Entry, Error, Limits, Record, Result, Ticket, UnixMillis, Value,
@@ -21,32 +21,31 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) struct Overlay {
     changes: Batch,
     index: Index,
-    /// Whatever the engine holds is to be removed.
+    /// All records of the engine are to be removed.
     clears: bool,
     /// Bytes of changes above which only the last ones are kept.
     compact_above: usize,
-    /// Bytes that the last ones may have, and those that they have had if these are more.
+    /// The limit of the bytes of the last changes, and their bytes if they exceeded it.
     bytes_max: usize,
     excess: Option<usize>,
 }
 
-/// Below so many bytes nothing is gained by keeping the last changes alone.
+/// Below so many bytes it is not worth while to keep only the last changes.
 const COMPACT_MIN: usize = 1 << 20;
 
-/// Bytes of changes that a transaction may have, unless its words have more.
+/// The limit of the bytes of changes in a transaction, unless its words have more.
 const BYTES_MAX: usize = 1 << 30;
 
-/// Which change is the last with a hash.
+/// The last change with each hash.
 #[derive(Debug, Default)]
 struct Index {
     hasher: RandomState,
     last: HashMap<u64, usize>,
-    /// For each change that is indexed the one before it with the same hash: of the same key, nearly
-    /// always.
+    /// For each indexed change the one before it with the same hash, nearly always of the same key.
     before: Vec<Option<usize>>,
 }
 
-/// What an overlay knows of a key.
+/// The state of a key in an overlay.
 pub(crate) enum Look<'a> {
     Present(Record<'a>),
     Absent,
@@ -54,7 +53,7 @@ pub(crate) enum Look<'a> {
 }
 
 impl Overlay {
-    /// Without changes, with room for those of so many commands, whose words have so many bytes.
+    /// An overlay without changes, with room for those of so many commands, whose words have so many bytes.
     pub(crate) fn with_capacity(commands: usize, bytes: usize) -> Self {
         Self {
             changes: Batch::with_capacity(commands, bytes),
@@ -76,7 +75,7 @@ impl Overlay {
         self.bound();
     }
 
-    /// Keeps no more than the last changes when they have outgrown them.
+    /// Keeps only the last changes when the changes have outgrown them.
     #[inline]
     fn bound(&mut self) {
         if self.changes.bytes_len() > self.compact_above {
@@ -84,7 +83,7 @@ impl Overlay {
         }
     }
 
-    /// Keeps the last change of each key alone.
+    /// Keeps only the last change of each key.
     #[cold]
     fn compact(&mut self) {
         let mut last = Batch::new();
@@ -134,7 +133,7 @@ impl Overlay {
         self.clears = true;
     }
 
-    /// True if whatever the engine holds is to be removed.
+    /// True if all records of the engine are to be removed.
     pub(crate) fn clears(&self) -> bool {
         self.clears
     }
@@ -144,7 +143,7 @@ impl Overlay {
         self.changes.is_empty()
     }
 
-    /// Indexes the changes that are not yet.
+    /// Indexes the changes that are not indexed yet.
     fn catch_up(&mut self) {
         let Index { hasher, last, before } = &mut self.index;
         while let Some(change) = self.changes.get(before.len()) {
@@ -173,7 +172,7 @@ impl Overlay {
         self.find(key).is_some()
     }
 
-    /// What is known of `key`.
+    /// The state of `key`.
     pub(crate) fn look(&mut self, key: &[u8], now: UnixMillis) -> Look<'_> {
         self.catch_up();
         match self.find(key).and_then(|at| self.changes.get(at)) {
@@ -199,7 +198,7 @@ impl Overlay {
         }
     }
 
-    /// As a batch within these limits, if so few keys were changed.
+    /// The changes as a batch within these limits, if so few keys were changed.
     ///
     /// # Errors
     /// As [`Overlay::check`].
@@ -207,7 +206,7 @@ impl Overlay {
         if self.changes.check(limits).is_err() {
             self.compact();
         }
-        // Now, too, they may be found to be too many.
+        // This step, too, may find that they are too many.
         self.check()?;
         Ok(self.changes)
     }
@@ -298,7 +297,7 @@ mod tests {
         let mut overlay = Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(1000, 10_000) };
         let value = vec![7; 1 << 20];
         for number in 0..1000_u32 {
-            // Each is of another key: nothing of it is replaced.
+            // Each change has another key: none replaces another.
             match number % 3 {
                 0 => overlay.put(&number.to_le_bytes(), &value, None),
                 1 => overlay.delete(&number.to_le_bytes()),
@@ -319,7 +318,7 @@ mod tests {
     #[test]
     fn changes_that_are_found_to_be_too_many_at_the_end_are_no_empty_batch() {
         let mut overlay = Overlay { bytes_max: 3 << 20, ..Overlay::with_capacity(1000, 2 << 20) };
-        // Below what is looked at while they are made.
+        // Below the size that is checked while they are made.
         (0..15_u32).for_each(|at| overlay.put(&at.to_le_bytes(), &vec![7; 250 << 10], None));
         overlay.check().expect("nobody knows yet");
         let bytes_max = 1 << 20;

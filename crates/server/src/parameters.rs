@@ -1,7 +1,7 @@
 //! Parameters that `CONFIG GET` shows and `CONFIG SET` changes while the server runs.
 //!
-//! Where Redis has a parameter of the same name it means the same, has the same bounds and complains in the same words.
-//! What cannot change here though it can in Redis (the port, the policy of a full memory …) may be set to what it is.
+//! A parameter that Redis has, too, has the same meaning, bounds and error messages. A parameter that Redis can
+//! change and this server cannot (the port, the policy for a full memory …) may be set to its present value.
 
 use crate::config::{Config, OutputLimit};
 use crate::host::Host;
@@ -16,11 +16,11 @@ type Complaint = Cow<'static, str>;
 /// Changes a parameter.
 type Set = fn(&Host, &str) -> Result<(), Complaint>;
 
-/// Who may set a parameter to what.
+/// How a parameter may be set.
 enum Access {
-    /// Nobody.
+    /// Not at all.
     Fixed,
-    /// To what it is.
+    /// To its present value.
     Held,
     Changeable(Set),
 }
@@ -46,7 +46,7 @@ impl Parameter {
         matches!(self.access, Access::Fixed)
     }
 
-    /// Changes it; the complaint if the value is not one.
+    /// Changes it; the complaint if the value is invalid.
     pub(crate) fn set(&self, host: &Host, value: &str) -> Result<(), Complaint> {
         match self.access {
             Access::Changeable(set) => set(host, value),

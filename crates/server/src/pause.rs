@@ -1,16 +1,16 @@
-//! `CLIENT PAUSE`: for a while commands wait, all of them or those that write.
+//! `CLIENT PAUSE`: for a while commands wait, either all or those that write.
 //!
-//! Where nothing is paused that costs a command one look at a word that nobody writes. A command that has to wait
-//! is postponed, as one is for which the engine is not ready: its loop comes back to it.
+//! Without a pause this costs a command one read of a word that is not written. A command that has to wait is
+//! postponed, like a command for which the engine is not ready: its loop comes back to it.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Which commands wait.
+/// The commands that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Paused {
-    /// Those that write.
+    /// Commands that write.
     Writes,
     /// All.
     All,
@@ -19,13 +19,13 @@ pub(crate) enum Paused {
 /// The pause, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
-    /// There may be one; saves the lock where there is none.
+    /// There may be a pause; saves the lock where there is none.
     is_set: AtomicBool,
     until: Mutex<Option<(Instant, Paused)>>,
 }
 
 impl Pause {
-    /// Begins one, or lets the one that there is take longer and hold more.
+    /// Begins a pause, or extends the present one in length and in scope.
     pub(crate) fn begin(&self, until: Instant, what: Paused) {
         let mut now = self.until.lock();
         let (end, held) = now.unwrap_or((until, what));
@@ -33,13 +33,13 @@ impl Pause {
         self.is_set.store(true, Ordering::Release);
     }
 
-    /// Ends it.
+    /// Ends the pause.
     pub(crate) fn end(&self) {
         *self.until.lock() = None;
         self.is_set.store(false, Ordering::Release);
     }
 
-    /// What waits now; none if nothing does.
+    /// The commands that wait now; none if none does.
     pub(crate) fn now(&self) -> Option<Paused> {
         if !self.is_set.load(Ordering::Acquire) {
             return None;

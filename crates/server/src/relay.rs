@@ -1,11 +1,10 @@
 //! Two threads that run one loop in turn, so that a loop can sync and is never stopped by a sync.
 //!
-//! Where durability is a sync, somebody has to wait for the device. A thread that does nothing
-//! else has to be woken for each sync, and has to wake the loop when it has ended; on a machine
-//! with few cores those wake-ups take as long as the sync. So the thread that runs the loop, the
-//! *leader*, puts the loop down and syncs itself. Mostly the device is quick, the loop is still
-//! there when it comes back, and in all that time no thread was woken. If it is not, the other
-//! thread, the *follower*, takes the loop up after [`REST`] and serves on:
+//! Where durability is a sync, a thread has to wait for the device. A thread that does nothing else has to be woken
+//! for each sync, and has to wake the loop when it has ended; on a machine with few cores those wake-ups take as long
+//! as the sync. So the thread that runs the loop, the *leader*, leaves the loop and syncs itself. Mostly the device
+//! is quick: the loop is still free when the leader comes back, and no thread was woken in all that time. If the
+//! device is slow, the other thread, the *follower*, takes over the loop after [`REST`] and goes on serving:
 //!
 //! ```text
 //!   leader     turn │ sync ───│ turn │ sync ──────────────────────│ follows …
@@ -13,12 +12,12 @@
 //!   follower                                   │ takes it up, leads ──▶ turn, turn …
 //! ```
 //!
-//! What the follower's turns rest on it cannot sync as well, or nobody would serve: as long as the
-//! other has not come back it asks the engine for the sync and is told when that has ended.
+//! The follower cannot also sync the writes of its own turns, or no thread would serve: until the other thread has
+//! come back it asks the engine for the sync and is notified when that has ended.
 //!
-//! The follower looks at the time of its own accord while syncs are being made, so that it need
-//! not be woken for each; when there were none for a while it sleeps until the next begins. Where
-//! durability is an instruction it is never started.
+//! The follower checks the time by itself while syncs are being made, so that it need not be woken for each; when
+//! there were none for a while it sleeps until the next begins. Where durability is an instruction it is never
+//! started.
 
 use crate::event_loop::EventLoop;
 use crate::host::Host;
@@ -30,10 +29,10 @@ use std::sync::atomic::Ordering;
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
-/// So long a sync may keep a loop from being run.
+/// The longest time that a sync may keep a loop from running.
 const REST: Duration = Duration::from_micros(500);
 
-/// After so many looks without a sync the follower looks no more by itself.
+/// After so many checks without a sync the follower goes to sleep.
 const IDLE_LOOKS_MAX: u32 = 50;
 
 /// A loop and the threads that run it.
@@ -42,14 +41,14 @@ pub(crate) struct Relay {
     host: Arc<Host>,
     event_loop: Mutex<EventLoop>,
     state: Mutex<State>,
-    /// The follower sleeps, and is to look again.
+    /// The follower sleeps, and must check again.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     follower: Follower,
-    /// A thread has put the loop down to sync, then.
+    /// The time at which a thread left the loop to sync.
     syncing_since: Option<Instant>,
     /// The loop has ended.
     is_over: bool,
@@ -57,21 +56,21 @@ struct State {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Follower {
-    /// Not started yet, or not to be had.
+    /// Not started yet, or it could not be started.
     #[default]
     None,
     Looking,
     Asleep,
 }
 
-/// Ends the relay and the other loops, however a thread of it ends.
+/// Ends the relay and the other loops, however one of its threads ends.
 struct Over<'a>(&'a Relay);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.state.lock().is_over = true;
         self.0.changed.notify_all();
-        // The other may sleep in the loop's poll.
+        // The other thread may sleep in the loop's poll.
         self.0.host.end();
     }
 }
@@ -139,18 +138,18 @@ impl Relay {
                 continue;
             }
             drop(event_loop);
-            // If it fails the turn that rests on it finds the error again.
+            // If it fails, the turn that depends on it finds the error again.
             let _found_later = self.host.engine.wait_durable(&awaited).is_ok();
             event_loop = match self.end_sync().or_else(|| self.follow()) {
                 Some(event_loop) => event_loop,
                 None => return Ok(()),
             };
-            // To the end: if the sync has failed, those who wait are told so now.
+            // Ends the turn: if the sync has failed, the waiting clients are told so now.
             event_loop.end_turn();
         }
     }
 
-    /// True if the leader may sync: there is a follower, and it does not sync.
+    /// True if the leader may sync: the follower exists, and does not sync itself.
     fn begin_sync(&self, start_follower: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         if state.syncing_since.is_some() {
@@ -172,7 +171,7 @@ impl Relay {
         true
     }
 
-    /// The loop, if it is still where it was put down.
+    /// The loop, if no other thread has taken it over.
     fn end_sync(&self) -> Option<MutexGuard<'_, EventLoop>> {
         let mut state = self.state.lock();
         state.syncing_since = None;
@@ -196,7 +195,7 @@ impl Relay {
                         event_loop.await_durable();
                         return Some(event_loop);
                     }
-                    // It has been taken up again just now.
+                    // The other thread has taken it again just now.
                     self.changed.wait_for(&mut state, REST);
                 }
                 Some(rested) => {

@@ -1,4 +1,4 @@
-//! The server as a whole: bound, run, ended.
+//! The server as a whole: binding, running, ending.
 
 use crate::command::NUMBERS;
 use crate::config::Config;
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The result of a server's call.
+/// The result of a call of the server.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why the server cannot start or go on.
@@ -38,7 +38,7 @@ pub enum Error {
     /// An error of the operating system.
     #[error("{context}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
         /// The error.
         source: io::Error,
@@ -92,7 +92,7 @@ impl Server {
         Self::on(Sockets::bind(&config)?, config, engine, service)
     }
 
-    /// As [`Server::bind_with`], on sockets that were bound before; where they listen `config` is not asked again.
+    /// As [`Server::bind_with`], on sockets that were bound before; the addresses in `config` are not used.
     ///
     /// # Errors
     /// [`Error::Io`]; if the service cannot begin.
@@ -103,8 +103,8 @@ impl Server {
         service: Option<Box<dyn PolledService>>,
     ) -> Result<Self> {
         let threads = match config.threads {
-            // The core that is left is for the kernel's side of the sockets, for cleaning and syncs:
-            // with as many loops as cores all of them wait for each other.
+            // One core is left for the kernel's side of the sockets, for cleaning and syncs: with as many loops as
+            // cores all of them wait for each other.
             0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().max(2) - 1),
             threads => threads,
         };
@@ -192,7 +192,7 @@ impl Server {
     }
 }
 
-/// Wakes the loops of which this is true.
+/// Wakes the loops for which `is_waiting` is true.
 fn waking(host: &Arc<Host>, is_waiting: fn(&Port) -> bool) -> DurableListener {
     let host = Arc::downgrade(host);
     Arc::new(move || {

@@ -1,4 +1,4 @@
-//! What runs beside the connections in the first event loop.
+//! A service that runs beside the connections in the first event loop.
 
 use crate::event_loop::{EventLoop, FIRST_LISTENER, FIRST_SERVICE};
 use mio::event::Event;
@@ -9,31 +9,31 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ends the sleep of a loop, from any thread.
+/// Wakes a loop, from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// A service with sockets and deadlines of its own, which the first event loop polls with its connections: so what it
-/// receives and what clients ask for is done in the same turns, without a hand-over between threads.
+/// A service with sockets and deadlines of its own, which the first event loop polls with its connections. So its
+/// messages and the requests of clients are handled in the same turns, without a hand-over between threads.
 ///
-/// A turn: [`PolledService::ready`] for each of its sockets that is, [`PolledService::begin_turn`], the clients' commands
-/// and the commit of all that they rest on, [`PolledService::end_turn`].
+/// A turn: [`PolledService::ready`] for each of its ready sockets, [`PolledService::begin_turn`], the clients'
+/// commands and the commit of all writes that they depend on, [`PolledService::end_turn`].
 pub trait PolledService: Send + Debug {
-    /// Begins. Its sockets are registered with tokens of this range; `wake` makes a turn begin.
+    /// Starts the service. Its sockets are registered with tokens of this range; `wake` makes a turn begin.
     ///
     /// # Errors
-    /// If it cannot begin: the server does not start.
+    /// If it cannot start: then the server does not start either.
     fn start(&mut self, registry: &Registry, tokens: Range<usize>, wake: Wake) -> io::Result<()>;
 
     /// One of its sockets is ready.
     fn ready(&mut self, registry: &Registry, event: &Event);
 
-    /// When a turn is to begin at the latest.
+    /// The latest time at which a turn must begin.
     fn deadline(&self) -> Option<Instant>;
 
     /// A turn begins.
     fn begin_turn(&mut self, registry: &Registry, now: Instant);
 
-    /// A turn ends: what was said in it is to be sent.
+    /// A turn ends: the messages of this turn are sent.
     fn end_turn(&mut self, registry: &Registry);
 }
 
@@ -47,7 +47,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// How long the loop may sleep, at most.
+    /// The longest time that the loop may sleep.
     pub(crate) fn sleep_max(&self) -> Duration {
         let deadline = self.service.as_ref().and_then(|service| service.deadline());
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -55,7 +55,7 @@ impl EventLoop {
     }
 }
 
-/// True of a token of the service's.
+/// True for a token of the service.
 pub(crate) fn is_of_service(token: Token) -> bool {
     (FIRST_SERVICE..FIRST_LISTENER).contains(&token.0)
 }

@@ -1,4 +1,4 @@
-//! What a connection has agreed upon with its client.
+//! The state of a connection as agreed with its client.
 
 use crate::clients::ClientInfo;
 use crate::continuation::Continuation;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a watched key was.
+/// The state of a key when it was watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// A record with this sequence.
     Present(u64),
-    /// Absent; so many writes had been seen by the list of watched absences, and so many leaderships by the engine.
+    /// Absent; with the number of writes in the list of watched absences, and the engine's number of leaderships.
     Absent(u64, u64),
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Seen {
 pub(crate) struct Queue {
     bytes: Vec<u8>,
     spans: Vec<Span>,
-    /// Where in `spans` each command ends, and its index in the table.
+    /// The end of each command in `spans`, and its index in the table.
     commands: Vec<(usize, usize)>,
     /// One of them was refused.
     pub is_refused: bool,
@@ -43,7 +43,7 @@ impl Queue {
         self.commands.push((self.spans.len(), index));
     }
 
-    /// Takes all of them out, and keeps their memory unless that is much.
+    /// Removes all of them, and keeps their memory unless it is large.
     pub(crate) fn emptied(mut self) -> Self {
         const KEPT: usize = 16 << 10;
         if self.bytes.capacity() > KEPT || self.spans.capacity() * size_of::<Span>() > KEPT {
@@ -67,12 +67,12 @@ impl Queue {
         self.bytes.len() + self.spans.len() * spans + self.commands.len() * commands
     }
 
-    /// True if one of them is such a command of the table.
+    /// True if `is_such` holds for the table index of one of them.
     pub(crate) fn any(&self, is_such: impl Fn(usize) -> bool) -> bool {
         self.commands.iter().any(|(_, index)| is_such(*index))
     }
 
-    /// How many there are.
+    /// The number of commands.
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
     }
@@ -102,71 +102,71 @@ pub(crate) enum Answers {
     Skip,
 }
 
-/// How a connection stands with the leader that runs its commands.
+/// The state of a connection with the leader that runs its commands.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct UpstreamState {
-    /// Commands are under way.
+    /// Commands are pending.
     pub is_awaited: bool,
     /// They are part of a transaction.
     pub is_in_multi: bool,
-    /// The leader with whom something is agreed upon, or under way.
+    /// The leader that has state of the client, or pending commands.
     pub leader: Option<SocketAddr>,
 }
 
-/// What a connection has agreed upon with its client.
+/// The state of a connection as agreed with its client.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub proto: Proto,
     pub is_authenticated: bool,
     pub queue: Option<Queue>,
-    /// For the next transaction: the memory of the last.
+    /// The memory of the last transaction, for the next one.
     pub spare_queue: Queue,
     pub watches: HashMap<Vec<u8>, Seen>,
     pub answers: Answers,
     pub is_closing: bool,
-    /// Drop it without an answer.
+    /// The connection is to be closed without an answer.
     pub is_dropped: bool,
-    /// The command that came last was not run: it will be in a later turn.
+    /// The last command was not run: it will run in a later turn.
     pub is_postponed: bool,
-    /// Since when it is.
+    /// The time of its first postponement.
     pub postponed_since: Option<Instant>,
-    /// How far the command has come that was begun and is not finished.
+    /// The progress of the command that was begun and is not finished.
     pub continuation: Option<Continuation>,
-    /// The last slice of it has come further: it waits for nothing but its next one.
+    /// Its last slice has made progress: it waits for nothing but its next one.
     pub has_progressed: bool,
-    /// Its last `MGET` was of very much.
+    /// Its last `MGET` had a very long answer.
     pub reads_much: bool,
-    /// Its answers are more than may wait: they are no longer kept, and the connection ends.
+    /// Its answers exceed the output limit: they are no longer kept, and the connection is closed.
     pub exceeds_output_limit: bool,
-    /// The command that came last, by its name, is the leader's to run.
+    /// The last command, by its name, is to be run by the leader.
     pub forwards: Option<(&'static str, SocketAddr)>,
-    /// It is a node of the cluster, which passes a client's commands on.
+    /// The other end is a node of the cluster, which forwards the commands of a client.
     pub is_forwarded: bool,
-    /// `READONLY`: of a follower it reads what that has.
+    /// `READONLY`: it reads the state of a follower.
     pub is_read_only: bool,
-    /// The command that is run is such a read.
+    /// The current command is such a read.
     pub shows_follower: bool,
     /// Times its commands.
     pub stopwatch: Stopwatch,
-    /// How long its command took in earlier turns, if that is known.
+    /// The duration of its command in earlier turns, if known.
     pub took_before: Duration,
-    /// It is told of every command.
+    /// It receives every command (`MONITOR`).
     pub is_monitor: bool,
-    /// Lines for it, which wait for the end of an answer that is half there.
+    /// Lines for it, which wait for the end of an unfinished answer.
     pub monitor_lines: Vec<u8>,
     /// Its command waits for the end of a pause.
     pub is_paused: bool,
     /// The changes that it watches.
     pub feed: Option<Feed>,
-    /// How it stands with the leader.
+    /// The state with the leader.
     pub upstream: UpstreamState,
-    /// What it has agreed upon is other: so is that with the leader.
+    /// Its protocol has changed, or it was reset: its connection to the leader begins anew, too.
     pub begins_anew: bool,
     pub info: Arc<ClientInfo>,
 }
 
 impl Session {
-    /// Of a client that just came.
+    /// The session of a client that just connected.
     pub(crate) fn new(info: Arc<ClientInfo>, is_authenticated: bool) -> Self {
         Self {
             proto: Proto::default(),
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// True if the command that is run gets no answer.
+    /// True if the current command gets no answer.
     pub(crate) fn is_muted(&self) -> bool {
         matches!(self.answers, Answers::Off | Answers::Skip)
     }
@@ -213,7 +213,7 @@ impl Session {
         self.info.set_proto(proto);
     }
 
-    /// Its command waits for the end of a pause, or does no longer.
+    /// Sets whether its command waits for the end of a pause.
     pub(crate) fn set_paused(&mut self, is_paused: bool) {
         if self.is_paused != is_paused {
             self.is_paused = is_paused;
@@ -221,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Tells others how much is queued and watched.
+    /// Publishes how many commands are queued and how many keys watched.
     pub(crate) fn publish(&self) {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.len() + 1);
         let queued_bytes = self.queue.as_ref().map_or(0, Queue::memory);

@@ -1,4 +1,4 @@
-//! What may change while the server runs.
+//! The settings that may change while the server runs.
 
 use crate::config::{Config, OutputLimit};
 use crate::slow_log::SlowLog;
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What may change while the server runs.
+/// The settings that may change while the server runs.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub max_clients: AtomicU64,
@@ -22,18 +22,18 @@ pub(crate) struct Settings {
     pub output_limit: Mutex<OutputLimit>,
     /// `output_limit` has a bound; saves the lock where there is none.
     pub limits_output: AtomicBool,
-    /// Of replicas and of subscribers, of which there are none: kept for whoever asks.
+    /// Of replicas and of subscribers, which do not exist here: kept for `CONFIG GET`.
     pub other_output_limits: Mutex<[OutputLimit; 2]>,
-    /// Bytes of memory above which what needs more is refused; 0: never.
+    /// Bytes of memory above which commands that need more are refused; 0: never.
     pub max_memory: AtomicU64,
-    /// How long commands take is kept by command.
+    /// Latencies are recorded by command.
     pub tracks_latency: AtomicBool,
-    /// Of how long commands take, for `INFO latencystats`.
+    /// The percentiles of latencies in `INFO latencystats`.
     pub latency_percentiles: Mutex<Vec<f64>>,
 }
 
 impl Settings {
-    /// As the server was started.
+    /// The settings at the start.
     pub(crate) fn new(config: &Config) -> Self {
         let limit = config.output_limit;
         Self {
@@ -62,12 +62,12 @@ impl Settings {
         *self.password.lock() = password;
     }
 
-    /// True if it is of use to know how long a command takes.
+    /// True if the duration of a command is needed.
     pub(crate) fn times_commands(&self, slow_log: &SlowLog) -> bool {
         self.tracks_latency.load(Ordering::Relaxed) || slow_log.is_on()
     }
 
-    /// Changes how much output may wait for a client.
+    /// Changes the limits of a client's pending output.
     pub(crate) fn set_output_limit(&self, limit: OutputLimit) {
         *self.output_limit.lock() = limit;
         let limits = limit.hard_bytes > 0 || limit.soft_bytes > 0;

@@ -1,7 +1,7 @@
-//! The slow log: the commands that took longer than a bound, the last ones of them.
+//! The slow log: the latest of the commands that took longer than a bound.
 //!
-//! A command that is not slow costs one comparison. The words of one that is are shown as far as Redis shows
-//! them: 32 of them, 128 bytes of each.
+//! A command that is not slow costs one comparison. The words of a slow one are shown as far as Redis shows them: 32
+//! of them, 128 bytes of each.
 
 use crate::stopwatch::SLOW;
 use parking_lot::Mutex;
@@ -16,26 +16,26 @@ const WORD_LEN_MAX: usize = 128;
 /// One slow command.
 #[derive(Debug)]
 pub(crate) struct SlowCommand {
-    /// Counts up, never used again.
+    /// Counts up and is never reused.
     pub id: u64,
     /// Seconds since 1970 at which it had ended.
     pub at: u64,
-    /// How long it took.
+    /// The duration.
     pub micros: u64,
-    /// What was sent, shortened.
+    /// The words that were sent, shortened.
     pub words: Vec<Vec<u8>>,
-    /// Who sent it.
+    /// The address of the client.
     pub address: String,
-    /// What the client called itself.
+    /// The name that the client gave itself.
     pub name: String,
 }
 
-/// The last commands that were slow.
+/// The latest slow commands.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
-    /// Commands from so many microseconds on are kept; negative: none.
+    /// Commands that take at least so many microseconds are kept; negative: none.
     pub slower_than: AtomicI64,
-    /// Commands that are kept.
+    /// The number of commands that are kept.
     pub len_max: AtomicU64,
     entries: Mutex<Entries>,
 }
@@ -53,24 +53,24 @@ impl Default for SlowLog {
 }
 
 impl SlowLog {
-    /// True if it may keep anything.
+    /// True if it may keep commands.
     pub(crate) fn is_on(&self) -> bool {
         self.slower_than.load(Ordering::Relaxed) >= 0
     }
 
-    /// True if it keeps commands that are not slow by the stopwatch.
+    /// True if it keeps commands that the stopwatch does not count as slow.
     pub(crate) fn wants_quick(&self) -> bool {
         let bound = u64::try_from(self.slower_than.load(Ordering::Relaxed));
         bound.is_ok_and(|bound| Duration::from_micros(bound) < SLOW)
     }
 
-    /// True if a command that took so long is to be kept.
+    /// True if a command of this duration is kept.
     pub(crate) fn wants(&self, took: Duration) -> bool {
         let bound = u64::try_from(self.slower_than.load(Ordering::Relaxed));
         bound.is_ok_and(|bound| took >= Duration::from_micros(bound))
     }
 
-    /// Keeps a command; its id is given here.
+    /// Keeps a command and gives it its id.
     pub(crate) fn push(&self, mut command: SlowCommand) {
         let len_max = usize::try_from(self.len_max.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let mut entries = self.entries.lock();
@@ -80,7 +80,7 @@ impl SlowLog {
         entries.newest_first.truncate(len_max);
     }
 
-    /// How many are kept.
+    /// The number of commands kept.
     pub(crate) fn len(&self) -> usize {
         self.entries.lock().newest_first.len()
     }

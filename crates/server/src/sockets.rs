@@ -1,7 +1,7 @@
-//! The sockets of a server, before there is one.
+//! The sockets of a server, bound before the server exists.
 //!
-//! A port that another program has is an error that a user sees often. Nobody wants a pool of many gigabytes made, or
-//! a long recovery done, before he is told of it. So the sockets come first, then the store, then the server:
+//! A port that another program uses is an error that users see often. A user should learn of it before a pool of many
+//! gigabytes is made, or a long recovery done. So the sockets come first, then the store, then the server:
 //!
 //! ```text
 //!   Sockets::bind ──► the store is opened or created ──► Server::on

@@ -1,35 +1,35 @@
-//! How long commands take, without a look at the clock for each of them.
+//! Durations of commands, without a read of the clock for each of them.
 //!
-//! The exact clock costs a tenth of a read. So of the commands that come together each 16th is timed, for itself and those
-//! before it, and one that was seldom run is timed always. In between it is enough to look at the coarse clock, which the
-//! kernel sets every few milliseconds:
+//! The exact clock costs a tenth of a read. So of the commands that come together each 16th is timed, for itself and
+//! those before it, and a command that was seldom run is timed always. In between it is enough to read the coarse
+//! clock, which the kernel sets every few milliseconds:
 //!
 //! ```text
 //!   exact clock     |a|                                   |b|
 //!   commands        |a| GET SET SET … DEL   …   … MGET … |b|
-//!   coarse clock       ·   ·   ·         tick: the exact clock says how long it was, give or take the few
-//!                                        microseconds since its last look
+//!   coarse clock       ·   ·   ·         tick: the exact clock tells the duration, give or take the few
+//!                                        microseconds since its last read
 //! ```
 //!
-//! So a command of two ticks or more is timed always. Where the slow log wants shorter ones, all are.
+//! So a command of two ticks or more is timed always. If the slow log wants shorter ones, all commands are timed.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// Commands in a row of which one is timed.
+/// One of so many commands in a row is timed.
 const ROW: u32 = 16;
-/// Two ticks of the coarse clock of a kernel that sets it 250 times a second, as most do; at 100 times a second a command
-/// may be missed that takes less than 20 ms.
+/// Two ticks of the coarse clock of a kernel that sets it 250 times a second, as most do; at 100 times a second a
+/// command may be missed that takes less than 20 ms.
 pub(crate) const SLOW: Duration = Duration::from_millis(8);
 
 /// Times the commands of one connection.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
-    /// When the exact clock was looked at last, if that was for a command of this turn.
+    /// The last read of the exact clock, if it was for a command of this turn.
     last: Option<Instant>,
-    /// What the coarse clock said then.
+    /// The coarse clock at that time.
     tick: Timespec,
-    /// Commands since.
+    /// The number of commands since.
     untimed: u32,
 }
 
@@ -44,12 +44,12 @@ fn coarse() -> Timespec {
 }
 
 impl Stopwatch {
-    /// Commands come after something else was done.
+    /// The next commands follow other work.
     pub(crate) fn restart(&mut self) {
         self.last = None;
     }
 
-    /// A command begins; when, if it is to be timed.
+    /// A command begins; the start time, if it is timed.
     pub(crate) fn begin(&mut self, is_wanted: bool) -> Option<Instant> {
         match self.last {
             Some(last) if is_wanted && self.untimed == 0 => Some(last),
@@ -58,7 +58,7 @@ impl Stopwatch {
         }
     }
 
-    /// It ends; how long it took, if it was timed or was slow.
+    /// The command ends; its duration, if it was timed or was slow.
     pub(crate) fn end(&mut self, began: Option<Instant>) -> Option<Duration> {
         if let Some(began) = began {
             return Some(self.look().saturating_duration_since(began));
@@ -92,7 +92,7 @@ mod tests {
             timed.push(began.is_some());
             watch.end(began);
         }
-        // The first; then one in each row at least: a tick begins a new one.
+        // The first one, then at least one in each row: a tick begins a new row.
         assert!(timed[0]);
         for row in timed.windows(ROW as usize + 1) {
             assert!(row.contains(&false), "not all");

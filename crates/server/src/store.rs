@@ -1,12 +1,12 @@
-//! How commands reach the engine, directly or through the pending changes of an `EXEC`.
+//! The path from commands to the engine, directly or through the pending changes of an `EXEC`.
 //!
-//! Outside a transaction every call goes straight to the engine: writes return at once
-//! ([`Completion::Early`]), reads see what is not durable yet ([`Visibility::Early`]), and the
-//! tickets of both are gathered in the turn's horizon, for which the answers wait.
+//! Outside a transaction every call goes straight to the engine: writes return at once ([`Completion::Early`]), reads
+//! see writes that are not durable yet ([`Visibility::Early`]), and the tickets of both are gathered in the turn's
+//! horizon, for which the answers wait.
 //!
-//! Inside `EXEC` the writes go to an [`Overlay`] which later reads of the same transaction see;
-//! at the end it is one [`Batch`], so that a crash keeps all of the transaction or
-//! nothing. `EXEC` is alone among the event loops, so what it read is still true when it writes.
+//! Inside `EXEC` the writes go to an [`Overlay`], which later reads of the same transaction see; at the end it
+//! becomes one [`Batch`], so that a crash keeps all of the transaction or nothing. `EXEC` is alone among the event
+//! loops, so its reads are still valid when it writes.
 
 use crate::overlay::{Look, Overlay};
 use crate::watch::WatchedAbsences;
@@ -15,17 +15,17 @@ use coreplane_engine::{
     Result, Ticket, UnixMillis, Visibility, WriteOptions,
 };
 
-/// How commands reach the engine.
+/// The path from commands to the engine.
 pub(crate) struct Store<'a> {
     engine: &'a dyn Deferred,
     watched: &'a WatchedAbsences,
     horizon: &'a mut Horizon,
     overlay: Option<Overlay>,
-    /// The engine's leaderships when the changes began to be kept back.
+    /// The engine's number of leaderships when the transaction began.
     leadership: u64,
     /// Answers wait for durability.
     withholds: bool,
-    /// Something that was read or written is not durable yet.
+    /// The results depend on a write that is not durable yet.
     pub rests: bool,
     /// Something was written.
     pub has_written: bool,
@@ -34,7 +34,8 @@ pub(crate) struct Store<'a> {
 }
 
 impl<'a> Store<'a> {
-    /// Straight to `engine`; what answers rest on is added to `horizon` if they have to wait.
+    /// Calls go straight to `engine`; the tickets that answers depend on are added to `horizon` if answers have to
+    /// wait.
     pub(crate) fn new(
         engine: &'a dyn Deferred,
         watched: &'a WatchedAbsences,
@@ -55,31 +56,29 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Keeps changes back from now on, until [`Store::finish`]: of so many commands, whose words have
-    /// so many bytes.
+    /// Collects changes from now on, until [`Store::finish`]: of so many commands, whose words have so many bytes.
     pub(crate) fn begin(&mut self, commands: usize, bytes: usize) {
         self.leadership = self.engine.leaderships();
         self.overlay = Some(Overlay::with_capacity(commands, bytes));
     }
 
-    /// True if changes are kept back.
+    /// True if changes are being collected.
     pub(crate) fn keeps_back(&self) -> bool {
         self.overlay.is_some()
     }
 
-    /// True if every record is removed by the changes that are kept back.
+    /// True if the collected changes remove every record.
     pub(crate) fn clears(&self) -> bool {
         self.overlay.as_ref().is_some_and(Overlay::clears)
     }
 
-    /// Makes the changes that were kept back, all or none: none, too, if another node may have written since they began
-    /// to be.
+    /// Makes the collected changes, all or none: none, too, if another node may have written since [`Store::begin`].
     pub(crate) fn finish(&mut self) -> Result<()> {
         let Some(mut overlay) = self.overlay.take() else {
             return Ok(());
         };
         overlay.check()?;
-        // Where a clear is made in steps, which others see, that of a transaction is a batch.
+        // Where a clear is made in steps, which others can observe, the clear of a transaction is a batch.
         if overlay.clears() && overlay.is_empty() && !self.engine.settles_by_itself() {
             return self.clear_step(&mut Clear::default()).map(|_| ());
         }
@@ -97,7 +96,7 @@ impl<'a> Store<'a> {
         self.apply_kept(batch)
     }
 
-    /// Drops the changes that were kept back.
+    /// Drops the collected changes.
     pub(crate) fn discard(&mut self) {
         self.overlay = None;
     }
@@ -120,7 +119,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Adds a delete of every record to `batch`, unless that is over the limits.
+    /// Adds a delete of every record to `batch`, unless that exceeds the limits.
     fn keys_to_clear(&self, limits: &Limits, batch: &mut Batch) -> Result<()> {
         let mut cursor = 0;
         loop {
@@ -204,8 +203,8 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Writes `value` if `key` is absent (`present` false) or there (`present` true); false if it
-    /// is not so.
+    /// Writes `value` if `key` is absent (`present` false) or exists (`present` true); false if the condition does
+    /// not hold.
     pub(crate) fn put_if(
         &mut self,
         key: &[u8],
@@ -242,8 +241,8 @@ impl<'a> Store<'a> {
         Ok(self.done(key, outcome))
     }
 
-    /// Reads, decides, writes; nothing comes between. `decide` may run more than once. True if
-    /// something was written.
+    /// Reads, decides, writes; no other write comes between. `decide` may run more than once. True if something was
+    /// written.
     pub(crate) fn modify(
         &mut self,
         key: &[u8],
@@ -298,7 +297,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Takes note of a write; true if something was written.
+    /// Notes a write; true if something was written.
     fn done(&mut self, key: &[u8], outcome: Outcome) -> bool {
         self.rest_on(outcome.ticket());
         let is_written = outcome.written().is_some();
@@ -309,8 +308,8 @@ impl<'a> Store<'a> {
         is_written
     }
 
-    /// Iterates as [`Engine::iterate`] does. What was not met was perhaps deleted a moment ago: the answer rests on
-    /// [`Store::rest_on_all`], too.
+    /// Iterates as [`Engine::iterate`] does. A key that was not met may have been deleted a moment ago: so the caller
+    /// must call [`Store::rest_on_all`], too.
     pub(crate) fn iterate(
         &mut self,
         cursor: u64,
@@ -343,9 +342,8 @@ impl<'a> Store<'a> {
         Ok(next)
     }
 
-    /// Goes through the records from a key to another in the order of keys, as
-    /// [`Ordered::scan`](coreplane_engine::Ordered::scan) does; not within a transaction. As for [`Store::iterate`], the
-    /// answer rests on [`Store::rest_on_all`].
+    /// Visits the records of a range in the order of keys, as [`Ordered::scan`](coreplane_engine::Ordered::scan)
+    /// does; not within a transaction. As for [`Store::iterate`], the caller must call [`Store::rest_on_all`].
     pub(crate) fn range(
         &mut self,
         (start, end): (&[u8], Option<&[u8]>),
@@ -368,12 +366,12 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// True if [`Store::range`] is there for it.
+    /// True if [`Store::range`] can be used.
     pub(crate) fn is_ordered(&self) -> bool {
         self.overlay.is_none() && self.engine.ordered().is_some()
     }
 
-    /// The first key of a range that is not empty, or the last; the answer rests on [`Store::rest_on_all`].
+    /// The first or the last key of a range, none if it is empty; the caller must call [`Store::rest_on_all`].
     pub(crate) fn end_of_range(
         &mut self,
         range: (&[u8], Option<&[u8]>),
@@ -394,13 +392,13 @@ impl<'a> Store<'a> {
             self.rest_on(self.engine.visible_ticket());
             return Ok(len);
         };
-        // Beside the changes, since what is asked for is what the engine has.
+        // Without the overlay, since the count of the engine is needed.
         let len = self.len_with(&mut overlay);
         self.overlay = Some(overlay);
         len
     }
 
-    /// The number of records once the changes of a transaction are made.
+    /// The number of records after the changes of a transaction.
     fn len_with(&mut self, overlay: &mut Overlay) -> Result<u64> {
         let mut added: u64 = 0;
         overlay.live(self.now, &mut |_| added += 1);
@@ -415,8 +413,8 @@ impl<'a> Store<'a> {
         Ok(kept + added)
     }
 
-    /// Deletes those of `keys` that are there, each of which is named once, as a part of what more steps do; how many they
-    /// were. The answer to all steps rests on [`Store::rest_on_all`]; not within a transaction.
+    /// Deletes the existing ones of `keys`, each of which is named once, as one of several steps; returns their
+    /// number. The answer to all steps must wait for [`Store::rest_on_all`]; not within a transaction.
     pub(crate) fn delete_step(&mut self, keys: &[&[u8]]) -> Result<usize> {
         let mut batch = Batch::new();
         self.engine.multi_get(keys, Visibility::Early, &mut |index, record| {
@@ -431,17 +429,17 @@ impl<'a> Store<'a> {
         Ok(batch.len())
     }
 
-    /// The engine's leaderships.
+    /// The engine's number of leaderships.
     pub(crate) fn leaderships(&self) -> u64 {
         self.engine.leaderships()
     }
 
-    /// The time that expiries are held against.
+    /// The time with which expiries are compared.
     pub(crate) fn engine_now(&self) -> UnixMillis {
         self.engine.now()
     }
 
-    /// The answer rests on all that was written before, and so on all that was read before.
+    /// Makes the answer wait for all earlier writes, and so for all that was read before.
     pub(crate) fn rest_on_all(&mut self) {
         self.rest_on(self.engine.visible_ticket());
     }
@@ -453,7 +451,7 @@ impl<'a> Store<'a> {
             return Ok(true);
         }
         let step = self.engine.clear_step(clear);
-        // Whatever came of it.
+        // Whether it succeeded or not.
         self.watched.cleared();
         let Some(ticket) = step? else { return Ok(false) };
         self.rest_on(ticket);

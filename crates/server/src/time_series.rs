@@ -1,8 +1,8 @@
-//! What a store of time series that is served beside the records tells of itself.
+//! The report of a time-series store that is served beside the records.
 
 /// A store of time series in the same process.
 pub trait TimeSeries: Send + Sync + std::fmt::Debug {
-    /// How it is, for `INFO`: names of letters, digits and underscores, and values. Those that are whole numbers are
-    /// metrics too. Must be quick.
+    /// The state of the store, for `INFO`: names of letters, digits and underscores, and values. Whole numbers become
+    /// metrics, too. Must be quick.
     fn figures(&self) -> Vec<(String, String)>;
 }

@@ -1,13 +1,13 @@
-//! Commands that another node runs: of a cluster's leader, for clients that came to a follower.
+//! Commands that a follower forwards to the leader of the cluster for its clients.
 //!
-//! A follower's client whose commands need the records has a connection of its own to the leader, so that what it agrees
-//! upon with its server (a transaction, keys that are watched) is between it and the leader. The bytes of a command go
-//! there as they came, and those of its answer come back as they come. Commands that this node answers itself wait until
-//! all that were sent before them are answered.
+//! A follower's client whose commands need the records has a connection of its own to the leader, so that its state
+//! (a transaction, watched keys) is between it and the leader. The bytes of a command are forwarded as they arrived,
+//! and those of its answer are passed back as they arrive. Commands that this node answers itself wait until all
+//! commands forwarded before them are answered.
 //!
-//! When another node leads, or the connection breaks, nobody knows of the commands that were under way whether they were
-//! run: the client is told so, and its connection ends. One that had nothing under way notices nothing, nor does one of
-//! whose commands nothing was sent yet: they wait for a leader that can be reached.
+//! When another node becomes the leader, or the connection breaks, it is unknown whether the pending commands were
+//! run: the client receives an error that says so, and its connection is closed. A client without pending commands
+//! notices nothing, nor does one whose commands have not been sent yet: they wait for a reachable leader.
 
 use crate::connection::Connection;
 use crate::event_loop::{EventLoop, write_error};
@@ -25,12 +25,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Tokens from here on, up to those of listeners, are of upstreams; the rest is the connection's.
+/// Tokens from here on, up to those of the service, are of upstreams; the rest is the connection's key.
 pub(crate) const FIRST_UPSTREAM: usize = usize::MAX >> 3;
 
-/// Bytes that wait for a leader at most, before the client is read no more.
+/// Bytes pending for a leader above which nothing more is read from the client.
 const WAITING_MAX: usize = 1 << 20;
-/// Between two attempts to reach a leader, and for how long.
+/// The time between two attempts to reach a leader, and the time after which it is given up.
 const PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -42,23 +42,24 @@ const INDETERMINATE: &str = "INDETERMINATE nobody knows whether the command was 
 pub(crate) struct Upstream {
     pub(crate) leader: SocketAddr,
     stream: Option<TcpStream>,
-    /// It has taken something.
+    /// It has accepted some bytes.
     is_reached: bool,
-    /// When the next attempt is made to reach it, and when the first was.
+    /// The time of the next attempt to reach it, and of the first.
     next_attempt: Instant,
     since: Instant,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// Of the answer that `input` begins in.
+    /// The position within the answer at the beginning of `input`.
     measure: Measure,
     /// Bytes of `output` that were sent.
     sent: usize,
-    /// Answers that are nobody's, of what is said first, and how many of them are to come.
+    /// The number of commands that this node sends first and whose answers are not for the client, and of the answers
+    /// to come.
     greetings: usize,
     greetings_left: usize,
-    /// There may be answers that were not read, since the client takes none.
+    /// There may be unread answers, since the client receives none.
     is_readable: bool,
-    /// For each command that is under way whether its answer is wanted.
+    /// For each pending command whether its answer is wanted.
     awaited: VecDeque<bool>,
     is_in_multi: bool,
     watches: bool,
@@ -94,7 +95,7 @@ impl Upstream {
         upstream
     }
 
-    /// Connects, if it is time to.
+    /// Connects, if it is time for an attempt.
     fn connect(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         let now = Instant::now();
         if self.stream.is_some() || now < self.next_attempt {
@@ -118,33 +119,33 @@ impl Upstream {
         self.greetings += 1;
     }
 
-    /// True if the client has agreed upon something with the leader, or waits for it.
+    /// True if the client has state with the leader, or waits for it.
     pub(crate) fn is_needed(&self) -> bool {
         !self.awaited.is_empty() || self.is_in_multi || self.watches
     }
 
-    /// True if so much waits for the leader that the client has to wait.
+    /// True if so many bytes are pending for the leader that the client has to wait.
     pub(crate) fn is_full(&self) -> bool {
         self.output.len() - self.sent > WAITING_MAX
     }
 
-    /// True if commands are under way.
+    /// True if commands are pending.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.awaited.is_empty()
     }
 
-    /// True if the client is within a transaction, of which every command is a part.
+    /// True if the client is within a transaction; then every command is a part of it.
     pub(crate) fn is_in_multi(&self) -> bool {
         self.is_in_multi
     }
 
-    /// True if the client has a piece of an answer that goes on.
+    /// True if the client has received a part of an answer, but not its end.
     pub(crate) fn is_within_answer(&self) -> bool {
         let is_wanted = self.greetings_left == 0 && self.awaited.front() == Some(&true);
         is_wanted && self.measure.is_within()
     }
 
-    /// Sends what can be sent.
+    /// Sends the bytes that can be sent.
     fn send(&mut self) -> io::Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         while self.sent < self.output.len() {
@@ -152,14 +153,14 @@ impl Upstream {
                 Ok(len) => {
                     if !self.is_reached {
                         self.is_reached = true;
-                        // If it cannot be set, it serves as well.
+                        // Without the option the connection works as well.
                         let _set = stream.set_nodelay(true).is_ok();
                     }
                     self.sent += len;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // It is being connected.
+                // It is still connecting.
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => break,
                 Err(error) => return Err(error),
             }
@@ -171,13 +172,13 @@ impl Upstream {
         Ok(())
     }
 
-    /// Reads some of what has come.
+    /// Reads some of the bytes that have arrived.
     fn receive(&mut self) -> io::Result<Received> {
         let Some(stream) = &mut self.stream else { return Ok(Received::All) };
         let mut piece = [0; 16 << 10];
         loop {
             match stream.read(&mut piece) {
-                // Whatever is said before anything was asked is a refusal.
+                // Bytes that arrive before anything was sent are a refusal.
                 Ok(0) => return Ok(Received::End),
                 Ok(_) if !self.is_reached => return Ok(Received::End),
                 Ok(len) => {
@@ -198,7 +199,7 @@ impl Upstream {
         }
     }
 
-    /// Moves what is there of the answers to `out`.
+    /// Moves the available parts of the answers to `out`.
     fn take_answers(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut at = 0;
         while let Some(rest) = self.input.get(at..).filter(|rest| !rest.is_empty()) {
@@ -220,8 +221,8 @@ impl Upstream {
         Ok(())
     }
 
-    /// Moves what has come of the answers to `out`, until that has so many bytes; false if the connection is of no use any
-    /// more.
+    /// Moves the answers that have arrived to `out`, until `out` has so many bytes; false if the connection is of no
+    /// more use.
     fn relay(&mut self, out: &mut Output, pause: u64) -> bool {
         self.is_readable = false;
         loop {
@@ -240,17 +241,17 @@ impl Upstream {
     }
 }
 
-/// What a read of a connection has come to.
+/// The result of a read from a connection.
 enum Received {
     /// There may be more.
     Some,
-    /// All that has come so far.
+    /// All that has arrived so far was read.
     All,
-    /// Nothing more will come.
+    /// Nothing more will arrive.
     End,
 }
 
-/// Puts a command on its way to the leader.
+/// Queues a command for the leader.
 fn forward(
     connection: &mut Connection,
     leader: SocketAddr,
@@ -277,10 +278,10 @@ fn forward(
     }
 }
 
-/// After a command, which stands at the beginning of `rest`: puts it on its way to the leader, if that is to run it.
+/// After a command at the beginning of `rest`: queues it for the leader, if the leader is to run it.
 pub(crate) fn pass_on(host: &Host, connection: &mut Connection, rest: &[u8], len: usize) {
     if std::mem::take(&mut connection.session.begins_anew) {
-        // What the client has agreed upon is other: it begins anew with the leader, from whom nothing is awaited.
+        // The session has changed: it begins anew with the leader, from which no answer is pending.
         connection.upstream = None;
         connection.session.upstream = connection.upstream_state();
     }
@@ -292,7 +293,7 @@ pub(crate) fn pass_on(host: &Host, connection: &mut Connection, rest: &[u8], len
 }
 
 impl EventLoop {
-    /// The connection's upstream is ready. If the client takes nothing, its answers stay where they are.
+    /// The connection's upstream is ready. If the client receives nothing, its answers stay where they are.
     pub(crate) fn on_upstream(&mut self, key: usize) {
         let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -300,7 +301,7 @@ impl EventLoop {
         let goes_on = upstream.relay(&mut connection.output, pause);
         let is_awaited = upstream.is_awaited();
         if !connection.is_within_answer() {
-            // What was not pushed into an answer that was half there.
+            // Lines that could not be pushed into an unfinished answer.
             connection.output.buffer().append(&mut connection.session.monitor_lines);
         }
         if connection.is_stalled && !is_awaited && !connection.is_queued {
@@ -313,18 +314,18 @@ impl EventLoop {
         }
     }
 
-    /// The client has taken something: what was not read before is read.
+    /// The client has received some bytes: answers that were not read before are read now.
     pub(crate) fn resume_upstream(&mut self, key: usize) {
         let connection = self.connections.get(key);
         let upstream = connection.and_then(|connection| connection.upstream.as_ref());
         if upstream.is_some_and(|upstream| upstream.is_readable) {
             self.on_upstream(key);
-            // It may be the end of a turn: the next one sends it.
+            // This may be the end of a turn: the next one sends it.
             self.port().wake();
         }
     }
 
-    /// Sends what is to go to the leader for a connection.
+    /// Sends the bytes for the leader of a connection.
     pub(crate) fn flush_upstream(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(upstream) = &mut connection.upstream else { return };
@@ -338,15 +339,15 @@ impl EventLoop {
         }
     }
 
-    /// Tries again to reach leaders to whom commands are to be sent.
+    /// Tries again to reach leaders for which commands are pending.
     fn reach_again(&mut self) {
         for key in std::mem::take(&mut self.unreached) {
             self.flush_upstream(key);
         }
     }
 
-    /// The leader is reached no more. Who had something under way with it is told so, and its connection ends. What was
-    /// not sent is sent to who leads next.
+    /// The leader is no longer reached. A client with pending commands at it is told so, and its connection is
+    /// closed. Commands that were not sent are sent to the next leader.
     fn drop_upstream(&mut self, key: usize) {
         let own = self.own_address();
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -360,7 +361,7 @@ impl EventLoop {
             upstream.sent = 0;
             upstream.leader = match self.standing {
                 Standing::Follows(leader) => leader,
-                // By way of its own door: what the client has agreed upon is with that connection.
+                // Through this server's own listener: the state of the client is with that connection.
                 Standing::Leads => own.unwrap_or(upstream.leader),
                 Standing::Unknown => upstream.leader,
             };
@@ -372,18 +373,18 @@ impl EventLoop {
         }
         if upstream.is_needed() {
             let text = if upstream.is_reached { INDETERMINATE } else { UNREACHED };
-            // Where a piece of an answer has left, the end of the connection says it.
+            // If a part of an answer has been passed on, the end of the connection shows the failure.
             if !upstream.is_within_answer() {
                 write_error(connection, text);
             }
             connection.session.is_closing = true;
         }
         self.touch(key);
-        // It may be the end of a turn: the next one sends it.
+        // This may be the end of a turn: the next one sends it.
         self.port().wake();
     }
 
-    /// Where this server's clients reach it.
+    /// The address of this server for clients.
     fn own_address(&self) -> Option<SocketAddr> {
         let address = *self.host.addresses.first()?;
         let ip = match address.ip() {
@@ -394,7 +395,7 @@ impl EventLoop {
         Some(SocketAddr::new(ip, address.port()))
     }
 
-    /// Lets go of upstreams to those who do not lead any more.
+    /// Drops upstreams to nodes that do not lead any more.
     pub(crate) fn check_upstreams(&mut self) {
         let Some(cluster) = &self.host.config.cluster else { return };
         let standing = cluster.standing();
@@ -413,7 +414,7 @@ impl EventLoop {
     }
 }
 
-/// What a loop starts with.
+/// The standing at the start of a loop.
 pub(crate) fn standing_of(cluster: Option<&dyn ClusterInfo>) -> Standing {
     cluster.map_or(Standing::Leads, ClusterInfo::standing)
 }
@@ -431,7 +432,7 @@ mod tests {
         let mut out = Vec::new();
         upstream.input.extend_from_slice(b"-ERR max number of clients reached\r\n");
         upstream.take_answers(&mut out).expect("an answer");
-        // It is connected to again.
+        // It connects again.
         upstream.greetings_left = upstream.greetings;
         upstream.input.clear();
         upstream.input.extend_from_slice(b"%0\r\n+OK\r\n$5\r\nvalue\r\n");
@@ -450,7 +451,7 @@ mod tests {
             (&b"*2\r\n$10\r\n0123"[..], &b"*2\r\n$10\r\n0123"[..], true),
             (b"456789\r", b"456789\r", true),
             (b"\n$1\r", b"\n", true),
-            // The second is nobody's.
+            // The second answer is not wanted.
             (b"\na\r\n$3\r\nb", b"$1\r\na\r\n", false),
             (b"cd\r\n+O", b"", false),
             (b"K\r\n", b"+OK\r\n", false),

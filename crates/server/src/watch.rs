@@ -1,13 +1,12 @@
-//! Keys that are watched although they are absent.
+//! Watches of absent keys.
 //!
-//! `WATCH` remembers the sequence of a key's record; whatever happens to the key, its record has
-//! another sequence afterwards, or none. One history leaves no trace in the record: absent when
-//! watched, created, and deleted again before `EXEC`. So an absent key that is being watched is
-//! entered here, and every write asks first whether anything is entered at all: one load of a
-//! counter that hardly ever changes.
+//! `WATCH` remembers the sequence of a key's record; after any change of the key its record has another sequence, or
+//! there is none. One history leaves no trace in the record: absent when watched, created, and deleted again before
+//! `EXEC`. So an absent key that is being watched is entered here, and every write checks first whether anything is
+//! entered at all: one load of a counter that hardly ever changes.
 //!
-//! A read of many keys in slices asks for more, for a short time: which keys are written meanwhile. [`Marks`] tell it, not of
-//! keys but of buckets of keys, so that a mark takes one bit and nobody has to enter a hundred thousand keys.
+//! A read of many keys in slices needs more, for a short time: the keys that are written meanwhile. [`Marks`] record
+//! them, not by key but by bucket of keys, so that a mark takes one bit and not every key has to be entered.
 
 use coreplane_pmem::mutant;
 use parking_lot::Mutex;
@@ -16,10 +15,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The absent keys that somebody watches.
+/// The absent keys that clients watch.
 #[derive(Debug, Default)]
 pub(crate) struct WatchedAbsences {
-    /// Of keys that were entered, and of marks that may be wanted still.
+    /// The number of keys entered, and of marks that may still be needed.
     count: AtomicUsize,
     keys: Mutex<HashMap<Vec<u8>, Watched>>,
     marks: Mutex<Vec<Weak<Marks>>>,
@@ -32,7 +31,7 @@ struct Watched {
 }
 
 impl WatchedAbsences {
-    /// Enters `key`; the number of writes that it has seen.
+    /// Enters `key`; the number of its writes so far.
     pub(crate) fn enter(&self, key: &[u8]) -> u64 {
         let mut keys = self.keys.lock();
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -41,7 +40,7 @@ impl WatchedAbsences {
         watched.writes
     }
 
-    /// Takes back one `enter`; the number of writes that the key has seen.
+    /// Takes back one `enter`; the number of writes of the key so far.
     pub(crate) fn leave(&self, key: &[u8]) -> u64 {
         let mut keys = self.keys.lock();
         let Some(watched) = keys.get_mut(key) else {
@@ -82,7 +81,7 @@ impl WatchedAbsences {
                 }
                 true
             }
-            // Whoever wanted them has gone.
+            // The reader that needed them has gone.
             None => {
                 self.count.fetch_sub(1, Ordering::SeqCst);
                 false
@@ -90,12 +89,12 @@ impl WatchedAbsences {
         });
     }
 
-    /// Marks what is written from now on, in so many buckets at least, as long as the answer lives.
+    /// Marks all keys written from now on, in at least so many buckets, as long as the result lives.
     pub(crate) fn mark_writes(&self, buckets: usize) -> Arc<Marks> {
         let marks = Arc::new(Marks::new(buckets));
         let mut wanted = self.marks.lock();
         self.count.fetch_add(1, Ordering::SeqCst);
-        // Where nobody writes nobody else takes them out.
+        // Without writers, unused marks are removed only here.
         let before = wanted.len();
         wanted.retain(|other| other.strong_count() > 0);
         self.count.fetch_sub(before - wanted.len(), Ordering::SeqCst);
@@ -104,7 +103,7 @@ impl WatchedAbsences {
     }
 }
 
-/// Which buckets of keys have been written.
+/// The buckets whose keys have been written.
 #[derive(Debug)]
 pub(crate) struct Marks {
     hasher: RandomState,
@@ -117,12 +116,12 @@ pub(crate) struct Marks {
 struct MarkState {
     /// By bucket, in words of 64.
     bits: Vec<u64>,
-    /// Those whose bits are set.
+    /// The buckets whose bits are set.
     list: Vec<u32>,
     is_all: bool,
 }
 
-/// What was marked.
+/// The result of [`Marks::take`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Marked {
     Buckets(Vec<u32>),
@@ -139,7 +138,7 @@ impl Marks {
         Self { hasher: RandomState::new(), buckets, state }
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     pub(crate) fn buckets(&self) -> usize {
         self.buckets
     }
@@ -162,7 +161,7 @@ impl Marks {
         }
     }
 
-    /// What was marked since the last time.
+    /// The marks since the last call.
     pub(crate) fn take(&self) -> Marked {
         let mut state = self.state.lock();
         let list = std::mem::take(&mut state.list);

@@ -1,13 +1,12 @@
-//! Answers that wait for durability: what happens at the end of a turn.
+//! Answers that wait for durability: the end of a turn.
 //!
-//! All answers of a turn share one [`Horizon`]. If it is durable at once they leave at once. Else
-//! the turn is put behind those that already wait, and whenever the engine says that more became
-//! durable the turns at the front are looked at, in order: a turn is released only after all
-//! before it, so one number says how far each connection's output is free
-//! ([`Output::release`](crate::output::Output::release)).
+//! All answers of a turn share one [`Horizon`]. If it is durable at once, they are sent at once. Otherwise the turn
+//! is queued behind those that already wait, and whenever the engine reports progress the turns at the front are
+//! checked, in order: a turn is released only after all before it, so one number tells up to where each connection's
+//! output is free ([`Output::release`](crate::output::Output::release)).
 //!
-//! The listener of the engine wakes a loop only if the loop has said that it waits; it says so
-//! *before* it looks at the horizon for the last time, so no word is missed.
+//! The listener of the engine wakes a loop only if the loop has set a flag; the loop sets it *before* it checks the
+//! horizon for the last time, so no wake-up is lost.
 
 use crate::command::engine_error_text;
 use crate::event_loop::{EventLoop, write_error};
@@ -25,13 +24,13 @@ struct WaitingTurn {
     since: Instant,
 }
 
-/// What a loop holds back.
+/// The answers that a loop holds back.
 #[derive(Debug, Default)]
 pub(crate) struct Withheld {
-    /// The number of the last turn that had to be asked about.
+    /// The number of the last turn that had to be checked.
     last: u64,
     turns: VecDeque<WaitingTurn>,
-    /// Nobody has seen to the durability of the last turn yet.
+    /// No sync was requested for the last turn yet.
     is_due: bool,
     /// The engine has shown that durability is a sync.
     syncs: bool,
@@ -40,8 +39,8 @@ pub(crate) struct Withheld {
 }
 
 impl Withheld {
-    /// Adds what the last turn waits for, if nobody has asked for it yet: the next one, which leaves behind it, asks for
-    /// both. A turn has two ends where long commands go on.
+    /// Adds the horizon of the last turn, if no sync was requested for it yet: the next turn, which is sent after it,
+    /// requests both. A turn has two ends where long commands go on.
     fn include_unasked(&self, horizon: &mut Horizon) {
         if let Some(last) = self.turns.back().filter(|_| self.is_due)
             && !mutant!("server.turn.unasked")
@@ -57,7 +56,7 @@ impl Withheld {
 }
 
 impl EventLoop {
-    /// Makes durable what was answered, and sends what may go.
+    /// Makes the answered writes durable, and sends the answers that may be sent.
     pub(crate) fn end_turn(&mut self) {
         self.release_durable();
         if self.touched.is_empty() {
@@ -88,8 +87,8 @@ impl EventLoop {
         self.port().counters.turn_time.record(took);
     }
 
-    /// Asks for the durability of all that this turn's answers rest on. If that has to be waited
-    /// for, the number by which the turn is known.
+    /// Requests durability of all writes that this turn's answers depend on. If that has to be waited for, returns
+    /// the number of the turn.
     fn commit_turn(&mut self) -> Option<u64> {
         if self.horizon.is_empty() {
             return None;
@@ -111,7 +110,7 @@ impl EventLoop {
             }
             Ok(false) if self.settles => {
                 port.counters.waits.add(1);
-                // It may settle before the listener knows that somebody waits.
+                // It may settle before the listener knows that the loop waits.
                 port.awaits_durable.store(true, Ordering::SeqCst);
                 if !matches!(engine.is_durable(&self.horizon), Ok(false)) {
                     port.wake();
@@ -122,7 +121,7 @@ impl EventLoop {
                 self.withheld.syncs = true;
                 self.withheld.is_due = true;
             }
-            // What failed fails again when the turn is looked at, and is dealt with there.
+            // The error is found again when the turn is checked, and is handled there.
             Err(_) => port.wake(),
         }
         self.withheld.turns.push_back(WaitingTurn {
@@ -133,17 +132,17 @@ impl EventLoop {
         Some(self.withheld.last)
     }
 
-    /// What the last turn waits for, if nobody has seen to that yet: either the caller syncs, or it
-    /// calls [`EventLoop::ask_for_sync`].
+    /// The horizon of the last turn, if no sync was requested for it yet: the caller either syncs, or calls
+    /// [`EventLoop::ask_for_sync`].
     pub(crate) fn awaited(&mut self) -> Option<Horizon> {
         let is_due = std::mem::take(&mut self.withheld.is_due);
         self.withheld.turns.back().filter(|_| is_due).map(|last| last.horizon.clone())
     }
 
-    /// Asks the engine for the sync that the last turn waits for; it tells the loop.
+    /// Requests from the engine the sync that the last turn waits for; its listener wakes the loop.
     pub(crate) fn ask_for_sync(&mut self) {
         let port = &self.host.ports[self.member];
-        // It may become durable before the listener knows that somebody waits.
+        // It may become durable before the listener knows that the loop waits.
         port.awaits_durable.store(true, Ordering::SeqCst);
         let asked = self.withheld.turns.back().map(|last| self.host.engine.commit(&last.horizon));
         if !matches!(asked, Some(Ok(false))) {
@@ -151,8 +150,7 @@ impl EventLoop {
         }
     }
 
-    /// Another thread syncs for what waits, and will not come back to this one: the loop is to be
-    /// told.
+    /// Another thread syncs for the waiting turns, and will not return to this loop: the listener must wake the loop.
     pub(crate) fn await_durable(&mut self) {
         if self.withheld.is_waiting() {
             self.port().awaits_durable.store(true, Ordering::SeqCst);
@@ -185,7 +183,7 @@ impl EventLoop {
         }
     }
 
-    /// Lets go of the answers of turns up to this one.
+    /// Releases the answers of turns up to this one.
     fn release(&mut self, durable: u64) {
         if self.withheld.turns.is_empty() {
             self.port().awaits_durable.store(false, Ordering::SeqCst);
@@ -206,18 +204,18 @@ impl EventLoop {
         }
     }
 
-    /// What was answered will never be durable: nobody may be told that it was done.
+    /// The writes of the held answers will never be durable: no client may be told that they were made.
     fn fail_held(&mut self, error: &Error) {
         self.withheld.turns.clear();
         self.port().awaits_durable.store(false, Ordering::SeqCst);
         for key in std::mem::take(&mut self.withheld.connections) {
-            // Another one may have come to its place meanwhile.
+            // Another connection may have taken its place meanwhile.
             let connection = self.connections.get_mut(key).filter(|it| it.is_waiting);
             let Some(connection) = connection else { continue };
             connection.is_waiting = false;
             connection.rests = false;
             connection.output.discard_held();
-            // Nor what a leader answers, a piece of which may be among them.
+            // Also drop the leader's answers, a part of which may be among them.
             connection.upstream = None;
             // Pushes behind those answers, too.
             connection.session.feed = None;
@@ -228,9 +226,9 @@ impl EventLoop {
         }
     }
 
-    /// Waits until nothing is held any more, or never will be free.
+    /// Waits until no answer is held, or until the held ones can never be released.
     pub(crate) fn wait_for_withheld(&mut self) {
-        // Nobody is left who would make it settle.
+        // No thread is left that would make them settle.
         if self.settles && self.withheld.is_waiting() {
             self.release_durable();
             return self.fail_held(&Error::Indeterminate);
@@ -250,7 +248,7 @@ mod tests {
     use coreplane_conformance::model::ModelEngine;
     use coreplane_engine::{Completion, Deferred, Engine, WriteOptions};
 
-    /// Two writes whose syncs are not one: who asks for that of the second asks for that of the first.
+    /// Two writes whose syncs are separate: a request for the second one's requests the first one's, too.
     #[test]
     fn what_nobody_has_asked_for_is_asked_for_by_the_next() {
         let engine = ModelEngine::with_manual_commit();

@@ -1,4 +1,4 @@
-//! Who embeds a server and hands it the store has `STORE` and `MATRIX` with all their words.
+//! A server whose embedder hands it the store has `STORE` and `MATRIX` with all their words.
 
 mod wire;
 
@@ -18,7 +18,7 @@ fn served(config_of: StoreConfig) -> (Running, Arc<coreplane::Store>) {
     (Running::start(config, store.engine().clone()), store)
 }
 
-/// Waits until the work that was begun is over; what is told of it.
+/// Waits until the work that was begun is over; its report.
 fn outcome(wire: &mut Wire, status: &str) -> String {
     let since = Instant::now();
     loop {
@@ -57,7 +57,7 @@ fn a_store_is_looked_after() {
         "{grown}"
     );
     assert_eq!(store.engine().stats().pool_bytes, 64 << 20);
-    // Every record once, with its value and its expiry.
+    // Every record is shown once, with its value and its expiry.
     let (mut cursor, mut shown) = ("0".to_owned(), String::new());
     loop {
         let page = wire.say(&format!("STORE RECORDS {cursor} COUNT 7"));
@@ -90,7 +90,7 @@ fn a_matrix_is_looked_after() {
     assert!(wire.say("INFO matrix").contains("matrix_enabled:1"));
     assert_eq!(wire.say("MATRIX SCRUB"), "$5\\r\\nbegun\\r\\n");
     assert!(outcome(&mut wire, "MATRIX STATUS").contains("\"lost\":[]"));
-    // What is in the way is told by a word, whatever the words of the error are.
+    // The obstacle is reported by a fixed word, independent of the words of the error.
     assert_eq!(wire.say("MATRIX REPLACE g0d1"), "$5\\r\\nbegun\\r\\n");
     let refused = outcome(&mut wire, "MATRIX STATUS");
     assert!(

@@ -1,5 +1,5 @@
-//! `docs/redis-commands.md` says which commands there are: those of `COMMAND LIST`, each once. What it says is not there
-//! is all the rest of the installed Redis.
+//! `docs/redis-commands.md` lists the commands of `COMMAND LIST`, each once. The commands that it lists as not there
+//! are all others of the installed Redis.
 
 mod wire;
 
@@ -12,18 +12,18 @@ use wire::{Running, Wire, config};
 const README: &str = include_str!("../../../README.md");
 const PAGE: &str = include_str!("../../../docs/redis-commands.md");
 
-/// What begins a paragraph of commands that are there.
+/// The words that begin a paragraph of existing commands.
 const THERE: [&str; 3] = ["There: ", "Redis 7.2: ", "Coreplane: "];
 const NOT_THERE: &str = "Not there: ";
 
-/// A family: what is there, and what is not.
+/// A family: its commands that exist here, and those that do not.
 #[derive(Debug, Default)]
 struct Family {
     there: Vec<String>,
     not_there: Vec<String>,
 }
 
-/// By their headings, in lower case.
+/// The families by their headings, in lower case.
 fn families() -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let sections = PAGE.split("\n## ").skip(1);
@@ -119,7 +119,8 @@ fn what_is_not_there_is_the_rest_of_redis() {
     let mut expected = BTreeSet::new();
     for name in listed(&mut Wire::unix(&redis.socket())).difference(&ours) {
         let whole = name.split('|').next().unwrap_or(name);
-        // A command of which nothing is there is told as a whole, and ours may be one row for all parts of theirs.
+        // A command without any part here is listed as a whole; a command here may be one row for all parts of
+        // Redis's.
         let has_parts = ours.iter().any(|other| other.starts_with(&format!("{whole}|")));
         if !ours.contains(whole) {
             expected.insert(whole.to_owned());

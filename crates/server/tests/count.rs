@@ -1,4 +1,4 @@
-//! `DBSIZE` while the records of a store that was opened are still being counted.
+//! `DBSIZE` while the records of an opened store are still being counted.
 
 mod wire;
 
@@ -30,7 +30,7 @@ fn who_asks_for_the_number_waits_for_it_and_holds_up_nobody_else() {
     asker.send(b"GET b\r\n");
     assert_eq!(other.say("PING"), "+PONG\\r\\n");
     engine.set_counting(false);
-    // In their order, and what was written meanwhile is among them.
+    // The answers are in order, and the count includes the records written meanwhile.
     assert_eq!(shown(&asker.reply()), ":2\\r\\n");
     assert_eq!(shown(&asker.reply()), "$1\\r\\n1\\r\\n");
     assert_eq!(shown(&asker.reply()), "$1\\r\\n2\\r\\n");
@@ -61,7 +61,7 @@ fn a_server_ends_although_somebody_waits_for_the_number() {
     server.wait().expect("a good end");
 }
 
-/// What fails is that command alone: the changes of the transaction stay together.
+/// Only that command fails: the changes of the transaction stay together.
 #[test]
 fn a_transaction_in_which_nobody_can_count_is_made_whole_or_not_at_all() {
     let (engine, server) = start();

@@ -1,4 +1,4 @@
-//! No answer leaves before what it rests on is durable, and the order of answers never changes.
+//! No answer is sent before the writes that it depends on are durable, and the order of answers never changes.
 
 mod wire;
 
@@ -18,7 +18,7 @@ struct Started {
 }
 
 impl Drop for Started {
-    /// A server that ends waits until what it holds is durable; a test that failed would hang.
+    /// A server that ends waits until its held answers are durable; a failed test would hang.
     fn drop(&mut self) {
         self.engine.make_durable();
     }
@@ -37,7 +37,7 @@ fn until_undurable(engine: &ModelEngine) {
     }
 }
 
-/// Reads one answer in a thread of its own; says when it is there.
+/// Reads one answer in a thread of its own; the answer arrives in the channel.
 fn reply_of(mut wire: Wire) -> (std::sync::mpsc::Receiver<String>, std::thread::JoinHandle<Wire>) {
     let (sender, receiver) = channel();
     let thread = std::thread::spawn(move || {
@@ -158,7 +158,7 @@ fn answers_behind_a_held_one_keep_their_order() {
     wire.send(b"GET elsewhere\r\nINCR n\r\nPING third\r\n");
     let (answer, thread) = reply_of(wire);
     assert!(answer.recv_timeout(A_WHILE).is_err());
-    // Whatever is durable by now may leave, the rest follows.
+    // Answers that are durable by now may be sent; the rest follows.
     let maker = std::thread::spawn({
         let engine = engine.clone();
         move || {
@@ -212,7 +212,7 @@ fn a_medium_that_fails_is_no_ok() {
     let rest = wire::shown(&wire.rest());
     assert!(rest.starts_with("-MISCONF sync of the medium failed"), "{rest}");
     assert!(!rest.contains("OK") && !rest.contains("PONG"), "{rest}");
-    // Later writes are refused, the server still talks.
+    // Later writes are refused, but the server still answers.
     let mut later = server.connect();
     assert_eq!(later.say("PING"), "+PONG\\r\\n");
     let answer = later.say("SET k w");
@@ -227,7 +227,7 @@ fn relaxed_answers_do_not_wait() {
     let mut wire = server.connect();
     assert_eq!(wire.say("SET k v"), "+OK\\r\\n");
     assert!(engine.has_undurable());
-    // But who asks whether it is safe is told so only when it is.
+    // But a client that asks whether its writes are safe is told so only when they are.
     assert_eq!(wire.say("WAITAOF 1 0 0"), "*2\\r\\n:1\\r\\n:0\\r\\n");
     assert_eq!(engine.after_power_cut().get(b"k").unwrap(), Some(b"v".to_vec()));
 }
@@ -254,7 +254,7 @@ fn waitaof_and_lastsave_tell_the_truth_of_the_medium() {
     assert_eq!(wire::shown(&wire.reply()), "+OK\\r\\n");
     assert_eq!(engine.after_power_cut().len().unwrap(), 1);
     assert!(before.starts_with(":1"), "{before}");
-    // As in Redis, while the background save has not ended another is refused.
+    // As in Redis, a save is refused until the background save has ended.
     let saved = (0..500).any(|_| {
         let answer = other.say("SAVE");
         let ended = answer == "+OK\\r\\n";

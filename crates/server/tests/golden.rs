@@ -1,9 +1,9 @@
-//! What Redis itself answers, byte for byte.
+//! The answers of Redis itself, byte for byte.
 //!
-//! `tests/scripts/*.txt` are conversations that were recorded from redis-server 7.0.15. Our
-//! server must answer with the same bytes; and where redis-server is installed, Redis is asked
-//! again, to prove that the files are its own words. `RECORD=1 cargo test -p coreplane-server
-//! --test golden` writes the answers of the installed Redis into the files.
+//! `tests/scripts/*.txt` are conversations that were recorded from redis-server 7.0.15. Our server must answer with
+//! the same bytes. Where redis-server is installed, the scripts are also played to it, to prove that the files hold
+//! its answers. `RECORD=1 cargo test -p coreplane-server --test golden` writes the answers of the installed Redis
+//! into the files.
 //!
 //! A line of a script:
 //!
@@ -89,7 +89,7 @@ fn sorted(reply: &[u8]) -> Vec<u8> {
     lines.concat()
 }
 
-/// Plays `script` over connections made by `connect`; the script with the answers that came.
+/// Plays `script` over connections made by `connect`; the script with the answers received.
 fn play(script: &str, connect: &dyn Fn() -> Wire) -> String {
     let mut played = String::new();
     let mut wires: BTreeMap<String, Wire> = BTreeMap::new();
@@ -144,7 +144,7 @@ fn scripts() -> Vec<PathBuf> {
     paths
 }
 
-/// Compares line by line, for a message that says where.
+/// Compares line by line, for a message with the line number.
 fn compare(who: &str, path: &Path, expected: &str, played: &str) -> usize {
     let mut differences = 0;
     let mut asked = "";

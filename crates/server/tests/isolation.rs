@@ -1,4 +1,4 @@
-//! Commands of different event loops do not see each other's halves.
+//! Commands of different event loops do not see each other's half-done changes.
 
 mod wire;
 
@@ -11,8 +11,8 @@ fn start() -> Running {
     Running::start(config(), Arc::new(ModelEngine::new()))
 }
 
-/// Runs `write` in two threads and `read` in two more, each with a connection; connections are
-/// dealt to the loops in turn, so each kind is on both. Ends when the writers have ended.
+/// Runs `write` in two threads and `read` in two more, each with a connection; connections are distributed to the
+/// loops in turn, so each kind is on both. Ends when the writers have ended.
 fn together(
     server: &Running,
     write: impl Fn(&mut Wire, u32) + Sync,
@@ -55,7 +55,7 @@ fn two(reply: &str) -> (String, String) {
     }
 }
 
-/// Commands that take a transaction some time, so that others have the chance to come between.
+/// Commands that lengthen a transaction, so that others have the chance to come between.
 const PADDING: usize = 100;
 
 /// Runs `first`, some padding and `last` as one transaction; the answers of the two.

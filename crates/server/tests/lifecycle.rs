@@ -15,7 +15,7 @@ fn start() -> Running {
 fn a_unix_socket_serves_as_well() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    // One that a dead server left behind is no obstacle.
+    // A socket that a dead server left behind is no obstacle.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let config =
         Config { unix_socket: Some(path.clone()), unix_socket_mode: Some(0o600), ..config() };
@@ -24,7 +24,7 @@ fn a_unix_socket_serves_as_well() {
     assert_eq!(unix.say("SET k v"), "+OK\\r\\n");
     assert_eq!(server.connect().say("GET k"), "$1\\r\\nv\\r\\n");
     assert!(unix.say("CLIENT INFO").contains("flags=U"));
-    // A live one is.
+    // A socket of a live server is.
     let second = Server::bind(config, Arc::new(ModelEngine::new()));
     assert!(matches!(second, Err(Error::Listen { .. })));
     assert_eq!(unix.say("PING"), "+PONG\\r\\n");

@@ -1,4 +1,4 @@
-//! What a client may not do to the server or to other clients.
+//! Limits that protect the server and other clients from a client.
 
 mod wire;
 
@@ -40,7 +40,7 @@ fn one_client_too_many_is_told_so() {
         }
     }
     assert!(info(&mut kept[0], "rejected_connections") >= 1);
-    // More may be let in while the server runs.
+    // The limit may be raised while the server runs.
     assert_eq!(kept[0].say("CONFIG SET maxclients 100"), "+OK\\r\\n");
     let mut more: Vec<Wire> = (0..10).map(|_| server.connect()).collect();
     assert!(more.iter_mut().all(|wire| wire.say("PING") == "+PONG\\r\\n"));
@@ -72,7 +72,7 @@ fn who_does_not_read_is_not_read_from() {
     let mut other = server.connect();
     let value = vec![b'v'; 10_000];
     assert_eq!(other.ask(&[b"SET", b"k", &value]), b"+OK\r\n");
-    // Ten thousand times as much output as input: far more than all buffers on the way.
+    // The output is ten thousand times the input: far more than all buffers on the way.
     let request = command(&[b"GET", b"k"]).repeat(COMMANDS);
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let address = server.address;
@@ -85,7 +85,7 @@ fn who_does_not_read_is_not_read_from() {
         }
         wire
     });
-    // Meanwhile others are served, and what waits for the sleeper stays small.
+    // Meanwhile others are served, and the output pending for the sleeper stays small.
     let mut largest = 0;
     for _ in 0..50 {
         largest = largest.max(info(&mut other, "client_recent_max_output_buffer"));
@@ -203,7 +203,7 @@ fn long_keys_are_deleted_whatever_a_batch_may_hold() {
     let refused = wire.say(&format!("MSET {}", pairs.join(" ")));
     assert!(refused.starts_with("-ERR batch of 52 bytes of keys and values is over"), "{refused}");
     assert_eq!(wire.say(&format!("GET {}", keys[0])), "$1\\r\\nv\\r\\n");
-    // Not even without all that is there before.
+    // The limit holds even without the earlier records.
     for words in ["MULTI", "FLUSHALL", "SET x 1"] {
         wire.say(words);
     }
@@ -217,7 +217,7 @@ fn long_keys_are_deleted_whatever_a_batch_may_hold() {
     assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
 }
 
-/// What counts is what an `EXEC` leaves to be written: the last change of each key.
+/// Only the writes that remain at the end of an `EXEC` count: the last change of each key.
 #[test]
 fn a_transaction_of_more_keys_than_a_batch_may_hold_writes_nothing() {
     let limits =

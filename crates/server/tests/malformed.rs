@@ -1,4 +1,4 @@
-//! Bytes that are no requests, and requests that come in pieces.
+//! Bytes that are no requests, and requests that arrive in pieces.
 
 mod wire;
 
@@ -11,7 +11,7 @@ fn start() -> Running {
     Running::start(config(), Arc::new(ModelEngine::new()))
 }
 
-/// The files of `tests/corpus`, each a stream of bytes that was found worth keeping.
+/// The files of `tests/corpus`, each a stream of bytes that is worth keeping.
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     let mut files: Vec<_> = std::fs::read_dir(directory)
@@ -27,7 +27,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Sends `bytes`, ends the request, and lets the server answer what it will.
+/// Sends `bytes`, ends the request, and reads all answers of the server.
 fn provoke(server: &Running, bytes: &[u8]) -> Vec<u8> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(server.address).expect("connect");
@@ -51,7 +51,7 @@ fn the_corpus_harms_nobody() {
     }
 }
 
-/// It would be another password than the one that was given.
+/// Otherwise it would be another password than the one that was given.
 #[test]
 fn a_parameter_that_is_no_text_is_refused() {
     let server = start();
@@ -96,7 +96,7 @@ fn mutations_of_the_corpus_harm_nobody() {
                 }
             }
         }
-        // A command that ends the server or lets it sleep would be obeyed.
+        // A command that ends the server or lets it sleep would be executed.
         let text = bytes.to_ascii_lowercase();
         let has = |word: &[u8]| text.windows(word.len()).any(|window| window == word);
         if has(b"shutdown") || has(b"sleep") {

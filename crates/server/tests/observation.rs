@@ -1,4 +1,5 @@
-//! What the server tells of its commands and clients: statistics, the slow log, `MONITOR`, and clients that pause others.
+//! The server's reports about commands and clients: statistics, the slow log, `MONITOR`, and clients that pause
+//! others.
 
 mod wire;
 
@@ -10,7 +11,7 @@ fn start() -> Running {
     Running::start(config(), Arc::new(ModelEngine::new()))
 }
 
-/// The line of `INFO section` that begins with `name` and a colon, without these.
+/// The value of the line of `INFO section` that begins with `name` and a colon.
 fn fact(wire: &mut Wire, section: &str, name: &str) -> Option<String> {
     let text = wire.say(&format!("INFO {section}"));
     let mut lines = text.split("\\r\\n");
@@ -47,7 +48,7 @@ fn commands_are_counted_as_run_as_failed_and_as_rejected() {
     assert_eq!(wire.say("CONFIG RESETSTAT"), "+OK\\r\\n");
     assert_eq!(fact(&mut wire, "errorstats", "errorstat_ERR"), None);
     assert_eq!(fact(&mut wire, "commandstats", "cmdstat_set"), None);
-    // What is not tracked has no percentiles, and is counted all the same.
+    // An untracked command has no percentiles, but is counted.
     wire.say("CONFIG SET latency-tracking no");
     wire.say("SET k v");
     assert_eq!(fact(&mut wire, "latencystats", "latency_percentiles_usec_set"), None);
@@ -76,12 +77,12 @@ fn the_slow_log_keeps_what_was_slow_without_secrets() {
     assert!(log.starts_with("*1\\r\\n*6\\r\\n:"), "{log}");
     let words = "*3\\r\\n$5\\r\\nDEBUG\\r\\n$5\\r\\nSLEEP\\r\\n$4\\r\\n0.02\\r\\n";
     assert!(log.contains(words) && log.ends_with("$3\\r\\njoe\\r\\n"), "{log}");
-    // Behind a row of commands that are not timed.
+    // After a row of commands that are not timed.
     let many = b"PING\r\n".repeat(3000);
     wire.send(&[many.as_slice(), b"PING\r\nDEBUG SLEEP 0.03\r\nPING\r\n"].concat());
     (0..3003).for_each(|_| drop(wire.reply()));
     assert!(wire.say("SLOWLOG GET -1").contains("0.03"));
-    // Those of a transaction, and not the transaction.
+    // The slow commands of a transaction, and not the transaction.
     for line in ["SLOWLOG RESET", "MULTI", "DEBUG SLEEP 0.02", "EXEC"] {
         wire.say(line);
     }
@@ -127,7 +128,7 @@ fn who_monitors_is_told_of_the_commands_of_all_loops() {
     second.say("PING");
     for monitor in &mut monitors {
         let mut lines = Vec::new();
-        // Lines of two loops come in the order of each.
+        // Lines of each loop arrive in order.
         while lines.len() < 6 {
             lines.push(shown(&monitor.reply()));
         }
@@ -178,7 +179,7 @@ fn a_pause_holds_those_who_write_until_it_ends() {
     wait_until_blocked(admin, 3);
     assert_eq!(admin.say("CLIENT LIST").matches("flags=b ").count(), 2);
     assert!(admin.say("CLIENT LIST").contains("flags=bx"));
-    // Nothing was written, whoever reads is not held, and what makes no sense is said at once.
+    // Nothing was written, reads are not held, and invalid commands are refused at once.
     assert_eq!(admin.say("EXISTS a b"), ":0\\r\\n");
     assert!(admin.say("SET a").starts_with("-ERR wrong number"));
     for (line, answer) in [("MULTI", "+OK"), ("GET a", "+QUEUED"), ("EXEC", "*1\\r\\n$-1")] {
@@ -190,7 +191,7 @@ fn a_pause_holds_those_who_write_until_it_ends() {
     assert!(second.reply().starts_with(b":"));
     assert_eq!(transaction.reply(), b"*1\r\n+OK\r\n");
     wait_until_blocked(admin, 0);
-    // All of them, until the time is over; what is queued behind `UNPAUSE` waits for nobody.
+    // All of them, until the time is over; commands queued behind `UNPAUSE` do not wait.
     assert_eq!(admin.say("CLIENT PAUSE 50"), "+OK\\r\\n");
     assert_eq!(first.say("PING"), "+PONG\\r\\n");
 }
@@ -211,13 +212,13 @@ fn memory_is_bounded_by_maxmemory() {
     assert_eq!(wire.say("EXEC"), aborted);
     assert_eq!(wire.say("EXEC"), "-ERR EXEC without MULTI\\r\\n");
     assert_eq!(wire.say("SET k w"), format!("-{refused}"));
-    // What was run once is answered again; what is new is refused as it is without.
+    // A command that was run before is answered again; a new one is refused as without `ONCE`.
     assert_eq!(wire.say("ONCE c 1 INCR n"), ":1\\r\\n");
     assert_eq!(wire.say("ONCE c 2 INCR n"), format!("-{refused}"));
     assert_eq!(wire.say("ONCE c 3 DEL n"), ":1\\r\\n");
     assert_eq!(wire.say("GET k"), "$1\\r\\nv\\r\\n");
     assert_eq!(fact(&mut admin, "errorstats", "errorstat_OOM").as_deref(), Some("count=2"));
-    // What frees memory is not refused, and there is room again.
+    // Commands that free memory are not refused, and there is room again.
     assert_eq!(wire.say("DEL k"), ":1\\r\\n");
     assert_eq!(admin.say("CONFIG SET maxmemory 100mb"), "+OK\\r\\n");
     assert_eq!(fact(&mut admin, "memory", "maxmemory").as_deref(), Some("104857600"));
@@ -243,7 +244,7 @@ fn clients_are_listed_with_their_memory() {
     let list = wire.say("CLIENT LIST");
     let queued = list.split("\\n").find(|line| line.contains("multi=2")).expect("it is listed");
     assert!(number(queued, "multi-mem") > 1000, "{queued}");
-    // A command that has come in part.
+    // A command of which only a part has arrived.
     other.send(b"*2\r\n$4\r\nECHO\r\n$2000\r\n");
     other.send(&[b'x'; 1000]);
     let part = loop {

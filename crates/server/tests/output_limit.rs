@@ -19,11 +19,11 @@ fn an_answer_over_the_limit_ends_the_connection_while_it_is_made() {
     {
         let mut greedy = server.connect();
         greedy.send(request);
-        // Not a byte of it.
+        // No byte of the answer is sent.
         assert!(greedy.is_closed());
         assert_eq!(info(&mut other, drops), round as u64 + 1);
     }
-    // Others are within it, though theirs are many.
+    // Others stay within the limit, though their answers are many.
     for _ in 0..3 {
         assert_eq!(strings(&other.ask(&[b"KEYS", b"key:0000*"])).len(), 10_000);
     }
@@ -55,17 +55,17 @@ fn values_over_the_limit_end_the_connection_and_changes_are_made() {
     assert_eq!(other.say("MGET a b"), "*2\\r\\n$1\\r\\n1\\r\\n$1\\r\\n2\\r\\n");
 }
 
-/// What a slow client does not take is made no further: of its many answers only some wait.
+/// While a slow client does not read, its answer is not extended: only some of its many answers are pending.
 #[test]
 fn a_long_answer_waits_for_a_client_that_does_not_take_it() {
     let server = start(one_loop(), 5_000, 10_000);
     let mut other = server.connect();
     let mut slow = server.connect();
-    // Two answers of fifty megabytes, more than all buffers on the way.
+    // Two answers of fifty megabytes each, more than all buffers on the way.
     let mut pipeline = of_keys("MGET", 0..5_000);
     pipeline.extend(of_keys("MGET", 0..5_000));
     slow.send(&pipeline);
-    // All of the first is made, and no more is made for as long as nobody reads.
+    // All of the first answer is made, and no more as long as the client does not read.
     let mut last = (0, 0);
     loop {
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,8 +1,8 @@
-//! Random conversations with Redis and with us: every answer must be the same.
+//! Random conversations with Redis and with this server: every answer must be the same.
 //!
-//! Few keys and few values, so that commands meet each other's effects; among the values the ones
-//! at which something changes (the ends of the integers, numbers with a space, empty strings).
-//! No record expires meanwhile: when exactly Redis notices that is its own affair.
+//! Few keys and few values, so that commands meet each other's effects. The values include those at which behaviour
+//! changes (the ends of the integers, numbers with a space, empty strings). No record expires meanwhile: the moment
+//! at which Redis notices that is not compared.
 
 mod wire;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use wire::redis::Redis;
 use wire::{Running, Wire, config, shown};
 
-/// What a word of a template stands for.
+/// The values that a word of a template stands for.
 const KEYS: &[&str] = &["a", "b", "c", "d"];
 const VALUES: &[&str] = &[
     "1",

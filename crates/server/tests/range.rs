@@ -90,7 +90,7 @@ fn an_answer_says_where_to_go_on() {
             assert_eq!((seen == expected, asked), (true, answers), "{limit} {reverse}");
         }
     }
-    // Long values end an answer early, and one that is too long by itself is shown all the same.
+    // Long values end an answer early, and a single value that is too long is shown nevertheless.
     let long = vec![b'x'; 3 << 20];
     for key in ["x1", "x2"] {
         wire.ask(&[b"SET", key.as_bytes(), &long]);

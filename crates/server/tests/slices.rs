@@ -1,4 +1,4 @@
-//! Long commands let others in, and their answers are what they were before.
+//! Long commands let others run meanwhile, and their answers are the same as before.
 
 mod wire;
 
@@ -32,7 +32,7 @@ fn others_are_answered_between_the_slices_of_keys() {
         assert_eq!(keys.len(), KEYS);
         assert_eq!(keys.first().unwrap(), key(0).as_bytes());
     }
-    // Each number but the first and the last was met between two slices.
+    // Each number except the first and the last was read between two slices.
     met.remove(&0);
     met.remove(&slices(&mut other));
     assert!(met.len() >= 10, "{met:?}");
@@ -62,7 +62,7 @@ fn what_follows_a_long_command_waits_for_its_answer() {
     assert_eq!(shown(&wire.reply()), "*0\\r\\n");
     assert_eq!(shown(&wire.reply()), "$1\\r\\n1\\r\\n");
     assert!(slices(&mut wire) > 5);
-    // It was one command, in however many slices.
+    // It counts as one command, however many slices it took.
     let statistics = wire.say("INFO commandstats");
     assert!(statistics.contains("cmdstat_keys:calls=2,"), "{statistics}");
     assert!(statistics.contains("cmdstat_mget:calls=1,"), "{statistics}");
@@ -178,8 +178,8 @@ fn flushall_beside_keys() {
     assert_eq!(shown(&lister.reply()), ":0\\r\\n");
 }
 
-/// One writer sets the first key, then the last one, to the next number. At any moment the first is the last, or one
-/// more.
+/// One writer sets the first key, then the last one, to the next number. At any moment the first key equals the last,
+/// or is one more.
 #[test]
 fn many_keys_are_read_as_of_one_moment() {
     const READ: usize = 20_000;
@@ -206,7 +206,7 @@ fn many_keys_are_read_as_of_one_moment() {
         });
         scope.spawn(move || {
             let mut wire = server.connect();
-            // Keys between them go, and come back.
+            // Keys between them are removed and come back.
             while !is_over.load(Ordering::Relaxed) {
                 wire.send(b"MULTI\r\nDEL key:00000100\r\nSET moved v\r\nEXEC\r\n");
                 wire.send(b"MULTI\r\nRENAME moved key:00000100\r\nEXEC\r\n");
@@ -215,7 +215,7 @@ fn many_keys_are_read_as_of_one_moment() {
         });
         scope.spawn(move || {
             let mut wire = server.connect();
-            // More than the last slice reads, all or none of them.
+            // More keys than the last slice reads, all or none of them.
             for number in 0_u32.. {
                 let number = number.to_string();
                 let keys: Vec<String> = (SEVERAL..2 * SEVERAL).map(key).collect();
@@ -256,17 +256,17 @@ fn keys_that_expire_while_others_are_read_are_absent() {
         assert_eq!(reader.say(&format!("PEXPIREAT {} 5000", key(number))), ":1\\r\\n");
     }
     reader.send(&of_keys("MGET", 0..KEYS));
-    // The first ones are read, the last ones not yet.
+    // The first keys are read, the last ones not yet.
     until_begun(&mut server.connect());
     clock.advance(4_000);
     let values = strings(&reader.reply());
     assert!(values[..100].iter().all(Vec::is_empty), "shown although they have expired");
     assert!(values.len() == KEYS && values[100..].iter().all(|value| value == b"v"));
-    // A record whose absence was shown is gone for good: the engine knows of it.
+    // A record whose absence was shown is gone for good: the engine has expired it.
     assert_eq!(engine.stats().expired, 100);
 }
 
-/// A call of `SCAN` looks at as many records as it is asked to, be they there or have they expired.
+/// A call of `SCAN` reads as many records as it is asked to, expired ones included.
 #[test]
 fn a_scan_passes_by_what_has_expired_step_by_step() {
     let clock = ManualClock::starting_at(UnixMillis(1_000));
@@ -293,7 +293,7 @@ fn a_scan_passes_by_what_has_expired_step_by_step() {
     assert!((50..=200).contains(&calls), "{calls} calls");
 }
 
-/// An engine that is busy at every second step keeps no long command from its end.
+/// An engine that is busy at every second step does not keep a long command from completing.
 #[test]
 fn a_long_command_goes_on_where_it_was_when_the_engine_was_busy() {
     const MANY: usize = 20_000;
@@ -322,7 +322,8 @@ fn a_long_command_goes_on_where_it_was_when_the_engine_was_busy() {
     assert_eq!(ranged.len(), 1024);
 }
 
-/// A transaction goes on in no later turn: where the engine is busy it is discarded, and nothing of it is kept for others.
+/// A transaction is never continued in a later turn: if the engine is busy, it is discarded, and nothing of it is
+/// kept.
 #[test]
 fn a_transaction_that_meets_a_busy_engine_is_discarded_as_a_whole() {
     let engine = Arc::new(ModelEngine::new());
@@ -350,7 +351,7 @@ fn a_transaction_that_meets_a_busy_engine_is_discarded_as_a_whole() {
     assert_eq!(strings(&wire.ask(&[b"KEYS", b"key:0000009*"])).len(), 10);
 }
 
-/// A client that watches commands is told of none within an answer, half of which it has taken.
+/// A monitoring client gets no line within an unfinished answer of which it has received a part.
 #[test]
 fn an_answer_that_is_half_there_has_no_line_of_a_monitor_in_it() {
     let server = start(one_loop(), 5_000, 10_000);
@@ -381,7 +382,7 @@ fn an_answer_that_is_half_there_has_no_line_of_a_monitor_in_it() {
     while !shown(&slow.reply()).contains("\"SET\" \"beside\" \"1\"") {}
 }
 
-/// Whatever the sizes are of what lies beside each other.
+/// The sizes of neighbouring values do not matter.
 #[test]
 fn large_values_are_read_among_small_ones() {
     let server = start(one_loop(), 300, 10);

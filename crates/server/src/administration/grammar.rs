@@ -3,44 +3,44 @@
 use super::Refused;
 use coreplane::admin::{CopyOptions, Position, Work};
 
-/// What is asked of a matrix.
+/// A request to a matrix.
 #[derive(Debug, Clone, Copy)]
 pub enum MatrixRequest {
-    /// `STATUS`: how it is.
+    /// `STATUS`: the state of the matrix.
     Status,
     /// `ADDGROUP [LIMIT bytes]`: another group, or the move of keys to the last one.
     AddGroup(CopyOptions),
-    /// `REPLACE device [FRESH] [LIMIT bytes]`, `RETIRE device`, `SCRUB [DEVICE device]`: work to be begun.
+    /// `REPLACE device [FRESH] [LIMIT bytes]`, `RETIRE device`, `SCRUB [DEVICE device]`: starts long work.
     Begin(Work),
 }
 
-/// What is asked of a store.
+/// A request to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreRequest {
-    /// `INFO`: what it is, what it rests on, what a power cut would lose.
+    /// `INFO`: facts about the store, its medium, and what a power cut would lose.
     Info,
     /// `STATS`: its counters.
     Stats,
-    /// `STATUS`: how far the work is that was begun last.
+    /// `STATUS`: progress of the work that was started last.
     Status,
-    /// `VERIFY`: everything is to be read and checked.
+    /// `VERIFY`: reads and checks everything.
     Verify,
-    /// `GROW bytes`: the pool, or each device of the matrix, is to have at least so many bytes.
+    /// `GROW bytes`: grows the pool, or each device of the matrix, to at least this many bytes.
     Grow(u64),
     /// `RECORDS cursor [COUNT count]`: some records with their values and expiries, and the next cursor.
     Records {
-        /// Where to go on; 0: at the beginning.
+        /// Where to go on; 0 starts at the beginning.
         cursor: u64,
-        /// About so many.
+        /// Approximate number of records.
         count: usize,
     },
 }
 
 impl MatrixRequest {
-    /// The request of the words behind `MATRIX`.
+    /// Parses the words behind `MATRIX`.
     ///
     /// # Errors
-    /// If they are none.
+    /// If the words are no request.
     pub fn parse(words: &[&str]) -> Result<Self, Refused> {
         let place = |word: &str| word.parse::<Position>().map_err(Refused::words);
         let (word, rest) = words.split_first().ok_or_else(unknown_of_matrix)?;
@@ -61,14 +61,14 @@ impl MatrixRequest {
 }
 
 impl StoreRequest {
-    /// Records of one answer, if nobody says, and at most.
+    /// Records of one answer: the default, and the maximum.
     const COUNT_DEFAULT: usize = 10;
     const COUNT_MAX: usize = 1024;
 
-    /// The request of the words behind `STORE`.
+    /// Parses the words behind `STORE`.
     ///
     /// # Errors
-    /// If they are none.
+    /// If the words are no request.
     pub fn parse(words: &[&str]) -> Result<Self, Refused> {
         let (word, rest) = words.split_first().ok_or_else(unknown_of_store)?;
         Ok(match (&*word.to_ascii_uppercase(), rest) {

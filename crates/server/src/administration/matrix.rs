@@ -1,4 +1,4 @@
-//! What is told of a matrix, and of the work that is done for it.
+//! Reports about a matrix, and about the work that is done for it.
 
 use super::report::{exit_code, key_of, remedy_name, vacancy_name};
 use coreplane::Ack;
@@ -8,7 +8,7 @@ use coreplane::admin::{
 };
 use serde_json::{Map, Value, json};
 
-/// How the devices are, for `INFO`: names and values.
+/// The state of the devices, for `INFO`: names and values.
 pub(super) fn figures(matrix: &MatrixStore) -> Vec<(String, String)> {
     let (slots, slots_moving) = matrix.slots();
     let mut figures = vec![
@@ -33,7 +33,7 @@ pub(super) fn figures(matrix: &MatrixStore) -> Vec<(String, String)> {
     figures
 }
 
-/// What a device is to its group, in a word.
+/// The state of a device in its group, in a word.
 fn state_name(state: MemberState) -> &'static str {
     match state {
         MemberState::Current => "current",
@@ -42,7 +42,7 @@ fn state_name(state: MemberState) -> &'static str {
     }
 }
 
-/// How many copies a write waits for, in a word.
+/// The number of copies that a write waits for, in a word.
 fn ack_name(ack: Ack) -> &'static str {
     match ack {
         Ack::First => "first",
@@ -51,7 +51,7 @@ fn ack_name(ack: Ack) -> &'static str {
     }
 }
 
-/// What a matrix is, as JSON.
+/// Facts about a matrix, as JSON.
 pub fn matrix_facts(matrix: &MatrixStore) -> Map<String, Value> {
     let MatrixFacts { shape, ack, prototype, epoch, engines } = matrix.facts();
     let mut names: Vec<&str> = engines.iter().map(|(_, engine)| *engine).collect();
@@ -69,7 +69,7 @@ pub fn matrix_facts(matrix: &MatrixStore) -> Map<String, Value> {
     facts
 }
 
-/// What a device tells of its size and its health.
+/// The figures of a device about its size and its health.
 const OF_DEVICES: [&str; 7] = [
     "pool_bytes",
     "live_bytes",
@@ -80,7 +80,7 @@ const OF_DEVICES: [&str; 7] = [
     "queue_waits",
 ];
 
-/// What a matrix is and how it is, as JSON.
+/// Facts about a matrix and its state, as JSON.
 pub fn matrix_status(matrix: &MatrixStore) -> Value {
     let (status, engines, stats) = (matrix.status(), matrix.facts().engines, matrix.stats());
     let device = |(position, state): &(Position, MemberState)| {
@@ -104,7 +104,7 @@ pub fn matrix_status(matrix: &MatrixStore) -> Value {
         .collect();
     let DamageSummary { devices: of_devices, keys, ranges } = &status.damage;
     let with_lost_ranges = |(place, leaves): &(Position, usize)| json!({"device": place.to_string(), "leaves": leaves});
-    // Null while nobody knows.
+    // Null while it is unknown.
     let of_devices =
         status.is_looked_at.then(|| of_devices.iter().map(with_lost_ranges).collect::<Vec<_>>());
     let mut object = json!({
@@ -155,7 +155,7 @@ fn doing(doing: &Doing) -> Value {
     told_of_work(doing.work, doing.progress.as_ref(), done)
 }
 
-/// What is told of work: how far it is, and what came of it.
+/// The report about work: its progress, and its result.
 pub(super) fn told_of_work(
     name: &str,
     progress: Option<&Progress>,
@@ -180,7 +180,7 @@ pub(super) fn told_of_work(
     object
 }
 
-/// Keys of which nobody knows what was written last, and ranges of those that may have been.
+/// Keys whose last write is unknown, and ranges that may contain such keys.
 fn indeterminate(scrubbed: &Scrubbed) -> Vec<String> {
     let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
     let range = |it: &KeyRange| {
@@ -191,7 +191,7 @@ fn indeterminate(scrubbed: &Scrubbed) -> Vec<String> {
     keys.chain(scrubbed.lost_ranges.iter().map(range)).collect()
 }
 
-/// What came of work, as JSON.
+/// The result of work, as JSON.
 pub fn outcome_of(done: &Done) -> Value {
     match done {
         Done::Copied(filled) => {

@@ -1,18 +1,19 @@
-//! Looking after a store while it is served: the commands `MATRIX` and `STORE`.
+//! Administration of a store while it is served: the commands `MATRIX` and `STORE`.
 //!
 //! ```text
-//!   words ──► grammar: a request ──► Administered: the store, and the work that goes on in a thread
+//!   words ──► grammar: a request ──► Administered: the store, and the work that runs in a thread
 //!                                        │
-//!                              report, matrix: what is told, as JSON
+//!                              report, matrix: the report, as JSON
 //! ```
 //!
-//! An embedder of a server hands it the store ([`Config::store`](crate::Config::store)) and has both commands with all
-//! their words. Long work (a verification, growth, the refill of a device) goes on in a thread of its own; `STORE STATUS`
-//! and `MATRIX STATUS` say how far it is. Event loops do not wait for it, with one exception: `list` and `cow-tree` are
-//! locked while the file is extended by a growth, and in a nearly full `scmkv` writers that need a page wait for it.
+//! An embedder of a server hands it the store ([`Config::store`](crate::Config::store)) and gets both commands with
+//! all their words. Long work (a verification, growth, the refill of a device) runs in a thread of its own;
+//! `STORE STATUS` and `MATRIX STATUS` report its progress. Event loops do not wait for it, with one exception: `list`
+//! and `cow-tree` are locked while a growth extends the file, and in a nearly full `scmkv` writers that need a page
+//! wait for it.
 //!
-//! What is told of a store that is served and of one that is opened by a command is made by the same functions, so that it
-//! is the same.
+//! The same functions report about a store that is served and about one that a command opens, so the reports are
+//! equal.
 
 mod grammar;
 mod matrix;
@@ -26,10 +27,10 @@ pub use report::{
 };
 pub use upkeep::Administered;
 
-/// Why a request is refused, as it is sent.
+/// Why a request is refused, as the client receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The code, which programs tell errors by.
+    /// The code, by which programs distinguish errors.
     pub code: &'static str,
     /// The rest, for persons.
     pub text: String,

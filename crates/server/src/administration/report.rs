@@ -1,4 +1,4 @@
-//! What is told of a store, as JSON.
+//! Reports about a store, as JSON.
 
 use super::matrix::matrix_facts;
 use coreplane::admin::VerifyReport;
@@ -7,7 +7,7 @@ use coreplane_engine::Vacancy;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// What the store at `path` is, with this many records, as an object.
+/// Facts about the store at `path`, with this many records, as an object.
 pub fn store_facts(path: &Path, store: &Store, records: u64, stats: &Stats) -> Value {
     let limits = store.engine().limits();
     let medium = store.medium();
@@ -70,7 +70,7 @@ pub fn store_stats(records: u64, stats: Stats) -> Value {
     object
 }
 
-/// What a verification has found, as an object.
+/// The findings of a verification, as an object.
 pub fn verdict(report: &VerifyReport) -> Value {
     let damages: Vec<_> = report
         .damages
@@ -88,7 +88,7 @@ pub fn verdict(report: &VerifyReport) -> Value {
     })
 }
 
-/// What can be done about a failure, in a word that programs tell it by.
+/// The remedy for a failure, in a word for programs.
 pub fn remedy_name(remedy: Remedy) -> &'static str {
     match remedy {
         Remedy::Retry => "retry",
@@ -109,7 +109,7 @@ pub fn exit_code(remedy: Remedy) -> u8 {
     }
 }
 
-/// What makes way for a device, in a word that programs tell it by.
+/// The remedy that makes room for a device, in a word for programs.
 pub fn vacancy_name(vacancy: Vacancy) -> &'static str {
     match vacancy {
         Vacancy::Fresh => "fresh",
@@ -117,14 +117,14 @@ pub fn vacancy_name(vacancy: Vacancy) -> &'static str {
     }
 }
 
-/// A key as an object: under `key`, or `key_hex` if it is no UTF-8.
+/// A key as an object: under `key`, or `key_hex` if it is not UTF-8.
 pub(super) fn key_of(key: &[u8]) -> Value {
     let mut object = Map::new();
     put_bytes(&mut object, "key", key);
     Value::Object(object)
 }
 
-/// Adds bytes under `name`, or in hexadecimal under `name_hex` if they are no UTF-8.
+/// Adds bytes under `name`, or in hexadecimal under `name_hex` if they are not UTF-8.
 pub fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         use std::fmt::Write as _;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A store that a server looks after.
+/// A store that a server administers.
 #[derive(Debug)]
 pub struct Administered {
     store: Arc<Store>,
@@ -23,7 +23,7 @@ pub struct Administered {
 struct Upkeep {
     name: &'static str,
     progress: Option<Progress>,
-    /// What came of it; none as long as it goes on.
+    /// Its result; none while it runs.
     done: Option<Result<Value, Failed>>,
 }
 
@@ -33,15 +33,15 @@ impl Administered {
         Arc::new(Self { store, path: path.into(), work: Mutex::default() })
     }
 
-    /// Its matrix, if it is one.
+    /// The matrix, if the store is one.
     pub fn matrix(&self) -> Option<&Arc<MatrixStore>> {
         self.store.matrix()
     }
 
-    /// Does what is asked of the matrix, or begins it; what the client is told.
+    /// Executes a request to the matrix, or starts its work; the answer to the client.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// Why the request is refused.
     pub fn run_on_matrix(&self, request: MatrixRequest) -> Result<String, Refused> {
         let none = || Refused { code: "NOMATRIX", text: "the store is no matrix".to_owned() };
         let matrix = self.matrix().ok_or_else(none)?;
@@ -55,16 +55,16 @@ impl Administered {
         Ok("begun".to_owned())
     }
 
-    /// How the devices are, for `INFO`; none if it is no matrix.
+    /// The state of the devices, for `INFO`; none if the store is no matrix.
     pub(crate) fn matrix_figures(&self) -> Option<Vec<(String, String)>> {
         self.matrix().map(|matrix| matrix::figures(matrix))
     }
 
-    /// Does what is asked of the store, or begins it; what the client is told. Records are shown by the command itself.
-    /// None if the records are not counted yet: the client waits.
+    /// Executes a request to the store, or starts its work; the answer to the client. The command itself answers
+    /// `RECORDS`. None if the records are not counted yet: the client waits.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// Why the request is refused.
     pub fn run_on_store(
         self: &Arc<Self>,
         request: StoreRequest,
@@ -115,7 +115,7 @@ impl Administered {
         }
     }
 
-    /// Begins work in a thread of its own. It ends with the process, if not before.
+    /// Starts work in a thread of its own. It ends with the process at the latest.
     fn begin(
         self: &Arc<Self>,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! What is kept of each command that was run: counts and times, a line in the slow log, a line for `MONITOR`.
+//! The accounting of each command: counts and times, a line in the slow log, a line for `MONITOR`.
 
 use super::table::Command;
 use super::{secret, specification};
@@ -26,7 +26,7 @@ pub(super) struct Done<'a> {
     pub has_failed: bool,
 }
 
-/// A command begins: when, if commands are timed and this one is.
+/// A command begins: the start time, if this command is timed.
 pub(super) fn begin(host: &Host, member: usize, watch: &mut Stopwatch, number: usize) -> Began {
     if !host.settings.times_commands(&host.slow_log) {
         return Began::Untimed;
@@ -41,12 +41,12 @@ pub(super) fn begin(host: &Host, member: usize, watch: &mut Stopwatch, number: u
 pub(super) enum Began {
     /// Commands are not timed.
     Untimed,
-    /// They are; none if this one is only if it is slow.
+    /// Commands are timed; none if this one is recorded only if it is slow.
     Timed(Option<Instant>),
 }
 
 impl Began {
-    /// It ends; how long it took, if that is known.
+    /// Ends the command; its duration, if known.
     pub(super) fn end(self, watch: &mut Stopwatch) -> Option<Duration> {
         match self {
             Self::Untimed => None,
@@ -55,14 +55,14 @@ impl Began {
     }
 }
 
-/// A command ends, or goes on in a later turn; how long it took up to now, if that is known.
+/// A command ends, or goes on in a later turn; its duration up to now, if known.
 pub(super) fn end(session: &mut Session, began: Began) -> Option<Duration> {
     let before = std::mem::take(&mut session.took_before);
     let took = began.end(&mut session.stopwatch).unwrap_or_default() + before;
     Some(took).filter(|took| !took.is_zero())
 }
 
-/// Keeps it, of loop `member` and of this client.
+/// Records the command for loop `member` and this client.
 pub(super) fn keep(host: &Host, member: usize, client: &ClientInfo, done: &Done<'_>) {
     let counters = host.ports.get(member).map(|it| &it.counters);
     if let Some(counters) = counters {
@@ -106,7 +106,7 @@ fn keep_slow(host: &Host, client: &ClientInfo, done: &Done<'_>, took: Duration) 
 #[cold]
 fn tell_monitors(host: &Host, client: &ClientInfo, done: &Done<'_>) {
     let name = done.command.name;
-    // What an administrator does is nobody else's concern.
+    // The commands of an administrator are not shown to others.
     if !specification::has_flag(name, "admin") && !specification::has_flag(name, "skip_monitor") {
         monitor::tell(host, &client.address, secret::shown(name, done.words));
     }

@@ -1,4 +1,4 @@
-//! What clients say of themselves, and ask about each other.
+//! Commands by which clients describe themselves and ask about each other.
 
 use super::table::name_of;
 use super::{Answer, Call, Failure, SYNTAX, is};
@@ -38,7 +38,7 @@ pub(super) fn set_name(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// Calls the client `name`, or nothing if that is empty.
+/// Names the client `name`, or removes its name if that is empty.
 pub(super) fn change_name(call: &Call<'_, '_>, name: &[u8]) -> Answer {
     const BAD: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
     call.session.info.names.lock().name = plain(name).ok_or(BAD)?;

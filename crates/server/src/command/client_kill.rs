@@ -1,4 +1,4 @@
-//! Clients that end others.
+//! Clients that disconnect others.
 
 use super::client::is_normal_type;
 use super::{Answer, Call, Failure, SYNTAX, is};
@@ -8,7 +8,7 @@ use crate::resp::number::parse_i64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Whom to kill.
+/// The clients to kill.
 #[derive(Debug)]
 struct Wanted<'a> {
     id: Option<i64>,

@@ -8,10 +8,10 @@ use coreplane_engine::UnixMillis;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Slots of Redis's clusters, of which clients of one compute a key's.
+/// The number of slots of a Redis cluster; its clients compute the slot of each key.
 const SLOTS: u16 = 16384;
 
-/// The slot of a key, as in a Redis cluster: of what stands between the first braces, if anything does.
+/// The slot of a key, as in a Redis cluster: of the text between the first braces, if there is any.
 pub(crate) fn key_slot(key: &[u8]) -> u16 {
     let open = key.iter().position(|byte| *byte == b'{');
     let tag = open.and_then(|open| {
@@ -36,8 +36,8 @@ fn cluster_of(call: &Call<'_, '_>) -> Result<Arc<dyn ClusterInfo>, Failure> {
     call.host.config.cluster.clone().ok_or_else(|| off.into())
 }
 
-/// `CLUSTER subcommand …`: what cluster clients ask (`SLOTS`, `SHARDS`, `INFO`, `MYID`, `KEYSLOT`), what is for those who watch
-/// changes (`WATCH`, `UNWATCH`, `SNAPSHOT`), and what the operator wants (`STATUS`, `ADD`, `REMOVE`, `TRANSFER`)
+/// `CLUSTER subcommand …`: requests of cluster clients (`SLOTS`, `SHARDS`, `INFO`, `MYID`, `KEYSLOT`), of clients
+/// that watch changes (`WATCH`, `UNWATCH`, `SNAPSHOT`), and of the operator (`STATUS`, `ADD`, `REMOVE`, `TRANSFER`)
 pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
     let cluster = cluster_of(call)?;
     match call.word(1) {
@@ -76,8 +76,9 @@ pub(super) fn cluster(call: &mut Call<'_, '_>) -> Answer {
     }
 }
 
-/// `CLUSTER WATCH index [PREFIX prefix]`: from now on the client is pushed what this node has applied behind that index, and
-/// will, of keys that begin so. The answer is the index of what is applied by now.
+/// `CLUSTER WATCH index [PREFIX prefix]`: from now on the server pushes to the client the changes of keys with this
+/// prefix that this node has applied behind that index, and those that it will apply. The answer is the index applied
+/// by now.
 fn watch(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
     let prefix = match call.words.len() {
         3 => &[][..],
@@ -91,19 +92,20 @@ fn watch(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
         return Err("ERR changes are pushed, which takes RESP3: send HELLO 3 before".into());
     }
     let index = u64::try_from(call.integer(2)?).map_err(|_| NOT_INTEGER)?;
-    // That the first of them are gone is told at once.
+    // If the first of these entries are gone, the client learns it at once.
     cluster.changes_since(index, 1)?;
     call.session.feed = Some(Feed::new(index, prefix));
     call.reply.int(i64::try_from(cluster.applied()).unwrap_or(i64::MAX));
     Ok(())
 }
 
-/// `CLUSTER SNAPSHOT`: a number, and the index of what is pinned by it. `CLUSTER SNAPSHOT number start`: a page of it, as
-/// the key of the next one, and key, value and expiry in milliseconds of each record. `CLUSTER SNAPSHOT number`: it is let go of.
+/// `CLUSTER SNAPSHOT`: the number of a new pin, and its index. `CLUSTER SNAPSHOT number start`: a page of it, as the
+/// first key of the next page, and the key, value and expiry in milliseconds of each record.
+/// `CLUSTER SNAPSHOT number`: releases it.
 fn snapshot(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
     if call.words.len() == 2 {
         let (pin, index) = cluster.pin()?;
-        // That it still led when it was pinned, a majority says after that.
+        // A majority confirms afterwards that this node still led when it pinned the state.
         call.store.rest_on_all();
         call.reply.array(2);
         for number in [pin, index] {
@@ -136,7 +138,7 @@ fn snapshot(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) -> Answer {
     Ok(())
 }
 
-/// The members, if it is known who leads, and where clients reach them.
+/// The members, if the leader is known, with their addresses for clients.
 fn members(call: &Call<'_, '_>, cluster: &dyn ClusterInfo) -> Vec<(MemberInfo, SocketAddr)> {
     let own = call.host.addresses.first().copied();
     let members = cluster.members().into_iter();
@@ -145,7 +147,7 @@ fn members(call: &Call<'_, '_>, cluster: &dyn ClusterInfo) -> Vec<(MemberInfo, S
     if is_led { members } else { Vec::new() }
 }
 
-/// All slots are the leader's; the others are its replicas.
+/// All slots belong to the leader; the other members are its replicas.
 fn slots(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) {
     let members = members(call, cluster);
     if members.is_empty() {
@@ -198,7 +200,7 @@ fn shards(call: &mut Call<'_, '_>, cluster: &dyn ClusterInfo) {
     }
 }
 
-/// `READONLY`: from now on a follower shows this client what it has, if that is not older than the server allows.
+/// `READONLY`: from now on a follower shows this client its own state, if that is not older than the server allows.
 pub(super) fn read_only(call: &mut Call<'_, '_>) -> Answer {
     cluster_of(call)?;
     call.session.is_read_only = true;

@@ -1,10 +1,10 @@
-//! What commands there are.
+//! The list of the commands.
 
 use super::table::{COMMANDS, Command, find};
 use super::{Answer, Call, Failure, SYNTAX, is, specification};
 use crate::glob;
 
-/// True unless it is one of those that only serve to recognise browsers.
+/// True unless the command only serves to recognise browsers.
 pub(super) fn is_listed(command: &Command) -> bool {
     !matches!(command.name, "host:" | "post")
 }
@@ -96,7 +96,7 @@ fn is_in_category(name: &str, category: &[u8]) -> bool {
     let category = category.to_ascii_lowercase();
     let status = [b"+@", category.as_slice(), b"\r\n"].concat();
     specification::find(name.as_bytes()).is_some_and(|specification| {
-        // What is said of the command itself comes before what is said of its parts.
+        // The categories of the command itself come before those of its parts.
         let own = specification.info;
         own.windows(status.len()).any(|window| window == status)
     })
@@ -137,11 +137,11 @@ pub(super) fn get_keys(call: &mut Call<'_, '_>) -> Answer {
 pub(super) fn get_keys_and_flags(call: &mut Call<'_, '_>) -> Answer {
     let (command, places) = keys_of(call)?;
     let keys = specification::key_flags(command.name);
-    // `SET` is recorded as what it is with `GET`; without, it does not see what it overwrites.
+    // `SET` is recorded with the flags of `SET … GET`; without `GET` it does not read the value that it overwrites.
     let overwrites = command.name == "set" && !call.words.from(5).any(|word| is(word, "GET"));
     call.reply.array(places.len());
     for place in places {
-        // The last of those that begin at the place or before it.
+        // The last of the key sets that begin at this place or before it.
         let of_place = keys.iter().rfind(|keys| keys.first <= place);
         let flags = of_place.map(|keys| keys.flags.as_slice()).unwrap_or_default();
         let flags = flags.iter().filter(|flag| **flag != b"variable_flags");

@@ -6,7 +6,7 @@ use crate::parameters::{PARAMETERS, Parameter};
 
 /// `CONFIG GET parameter [parameter ...]`
 pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
-    // A parameter that is asked for by name is called as the client called it.
+    // A parameter that is requested by name is answered under the name that the client wrote.
     let mut wanted: Vec<(&Parameter, &[u8])> = Vec::new();
     for pattern in call.words.from(2) {
         let is_pattern = pattern.iter().any(|byte| b"[*?".contains(byte));
@@ -59,7 +59,7 @@ pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
         before.push((parameter, parameter.get(call.host)));
         if let Err(complaint) = parameter.set(call.host, &value) {
             for (parameter, value) in before.iter().rev() {
-                // What it was a moment ago is allowed.
+                // The previous value was valid a moment ago.
                 parameter.set(call.host, value).ok();
             }
             return Err(refused(parameter, &complaint));

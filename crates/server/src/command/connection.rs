@@ -1,4 +1,4 @@
-//! Who is there, and in which language we speak.
+//! The connection itself: authentication, protocol version, liveness.
 
 use super::transaction::forget_watches;
 use super::{Answer, Call, Failure, NOT_INTEGER, SYNTAX, client, is, monitor};
@@ -7,7 +7,7 @@ use crate::resp::reply::Proto;
 use crate::session::Answers;
 use std::sync::atomic::Ordering;
 
-/// The version of Redis whose behaviour this is.
+/// The version of Redis whose behaviour is reproduced.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 /// `PING [message]`
@@ -54,7 +54,7 @@ pub(super) fn quit(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `POST …`, `Host: …`: a browser that was made to talk to us by somebody else's page
+/// `POST …`, `Host: …`: a browser that another site's page made to connect to us
 pub(super) fn not_http(call: &mut Call<'_, '_>) -> Answer {
     call.session.is_dropped = true;
     Ok(())
@@ -97,7 +97,7 @@ pub(super) fn auth(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// There is one user, `default`; without a password any will do.
+/// There is one user, `default`; without a configured password any password is accepted.
 fn authenticate(call: &mut Call<'_, '_>, user: &[u8], password: &[u8]) -> Answer {
     let expected = call.host.settings.password.lock().clone();
     let is_right = expected.is_none_or(|expected| is_same(expected.as_bytes(), password));
@@ -108,7 +108,7 @@ fn authenticate(call: &mut Call<'_, '_>, user: &[u8], password: &[u8]) -> Answer
     Ok(())
 }
 
-/// Compares in a time that does not tell where the difference is.
+/// Compares in a time that does not reveal where the difference is.
 fn is_same(expected: &[u8], given: &[u8]) -> bool {
     let differences = expected
         .iter()

@@ -1,22 +1,23 @@
 //! `DEL` and `UNLINK`, of any number of keys.
 //!
-//! Where writes are durable by a call, keys that are more than one batch go in several, which follow each other in one
-//! turn, and no other command comes between. In a cluster a batch is an entry, and only so much may be under way; an entry of
-//! very many keys keeps the leader from its heartbeats, too. So there more keys than are a step go in several turns, with
-//! the command postponed between them, and others see what is deleted step by step. It is answered once, when the last step
-//! is committed. All steps belong to one leadership, or the answer is `INDETERMINATE`.
+//! Where a write is made durable by a call, keys that exceed one batch go in several batches, one after the other in
+//! the same turn, and no other command comes between. In a cluster a batch is an entry, only a limited amount may
+//! be pending, and an entry of very many keys delays the heartbeats of the leader. So more keys than fit one step go
+//! in several turns there, with the command postponed between them, and other clients see the deletion step by step.
+//! The command is answered once, when the last step is committed. All steps belong to one leadership, or the answer
+//! is `INDETERMINATE`.
 
 use super::{Answer, Call, Failure, engine_error_text};
 use crate::continuation::{Continuation, Deletion};
 use crate::resp::frame::Words;
 use coreplane_engine::{Batch, Error, Limits};
 
-/// Keys of a step, and their bytes, at most: what delays a heartbeat by no more than a large value does.
+/// Limits of a step, in keys and bytes: it delays a heartbeat by no more than a large value does.
 const STEP_KEYS: usize = 8 << 10;
 const STEP_BYTES: usize = 2 << 20;
 
-/// `DEL key [key ...]`, `UNLINK key [key ...]`, with several keys alone among the event loops; in a cluster more than
-/// 8192 of them, or 2 MiB, go in several steps, which others may see
+/// `DEL key [key ...]`, `UNLINK key [key ...]`: several keys alone among the event loops; in a cluster more than 8192
+/// of them, or 2 MiB, go in several steps, which other clients may see
 pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
     if call.words.len() == 2 {
         let was_there = call.store.delete(call.word(1))?;
@@ -34,7 +35,7 @@ pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
     let is_one = keys.len() <= step.0 && bytes_of(&keys) <= step.1;
     if is_one || !goes_in_steps {
         match delete_at_once(call, &keys, &limits) {
-            // As many records as are deleted take room, until the entry is applied.
+            // As many records as are deleted need space until the entry is applied.
             Err(Error::NoSpace { .. }) if goes_in_steps => {}
             deleted => {
                 call.reply.count(deleted?);
@@ -51,7 +52,7 @@ fn step_of(limits: &Limits) -> (usize, usize) {
     (limits.batch_len_max.min(STEP_KEYS), limits.batch_bytes_max.min(STEP_BYTES))
 }
 
-/// Deletes the keys that are there, in this turn; how many they were.
+/// Deletes the keys that exist, in this turn; their number.
 fn delete_at_once(
     call: &mut Call<'_, '_>,
     keys: &[&[u8]],
@@ -81,7 +82,7 @@ fn delete_at_once(
     Ok(found.len())
 }
 
-/// Makes the next steps.
+/// Executes the next steps.
 fn go_on(call: &mut Call<'_, '_>, mut deletion: Deletion) -> Answer {
     while deletion.next < deletion.order.len() {
         if !call.slice.has_time() {
@@ -89,7 +90,7 @@ fn go_on(call: &mut Call<'_, '_>, mut deletion: Deletion) -> Answer {
         }
         let step = make_step(call, &mut deletion);
         if step.is_err() {
-            // It waits for the engine, or says how far it came.
+            // The command waits for the engine, or the failure reports how many keys were deleted.
             call.session.continuation = Some(Continuation::Deletion(deletion));
             return step;
         }
@@ -119,10 +120,10 @@ fn make_step(call: &mut Call<'_, '_>, deletion: &mut Deletion) -> Answer {
     Ok(())
 }
 
-/// Why a deletion has ended on the way.
+/// Why a deletion ended halfway.
 pub(super) fn cut_short(deletion: &Deletion, failure: Failure) -> Failure {
     match failure {
-        // What was proposed is as uncertain as this says.
+        // The outcome of the proposed keys is as uncertain as this error says.
         Failure::Engine(error)
             if deletion.deleted > 0 && !matches!(error, Error::Indeterminate) =>
         {
@@ -145,8 +146,8 @@ fn bytes_of(keys: &[&[u8]]) -> usize {
     keys.iter().map(|key| key.len()).sum()
 }
 
-/// How many of the first keys are a batch of at most so many changes and bytes; one at least, which the engine refuses if it
-/// is too long.
+/// The number of leading keys that fit a batch of so many changes and bytes; at least one, which the engine refuses
+/// if it is too long.
 fn fitting(keys: &[&[u8]], len_max: usize, bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |key: &&&[u8]| {

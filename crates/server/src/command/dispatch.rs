@@ -23,30 +23,30 @@ use coreplane_engine::{Error, Horizon, UnixMillis};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Why a command is refused that takes memory.
+/// Why a command that takes memory is refused.
 pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
-/// So long a command waits that the engine has too much of.
+/// So long a command waits for an engine that is busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What commands of one turn of one event loop share.
+/// The state that the commands of one turn of one event loop share.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     pub host: &'a Host,
     member: usize,
     pub counters: &'a LoopCounters,
     now: UnixMillis,
-    /// What the answers of the turn rest on.
+    /// The writes that the answers of the turn depend on.
     horizon: &'a mut Horizon,
-    /// The time that long commands have.
+    /// The time that long commands have left.
     pub slice: &'a mut Slice,
-    /// An output of more bytes is over the limit.
+    /// An output of more bytes exceeds the limit.
     output_max: usize,
-    /// None of its commands was run yet.
+    /// None of its commands has run yet.
     is_new: bool,
 }
 
 impl<'a> Turn<'a> {
-    /// Of loop `member`, for one connection, whose output may have so many bytes.
+    /// A turn of loop `member`, for one connection, whose output may have so many bytes.
     pub(crate) fn new(
         host: &'a Host,
         member: usize,
@@ -59,10 +59,10 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Runs the command of these words; the answer is appended to `out`. True if it rests on
-/// something that is not durable yet. One that needs the number of records is postponed until they
-/// are counted, unless it is part of a transaction: what others ask for goes on meanwhile. So is one
-/// whose slice is over ([`slice`](crate::slice)), and then a part of its answer may be in `out`.
+/// Runs the command of these words; the answer is appended to `out`. True if it depends on a write that is not
+/// durable yet. A command that needs the number of records is postponed until they are counted, unless it is part of
+/// a transaction; the commands of other clients run meanwhile. A command whose slice is over
+/// ([`slice`](crate::slice)) is postponed, too, and then a part of its answer may be in `out`.
 pub(crate) fn run(
     turn: &mut Turn<'_>,
     session: &mut Session,
@@ -120,7 +120,7 @@ pub(crate) fn run(
         if !has_begun {
             out.truncate(start);
         }
-        // What was read before rests on what the last slice will rest on.
+        // The part read before depends on the same writes as the last slice.
         return rests && has_begun;
     }
     session.postponed_since = None;
@@ -138,7 +138,7 @@ pub(crate) fn run(
     rests
 }
 
-/// Counts a failure, and adds to it what the client has to know.
+/// Counts a failure, and adds details for the client.
 #[cold]
 fn complaint(
     turn: &Turn<'_>,
@@ -164,7 +164,7 @@ fn complaint(
     failure
 }
 
-/// The command, if it is to be run here and now. None if it is postponed, or another node runs it.
+/// The command, if it runs here and now. None if it is postponed, or another node runs it.
 fn place_here(
     host: &Host,
     session: &mut Session,
@@ -175,14 +175,14 @@ fn place_here(
     let leadership = session.continuation.as_ref().and_then(Continuation::leadership);
     if leadership.is_some_and(|began_in| began_in != host.engine.leaderships()) {
         let begun = session.continuation.take();
-        // What has deleted something is not begun anew in another leadership, which would count again.
+        // A deletion that has deleted keys is not restarted in another leadership, which would count them again.
         if matches!(begun, Some(Continuation::Deletion(it)) if it.deleted > 0) {
             session.is_postponed = false;
             return Some(Err(Error::Indeterminate.into()));
         }
     }
     match &session.continuation {
-        // Whoever leads by now, the client has a part of the answer.
+        // The client has a part of the answer already, no matter which node leads by now.
         Some(begun) if begun.has_begun_to_answer() => {
             session.is_postponed = false;
             return Some(place);
@@ -191,7 +191,7 @@ fn place_here(
     }
     session.is_postponed = session.queue.is_none()
         && place.as_ref().is_ok_and(|(_, command)| command.has(COUNTED))
-        // An error is left to the command.
+        // The command itself reports an error.
         && matches!(host.engine.try_len(), Ok(None));
     if session.is_postponed {
         return None;
@@ -230,7 +230,7 @@ fn place_here(
             None
         }
         Route::Forward(leader) => {
-            // It begins anew there.
+            // It starts from the beginning there.
             session.continuation = None;
             session.forwards = Some((command.name, leader));
             None
@@ -238,19 +238,19 @@ fn place_here(
     }
 }
 
-/// The node, if the command is to show what it has as a follower.
+/// The node, if the command reads its state as a follower.
 fn follower_of<'a>(host: &'a Host, session: &mut Session) -> Option<&'a dyn ClusterInfo> {
     let cluster = host.config.cluster.as_deref();
     let follower = cluster.filter(|_| std::mem::take(&mut session.shows_follower));
     if follower.is_some() {
-        // What it has read as the leader is not what it shows as a follower.
+        // The part that it has read as the leader is no part of an answer of a follower.
         session.continuation = None;
     }
     follower
 }
 
-/// True if the command is run again in a later turn: it is not finished, or the engine has too much to do, in which case
-/// nothing was done, or what was begun goes on.
+/// True if the command is run again in a later turn: it is not finished, or the engine is busy. In the second case
+/// nothing was done, or the work begun so far is kept.
 fn is_postponed(
     counters: &LoopCounters,
     session: &mut Session,
@@ -271,7 +271,7 @@ fn is_postponed(
     is_postponed
 }
 
-/// Why a command is refused while more memory is in use than may be; a transaction ends by it.
+/// Why a command is refused while memory use is above the limit; it aborts a transaction.
 #[cold]
 fn refused_for_memory(host: &Host, session: &mut Session, command: &Command) -> Option<Failure> {
     let needs_more = |command: &Command| specification::has_flag(command.name, "denyoom");
@@ -287,7 +287,8 @@ fn refused_for_memory(host: &Host, session: &mut Session, command: &Command) -> 
     Some(format!("EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}").into())
 }
 
-/// True if the command waits for the end of a pause. One that has begun goes on, and so does whatever ends the pause.
+/// True if the command waits for the end of a pause. A command that has begun goes on, and so does one that ends the
+/// pause.
 fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
     let Some(paused) = host.pause.now() else { return false };
     let writes = |index: usize| COMMANDS.get(index).is_some_and(|command| command.has(WRITE));
@@ -298,20 +299,20 @@ fn is_held_by_pause(host: &Host, session: &Session, command: &Command) -> bool {
     !has_begun && !is_end && (paused == Paused::All || is_write)
 }
 
-/// True if a command of which the engine has too much waits for a later turn.
+/// True if a command that found the engine busy waits for a later turn.
 fn is_patient(session: &mut Session) -> bool {
     let since = *session.postponed_since.get_or_insert_with(Instant::now);
     since.elapsed() < PATIENCE
 }
 
-/// Takes back what was written since `start` and writes the error instead.
+/// Removes the output since `start` and writes the error instead.
 pub(super) fn fail(failure: &Failure, start: usize, out: &mut Vec<u8>) {
     out.truncate(start);
     let mut reply = Reply { proto: crate::resp::reply::Proto::Two, out };
     reply.error(&failure.text());
 }
 
-/// Takes back the answer to a client that wants none.
+/// Removes the answer to a client that wants none.
 fn mute(session: &mut Session, start: usize, out: &mut Vec<u8>) {
     match session.answers {
         Answers::On => {}
@@ -348,7 +349,7 @@ fn call_alone_if_needed(call: &mut Call<'_, '_>, command: &Command) -> Answer {
     (command.run)(call)
 }
 
-/// The command's index in the table, and the command or the part of it that is meant.
+/// The command's index in the table, and the command, or the part of it that the words name.
 fn place_index(words: Words<'_>) -> Result<(usize, &'static Command), Failure> {
     let Some(index) = find(words.at(0)) else {
         return Err(unknown(words));
@@ -370,7 +371,7 @@ fn resolve(words: Words<'_>, session: &Session) -> Result<(usize, &'static Comma
     if !session.is_authenticated && !command.has(NO_AUTH) {
         return Err("NOAUTH Authentication required.".into());
     }
-    // Another protocol, or no answers, would hold here but not at the node that the client came to.
+    // A change of protocol or of replies would apply here, but not at the node that the client is connected to.
     let is_of_client = session.is_forwarded && matches!(command.name, "client|reply" | "hello");
     if session.queue.is_some() && (command.has(NO_MULTI) || is_of_client) {
         return Err("ERR Command not allowed inside a transaction".into());

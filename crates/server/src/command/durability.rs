@@ -1,21 +1,21 @@
-//! Questions about what is safe, answered for this medium.
+//! Commands about durability, answered for this medium.
 //!
-//! In Redis data are safe after a snapshot or an append to a file. Here a write is durable before
-//! its answer leaves (`strict`, `group`), or within a stated window (`relaxed`); on a medium that
-//! forgets when the power goes nothing is, and no answer says otherwise.
+//! In Redis data are safe after a snapshot or an append to a file. Here a write is durable before its answer is sent
+//! (`strict`, `group`), or within a stated window (`relaxed`). On a medium that forgets when the power goes nothing
+//! is durable, and no answer says otherwise.
 
 use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::resp::number::parse_i64;
 use std::sync::atomic::Ordering;
 
-/// `LASTSAVE`: when `SAVE` or `BGSAVE` last made sure, or the server started
+/// `LASTSAVE`: when `SAVE` or `BGSAVE` last made all writes durable, or when the server started
 pub(super) fn last_save(call: &mut Call<'_, '_>) -> Answer {
     let last = call.host.saves.last.load(Ordering::Relaxed);
     call.reply.int(i64::try_from(last).unwrap_or(i64::MAX));
     Ok(())
 }
 
-/// `SAVE`: makes everything durable that was written before
+/// `SAVE`: makes all earlier writes durable
 pub(super) fn save(call: &mut Call<'_, '_>) -> Answer {
     if call.host.saves.running.load(Ordering::Acquire) {
         return Err("ERR Background save already in progress".into());
@@ -48,8 +48,9 @@ pub(super) fn rewrite_log(_: &mut Call<'_, '_>) -> Answer {
     Err("ERR there is no append-only file to rewrite: the log is cleaned in the background".into())
 }
 
-/// `WAIT numreplicas timeout`: nodes beside the leader that have all that was acknowledged. An answer of a cluster waits
-/// for a majority anyway, so there is no sense in waiting for more; without a cluster there are none.
+/// `WAIT numreplicas timeout`: the number of nodes beside the leader that have everything acknowledged so far. An
+/// answer of a cluster waits for a majority anyway, so this does not wait for more; without a cluster there are no
+/// such nodes.
 pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
     call.integer(1)?;
     timeout(call.word(2))?;
@@ -60,8 +61,8 @@ pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
 
 /// `WAITAOF numlocal numreplicas timeout`
 ///
-/// Its answer stands behind those of all earlier commands of the connection, so when it leaves
-/// they are durable: 1, if a power cut cannot undo that. `relaxed` data are made durable first.
+/// Its answer comes after those of all earlier commands of the connection. So when it is sent, they are durable: the
+/// answer is 1 if a power cut cannot undo that. `relaxed` data are made durable first.
 pub(super) fn wait_local(call: &mut Call<'_, '_>) -> Answer {
     let local = call.integer(1)?;
     if !(0..=1).contains(&local) {

@@ -1,4 +1,4 @@
-//! How long records live.
+//! Expiry of records.
 
 use super::{Answer, Call, Failure, is};
 use coreplane_engine::{Mutation, UnixMillis};
@@ -23,7 +23,7 @@ pub(super) fn at_millis(call: &mut Call<'_, '_>) -> Answer {
     expire(call, 1, false)
 }
 
-/// Under which condition an expiry is set.
+/// The conditions for setting an expiry.
 #[derive(Debug, Clone, Copy, Default)]
 struct Conditions {
     if_none: bool,
@@ -58,8 +58,7 @@ impl Conditions {
         Ok(read)
     }
 
-    /// True if a record that ends at `old` may be made to end at `new`. No expiry is later than
-    /// any.
+    /// True if the expiry of a record may be changed from `old` to `new`. No expiry counts as later than any.
     fn allow(self, old: Option<UnixMillis>, new: i64) -> bool {
         let old = old.map(|at| i64::try_from(at.0).unwrap_or(i64::MAX));
         !(self.if_none && old.is_some()
@@ -84,7 +83,7 @@ fn expire(call: &mut Call<'_, '_>, unit: i64, is_relative: bool) -> Answer {
         match u64::try_from(at) {
             _ if !is_set => Mutation::Keep,
             Ok(millis) if at > now => Mutation::Expire(Some(UnixMillis(millis))),
-            // What should have ended before ends now.
+            // An expiry in the past deletes the record now.
             _ => Mutation::Delete,
         }
     })?;
@@ -104,7 +103,7 @@ pub(super) fn persist(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `TTL key`: -2 if there is no record, -1 if it has no end
+/// `TTL key`: -2 if there is no record, -1 if it has no expiry
 pub(super) fn left_seconds(call: &mut Call<'_, '_>) -> Answer {
     answer_expiry(call, |at, now| (at - now).max(0).saturating_add(500) / 1000)
 }

@@ -1,4 +1,4 @@
-//! Functions, of which there are none: what a client library or a test asks before it begins.
+//! Functions, which this server does not have: commands that client libraries and tests send before they begin.
 
 use super::{Answer, Call, Failure, is, quoted};
 

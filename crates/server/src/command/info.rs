@@ -1,4 +1,4 @@
-//! What the server tells of itself.
+//! The information that the server reports about itself.
 
 use super::connection::REDIS_VERSION;
 use super::table::all;
@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What sections are written from.
+/// The sources of the sections.
 struct Facts<'h> {
     host: &'h Host,
     stats: OnceCell<Stats>,
 }
 
 impl Facts<'_> {
-    /// The engine's counters, asked for once for all sections: all devices are asked then.
+    /// The engine's counters, requested once for all sections, since that asks all devices.
     fn stats(&self) -> &Stats {
         self.stats.get_or_init(|| self.host.engine.stats())
     }
@@ -35,7 +35,7 @@ impl Deref for Facts<'_> {
     }
 }
 
-/// A section: its name, whether it is shown without being asked for, and its text.
+/// A section: its name, whether it is shown by default, and the function that writes its text.
 type Section = (&'static str, bool, fn(&Facts<'_>, &mut String));
 
 const SECTIONS: &[Section] = &[
@@ -66,7 +66,7 @@ pub(super) fn info(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// The sections of these names; without names those that are shown without being asked for.
+/// The sections of these names; without names the default sections.
 pub(crate) fn info_text<'a>(host: &Host, names: impl ExactSizeIterator<Item = &'a [u8]>) -> String {
     let mut wanted: Vec<bool> =
         SECTIONS.iter().map(|(_, by_default, _)| *by_default && names.len() == 0).collect();
@@ -147,7 +147,7 @@ fn memory(host: &Facts<'_>, text: &mut String) {
     line(text, "maxmemory_policy", "noeviction");
 }
 
-/// Bytes of this process that are in memory, mapped pools included; 0 where it is not told.
+/// Bytes of this process that are in memory, mapped pools included; 0 where unknown.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -318,8 +318,8 @@ fn pairs(figures: &[(&str, u64)]) -> Vec<String> {
     figures.iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-/// The figures of a device, and of its latencies how many were timed, and bounds below which half of
-/// them, 99 and 99.9 % lie.
+/// The figures of a device; for each latency the number of samples, and bounds below which 50 %, 99 % and 99.9 % of
+/// them lie.
 fn device_figures(device: &DeviceStats) -> Vec<String> {
     let mut shown = pairs(&device.figures);
     for latency in &device.latencies {
@@ -342,7 +342,7 @@ fn matrix(host: &Facts<'_>, text: &mut String) {
 
 fn cluster(host: &Facts<'_>, text: &mut String) {
     let cluster = host.config.cluster.as_deref();
-    // Clients that read 1 here ask for slots; only those that are sent elsewhere need to.
+    // Clients that read 1 here ask for slots; only redirected clients need to.
     line(text, "cluster_enabled", u8::from(cluster.is_some_and(ClusterInfo::redirects)));
     for (name, value) in cluster.map(ClusterInfo::figures).into_iter().flatten() {
         line(text, &format!("cluster_{name}"), value);
@@ -381,7 +381,7 @@ fn latency(host: &Facts<'_>, text: &mut String) {
 }
 
 fn keyspace(host: &Facts<'_>, text: &mut String) {
-    // As far as counted: to count them here would stop everybody after a crash.
+    // As far as counted: counting here would stop all clients after a crash.
     let keys = host.stats().records;
     if keys > 0 {
         line(text, "db0", format!("keys={keys},expires=0,avg_ttl=0"));

@@ -1,4 +1,4 @@
-//! Keys, whatever they hold: there or not, deleted, renamed, copied.
+//! Keys, independent of their values: existence, deletion, renaming, copying.
 
 use super::connection::check_database;
 use super::{Answer, Call, Failure, NO_SUCH_KEY, SYNTAX, is, many};
@@ -78,8 +78,8 @@ pub(super) fn copy(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// The changes that write the record of word 1, with its expiry, for word 2 and, if it moves,
-/// delete it where it was; none if there is no record.
+/// The changes that write the record of word 1, with its expiry, under word 2 and, for a move, delete the original;
+/// none if there is no record.
 fn transfer(call: &mut Call<'_, '_>, moves: bool) -> Result<Option<Batch>, Failure> {
     let (from, to) = (call.word(1), call.word(2));
     let mut batch = Batch::new();

@@ -11,8 +11,8 @@ pub(super) fn count(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `FLUSHDB [ASYNC|SYNC]`, `FLUSHALL [ASYNC|SYNC]`, alone among the event loops. There is one
-/// database, and nothing is gained by doing it later.
+/// `FLUSHDB [ASYNC|SYNC]`, `FLUSHALL [ASYNC|SYNC]`, alone among the event loops. There is one database, and deferring
+/// the work gains nothing.
 pub(super) fn flush(call: &mut Call<'_, '_>) -> Answer {
     let is_known = match call.words.len() {
         1 => true,
@@ -37,7 +37,7 @@ pub(super) fn flush(call: &mut Call<'_, '_>) -> Answer {
         }
         Ok(false) => call.suspend(Continuation::Clear(clear)),
         Err(error) => {
-            // If the engine has too much to do it goes on later.
+            // If the engine is busy, the command goes on later.
             call.session.continuation = Some(Continuation::Clear(clear));
             Err(error.into())
         }

@@ -1,18 +1,18 @@
-//! Floating-point numbers with the 64-bit mantissa of x87, which `INCRBYFLOAT` counts in.
+//! Floating-point numbers with the 64-bit mantissa of x87, in which `INCRBYFLOAT` computes.
 //!
-//! Redis adds in C's `long double` and prints 17 digits after the point. Rust has no such type,
-//! and with an ordinary `f64` the sum of 10.5 and 0.1 would print as 10.59999999999999964. So the
-//! type is here, in plain integers: a value is `mantissa * 2^exponent`; text becomes an exact
-//! fraction and is rounded once, to nearest, ties to even; a sum is exact and rounded once.
+//! Redis adds in C's `long double` and prints 17 digits after the point. Rust has no such type, and with an ordinary
+//! `f64` the sum of 10.5 and 0.1 would print as 10.59999999999999964. So this module implements the type in plain
+//! integers: a value is `mantissa * 2^exponent`. Text becomes an exact fraction and is rounded once, to nearest, ties
+//! to even; a sum is exact and rounded once.
 
 use num_bigint::BigUint;
 
 /// A finite number or an infinity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LongDouble {
-    /// `mantissa * 2^exponent`, negated if so said.
+    /// `mantissa * 2^exponent`, with the sign.
     Finite { negative: bool, mantissa: u64, exponent: i64 },
-    /// Beyond all.
+    /// Infinity.
     Infinite { negative: bool },
 }
 
@@ -22,7 +22,7 @@ const EXPONENT_MIN: i64 = -16_445;
 const EXPONENT_MAX: i64 = 16_383 - 63;
 /// Longer text is no number.
 const TEXT_LEN_MAX: usize = 5 * 1024;
-/// Decimal exponents beyond this are out of range whatever the digits.
+/// Decimal exponents beyond this are out of range for any digits.
 const DECIMAL_EXPONENT_MAX: i64 = 20_000;
 const DIGITS_AFTER_POINT: u32 = 17;
 
@@ -85,7 +85,7 @@ impl LongDouble {
                 round(negative, &number, &scale, 0)
             }
         };
-        // What is too large, or too small to be told from nought, is out of range.
+        // A value that is too large, or rounds to nought, is out of range.
         match rounded {
             Self::Infinite { .. } | Self::Finite { mantissa: 0, .. } => None,
             finite => Some(finite),
@@ -155,7 +155,7 @@ impl LongDouble {
     }
 }
 
-/// The power after `e` or `p`; what is out of any range is cut to its edge.
+/// The power after `e` or `p`; a value beyond the range is clamped to its edge.
 fn parse_power(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -171,10 +171,10 @@ fn parse_power(text: &[u8]) -> Option<i64> {
     Some(if negative { -power } else { power })
 }
 
-/// `number / divisor * 2^exponent`, rounded to the nearest number there is.
+/// `number / divisor * 2^exponent`, rounded to the nearest representable number.
 fn round(negative: bool, number: &BigUint, divisor: &BigUint, exponent: i64) -> LongDouble {
     let length = |value: &BigUint| i64::try_from(value.bits()).unwrap_or(i64::MAX / 2);
-    // The quotient has as many bits as the difference says, or one less.
+    // The quotient has as many bits as this difference says, or one less.
     let quotient_bits = length(number) - length(divisor) + 1;
     let mantissa_bits = MANTISSA_BITS as i64;
     let mut last = (exponent + quotient_bits - mantissa_bits).max(EXPONENT_MIN);

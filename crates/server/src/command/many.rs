@@ -7,7 +7,7 @@ use coreplane_engine::Batch;
 /// Reads of more keys go in slices.
 pub(super) const AT_ONCE_KEYS: usize = 512;
 
-/// `MGET key [key ...]`, of very many keys, or with very much to show, in slices
+/// `MGET key [key ...]`: very many keys, or very long answers, in slices
 pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
     let kind = Kind::Values(call.reply.proto);
     let at_once = if call.session.reads_much { 1 } else { AT_ONCE_KEYS };
@@ -25,7 +25,7 @@ pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
     let keys: Vec<&[u8]> = call.words.from(1).collect();
     let Call { store, reply, .. } = call;
     reply.array(keys.len());
-    // The records may come in any order; whatever comes early is copied and kept.
+    // The records may come in any order; early ones are copied and kept.
     let mut next = 0;
     let mut early: Vec<(usize, Option<Vec<u8>>)> = Vec::new();
     let mut bytes = 0;
@@ -54,7 +54,7 @@ pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
     if next == keys.len() {
         return Ok(());
     }
-    // It was not shown to the end.
+    // The answer was not completed.
     call.reply.out.truncate(start);
     if !call.may_slice {
         call.is_over_output_limit(bytes);
@@ -64,12 +64,12 @@ pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
     read_in_slices(call, kind)
 }
 
-/// True if a command that reads more keys than so many does so in slices, or has begun to.
+/// True if a command that reads more keys than `at_once` does so in slices, or has begun to.
 pub(super) fn goes_in_slices(call: &Call<'_, '_>, at_once: usize) -> bool {
     call.may_slice && (call.session.continuation.is_some() || call.words.len() > at_once + 1)
 }
 
-/// Reads the keys that are the words from the second on, as they are at one moment.
+/// Reads the keys, which are the words from the second on, as they are at one moment.
 pub(super) fn read_in_slices(call: &mut Call<'_, '_>, kind: Kind) -> Answer {
     let keys = call.words.len().saturating_sub(1);
     let mut many = match call.session.continuation.take() {

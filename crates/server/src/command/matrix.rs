@@ -1,10 +1,11 @@
-//! `MATRIX`, which Redis does not have: looking after the devices behind the engine.
+//! `MATRIX`, which Redis does not have: administration of the devices behind the engine.
 
 use super::{Answer, Call};
 use crate::administration::MatrixRequest;
 
-/// `MATRIX STATUS`, `MATRIX REPLACE device [FRESH] [LIMIT bytes]`, `MATRIX RETIRE device`, `MATRIX ADDGROUP [LIMIT bytes]`,
-/// `MATRIX SCRUB [DEVICE device]`: what it is, or that it has begun.
+/// `MATRIX STATUS`, `MATRIX REPLACE device [FRESH] [LIMIT bytes]`, `MATRIX RETIRE device`,
+/// `MATRIX ADDGROUP [LIMIT bytes]`, `MATRIX SCRUB [DEVICE device]`: the state of the matrix, or that the work has
+/// begun.
 pub(super) fn matrix(call: &mut Call<'_, '_>) -> Answer {
     let store = call.host.config.store.as_ref().filter(|store| store.matrix().is_some());
     let Some(store) = store else {

@@ -1,19 +1,19 @@
-//! What a key takes.
+//! The memory that a key takes.
 
 use super::{Answer, Call, NOT_INTEGER, SYNTAX, is};
 use crate::resp::number::parse_i64;
 
-/// What stands before the key and the value of a record, what an expiry adds, and the place in an index.
+/// Bytes of a record before the key and the value, of an expiry, and of an entry in an index.
 const HEAD_BYTES: usize = 20;
 const EXPIRY_BYTES: usize = 8;
 const INDEX_BYTES: usize = 8;
 
-/// `MEMORY USAGE key [SAMPLES count]`: bytes of its record in the pool and of its place in the index, about
+/// `MEMORY USAGE key [SAMPLES count]`: approximate bytes of its record in the pool and of its entry in the index
 pub(super) fn usage(call: &mut Call<'_, '_>) -> Answer {
     match call.words.len() {
         3 => {}
         5 if is(call.word(3), "SAMPLES") => {
-            // A value has no parts of which some could be looked at.
+            // A value has no parts to sample.
             let samples = parse_i64(call.word(4)).ok_or(NOT_INTEGER)?;
             u64::try_from(samples).map_err(|_| SYNTAX)?;
         }

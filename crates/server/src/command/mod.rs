@@ -1,8 +1,7 @@
 //! Commands: one file for each concept, one table for all.
 //!
-//! A handler gets a [`Call`]: the words as they lie in the read buffer, the store, and the output
-//! buffer. It writes its answer there, or returns a [`Failure`], in which case whatever it had
-//! written is taken back and the error is the answer.
+//! A handler gets a [`Call`]: the words as they lie in the read buffer, the store, and the output buffer. It writes
+//! its answer there, or returns a [`Failure`], in which case its output is removed and the error is the answer.
 
 mod account;
 mod client;
@@ -67,7 +66,7 @@ pub(crate) enum Failure {
     Echoed(Vec<u8>),
     /// In those of the engine.
     Engine(Error),
-    /// It is not, yet: its slice is over, and what it needs to go on is in the session.
+    /// Not finished yet: its slice is over, and the state for going on is in the session.
     Unfinished,
 }
 
@@ -101,7 +100,7 @@ impl Failure {
     }
 }
 
-/// The error as it is sent. The code is that of Redis's error which asks the caller for the same.
+/// The error as it is sent. The code is that of the Redis error that asks the caller for the same reaction.
 pub(crate) fn engine_error_text(error: &Error) -> String {
     let code = match error {
         Error::NoSpace { .. } => "OOM",
@@ -114,7 +113,7 @@ pub(crate) fn engine_error_text(error: &Error) -> String {
     format!("{code} {error}")
 }
 
-/// What a handler returns.
+/// The result of a handler.
 pub(crate) type Answer = Result<(), Failure>;
 
 const SYNTAX: &str = "ERR syntax error";
@@ -139,14 +138,14 @@ pub(crate) struct Call<'a, 's> {
     pub member: usize,
     /// The time that long commands have in this turn.
     pub slice: &'a mut Slice,
-    /// It may be finished in a later turn; not within a transaction, nor where a follower shows what it has.
+    /// It may be finished in a later turn; not within a transaction, nor in a read from a follower.
     pub may_slice: bool,
-    /// An output of more bytes is over the limit.
+    /// An output of more bytes exceeds the limit.
     pub output_max: usize,
 }
 
 impl<'a> Call<'a, '_> {
-    /// Runs another command within this one, its answer behind what was answered so far; its error is an answer, too.
+    /// Runs another command within this one and appends its answer; an error of it is an answer, too.
     fn run(&mut self, command: &'static table::Command, words: Words<'_>) -> Answer {
         let answer = self.run_part(command, words);
         if let Err(failure) = &answer
@@ -157,7 +156,7 @@ impl<'a> Call<'a, '_> {
         answer
     }
 
-    /// The same, of a command whose error is this one's.
+    /// The same, for a command whose error becomes the error of this one.
     fn run_part(&mut self, command: &'static table::Command, words: Words<'_>) -> Answer {
         let number = table::number_of(command).unwrap_or_default();
         let watch = &mut self.session.stopwatch;
@@ -190,14 +189,14 @@ impl<'a> Call<'a, '_> {
         self.may_slice && !self.slice.has_time()
     }
 
-    /// The command goes on from here in a later turn.
+    /// Suspends the command; it goes on from here in a later turn.
     fn suspend(&mut self, continuation: Continuation) -> Answer {
         self.session.continuation = Some(continuation);
         Err(Failure::Unfinished)
     }
 
-    /// Where a step of it has failed: what was done so far is kept if it may be run again, for an engine that has too much
-    /// to do for now.
+    /// A step of the command has failed: its progress is kept if it may be run again, for an engine that is busy for
+    /// now.
     fn keep(&mut self, continuation: Continuation, error: Error) -> Failure {
         if self.may_slice {
             self.session.continuation = Some(continuation);
@@ -205,15 +204,15 @@ impl<'a> Call<'a, '_> {
         Failure::Engine(error)
     }
 
-    /// True if the output is over the limit with so many bytes more, of an answer that is made at once: it need not be
-    /// made any longer, since nobody will get it.
+    /// True if so many bytes more, of an answer that is made at once, exceed the output limit: the answer need not be
+    /// completed, since no client will receive it.
     fn is_over_output_limit(&mut self, more: usize) -> bool {
         let is_over = self.reply.out.len().saturating_add(more) > self.output_max;
         self.session.exceeds_output_limit |= is_over;
         is_over
     }
 
-    /// Answers with what may be very much.
+    /// Answers with an answer that may be very long.
     fn answer_in_pieces(&mut self, mut pieces: Pieces) -> Answer {
         if self.session.is_muted() || self.is_over_output_limit(pieces.len()) {
             return Ok(());
@@ -272,7 +271,7 @@ fn unknown_subcommand(word: &[u8], container: &str) -> Failure {
     )
 }
 
-/// At most `len_max` bytes of what a client sent, up to a zero byte, as C would print it.
+/// At most `len_max` bytes of a word from a client, up to a zero byte, as C would print it.
 fn quoted(word: &[u8], len_max: usize) -> &[u8] {
     let end = word.iter().take(len_max).position(|byte| *byte == 0);
     &word[..end.unwrap_or(word.len().min(len_max))]

@@ -1,4 +1,4 @@
-//! Clients that watch what others do.
+//! Clients that watch the commands of others.
 
 use super::{Answer, Call};
 use crate::host::Host;
@@ -16,7 +16,7 @@ pub(super) fn monitor(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// Watches nothing any more.
+/// Stops watching.
 pub(crate) fn stop(session: &mut Session, host: &Host) {
     if std::mem::take(&mut session.is_monitor) {
         session.info.is_monitor.store(false, std::sync::atomic::Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! How a record would be kept in Redis.
+//! The representation that a record would have in Redis.
 //!
-//! Everything here is one log record. What `OBJECT` says is what the same value would be in Redis
-//! after a plain `SET`. Neither how often a key is read is recorded nor when: that would be a write in every read. Redis
-//! records one of the two and refuses to tell the other; here both are refused.
+//! Every record here is a log record. `OBJECT` answers the representation that the same value would have in Redis
+//! after a plain `SET`. Neither the frequency of reads nor their times are recorded: that would be a write in every
+//! read. Redis records one of the two and refuses to report the other; here both are refused.
 
 use super::{Answer, Call};
 use crate::resp::number::parse_i64;

@@ -1,7 +1,7 @@
-//! A command that may be sent again, and is run once.
+//! A command that may be sent again, and runs only once.
 //!
-//! A client that was told `INDETERMINATE`, or nothing, does not know whether its command was run. It gives its commands
-//! numbers that rise, and sends the same again:
+//! A client that received `INDETERMINATE`, or no answer, does not know whether its command was run. It gives its
+//! commands rising numbers, and sends the same command again:
 //!
 //! ```text
 //!   ONCE teller-4 17 INCRBY balance 5 ─▶ 105
@@ -10,11 +10,11 @@
 //!   ONCE teller-4 17 DEL balance      ─▶ an error: 17 was another command
 //! ```
 //!
-//! So a client has one such command under way at a time, and a command that was refused has the next number.
+//! So a client has one such command pending at a time, and a refused command takes the next number.
 //!
-//! What the command changes, the number and the answer are one batch. They are a record beside the others,
-//! `coreplane:once:CLIENT`, which expires a day after the last command: so a cluster's next leader, a backup and a pool that is
-//! opened again know of them.
+//! The changes of the command, its number and its answer are one batch. The number and the answer are a record beside
+//! the others, `coreplane:once:CLIENT`, which expires a day after the last command. So a cluster's next leader, a
+//! backup and a pool that is opened again know of them.
 
 use super::dispatch::OUT_OF_MEMORY;
 use super::table::{AT_ONCE, COMMANDS, NO_MULTI, WRITE, find};
@@ -25,9 +25,9 @@ use coreplane_engine::UnixMillis;
 use std::sync::atomic::Ordering;
 
 const PREFIX: &[u8] = b"coreplane:once:";
-/// So long a client's last command is remembered.
+/// So long the last command of a client is remembered.
 const MEMORY_MS: u64 = 24 * 60 * 60 * 1000;
-/// Bytes of an answer that is remembered.
+/// The longest answer that is remembered, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
 
 /// The last command of a client.
@@ -69,7 +69,7 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
     }
     let key = [PREFIX, call.word(1)].concat();
     let checksum = checksum_of(words);
-    // Before anything is read on which what it changes rests.
+    // Before any read that the changes depend on.
     call.store.begin(2, words.from(0).map(<[u8]>::len).sum());
     let mut last = None;
     call.store.read(&key, &mut |record| last = Some(Last::decode(&record.value.to_vec())))?;
@@ -87,7 +87,7 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
             return answer_again(call, &last);
         }
     }
-    // What was run before is answered whatever memory there is.
+    // A command that was run before is answered regardless of memory use.
     if call.host.is_over_memory.load(Ordering::Relaxed)
         && specification::has_flag(command.name, "denyoom")
     {
@@ -107,7 +107,7 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// Of all words, each with its length.
+/// The checksum of all words, each with its length.
 fn checksum_of(words: Words<'_>) -> u32 {
     words.from(0).fold(0, |crc, word| {
         let len = (word.len() as u64).to_le_bytes();

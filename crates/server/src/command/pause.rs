@@ -1,11 +1,11 @@
-//! Clients that let others wait.
+//! Clients that pause others.
 
 use super::{Answer, Call, is};
 use crate::pause::Paused;
 use crate::resp::number::parse_i64;
 use std::time::{Duration, Instant};
 
-/// The longest pause; longer ones end with it.
+/// The longest pause; longer ones are cut to it.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// `CLIENT PAUSE timeout [WRITE|ALL]`, in milliseconds

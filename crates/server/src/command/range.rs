@@ -7,7 +7,7 @@ use crate::resp::number::parse_i64;
 /// Records in one answer, at most.
 const RECORDS_MAX: usize = 1024;
 
-/// What is asked for.
+/// The parameters of a `RANGE`.
 struct Range<'a> {
     /// None: above all keys.
     start: Option<Vec<u8>>,
@@ -20,10 +20,10 @@ struct Range<'a> {
 
 /// `RANGE min max [PREFIX prefix] [LIMIT count] [REV] [WITHVALUES] [WITHEXPIRIES]`
 ///
-/// Bounds are written as for `ZRANGEBYLEX`: `-`, `+`, `[key`, `(key`. The answer has two elements: the
-/// bound to go on with, in place of `min` (with `REV` of `max`), or null if that was all; and the keys,
-/// each followed by its value, and by the Unix time in milliseconds at which it expires or -1. It ends
-/// before the limit where it gets too long.
+/// Bounds are written as for `ZRANGEBYLEX`: `-`, `+`, `[key`, `(key`. The answer has two elements: the bound to go on
+/// with, in place of `min` (with `REV` of `max`), or null at the end; and the keys, each followed by its value, and
+/// by the Unix time in milliseconds at which it expires or -1. The answer ends before the limit where it gets too
+/// long.
 pub(super) fn range(call: &mut Call<'_, '_>) -> Answer {
     let range = Range::parse(call)?;
     let mut page = match call.session.continuation.take() {
@@ -83,8 +83,7 @@ impl<'a> Range<'a> {
         Ok(range)
     }
 
-    /// The first key that may be shown, and the first that is too great; none if there is nothing
-    /// between them.
+    /// The first key that may be shown, and the first key beyond; none if the range is empty.
     fn bounds(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         let start = self.start.as_deref()?.max(self.prefix).to_vec();
         let end = match (self.end.clone(), coreplane_engine::end_of_prefix(self.prefix)) {
@@ -99,7 +98,7 @@ fn just_above(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// The first key that a lower bound admits: none if it admits none. None at all if it is no bound.
+/// The first key that a lower bound admits: none if it admits none. None at all if the word is no bound.
 fn lower(word: &[u8]) -> Option<Option<Vec<u8>>> {
     Some(match word {
         b"-" => Some(Vec::new()),
@@ -110,7 +109,7 @@ fn lower(word: &[u8]) -> Option<Option<Vec<u8>>> {
     })
 }
 
-/// The first key that is above an upper bound: none if no key is. None at all if it is no bound.
+/// The first key above an upper bound: none if there is no such key. None at all if the word is no bound.
 fn upper(word: &[u8]) -> Option<Option<Vec<u8>>> {
     Some(match word {
         b"-" => Some(Vec::new()),

@@ -1,4 +1,4 @@
-//! Where a command is run: here, or by the leader of the cluster that this server is a node of.
+//! Routing: a command is run here, or by the leader of the cluster that this server is a node of.
 
 use super::table::{COUNTED, Command, RECORDS, WRITE};
 use super::{Failure, key_slot};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// So long a command waits for a leader.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where a command is run.
+/// The place where a command is run.
 pub(super) enum Route {
     Here,
     Forward(SocketAddr),
@@ -21,12 +21,12 @@ pub(super) enum Route {
     Nowhere(Failure),
 }
 
-/// True if it needs the records.
+/// True if the command needs the records.
 fn needs_records(command: &Command) -> bool {
     command.keys.first != 0 || command.has(WRITE | COUNTED | RECORDS)
 }
 
-/// True if the client has asked to be shown what a follower has: of keys that it names.
+/// True if the client has asked for reads from a follower, and the command reads keys that it names.
 fn is_follower_read(session: &Session, command: &Command) -> bool {
     session.is_read_only
         && !session.is_forwarded
@@ -37,7 +37,7 @@ fn is_follower_read(session: &Session, command: &Command) -> bool {
         && session.watches.is_empty()
 }
 
-/// Where the command is run. What needs no records is run here, in its turn.
+/// Where the command is run. A command that needs no records is run here, in its turn.
 pub(super) fn route(
     host: &Host,
     session: &mut Session,
@@ -51,11 +51,11 @@ pub(super) fn route(
         if upstream.leader.is_some() && !upstream.is_awaited && command.name == "hello" {
             return Route::Nowhere("ERR HELLO is not allowed while keys are watched".into());
         }
-        // In the order in which they came.
+        // Commands run in the order in which they came.
         return if upstream.is_awaited { Route::Later } else { Route::Here };
     }
     if let Some(leader) = upstream.leader {
-        // What was begun with a leader goes on with it.
+        // A transaction or watch that began with a leader goes on with it.
         return Route::Forward(leader);
     }
     match cluster.standing() {
@@ -65,7 +65,7 @@ pub(super) fn route(
             session.shows_follower = true;
             Route::Here
         }
-        // What was begun with this node cannot go on elsewhere.
+        // A transaction or watch that began with this node cannot go on elsewhere.
         _ if session.queue.is_some() || !session.watches.is_empty() => {
             session.is_closing = true;
             Route::Nowhere("TRYAGAIN another node leads now; the transaction is discarded".into())
@@ -83,7 +83,7 @@ pub(super) fn route(
     }
 }
 
-/// Where a command is run that is refused as it is: not before its turn, and within a transaction where that is.
+/// Where a refused command is answered: not before its turn, and within a transaction at the node that has it.
 pub(super) fn route_refused(session: &Session) -> Route {
     match session.upstream {
         UpstreamState { is_in_multi: true, leader: Some(leader), .. } => Route::Forward(leader),

@@ -1,4 +1,4 @@
-//! Walking over the keys.
+//! Iteration over the keys.
 
 use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::continuation::{Continuation, Listing, Wanted};
@@ -7,8 +7,8 @@ use crate::resp::reply::Reply;
 use crate::store::Store;
 use std::hash::{BuildHasher, RandomState};
 
-/// `KEYS pattern`, in slices. As long as it takes no more than one it is alone among the event loops; of a longer one
-/// others may see what they write meanwhile, as with `SCAN`
+/// `KEYS pattern`, in slices. As long as it takes only one slice it is alone among the event loops; a longer one may
+/// show what others write meanwhile, as `SCAN` does
 pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
     let wanted = Wanted::new(Some(call.word(1)), true);
     let listing = match call.session.continuation.take() {
@@ -28,8 +28,8 @@ pub(super) fn keys(call: &mut Call<'_, '_>) -> Answer {
     }
 }
 
-/// Looks at records until the listing is complete; none if nobody will get it. `has_time`: for a first step, which was
-/// asked for already.
+/// Reads records until the listing is complete; none if no client will receive it. `has_time`: for a first step, for
+/// which the time was checked already.
 fn list(
     call: &mut Call<'_, '_>,
     mut listing: Box<Listing>,
@@ -52,7 +52,7 @@ fn list(
     }
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`, in slices if it looks at many records
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`, in slices if it reads many records
 pub(super) fn scan(call: &mut Call<'_, '_>) -> Answer {
     let cursor = parse_cursor(call.word(1)).ok_or("ERR invalid cursor")?;
     let (mut pattern, mut count, mut is_kind) = (None, 10, true);
@@ -106,8 +106,9 @@ pub(super) fn random_key(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// Draws a key byte by byte: each time a value between the least and the greatest that follow what was drawn so far, and of
-/// the keys that follow those that are next to it. All keys may be drawn; where all values of a byte are there, alike often.
+/// Draws a key byte by byte. Each step draws a value between the least and the greatest byte that follow the prefix
+/// drawn so far, and takes the next byte that exists. Every key may be drawn; where all values of a byte exist,
+/// equally often.
 fn draw_of_ordered(store: &mut Store<'_>) -> Result<Option<Vec<u8>>, Failure> {
     let draw = RandomState::new();
     let mut prefix = Vec::new();
@@ -118,7 +119,7 @@ fn draw_of_ordered(store: &mut Store<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let (Some(first), Some(last)) = (first, last) else { return Ok(None) };
         let shared = first.iter().zip(&last).take_while(|(a, b)| a == b).count();
         let Some(greatest) = last.get(shared) else { return Ok(Some(first)) };
-        // The first may be what the others begin with, which is a choice more.
+        // The first key may be the shared prefix itself, which is one more choice.
         let (is_one, least) = first.get(shared).map_or((true, 0), |least| (false, *least));
         let choices = u64::from(greatest.saturating_sub(least)) + 1 + u64::from(is_one);
         let drawn = draw.hash_one(prefix.as_slice()) % choices;
@@ -126,14 +127,14 @@ fn draw_of_ordered(store: &mut Store<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let value = least.saturating_add(u8::try_from(above).unwrap_or(u8::MAX));
         let start = [last.get(..shared).unwrap_or_default(), &[value]].concat();
         let next = store.end_of_range((&start, end.as_deref()), false)?;
-        // Others write meanwhile.
+        // Others may write meanwhile.
         let Some(next) = next.filter(|next| next.len() > shared) else { return Ok(Some(first)) };
         prefix = next;
         prefix.truncate(shared + 1);
     }
 }
 
-/// Draws one of some keys behind a cursor.
+/// Draws one of the keys behind a random cursor.
 fn draw_by_cursor(store: &mut Store<'_>, random: u64) -> Result<Option<Vec<u8>>, Failure> {
     const CHOICE: usize = 16;
     // An engine's cursors may end far below the largest number: try shorter and shorter ones.

@@ -1,4 +1,4 @@
-//! Words that nobody but the server is to see: `MONITOR` and `SLOWLOG` show others in their place.
+//! Words that only the server may see: `MONITOR` and `SLOWLOG` show a placeholder instead.
 
 use super::is;
 use crate::resp::frame::Words;
@@ -7,7 +7,7 @@ const HIDDEN: &[u8] = b"(redacted)";
 /// Parameters with secrets.
 const SECRET_PARAMETERS: [&str; 2] = ["requirepass", "masterauth"];
 
-/// The words of a command of this name, without its secrets.
+/// The words of a command of this name, with a placeholder for its secrets.
 pub(super) fn shown<'a>(
     name: &'static str,
     words: Words<'a>,

@@ -14,7 +14,7 @@ pub(super) fn time(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT]`: what was acknowledged is durable as it is
+/// `SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT]`: acknowledged writes are durable anyway
 pub(super) fn shutdown(call: &mut Call<'_, '_>) -> Answer {
     let (mut saves, mut saves_not, mut aborts) = (false, false, false);
     for word in call.words.from(1) {
@@ -40,7 +40,7 @@ pub(super) fn shutdown(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// `DEBUG SLEEP seconds`, in which nobody is served; `DEBUG SET-ACTIVE-EXPIRE 0|1`
+/// `DEBUG SLEEP seconds`, during which no client is served; `DEBUG SET-ACTIVE-EXPIRE 0|1`
 pub(super) fn debug(call: &mut Call<'_, '_>) -> Answer {
     const LONGEST: f64 = 3600.0;
     match call.word(1) {

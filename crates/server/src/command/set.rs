@@ -5,14 +5,14 @@ use super::{Answer, Call, Failure, NOT_INTEGER, SYNTAX, is};
 use crate::resp::number::parse_i64;
 use coreplane_engine::{Mutation, UnixMillis};
 
-/// When a record is to end, as the options say.
+/// The expiry of a record, as the options say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expiry<'a> {
-    /// Nothing was said.
+    /// No option given.
     Unsaid,
-    /// As long as it already has.
+    /// The expiry that the record already has.
     Keep,
-    /// Never.
+    /// No expiry.
     Persist,
     /// At a time, or after one, in this unit.
     Given { time: &'a [u8], unit: Unit, is_relative: bool },
@@ -49,7 +49,7 @@ fn options<'a>(call: &Call<'a, '_>, from: usize, is_set: bool) -> Result<Options
         let is_unsaid = options.expiry == Expiry::Unsaid;
         let condition = if is_set { condition(word, &mut words)? } else { None };
         if let Some(condition) = condition {
-            // The same may be said again; another one not.
+            // The same condition may be repeated; a different one may not.
             if options.condition != Condition::Always && options.condition != condition {
                 return Err(SYNTAX.into());
             }
@@ -63,7 +63,7 @@ fn options<'a>(call: &Call<'a, '_>, from: usize, is_set: bool) -> Result<Options
             options.expiry = Expiry::Persist;
         } else {
             let (unit, is_relative) = unit(word).ok_or(SYNTAX)?;
-            // The same option may be said again; another one not.
+            // The same option may be repeated; a different one may not.
             let fits = match options.expiry {
                 Expiry::Unsaid => true,
                 Expiry::Given { unit: said, is_relative: relative, .. } => {
@@ -78,7 +78,7 @@ fn options<'a>(call: &Call<'a, '_>, from: usize, is_set: bool) -> Result<Options
     Ok(options)
 }
 
-/// The condition that begins with this word, if one does.
+/// The condition that this word begins, if any.
 fn condition<'a>(
     word: &[u8],
     words: &mut impl Iterator<Item = &'a [u8]>,
@@ -232,7 +232,7 @@ pub(super) fn get_expire(call: &mut Call<'_, '_>) -> Answer {
     if options.expiry == Expiry::Unsaid {
         return call.answer_value(key).map(drop);
     }
-    // A time that makes no sense is no matter where there is no record.
+    // An invalid time does not matter where there is no record.
     let expires_at = match options.expiry {
         Expiry::Given { time, unit, is_relative } => {
             moment(call, time, unit, is_relative).map(Some)

@@ -1,9 +1,8 @@
-//! What `COMMAND INFO` and `COMMAND DOCS` say.
+//! The answers of `COMMAND INFO` and `COMMAND DOCS`.
 //!
-//! `specification.resp3` holds, for each command and each part of one, its name and Redis 7.0.15's
-//! own answers about it (recorded with `tests/record_specification.py`; the few commands that are
-//! younger were written by hand), as RESP3 values one after the other. Answers to clients that
-//! speak RESP2 are translated while they are written.
+//! `specification.resp3` holds, for each command and each part of one, its name and the answers of Redis 7.0.15 about
+//! it (recorded with `tests/record_specification.py`; the few younger commands were written by hand), as RESP3 values
+//! one after the other. Answers to clients that speak RESP2 are translated while they are written.
 
 use crate::resp::number::parse_i64;
 use crate::resp::reply::Proto;
@@ -12,7 +11,7 @@ use std::sync::LazyLock;
 
 static RECORDED: &[u8] = include_bytes!("specification.resp3");
 
-/// What is said of one command.
+/// The specification of one command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Specification {
     /// The answer of `COMMAND INFO`, in RESP3.
@@ -39,7 +38,7 @@ static BY_NAME: LazyLock<HashMap<&'static [u8], Specification>> = LazyLock::new(
     by_name
 });
 
-/// What is said of the command of this name in lower case.
+/// The specification of the command of this name in lower case.
 pub(super) fn find(name: &[u8]) -> Option<Specification> {
     BY_NAME.get(name).copied()
 }
@@ -50,16 +49,16 @@ pub(super) fn has_flag(name: &str, flag: &str) -> bool {
     flags.is_some_and(|flags| statuses(flags).any(|status| status == flag.as_bytes()))
 }
 
-/// What a command does with keys: where they are, and the flags for that.
+/// The keys of a command: where they are, and the flags of their use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyFlags {
-    /// The first of these keys, and how far it is from there to the last (negative: from the end).
+    /// The first of these keys, and the distance from there to the last (negative: from the end).
     pub first: usize,
     pub last: i64,
     pub flags: Vec<&'static [u8]>,
 }
 
-/// What the command of this name does with keys.
+/// The keys of the command of this name.
 pub(super) fn key_flags(name: &str) -> Vec<KeyFlags> {
     let keys = find(name.as_bytes()).and_then(|found| element(found.info, 8));
     let Some(keys) = keys else { return Vec::new() };
@@ -113,7 +112,7 @@ fn statuses(aggregate: &'static [u8]) -> impl Iterator<Item = &'static [u8]> {
     (0..).map_while(move |index| element(aggregate, index)).filter_map(text)
 }
 
-/// Splits a header line from what follows it.
+/// Splits a header line from the rest.
 fn split_header(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = data.iter().position(|byte| *byte == b'\r')?;
     Some((&data[..end], data.get(end + 2..)?))
@@ -124,7 +123,7 @@ fn length(header: &[u8]) -> Option<usize> {
     usize::try_from(parse_i64(header.get(1..)?)?).ok()
 }
 
-/// How many values make up the aggregate with this header.
+/// The number of values that make up the aggregate with this header.
 fn parts(header: &[u8]) -> Option<usize> {
     match header.first()? {
         b'*' | b'~' => length(header),

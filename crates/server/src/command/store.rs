@@ -1,14 +1,15 @@
-//! `STORE`, which Redis does not have: looking after the store that is served.
+//! `STORE`, which Redis does not have: administration of the store that is served.
 
 use super::{Answer, Call, Failure};
 use crate::administration::StoreRequest;
 use coreplane_engine::{Entry, Error, UnixMillis};
 
-/// Bytes of the records in one answer, unless one alone is longer.
+/// Bytes of the records in one answer, unless a single record is longer.
 const BYTES_MAX: usize = 4 << 20;
 
-/// `STORE INFO`, `STORE STATS`, `STORE STATUS`, `STORE VERIFY`, `STORE GROW bytes`, `STORE RECORDS cursor [COUNT count]`:
-/// JSON of what it is, or that the work has begun; records and the cursor to go on with.
+/// `STORE INFO`, `STORE STATS`, `STORE STATUS`, `STORE VERIFY`, `STORE GROW bytes`,
+/// `STORE RECORDS cursor [COUNT count]`: JSON of its state, or that the work has begun; records and the cursor to go
+/// on with.
 pub(super) fn store(call: &mut Call<'_, '_>) -> Answer {
     let words: Vec<String> =
         call.words.from(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -21,7 +22,7 @@ pub(super) fn store(call: &mut Call<'_, '_>) -> Answer {
         return Err("NOSTORE the server does not look after the store".into());
     };
     let told = store.run_on_store(request).map_err(|refused| refused.to_string())?;
-    // Once its records are counted it is asked again, in a later turn.
+    // The command is run again in a later turn, once the records are counted.
     let text = told.ok_or(Failure::Engine(Error::Busy))?;
     call.reply.bulk(text.as_bytes());
     Ok(())
@@ -35,7 +36,7 @@ struct Page {
 }
 
 impl Page {
-    /// Takes a record, unless that is too much; one that `is_last` is never.
+    /// Takes a record, unless the page gets too long; with `is_last` it always takes it.
     fn see(&mut self, entry: &Entry<'_>, is_last: bool) {
         let Some(record) = &entry.record else { return };
         self.bytes = self.bytes.saturating_add(entry.key.len() + record.value.len());
@@ -59,7 +60,7 @@ fn records(call: &mut Call<'_, '_>, cursor: u64, count: usize) -> Answer {
         }
         count /= 2;
     };
-    // A key that is not among them may be deleted, and that not durable yet.
+    // A key that is not among them may have been deleted by a write that is not durable yet.
     call.store.rest_on_all();
     call.reply.array(2);
     call.reply.bulk(itoa::Buffer::new().format(next).as_bytes());

@@ -30,8 +30,7 @@ pub(super) fn get_delete(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// Writes the value of `record` or null at `start`, in place of what an earlier run of the same
-/// decision wrote there.
+/// Writes the value of `record` or null at `start`, in place of the output of an earlier run of the same decision.
 pub(super) fn answer_old(reply: &mut Reply<'_>, start: usize, record: Option<Record<'_>>) {
     reply.out.truncate(start);
     match record {

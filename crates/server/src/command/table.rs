@@ -1,4 +1,4 @@
-//! The table of commands, and how a name is found in it without looking at most of it.
+//! The table of commands, and a hash table for their names.
 
 use super::{
     Answer, Call, client, client_kill, cluster, commands, config, connection, counter, deletion,
@@ -6,7 +6,7 @@ use super::{
     pause, range, scan, server, set, slow_log, store, string, transaction,
 };
 
-/// Where the keys of a command are: first, last (negative: from the end) and step; 0: nowhere.
+/// Where the keys of a command are: first, last (negative: from the end) and step; 0: it has none.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keys {
     pub first: i8,
@@ -256,7 +256,7 @@ fn part_missing(call: &mut Call<'_, '_>) -> Answer {
     Err(call.unknown_subcommand())
 }
 
-/// How many numbers there are: one for each command and each part of one.
+/// The number of commands, counting each part of one.
 pub(crate) const NUMBERS: usize = numbers_before(ROWS.len());
 
 /// The number of each command of the table; those of its parts follow.
@@ -279,14 +279,14 @@ const fn numbers_before(end: usize) -> usize {
     count
 }
 
-/// A number by which a command of the table, or a part of it, can be named later.
+/// A number that identifies a command of the table, or a part of it.
 pub(crate) fn number(index: usize, command: &'static Command) -> usize {
     let parts = COMMANDS[index].parts;
     let part = parts.iter().position(|part| std::ptr::eq(part, command));
     NUMBER_OF[index] + part.map_or(0, |part| part + 1)
 }
 
-/// The same, of a command of which the index is not known.
+/// The same, for a command whose index is not known.
 pub(crate) fn number_of(command: &'static Command) -> Option<usize> {
     let whole = command.name.split('|').next().unwrap_or_default();
     find(whole.as_bytes()).map(|index| number(index, command))
@@ -312,7 +312,7 @@ const PLACES: usize = 256;
 const EMPTY: u8 = u8::MAX;
 static BY_HASH: [u8; PLACES] = places();
 
-/// Bytes that differ by 0x20 alone have the same hash; the comparison that follows is exact.
+/// Bytes that differ by 0x20 alone have the same hash; the comparison after the look-up is exact.
 const fn hash(name: &[u8]) -> usize {
     let mut hash: u32 = 0x811c_9dc5 ^ name.len() as u32;
     let mut index = 0;

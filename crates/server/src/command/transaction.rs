@@ -1,10 +1,9 @@
-//! Commands that happen together.
+//! Transactions: commands that take effect together.
 //!
-//! After `MULTI` commands are checked and queued; `EXEC` runs them all, alone among the event
-//! loops. Their writes are kept back in an overlay of the store, which later commands of the same
-//! transaction see, and go to the engine as one batch: readers in other loops, other processes'
-//! recovery after a crash, everybody sees all of it or nothing. `WATCH` makes `EXEC` refuse if a
-//! key is not what it was.
+//! After `MULTI` commands are checked and queued; `EXEC` runs them all, alone among the event loops. Their writes are
+//! kept in an overlay of the store, which later commands of the same transaction read, and go to the engine as one
+//! batch. So readers in other loops, and a recovery after a crash, see all of it or nothing. `WATCH` makes `EXEC`
+//! refuse if a key has changed.
 
 use super::dispatch::fail;
 use super::table::COMMANDS;
@@ -43,7 +42,7 @@ pub(super) fn watch(call: &mut Call<'_, '_>) -> Answer {
         if call.session.watches.contains_key(key) {
             continue;
         }
-        // Entered before it is looked at, so that no write falls between.
+        // Entered before the read, so that no write falls between.
         let writes = call.host.watched.enter(key);
         let absent = Seen::Absent(writes, call.host.engine.leaderships());
         let mut seen = absent;
@@ -68,7 +67,7 @@ pub(super) fn unwatch(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
-/// Watches nothing any more.
+/// Stops watching.
 pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
     for (key, seen) in session.watches.drain() {
         if matches!(seen, Seen::Absent(..)) {
@@ -78,7 +77,7 @@ pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
     session.publish();
 }
 
-/// True if every watched key is what it was. Watches nothing any more.
+/// True if no watched key has changed. Stops watching.
 fn watches_hold(call: &mut Call<'_, '_>) -> Result<bool, Failure> {
     let mut hold = Ok(true);
     let watches = std::mem::take(&mut call.session.watches);
@@ -108,7 +107,7 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     let Some(queue) = call.session.queue.take() else {
         return Err("ERR EXEC without MULTI".into());
     };
-    // Before anything is read on which its changes rest.
+    // Before any read that the changes depend on.
     call.store.begin(queue.len(), queue.bytes_len());
     let hold = watches_hold(call);
     call.session.publish();
@@ -119,13 +118,14 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
         call.reply.null_array();
         return Ok(());
     }
-    // Nothing comes between its commands: it is one step, however long, and what follows it waits for another turn.
+    // No command of others comes between: the transaction is one step, however long, and later commands wait for
+    // another turn.
     call.slice.charge();
     let start = call.reply.out.len();
     call.reply.array(queue.len());
-    // An engine that has too much to do for one of them has done nothing of any.
+    // An engine that is too busy for one of them has executed none.
     let is_busy = queue.commands().any(|(index, words)| !run_queued(call, index, words));
-    // Before the engine needs as much once more.
+    // Before the engine needs as much memory again.
     call.session.spare_queue = queue.emptied();
     let clears = call.store.clears();
     let finished = match is_busy {
@@ -155,7 +155,7 @@ fn discarded(why: &[u8]) -> Failure {
     Failure::Echoed([b"EXECABORT Transaction discarded because of: ", why].concat())
 }
 
-/// Runs one of the commands; false if the engine is busy.
+/// Runs one of the queued commands; false if the engine is busy.
 fn run_queued(call: &mut Call<'_, '_>, index: usize, words: crate::resp::frame::Words<'_>) -> bool {
     let command = &COMMANDS[index];
     let command = command.part(words.at(1)).unwrap_or(command);
@@ -167,7 +167,7 @@ fn run_queued(call: &mut Call<'_, '_>, index: usize, words: crate::resp::frame::
         fail(&failure, start, call.reply.out);
     }
     if call.is_over_output_limit(0) {
-        // Its changes are made all the same, as those of any command whose answer nobody takes.
+        // Its changes are made all the same, as those of any command whose answer is not delivered.
         call.reply.out.truncate(start);
     }
     true

@@ -1,10 +1,10 @@
 //! A listing of keys, step by step.
 //!
-//! A key that is there from the first step to the last is listed; one that comes or goes meanwhile may be or not: the
-//! promise of the engine's cursors ([`Engine::iterate`](coreplane_engine::Engine::iterate)). Cursors may show a key
-//! twice, `KEYS` may not: it remembers a digest of each key that it has listed. A digest has 128 bits of two keyed hashes
-//! that nobody outside knows, so that no two keys have the same in practice. They are in many small sets, since a set
-//! that grows is moved as a whole, which for one large set would take longer than a slice.
+//! A key that exists from the first step to the last is listed; one that is added or deleted meanwhile may be listed
+//! or not: the promise of the engine's cursors ([`Engine::iterate`](coreplane_engine::Engine::iterate)). Cursors may
+//! show a key twice, `KEYS` may not: it remembers a digest of each listed key. A digest has 128 bits of two hashes
+//! with secret keys, so in practice no two keys have the same. The digests are in many small sets, since a set that
+//! grows is moved as a whole, which for one large set would take longer than a slice.
 
 use super::Pieces;
 use crate::glob;
@@ -18,17 +18,17 @@ use std::hash::{BuildHasher, RandomState};
 /// Records looked at in a step.
 const STEP: usize = 128;
 
-/// Which keys are listed.
+/// The keys to be listed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     /// None: all.
     pattern: Option<&'a [u8]>,
-    /// Records are of the kind that is asked for.
+    /// Records are of the requested kind.
     is_kind: bool,
 }
 
 impl<'a> Wanted<'a> {
-    /// Keys that match; none at all unless records, which are strings, are of the kind that is asked for.
+    /// Keys that match; none at all unless records, which are strings, are of the requested kind.
     pub(crate) fn new(pattern: Option<&'a [u8]>, is_kind: bool) -> Self {
         Self { pattern: pattern.filter(|pattern| *pattern != b"*"), is_kind }
     }
@@ -45,7 +45,7 @@ pub(crate) struct Listing {
     /// The leadership in which it began.
     leadership: u64,
     cursor: u64,
-    /// Records that are still to be looked at; none: all that there are.
+    /// Records that are still to be read; none: all.
     left: Option<usize>,
     listed: Option<Digests>,
     count: usize,
@@ -54,12 +54,12 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Of all keys, each once, begun in this leadership.
+    /// A listing of all keys, each once, begun in this leadership.
     pub(crate) fn of_all(leadership: u64) -> Self {
         Self { left: None, listed: Some(Digests::default()), ..Self::from(0, 0, leadership) }
     }
 
-    /// From a cursor on, until so many records were looked at.
+    /// A listing from a cursor on, of so many records.
     pub(crate) fn from(cursor: u64, records: usize, leadership: u64) -> Self {
         Self {
             has_begun: false,
@@ -78,7 +78,7 @@ impl Listing {
         self.leadership
     }
 
-    /// True if it has looked at records.
+    /// True if it has read records.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun
     }
@@ -88,7 +88,7 @@ impl Listing {
         self.keys.len()
     }
 
-    /// Looks at some more records; true if it is complete.
+    /// Reads some more records; true if the listing is complete.
     ///
     /// # Errors
     /// As [`Engine::iterate`](coreplane_engine::Engine::iterate).
@@ -106,26 +106,26 @@ impl Listing {
                 wanted.has(entry.key) && listed.as_mut().is_none_or(|listed| listed.add(entry.key));
             if is_listed {
                 shown += 1;
-                // Strings are written alike in both versions.
+                // Strings are encoded alike in both versions.
                 Reply { out: &mut bytes, proto: Proto::Two }.bulk(entry.key);
             }
         });
-        // A step that has failed is made again: what it has listed stays where it is not listed again.
+        // A failed step is repeated: keys whose digests were added would not be listed again, so they are kept.
         if next.is_ok() || listed.is_some() {
             *count += shown;
             keys.append(|out| out.extend_from_slice(&bytes));
         }
         self.cursor = next?;
         if let Some(left) = left {
-            // An engine that has more has met as many as it was asked for, be it of those that have expired.
+            // An engine that is not at its end has met as many records as requested, if expired ones are counted.
             *left = left.saturating_sub(if self.cursor == 0 { met } else { met.max(most) });
         }
         self.is_listed = self.cursor == 0 || self.left == Some(0);
         Ok(self.is_listed && self.end(store))
     }
 
-    /// Gives back some of what it remembers; true if that was all, and then this turn, whose answer it is, waits for all
-    /// that it has seen. (The digests of a million keys take milliseconds to be given back.)
+    /// Frees some of the digests; true if all are freed, and then the answer of this turn waits for all that the
+    /// listing has seen. (To free the digests of a million keys takes milliseconds.)
     fn end(&mut self, store: &mut Store<'_>) -> bool {
         let is_over = self.listed.as_mut().is_none_or(Digests::give_back);
         if is_over && !mutant!("server.keys.rest") {
@@ -163,10 +163,10 @@ impl Default for Digests {
 }
 
 impl Digests {
-    /// With a hundred million keys a set is moved within a millisecond.
+    /// With a hundred million keys one set is moved within a millisecond.
     const SETS: usize = 1 << 10;
 
-    /// Gives some of the memory back, with which nothing more can be added; true if that was all.
+    /// Frees some of the memory, after which no key can be added; true if all is freed.
     fn give_back(&mut self) -> bool {
         const DIGESTS: usize = 4 << 10;
         let mut given_back = 0;
@@ -205,7 +205,7 @@ mod tests {
         assert!(digests.sets.is_empty() && (1..3).contains(&steps), "{steps}");
     }
 
-    /// It is the turn of the last step whose answer is sent: however many turns the end takes, that one waits for all.
+    /// The answer is sent in the last step's turn: however many turns the end takes, that turn waits for all.
     #[test]
     fn the_last_step_waits_for_what_all_have_seen() {
         let engine = ModelEngine::with_manual_commit();

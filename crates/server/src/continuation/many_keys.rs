@@ -1,16 +1,16 @@
-//! A read of very many keys in slices, whose answer is of one moment all the same.
+//! A read of very many keys in slices, whose answer shows one moment nevertheless.
 //!
 //! ```text
-//!   slice 1..n   read the keys, some hundred at a step         others write; what they write is marked
-//!   slice ..     read again what was written meanwhile         others write; marked, too
-//!   the last     alone among the event loops: read what is marked now, a few keys at most
+//!   slice 1..n   read the keys, some hundred at a step         others write; written keys are marked
+//!   slice ..     read the keys written meanwhile again         others write; marked, too
+//!   the last     alone among the event loops: read the keys marked now, a few at most
 //! ```
 //!
-//! A key that was not written since it was read is in the last slice what it was then; all others are read in the last
-//! slice. So the answer is what one step would have shown at that moment. Each round of the second kind is shorter than
-//! the one before, since it takes as long as the keys are many that were written in that one. Where writers are quicker
-//! than this reader, which [`ATTEMPTS_MAX`] rounds show, the last slice reads as much as there is to read: atomicity
-//! comes before the others' patience.
+//! A key that was not written since it was read has the same value in the last slice; all other keys are read in the
+//! last slice. So the answer is the same as one step would have shown at that moment. Each round of the second kind
+//! is shorter than the one before, since its length depends on the number of keys written in that one. If writers are
+//! quicker than this reader, which [`ATTEMPTS_MAX`] rounds show, the last slice reads all remaining keys: atomicity
+//! is worth more than the delay of the others.
 //!
 //! Marks are of buckets of keys ([`Marks`]), twice as many buckets as keys. A bucket's keys are a list.
 
@@ -26,7 +26,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-/// Keys of a step at most and at first, and bytes of values above which the rest of them are left for the next.
+/// Keys of a step at most and at first, and bytes of values above which its remaining keys are left for the next.
 const STEP_KEYS: usize = 128;
 const FIRST_STEP_KEYS: usize = 16;
 const STEP_BYTES: usize = 512 << 10;
@@ -37,12 +37,12 @@ const LAST_KEYS: usize = 256;
 /// So many rounds are made before the last slice takes as long as it needs.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// What is asked of the keys.
+/// The result that is wanted of the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Their values.
     Values(Proto),
-    /// How many are there; one that is named twice counts twice.
+    /// The number of existing keys; a key that is named twice counts twice.
     Count,
 }
 
@@ -50,28 +50,28 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct ManyKeys {
     kind: Kind,
-    /// What is written meanwhile; none once all is read.
+    /// Marks of the keys written meanwhile; none once all is read.
     marks: Option<Arc<Marks>>,
     leadership: u64,
-    /// By bucket: its last key's number plus one. By key: the same of the one before it in its bucket.
+    /// By bucket: its last key's number plus one. By key: the number plus one of the previous key in its bucket.
     last_of: Vec<u32>,
     before: Vec<u32>,
     found: Vec<Found>,
     values: Values,
-    /// Keys of the next step: fewer where values are large, all of which an engine may look at.
+    /// Keys of the next step: fewer where values are large, since an engine may read all of them.
     step: usize,
-    /// Keys that are to be read still, since their step was full, and those to be read again.
+    /// Keys still to be read, since their step was full, and keys to be read again.
     left_out: Vec<u32>,
     written: Vec<u32>,
-    /// When keys expire that are there: the next one first. What a later read has found may be otherwise.
+    /// The expiries of the existing keys, the next one first. A later read of a key may have replaced its expiry.
     expiries: BinaryHeap<Reverse<(u64, u32)>>,
     attempts: u32,
     is_complete: bool,
-    /// How many keys are in the output; none: nothing is.
+    /// The number of keys in the output; none: nothing is in the output.
     answered: Option<usize>,
 }
 
-/// What is known of a key.
+/// The result for a key.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     /// Where its value is: piece, first byte and length.
@@ -85,9 +85,9 @@ const NEVER: u64 = u64::MAX;
 const ABSENT: Found = Found { place: (0, 0, 0), is_there: false, expires_at: NEVER };
 
 impl ManyKeys {
-    /// Of so many keys, none of which is read yet. All writes that begin later are marked.
+    /// A read of so many keys, none of which is read yet. All writes that begin later are marked.
     pub(crate) fn begin(kind: Kind, keys: usize, host: &Host, member: usize) -> Self {
-        // Nobody is between a write and its mark, or between the question whether to mark and the write.
+        // No loop is between a write and its mark, or between the check whether to mark and the write.
         let alone = host.isolation.alone(member);
         let marks = host.watched.mark_writes(keys.saturating_mul(2));
         drop(alone);
@@ -109,12 +109,12 @@ impl ManyKeys {
         }
     }
 
-    /// Bytes of the answer so far, with those of values that were read again.
+    /// Bytes of the answer so far, with values that were read again.
     pub(crate) fn bytes(&self) -> usize {
         self.values.len
     }
 
-    /// True if that is so much that it would not have been read at once.
+    /// True if the answer is too long to be read at once.
     pub(crate) fn is_much(&self) -> bool {
         self.values.len >= Pieces::OUTPUT_MAX
     }
@@ -124,7 +124,7 @@ impl ManyKeys {
         self.is_complete
     }
 
-    /// Reads on, of the keys that the words from the second on are; true if all is read.
+    /// Reads further keys, which are the words from the second on; true if all is read.
     ///
     /// # Errors
     /// As [`Engine::multi_get`](coreplane_engine::Engine::multi_get).
@@ -146,7 +146,7 @@ impl ManyKeys {
             let alone = host.isolation.alone(member);
             self.is_complete = self.read_last(store, words)?;
             if self.is_complete {
-                // The client may take its time with the answer: writers no longer pay for it.
+                // The client may take its time with the answer: writers no longer pay for marks.
                 (self.marks, self.last_of, self.before) = (None, Vec::new(), Vec::new());
             }
             drop(alone);
@@ -154,12 +154,12 @@ impl ManyKeys {
         Ok(true)
     }
 
-    /// Keys for a step; none if all were read that are not for the last slice.
+    /// Keys for a step; none if all were read except those for the last slice.
     fn next_keys(&mut self, words: Words<'_>) -> Vec<u32> {
         let known = self.found.len();
         let end = words.len().saturating_sub(1).min(known + self.step);
         if known < end {
-            // Before they are read.
+            // They are entered before they are read.
             (known..end).for_each(|key| self.enter(words.at(key + 1)));
             return (known..end).filter_map(|key| u32::try_from(key).ok()).collect();
         }
@@ -181,7 +181,7 @@ impl ManyKeys {
         self.found.push(ABSENT);
     }
 
-    /// Reads these keys, but leaves out those for whose values there is no room in a step.
+    /// Reads these keys, but leaves out those whose values exceed the room of a step.
     fn read(&mut self, store: &mut Store<'_>, words: Words<'_>, keys: &[u32]) -> Result<()> {
         let named: Vec<&[u8]> = keys.iter().map(|key| words.at(*key as usize + 1)).collect();
         let Self { kind, found, values, left_out, expiries, .. } = self;
@@ -212,7 +212,7 @@ impl ManyKeys {
             *found = Found { place, is_there: true, expires_at };
         });
         if let Err(error) = read {
-            // It may be run again.
+            // The step may be repeated.
             self.left_out.truncate(left_before);
             self.left_out.extend(keys);
             return Err(error);
@@ -225,8 +225,8 @@ impl ManyKeys {
         Ok(())
     }
 
-    /// Reads what was written since it was read, if that is not too much; true if all is of this moment then. The event
-    /// loop is alone.
+    /// Reads the keys written since they were read, if they are not too many; true if the answer then shows this
+    /// moment. The event loop is alone.
     fn read_last(&mut self, store: &mut Store<'_>, words: Words<'_>) -> Result<bool> {
         self.take_marked(store.leaderships());
         let takes_its_time = self.attempts >= ATTEMPTS_MAX;
@@ -252,7 +252,7 @@ impl ManyKeys {
         Ok(true)
     }
 
-    /// Reads what is to be read again; what is left out, too, where that takes as long as it takes.
+    /// Reads the written keys again, and, if `takes_its_time`, also those that a full step left out.
     fn read_written(
         &mut self,
         store: &mut Store<'_>,
@@ -272,7 +272,7 @@ impl ManyKeys {
         }
     }
 
-    /// What has expired by now is read again: the engine is to know that its absence was shown.
+    /// Keys that have expired by now are read again: the engine must know that their absence was shown.
     fn take_expired(&mut self, now: UnixMillis) {
         while let Some(Reverse((at, key))) = self.expiries.peek().copied()
             && at <= now.0
@@ -284,7 +284,7 @@ impl ManyKeys {
         }
     }
 
-    /// Finds out which keys are to be read again.
+    /// Finds the keys to be read again.
     fn take_marked(&mut self, leadership: u64) {
         match self.marks.as_ref().map_or(Marked::All, |marks| marks.take()) {
             Marked::Buckets(buckets) if leadership == self.leadership => {
@@ -296,7 +296,7 @@ impl ManyKeys {
                     }
                 }
             }
-            // Another node has written, or everything was removed.
+            // Another leader may have written, or everything was removed.
             Marked::Buckets(_) | Marked::All => {
                 self.leadership = leadership;
                 self.written = (0..).take(self.found.len()).collect();
@@ -304,7 +304,7 @@ impl ManyKeys {
         }
     }
 
-    /// Moves as much of the answer to `reply` as a slice may; true if that was all.
+    /// Moves as much of the answer to `reply` as a slice may; true if all is moved.
     pub(crate) fn answer(&mut self, reply: &mut Reply<'_>, slice: &mut Slice) -> bool {
         if self.kind == Kind::Count {
             reply.count(self.found.iter().filter(|found| found.is_there).count());
@@ -339,22 +339,22 @@ impl ManyKeys {
     }
 }
 
-/// Takes so many out.
+/// Takes `count` keys out.
 fn some_of(keys: &mut Vec<u32>, count: usize) -> Vec<u32> {
     keys.split_off(keys.len().saturating_sub(count))
 }
 
-/// Values as they are sent, in pieces whose memory goes with the last value of each that is wanted.
+/// Encoded values in pieces. The memory of a piece is freed with the last of its values that is needed.
 #[derive(Debug, Default)]
 struct Values {
     pieces: Vec<Vec<u8>>,
-    /// By piece: how many of its values are wanted.
+    /// By piece: the number of its values that are needed.
     wanted: Vec<u32>,
     len: usize,
 }
 
 impl Values {
-    /// Adds the value of `record`; where it is.
+    /// Adds the value of `record`; its place.
     fn add(&mut self, record: &Record<'_>, proto: Proto) -> (u32, u32, u32) {
         if self.pieces.last().is_none_or(|last| last.len() >= Pieces::PIECE) {
             self.pieces.push(Vec::new());
@@ -372,7 +372,7 @@ impl Values {
         (piece, u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(len).unwrap_or(u32::MAX))
     }
 
-    /// The value at this place is not wanted any more.
+    /// The value at this place is not needed any more.
     fn give_back(&mut self, (piece, ..): (u32, u32, u32)) {
         let at = piece as usize;
         let Some(wanted) = self.wanted.get_mut(at) else { return };
@@ -383,7 +383,7 @@ impl Values {
         {
             self.len -= piece.len();
             piece.clear();
-            // To the last one there may come more.
+            // More values may be added to the last piece.
             if !is_last {
                 *piece = Vec::new();
             }

@@ -1,15 +1,15 @@
-//! What a command that is not finished needs to go on.
+//! The state that a command that is not finished needs to go on.
 //!
-//! A connection has at most one: its later commands wait behind it, so that answers keep their order. It goes with the
-//! connection, however that ends. It holds no guard of an engine and no lock, and names keys by their numbers among
-//! the command's words, which stay in the connection's input until the command is finished.
+//! A connection has at most one: its later commands wait behind it, so that answers keep their order. It is dropped
+//! with the connection. It holds no guard of an engine and no lock, and names keys by their positions among the
+//! command's words, which stay in the connection's input until the command is finished.
 //!
 //! | of | slices | between them |
 //! |---|---|---|
-//! | `KEYS`, `SCAN` | [`Listing`] | others write; what is there all the while is listed |
+//! | `KEYS`, `SCAN` | [`Listing`] | others write; a key that exists all the while is listed |
 //! | `RANGE` | [`RangePage`] | the same, in the order of keys |
 //! | `MGET`, `EXISTS`, `TOUCH` of many keys | [`ManyKeys`] | others write; the answer is of one moment all the same |
-//! | `DEL`, `UNLINK`, `FLUSHALL` in a cluster | [`Deletion`], [`Clear`] | others see what is deleted so far |
+//! | `DEL`, `UNLINK`, `FLUSHALL` in a cluster | [`Deletion`], [`Clear`] | others see the keys deleted so far |
 //!
 //! An answer in the making is in [`Pieces`], since its first bytes say how many elements it has. When it is complete
 //! it goes to the connection's output piece by piece, and no faster than the client takes it.
@@ -26,7 +26,7 @@ pub(crate) use range_page::{RangePage, Shown};
 
 use coreplane_engine::Clear;
 
-/// What a command that is not finished needs to go on.
+/// The state that a command that is not finished needs to go on.
 #[derive(Debug)]
 pub(crate) enum Continuation {
     /// Keys are listed.
@@ -39,7 +39,7 @@ pub(crate) enum Continuation {
     Deletion(Deletion),
     /// Every record is removed.
     Clear(Clear),
-    /// The answer is complete, and on its way to the output.
+    /// The answer is complete, and is being moved to the output.
     Answer(Pieces),
 }
 
@@ -55,18 +55,18 @@ impl Continuation {
         }
     }
 
-    /// The leadership in which it began, if what it has found so far is of no use in another one.
+    /// The leadership in which it began, if its results so far are of no use in another one.
     pub(crate) fn leadership(&self) -> Option<u64> {
         match self {
             Self::Listing(listing) => Some(listing.leadership()),
             Self::Range(page) => Some(page.leadership()),
             Self::Deletion(deletion) => Some(deletion.leadership),
-            // These read again what another leader may have written, or remove what there is.
+            // These read again all keys that another leader may have written, or remove all records.
             Self::ManyKeys(_) | Self::Clear(_) | Self::Answer(_) => None,
         }
     }
 
-    /// True if a part of the answer may be in the output: the command can only go on, here and now.
+    /// True if a part of the answer may be in the output: the command can only go on here.
     pub(crate) fn has_begun_to_answer(&self) -> bool {
         match self {
             Self::Answer(_) => true,
@@ -76,12 +76,12 @@ impl Continuation {
     }
 }
 
-/// How far the deletion of many keys has come.
+/// The progress of a deletion of many keys.
 #[derive(Debug, Default)]
 pub(crate) struct Deletion {
-    /// Which words are the keys, each key once.
+    /// The words that are the keys, each key once.
     pub order: Vec<u32>,
-    /// How many of them are done, and how many keys were there.
+    /// How many of them are done, and how many of those existed.
     pub next: usize,
     pub deleted: usize,
     /// The leadership in which it began.

@@ -1,5 +1,5 @@
-//! A long answer in pieces, so that none of its bytes is moved more than once on the way to the output, and its memory
-//! goes as it is sent.
+//! A long answer in pieces, so that none of its bytes is moved more than once on the way to the output, and its
+//! memory is freed as it is sent.
 
 use crate::slice::Slice;
 use std::collections::VecDeque;
@@ -12,18 +12,18 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// A piece that has got so long is not added to.
+    /// Nothing is appended to a piece of this length.
     pub(crate) const PIECE: usize = 64 << 10;
 
-    /// Bytes that a slice moves to the output, and waiting bytes above which the next slice waits for the client.
+    /// Bytes that a slice moves to the output, and pending bytes above which the next slice waits for the client.
     pub(crate) const OUTPUT_MAX: usize = 1 << 20;
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Lets `write` append something.
+    /// Lets `write` append bytes.
     pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.list.back().is_none_or(|last| last.len() >= Self::PIECE) {
             self.list.push_back(Vec::new());
@@ -41,7 +41,7 @@ impl Pieces {
         self.list.push_front(head);
     }
 
-    /// Moves as much to `out` as a slice may; true if that was all.
+    /// Moves as much to `out` as a slice may; true if all is moved.
     pub(crate) fn move_to(&mut self, out: &mut Vec<u8>, slice: &mut Slice) -> bool {
         let start = out.len();
         while let Some(piece) = self.list.front() {

@@ -1,4 +1,4 @@
-//! A page of `RANGE`: the records of a range in the order of their keys, step by step, up to a number of them or of bytes.
+//! A page of `RANGE`: records in the order of their keys, step by step, up to a number of records or bytes.
 
 use crate::resp::reply::{Proto, Reply};
 use crate::store::Store;
@@ -7,10 +7,10 @@ use coreplane_engine::{Entry, Result, UnixMillis};
 /// Records looked at in a step.
 const STEP: usize = 256;
 
-/// A page that has got so long is not made longer.
+/// A page of this length is not extended.
 const BYTES_MAX: usize = 1 << 20;
 
-/// What is shown of a record beside its key.
+/// The parts of a record that are shown beside its key.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shown {
     pub values: bool,
@@ -25,7 +25,7 @@ pub(crate) struct RangePage {
     shown: Shown,
     proto: Proto,
     leadership: u64,
-    /// What has been shown, as it is sent.
+    /// The records shown, as they are sent.
     body: Vec<u8>,
     records: usize,
     last: Vec<u8>,
@@ -33,7 +33,7 @@ pub(crate) struct RangePage {
 }
 
 impl RangePage {
-    /// An empty one, of so many records at most, begun in this leadership.
+    /// An empty page, of so many records at most, begun in this leadership.
     pub(crate) fn new(
         limit: usize,
         reverse: bool,
@@ -54,7 +54,7 @@ impl RangePage {
         self.body.len()
     }
 
-    /// Looks at some more records of the range from `start` up to `end`; true if the page is complete.
+    /// Reads some more records of the range from `start` up to `end`; true if the page is complete.
     ///
     /// # Errors
     /// As [`Ordered::scan`](coreplane_engine::Ordered::scan).
@@ -74,7 +74,7 @@ impl RangePage {
             return Ok(true);
         }
         let left = (left.0.to_vec(), left.1.map(<[u8]>::to_vec));
-        // One more than is shown, to know whether there is one.
+        // One more than is shown, to know whether a further one exists.
         let most = STEP.min((self.limit - self.records).saturating_add(1));
         let mut met = 0;
         let before = (self.records, self.body.len(), self.last.clone());
@@ -83,7 +83,7 @@ impl RangePage {
             self.show(&entry)
         });
         if let Err(error) = shown {
-            // It may be made again, as a whole: what is not shown is to be known as absent.
+            // The step may be repeated as a whole: records that are not shown must be known to be absent.
             let len;
             (self.records, len, self.last) = before;
             self.body.truncate(len);
@@ -97,7 +97,7 @@ impl RangePage {
         Ok(is_complete)
     }
 
-    /// Shows one more; false if that would be too much.
+    /// Shows one more record; false if that exceeds the page.
     fn show(&mut self, entry: &Entry<'_>) -> bool {
         let Some(record) = &entry.record else { return true };
         self.has_more = self.records == self.limit || self.body.len() >= BYTES_MAX;
@@ -119,7 +119,7 @@ impl RangePage {
         true
     }
 
-    /// Answers with the bound to go on with, or null, and what is shown.
+    /// Answers with the bound to go on with, or null, and the records.
     pub(crate) fn write(&self, reply: &mut Reply<'_>) {
         let each = 1 + usize::from(self.shown.values) + usize::from(self.shown.expiries);
         reply.array(2);

@@ -1,20 +1,20 @@
-//! What engines tell of themselves, their groups and their devices, in families of Prometheus: all of
-//! one name together, counters with `_total`, times in seconds.
+//! Figures of engines, their groups and their devices as families of Prometheus: all samples of one name together,
+//! counters with `_total`, times in seconds.
 
 use crate::figures::{Kind, told_of};
 use crate::host::Host;
 use coreplane_engine::{DeviceStats, Stats};
 
-/// Below the first of these powers of two, in nanoseconds, nothing is told apart.
+/// Times below the first of these powers of two, in nanoseconds, are not distinguished.
 const BUCKETS: std::ops::Range<usize> = 7..33;
 
-/// A figure, and the label of what it is of.
+/// The label of a figure, its name, and its value.
 type Sample<'a> = (String, &'a str, u64);
 
 pub(super) fn families(text: &mut String, host: &Host, stats: &Stats) {
     let own = stats.more.iter().map(|(name, value)| (String::new(), *name, *value));
     for of in [true, false] {
-        // The matrix's own have their name; others are the engine's.
+        // The matrix's own figures have its prefix; others are the engine's.
         let of_matrix = own.clone().filter(|(_, name, _)| name.starts_with("matrix_") == of);
         write(text, if of { "" } else { "engine_" }, of_matrix.collect());
     }
@@ -48,7 +48,7 @@ pub(super) fn families(text: &mut String, host: &Host, stats: &Stats) {
     latencies(text, &stats.devices);
 }
 
-/// One family after the other, in the order in which their names come first.
+/// Writes one family after the other, in the order in which their names first occur.
 fn write(text: &mut String, prefix: &str, samples: Vec<Sample<'_>>) {
     let mut names: Vec<&str> = Vec::new();
     for (_, name, _) in &samples {
@@ -75,7 +75,7 @@ fn write(text: &mut String, prefix: &str, samples: Vec<Sample<'_>>) {
     }
 }
 
-/// How long devices take, of the calls that were timed.
+/// Latencies of the devices, of the calls that were timed.
 fn latencies(text: &mut String, devices: &[DeviceStats]) {
     for name in ["get", "put"] {
         let family = format!("coreplane_device_{name}_seconds");

@@ -1,30 +1,30 @@
-//! Requests, parsed where they lie.
+//! A parser of requests that leaves them where they lie.
 //!
-//! The parser is fed the bytes of a connection as they arrive, in whatever pieces. It keeps what
-//! it has learnt of an unfinished command (how many words are missing, how long the next one is,
-//! where the finished ones are), so that a command of a million words that trickles in is walked
-//! through once and not a million times. Positions count from the command's first byte, so the
-//! bytes may be moved between two calls. Limits and complaints are those of Redis 7.
+//! The parser receives the bytes of a connection as they arrive, in pieces of any size. It keeps its state within an
+//! unfinished command (the number of missing words, the length of the next one, the spans of the finished ones), so
+//! that a command of a million words that trickles in is parsed once and not a million times. Positions count from
+//! the command's first byte, so the bytes may be moved between two calls. Limits and error messages are those of
+//! Redis 7.
 
 use super::inline;
 use super::number::parse_i64;
 
-/// From where to where a word lies.
+/// The first byte of a word, and the byte behind it.
 pub(crate) type Span = (usize, usize);
 
 /// The longest line: an inline command, or the header of an array or of a bulk string.
 const LINE_LEN_MAX: usize = 64 << 10;
 
-/// What a client that has not given its password yet may send.
+/// Limits for a client that has not given its password yet.
 const UNAUTHENTICATED_WORDS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_LEN_MAX: i64 = 16 << 10;
 
-/// What bounds a request.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// The longest bulk string.
     pub bulk_len_max: i64,
-    /// The client has said who it is, if it must.
+    /// The client has authenticated, if it must.
     pub authenticated: bool,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Words<'a> {
         Self { bytes, spans }
     }
 
-    /// How many there are.
+    /// The number of words.
     pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
@@ -57,7 +57,7 @@ impl<'a> Words<'a> {
         self.bytes.get(start..end)
     }
 
-    /// The command that the words from `index` on are.
+    /// The command that begins with the word at `index`.
     pub(crate) fn tail(&self, index: usize) -> Self {
         Self { bytes: self.bytes, spans: self.spans.get(index..).unwrap_or_default() }
     }
@@ -73,18 +73,18 @@ impl<'a> Words<'a> {
     }
 }
 
-/// What the bytes so far amount to.
+/// The result of parsing the bytes so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A command of so many bytes; its words are in [`Parser::words`].
     Command(usize),
-    /// So many bytes that ask for nothing (an empty line or array).
+    /// So many bytes that request nothing (an empty line or array).
     Nothing(usize),
     /// More bytes are needed.
     Incomplete,
 }
 
-/// A request that is none; the connection ends after this complaint.
+/// An invalid request; the connection is closed after this error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProtocolError(pub(crate) std::borrow::Cow<'static, str>);
 
@@ -101,19 +101,19 @@ pub(crate) struct Parser {
     missing: usize,
     /// Length of the word that is being read, once known.
     bulk_len: Option<usize>,
-    /// How far the command has been read.
+    /// The bytes of the command parsed so far.
     position: usize,
     spans: Vec<Span>,
     /// The words of an inline command, unquoted.
     inline: Vec<u8>,
     is_inline: bool,
-    /// The command that was found last is to be found again.
+    /// The last command must be returned again.
     is_kept: bool,
 }
 
 impl Parser {
-    /// Looks for one command at the beginning of `data`, which starts at the command's first byte
-    /// and holds at least as much as at the last call.
+    /// Looks for one command at the beginning of `data`, which starts at the command's first byte and holds at least
+    /// as many bytes as in the last call.
     pub(crate) fn step(&mut self, data: &[u8], bounds: Bounds) -> Result<Step, ProtocolError> {
         if std::mem::take(&mut self.is_kept) {
             return Ok(Step::Command(self.position));
@@ -159,18 +159,18 @@ impl Parser {
         Words::new(bytes, &self.spans)
     }
 
-    /// The command that was found last has not been run to its end: the next step finds it again, without a look at the
-    /// bytes, which are the same.
+    /// The last command has not been run to its end: the next step returns it again, without parsing the bytes, which
+    /// are the same.
     pub(crate) fn keep(&mut self) {
         self.is_kept = true;
     }
 
-    /// How many bytes from the command's first on are needed at least, as far as it is known.
+    /// The least number of bytes, from the command's first byte on, that are needed, as far as known.
     pub(crate) fn needed(&self) -> usize {
         self.bulk_len.map_or(0, |len| self.position + len + 2)
     }
 
-    /// Gives back the memory that an uncommonly long command took.
+    /// Frees the memory that an uncommonly long command took.
     pub(crate) fn shrink(&mut self) {
         const WORDS_KEPT: usize = 64;
         if self.is_kept {
@@ -184,7 +184,7 @@ impl Parser {
         }
     }
 
-    /// Reads `*<words>\r\n`. A step if that decides already.
+    /// Reads `*<words>\r\n`. Returns a step if this line decides it.
     fn array_header(&mut self, data: &[u8], bounds: Bounds) -> Result<Option<Step>, ProtocolError> {
         let Some((text, next)) = header(data, 1) else {
             if data.len() > LINE_LEN_MAX {
@@ -206,7 +206,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Reads `$<length>\r\n`; none if it is not all there.
+    /// Reads `$<length>\r\n`; none if it is incomplete.
     fn bulk_header(&mut self, data: &[u8], bounds: Bounds) -> Result<Option<usize>, ProtocolError> {
         let Some(&first) = data.get(self.position) else {
             return Ok(None);
@@ -253,11 +253,11 @@ impl Parser {
     }
 }
 
-/// Keys up to this length are asked for ahead of their command.
+/// Keys up to this length are prefetched before their command.
 const PREFETCH_LEN_MAX: usize = 1024;
 
-/// The second word of the command at the beginning of `data`, mostly its key, if it is all there: a hint,
-/// for whoever wants to ask for it ahead of the command.
+/// The second word of the command at the beginning of `data`, mostly its key, if it is complete: a hint for a
+/// prefetch before the command runs.
 pub(crate) fn peek_key(data: &[u8]) -> Option<&[u8]> {
     data.strip_prefix(b"*")?;
     let (_words, mut at) = header(data, 1)?;
@@ -273,8 +273,8 @@ pub(crate) fn peek_key(data: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The text of a header line from `start` to its `\r`, and where the next thing begins. The byte
-/// after the `\r` must be there; as in Redis, nobody looks at it.
+/// The text of a header line from `start` to its `\r`, and the position behind the line. The byte after the `\r` must
+/// be there; as in Redis, its value is not checked.
 fn header(data: &[u8], start: usize) -> Option<(&[u8], usize)> {
     let rest = data.get(start..)?;
     let len = rest.iter().position(|byte| *byte == b'\r')?;

@@ -10,7 +10,7 @@ use super::frame::Span;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnbalancedQuotes;
 
-/// Splits `line` into words, which are appended to `text`; `spans` says where.
+/// Splits `line` into words, which are appended to `text`; their places are added to `spans`.
 pub(crate) fn split(
     line: &[u8],
     text: &mut Vec<u8>,
@@ -33,7 +33,7 @@ pub(crate) fn split(
     }
 }
 
-/// Reads one word; returns what follows it.
+/// Reads one word; returns the rest.
 fn word<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
     loop {
         match rest {

@@ -1,42 +1,42 @@
-//! Where a reply ends, of which there may be only a piece so far.
+//! Finds the end of a reply of which only a piece may have arrived.
 
 use super::number::parse_i64;
 
-/// Replies in replies at most.
+/// The maximal nesting of replies.
 const DEPTH_MAX: usize = 32;
 
-/// Bytes of a line at most: of an error, or of what says how long a reply is.
+/// The maximal length of a line: of an error, or of the header of a reply.
 const LINE_MAX: usize = 64 << 10;
 
-/// How much of a reply is there. Each byte is looked at once, however small the pieces are in which it comes, but for a
-/// line that is not there as a whole.
+/// The progress within a reply. Each byte is looked at once, however small the pieces are in which the reply arrives,
+/// except in a line that is incomplete.
 #[derive(Debug, Default)]
 pub(crate) struct Measure {
-    /// Of each reply that is open how many are to come within it; none between two replies.
+    /// For each open reply the number of replies still to come within it; empty between two replies.
     left: Vec<usize>,
-    /// Bytes of a string that are still to come, with the end of its line.
+    /// Bytes of a string that are still to come, with its end of line.
     skip: usize,
 }
 
-/// What is at the beginning of some bytes.
+/// The extent of a reply at the beginning of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// So many bytes are the end of a reply.
     Whole(usize),
-    /// So many bytes, which may be none, are a piece of one that goes on. Those behind them are to come again.
+    /// So many bytes, possibly none, are a piece of a reply that goes on. The bytes behind them must be passed again.
     Piece(usize),
 }
 
 impl Measure {
-    /// True if a piece of a reply was there, but not its end.
+    /// True if a piece of a reply was measured, but not its end.
     pub(crate) fn is_within(&self) -> bool {
         !self.left.is_empty() || self.skip > 0
     }
 
-    /// Measures on, from where it came to.
+    /// Continues to measure.
     ///
     /// # Errors
-    /// If it is no reply.
+    /// If the bytes are no reply.
     pub(crate) fn advance(&mut self, data: &[u8]) -> Result<Extent, ()> {
         let mut at = 0;
         loop {
@@ -59,7 +59,7 @@ impl Measure {
         }
     }
 
-    /// Takes in the line that a reply begins with.
+    /// Reads the first line of a reply.
     fn open(&mut self, line: &[u8]) -> Result<(), ()> {
         let (kind, head) = line.split_first().ok_or(())?;
         let count = || parse_i64(head).ok_or(());
@@ -68,7 +68,7 @@ impl Measure {
             b'$' | b'=' | b'!' => self.skip = usize::try_from(count()?).map_or(0, |len| len + 2),
             b'*' | b'~' | b'>' => inner = usize::try_from(count()?).unwrap_or(0),
             b'%' => inner = usize::try_from(count()?).unwrap_or(0).checked_mul(2).ok_or(())?,
-            // Attributes stand before what they are of.
+            // Attributes come before the reply that they belong to.
             b'|' => {
                 let count = usize::try_from(count()?).unwrap_or(0);
                 inner = count.checked_mul(2).and_then(|count| count.checked_add(1)).ok_or(())?;
@@ -82,7 +82,7 @@ impl Measure {
         if self.left.len() == DEPTH_MAX {
             return Err(());
         }
-        // One that has nothing in it is open until its bytes are there.
+        // An empty reply is open until its bytes have arrived.
         self.left.push(inner);
         Ok(())
     }
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(Measure::default().advance(&[b'-'; LINE_MAX + 1]), Err(()));
     }
 
-    /// However small its pieces are, what is behind a piece is what is not looked at again.
+    /// With pieces of any size, the bytes behind a piece are not looked at again.
     #[test]
     fn each_byte_is_measured_once() {
         let mut reply = b"*1000\r\n".to_vec();

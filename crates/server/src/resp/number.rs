@@ -1,6 +1,6 @@
 //! Integers as Redis reads them: no plus sign, no leading zero, no space, no `-0`.
 
-/// The integer that `text` spells in its one canonical way.
+/// The integer that `text` is the canonical spelling of.
 pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -22,8 +22,8 @@ pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// The cursor that `text` spells, as `strtoul` reads it: a sign and leading zeros are allowed, a
-/// negative number counts down from 2^64, and nothing at all is 0.
+/// The cursor that `text` spells, as `strtoul` reads it: a sign and leading zeros are allowed, a negative number
+/// counts down from 2^64, and empty text is 0.
 pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
     let (negative, digits) = match text {
         [] => return Some(0),

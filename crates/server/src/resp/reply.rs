@@ -25,9 +25,9 @@ impl Proto {
 /// Writes answers to `out`.
 #[derive(Debug)]
 pub(crate) struct Reply<'a> {
-    /// Where to.
+    /// The output buffer.
     pub out: &'a mut Vec<u8>,
-    /// In which version.
+    /// The protocol version.
     pub proto: Proto,
 }
 

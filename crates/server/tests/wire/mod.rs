@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Nothing here takes so long unless it hangs.
+/// No step of a test takes longer than this unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server that runs until it is dropped.
@@ -86,12 +86,12 @@ impl Wire {
         self.stream.get_mut().write_all(bytes).expect("send");
     }
 
-    /// Sends as much as the other end takes.
+    /// Sends as much as the other end accepts.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.get_mut().write_all(bytes).is_ok()
     }
 
-    /// One reply as it comes, byte for byte; what there is of it if the connection ends.
+    /// One reply, byte for byte; the received part of it if the connection ends.
     pub(crate) fn reply(&mut self) -> Vec<u8> {
         let mut raw = Vec::new();
         self.read_value(&mut raw);
@@ -187,7 +187,7 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
-/// Ends the other threads of a test when it goes, and so where a test fails, too.
+/// Ends the other threads of a test when it is dropped, also where a test fails.
 pub(crate) struct End<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for End<'_> {

@@ -12,7 +12,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// None where it is not installed; then `what` is said to be left out.
+    /// None where it is not installed; then a message says that `what` is skipped.
     pub(crate) fn start(what: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
         let child = Command::new("redis-server")
