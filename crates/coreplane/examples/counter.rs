@@ -2,7 +2,7 @@
 //!
 //!     cargo run --example counter
 //!
-//! No step is lost, and each that was made is durable.
+//! No step is lost, and every step made is durable.
 #![allow(clippy::print_stdout, reason = "a tutorial: it shows what it does")]
 
 use coreplane::{Db, Mutation, Result, StoreConfig};
@@ -10,20 +10,20 @@ use coreplane::{Db, Mutation, Result, StoreConfig};
 const THREADS: u64 = 4;
 const STEPS: u64 = 250;
 
-/// What is stored, as a number; nothing is zero.
+/// The stored number; zero if there is none.
 fn number(value: Option<&[u8]>) -> u64 {
     let bytes = value.and_then(|value| value.try_into().ok());
     u64::from_le_bytes(bytes.unwrap_or_default())
 }
 
-/// Reads the counter, and writes the next number unless somebody has written meanwhile; else tries again. How often it
-/// had to.
+/// Reads the counter, and writes the next number unless it was written meanwhile; else tries again. The number of
+/// further attempts.
 fn raise(db: &Db) -> Result<u64> {
     let mut again = 0;
     loop {
         let seen = db.get("counter")?;
         let next = number(seen.as_deref()) + 1;
-        // What is expected is just what was read: a value, or that there is none.
+        // The expectation is the result of the read: a value, or that there is none.
         if db.compare_and_set("counter", seen.as_deref(), next.to_le_bytes())?.is_written() {
             return Ok(again);
         }
@@ -44,7 +44,7 @@ fn raise_at_once(db: &Db) -> Result<()> {
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;
-    // Without a word about the engine it is scmkv, the fastest for single keys.
+    // The default engine is scmkv, the fastest for single keys.
     let db = StoreConfig::at(directory.path().join("counter.pool")).size(16 << 20).create_db()?;
 
     // A clone of a handle is cheap and goes to any thread.

@@ -2,8 +2,8 @@
 //!
 //!     cargo run --example device_loss
 //!
-//! A matrix has groups of devices. The keys are spread over the groups, and all devices of a group have the same. It is a
-//! directory with a pool for each device, or a link to one on another disk.
+//! A matrix has groups of devices. The keys are spread over the groups, and all devices of a group have the same
+//! keys. It is a directory with a pool for each device, or a link to one on another disk.
 #![allow(clippy::print_stdout, reason = "a tutorial: it shows what it does")]
 
 use coreplane::admin::{CopyOptions, Done, MemberState, Position, Work};
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lost: Position = "g0d1".parse()?;
     std::fs::remove_file(path.join(lost.to_string()))?;
 
-    // All records are there still, and can be written.
+    // All records are still present, and can be written.
     let db = Db::open(&path)?;
     let matrix = db.store().matrix().ok_or("it is a matrix")?;
     for warning in matrix.warnings() {
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(db.iter().count(), 500);
     db.put("meanwhile", "written to what is left of its group")?;
 
-    // A new device gets what its peer has, while everybody reads and writes.
+    // A new device is filled from its peer, while reads and writes go on.
     let done = matrix.run(Work::Replace(lost, CopyOptions::default()), &|_| {})?;
     let Done::Copied(copied) = done else { return Err("nothing was copied".into()) };
     println!("{} records were copied to {lost}", copied.records);

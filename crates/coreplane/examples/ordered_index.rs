@@ -2,7 +2,7 @@
 //!
 //!     cargo run --example ordered_index
 //!
-//! An index is made of keys that sort as they are asked for. A batch changes a record and its index together, so that no
+//! The keys of an index sort in the order of its queries. A batch changes a record and its index together, so that no
 //! reader and no power cut finds one without the other.
 #![allow(clippy::print_stdout, reason = "a tutorial: it shows what it does")]
 
@@ -13,12 +13,12 @@ fn person(id: u32) -> String {
     format!("person/{id:05}")
 }
 
-/// `city/Oslo/00017`, whose value is empty: the key says all.
+/// `city/Oslo/00017`, whose value is empty: the key has all the information.
 fn in_city(city: &str, id: u32) -> String {
     format!("city/{city}/{id:05}")
 }
 
-/// Writes a person who is in a city, and was perhaps in another.
+/// Writes a person who lives in a city, and perhaps lived in another.
 fn settle(db: &Db, id: u32, city: &str) -> Result<()> {
     let before = db.get(person(id))?;
     let mut batch = db.batch();
@@ -31,10 +31,10 @@ fn settle(db: &Db, id: u32, city: &str) -> Result<()> {
     Ok(())
 }
 
-/// Who is in a city, by the index.
+/// The people in a city, by the index.
 fn people_in(db: &Db, city: &str) -> Result<Vec<String>> {
     let prefix = format!("city/{city}/");
-    // An iterator reads a page of entries at a time, so that it may be of any length.
+    // An iterator reads a page of entries at a time, so that an iteration may be of any length.
     db.prefix(&prefix)?
         .map(|entry| {
             let (key, _) = entry?;
@@ -46,7 +46,7 @@ fn people_in(db: &Db, city: &str) -> Result<Vec<String>> {
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;
     let config = StoreConfig::at(directory.path().join("people.pool")).size(16 << 20);
-    // The order of keys is what bptree is for; `list` and `cow-tree` have it, too.
+    // bptree keeps keys in order; `list` and `cow-tree` do, too.
     let db = config.engine(EngineChoice::Bptree).create_db()?;
 
     for id in 0..300 {
@@ -63,12 +63,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let some = db.range(person(10)..person(15))?.count();
     assert_eq!((some, db.range(person(10)..=person(15))?.count()), (5, 6));
 
-    // From the end: the last person, by the greatest key below the first that is no person's.
+    // From the end: the last person, whose key is the greatest with this prefix.
     let last = db.prefix("person/")?.next_back().ok_or("there are people")??;
     println!("the last is {}", String::from_utf8_lossy(&last.0));
     assert_eq!(last.0, person(299).into_bytes());
 
-    // The index and the records say the same.
+    // The index and the records agree.
     assert_eq!(db.prefix("person/")?.count(), db.prefix("city/")?.count());
     db.close()?;
     Ok(())

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Counts a visit of the store at `path`; how many there were.
+/// Counts a visit of the store at `path`; the number of visits.
 fn count(path: &Path) -> Result<u64, Box<dyn Error>> {
     let db = Db::open(path)?;
     let greeting = db.get("greeting")?.ok_or("the pool has no greeting")?;

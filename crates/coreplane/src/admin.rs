@@ -1,12 +1,12 @@
-//! Looking after a store: what an application that reads and writes never needs.
+//! Maintenance of a store: functions that an application which reads and writes never needs.
 //!
-//! - A [`MatrixStore`], from [`Store::matrix`](crate::Store::matrix): how each device is, and the [`Work`] that replaces,
-//!   retires and adds devices or scrubs them, while everybody reads and writes.
-//! - [`Repairable`], which every engine is: `verify`, ranges of keys that were lost, and `scrub`, which finds nothing to
-//!   do in the maps.
+//! - A [`MatrixStore`], from [`Store::matrix`](crate::Store::matrix): the state of each device, and the [`Work`] that
+//!   replaces, retires and adds devices or scrubs them, while the store is in use.
+//! - [`Repairable`], which every engine is: `verify`, lost ranges of keys, and `scrub`, which has nothing to do in
+//!   the maps.
 //! - The repair of a damaged pool, by [`StoreConfig::repair`](crate::StoreConfig::repair): each [`Finding`] and its
 //!   [`Fate`].
-//! - What a pool says of itself without being opened: [`engine_at`], [`page_size_at`], [`fan_out_at`].
+//! - Facts about a pool without an open: [`engine_at`], [`page_size_at`], [`fan_out_at`].
 
 pub use crate::admin_job::{Doing, Done, Failed, MatrixFacts, MatrixStatus, MatrixStore, Work};
 pub use crate::geometry::{pool_fan_out as fan_out_at, pool_page_size as page_size_at};

@@ -1,5 +1,4 @@
-//! Looking after a matrix: replacing a device, adding a group, the scrub. Everybody else goes on
-//! meanwhile.
+//! Maintenance of a matrix: replacing a device, adding a group, the scrub. Reads and writes go on meanwhile.
 
 use crate::config::{EngineChoice, StoreConfig};
 use crate::geometry::{pool_fan_out, pool_page_size};
@@ -15,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// What can be done for a matrix while it is in use.
+/// Maintenance that can be done while a matrix is in use.
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
     /// Fill the device at a place from its peers, and make it a current member.
@@ -24,15 +23,14 @@ pub enum Work {
     Retire(Position),
     /// Add a group of new devices, and move its share of the keys to it.
     AddGroup(CopyOptions),
-    /// Go on with a move of keys that was cut off.
+    /// Continue a move of keys that was cut off.
     FinishMoves(CopyOptions),
-    /// Hold every record against its checksums, of one device or of all, and heal what is damaged from a
-    /// peer.
+    /// Check every record against its checksums, on one device or on all, and heal damage from a peer.
     Scrub(Option<Position>),
 }
 
 impl Work {
-    /// In a word.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Replace(..) => "replace",
@@ -44,36 +42,36 @@ impl Work {
     }
 }
 
-/// What came of it.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Done {
-    /// Records were given to a device or a group.
+    /// Records were copied to a device or a group.
     Copied(Copied),
-    /// Records were looked at.
+    /// Records were checked.
     Scrubbed(Scrubbed),
-    /// A device is a member no more.
+    /// A device is no longer a member.
     Retired(Position),
 }
 
-/// What is being done in the background, or was.
+/// A job in the background, under way or finished.
 #[derive(Debug, Clone)]
 pub struct Doing {
-    /// What.
+    /// The name of the job.
     pub work: &'static str,
-    /// How far it is.
+    /// Its progress.
     pub progress: Option<Progress>,
-    /// What came of it; none as long as it goes on.
+    /// Its result; none while it is under way.
     pub done: Option<std::result::Result<Done, Failed>>,
 }
 
-/// Why something could not be done.
+/// The reason why a job could not be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// In words.
+    /// A description.
     pub message: String,
     /// What can be done about it.
     pub remedy: Remedy,
-    /// What makes way, if it is that something is where a device was to be filled.
+    /// The way to make room, if a device was to be filled in a place that is occupied.
     pub vacancy: Option<Vacancy>,
 }
 
@@ -87,7 +85,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// What a matrix was made as, and has become.
+/// The shape and the settings of a matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MatrixFacts {
     /// Its groups, and the places in each.
@@ -96,46 +94,46 @@ pub struct MatrixFacts {
     pub ack: Ack,
     /// How its reads are served.
     pub prototype: Prototype,
-    /// The epoch of the membership: it is raised with every change of who is current.
+    /// The epoch of the membership: every change of the current members raises it.
     pub epoch: u64,
-    /// The engine of each device that is there.
+    /// The engine of each device that is present.
     pub engines: Vec<(Position, &'static str)>,
 }
 
-/// A matrix and how it is.
+/// The status of a matrix.
 #[derive(Debug, Clone)]
 pub struct MatrixStatus {
-    /// Each device, and what it is to its group.
+    /// Each device, and its relation to its group.
     pub devices: Vec<(Position, MemberState)>,
-    /// How many of the slots that keys are dealt to each group owns.
+    /// The number of slots that each group owns.
     pub slots: Vec<usize>,
-    /// How many of them are still to move to a group that was added.
+    /// The number of slots that are still to move to a group that was added.
     pub slots_moving: usize,
-    /// Devices that are left out, since they are damaged or have failed, and why: they count as absent.
+    /// Devices that are left out because they are damaged or have failed, and why: they count as absent.
     pub damaged: Vec<(Position, String)>,
-    /// Current devices whose files are not in their places any more: they go on as long as the matrix is
-    /// open, and are missing after that.
+    /// Current devices whose files are no longer in their places: they go on as long as the matrix is open, and are
+    /// missing after that.
     pub removed: Vec<Position>,
-    /// Current devices whose files were cut short under them: the bytes that are left, and those that they
-    /// have to have. Whoever comes to what is missing finds that they have failed.
+    /// Current devices whose files were cut short while open: the bytes that are left, and those that they need. An
+    /// access to the missing bytes makes them fail.
     pub shortened: Vec<(Position, u64, u64)>,
-    /// Devices that went while the matrix was open, and have not come back: when, and why.
+    /// Devices that left while the matrix was open, and have not come back: when, and why.
     pub departures: Vec<Departure>,
-    /// What may have been lost when it was opened, since that was accepted.
+    /// Possible losses at its open, which were accepted.
     pub losses: Vec<Loss>,
-    /// What is in doubt; of devices, as it was when the store was looked at or scrubbed last.
+    /// The data in doubt; for devices, according to the last look or scrub.
     pub damage: DamageSummary,
-    /// Devices have been looked at. Else nobody knows yet whether they have lost records.
+    /// Devices have been looked at. Otherwise it is unknown whether they have lost records.
     pub is_looked_at: bool,
     /// Not all devices are current.
     pub is_degraded: bool,
-    /// What was begun last by [`MatrixStore::begin`].
+    /// The last job that [`MatrixStore::begin`] has started.
     pub doing: Option<Doing>,
 }
 
 impl MatrixStore {
-    /// What whoever uses it should know, a line each: losses that were accepted, and why it is
-    /// degraded. Nothing of a matrix that is whole. No device is asked.
+    /// Warnings for users of the matrix, one line each: accepted losses, and why it is degraded. Empty for a complete
+    /// matrix. No device is asked.
     pub fn warnings(&self) -> Vec<String> {
         let (losses, devices) = (self.matrix.losses(), self.matrix.member_states());
         let damaged = self.matrix.damaged();
@@ -158,7 +156,7 @@ pub(crate) fn grow_devices(config: &StoreConfig, size: u64) -> Result<()> {
     let store = config.open()?;
     let damaged = store.matrix().map(|matrix| matrix.status().damaged).unwrap_or_default();
     store.close()?;
-    // Its pools are closed with it.
+    // This closes its pools.
     drop(store);
     let there = places(config.path()).map_err(|source| Error::Io {
         context: format!("read the directory {}", config.path().display()),
@@ -194,7 +192,7 @@ impl MatrixStore {
         &self.matrix
     }
 
-    /// How it is.
+    /// The status of the matrix.
     pub fn status(&self) -> MatrixStatus {
         let devices = self.matrix.member_states();
         let (slots, slots_moving) = self.matrix.slots();
@@ -236,7 +234,8 @@ impl MatrixStore {
     ) -> Vec<Position> {
         let current = || devices.iter().filter(|it| it.1 == MemberState::Current).map(|it| it.0);
         let there = places(self.config.path()).unwrap_or_default();
-        // Devices may lie in each other's places, so that nobody knows whose file is away unless one is.
+        // Devices may lie in each other's places, so a missing name counts only if there are fewer files than
+        // devices.
         let is_one_away = there.len() < current().count();
         let is_removed = |place: &Position| backings.contains(&(*place, Backing::Removed));
         let is_away = |place: &Position| is_one_away && !there.contains(place);
@@ -248,7 +247,7 @@ impl MatrixStore {
         self.matrix.member_states().iter().any(|(_, state)| *state != MemberState::Current)
     }
 
-    /// What is being done in the background, or was.
+    /// The job in the background, under way or finished.
     pub fn doing(&self) -> Option<Doing> {
         self.doing.lock().clone()
     }
@@ -258,17 +257,17 @@ impl MatrixStore {
         self.matrix.member_states()
     }
 
-    /// How many slots each group owns, and how many are to move.
+    /// How many slots each group owns, and how many are still to move.
     pub fn slots(&self) -> (Vec<usize>, usize) {
         self.matrix.slots()
     }
 
-    /// The epoch of the membership: it is raised with every change of who is current.
+    /// The epoch of the membership: every change of the current members raises it.
     pub fn epoch(&self) -> u64 {
         self.matrix.epoch()
     }
 
-    /// What it is.
+    /// The shape and the settings of the matrix.
     pub fn facts(&self) -> MatrixFacts {
         let places = self.matrix.member_states();
         let devices = places.iter().map(|(place, _)| place.device + 1).max().unwrap_or(0);
@@ -282,20 +281,20 @@ impl MatrixStore {
         }
     }
 
-    /// Its counters, and its devices'.
+    /// The counters of the matrix and of its devices.
     pub fn stats(&self) -> Stats {
         self.matrix.stats()
     }
 
-    /// True if keys are still to move to a group that was added: [`Work::FinishMoves`] goes on.
+    /// True if keys are still to move to a group that was added: [`Work::FinishMoves`] continues that.
     pub fn is_moving(&self) -> bool {
         self.matrix.is_moving()
     }
 
-    /// Does it, and returns when it is done; durable then.
+    /// Does a job, and returns when it is done; durable then.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if it cannot be done, or something else is being done; as the devices.
+    /// [`Error::Unusable`] if it cannot be done, or another job is under way; the devices' errors.
     pub fn run(&self, work: Work, progress: &dyn Fn(Progress)) -> Result<Done> {
         let config = self.config_of_peers()?;
         let rack = Directory::new(&config);
@@ -313,11 +312,10 @@ impl MatrixStore {
         done
     }
 
-    /// Begins it in the background; [`MatrixStore::status`] says how far it is.
+    /// Begins a job in the background; [`MatrixStore::status`] shows its progress.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if something else is being done in the background; if there can be no
-    /// thread.
+    /// [`Error::Unusable`] if another job is under way in the background; if no thread can be started.
     pub fn begin(self: &Arc<Self>, work: Work) -> Result<()> {
         let mut thread = self.thread.lock();
         if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
@@ -345,7 +343,7 @@ impl MatrixStore {
         }
     }
 
-    /// Ends what is being done in the background, which can go on when the matrix is opened again.
+    /// Ends the job in the background, which can continue when the matrix is opened again.
     pub(crate) fn interrupt(&self) {
         self.matrix.interrupt();
         let thread = self.thread.lock().take();
@@ -354,14 +352,14 @@ impl MatrixStore {
         self.lost_ranges.end();
     }
 
-    /// As the store's, with the engine, the pages and the size that the devices have which are there.
+    /// The store's configuration, with the engine, the pages and the size of the devices that are present.
     fn config_of_peers(&self) -> Result<StoreConfig> {
         let path = self.config.path();
         let io = |source| Error::Io { context: format!("read {}", path.display()), source };
         let (mut size, mut engine, mut page_size, mut fan_out) = (0, None, None, None);
         for place in places(path).map_err(io)? {
             let path = path.join(place.to_string());
-            // What is no pool has no size that anybody has asked for.
+            // A file that is not a pool has no size that was asked for.
             let Some(its) = pool_engine(&path) else { continue };
             size = size.max(std::fs::metadata(&path).map_err(io)?.len());
             engine = engine.or(Some(its));

@@ -1,4 +1,4 @@
-//! What is asked for.
+//! The configuration of a store.
 
 use crate::Store;
 use crate::db::Db;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The size of a pool that is created without being told one: 1 GiB.
+/// The default size of a new pool: 1 GiB.
 pub const SIZE_DEFAULT: u64 = 1 << 30;
 
-/// Which engine a store has.
+/// The engine of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EngineChoice {
     /// The log-structured hash engine, in a pool.
@@ -25,8 +25,8 @@ pub enum EngineChoice {
     Bptree,
     /// A persistent multi-version map of NVM-Raft, in a pool: scans in the order of keys, and snapshots.
     Map(MapKind),
-    /// The reference engine: a sorted map in DRAM, which has no pool and forgets everything when
-    /// it is dropped. For tests: in builds with the feature `model`.
+    /// The reference engine: a sorted map in DRAM, which has no pool and loses everything when it is dropped. For
+    /// tests: in builds with the feature `model`.
     Model,
 }
 
@@ -66,7 +66,7 @@ impl FromStr for EngineChoice {
     }
 }
 
-/// What is asked for: where, what, and how safe. [`StoreConfig::at`] begins one.
+/// The configuration of a store. [`StoreConfig::at`] begins one.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
     pub(crate) path: PathBuf,
@@ -90,8 +90,8 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The store in the pool at `path`: the engine that is there (scmkv if the pool must be
-    /// created), the medium found out, the index where the engine finds it best, [`Durability::Strict`], and 1 GiB if the pool must be created.
+    /// The store in the pool at `path`, with the defaults: the engine of the pool (scmkv for a new one), the detected
+    /// medium, the index where the engine works best, [`Durability::Strict`], and 1 GiB for a new pool.
     pub fn at(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
@@ -115,14 +115,14 @@ impl StoreConfig {
         }
     }
 
-    /// Bytes of a pool that is created; without meaning for one that exists.
+    /// Bytes of a new pool; without meaning for an existing one.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = bytes;
         self
     }
 
-    /// The engine. A pool that exists must hold it.
+    /// The engine. An existing pool must hold it.
     #[must_use]
     pub fn engine(mut self, engine: EngineChoice) -> Self {
         self.engine = Some(engine);
@@ -136,117 +136,115 @@ impl StoreConfig {
         self
     }
 
-    /// Bytes of a page of a map, or of a leaf of bptree, in a pool that is created; it keeps them for good.
+    /// Bytes of a page of a map, or of a leaf of bptree, in a new pool; they never change.
     ///
-    /// Of a map 4 KiB if nothing is said. A key has nearly half of that at most in a list, and a quarter in a cow-tree.
+    /// For a map 4 KiB by default. A key has nearly half of that at most in a list, and a quarter in a cow-tree.
     ///
-    /// Of bptree a power of two from 4 KiB to 512 KiB, and 16 KiB if nothing is said. As long as pages abound a leaf has 64
-    /// records at the most (else 128): with a fifth more than those take, it is written anew as seldom as can be. So 16 KiB
-    /// suit records of up to 200 bytes, 64 KiB those of up to 800.
+    /// For bptree a power of two from 4 KiB to 512 KiB, 16 KiB by default. As long as pages abound a leaf has at most
+    /// 64 records (else 128): if it has a fifth more room than those take, it is rewritten as seldom as possible. So
+    /// 16 KiB suit records of up to 200 bytes, 64 KiB those of up to 800.
     #[must_use]
     pub fn page_size(mut self, bytes: u32) -> Self {
         self.page_size = Some(bytes);
         self
     }
 
-    /// Entries of a node of cow-tree at most, in a pool that is created: from 4 to 256, for good; 7 if nothing is said,
-    /// which is the most that a tree of NVM-Raft has (section 3.2). More of them make reads and scans of many keys
-    /// faster, and each commit larger.
+    /// The most entries of a node of cow-tree, in a new pool: from 4 to 256, for good; 7 by default, which is the
+    /// most that a tree of NVM-Raft has (section 3.2). More entries make reads and scans of many keys faster, and
+    /// each commit larger.
     #[must_use]
     pub fn fan_out(mut self, entries: u32) -> Self {
         self.fan_out = Some(entries);
         self
     }
 
-    /// Where the index of a pool that is created lies; it stays there for good. Of scmkv alone:
-    /// the inner nodes of bptree are in DRAM.
+    /// The place of the index of a new pool; it never changes. Only for scmkv: the inner nodes of bptree are in DRAM.
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
 
-    /// Whether a store that is opened stays as it is: what is done to it (its recovery too, and that of
-    /// a matrix without all its devices) is done to a copy in memory, page by page, and is gone when
-    /// it is dropped. For who looks only.
+    /// Whether an opened store stays unchanged: all changes (its recovery too, and that of a matrix without all its
+    /// devices) are made to a copy in memory, page by page, which is lost when the store is dropped. For inspection
+    /// only.
     #[must_use]
     pub fn copy(mut self, is_copy: bool) -> Self {
         self.is_copy = is_copy;
         self
     }
 
-    /// When a write is durable, unless the write itself says otherwise.
+    /// When a write is durable, unless the write itself states otherwise.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Whether threads clean and checkpoint beside the caller's. A program that makes a few calls
-    /// and ends needs none.
+    /// Whether threads clean and checkpoint beside the caller's. A program that makes a few calls and ends needs
+    /// none.
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
-    /// an error and never a wrong value; it does if nothing is said. Without it a read of 100 bytes takes
-    /// some 10 ns less, and may show damage that `verify` and the scrub have not found yet.
+    /// Whether a read checks the record's checksum before it shows it, so that damage at rest is an error and never a
+    /// wrong value; it does by default. Without it a read of 100 bytes takes some 10 ns less, and may show damage
+    /// that `verify` and the scrub have not found yet.
     #[must_use]
     pub fn check_reads(mut self, check_reads: bool) -> Self {
         self.check_reads = check_reads;
         self
     }
 
-    /// Makes a matrix of devices: the path is a directory with a pool for each, `g0d0` and so on,
-    /// of [`StoreConfig::size`] bytes each, with the engine bptree unless another is asked for. A
-    /// directory that holds one is opened as what it is.
+    /// Makes a matrix of devices: the path is a directory with a pool for each, `g0d0` and so on, of
+    /// [`StoreConfig::size`] bytes each, with the engine bptree unless another is asked for. A directory that holds a
+    /// matrix is opened with the shape that it has.
     #[must_use]
     pub fn matrix(mut self, shape: MatrixShape) -> Self {
         self.matrix = Some(shape);
         self
     }
 
-    /// How many copies a write to a matrix waits for. One that exists must have been made so.
+    /// How many copies a write to a matrix waits for. An existing matrix must have been made so.
     #[must_use]
     pub fn ack(mut self, ack: Ack) -> Self {
         self.ack = Some(ack);
         self
     }
 
-    /// Which of the paper's prototypes a matrix is: how its reads are served. `mkvs-ekv` is one
-    /// device, whatever shape is asked for. A matrix that exists must have been made so.
+    /// The paper's prototype that a matrix follows: how its reads are served. `mkvs-ekv` is one device, whatever
+    /// shape is given. An existing matrix must have been made so.
     #[must_use]
     pub fn prototype(mut self, prototype: Prototype) -> Self {
         self.prototype = Some(prototype);
         self
     }
 
-    /// Opens a matrix although devices that are missing may be the only ones that have what was
-    /// acknowledged: that is lost then.
+    /// Opens a matrix even if only missing devices may have some acknowledged writes: these are lost then.
     #[must_use]
     pub fn accept_loss(mut self, accept_loss: bool) -> Self {
         self.accept_loss = accept_loss;
         self
     }
 
-    /// How long a device of a matrix may take for one call that is made in its own thread, before it is
-    /// left out as if it had failed; none: for ever. Half a minute if nothing is said.
+    /// How long a device of a matrix may take for one call in its own thread, before it is left out as failed; none:
+    /// for ever. Half a minute by default.
     #[must_use]
     pub fn answers_within(mut self, answers_within: Option<Duration>) -> Self {
         self.answers_within = answers_within;
         self
     }
 
-    /// Which way reads take to a device of a matrix: in the caller's thread, or through its ring.
+    /// The path of reads to a device of a matrix: in the caller's thread, or through its ring.
     #[must_use]
     pub fn read_path(mut self, path: ReadPath) -> Self {
         self.read_path = path;
         self
     }
 
-    /// Which way writes take to a device of a matrix.
+    /// The path of writes to a device of a matrix.
     #[must_use]
     pub fn write_path(mut self, path: WritePath) -> Self {
         self.write_path = path;
@@ -258,11 +256,11 @@ impl StoreConfig {
         &self.path
     }
 
-    /// Creates the pool, where nothing may be yet, and opens it. The directory that it is to lie in must be there.
+    /// Creates the pool, where no file may exist yet, and opens it. Its directory must exist.
     ///
     /// # Errors
-    /// [`coreplane_engine::Error::Unusable`] or [`coreplane_engine::Error::Io`] if something is
-    /// there, its directory is not, the file system is full, or the medium is not what was asked for.
+    /// [`coreplane_engine::Error::Unusable`] or [`coreplane_engine::Error::Io`] if a file exists, its directory does
+    /// not, the file system is full, or the medium is not the one asked for.
     pub fn create(&self) -> Result<Store> {
         Store::create(self)
     }
@@ -270,14 +268,14 @@ impl StoreConfig {
     /// Opens the pool, after recovery if it was not closed.
     ///
     /// # Errors
-    /// As [`StoreConfig::create`], and whatever recovery finds.
+    /// As [`StoreConfig::create`], and the errors of a recovery.
     pub fn open(&self) -> Result<Store> {
         Store::open(self)
     }
 
-    /// Makes each device of the matrix at the path at least `size` bytes large. It is opened and closed for
-    /// that first, so that all of them are level, and nobody has it open meanwhile. Cut off, some have
-    /// grown, and the same call goes on.
+    /// Makes each device of the matrix at the path at least `size` bytes large. The matrix is first opened and
+    /// closed, so that all devices are level; it must not be open elsewhere meanwhile. If the call is cut off, some
+    /// devices have grown, and the same call continues.
     ///
     /// # Errors
     /// As [`StoreConfig::open`]; [`coreplane_engine::Error::NoSpace`].
@@ -285,14 +283,13 @@ impl StoreConfig {
         crate::admin_job::grow_devices(self, size)
     }
 
-    /// Repairs the pool, as far as it is damaged, and opens it. `tell` is told of each thing that
-    /// is damaged and what is lost by it, before anything is changed for it. A sound pool is left
-    /// as it is: then there are no findings.
+    /// Repairs the pool, as far as it is damaged, and opens it. `tell` is called with each damage and its loss,
+    /// before anything is changed for it. A sound pool is left as it is: then there are no findings.
     ///
     /// # Errors
-    /// As [`StoreConfig::open`], for damage that cannot be repaired: of the pool's header, of both
-    /// copies of its root, of the table that says what each page is.
-    /// [`coreplane_engine::Error::NoSpace`] if the pool has no page for what must be written.
+    /// As [`StoreConfig::open`], for damage that cannot be repaired: of the pool's header, of both copies of its
+    /// root, of the table with the state of each page. [`coreplane_engine::Error::NoSpace`] if the pool has no free
+    /// page for the repair.
     pub fn repair(&self, tell: Tell<'_>) -> Result<(Store, Repair)> {
         Store::repair(self, tell)
     }
@@ -323,8 +320,8 @@ impl StoreConfig {
     /// As [`StoreConfig::open`]: the store as a map ([`Db`]).
     ///
     /// # Errors
-    /// As [`StoreConfig::open`]; [`coreplane_engine::Error::Unusable`] of one device of a matrix, whose peers would not have
-    /// what is written to it.
+    /// As [`StoreConfig::open`]; [`coreplane_engine::Error::Unusable`] for one device of a matrix, whose peers would
+    /// not have the writes to it.
     pub fn open_db(&self) -> Result<Db> {
         Db::of(self, self.open()?)
     }

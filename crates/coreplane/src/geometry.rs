@@ -1,4 +1,4 @@
-//! The sizes that a pool has for good: what may be asked for, and what a pool says.
+//! The permanent sizes of a pool: the choices at its creation, and the sizes that it states.
 
 use crate::config::StoreConfig;
 use coreplane_engine::{Error, Result};
@@ -6,19 +6,19 @@ use coreplane_mvcc::{Geometry, MapEngine, MapKind};
 use coreplane_pmem::Pool;
 use std::path::Path;
 
-/// Bytes of a page of the pool at `path`, if that can be told: of a leaf, where it is a tree.
+/// Bytes of a page of the pool at `path` (of a leaf, if it is a tree), if it can be read.
 pub fn pool_page_size(path: &Path) -> Option<u32> {
     Pool::page_size_at(path).ok()
 }
 
-/// Entries of a node at most of the pool at `path`, if it is one of cow-tree.
+/// The most entries of a node of the pool at `path`, if it is a cow-tree.
 pub fn pool_fan_out(path: &Path) -> Option<u32> {
     let is_tree = Pool::kind_at(path).is_ok_and(|kind| kind == MapKind::CowTree.name());
     is_tree.then(|| Pool::parameters_at(path).ok()).flatten().and_then(Geometry::fan_out_of)
 }
 
 /// # Errors
-/// If pages of some size are asked for in an engine that has leaves of none.
+/// If a page size is chosen for an engine that has none to choose.
 pub(crate) fn check_pages(config: &StoreConfig) -> Result<()> {
     match config.page_size {
         Some(_) => {
@@ -30,7 +30,7 @@ pub(crate) fn check_pages(config: &StoreConfig) -> Result<()> {
 }
 
 /// # Errors
-/// If nodes of so many entries are asked for in an engine that has none.
+/// If a number of entries is chosen for an engine without such nodes.
 pub(crate) fn check_nodes(config: &StoreConfig, engine: &'static str) -> Result<()> {
     match config.fan_out {
         Some(_) => {

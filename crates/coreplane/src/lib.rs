@@ -20,32 +20,32 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Db`] is a handle for any number of threads. Under it lies a pool, a file on some medium, or a directory with a
-//! pool for each device of a matrix. Which engine, which medium, how large, and when a write is durable is said with a
-//! [`StoreConfig`]:
+//! A [`Db`] is a handle for any number of threads. Below it is a pool, a file on some medium, or a directory with a
+//! pool for each device of a matrix. A [`StoreConfig`] sets the engine, the medium, the size, and when a write is
+//! durable:
 //!
 //! | engine | its keys | for |
 //! |---|---|---|
-//! | [`EngineChoice::Scmkv`] | in no order: `range` and `prefix` are an error | the fastest reads and writes of single keys |
+//! | [`EngineChoice::Scmkv`] | in no order: `range`, `prefix` fail | the fastest reads and writes of single keys |
 //! | [`EngineChoice::Bptree`] | in order | ranges and prefixes |
 //! | [`EngineChoice::Map`] | in order | snapshots, by [`Engine::snapshots`] |
 //! | any of them, with [`StoreConfig::matrix`] | as its devices | a store that goes on when a device is lost |
 //!
 //! Programs to begin with are in `examples/`: `first_steps`, `counter`, `ordered_index`, `device_loss`, `visits`.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - A write that returned is as durable as [`StoreConfig::durability`] says, on the medium that
-//!   [`Db::medium`] names. [`Db::power_cut_loses`] is both together, in words.
+//! - A write that returned is as durable as [`StoreConfig::durability`] states, on the medium that [`Db::medium`]
+//!   names. [`Db::power_cut_loses`] states both together, in words.
 //! - A pool is open once: a second opener, in this process or another, gets an error.
-//! - A store that is not closed, since its process was killed, loses nothing; its next open recovers.
-//! - Bad input, a full pool and damage are errors, each with what to do about it ([`Error::remedy`]), never a panic.
+//! - A store that was not closed because its process was killed loses nothing; its next open recovers.
+//! - Bad input, a full pool and damage are errors, never a panic; [`Error::remedy`] states what to do about each.
 //!
 //! # Below
 //!
-//! [`Db`] is made of the contract that every engine keeps, [`Engine`] and the traits beside it: tickets, snapshots,
-//! sequences, records in place. [`Store`] is an engine and the facts about what it rests on; [`admin`] is what looks
-//! after it.
+//! [`Db`] is built on the contract that every engine keeps, [`Engine`] and the traits beside it: tickets, snapshots,
+//! sequences, records in place. [`Store`] is an engine with the facts about its medium and its index; [`admin`] is
+//! for its maintenance.
 
 pub mod admin;
 mod admin_job;

@@ -1,9 +1,8 @@
-//! Which devices of a matrix have lost records.
+//! The devices of a matrix that have lost records.
 //!
-//! To find that out takes a look at each of their leaves. So nobody does it who does not ask: an open reads no
-//! leaf for it. And a device may hang, while whoever asks how the matrix is wants to hear just that. So a
-//! thread of its own looks, once, and after whatever heals devices again; who asks waits for it for a
-//! moment.
+//! Finding them requires a look at each of their leaves. So it is done only on request: an open reads no leaf for it.
+//! And a device may hang, while the caller wants to learn the status of the matrix, including that. So a thread of
+//! its own looks, once, and again after devices were healed; a caller waits for it for a moment.
 
 use coreplane_mkvs::{Matrix, Position};
 use parking_lot::{Condvar, Mutex};
@@ -11,13 +10,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long somebody waits who asks.
+/// The longest wait of a caller.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Devices, and of how many ranges of keys they have lost records.
+/// Devices, each with the number of key ranges in which it has lost records.
 type Found = Vec<(Position, usize)>;
 
-/// What was found.
+/// The result of the last look.
 #[derive(Debug, Default)]
 pub(crate) struct LostRanges {
     shared: Arc<(Mutex<Look>, Condvar)>,
@@ -27,12 +26,12 @@ pub(crate) struct LostRanges {
 struct Look {
     found: Option<Found>,
     thread: Option<JoinHandle<()>>,
-    /// Raised when what was found counts no more: a look that began before is none.
+    /// Raised when the result becomes void: a look that began earlier does not count.
     turn: u64,
 }
 
 impl LostRanges {
-    /// What was found, or is now; none if a device takes long to say.
+    /// The result, after a look if there is none; none if a device takes long to answer.
     pub(crate) fn look(&self, matrix: &Arc<Matrix>) -> Option<Found> {
         let (look, is_over) = &*self.shared;
         let mut look = look.lock();
@@ -52,7 +51,7 @@ impl LostRanges {
         let (shared, matrix, turn) = (Arc::clone(&self.shared), Arc::clone(matrix), look.turn);
         let run = move || {
             let found = matrix.devices_with_lost_ranges();
-            // Nobody is to find its pools open who was told that this is over.
+            // A caller that was told that the look is over must not find the pools still open.
             drop(matrix);
             let (look, is_over) = &*shared;
             let mut look = look.lock();
@@ -67,14 +66,14 @@ impl LostRanges {
         Some(())
     }
 
-    /// It may be otherwise now.
+    /// Makes the result void, since the devices may have changed.
     pub(crate) fn forget(&self) {
         let mut look = self.shared.0.lock();
         look.found = None;
         look.turn += 1;
     }
 
-    /// Waits until nobody looks any more, but not for a device that hangs.
+    /// Waits until no look is under way, but not for a device that hangs.
     pub(crate) fn end(&self) {
         let (look, is_over) = &*self.shared;
         let (mut look, until) = (look.lock(), Instant::now() + PATIENCE);

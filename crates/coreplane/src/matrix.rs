@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How many groups a matrix has, and how many devices each: `2x2`.
+/// The number of groups of a matrix, and of devices in each: `2x2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixShape {
     /// Groups.
@@ -54,9 +54,9 @@ impl FromStr for MatrixShape {
 /// The files of a directory as devices.
 pub(crate) struct Directory<'a> {
     config: &'a StoreConfig,
-    /// What the devices rest on: the least of it.
+    /// The medium of the devices: the one that promises least.
     medium: Mutex<Option<Medium>>,
-    /// Where their indexes lie, once each.
+    /// The places of their indexes, each once.
     indexes: Mutex<Vec<&'static str>>,
     created: Mutex<Vec<PathBuf>>,
 }
@@ -67,12 +67,12 @@ impl<'a> Directory<'a> {
         Self { config, medium, indexes, created: Mutex::default() }
     }
 
-    /// What the devices rest on.
+    /// The medium of the devices.
     pub(crate) fn medium(&self) -> Option<Medium> {
         self.medium.lock().clone()
     }
 
-    /// Where the indexes of the devices lie.
+    /// The place of the devices' indexes.
     pub(crate) fn index(&self) -> &'static str {
         match self.indexes.lock()[..] {
             [one] => one,
@@ -80,10 +80,10 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// Removes what was created: it is no matrix yet.
+    /// Removes the created files: they are no matrix yet.
     pub(crate) fn remove_created(&self) {
         for path in self.created.lock().drain(..) {
-            // If it cannot be removed, an open says what it is.
+            // A file that cannot be removed is reported by an open.
             let _removed = std::fs::remove_file(path).is_ok();
         }
     }
@@ -92,7 +92,7 @@ impl<'a> Directory<'a> {
         self.config.path.join(place.to_string())
     }
 
-    /// Where a device is made: a link says in which other place, on another disk perhaps.
+    /// The place where a device is made: a link may lead to another place, perhaps on another disk.
     fn home(&self, place: Position) -> PathBuf {
         let path = self.path(place);
         std::fs::read_link(&path).map_or(path, |to| self.config.path.join(to))
@@ -112,13 +112,13 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// True if there are devices in the directory, or what is left of some.
+/// True if there are devices in the directory, or remains of some.
 pub(crate) fn is_matrix(path: &Path) -> bool {
     places(path).is_ok_and(|places| !places.is_empty())
 }
 
-/// The places where there is something: a link to nothing is none, as if the disk were away where the
-/// device is, or none had been made there yet.
+/// The places that have a file. A link without a target does not count: its disk may be away, or no device was made
+/// there yet.
 pub(crate) fn places(path: &Path) -> std::io::Result<Vec<Position>> {
     let mut places = Vec::new();
     for entry in std::fs::read_dir(path)? {
@@ -140,7 +140,7 @@ impl Rack for Directory<'_> {
     fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let (path, config) = (self.home(place), self.config);
         let (size, media, time) = (config.size, config.media.clone(), Some(Arc::clone(time)));
-        // Its peers have what it has.
+        // Its peers have the same records.
         let outlives_medium = true;
         let engine: Arc<dyn StorageEngine> = match config.engine.unwrap_or(EngineChoice::Bptree) {
             EngineChoice::Scmkv => {
@@ -180,7 +180,7 @@ impl Rack for Directory<'_> {
         let (path, config) = (self.path(place), self.config);
         let (media, time) = (config.media.clone(), Some(Arc::clone(time)));
         let outlives_medium = true;
-        // Each device is what it is.
+        // Each device has its own engine.
         Ok(match pool_engine(&path).unwrap_or_default() {
             EngineChoice::Bptree => {
                 let options =

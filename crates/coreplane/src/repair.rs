@@ -1,21 +1,23 @@
 //! The repair of a pool that is damaged, or was cut short.
 //!
-//! `scmkv` has a repair of its own, which makes its index anew. The other engines open a damaged pool, and say of it which
-//! keys are damaged, and of which ranges of keys records were lost. Here these are given up, so that what is left is sound:
+//! `scmkv` has a repair of its own, which makes its index anew. The other engines open a damaged pool, and report
+//! which keys are damaged, and in which ranges of keys records were lost. The repair gives these up, so that the rest
+//! is sound:
 //!
 //! ```text
 //!   restore     the length of a file that was cut short, a damaged copy of the root
-//!   verify      what is damaged, with its keys                  told
-//!   accept      each range of keys of which records were lost   what there is counts, what there is not is absent
+//!   verify      the damage, with its keys                       reported
+//!   accept      each range of keys with lost records            its records count, its other keys are absent
 //!   delete      each key whose record cannot be read            it is absent, no older record of it is shown
-//!   scrub       what is left of the damage is left behind
+//!   scrub       the rest of the damage is left behind
 //! ```
 //!
-//! What a step leaves may show more, so they are made until nothing is found; what cannot be given up so, as the rest of a
-//! long key, refuses the repair. A repair that is cut off is begun anew.
+//! A step may uncover more damage, so the steps are repeated until no damage is found. Damage that cannot be given up
+//! so, such as the rest of a long key, makes the repair fail. A repair that is cut off is begun anew.
 //!
-//! Of `list` and `cow-tree` only a file that was cut short is repaired. Any other damage of a list may make all of its older
-//! records doubtful, and a tree that has lost nodes above its leaves takes no delete: it is left as it is.
+//! For `list` and `cow-tree` only a file that was cut short is repaired. Any other damage of a list may make all of
+//! its older records doubtful, and a tree that has lost nodes above its leaves takes no delete: such a pool is left
+//! as it is.
 
 use crate::config::{EngineChoice, StoreConfig};
 use crate::geometry::pool_page_size;
@@ -32,7 +34,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// So often what is found is given up.
+/// The most rounds of steps.
 const ROUNDS_MAX: usize = 8;
 
 impl Store {
@@ -77,7 +79,7 @@ impl Store {
     }
 }
 
-/// Opens a pool that is not repaired whatever is found.
+/// Opens a pool of an engine whose other damage is not repaired; fails if it is not sound.
 fn sound(config: &StoreConfig) -> Result<Store> {
     let store = Store::open(config)?;
     if !store.engine().verify(&mut |_| {})?.is_sound() {
@@ -87,7 +89,7 @@ fn sound(config: &StoreConfig) -> Result<Store> {
     Ok(store)
 }
 
-/// Restores what an open refuses; what that was, in words.
+/// Restores the parts that an open would refuse; a description of each change.
 fn restore(
     config: &StoreConfig,
     restore: fn(&Path, &OpenOptions) -> std::result::Result<Vec<String>, PoolError>,
@@ -96,7 +98,7 @@ fn restore(
     restore(&config.path, &media).map_err(pool_error)
 }
 
-/// Gives up what is damaged in a store that was opened to be repaired, until nothing is. Durable when it returns.
+/// Gives up the damage of a store that was opened for a repair, until it is sound. Durable when it returns.
 fn give_up_damage(
     engine: &dyn Repairable,
     path: &Path,
@@ -136,7 +138,7 @@ fn give_up_damage(
             engine.accept(range)?;
         }
         for key in lost {
-            // Whether it says that there was one or not: there is none now.
+            // The result does not matter: there is no record now.
             let _outcome = engine.delete(&key, &WriteOptions::default())?;
         }
         engine.scrub(&mut |_| {})?;
@@ -145,7 +147,7 @@ fn give_up_damage(
     Err(Error::Corrupt { offset: repair.findings.last().map_or(0, |it| it.offset), what })
 }
 
-/// What becomes of the keys of damage: those of a range are accepted as they are.
+/// The fate of the keys of a damage: keys in one of the lost ranges are accepted as they are.
 fn finding_of(
     engine: &dyn Repairable,
     page_size: u64,
@@ -172,7 +174,7 @@ fn finding_of(
     Ok(Finding { page, offset, len: 0, what, keys })
 }
 
-/// What is lost of a range, in words.
+/// A description of the loss in a range.
 fn of_range(range: &KeyRange) -> String {
     let start = range.start.escape_ascii();
     let end = range.end.as_ref().map_or_else(

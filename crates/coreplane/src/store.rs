@@ -1,4 +1,4 @@
-//! What comes back.
+//! An open store.
 
 use crate::admin_job::MatrixStore;
 use crate::config::{EngineChoice, StoreConfig};
@@ -13,7 +13,7 @@ use coreplane_scmkv::{Placement, Scmkv};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open store: the engine, and the facts about what it rests on.
+/// An open store: the engine, and the facts about its medium and its index.
 pub struct Store {
     engine: Arc<dyn StorageEngine>,
     pooled: Option<Pooled>,
@@ -24,7 +24,7 @@ pub struct Store {
     is_copy: bool,
 }
 
-/// An engine that has a pool.
+/// An engine with a pool.
 #[derive(Clone)]
 pub(crate) enum Pooled {
     Scmkv(Arc<Scmkv>),
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Store {
 
 impl Store {
     pub(crate) fn create(config: &StoreConfig) -> Result<Self> {
-        // Which is one device, whatever is said of its shape.
+        // This prototype is one device, whatever shape was given.
         let alone = config.prototype.filter(|it| *it == Prototype::Ekv);
         let alone = alone.map(|_| MatrixShape { groups: 1, devices: 1 });
         if let Some(shape) = alone.or(config.matrix) {
@@ -130,7 +130,7 @@ impl Store {
         }
         let made = Self::create_devices(config, shape);
         if made.is_err() && is_new {
-            // Empty: what had been made is removed. If it cannot be, it does no harm.
+            // The devices made so far are removed. If the directory cannot be removed, it does no harm.
             let _removed = std::fs::remove_dir(&config.path).is_ok();
         }
         made
@@ -164,8 +164,8 @@ impl Store {
         }
     }
 
-    /// The engine to open a pool with: the one that was asked for, else the one that is in it. If
-    /// that cannot be told the usual one says why.
+    /// The engine to open a pool with: the one that was asked for, else the one in the pool. If that is unknown, the
+    /// open of the usual one reports why.
     pub(crate) fn engine_at(config: &StoreConfig) -> EngineChoice {
         config.engine.or_else(|| pool_engine(&config.path)).unwrap_or_default()
     }
@@ -207,12 +207,12 @@ impl Store {
         &self.engine
     }
 
-    /// The matrix, to be looked after; none of any other store.
+    /// The matrix, for maintenance; none for any other store.
     pub fn matrix(&self) -> Option<&Arc<MatrixStore>> {
         self.matrix.as_ref()
     }
 
-    /// What the store rests on.
+    /// The medium of the store.
     pub fn medium(&self) -> &Medium {
         &self.medium
     }
@@ -222,13 +222,13 @@ impl Store {
         self.durability
     }
 
-    /// Where its index lies: `pmem` or `dram`; `dram and pmem` if devices of a matrix differ.
+    /// The place of its index: `pmem` or `dram`; `dram and pmem` if devices of a matrix differ.
     pub fn index(&self) -> &'static str {
         self.index
     }
 
-    /// What a power cut would lose of the writes that returned, in words: what the medium loses,
-    /// or, where that is nothing, what the durability leaves open.
+    /// What a power cut would lose of the writes that returned, in words: the losses of the medium, or, if it has
+    /// none, those that the durability allows.
     pub fn power_cut_loses(&self) -> String {
         if !self.medium.power_safe {
             return self.medium.power_cut_loses.clone();
@@ -243,32 +243,32 @@ impl Store {
         }
     }
 
-    /// The number of records, and the counters when all has been counted, which is done in the background else
-    /// after an open: it takes as long as to look at the index of each device.
+    /// The number of records, and the counters. First counts everything, which is otherwise done in the background
+    /// after an open; it takes as long as a look at the index of each device.
     ///
     /// # Errors
-    /// As the engine.
+    /// As the engine's.
     pub fn counted(&self) -> Result<(u64, Stats)> {
         self.engine.count()?;
         Ok((self.engine.len()?, self.engine.stats()))
     }
 
-    /// Grows the pool to `size` bytes while it is in use, of a matrix each device that is there; nothing to do if it is
-    /// that large.
+    /// Grows the pool to `size` bytes while it is in use; for a matrix, each device that is present. Does nothing if
+    /// it is that large already.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Io`]; [`Error::Unsupported`] of an engine without a pool.
+    /// [`Error::NoSpace`], [`Error::Io`]; [`Error::Unsupported`] by an engine without a pool.
     pub fn grow(&self, size: u64) -> Result<()> {
         self.engine.grow(size)
     }
 
-    /// True if it is a single device of a matrix, which is not to be written to by itself: its peers would not
-    /// have it. Some of its records are the matrix's own ([`is_own_key`](crate::admin::is_own_key)).
+    /// True if it is a single device of a matrix, which must not be written to by itself: its peers would not have
+    /// the write. Some of its records are the matrix's own ([`is_own_key`](crate::admin::is_own_key)).
     pub fn is_device(&self) -> bool {
         self.pooled.is_some() && coreplane_mkvs::is_device(&*self.engine)
     }
 
-    /// Stops background work and leaves a clean store behind; a copy is gone.
+    /// Stops background work and leaves a clean store behind; a copy is discarded.
     ///
     /// # Errors
     /// As [`Engine::close`].
@@ -287,7 +287,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Else what is done in the background would have the pools open still.
+        // Otherwise background work would keep the pools open.
         self.interrupt();
     }
 }
@@ -304,13 +304,13 @@ fn matrix_options(config: &StoreConfig) -> Options {
     }
 }
 
-/// Where an index lies, in a word.
+/// The name of an index's place.
 pub(crate) fn index_of(placement: Placement) -> &'static str {
     if placement == Placement::Pool { "pmem" } else { "dram" }
 }
 
 /// # Errors
-/// If a matrix is not what it is asked to be.
+/// If a matrix differs from the configuration.
 fn check_asked(config: &StoreConfig, matrix: &Matrix) -> Result<()> {
     let differs = |what: &str, is: &dyn std::fmt::Debug, asked: &dyn std::fmt::Debug| {
         let (is, asked) = (format!("{is:?}").to_lowercase(), format!("{asked:?}").to_lowercase());
@@ -342,7 +342,7 @@ fn check_asked(config: &StoreConfig, matrix: &Matrix) -> Result<()> {
     }
 }
 
-/// A path that is mistyped is to be told, and not to become a directory.
+/// A mistyped path is reported, and does not become a directory.
 ///
 /// # Errors
 /// If there is no directory for the store at `path`.
@@ -360,13 +360,13 @@ fn check_directory(path: &Path) -> Result<()> {
     found.map_err(|source| Error::Io { context: context(), source })
 }
 
-/// Devices are made one after the other, and all of a memory file system at once is more than the machine may
-/// survive.
+/// Devices are made one after the other, and filling a whole memory file system may be more than the machine
+/// survives.
 ///
 /// # Errors
 /// If the file system has no space for all of them.
 fn check_space(config: &StoreConfig, MatrixShape { groups, devices }: MatrixShape) -> Result<()> {
-    // Who has put links there has more than one file system.
+    // Links in the directory mean more than one file system.
     let is_linked =
         std::fs::read_dir(&config.path).is_ok_and(|mut entries| entries.next().is_some());
     let all = config.size.saturating_mul(u64::from(groups)).saturating_mul(u64::from(devices));
@@ -384,7 +384,7 @@ fn check_space(config: &StoreConfig, MatrixShape { groups, devices }: MatrixShap
 }
 
 /// # Errors
-/// If a single pool is asked to be what only a matrix can.
+/// If a single pool is given settings that only a matrix has.
 fn check_single(config: &StoreConfig) -> Result<()> {
     if config.ack.is_some() || config.prototype.is_some() {
         let path = config.path.display();
@@ -399,7 +399,7 @@ fn check_single(config: &StoreConfig) -> Result<()> {
     Ok(())
 }
 
-/// What a store rests on that has no pool.
+/// The medium of a store without a pool.
 fn dram() -> Medium {
     Medium {
         name: "dram".to_owned(),
@@ -409,7 +409,7 @@ fn dram() -> Medium {
     }
 }
 
-/// The engine of the pool at `path`, if that can be told.
+/// The engine of the pool at `path`, if it can be read.
 pub fn pool_engine(path: &Path) -> Option<EngineChoice> {
     Pool::kind_at(path).ok()?.parse().ok()
 }

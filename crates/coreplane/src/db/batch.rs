@@ -3,8 +3,8 @@
 use super::Db;
 use coreplane_engine::{Batch, Result, UnixMillis, WriteOptions, Written};
 
-/// Changes of a store that are collected, and made by [`WriteBatch::commit`]: all of them or none, whatever happens
-/// meanwhile. Readers see all or none, too. Of several changes of one key the last counts.
+/// Changes of a store that are collected, and made by [`WriteBatch::commit`]: all of them or none, even after a
+/// crash. Readers see all or none, too. Of several changes of one key the last counts.
 ///
 /// ```
 /// # use coreplane::{Db, StoreConfig};
@@ -36,7 +36,7 @@ impl WriteBatch {
         self
     }
 
-    /// Adds a write of a record that ceases to exist at a time.
+    /// Adds a write of a record that ceases to exist at a given time.
     pub fn put_with_expiry(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -47,13 +47,13 @@ impl WriteBatch {
         self
     }
 
-    /// Adds a delete, of a record that need not be there.
+    /// Adds a delete; the record need not exist.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) -> &mut Self {
         self.changes.delete(key.as_ref());
         self
     }
 
-    /// How many changes there are.
+    /// The number of changes.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
@@ -69,17 +69,17 @@ impl WriteBatch {
     }
 
     /// Makes all changes, durably when it returns. Then the batch is empty, and can be used again; after an error it
-    /// has what it had, and nothing was made (but of [`Error::Indeterminate`](crate::Error::Indeterminate)).
+    /// is unchanged, and no change was made (except with [`Error::Indeterminate`](crate::Error::Indeterminate)).
     ///
     /// # Errors
     /// As [`Db::put`]; [`Error::BatchTooLarge`](crate::Error::BatchTooLarge) and
-    /// [`Error::BatchTooLong`](crate::Error::BatchTooLong) of more than the engine takes at once
+    /// [`Error::BatchTooLong`](crate::Error::BatchTooLong) if the batch exceeds the engine's limits
     /// ([`Engine::limits`](crate::Engine::limits)).
     pub fn commit(&mut self) -> Result<Written> {
         self.commit_with(&WriteOptions::default())
     }
 
-    /// As [`WriteBatch::commit`], as `options` say; their expiry is not used, since each change has its own.
+    /// As [`WriteBatch::commit`], with `options`; their expiry is not used, since each change has its own.
     ///
     /// # Errors
     /// As [`WriteBatch::commit`].

@@ -1,4 +1,4 @@
-//! All entries, of a store with or without an order.
+//! All entries of a store, with or without an order.
 
 use super::Db;
 use super::page::{Filler, Page};
@@ -6,15 +6,15 @@ use super::range::Range;
 use coreplane_engine::{Error, Result};
 use std::iter::FusedIterator;
 
-/// Entries that a store without an order is asked for at a time.
+/// Entries per call to a store without an order.
 const AT_A_TIME: usize = 64;
 
 /// All entries, from [`Db::iter`].
 ///
-/// Of a store that has its keys in order, all that is said of [`Range`] holds. Of any other: an entry that is there all the
-/// time is shown at least once, perhaps more often; one that comes or goes meanwhile is shown or not. In memory there
-/// are some hundred entries. An error is the last item. A matrix of `scmkv` remembers 4,096
-/// places: of more iterations at once some begin again.
+/// For a store that has its keys in order, everything stated at [`Range`] holds. For any other: an entry that exists
+/// all the time is shown at least once, perhaps more often; one that is written or deleted meanwhile may be shown or
+/// not. Some hundred entries are in memory. An error is the last item. A matrix of `scmkv` remembers 4,096 places:
+/// with more iterations at once some begin again.
 #[derive(Debug)]
 #[must_use = "iterators are lazy and do nothing unless consumed"]
 pub struct Iter(Kind);
@@ -26,8 +26,8 @@ enum Kind {
 }
 
 impl Db {
-    /// All entries, as `Result<(key, value)>`: in the order of their keys if the store has one, else in any. What is
-    /// shown is durable; an error is an item.
+    /// All entries, as `Result<(key, value)>`: in the order of their keys if the store has one, else in any order.
+    /// Shown entries are durable; an error is an item.
     pub fn iter(&self) -> Iter {
         match self.between(Vec::new(), None) {
             Ok(range) => Iter(Kind::Ordered(Box::new(range))),
@@ -55,7 +55,7 @@ impl Iterator for Iter {
             });
             let settled = filler.settle(db);
             if settled.is_err() {
-                // Nobody may see what is perhaps not durable.
+                // Entries that may not be durable must not be shown.
                 page.clear();
             }
             match settled.and(iterated) {

@@ -1,25 +1,26 @@
-//! [`Db`]: a store as an application has it.
+//! [`Db`]: a store for an application.
 //!
-//! An [`Engine`](crate::Engine) is what a server, a matrix or a benchmark asks for: options with each call, tickets,
-//! closures. An application wants a map that lasts. This is the map:
+//! An [`Engine`](crate::Engine) is for a server, a matrix or a benchmark: options with each call, tickets, closures.
+//! An application wants a map that lasts. This is the map:
 //!
 //! ```text
 //!   Db ─ a handle; clones, threads and iterators share one store
 //!    ├─ point.rs   get, put, delete, put_if_absent, update, compare_and_set, modify; expiries
 //!    ├─ range.rs   range and prefix: a page of entries at a time, from both ends
 //!    ├─ iter.rs    all entries, of an engine without an order too
-//!    ├─ page.rs    what an iterator has in memory
+//!    ├─ page.rs   the entries that an iterator has in memory
 //!    └─ batch.rs   changes that are made together
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - A read or write of a key costs what the engine's costs: no lock, no allocation, no copy beside it. A value that is
-//!   returned was copied once, out of the pool; [`Db::get_with`] shows it where it lies.
-//! - What a call shows is durable, unless it was written `relaxed`; a page of an iterator too, and an absence.
-//! - No call refuses a write silently: the answer of those that may is an [`Outcome`](crate::Outcome), which the
-//!   compiler has looked at.
-//! - An iterator has a page in memory and nothing else: no lock, no page of the pool is held between two entries.
+//! - A read or write of a key costs what the engine's call costs: no further lock, allocation or copy. A returned
+//!   value was copied once, out of the pool; [`Db::get_with`] shows it in place.
+//! - The records that a call shows are durable, unless they were written `relaxed`; so are a page of an iterator and
+//!   an absence.
+//! - No call refuses a write silently: a call that may refuse returns an [`Outcome`](crate::Outcome), and the
+//!   compiler warns if it is not used.
+//! - An iterator has a page in memory and nothing else: it holds no lock and no page of the pool between two entries.
 
 mod batch;
 mod iter;
@@ -42,23 +43,23 @@ use std::sync::Arc;
 
 /// A handle of an open store, for any number of threads. A clone is another handle of the same store.
 ///
-/// A write that returned is as durable as the store was opened to be: at [`Durability::Strict`](crate::Durability::Strict),
-/// which is what is opened if nothing else is said, and at `Group` no power cut takes it back, on a medium that says so
+/// A write that returned is as durable as the store's setting: at [`Durability::Strict`](crate::Durability::Strict),
+/// the default, and at `Group` no power cut takes it back, if the medium is safe from power cuts
 /// ([`Db::power_cut_loses`]). Keys and values are any bytes, the empty key too.
 ///
-/// The last handle that is dropped (iterators and batches have handles, too) closes the store, as [`Db::close`] does. A
-/// process that is killed instead loses nothing: the next one that opens the store recovers it.
+/// Dropping the last handle (iterators and batches have handles, too) closes the store, as [`Db::close`] does. A
+/// process that is killed instead loses nothing: the next open recovers the store.
 ///
 /// # Errors
 ///
-/// Each call may return, beside what is said at it: [`Error::Io`], [`Error::SyncFailed`], [`Error::ChecksumMismatch`],
-/// [`Error::Corrupt`]. [`Error::remedy`] says of each what to do about it.
+/// Each call may return, beside its own errors: [`Error::Io`], [`Error::SyncFailed`], [`Error::ChecksumMismatch`],
+/// [`Error::Corrupt`]. [`Error::remedy`] states for each what to do about it.
 #[derive(Clone)]
 pub struct Db {
     shared: Arc<Shared>,
 }
 
-/// What handles have together.
+/// The state that the handles share.
 struct Shared {
     store: Store,
     is_closed: Mutex<bool>,
@@ -77,7 +78,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Who wants to know has called `close`; and nothing is lost: the next open recovers.
+        // A caller that needs the result calls `close`; and nothing is lost: the next open recovers.
         let _closed = self.close().is_ok();
     }
 }
@@ -89,29 +90,29 @@ impl std::fmt::Debug for Db {
 }
 
 impl Db {
-    /// Opens the store at `path`, whichever engine it has: a pool, or the directory of a matrix.
+    /// Opens the store at `path`, with the engine that it has: a pool, or the directory of a matrix.
     /// [`StoreConfig::open_db`] has the choices.
     ///
     /// # Errors
-    /// [`Error::Io`] if nothing is there; [`Error::Locked`] if it is open in this or another process;
+    /// [`Error::Io`] if there is no such file; [`Error::Locked`] if it is open in this or another process;
     /// [`Error::NotAPool`], [`Error::Unusable`] if it is no store, or is one device of a matrix.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         StoreConfig::at(path).open_db()
     }
 
-    /// Makes a pool of 1 GiB at `path`, where nothing may be yet, and opens it. [`StoreConfig::create_db`] has the
+    /// Makes a pool of 1 GiB at `path`, where no file may exist yet, and opens it. [`StoreConfig::create_db`] has the
     /// choices, a matrix among them.
     ///
-    /// Which engine? [`EngineChoice::Bptree`] has its keys in order; [`EngineChoice::Scmkv`] is the fastest for single
-    /// keys, and has none.
+    /// Which engine? [`EngineChoice::Bptree`] has its keys in order; [`EngineChoice::Scmkv`] is the fastest for
+    /// single keys, and has no order.
     ///
     /// # Errors
-    /// [`Error::Unusable`] or [`Error::Io`] if something is there, or the file system is full.
+    /// [`Error::Unusable`] or [`Error::Io`] if a file exists, or the file system is full.
     pub fn create(path: impl AsRef<Path>, engine: EngineChoice) -> Result<Self> {
         StoreConfig::at(path).engine(engine).create_db()
     }
 
-    /// Opens the store at `path`, or makes one, as [`Db::create`] does, if nothing is there.
+    /// Opens the store at `path`, or makes one, as [`Db::create`] does, if there is none.
     ///
     /// # Errors
     /// As [`Db::open`] and [`Db::create`]; [`Error::Unusable`] if the store has another engine.
@@ -125,8 +126,8 @@ impl Db {
         Ok(Self { shared: Arc::new(Shared { store, is_closed: Mutex::new(false) }) })
     }
 
-    /// Makes everything durable that was written before the call, whatever its durability, and returns when it is. Needed
-    /// only behind writes at [`Durability::Relaxed`](crate::Durability::Relaxed), and at
+    /// Makes all earlier writes durable, whatever their durability, and returns when they are. Only needed after
+    /// writes at [`Durability::Relaxed`](crate::Durability::Relaxed), and with
     /// [`Completion::Early`](crate::Completion::Early).
     ///
     /// # Errors
@@ -135,9 +136,9 @@ impl Db {
         self.engine().sync()
     }
 
-    /// Closes the store for all handles, durably when it returns; the next open is immediate then, with nothing to recover.
-    /// Writes fail from now on. Another close does nothing. The pool can be opened again when all handles are
-    /// dropped.
+    /// Closes the store for all handles, durably when it returns; the next open is immediate then, with nothing to
+    /// recover. Writes fail from now on. Another close does nothing. The pool can be opened again once all handles
+    /// are dropped.
     ///
     /// # Errors
     /// [`Error::SyncFailed`].
@@ -145,11 +146,11 @@ impl Db {
         self.shared.close()
     }
 
-    /// The number of records; one that has expired counts until it is removed. Behind an open it may take as long as
-    /// to look at each of them.
+    /// The number of records; an expired record counts until it is removed. After an open it may take as long as a
+    /// look at each of them.
     ///
     /// # Errors
-    /// As the type's.
+    /// As listed at [`Db`].
     pub fn len(&self) -> Result<u64> {
         let len = self.engine().len()?;
         self.await_visible()?;
@@ -159,7 +160,7 @@ impl Db {
     /// True if there is no record.
     ///
     /// # Errors
-    /// As the type's.
+    /// As listed at [`Db`].
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -172,12 +173,12 @@ impl Db {
         self.engine().clear()
     }
 
-    /// Counters since the store was opened, and sizes as they are now.
+    /// Counters since the store was opened, and current sizes.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
     }
 
-    /// The time that expiries are held against; see [`Engine::now`](crate::Engine::now).
+    /// The time against which expiries are compared; see [`Engine::now`](crate::Engine::now).
     pub fn now(&self) -> UnixMillis {
         self.engine().now()
     }
@@ -187,7 +188,7 @@ impl Db {
         self.engine().ordered().is_some()
     }
 
-    /// What the store rests on.
+    /// The medium of the store.
     pub fn medium(&self) -> &Medium {
         self.shared.store.medium()
     }
@@ -197,18 +198,18 @@ impl Db {
         self.shared.store.power_cut_loses()
     }
 
-    /// The store, for whoever looks after it: its matrix, its size, its medium.
+    /// The store, for maintenance: its matrix, its size, its medium.
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
 
-    /// The engine, for what is not here: tickets, snapshots, sequences.
+    /// The engine, for calls that are not here: tickets, snapshots, sequences.
     #[inline]
     pub fn engine(&self) -> &dyn StorageEngine {
         &**self.shared.store.engine()
     }
 
-    /// Waits until what is visible is durable: an absence may rest on a delete that is not yet.
+    /// Waits until everything visible is durable: an absence may depend on a delete that is not durable yet.
     fn await_visible(&self) -> Result<()> {
         let ticket = self.engine().visible_ticket();
         self.await_ticket(ticket)
@@ -222,13 +223,13 @@ impl Db {
     }
 }
 
-/// What is written to a device of a matrix by itself its peers do not have.
+/// Refuses a single device of a matrix, whose peers would not have the writes to it.
 ///
 /// # Errors
-/// [`Error::Unusable`] of such a device, unless it is a copy that is opened.
+/// [`Error::Unusable`] for such a device, unless it is opened as a copy.
 fn refuse_device(config: &StoreConfig, store: &Store) -> Result<()> {
     let path = config.path();
-    // By its name too: anybody may have written what looks like a device's records.
+    // By its name too: a client may have written records that look like a device's.
     let name = path.file_name().and_then(|name| name.to_str());
     let is_named = name.is_some_and(|name| name.parse::<Position>().is_ok());
     if config.is_copy || !is_named || !store.is_device() {

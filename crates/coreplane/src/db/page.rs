@@ -1,7 +1,7 @@
-//! A page of entries: what an iterator has in memory.
+//! A page of entries: the part of an iteration that is in memory.
 //!
-//! The first one is small, since many a caller looks at an entry or two; each next one is twice as large, up to a bound of
-//! entries and one of bytes. Only a record that is larger by itself goes beyond that.
+//! The first page is small, since many callers use only an entry or two; each next one is twice as large, up to a
+//! bound of entries and one of bytes. Only a single larger record exceeds the latter.
 
 use super::Db;
 use coreplane_engine::{Entry, Horizon, Result, Ticket};
@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 /// Entries of the first page.
 const FIRST_LEN: usize = 16;
 
-/// Entries of a page at most.
+/// The most entries of a page.
 const LEN_MAX: usize = 512;
 
-/// Bytes of keys and values of a page at most; the record that goes beyond them is its last.
+/// The most bytes of keys and values of a page; the record that exceeds them is its last.
 const BYTES_MAX: usize = 256 << 10;
 
 /// A key and its value.
@@ -22,12 +22,12 @@ pub(super) type Pair = (Vec<u8>, Vec<u8>);
 /// Entries in the order in which they are to be shown.
 pub(super) type Page = VecDeque<Pair>;
 
-/// How much the next page has.
+/// The number of entries of the next page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size(usize);
 
 impl Size {
-    /// That of the first page.
+    /// The size of the first page.
     pub(super) const fn first() -> Self {
         Self(FIRST_LEN)
     }
@@ -40,7 +40,7 @@ impl Size {
     }
 }
 
-/// Takes entries into a page, and notes what they rest on.
+/// Takes entries into a page, and collects the tickets on which they depend.
 #[derive(Debug)]
 pub(super) struct Filler<'p> {
     page: &'p mut Page,
@@ -64,12 +64,13 @@ impl<'p> Filler<'p> {
         !self.is_full()
     }
 
-    /// True if its bytes are all that a page has.
+    /// True if the page has all the bytes that it may have.
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= BYTES_MAX
     }
 
-    /// Waits until all that the page shows is durable, and what it does not show: that was perhaps deleted a moment ago.
+    /// Waits until the page is durable, and also the absences in it: a missing record was perhaps deleted a moment
+    /// ago.
     pub(super) fn settle(mut self, db: &Db) -> Result<()> {
         let visible: Ticket = db.engine().visible_ticket();
         self.horizon.include(visible);

@@ -12,14 +12,14 @@ impl Db {
     /// The value of `key`, copied once; none if there is no record. It is durable.
     ///
     /// # Errors
-    /// As the type's.
+    /// As listed at [`Db`].
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.engine().get(key.as_ref())
     }
 
-    /// Shows the record of `key` where it lies, in the pool, and returns what `look` makes of it; none if there is no
-    /// record. Nothing is copied. `look` must not call the store.
+    /// Shows the record of `key` in place, in the pool, and returns the result of `look`; none if there is no record.
+    /// Nothing is copied. `look` must not call the store.
     ///
     /// ```
     /// # use coreplane::{Db, EngineChoice, StoreConfig};
@@ -34,7 +34,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As the type's.
+    /// As listed at [`Db`].
     #[inline]
     pub fn get_with<R>(
         &self,
@@ -53,17 +53,17 @@ impl Db {
     /// True if there is a record of `key`. Its value is not copied.
     ///
     /// # Errors
-    /// As the type's.
+    /// As listed at [`Db`].
     #[inline]
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let look = &mut |_: Record<'_>| {};
         Ok(self.engine().get_with(key.as_ref(), Visibility::Durable, look)?.hit)
     }
 
-    /// The values of `keys`, in their order. Of a batch, all is seen or nothing.
+    /// The values of `keys`, in their order. Either all changes of a batch are seen or none.
     ///
     /// # Errors
-    /// As the type's.
+    /// As listed at [`Db`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let mut values = vec![None; keys.len()];
@@ -76,15 +76,15 @@ impl Db {
     }
 }
 
-/// Writes. Each of them returns when it is durable, at the durability that the store was opened with: behind the
-/// fence, where that is an instruction; behind the sync of a file. Those that end in `_with` go by [`WriteOptions`]
-/// instead: another durability, an expiry, no wait.
+/// Writes. Each of them returns when it is durable, at the durability that the store was opened with: after the
+/// fence, where that is an instruction; after the sync of a file. Those that end in `_with` follow their
+/// [`WriteOptions`] instead: another durability, an expiry, no wait.
 ///
-/// All of them may return [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`], [`Error::Closed`]
-/// and [`Error::ReadOnly`]. What returned an error was not made, but of [`Error::Indeterminate`].
+/// All of them may return [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`], [`Error::Closed`] and
+/// [`Error::ReadOnly`]. A write that returned an error was not made, except with [`Error::Indeterminate`].
 impl Db {
     /// Writes `value` for `key`, whether or not there is a record; without expiry. Returns when it is durable;
-    /// [`Written::replaced`] says whether there was one.
+    /// [`Written::replaced`] tells whether there was one.
     ///
     /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`], [`Error::Closed`].
@@ -93,7 +93,7 @@ impl Db {
         self.put_with(key, value, &WriteOptions::default()).and_then(written)
     }
 
-    /// As [`Db::put`], as `options` say. Durable when it returns, unless they say otherwise.
+    /// As [`Db::put`], with `options`. Durable when it returns, unless they state otherwise.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -107,7 +107,8 @@ impl Db {
         self.engine().put(key.as_ref(), value.as_ref(), options)
     }
 
-    /// As [`Db::put`], of a record that ceases to exist at a time. One that has passed is as good as a delete.
+    /// As [`Db::put`], for a record that ceases to exist at a given time. A time in the past has the effect of a
+    /// delete.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -122,7 +123,7 @@ impl Db {
         self.put_with(key, value, &options).and_then(written)
     }
 
-    /// As [`Db::put`], of a record that lives so long, to the millisecond.
+    /// As [`Db::put`], for a record that lives for this duration, to the millisecond.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -162,7 +163,7 @@ impl Db {
         Ok(self.delete_with(key, &WriteOptions::default())?.is_written())
     }
 
-    /// As [`Db::delete`], as `options` say; [`Outcome::Missing`] if there was none.
+    /// As [`Db::delete`], with `options`; [`Outcome::Missing`] if there was none.
     ///
     /// # Errors
     /// As [`Db::delete`].
@@ -180,7 +181,7 @@ impl Db {
         self.put_if_absent_with(key, value, &WriteOptions::default())
     }
 
-    /// As [`Db::put_if_absent`], as `options` say.
+    /// As [`Db::put_if_absent`], with `options`.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -195,7 +196,7 @@ impl Db {
     }
 
     /// Writes `value` if there is a record of `key`; else [`Outcome::Missing`]. Durable when it returns; without
-    /// expiry, whatever the record had.
+    /// expiry, even if the record had one.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -204,7 +205,7 @@ impl Db {
         self.update_with(key, value, &WriteOptions::default())
     }
 
-    /// As [`Db::update`], as `options` say.
+    /// As [`Db::update`], with `options`.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -218,8 +219,9 @@ impl Db {
         self.engine().update(key.as_ref(), value.as_ref(), options)
     }
 
-    /// Writes `value` if the record of `key` is as expected, and nobody writes in between; else [`Outcome::Mismatch`].
-    /// Durable when it returns. What is expected is a value, what [`Db::get`] has returned, or any [`Expected`]:
+    /// Writes `value` if the record of `key` is as expected, without another write in between; else
+    /// [`Outcome::Mismatch`]. Durable when it returns. The expectation is a value, a result of [`Db::get`], or any
+    /// [`Expected`]:
     ///
     /// ```
     /// # use coreplane::{Db, StoreConfig};
@@ -244,7 +246,7 @@ impl Db {
         self.compare_and_set_with(key, expected, value, &WriteOptions::default())
     }
 
-    /// As [`Db::compare_and_set`], as `options` say.
+    /// As [`Db::compare_and_set`], with `options`.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -260,8 +262,8 @@ impl Db {
         self.engine().compare_and_set(key, expected.into(), value, options)
     }
 
-    /// Reads, decides, writes, and nobody writes the key in between; durable when it returns. `decide` may run more than
-    /// once, and the last answer counts; it must not call the store.
+    /// Reads, decides and writes, without another write of the key in between; durable when it returns. `decide` may
+    /// run more than once, and its last answer counts; it must not call the store.
     ///
     /// ```
     /// # use coreplane::{Db, Mutation, StoreConfig};
@@ -290,7 +292,7 @@ impl Db {
         self.modify_with(key, decide, &WriteOptions::default())
     }
 
-    /// As [`Db::modify`], as `options` say; an expiry that `decide` answers comes before theirs.
+    /// As [`Db::modify`], with `options`; an expiry in the answer of `decide` takes precedence.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -304,7 +306,7 @@ impl Db {
     }
 }
 
-/// What was written by a put, which nothing refuses that has no sequence given.
+/// The result of a put, which is never refused without a given sequence.
 #[inline]
 fn written(outcome: Outcome) -> Result<Written> {
     outcome.written().ok_or_else(|| Error::Unusable(format!("a put was refused: {outcome:?}")))

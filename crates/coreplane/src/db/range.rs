@@ -5,9 +5,9 @@
 //!           next() ──▶      not read yet              ◀── next_back()
 //! ```
 //!
-//! A page is read at the end that is asked for, and `low` or `high` moves to where it ends. So the two pages and what
-//! is not read yet never overlap, whatever is written meanwhile, and no entry is shown twice. Once nothing is unread
-//! each end takes from the other's page.
+//! A page is read at the end that is asked for, and `low` or `high` moves to the end of that page. So the two pages
+//! and the unread part never overlap, even with concurrent writes, and no entry is shown twice. Once nothing is
+//! unread, each end takes from the other's page.
 
 use super::Db;
 use super::page::{Filler, Page, Pair, Size};
@@ -17,9 +17,9 @@ use std::ops::{Bound, RangeBounds};
 
 /// Entries in the order of the bytes of their keys, from [`Db::range`] or [`Db::prefix`].
 ///
-/// It has no more than a page of entries of each end in memory. What is written meanwhile is shown if it lies where nothing
-/// was read yet: an entry is shown at most once, with the value that it had at some moment since, and one that was there all
-/// the time is not left out. An error is the last item: behind it there are entries that cannot be shown.
+/// It has at most one page of entries of each end in memory. A concurrent write is shown if it is in the unread part:
+/// an entry is shown at most once, with the value that it had at some moment since the start, and an entry that
+/// exists all the time is not left out. An error is the last item: behind it there are entries that cannot be shown.
 #[derive(Debug)]
 #[must_use = "iterators are lazy and do nothing unless consumed"]
 pub struct Range {
@@ -34,8 +34,8 @@ pub struct Range {
 }
 
 impl Db {
-    /// The entries whose keys are in `bounds`, in order, as `Result<(key, value)>`; from the end with `rev()`. What is
-    /// shown is durable. Bounds between which there is nothing have no entries.
+    /// The entries whose keys are in `bounds`, in order, as `Result<(key, value)>`; from the end with `rev()`. Shown
+    /// entries are durable. Bounds without a key between them have no entries.
     ///
     /// ```
     /// # use coreplane::{Db, EngineChoice, StoreConfig};
@@ -49,10 +49,10 @@ impl Db {
     /// # Ok::<(), coreplane::Error>(())
     /// ```
     ///
-    /// Of `..`, the compiler asks for the type of the keys that are not there: that is [`Db::iter`].
+    /// For `..` the compiler asks for the type of the absent keys: use [`Db::iter`] instead.
     ///
     /// # Errors
-    /// [`Error::NotOrdered`] of an engine that keeps its keys in no order (scmkv, or a matrix of it).
+    /// [`Error::NotOrdered`] for an engine that keeps its keys in no order (scmkv, or a matrix of it).
     pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<Range> {
         let low = match bounds.start_bound() {
             Bound::Included(key) => key.as_ref().to_vec(),
@@ -67,7 +67,7 @@ impl Db {
         self.between(low, high)
     }
 
-    /// The entries whose keys begin with `prefix`, in order, as [`Db::range`] has them; all of them if it is empty.
+    /// The entries whose keys begin with `prefix`, in order, as from [`Db::range`]; all entries if it is empty.
     ///
     /// # Errors
     /// As [`Db::range`].
@@ -86,7 +86,7 @@ impl Db {
     }
 }
 
-/// The least key that is greater.
+/// The least key that is greater than `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);
@@ -95,7 +95,7 @@ fn successor(key: &[u8]) -> Vec<u8> {
 }
 
 impl Range {
-    /// Reads a page at the front or at the back; what comes of it is in `is_read` and `failed`, too.
+    /// Reads a page at the front or at the back; the result is in `is_read` and `failed`, too.
     fn read(&mut self, at_back: bool) {
         let is_nothing = self.high.as_ref().is_some_and(|high| *high <= self.low);
         let engine = self.db.engine();
@@ -110,7 +110,7 @@ impl Range {
         let scanned = ordered.scan(low, high, at_back, len, &mut |entry| filler.add(&entry));
         let is_full = filler.is_full();
         if let Err(error) = filler.settle(&self.db) {
-            // Nobody may see what is perhaps not durable.
+            // Entries that may not be durable must not be shown.
             page.clear();
             (self.is_read, self.failed) = (true, Some(error));
             return;
@@ -132,7 +132,7 @@ impl Range {
         }
     }
 
-    /// What there is when all is read and the own page is at its end: the error, else the rest of the other's.
+    /// The next item when everything is read and the own page is empty: the error, else the rest of the other page.
     fn rest(&mut self, at_back: bool) -> Option<Result<Pair>> {
         if let Some(error) = self.failed.take() {
             self.front.clear();

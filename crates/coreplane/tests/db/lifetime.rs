@@ -1,4 +1,4 @@
-//! Opening, closing, and who has a store.
+//! Opening, closing, and the handles of a store.
 
 use crate::stores::{each_config, in_memory};
 use coreplane::{
@@ -85,7 +85,7 @@ fn the_last_handle_closes_the_store() {
     drop(db);
     drop(iter);
     let db = Db::open(directory.path().join("pool")).unwrap();
-    // Only a close leaves one.
+    // Only a close leaves a checkpoint.
     assert_eq!(db.stats().figure("opened_with_checkpoint"), Some(1));
     assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }
@@ -128,7 +128,7 @@ fn a_device_of_a_matrix_is_not_written_to_alone() {
     assert!(!db.store().matrix().unwrap().is_degraded());
 }
 
-/// A store whose fence is a sync, with a write that nobody has waited for.
+/// A store whose fence is a sync, with a write that no caller has waited for.
 fn early(engine: EngineChoice) -> (tempfile::TempDir, Db, Outcome) {
     let directory = in_memory();
     let config = StoreConfig::at(directory.path().join("pool")).engine(engine);

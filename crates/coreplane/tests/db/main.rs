@@ -1,5 +1,5 @@
-//! [`coreplane::Db`] over every engine and over matrices: each call says and does the same on all of them, but for
-//! the order of keys, which some have not.
+//! [`coreplane::Db`] over every engine and over matrices: each call has the same effect and the same answer on all of
+//! them, except for the order of keys, which some lack.
 
 mod batches;
 mod lifetime;

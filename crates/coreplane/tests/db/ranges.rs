@@ -20,7 +20,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("k{number:05}").into_bytes()
 }
 
-/// Writes so many entries, and has them in a map, too.
+/// Writes so many entries; returns them as a map.
 fn fill(db: &Db, count: u32) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let map: BTreeMap<_, _> = (0..count).map(|n| (key(n), n.to_be_bytes().to_vec())).collect();
     for part in map.iter().collect::<Vec<_>>().chunks(32) {
@@ -107,7 +107,7 @@ fn ranges_are_those_of_a_map() {
 #[test]
 fn pages_end_anywhere() {
     each_ordered(|name, db| {
-        // Pages have 16, 32, 64 entries and so on: so many are there when they end.
+        // Pages have 16, 32, 64 entries and so on, so one ends after 16, 48, 112 and 240 entries.
         let mut there = 0;
         for count in [1, 15, 16, 17, 47, 48, 49, 111, 112, 113, 240] {
             for number in there..count {
@@ -193,11 +193,11 @@ fn what_is_written_meanwhile_is_shown_where_nothing_was_read() {
         fill(db, 100);
         let mut range = db.range("k"..).unwrap();
         assert_eq!(range.next().unwrap().unwrap().0, key(0), "{name}");
-        // The first page ends before these.
+        // The first page ends before these keys.
         db.delete(key(70)).unwrap();
         db.put("k00080x", "new").unwrap();
         db.put(key(90), "changed").unwrap();
-        // Behind it.
+        // These are behind the iterator.
         db.put("a", "new").unwrap();
         db.put("k00000x", "new").unwrap();
         let rest = all(range);
@@ -264,7 +264,7 @@ fn damage_is_the_last_item() {
     std::fs::write(&path, bytes).unwrap();
     let db = config.check_reads(true).open_db().unwrap();
     assert!(db.get(key(200)).is_err());
-    // How near it comes to the damage is the engine's.
+    // How near the iteration comes to the damage depends on the engine.
     let mut range = db.prefix("k").unwrap();
     let seen: Vec<_> = range.by_ref().map_while(Result::ok).map(|(key, _)| key).collect();
     assert!((100..=200).contains(&seen.len()), "{}", seen.len());

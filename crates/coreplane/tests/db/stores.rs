@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 16 << 20;
 
-/// Engines, and the devices of a matrix, if it is one.
+/// Engines, and for a matrix the shape of its devices.
 const KINDS: [(&str, EngineChoice, Option<MatrixShape>); 7] = [
     ("scmkv", EngineChoice::Scmkv, None),
     ("bptree", EngineChoice::Bptree, None),
@@ -31,7 +31,7 @@ fn config(path: &Path, engine: EngineChoice, matrix: Option<MatrixShape>) -> Sto
     }
 }
 
-/// Of each kind, how it is made.
+/// Calls `check` with the configuration of each kind.
 pub(crate) fn each_config(check: impl Fn(&str, &StoreConfig)) {
     for (name, engine, matrix) in KINDS {
         let directory = in_memory();
@@ -44,7 +44,7 @@ pub(crate) fn each(check: impl Fn(&str, &Db)) {
     each_config(|name, config| check(name, &config.create_db().expect(name)));
 }
 
-/// An empty store of each kind that has its keys in order; how many they are.
+/// An empty store of each kind that has its keys in order; checks that their number is as expected.
 pub(crate) fn each_ordered(check: impl Fn(&str, &Db)) {
     let seen = std::cell::Cell::new(0);
     each(|name, db| {
