@@ -24,7 +24,7 @@ use coreplane_bench::{Jitter, MapWork, Plan, Refill, Sweep};
 use std::path::PathBuf;
 use std::time::Duration;
 
-// What options of a help are grouped by.
+// Headings of groups of options in a help.
 const MATRIX: &str = "Matrix";
 pub(crate) const NEW_POOL: &str = "Pool that is created";
 const SOCKETS: &str = "Sockets";
@@ -147,7 +147,7 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    /// The password, if one is to be given.
+    /// The password, if there is one.
     pub(crate) fn password(&self) -> std::io::Result<Option<String>> {
         self.password_file.as_deref().map(terms::password_in).transpose()
     }

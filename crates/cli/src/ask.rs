@@ -1,4 +1,4 @@
-//! Asking a server that runs, one command at a time.
+//! A client of a running server, for one command at a time.
 
 use crate::arguments::Behind;
 use crate::failure::{Cause, FAILED, Failure, NO_SPACE, REFUSED, UNUSABLE, USAGE};
@@ -7,16 +7,16 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A server that does not answer for so long has failed.
+/// A server that does not answer within this time has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The longest answer that is believed, in bytes: one record may be as long as the protocol lets it.
+/// The longest answer that is accepted, in bytes: one record may be as long as the protocol allows.
 const ANSWER_LEN_MAX: u64 = 1 << 30;
 
-/// The most elements of an answer that are believed.
+/// The most elements of an answer that are accepted.
 const ELEMENTS_MAX: usize = 1 << 20;
 
-/// What a server answers.
+/// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Bytes(Vec<u8>),
@@ -35,12 +35,12 @@ impl Answer {
     }
 }
 
-/// What a server says when it refuses something.
+/// An error with which a server refuses a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The first word, which programs tell errors by.
+    /// The first word, by which programs distinguish errors.
     pub(crate) code: String,
-    /// The rest, which persons read.
+    /// The rest, for persons.
     pub(crate) text: String,
 }
 
@@ -80,7 +80,7 @@ fn connect(place: &str) -> io::Result<Halves> {
 }
 
 impl Asked {
-    /// Connects, and gives the password if there is one; none if no server is named.
+    /// Connects, and sends the password if there is one; none if no server is named.
     pub(crate) fn connect(behind: &Behind) -> Result<Option<Self>, Failure> {
         let Some(place) = &behind.server else { return Ok(None) };
         let failed = |error| Failure::new(FAILED, format!("{place}: {error}"));
@@ -92,12 +92,12 @@ impl Asked {
         Ok(Some(asked))
     }
 
-    /// What went wrong there.
+    /// A failure of this connection.
     pub(crate) fn failed(&self, what: &dyn std::fmt::Display) -> Failure {
         Failure::new(FAILED, format!("{}: {what}", self.place))
     }
 
-    /// The answer to a command. An error has the exit code that the same has without a server.
+    /// The answer to a command. An error has the same exit code as without a server.
     pub(crate) fn ask(&mut self, words: &[&[u8]]) -> Result<Answer, Failure> {
         let mut command = Vec::new();
         encode(words.iter().copied(), words.len(), &mut command);
@@ -105,7 +105,7 @@ impl Asked {
         self.take_answer()
     }
 
-    /// Sends commands at once, and takes their answers: how many they were.
+    /// Sends commands at once, and reads their answers; the number of commands.
     pub(crate) fn ask_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Result<u64, Failure> {
         let mut wire = Vec::new();
         for words in commands {

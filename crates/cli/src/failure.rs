@@ -1,4 +1,4 @@
-//! What went wrong, and the exit code that says what to do about it.
+//! Failures, and the exit codes that tell what to do about them.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -14,7 +14,7 @@
 use crate::ask::Refusal;
 use coreplane_engine::{Error, Remedy, Vacancy};
 
-/// The answer was no: [`Outcome`] is a code, this one no failure.
+/// The answer was no: an [`Outcome`] that is a code, but no failure.
 pub(crate) const NO: u8 = 1;
 pub(crate) const UNUSABLE: u8 = 2;
 pub(crate) const REFUSED: u8 = 3;
@@ -22,14 +22,14 @@ pub(crate) const NO_SPACE: u8 = 4;
 pub(crate) const FAILED: u8 = 5;
 pub(crate) const USAGE: u8 = 64;
 
-/// Of a pool that a server has open.
+/// A hint for a pool that a server has open.
 const ASK_THE_SERVER: &str = "; a server that has it is asked by its clients, and by `--server`: of info, stats, \
                               verify, dump, scan, grow and matrix";
 
-/// The exit code of what was done, or why it was not.
+/// The exit code of a command, or its failure.
 pub(crate) type Outcome = Result<u8, Failure>;
 
-/// Why it was not done.
+/// A failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
@@ -37,14 +37,14 @@ pub(crate) struct Failure {
     pub(crate) cause: Cause,
 }
 
-/// What a failure is, as far as somebody acts on it.
+/// The cause of a failure, as far as the program reacts to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Whoever read our output has had enough.
+    /// The reader of our output has closed it.
     BrokenPipe,
-    /// A server has refused it.
+    /// A server has refused the command.
     Refused(Refusal),
-    /// Something is where a device was to be filled.
+    /// Something occupies the place of the device to be filled.
     Occupied(Vacancy),
     /// Anything else.
     Other,
@@ -55,19 +55,19 @@ impl Failure {
         Self { code, message: message.into(), cause: Cause::Other }
     }
 
-    /// The same, with what can be done about it.
+    /// The same failure, with a hint about the remedy.
     pub(crate) fn with_hint(mut self, hint: &str) -> Self {
         self.message += "; ";
         self.message += hint;
         self
     }
 
-    /// The same, because of `cause`.
+    /// The same failure, because of `cause`.
     pub(crate) fn because(self, cause: Cause) -> Self {
         Self { cause, ..self }
     }
 
-    /// A failure to open or create a pool: it cannot be used, unless there is only no space.
+    /// A failure to open or create a pool: it cannot be used, or there is no space.
     pub(crate) fn of_pool(error: &Error, path: &std::path::Path) -> Self {
         let code = if error.remedy() == Remedy::FreeSpace { NO_SPACE } else { UNUSABLE };
         let mut message = error.to_string();
@@ -86,7 +86,7 @@ impl Failure {
         Self::at(path, code, message)
     }
 
-    /// A failure to repair a pool: it is not advised to be repaired.
+    /// A failure to repair a pool: no repair is advised.
     pub(crate) fn of_repair(error: &Error, path: &std::path::Path) -> Self {
         match error {
             Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Truncated { .. } => {
@@ -96,7 +96,7 @@ impl Failure {
         }
     }
 
-    /// With the place that it is about, which it may name already.
+    /// A failure with the path of the pool, unless the message has it already.
     fn at(path: &std::path::Path, code: u8, message: String) -> Self {
         let place = path.display().to_string();
         if message.contains(&place) {
@@ -106,11 +106,11 @@ impl Failure {
     }
 }
 
-/// Where nothing can be repaired.
+/// The remedy where nothing can be repaired.
 const RESTORE: &str =
     "it cannot be repaired: restore it from a copy, or load a dump into a new pool";
 
-/// What can be done about damage of what is at `path`.
+/// The remedy for damage at `path`.
 pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
     if path.is_dir() {
         return way_out_of("mkvs");
@@ -118,7 +118,7 @@ pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
     coreplane::admin::engine_at(path).map_or(RESTORE, |engine| way_out_of(engine.name()))
 }
 
-/// What can be done about a pool that was cut short: nothing of it can be opened as it is.
+/// The remedy for a pool that was cut short: no part of it can be opened as it is.
 fn way_out_of_truncation(path: &std::path::Path) -> &'static str {
     match coreplane::admin::engine_at(path) {
         Some(_) => {
@@ -128,7 +128,7 @@ fn way_out_of_truncation(path: &std::path::Path) -> &'static str {
     }
 }
 
-/// What can be done about damage of a store with this engine.
+/// The remedy for damage of a store with this engine.
 pub(crate) fn way_out_of(engine: &str) -> &'static str {
     match engine {
         "mkvs" => {
@@ -142,7 +142,7 @@ pub(crate) fn way_out_of(engine: &str) -> &'static str {
     }
 }
 
-/// The exit code that says what to do.
+/// The exit code that tells what to do.
 pub(crate) fn code_of(remedy: Remedy) -> u8 {
     coreplane_server::administration::exit_code(remedy)
 }

@@ -1,4 +1,4 @@
-//! The sizes that a pool has for good.
+//! The sizes of a pool that cannot be changed later.
 
 use crate::arguments::NEW_POOL;
 use crate::terms;
@@ -20,7 +20,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// `geometry` of a map with the sizes that are named.
+    /// `geometry` of a map, with the sizes that were given.
     pub(crate) fn of_map(&self, geometry: coreplane_mvcc::Geometry) -> coreplane_mvcc::Geometry {
         coreplane_mvcc::Geometry {
             page_size: self.page_size.unwrap_or(geometry.page_size),
@@ -28,7 +28,7 @@ impl Geometry {
         }
     }
 
-    /// `config` with the sizes that are named.
+    /// `config` with the sizes that were given.
     pub(crate) fn of(&self, config: StoreConfig) -> StoreConfig {
         let config = self.page_size.map_or(config.clone(), |size| config.page_size(size));
         self.fan_out.map_or(config.clone(), |entries| config.fan_out(entries))

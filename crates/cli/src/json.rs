@@ -1,4 +1,4 @@
-//! Records as JSON: strings where they are UTF-8, else hexadecimal under another name.
+//! Records as JSON: strings where they are UTF-8, otherwise hexadecimal under another name.
 
 use crate::failure::Failure;
 use coreplane::{Entry, UnixMillis};
@@ -22,7 +22,7 @@ pub(crate) fn entry(entry: &Entry<'_>, keys_only: bool) -> Value {
     Value::Object(object)
 }
 
-/// An entry as an object, its key in hexadecimal whatever it is.
+/// An entry as an object, its key always in hexadecimal.
 pub(crate) fn entry_in_hex(entry: &Entry<'_>, keys_only: bool) -> Value {
     let mut object = Map::new();
     object.insert("key_hex".to_owned(), hex(entry.key).into());

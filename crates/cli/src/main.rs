@@ -3,11 +3,10 @@
 //! ```text
 //!   arguments ──► command/… ──► coreplane (a store) or coreplane_server or coreplane_bench
 //!       │              │
-//!     terms         failure: what went wrong, and the exit code that says what to do about it
+//!     terms         failure: failures, and the exit codes that tell what to do about them
 //! ```
 //!
-//! Results go to the standard output, for programs as JSON if asked for; everything that is said
-//! to a person meanwhile goes to the standard error.
+//! Results go to the standard output, as JSON if requested; all messages for persons go to the standard error.
 
 mod arguments;
 mod ask;
@@ -32,7 +31,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are asked for; all else is wrong usage.
+            // The user asked for help or version; all else is wrong usage.
             let code = if error.use_stderr() { failure::USAGE } else { 0 };
             let _shown = error.print().is_ok();
             return ExitCode::from(code);

@@ -7,7 +7,7 @@ use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_replica::map_options;
 use std::path::Path;
 
-/// Opens it, to be read alone if it `is_copy`: then nothing in it is changed. None if the pool is no node's.
+/// Opens it; with `is_copy` only to be read, without changing anything in it. None if the pool is no node's.
 pub(crate) fn open(pool: &Pool, is_copy: bool) -> Option<Result<LogMap, Failure>> {
     let path = pool.path();
     let kind = kind_at(&path)?;
@@ -16,7 +16,7 @@ pub(crate) fn open(pool: &Pool, is_copy: bool) -> Option<Result<LogMap, Failure>
     Some(map.map_err(|error| Failure::of_pool(&error, &path)))
 }
 
-/// True if there is one at a path.
+/// True if the pool of a node is at this path.
 pub(crate) fn is_at(path: &Path) -> bool {
     kind_at(path).is_some()
 }

@@ -1,4 +1,4 @@
-//! Keys as they are written on the command line and shown: as text, or in hexadecimal.
+//! Keys on the command line and in the output: as text, or in hexadecimal.
 
 use crate::arguments::Notation;
 use crate::failure::{Failure, USAGE};
@@ -7,7 +7,7 @@ use coreplane::Entry;
 use serde_json::Value;
 
 impl Notation {
-    /// The bytes of a key that is given so.
+    /// The bytes of a key that is given in this notation.
     pub(crate) fn key(self, given: &str) -> Result<Vec<u8>, Failure> {
         if !self.key_hex {
             return Ok(given.as_bytes().to_vec());

@@ -8,13 +8,13 @@ use coreplane::{Store, StoreConfig};
 use std::path::{Path, PathBuf};
 
 impl Pool {
-    /// Where it is.
+    /// The path of the store.
     pub(crate) fn path(&self) -> PathBuf {
         self.pool.clone().unwrap_or_else(terms::default_pool)
     }
 
-    /// Fails if there is no directory for a pool that is to be made. The user's data directory is made, if none is
-    /// named.
+    /// Fails if there is no directory for a pool that is to be created. If no pool is named, the user's data
+    /// directory is created.
     pub(crate) fn expect_directory(&self) -> Result<(), Failure> {
         let path = self.path();
         let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) else {
@@ -29,7 +29,7 @@ impl Pool {
         done.map_err(|error| Failure::new(crate::failure::UNUSABLE, what(error)))
     }
 
-    /// How it is opened or created.
+    /// The configuration for opening or creating it.
     pub(crate) fn config(&self) -> StoreConfig {
         let within = std::time::Duration::from_secs(self.answers_within);
         StoreConfig::at(self.path())
@@ -38,20 +38,20 @@ impl Pool {
             .answers_within((!within.is_zero()).then_some(within))
     }
 
-    /// Opens it as it is, to be looked at: nothing of it changes, though it have to be recovered first, or a device be
-    /// missing, and no permission to write is needed. What would be written goes to memory.
+    /// Opens it for reading as it is: nothing in it changes, even if it must be recovered first or a device is
+    /// missing, and no permission to write is needed. Writes of the recovery go to memory.
     pub(crate) fn look(&self) -> Result<Store, Failure> {
         open(&self.config().background(false).check_reads(true).copy(true))
     }
 
-    /// Opens it to be read whole. A matrix is opened as one that is used, which heals what is damaged on the way, unless
-    /// not all of its devices may be written: a copy of it would be told to be sound that is healed in memory alone.
+    /// Opens it to be read whole. A matrix is opened as in normal use, which heals damage on the way, unless some of
+    /// its devices cannot be written: then a copy that is healed in memory alone would be reported as sound.
     pub(crate) fn open_to_verify(&self) -> Result<Store, Failure> {
         let path = self.path();
         if path.is_dir() && has_writable_devices(&path) { self.open() } else { self.look() }
     }
 
-    /// Opens it for a few calls from one thread, which show nothing that is not sound.
+    /// Opens it for a few calls from one thread, with checked reads.
     pub(crate) fn open(&self) -> Result<Store, Failure> {
         open(&self.config().background(false).check_reads(true))
     }
@@ -75,9 +75,9 @@ fn has_writable_devices(directory: &Path) -> bool {
     devices.all(|path| std::fs::File::options().write(true).open(path).is_ok())
 }
 
-/// What is written to a device of a matrix by itself its peers do not have.
+/// Refuses a device of a matrix: its peers would not have what is written to it.
 pub(crate) fn refuse_device(store: &Store, path: &Path) -> Result<(), Failure> {
-    // By its name too: any client may have written what looks like a device's records.
+    // Checked by its name, too: any client may have written records that look like a device's.
     let name = path.file_name().and_then(|name| name.to_str());
     if name.is_none_or(|name| name.parse::<Position>().is_err()) || !store.is_device() {
         return Ok(());
@@ -90,14 +90,14 @@ pub(crate) fn refuse_device(store: &Store, path: &Path) -> Result<(), Failure> {
 }
 
 impl Paths {
-    /// `config` with the ways that are named.
+    /// `config` with the paths that were given.
     pub(crate) fn of(&self, config: StoreConfig) -> StoreConfig {
         config.read_path(self.reads).write_path(self.writes)
     }
 }
 
 impl NewPool {
-    /// How `pool` is opened, or created if it is not there.
+    /// The configuration for opening `pool`, or for creating it if it does not exist.
     pub(crate) fn config(&self, pool: &Pool) -> StoreConfig {
         let config = pool.config().size(self.size).placement(self.index);
         let config = self.geometry.of(config);
@@ -111,7 +111,7 @@ impl NewPool {
     }
 }
 
-/// Opens what must be there.
+/// Opens a store that must exist.
 pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
     expect_pool(config)?;
     let store = config.open().map_err(|error| Failure::of_pool(&error, config.path()))?;
@@ -119,14 +119,14 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
     Ok(store)
 }
 
-/// Says what whoever uses a store should know.
+/// Shows warnings about a store to its user.
 pub(crate) fn warn(store: &Store) {
     for warning in store.matrix().iter().flat_map(|matrix| matrix.warnings()) {
         eprintln!("coreplane: {warning}");
     }
 }
 
-/// Fails if nothing is there.
+/// Fails if there is no store.
 pub(crate) fn expect_pool(config: &StoreConfig) -> Result<(), Failure> {
     if !config.path().exists() {
         let message = format!(

@@ -1,9 +1,9 @@
-//! Bars for long work, on the standard error, where a person sees it.
+//! Progress bars for long work, on the standard error.
 
 use coreplane::admin::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar that shows nothing if nobody looks (the standard error is no terminal).
+/// A bar that shows nothing if the standard error is no terminal.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,
@@ -26,12 +26,12 @@ impl Bar {
         Self { bar }
     }
 
-    /// So much more is done.
+    /// Adds `units` to the progress.
     pub(crate) fn advance(&self, units: u64) {
         self.bar.inc(units);
     }
 
-    /// Somebody else says how far it is.
+    /// Shows the progress reported by a server.
     pub(crate) fn tell(&self, stage: &str, done: u64, total: u64) {
         self.bar.set_message(stage.to_owned());
         if total > 0 {
@@ -40,7 +40,7 @@ impl Bar {
         self.bar.set_position(done);
     }
 
-    /// The engine says how far it is.
+    /// Shows the progress reported by the engine.
     pub(crate) fn show(&self, progress: Progress) {
         self.bar.set_message(progress.stage);
         if progress.total > 0 {

@@ -1,4 +1,4 @@
-//! What a server has done for a store that it serves: asked for, and waited for.
+//! Work that a server does for the store that it serves: started by a command, and waited for.
 
 use crate::ask::{Asked, Refusal};
 use crate::failure::{Cause, FAILED, Failure};
@@ -8,10 +8,10 @@ use coreplane_server::administration::vacancy_name;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How often a server is asked how far it is.
+/// The interval at which a server is asked for progress.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 
-/// An answer in JSON. A server that has still to count its records for it is asked again.
+/// An answer in JSON. While the server is still counting its records for it, the command is sent again.
 pub(crate) fn told(server: &mut Asked, words: &[&str]) -> Result<Value, Failure> {
     let text = loop {
         match server.text(words) {
@@ -26,7 +26,7 @@ pub(crate) fn told(server: &mut Asked, words: &[&str]) -> Result<Value, Failure>
     serde_json::from_str(&text).map_err(|error| server.failed(&error))
 }
 
-/// Has a server begin work, for which `words` ask, and waits until it is done; what came of it.
+/// Starts work on a server by the command `words`, and waits until it is done; its result.
 pub(crate) fn work(mut server: Asked, words: &[String]) -> Result<Value, Failure> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let command = words.first().copied().unwrap_or_default();
@@ -51,7 +51,7 @@ pub(crate) fn work(mut server: Asked, words: &[String]) -> Result<Value, Failure
     }
 }
 
-/// Why work has failed, with the exit code that the same has without a server.
+/// Why work has failed, with the exit code of the same failure without a server.
 fn failure_of(server: &Asked, work: &Value) -> Failure {
     let code = work["code"].as_u64().and_then(|code| u8::try_from(code).ok());
     let failed = server.failed(&work["error"].as_str().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! The scrub of what is served, a disk or time series: a thread that reads piece after piece, and rests in between so long that
-//! it takes a hundredth of a core, or as much as is asked for.
+//! The scrub of a disk or of time series while they are served: a thread that reads piece after piece, and rests in
+//! between so long that it takes a hundredth of a core, or as much as requested.
 
 use coreplane_engine::scrub_rest;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Instant;
 /// A hundredth of a core.
 pub(crate) const PERCENT: u8 = 1;
 
-/// A thread that reads what is stored until this is dropped, and says what is damaged.
+/// A thread that reads the stored data until this is dropped, and reports damage.
 #[derive(Debug)]
 pub(crate) struct Scrub {
     stop: Option<Sender<()>>,
@@ -19,11 +19,11 @@ pub(crate) struct Scrub {
 }
 
 impl Scrub {
-    /// Has a piece looked at again and again, for so many hundredths of a core at most: none is one. `look` says whether
-    /// there is more.
+    /// Calls `look` again and again, for so many hundredths of a core at most; 0 counts as one. `look` returns
+    /// whether there is more.
     ///
     /// # Errors
-    /// If the system has no thread.
+    /// If the system cannot start a thread.
     pub(crate) fn begin(
         percent: u8,
         look: impl FnMut() -> ControlFlow<()> + Send + 'static,
@@ -39,7 +39,7 @@ impl Drop for Scrub {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been said already.
+            // A panic there has been reported already.
             drop(thread.join());
         }
     }

@@ -1,11 +1,10 @@
-//! How sizes, times and levels are written on the command line.
+//! The notation of sizes, times and levels on the command line.
 
 use coreplane::{Durability, Placement};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// `4GiB`, `512MiB`, `64K`, `1000000`: binary multiples, whether or not they are written with `i`
-/// and `B`.
+/// `4GiB`, `512MiB`, `64K`, `1000000`: binary multiples, with or without `i` and `B`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].to_ascii_lowercase();
@@ -27,7 +26,7 @@ pub(crate) fn page_size(text: &str) -> Result<u32, String> {
     u32::try_from(size(text)?).map_err(|_| format!("`{text}` is too large for a page"))
 }
 
-/// A size, of something that is to end: not nothing.
+/// A size other than 0, of something that must end.
 pub(crate) fn some(text: &str) -> Result<u64, String> {
     Some(size(text)?).filter(|bytes| *bytes > 0).ok_or_else(|| "with 0 it never ends".to_owned())
 }
@@ -51,7 +50,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is too long"))
 }
 
-/// The lifetime of a record: a time, and not none.
+/// The lifetime of a record: a time other than 0.
 pub(crate) fn lifetime(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time.is_zero() {
@@ -102,7 +101,7 @@ pub(crate) fn human(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
-/// The password in a file: all of it but the end of its line.
+/// The password in a file: all of it except its end of line.
 pub(crate) fn password_in(path: &Path) -> std::io::Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
@@ -110,7 +109,7 @@ pub(crate) fn password_in(path: &Path) -> std::io::Result<String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// The pool that is meant if none is named: in the user's data directory.
+/// The default pool: in the user's data directory.
 pub(crate) fn default_pool() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let data = set("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());

@@ -1,17 +1,18 @@
-//! ext4 on a disk whose power is cut, at any moment of what a file system has really asked for.
+//! ext4 on a disk whose power is cut at any moment of the requests that a file system has really made.
 //!
 //! ```text
-//!   mkfs.ext4, mount, files ─▶ nbdfuse ─▶ NBD server ─▶ Recorder: requests in their order, and which files were acknowledged
+//!   mkfs.ext4, mount, files ─▶ nbdfuse ─▶ NBD server ─▶ Recorder: requests in order, and acknowledged files
 //!                                                          │ once
-//!                            simulated disk ◀──────────────┘ again; cut behind any store, what was not fenced kept or lost
-//!                                  └─▶ opened ─▶ image ─▶ journal ─▶ e2fsck -fn, and the files that were acknowledged
+//!                            simulated disk ◀──────────────┘ again; cut behind any store, unfenced stores kept or lost
+//!                                  └─▶ opened ─▶ image ─▶ journal ─▶ e2fsck -fn, and the acknowledged files
 //! ```
 //!
-//! A kill leaves the page cache, and a cut does not: here every store that was not made durable may be lost. It needs what `mount`
-//! needs. Thirty cuts of each medium; three hundred at `COREPLANE_TEST_SCALE=full`; `COREPLANE_CUTS=seed`: from that seed on.
+//! A kill leaves the page cache, a cut does not: here every store that was not made durable may be lost. The test
+//! needs what `mount` needs. Thirty cuts of each medium; three hundred at `COREPLANE_TEST_SCALE=full`;
+//! `COREPLANE_CUTS=seed`: from that seed on.
 //!
-//! What is recorded is another thing each time. If something is wrong with a cut, the trace is kept in a file, and
-//! `COREPLANE_CUTS_TRACE` names one to take in its place.
+//! Each run records another trace. If something is wrong with a cut, the trace is kept in a file, and
+//! `COREPLANE_CUTS_TRACE` names a trace to use instead of a new one.
 
 mod disk;
 mod mount;
@@ -34,19 +35,19 @@ use std::path::Path;
 use std::sync::Arc;
 use trace::{Entry, Recorder, from_bytes, to_bytes};
 
-/// Of Linux.
+/// The value of Linux.
 const O_DSYNC: i32 = 0o10000;
 const LEN: usize = 24 << 20;
 const FILES: u64 = 60;
 const SECTOR: usize = 4096;
-/// Requests that are done together, as those are that come at once.
+/// Requests that are executed together, like those that arrive at once.
 const BATCH: usize = 6;
 
 fn file_len(number: u64) -> usize {
     1 + (number * 7919 % 23) as usize * 1500
 }
 
-/// Files that are synced, and others that come and go meanwhile.
+/// Writes files that are synced, and others that are created and removed meanwhile.
 fn work(at: &Path, recorder: &Recorder) -> Outcome<()> {
     let path = |name: &str, number: u64| at.join(format!("{name}-{number}"));
     for number in 1..=FILES {
@@ -67,7 +68,7 @@ fn work(at: &Path, recorder: &Recorder) -> Outcome<()> {
     Ok(())
 }
 
-/// What a file system asks of a disk from its making to its end.
+/// The requests of a file system to a disk from its creation to its end.
 fn recorded() -> Outcome<Vec<Entry>> {
     let place = Place::in_memory()?;
     let recorder = Arc::new(Recorder::new(LEN));
@@ -98,15 +99,15 @@ fn options() -> Options {
     Options { size: LEN as u64, partitions: 2, ..Options::default() }
 }
 
-/// A simulated disk that has done all of it.
+/// A simulated disk that has executed all requests.
 struct Done {
     sim: Sim,
-    /// How many events the medium had seen when the file system was made, and at each acknowledgement.
+    /// The number of events of the medium when the file system was made, and at each acknowledgement.
     made: usize,
     synced: Vec<(usize, u64)>,
 }
 
-/// Does all of it again, but for flushes, if the disk `forgets` them.
+/// Executes all requests again, except flushes if the disk `forgets` them.
 fn done(entries: &[Entry], model: Model, fault: Option<Fault>, forgets: bool) -> Outcome<Done> {
     let len = Disk::partition_len(&options())?;
     let page_size = SECTOR as u32;
@@ -139,7 +140,7 @@ fn done(entries: &[Entry], model: Model, fault: Option<Fault>, forgets: bool) ->
     Ok(done)
 }
 
-/// Does the requests of a batch, by one of several connections, so that both partitions have extents.
+/// Executes the requests of a batch, as one of several connections, so that both partitions have extents.
 fn run(disk: &Disk, batch: &mut Vec<Tio>) -> Outcome<()> {
     let connection = batch.first().map_or(0, |tio| tio.place / SECTOR as u64 % 4);
     disk.run(&Source::of_connection(connection), batch);
@@ -149,8 +150,8 @@ fn run(disk: &Disk, batch: &mut Vec<Tio>) -> Outcome<()> {
     Ok(())
 }
 
-/// What a cut behind so many events leaves is a file system that needs its journal alone, with all files that were
-/// acknowledged by then; how many those are.
+/// A cut behind so many events must leave a file system that needs only its journal, with all files acknowledged by
+/// then; returns their number.
 fn check(done: &Done, events: usize, eviction: Eviction, place: &Place) -> Outcome<usize> {
     let sim = done.sim.crash_at(events, eviction).reopen()?;
     let disk = Disk::simulated_open(sim.spaces(), &options())?;
@@ -190,7 +191,7 @@ impl Draw {
     }
 }
 
-/// Cuts at places by seed; how many there were, how many files were looked at, and what was wrong.
+/// Cuts at places by seed; the number of cuts, the number of files checked, and the faults.
 fn cut(done: &Done, seeds: std::ops::Range<u64>) -> Outcome<(u64, usize, Vec<String>)> {
     let place = Place::in_memory()?;
     let (mut cuts, mut files, mut wrong) = (0, 0, Vec::new());
@@ -211,7 +212,7 @@ fn cut(done: &Done, seeds: std::ops::Range<u64>) -> Outcome<(u64, usize, Vec<Str
     Ok((cuts, files, wrong))
 }
 
-/// Nothing is wrong with these cuts; else the trace is kept, so that they can be made again.
+/// Fails if these cuts have faults; then the trace is kept, so that the cuts can be repeated.
 fn is_right(entries: &[Entry], what: &str, wrong: &[String]) -> Outcome<()> {
     if wrong.is_empty() {
         return Ok(());
@@ -245,7 +246,7 @@ fn a_file_system_survives_cuts_of_its_disk() -> Outcome<()> {
         let what = format!("{writes} writes, {flushes} flushes, {cuts} cuts, {files} files");
         writeln!(std::io::stdout(), "\n{model:?}: {what}")?;
     }
-    // Disks that are worse, of which it is seen.
+    // Worse disks, on which faults must be found.
     let faulty = done(&entries, Model::X86, Some(Fault::DropEveryFlush), false)?;
     for worse in [faulty, done(&entries, Model::File, None, true)?] {
         let (cuts, _, wrong) = cut(&worse, first..first + 10)?;

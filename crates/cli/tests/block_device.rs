@@ -1,6 +1,6 @@
-//! A block device as a user has it: `coreplane nbd serve` on memory and on an ordinary file, and clients as they are.
+//! A block device in a user's setup: `coreplane nbd serve` on memory and on an ordinary file, and unmodified clients.
 //!
-//! `cargo xtask test` installs the clients where they are missing. What it could not install it names in
+//! `cargo xtask test` installs missing clients. Those that it could not install it names in
 //! `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure here.
 
 mod disk;
@@ -65,7 +65,7 @@ fn nbdinfo_and_nbdcopy_find_a_disk_that_keeps_what_it_is_given() -> Outcome<()> 
     Ok(())
 }
 
-/// Runs commands of qemu-io, which prints what it does not find as it should.
+/// Runs commands of qemu-io, which prints differences from the expected pattern.
 fn qemu_io(disk: &Disk, commands: &[&str]) -> Outcome<()> {
     let uri = disk.uri("@device=3,interval=1s");
     let mut arguments = vec!["-f", "raw", "-t", "none", "-d", "unmap"];
@@ -84,7 +84,7 @@ fn qemu_io_finds_its_patterns_after_a_restart() -> Outcome<()> {
     for disk in disks()? {
         let served = disk.serve()?;
         qemu_io(&disk, &["write -P 0xab 0 1M", "flush", "read -P 0xab 0 1M", "read -P 0 1M 1M"])?;
-        // Parts of sectors, and one over their edge.
+        // Parts of sectors, and a write across a sector boundary.
         qemu_io(
             &disk,
             &["write -f -P 0xcd 1000 3000", "write -P 0xef 8000 500", "discard 64k 64k"],
@@ -138,7 +138,7 @@ fn fio_verifies_what_it_has_written() -> Outcome<()> {
     Ok(())
 }
 
-/// Where these bytes are in the pools of a disk: the file, and the place in it. They are there once.
+/// The file and offset of these bytes in the pools of a disk. They occur once.
 fn find(disk: &Disk, bytes: &[u8]) -> Outcome<(Pool, usize)> {
     let mut pools = vec![disk.pool.path.clone()];
     if disk.pool.path.is_dir() {
@@ -266,7 +266,7 @@ except nbd.Error:
     disk.finish(served)
 }
 
-/// Runs `coreplane nbd …` on a pool, which ends so and says that.
+/// Runs `coreplane nbd …` on a pool; it must end with this code and print this word.
 fn refused(code: i32, word: &str, pool: &Pool, command: &[&str]) -> Outcome<()> {
     pool.says(code, &[word], &[&["nbd"], command].concat())
 }
@@ -339,7 +339,7 @@ fn a_partition_that_is_missing_or_anothers_is_no_disk() -> Outcome<()> {
     }
     assert!(!first.exists(), "a disk that lacks a partition is not made anew");
     std::fs::rename(&away, &first)?;
-    // A partition alone is no disk either.
+    // A single partition is no disk either.
     refused(2, text(&second)?, &Pool::at(&second)?, &["verify"])?;
     disk.finish(disk.serve()?)
 }
@@ -390,7 +390,7 @@ fn a_server_that_is_told_to_end_answers_what_it_has_begun() -> Outcome<()> {
     Ok(())
 }
 
-/// Sends SIGTERM while requests are under way; those that were acknowledged are there.
+/// Sends SIGTERM while requests are pending; the acknowledged ones must be there.
 fn end_in_mid_write(disk: &Disk, served: Served) -> Outcome<String> {
     let (uri, ready) = (disk.uri(""), disk.place.path("ready"));
     let write = format!(

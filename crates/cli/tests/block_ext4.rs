@@ -1,10 +1,10 @@
 //! ext4 on `coreplane nbd serve`, which is killed while files are written.
 //!
-//! One writer makes files, another writes the blocks of one file anew, both with `O_DSYNC`: what was written when the call
-//! returned is there after the kill, and once the journal is replayed `e2fsck -fn` finds nothing.
+//! One writer makes files, another rewrites the blocks of one file, both with `O_DSYNC`: completed writes are there
+//! after the kill, and after a replay of the journal `e2fsck -fn` finds no fault.
 //!
-//! It needs root, loop devices, FUSE, nbdfuse and e2fsprogs. Where they cannot be had, `cargo xtask test` says so and names them in
-//! `COREPLANE_CLIENTS_LEFT_OUT`; without that this fails.
+//! The test needs root, loop devices, FUSE, nbdfuse and e2fsprogs. If they are not available, `cargo xtask test`
+//! reports them and names them in `COREPLANE_CLIENTS_LEFT_OUT`; without that this fails.
 //!
 //! Four rounds of each disk, or as many as `COREPLANE_KILL_ROUNDS` says; twenty at `COREPLANE_TEST_SCALE=full`.
 
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Of Linux.
+/// The value of Linux.
 const O_DSYNC: i32 = 0o10000;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
@@ -43,19 +43,19 @@ fn file_len(number: u64) -> usize {
     }
 }
 
-/// What was acknowledged.
+/// The acknowledged writes.
 #[derive(Default)]
 struct Written {
-    /// The number of the last file that was begun, and those that are complete.
+    /// The number of the last file that was begun, and the numbers of the complete ones.
     last: u64,
     files: Vec<u64>,
-    /// The number of the last write of a block that was begun, and of each block that of the last that was acknowledged, and of
-    /// the one behind it.
+    /// The number of the last write of a block that was begun, and for each block the numbers of its last
+    /// acknowledged write and of the write after it.
     writes: u64,
     blocks: Vec<[u64; 2]>,
 }
 
-/// Makes files until the device is gone.
+/// Creates files until the device is gone.
 fn make_files(at: &Path, written: &mut Written, answers: &AtomicU64) -> io::Result<()> {
     loop {
         written.last += 1;
@@ -71,7 +71,7 @@ fn make_files(at: &Path, written: &mut Written, answers: &AtomicU64) -> io::Resu
     }
 }
 
-/// Writes blocks of one file anew until the device is gone.
+/// Rewrites blocks of one file until the device is gone.
 fn write_blocks(at: &Path, written: &mut Written, answers: &AtomicU64) -> io::Result<()> {
     let file = File::options().write(true).custom_flags(O_DSYNC).open(at.join("blocks"))?;
     loop {
@@ -85,7 +85,7 @@ fn write_blocks(at: &Path, written: &mut Written, answers: &AtomicU64) -> io::Re
     }
 }
 
-/// Holds what is there against what was acknowledged, and removes the files; how many they were.
+/// Compares the files with the acknowledgements, and removes them; their number.
 fn check(at: &Path, [files, blocks]: &mut [Written; 2]) -> Outcome<usize> {
     let count = files.files.len();
     for number in files.files.drain(..) {
@@ -111,7 +111,7 @@ fn check(at: &Path, [files, blocks]: &mut [Written; 2]) -> Outcome<usize> {
     Ok(count)
 }
 
-/// Writes until so many files and blocks were acknowledged, and kills the server; how many they were.
+/// Writes until so many files and blocks were acknowledged, and kills the server; their number.
 fn kill_in_mid_write(
     served: Served,
     mut mount: Mount,
@@ -141,7 +141,7 @@ fn kill_in_mid_write(
     Ok(answers.into_inner())
 }
 
-/// A file system with a file of blocks, which is there whatever comes.
+/// Makes a file system with a file of blocks, which exists through all rounds.
 fn made(disk: &Disk) -> Outcome<[Written; 2]> {
     let served = disk.serve()?;
     let mut mount = Mount::attach(disk)?;

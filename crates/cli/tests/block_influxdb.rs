@@ -1,11 +1,11 @@
-//! InfluxDB on ext4 on `coreplane nbd serve`: both are killed, the database and its disk, and every point that was
-//! acknowledged is there when they come back.
+//! InfluxDB on ext4 on `coreplane nbd serve`: the database and its disk are both killed, and every acknowledged point
+//! is there after the restart.
 //!
-//! Four clients write batches over HTTP; the database syncs its log before it answers (`wal-fsync-delay = "0s"`). What is
-//! there is asked by `influx`.
+//! Four clients write batches over HTTP; the database syncs its log before it answers (`wal-fsync-delay = "0s"`). The
+//! stored points are read by `influx`.
 //!
-//! It needs what `mount` needs, and Debian's influxdb and influxdb-client. Where they cannot be had, `cargo xtask test` says so and
-//! names them in `COREPLANE_CLIENTS_LEFT_OUT`; without that this fails.
+//! The test needs what `mount` needs, and Debian's influxdb and influxdb-client. If they are not available,
+//! `cargo xtask test` reports them and names them in `COREPLANE_CLIENTS_LEFT_OUT`; without that this fails.
 //!
 //! Four rounds of each disk, or as many as `COREPLANE_KILL_ROUNDS` says; twenty at `COREPLANE_TEST_SCALE=full`.
 
@@ -87,7 +87,7 @@ log-enabled = false
         Ok(BufReader::new(stream))
     }
 
-    /// Asks by the database's own client; the answer in CSV.
+    /// Queries by the database's own client; the answer in CSV.
     fn ask(&self, query: &str) -> Outcome<String> {
         let place = ["-host", "127.0.0.1", "-port", &self.port, "-database", DATABASE];
         let how = ["-precision", "ns", "-format", "csv", "-execute", query];
@@ -113,19 +113,19 @@ fn mix(bits: u64) -> u64 {
     (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
 
-/// Points of a writer are numbered: those up to `acknowledged` have to be there, those up to `sent` may be.
+/// Points of a writer are numbered: those up to `acknowledged` must be there, those up to `sent` may be.
 #[derive(Debug, Default, Clone, Copy)]
 struct Points {
     sent: u64,
     acknowledged: u64,
 }
 
-/// The text of a point, which follows from its number.
+/// The text of a point, computed from its number.
 fn text_of(writer: usize, number: u64) -> String {
     format!("{:016x}", mix(number << 8 | writer as u64))
 }
 
-/// A point as it is written.
+/// A point in line protocol.
 fn line_of(writer: usize, number: u64) -> String {
     let text = text_of(writer, number);
     format!("m,writer={writer} number={number}i,text=\"{text}\" {number}")
@@ -161,7 +161,7 @@ fn write(influx: &Influx, writer: usize, points: &mut Points, answers: &AtomicU6
     }
 }
 
-/// Every acknowledged point is there with its values; how many there are.
+/// Every acknowledged point must be there with its values; the number of points.
 fn check(influx: &Influx, writer: usize, points: &mut Points) -> Outcome<u64> {
     let answer = influx.ask(&format!("SELECT number, text FROM m WHERE writer = '{writer}'"))?;
     let mut number = 0;
@@ -217,8 +217,8 @@ fn kill_in_mid_write(
 
 /// Makes the database, and the first point of each writer.
 ///
-/// Files of series are made by this version without a sync of what they begin with: after a power cut in the seconds behind
-/// that, on whichever disk, it does not start again. So they are synced here, once; nothing else ever is.
+/// This version creates files of series without a sync of their first bytes: after a power cut in the seconds after
+/// that, on any disk, it does not start again. So they are synced here, once; nothing else is ever synced.
 fn make_database(influx: &Influx, mount: &Mount, points: &mut [Points]) -> Outcome<()> {
     influx.ask(&format!("CREATE DATABASE {DATABASE}"))?;
     for (writer, points) in points.iter_mut().enumerate() {
@@ -228,7 +228,8 @@ fn make_database(influx: &Influx, mount: &Mount, points: &mut [Points]) -> Outco
     succeeds("sync", &["-f", text(&mount.at)?]).map(drop)
 }
 
-/// The disk is served, its file system is as it should be, and the database runs on it, made if it was not there.
+/// Serves the disk, checks its file system, and starts the database on it; the database is created if it does not
+/// exist.
 fn begin(disk: &Disk, points: &mut [Points]) -> Outcome<(Served, Mount, Influx)> {
     let is_new = !disk.pool.is_there()?;
     let served = disk.serve()?;

@@ -1,8 +1,8 @@
 //! Nothing lost: `coreplane nbd serve`, killed in the middle of writes of several devices, again and again.
 //!
-//! Each connection is a process of its own with libnbd, says which device it is, and has sectors of its own
-//! (`disk/sectors.py`). Every write that was acknowledged is there, whether it asked for FUA or not, on memory and on a file:
-//! a process that is killed loses nothing. No sector is half old and half new.
+//! Each connection is a process of its own with libnbd, states its device, and has sectors of its own
+//! (`disk/sectors.py`). Every acknowledged write is there, with or without FUA, on memory and on a file: a killed
+//! process loses nothing. No sector is half old and half new.
 //!
 //! Six rounds of each disk, or as many as `COREPLANE_KILL_ROUNDS` says; fifty at `COREPLANE_TEST_SCALE=full`.
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const CONNECTIONS: u64 = 4;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/disk/sectors.py");
-/// Bytes of the ledger of one request, about.
+/// Approximate bytes of the ledger for one request.
 const LINE: u64 = 24;
 
 fn ledger(disk: &Disk, connection: u64) -> Outcome<String> {
@@ -28,7 +28,7 @@ fn ledger(disk: &Disk, connection: u64) -> Outcome<String> {
 
 /// Arguments of the script, for one connection.
 fn arguments(disk: &Disk, mode: &str, connection: u64) -> Outcome<Vec<String>> {
-    // Devices with and without intervals, and one that says nothing of itself.
+    // Devices with and without intervals, and one without parameters.
     let parameters = match connection {
         0 => String::new(),
         1 => "@device=1".to_owned(),
@@ -39,7 +39,7 @@ fn arguments(disk: &Disk, mode: &str, connection: u64) -> Outcome<Vec<String>> {
     Ok([SCRIPT, mode, &uri, &ledger, &connection.to_string()].map(str::to_owned).to_vec())
 }
 
-/// Holds every sector of every connection against its ledger; how many requests there were.
+/// Compares every sector of every connection with its ledger; the number of requests.
 fn check(disk: &Disk) -> Outcome<u64> {
     let python = python().ok_or("nbdsh has no Python")?;
     let mut requests = 0;
@@ -59,7 +59,7 @@ fn noted(disk: &Disk) -> Outcome<Vec<u64>> {
     (0..CONNECTIONS).map(len).collect()
 }
 
-/// Writes by all connections, and kills the server when each has noted so many requests more.
+/// Writes by all connections, and kills the server when each has recorded so many more requests.
 fn kill_in_mid_write(disk: &Disk, served: Served, requests: u64) -> Outcome<()> {
     let python = python().ok_or("nbdsh has no Python")?;
     let before = noted(disk)?;

@@ -1,5 +1,5 @@
-//! Changes that clients watch: every acknowledged write is pushed, once and in its order, by whichever node, also when the
-//! one that was watched is killed.
+//! Changes that clients watch: every acknowledged write is pushed, once and in order, by any node, also when the
+//! watched node is killed.
 
 mod nodes;
 mod pool;
@@ -15,10 +15,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes.
+/// Longer than any step of the test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a server says in RESP3.
+/// A message of a server in RESP3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Said {
     Text(Vec<u8>),
@@ -77,7 +77,7 @@ impl Watcher {
     }
 }
 
-/// The node that leads, and the index of what it has applied.
+/// The node that leads, and the index that it has applied.
 fn leader(nodes: &[Node]) -> Outcome<(usize, u64)> {
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
@@ -94,12 +94,12 @@ fn leader(nodes: &[Node]) -> Outcome<(usize, u64)> {
     Err("nobody leads".into())
 }
 
-/// What one who watches has been pushed.
+/// The pushes that a watcher has received.
 #[derive(Default)]
 struct Seen {
-    /// Of the last push.
+    /// The index of the last push.
     index: u64,
-    /// All values of each key, in their order.
+    /// All values of each key, in order.
     values: BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
     pushes: u64,
 }
@@ -122,7 +122,7 @@ impl Seen {
     }
 }
 
-/// Watches one node after the other until it has been pushed the end.
+/// Watches one node after the other until the last write has been pushed.
 fn watch(ports: &[u16], since: u64) -> Outcome<Seen> {
     let (mut seen, began, mut at) = (Seen { index: since, ..Seen::default() }, Instant::now(), 0);
     loop {
@@ -137,7 +137,7 @@ fn watch(ports: &[u16], since: u64) -> Outcome<Seen> {
             Err(_) => continue,
         }
         let pushes = seen.pushes;
-        // Some of them from this node, and then from the next.
+        // Some pushes from this node, and then from the next.
         while seen.pushes < pushes + 300
             && let Ok(said) = watcher.hear()
         {
@@ -150,7 +150,7 @@ fn watch(ports: &[u16], since: u64) -> Outcome<Seen> {
     }
 }
 
-/// Writes numbers that rise; those that were acknowledged, by key.
+/// Writes rising numbers; the acknowledged ones, by key.
 fn write(ports: &[u16], is_over: &AtomicBool) -> Outcome<BTreeMap<Vec<u8>, BTreeSet<u64>>> {
     let (mut told, mut at, mut number) = (BTreeMap::<_, BTreeSet<u64>>::new(), 0, 0_u64);
     let mut client: Option<Client> = None;
@@ -178,7 +178,7 @@ fn write(ports: &[u16], is_over: &AtomicBool) -> Outcome<BTreeMap<Vec<u8>, BTree
             _ => at += 1,
         }
         if number % 50 == 0 {
-            // Of a key that is of no interest to those who watch.
+            // Changes of keys that are not watched.
             let _deleted = client.as_mut().map(|it| it.call(&[b"DEL", b"b:0", b"b:1"]));
         }
     }
@@ -241,7 +241,7 @@ fn a_watch_that_has_lost_its_history_is_told_so() -> Outcome<()> {
     let index = since.to_string();
     let refused = client.call(&[b"CLUSTER", b"WATCH", index.as_bytes()])?;
     assert!(matches!(&refused, Reply::Failed(text) if text.contains("HELLO 3")), "{refused:?}");
-    // It takes nothing, until more has come than a node keeps.
+    // The watcher receives nothing, until there is more than a node keeps.
     let mut watcher = Watcher::connect(nodes[0].port)?;
     assert!(matches!(watcher.call(&format!("CLUSTER WATCH {index}"))?, Said::Number(_)));
     let value = vec![b'v'; 256 << 10];
@@ -264,7 +264,7 @@ fn a_watch_that_has_lost_its_history_is_told_so() -> Outcome<()> {
     assert!(pushes > 0 && horizon > last, "{pushes} pushes, gone up to {horizon}");
     let refused = watcher.call(&format!("CLUSTER WATCH {last}"))?;
     assert!(matches!(&refused, Said::Refusal(text) if text.contains("are gone")), "{refused:?}");
-    // All records as of an index, and what comes behind that.
+    // A state as of an index, and the entries behind that index.
     let (_, index) = leader(&nodes)?;
     assert!(matches!(watcher.call(&format!("CLUSTER WATCH {index}"))?, Said::Number(_)));
     assert_eq!(client.call(&[b"SET", b"next", b"1"])?, Reply::ok());
@@ -274,14 +274,14 @@ fn a_watch_that_has_lost_its_history_is_told_so() -> Outcome<()> {
         "{next:?}"
     );
     assert_eq!(watcher.call("CLUSTER UNWATCH")?, Said::Text(b"OK".to_vec()));
-    // Nothing is pushed any more, and the connection serves on.
+    // Nothing is pushed any more, and the connection goes on.
     assert_eq!(client.call(&[b"SET", b"small", b"1"])?, Reply::ok());
     assert_eq!(watcher.call("PING")?, Said::Text(b"PONG".to_vec()));
     assert!(watcher.hear().is_err(), "it is pushed something");
     Ok(())
 }
 
-/// A client whose answers are lost with a leadership is not pushed what came behind them as if nothing were missing.
+/// A client whose answers are lost with a leadership receives no pushes behind the gap.
 #[test]
 fn a_watch_ends_where_answers_are_lost() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -292,14 +292,14 @@ fn a_watch_ends_where_answers_are_lost() -> Outcome<()> {
     assert!(matches!(watcher.call(&format!("CLUSTER WATCH {since}"))?, Said::Number(_)));
     let mut client = Client::connect(&nodes[first].address())?;
     let value = vec![b'v'; 64 << 10];
-    // It takes nothing, until its socket does not either.
+    // The watcher receives nothing, until its socket is full, too.
     for _ in 0..200 {
         assert_eq!(client.call(&[b"SET", b"large", &value])?, Reply::ok());
     }
     followers().try_for_each(|node| node.signal("-STOP"))?;
     let mut other = TcpStream::connect(("127.0.0.1", nodes[first].port))?;
     for number in 0..50 {
-        // Where its answers are lost the connection ends.
+        // The connection ends if its answers are lost.
         let _sent =
             watcher.0.get_mut().write_all(format!("SET own {number}\r\n").as_bytes()).is_ok();
         let _sent = other.write_all(format!("SET other {number}\r\n").as_bytes()).is_ok();
@@ -324,24 +324,24 @@ fn a_watch_ends_where_answers_are_lost() -> Outcome<()> {
             Err(_) => break false,
         }
     };
-    // Of what comes behind a refusal some would be missing.
+    // Some of the pushes behind a refusal would be missing.
     while let Ok(said) = watcher.hear() {
         assert!(!matches!(said, Said::Pushed(_)), "a push behind {last}, refused: {is_refused}");
     }
     Ok(())
 }
 
-/// A leader that hears nobody may be none any more, and another one may have acknowledged what it does not have. What it has
-/// pinned is told when the others have confirmed that it leads.
+/// A leader that hears from no other node may have been replaced, and a new leader may have acknowledged writes that
+/// it does not have. Its pinned state is answered only when the others have confirmed its leadership.
 #[test]
 fn a_snapshot_rests_on_the_word_of_the_others() -> Outcome<()> {
     let place = Place::in_memory()?;
-    // Elections are far apart: it takes itself for the leader for a while.
+    // Elections are far apart: the node believes itself the leader for a while.
     let nodes = nodes(&place, 3, 3, &["--cluster-tick", "500ms"])?;
     let (first, _) = leader(&nodes)?;
     let followers = || nodes.iter().enumerate().filter(|(at, _)| *at != first).map(|it| it.1);
     followers().try_for_each(|node| node.signal("-STOP"))?;
-    // They have stopped when a read has no answer.
+    // The others have stopped when a read gets no answer.
     while Watcher::connect(nodes[first].port)?.call("GET k").is_ok() {}
     let told = Watcher::connect(nodes[first].port)?.call("CLUSTER SNAPSHOT");
     followers().try_for_each(|node| node.signal("-CONT"))?;
@@ -366,7 +366,7 @@ fn a_watch_ends_with_what_the_connection_has_agreed_upon() -> Outcome<()> {
             assert!(!matches!(said, Said::Pushed(_)), "{words:?}: {said:?}");
         }
     }
-    // One that does not take its pushes is closed all the same.
+    // A connection that does not receive its pushes is closed all the same.
     let (_, since) = leader(&nodes)?;
     let mut watcher = Watcher::connect(nodes[0].port)?;
     assert!(matches!(watcher.call(&format!("CLUSTER WATCH {since}"))?, Said::Number(_)));

@@ -1,9 +1,8 @@
-//! Clients as they are, unmodified: redis-cli, redis-benchmark, redis-py, redis-rs, ioredis, node-redis, go-redis, Jedis and
+//! Unmodified clients: redis-cli, redis-benchmark, redis-py, redis-rs, ioredis, node-redis, go-redis, Jedis and
 //! Lettuce drive the command `coreplane serve`.
 //!
-//! `cargo xtask test` installs them where they are missing. What it could not install it lists as
-//! left out and names in `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure
-//! here, never a silent success.
+//! `cargo xtask test` installs missing clients. Those that it could not install it lists as left out and names in
+//! `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure here, never a silent success.
 
 #[path = "clients/languages.rs"]
 mod languages;
@@ -22,7 +21,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server on a fresh pool, and the directory that it goes with.
+/// A server on a fresh pool, and the pool's directory.
 struct Fresh {
     served: Served,
     pool: Pool,
@@ -55,7 +54,7 @@ impl Fresh {
         self.run("redis-cli", arguments, b"")
     }
 
-    /// Ends the server in good order and verifies what it leaves.
+    /// Ends the server in an orderly way and verifies its pool.
     fn finish(self) -> Outcome<()> {
         self.served.terminate()?;
         self.pool.is_sound()
@@ -72,7 +71,7 @@ fn run(program: &str, arguments: &[&str], input: &[u8]) -> Outcome<Output> {
         .map_err(|error| format!("{program}: {error}"))?;
     let stdin = child.stdin.take();
     let output = std::thread::scope(|scope| {
-        // A client that needs no input may be gone before it is written.
+        // A client that needs no input may have ended before it is written.
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input).is_ok()));
         child.wait_with_output()
     })?;
@@ -147,7 +146,7 @@ fn redis_cli_loads_in_bulk() -> Outcome<()> {
         let found = client.call(&[b"GET", format!("bulk:{number}").as_bytes()])?;
         assert_eq!(found, Reply::Bulk(Some(format!("value {number}\r\n").into_bytes())));
     }
-    // Requests that are wrong are counted as such, and the others are done.
+    // Invalid requests are counted as such, and the others are executed.
     Client::encode(&[b"INCR", b"bulk:1"], &mut wire);
     let port = ["-p", fresh.port(), "--pipe"];
     let output = run("redis-cli", &port, &wire)?;
@@ -156,7 +155,7 @@ fn redis_cli_loads_in_bulk() -> Outcome<()> {
     fresh.finish()
 }
 
-/// What redis-benchmark counted up, summed over its counters.
+/// The sum of the counters that redis-benchmark has incremented.
 fn sum_of_counters(client: &mut Client) -> Outcome<i64> {
     let mut sum = 0;
     for number in 0..1000 {
@@ -208,7 +207,7 @@ fn no_redis_py() -> Outcome<bool> {
     is_left_out("redis-py", has_redis)
 }
 
-/// Runs a script of `tests/clients`; what it said.
+/// Runs a script of `tests/clients`; its output.
 fn python(script: &str, arguments: &[&str]) -> Outcome<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let quiet = ["-W", "ignore::DeprecationWarning", text(&script)?];

@@ -1,9 +1,9 @@
-//! Three servers are one store: any may be killed or stopped, nodes come and go, nothing acknowledged is lost, no read is
-//! stale.
+//! Three servers are one store: any may be killed or stopped, nodes come and go, nothing acknowledged is lost, no
+//! read is stale.
 //!
-//! Each key has one writer, who writes numbers that rise. A number counts as told when its write was acknowledged, or
-//! when somebody has read it. So a read that begins then must find it, or a later one. Whom a writer asks is any server:
-//! followers pass commands on.
+//! Each key has one writer, which writes rising numbers. A number counts as known when its write was acknowledged, or
+//! when a client has read it. A read that begins after that must find it, or a later one. A writer may use any
+//! server: followers forward commands.
 //!
 //! Six rounds, or as many as `COREPLANE_KILL_ROUNDS` says; sixty at `COREPLANE_TEST_SCALE=full`.
 
@@ -27,7 +27,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// So long a cluster may be without a leader here, where the machine may be busy with something else.
+/// The longest time without a leader, as the machine may be busy with something else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn rounds() -> u64 {
@@ -40,7 +40,7 @@ fn connect(port: u16) -> Outcome<Client> {
     Client::connect(&format!("127.0.0.1:{port}"))
 }
 
-/// What the words are answered, by whichever server answers in time.
+/// The answer to these words, from any server that answers in time.
 fn ask(ports: &[u16], words: &[&[u8]]) -> Outcome<Reply> {
     let since = Instant::now();
     loop {
@@ -58,7 +58,7 @@ fn ask(ports: &[u16], words: &[&[u8]]) -> Outcome<Reply> {
     }
 }
 
-/// What clients were told of keys.
+/// The answers that clients received about keys.
 #[derive(Default)]
 struct Told {
     newest: Mutex<BTreeMap<u64, u64>>,
@@ -92,7 +92,7 @@ fn number_in(reply: &Reply) -> u64 {
     }
 }
 
-/// Writes numbers that rise to keys of its own, and reads those of others, by way of any server.
+/// Writes rising numbers to keys of its own, and reads those of others, through any server.
 fn client(told: &Told, ports: &[u16], me: u64) -> Outcome<()> {
     const KEYS: u64 = 5;
     let (mut next, mut sent, mut at) = (0_u64, BTreeMap::new(), me as usize);
@@ -133,7 +133,7 @@ fn client(told: &Told, ports: &[u16], me: u64) -> Outcome<()> {
             })
         };
         match outcome {
-            // What is refused was not done, or nobody knows: the next number is greater anyway.
+            // A refused write was not made, or its outcome is unknown: the next number is greater anyway.
             Ok(Reply::Failed(_)) | Err(_) => at += 1,
             Ok(_) => connection = Some(client),
         }
@@ -141,7 +141,7 @@ fn client(told: &Told, ports: &[u16], me: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs three clients while `happens` goes on; then every node has what was told.
+/// Runs three clients during `happens`; then every node must have all known numbers.
 fn while_clients_work(
     nodes: &mut [Node],
     ports: &[u16],
@@ -259,7 +259,7 @@ fn nodes_come_and_go_under_load() -> Outcome<()> {
         expect(0, &["cluster", "remove", "1", "--server", &any])?;
         nodes[0].kill()?;
         std::thread::sleep(Duration::from_millis(300));
-        // Three are left, and one of them may be killed.
+        // Three are left, one of which may be killed.
         nodes[1].kill()?;
         std::thread::sleep(Duration::from_millis(1500));
         nodes[1].start()?;
@@ -267,7 +267,7 @@ fn nodes_come_and_go_under_load() -> Outcome<()> {
     })
 }
 
-/// What a transaction that is passed on cannot have is refused in its turn, and ends the transaction.
+/// A command that a forwarded transaction cannot contain is refused in its turn, and aborts the transaction.
 fn refused_in_its_turn(client: &mut Client) -> Outcome<()> {
     let Reply::Bulk(Some(role)) = client.call(&[b"INFO", b"replication"])? else {
         return Err("no INFO".into());
@@ -301,7 +301,7 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
         let before = number(&mut client)?;
         assert_eq!(client.call(&[b"INCR", b"k"])?, Reply::Number(before + 1));
         assert_eq!(client.call(&[b"PING"])?, Reply::Simple("PONG".to_owned()));
-        // A transaction, with what is not the leader's within.
+        // A transaction that contains a command which does not need the leader.
         assert_eq!(client.call(&[b"WATCH", b"k"])?, Reply::ok());
         assert_eq!(client.call(&[b"MULTI"])?, Reply::ok());
         for words in [&[&b"SET"[..], b"t", b"x"][..], &[b"PING"], &[b"GET", b"t"]] {
@@ -312,7 +312,7 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
         assert_eq!(client.receive()?, Reply::ok());
         assert_eq!(client.receive()?, Reply::Simple("PONG".to_owned()));
         assert_eq!(client.receive()?, Reply::bulk(*b"x"));
-        // What comes in one piece is answered in its order.
+        // Commands that arrive in one piece are answered in order.
         let mut wire = Vec::new();
         for number in 0..50_u8 {
             Client::encode(&[b"SET", b"p", &[b'a' + number % 26]], &mut wire);
@@ -325,7 +325,7 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
             assert_eq!(client.receive()?, Reply::bulk([number]));
             assert_eq!(client.receive()?, Reply::bulk([b'a' + number % 26]));
         }
-        // What is refused is refused in its turn, and a part of its transaction.
+        // An invalid command is refused in its turn, and counts as a part of its transaction.
         let mut wire = Vec::new();
         for words in [&[&b"GET"[..], b"t"][..], &[b"NOSUCH"], &[b"PING"]] {
             Client::encode(words, &mut wire);
@@ -341,7 +341,7 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
         assert!(matches!(aborted, Reply::Failed(text) if text.starts_with("EXECABORT")));
         assert_eq!(client.call(&[b"GET", b"n"])?, Reply::Bulk(None));
         refused_in_its_turn(&mut client)?;
-        // Another protocol holds for the leader's answers, too.
+        // A change of protocol applies to the leader's answers, too.
         client.send(&[b"HELLO", b"3"])?;
         client.send(&[b"ECHO", b"over"])?;
         while client.line()? != "over" {}
@@ -362,7 +362,7 @@ fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
     Ok(())
 }
 
-/// At once within a transaction, and in steps without one.
+/// Removes all records: at once within a transaction, and in steps without one.
 fn remove_all(client: &mut Client) -> Outcome<()> {
     for is_at_once in [true, false] {
         let mut wire = Vec::new();
@@ -403,7 +403,7 @@ fn compare_and_set(client: &mut Client) -> Outcome<()> {
     Ok(())
 }
 
-/// What `k` is now.
+/// The value of `k`.
 fn number(client: &mut Client) -> Outcome<i64> {
     Ok(number_in(&client.call(&[b"GET", b"k"])?) as i64)
 }
@@ -432,7 +432,7 @@ fn a_server_that_redirects_says_where_the_leader_is() -> Outcome<()> {
     Ok(())
 }
 
-/// Who says that he has no more to ask is answered all the same; and a bulk load waits for a leader that is slower.
+/// A client that closes its sending side still gets its answers; and a bulk load waits for a leader that is slower.
 #[test]
 fn a_client_that_has_no_more_to_ask_is_answered() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -463,14 +463,14 @@ fn a_client_that_has_no_more_to_ask_is_answered() -> Outcome<()> {
     Ok(())
 }
 
-/// The entry up to which a node has applied all.
+/// The index up to which a node has applied all entries.
 fn applied(node: &Node) -> Outcome<u64> {
     let status = expect(0, &["cluster", "status", "--server", &node.address()])?;
     let line = status.lines().find_map(|line| line.strip_prefix("applied:")).ok_or("no status")?;
     Ok(line.parse()?)
 }
 
-/// A leader that is told to end gives the leadership away first: nobody waits for an election.
+/// A leader that is told to end transfers the leadership first: no client waits for an election.
 #[test]
 fn servers_are_restarted_one_after_the_other() -> Outcome<()> {
     let place = Place::in_memory()?;

@@ -1,5 +1,5 @@
-//! What the command refuses, and what it says of it: pools of others, places that are not there, ports that are taken,
-//! calls that do nothing.
+//! Refusals of the command and their messages: foreign pools, missing directories, ports in use, calls that do
+//! nothing.
 
 mod pool;
 mod session;
@@ -18,7 +18,7 @@ fn bench_leaves_records_of_others_alone() -> Outcome<()> {
     let bench = ["bench", "--workload", "load", "--records", "200", "--json"];
     for engine in ["scmkv", "bptree", "list"] {
         let pool = place.created(engine, &["--size", "64MiB", "--engine", engine])?;
-        // One that is empty is taken, and so is one that it has filled, with keys of any length.
+        // An empty pool is accepted, and so is one that bench has filled, with keys of any length.
         pool.expect(0, &bench)?;
         pool.expect(0, &[&bench[..], &["--key-size", "24"]].concat())?;
         pool.expect(0, &["put", "greeting", "hello"])?;
@@ -54,7 +54,7 @@ fn keys_that_are_no_text_are_given_in_hexadecimal() -> Outcome<()> {
     assert_eq!(pool.expect(0, &["scan", "--key-hex", "--prefix", "ff", "--keys-only"])?, "ff00\n");
     let json = ["scan", "--key-hex", "--prefix", "ff", "--json"];
     assert_eq!(pool.expect(0, &json)?, "{\"key_hex\":\"ff00\",\"value\":\"high\"}\n");
-    // The same keys, by a server.
+    // The same keys, through a server.
     let served = pool.serve(&[])?;
     let asked = [&bounds[..], &["--server", &served.address]].concat();
     assert_eq!(expect(0, &asked)?, "80\n");
@@ -84,7 +84,7 @@ fn a_directory_that_is_missing_is_named_and_not_made() -> Outcome<()> {
     let bench = ["bench", "--workload", "load", "--records", "10"];
     place.pool("missing/pool")?.says(2, &[&format!("the directory {missing}")], &bench)?;
     assert!(!place.path("missing").exists());
-    // The directory of a matrix is its own, and is made; so is the user's data directory.
+    // The directory of a matrix is created, since it is its own; so is the user's data directory.
     place.created("matrix", &["--size", "32MiB", "--matrix", "1x2"])?;
     let home = place.argument("home")?;
     let output = Command::new(BINARY)
@@ -96,7 +96,7 @@ fn a_directory_that_is_missing_is_named_and_not_made() -> Outcome<()> {
     Ok(())
 }
 
-/// Nothing is made for a server that cannot be.
+/// Nothing is created for a server that cannot run.
 #[test]
 fn a_port_that_is_taken_is_told_before_a_pool_is_made() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -127,7 +127,7 @@ fn a_port_that_is_taken_is_told_before_a_pool_is_made() -> Outcome<()> {
     let nbd = ["nbd", "serve", "--pool", &disk, "--size", "64MiB", "--port", &port];
     expect(3, &nbd)?;
     assert!(!place.path("disk").exists());
-    // The socket of a server that cannot be is removed.
+    // The socket of a server that cannot run is removed.
     let socket = place.argument("socket")?;
     pool.put_bytes(b"no pool")?;
     pool.expect(2, &["serve", "--port", "0", "--unixsocket", &socket])?;
@@ -135,7 +135,7 @@ fn a_port_that_is_taken_is_told_before_a_pool_is_made() -> Outcome<()> {
     Ok(())
 }
 
-/// All that a server says on its standard output, once it has ended by SIGTERM.
+/// All lines that a server prints on its standard output, until it has ended by SIGTERM.
 fn said_until_the_end(
     arguments: &[&str],
     work: impl FnOnce(&str) -> Outcome<()>,

@@ -1,4 +1,4 @@
-//! What a verification says of damage: each once, with the keys that it is of.
+//! The report of a verification about damage: each once, with the keys that it concerns.
 
 mod pool;
 mod session;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use session::Outcome;
 use std::path::Path;
 
-/// Flips a bit in each place of the file that has the marker.
+/// Flips a bit at each occurrence of the marker in the file.
 fn damage(path: &Path, marker: &str) -> Outcome<()> {
     let mut bytes = std::fs::read(path)?;
     let is_marker = |at: &usize| bytes[*at..].starts_with(marker.as_bytes());
@@ -18,13 +18,13 @@ fn damage(path: &Path, marker: &str) -> Outcome<()> {
     Ok(std::fs::write(path, bytes)?)
 }
 
-/// A device of a matrix that is damaged is told of with its keys, and then what is behind it is looked at.
+/// Damage of a matrix's device is reported with its keys, and the records behind it are still checked.
 #[test]
 fn the_damage_of_a_device_is_told_by_its_matrix() -> Outcome<()> {
     let place = Place::in_memory()?;
     let pool = place.created("pool", &["--size", "64MiB", "--matrix", "1x2"])?;
     let marker = "a value that is looked for in the file";
-    // So many that the record of the membership is in another leaf.
+    // So many that the membership record is in another leaf.
     let lines: Vec<String> = (0..5000)
         .map(|number| {
             let value =
@@ -68,7 +68,7 @@ fn a_damage_is_told_once_and_names_its_key() -> Outcome<()> {
         let damages = verdict["damages"].as_array().ok_or("no damages")?;
         let offsets: Vec<_> = damages.iter().map(|damage| damage["offset"].as_u64()).collect();
         assert_eq!(damages.len(), 1, "{engine} {more:?}: {offsets:?} {verdict}");
-        // After an opening bptree does not know of which key the record was: those are named that it may have been of.
+        // After an open bptree does not know the key of the record: it names the keys that it may have been.
         let is_known = engine != "bptree";
         let key = if is_known { "greeting" } else { "before" };
         assert_eq!(damages[0]["keys"], json!([{"key": key}]), "{engine} {more:?}");

@@ -1,5 +1,5 @@
-//! A matrix whose devices are not what they were: emptied, overwritten, of another matrix, out of a
-//! backup, on other disks; and what its users are told to do about it.
+//! A matrix whose devices have changed: emptied, overwritten, of another matrix, from a backup, on other disks; and
+//! the messages for its users.
 
 mod pool;
 mod session;
@@ -24,7 +24,7 @@ fn fill(served: &Served, value: &[u8]) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes this to each key, and closes it.
+/// Writes this value to each key through a server, and closes the matrix.
 fn filled(matrix: &Pool, value: &[u8]) -> Outcome<()> {
     let served = matrix.serve(&[])?;
     fill(&served, value)?;
@@ -39,7 +39,7 @@ fn check(served: &Served, value: &[u8]) -> Outcome<()> {
     Ok(())
 }
 
-/// Ends with this exit code, and says all of these.
+/// The command must end with this exit code, and print all of these words.
 fn tells(pool: &Pool, code: i32, words: &[&str], command: &[&str]) -> Outcome<()> {
     let (ended, said) = pool.ask(command, b"")?;
     assert_eq!(ended, code, "{command:?}: {said}");
@@ -55,8 +55,8 @@ fn make_fifo(path: &Path) -> Outcome<()> {
 
 type Spoil = fn(&Path) -> Outcome<()>;
 
-/// What is in a device's place and no pool counts as no device: the matrix goes on without, says so, and
-/// a new device takes its place.
+/// A file that is no pool does not count as a device: the matrix goes on without it, reports it, and a new device
+/// takes its place.
 #[test]
 fn what_is_no_pool_is_left_out_and_replaced() -> Outcome<()> {
     let ways: [(&str, Spoil); 5] = [
@@ -96,14 +96,14 @@ fn what_is_no_pool_is_left_out_and_replaced() -> Outcome<()> {
     Ok(())
 }
 
-/// The fewer are foreign, wherever they lie, and a copy of another device is none of its own.
+/// The minority of devices is foreign, wherever they lie, and a copy of another device does not count as its own.
 #[test]
 fn devices_that_do_not_belong_are_named_where_they_lie() -> Outcome<()> {
     let place = Place::in_memory()?;
     let (matrix, other) =
         (place.created("ours", &TWO_BY_TWO)?, place.created("other", &TWO_BY_TWO)?);
     filled(&matrix, b"value")?;
-    // The other has gone on for longer.
+    // The other matrix has been in use for longer.
     (0..3).try_for_each(|_| filled(&other, b"other"))?;
     let device = matrix.path.join("g1d1");
     let out = place.path("out");
@@ -117,8 +117,7 @@ fn devices_that_do_not_belong_are_named_where_they_lie() -> Outcome<()> {
     matrix.is_sound()
 }
 
-/// All devices of a group, put back from a backup: nobody is served what is out of date, unless somebody
-/// has accepted that.
+/// All devices of a group come from a backup: out-of-date records are not served, unless the user has accepted that.
 #[test]
 fn a_group_out_of_a_backup_is_not_served() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -146,7 +145,7 @@ fn a_group_out_of_a_backup_is_not_served() -> Outcome<()> {
     matrix.is_sound()
 }
 
-/// A device's file that is removed under a server: it says so, and a fresh one takes the place at once.
+/// A device's file is removed under a server: the server reports it, and a fresh device takes the place at once.
 #[test]
 fn a_file_that_is_removed_under_a_server_is_replaced() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -169,7 +168,7 @@ fn a_file_that_is_removed_under_a_server_is_replaced() -> Outcome<()> {
     served.terminate()
 }
 
-/// Links say where devices are made: on disks of their own.
+/// Links determine where devices are created: on disks of their own.
 #[test]
 fn devices_are_made_where_links_lead() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -183,7 +182,7 @@ fn devices_are_made_where_links_lead() -> Outcome<()> {
     matrix.expect(0, &[&["create"][..], &TWO_BY_TWO].concat())?;
     filled(&matrix, b"value")?;
     assert!(disks[0].join("device").is_file() && disks[1].join("device").is_file());
-    // A disk that is away.
+    // A disk that is missing.
     std::fs::rename(&disks[0], place.path("away"))?;
     tells(&matrix, 0, &["degraded: g0d1 is missing"], &["matrix", "status"])?;
     std::fs::create_dir(&disks[0])?;
@@ -193,7 +192,7 @@ fn devices_are_made_where_links_lead() -> Outcome<()> {
     matrix.is_sound()
 }
 
-/// A matrix that is full: its devices can be made larger, and a device by itself is not written to.
+/// A matrix that is full: its devices can be grown, and writes to a single device are refused.
 #[test]
 fn devices_grow_and_are_not_written_to_by_themselves() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -203,7 +202,7 @@ fn devices_grow_and_are_not_written_to_by_themselves() -> Outcome<()> {
         let status: Value =
             serde_json::from_str(&matrix.expect(0, &["matrix", "status", "--json"])?)?;
         let devices = status["devices"].as_array().ok_or("devices")?;
-        // Each has its share of the keys, and nobody has had the time to count them.
+        // Each has its share of the keys, without a count in the background.
         assert!(devices.iter().all(|it| it["live_bytes"].as_u64() > Some(4000)), "{status}");
         let grown = matrix.expect(0, &["grow", "--size", "24MiB", "--json"])?;
         assert!(grown.contains("\"pool_bytes\":100663296"), "{grown}");
@@ -215,7 +214,7 @@ fn devices_grow_and_are_not_written_to_by_themselves() -> Outcome<()> {
         check(&served, b"value")?;
         served.terminate()?;
         matrix.is_sound()?;
-        // A whole group is lost: the other can be saved.
+        // A whole group is lost: the records of the other group can be saved.
         ["g0d0", "g0d1"]
             .iter()
             .try_for_each(|name| std::fs::remove_file(matrix.path.join(name)))?;
@@ -231,7 +230,7 @@ fn devices_grow_and_are_not_written_to_by_themselves() -> Outcome<()> {
     Ok(())
 }
 
-/// What is measured comes in the order in which it is asked for, though the pool is not there yet.
+/// Measurements run in the order in which they are given, though the pool does not exist yet.
 #[test]
 fn an_open_is_measured_after_the_load() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -268,8 +267,8 @@ fn what_cannot_be_made_is_told_and_leaves_nothing_behind() -> Outcome<()> {
     tells(&empty, 2, &["holds no device of a matrix"], &["matrix", "status"])
 }
 
-/// A device that is current and not to be trusted is taken out, in a directory and behind a server; and a file
-/// that was cut short is told of before anybody comes to what is missing.
+/// A current device that is not to be trusted is retired, in a directory and behind a server; and a truncated file is
+/// reported before its missing part is accessed.
 #[test]
 fn a_device_that_is_current_is_retired_and_replaced() -> Outcome<()> {
     let place = Place::in_memory()?;

@@ -1,8 +1,8 @@
-//! A disk that is full: a pool is created or grown whole or not at all, and one that exists goes
-//! on whatever else fills the disk, since its blocks are its own from the beginning.
+//! A disk that is full: a pool is created or grown whole or not at all, and an existing pool goes on whatever else
+//! fills the disk, since all its blocks are allocated from the beginning.
 //!
-//! Needs file systems of its own, 64 MiB each: tmpfs and, on a loop device, ext4. Who may not
-//! mount leaves this out, and says so.
+//! The test needs file systems of its own, 64 MiB each: tmpfs and, on a loop device, ext4. A user without the right
+//! to mount skips it, with a message.
 
 mod pool;
 mod session;
@@ -51,7 +51,7 @@ fn disk(kind: &str) -> Outcome<Result<Disk, String>> {
     Ok(made.map(|()| Disk { at, _place: place }))
 }
 
-/// Says what is left out where the test runner does not swallow it.
+/// Reports what is left out on an output that the test runner does not capture.
 fn leave_out(kind: &str, why: &str) -> Outcome<()> {
     Ok(writeln!(std::io::stdout(), "\nSKIPPED: a full disk, {kind}: {why}")?)
 }
@@ -80,9 +80,9 @@ fn a_full_disk(disk: &Path) -> Outcome<()> {
     let served = pool.serve(&[])?;
     let mut client = served.connect()?;
     let value = |round: usize, number: usize| format!("{round} {number}").repeat(300).into_bytes();
-    // More than the pool's size in all, so that every page is written, and written again.
+    // In all more than the pool's size, so that every page is written, and rewritten.
     for round in 0..12 {
-        // Those of a pipeline share a sync.
+        // The writes of a pipeline share a sync.
         for first in (0..2000).step_by(100) {
             let mut wire = Vec::new();
             for number in first..first + 100 {

@@ -1,10 +1,9 @@
 //! Nothing lost: a server killed in the middle of a pipelined, mixed load, again and again.
 //!
-//! Each of four connections has keys of its own and knows the order of its writes: the server
-//! makes the commands of a connection in order, so that after a kill each key is at its last
-//! acknowledged write or at one of those that were sent after it. A value is computed to the last
-//! byte from the number of the write, so that a torn one shows; the keys of an MSET are written
-//! together or not at all.
+//! Each of four connections has keys of its own and knows the order of its writes: the server executes the commands
+//! of a connection in order, so that after a kill each key has the state of its last acknowledged write or of a write
+//! that was sent after it. A value is computed to the last byte from the number of the write, so that a torn one is
+//! detected; the keys of an MSET are written together or not at all.
 //!
 //! Ten rounds, or as many as `COREPLANE_KILL_ROUNDS` says; a hundred at `COREPLANE_TEST_SCALE=full`.
 
@@ -22,7 +21,7 @@ const CONNECTIONS: u64 = 4;
 const KEYS: u64 = 48;
 const PIPELINE: usize = 16;
 
-/// What a key may hold: the number of the write that made it; none: absent.
+/// The state of a key: the number of the write that made it; none: absent.
 type State = Option<u64>;
 
 /// A connection's keys: the last acknowledged state, then those of writes that were sent since.
@@ -66,7 +65,7 @@ fn value_len(connection: u64, number: u64) -> usize {
     }
 }
 
-/// Appends write `number` to the wire; the keys that it touches and what they hold after.
+/// Appends write `number` to the wire; the keys that it touches and their state afterwards.
 fn encode(connection: u64, number: u64, wire: &mut Vec<u8>) -> (Vec<u64>, State) {
     let dice = mix(number << 8 ^ connection);
     let key = (dice >> 16) % KEYS;
@@ -88,7 +87,7 @@ fn encode(connection: u64, number: u64, wire: &mut Vec<u8>) -> (Vec<u64>, State)
             (keys, Some(number))
         }
         2 => {
-            // A lifetime that has passed before anyone looks: the key must be absent.
+            // A lifetime that has passed before any read: the key must be absent.
             Client::encode(&[b"SET", &name, &value, b"PX", b"1"], wire);
             (vec![key], None)
         }
@@ -134,7 +133,7 @@ fn load(client: &mut Client, connection: u64, ledger: &mut Ledger, answers: &Ato
     }
 }
 
-/// Compares every key of a connection with the ledger, which then is what was found.
+/// Compares every key of a connection with the ledger, which is then replaced by the findings.
 fn check(client: &mut Client, connection: u64, ledger: &mut Ledger) -> Outcome<()> {
     let mut found = BTreeMap::new();
     for key in 0..KEYS {
@@ -161,7 +160,7 @@ fn check(client: &mut Client, connection: u64, ledger: &mut Ledger) -> Outcome<(
         found.insert(key, state);
     }
     for (number, keys, state) in &ledger.open {
-        // A key that a later write has changed says nothing.
+        // A key that a later write has changed tells nothing.
         let at: Vec<_> = keys
             .iter()
             .filter(|key| {
@@ -221,7 +220,7 @@ fn check_all(served: &Served, ledgers: &mut [Ledger]) -> Outcome<()> {
     Ok(())
 }
 
-/// Checks what the last kill has left, then loads and kills again.
+/// Checks the state after the last kill, then loads and kills again.
 fn one_round(pool: &Pool, round: u64, ledgers: &mut [Ledger]) -> Outcome<()> {
     let served = pool.serve(&[])?;
     check_all(&served, ledgers)?;

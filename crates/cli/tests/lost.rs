@@ -1,6 +1,6 @@
-//! Devices of a matrix that really go, under a server that goes on: the file of one is cut short in
-//! mid-load, so that the next load or store in its mapping is a SIGBUS. What was acknowledged is there,
-//! what is read is right, the other devices carry on, and a new device takes the place of the lost one.
+//! Devices of a matrix that are really lost, under a running server: the file of one is truncated under load, so that
+//! the next load or store in its mapping is a SIGBUS. Acknowledged writes are there, reads are right, the other
+//! devices carry on, and a new device takes the place of the lost one.
 
 mod pool;
 mod session;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const WRITERS: usize = 3;
 
-/// Keys of a writer, about: then it counts up alone, however long something else takes, so that no
-/// device is full.
+/// Approximate number of keys of a writer: after that it only increments its counter, however long the test takes, so
+/// that no device gets full.
 const KEYS_MAX: u64 = 6000;
 
 fn key(writer: usize, number: u64) -> Vec<u8> {
@@ -29,22 +29,22 @@ fn sequence(writer: usize) -> Vec<u8> {
     format!("sequence:{writer}").into_bytes()
 }
 
-/// What every writer was told.
+/// The acknowledgements of every writer.
 #[derive(Default)]
 struct Acknowledged {
-    /// How many keys of its own it has written.
+    /// The number of keys of its own that it has written.
     keys: [AtomicU64; WRITERS],
-    /// How often it has counted up.
+    /// The number of its increments.
     counted: [AtomicU64; WRITERS],
     stop: AtomicBool,
-    /// A client may be told that something is not known.
+    /// A client may get an error that the outcome is not known.
     may_refuse: bool,
-    /// How often one was.
+    /// The number of such errors.
     refused: AtomicU64,
 }
 
 impl Acknowledged {
-    /// True if a client was refused, who may be.
+    /// True if the client got an error, where that is allowed.
     fn is_refused(&self, reply: &Reply) -> bool {
         let is_refused = self.may_refuse && matches!(reply, Reply::Failed(_));
         self.refused.fetch_add(u64::from(is_refused), Ordering::SeqCst);
@@ -63,7 +63,7 @@ impl Acknowledged {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits for so many more rounds, all writers together.
+    /// Waits for so many more rounds of all writers together.
     fn wait_for(&self, more: u64) {
         let goal = self.rounds() + more;
         while self.rounds() < goal && !self.is_over() {
@@ -71,7 +71,7 @@ impl Acknowledged {
         }
     }
 
-    /// Writes new keys, one by itself and two at once, and counts up, which is decided on what is there.
+    /// Writes new keys, one by itself and two at once, and increments a counter, which depends on its stored value.
     fn write(&self, writer: usize, mut client: Client) -> Outcome<()> {
         while !self.is_over() {
             let number = self.keys[writer].load(Ordering::SeqCst);
@@ -89,7 +89,7 @@ impl Acknowledged {
         Ok(())
     }
 
-    /// False if that was refused.
+    /// False if a write was refused.
     fn write_three(&self, writer: usize, number: u64, client: &mut Client) -> Outcome<bool> {
         let reply = client.call(&[b"SET", &key(writer, number), &value(writer, number)])?;
         if self.is_refused(&reply) {
@@ -108,7 +108,7 @@ impl Acknowledged {
         Ok(true)
     }
 
-    /// Reads what was acknowledged.
+    /// Reads acknowledged writes.
     fn read(&self, reader: usize, mut client: Client) -> Outcome<()> {
         for step in reader as u64.. {
             if self.is_over() {
@@ -136,7 +136,7 @@ impl Acknowledged {
         Ok(())
     }
 
-    /// Everything that was acknowledged is there.
+    /// Every acknowledged write must be there.
     fn check(&self, served: &Served) -> Outcome<()> {
         let mut client = served.connect()?;
         for writer in 0..WRITERS {
@@ -145,14 +145,14 @@ impl Acknowledged {
                 assert_eq!(reply, Reply::bulk(value(writer, number)), "{writer}: {number}");
             }
             let counted = number_of(&client.call(&[b"GET", &sequence(writer)])?)?;
-            // The last may have been made, and not answered.
+            // The last increment may have been made, and not answered.
             let known = self.counted[writer].load(Ordering::SeqCst);
             assert!((known..=known + 1).contains(&counted), "{writer}: {counted} of {known}");
         }
         Ok(())
     }
 
-    /// Has clients write and read while something is done.
+    /// Lets clients write and read during `act`.
     fn while_loaded(&self, served: &Served, act: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
         self.stop.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| {
@@ -164,7 +164,7 @@ impl Acknowledged {
                         None => self.write(number, client),
                         Some(reader) => self.read(reader, client),
                     };
-                    // One that has failed: nobody waits for it.
+                    // A client has failed: the others stop.
                     self.stop.fetch_or(done.is_err(), Ordering::SeqCst);
                     done.map_err(|error| error.to_string())
                 }));
@@ -180,7 +180,7 @@ impl Acknowledged {
     }
 }
 
-/// Ends the load, whatever happens.
+/// Ends the load in any case.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -202,7 +202,7 @@ fn cut(matrix: &Pool, device: &str, len: u64) -> Outcome<()> {
     Ok(file.set_len(len)?)
 }
 
-/// A server, and where its complaints go.
+/// A server whose error output goes to a file.
 fn serve(matrix: &Pool) -> Outcome<Served> {
     let complaints = File::options().append(true).create(true).open(complaints(matrix))?;
     Served::start_complaining_to(complaints, &["--pool", &matrix.name])
@@ -225,7 +225,7 @@ fn state_of(served: &Served, device: &str) -> Outcome<String> {
     Ok(state.and_then(|it| it.as_str()).ok_or(status)?.to_owned())
 }
 
-/// The status names the device as out, and says why; and so did the server.
+/// The status must name the device as absent, with the reason; so must the server's error output.
 fn is_told(served: &Served, matrix: &Pool, device: &str) -> Outcome<()> {
     let status = ask(served, 0, &["status", "--json"])?;
     assert_eq!(state_of(served, device)?, "absent");
@@ -255,7 +255,7 @@ fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> 
             cut(&matrix, "g0d1", left)?;
             acknowledged.wait_for(1000);
             is_told(&served, &matrix, "g0d1")?;
-            // What is left of it is not made a device again.
+            // The truncated rest of it is not made a device again.
             ask(&served, 2, &["replace", "--device", "g0d1"])?;
             assert_eq!(std::fs::metadata(matrix.path.join("g0d1"))?.len(), left);
             ask(&served, 0, &["replace", "--device", "g0d1", "--fresh"])?;
@@ -269,7 +269,7 @@ fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> 
         acknowledged.check(&served)?;
         served.terminate()?;
         matrix.is_sound()?;
-        // The new one has it all, too.
+        // The new device has all records, too.
         std::fs::remove_file(matrix.path.join("g0d0"))?;
         let served = serve(&matrix)?;
         acknowledged.check(&served)?;
@@ -279,7 +279,7 @@ fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> 
     Ok(())
 }
 
-/// The device that others are filled from goes: they are filled from the one that is left.
+/// The device from which others are filled is lost: they are filled from the remaining one.
 #[test]
 fn a_copy_goes_on_when_the_device_that_it_is_made_from_goes() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -301,7 +301,7 @@ fn a_copy_goes_on_when_the_device_that_it_is_made_from_goes() -> Outcome<()> {
             while !ask(&served, 0, &["status", "--json"])?.contains("\"stage\":\"filling\"") {
                 assert!(!replaced.is_finished(), "it was cut too late");
             }
-            // The last one is gone through.
+            // The copy is being made from the last device.
             cut(&matrix, "g0d2", 0)?;
             replaced.join().expect("it ends")?;
             Ok(())
@@ -311,14 +311,14 @@ fn a_copy_goes_on_when_the_device_that_it_is_made_from_goes() -> Outcome<()> {
     is_told(&served, &matrix, "g0d2")?;
     served.kill()?;
     std::fs::remove_file(matrix.path.join("g0d1"))?;
-    // What was filled is all that is left of its group.
+    // The device that was filled is the only one left of its group.
     let served = serve(&matrix)?;
     acknowledged.check(&served)?;
     served.terminate()
 }
 
-/// Nobody has what the last device of a group had: whoever asks for it is told, and nothing else is
-/// told him. The other group goes on.
+/// The records of the last device of a group are lost: a client that asks for them gets an error, and never anything
+/// else. The other group goes on.
 #[test]
 fn the_last_device_of_a_group_takes_its_keys_with_it_and_nothing_else() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -328,7 +328,7 @@ fn the_last_device_of_a_group_takes_its_keys_with_it_and_nothing_else() -> Outco
     acknowledged.while_loaded(&served, || {
         acknowledged.wait_for(1000);
         cut(&matrix, "g0d0", 0)?;
-        // Until each writer has come to a key of the group.
+        // Until each writer has reached keys of the group.
         while acknowledged.refused.load(Ordering::SeqCst) < 200 && !acknowledged.is_over() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -350,8 +350,8 @@ fn the_last_device_of_a_group_takes_its_keys_with_it_and_nothing_else() -> Outco
     Ok(())
 }
 
-/// Where a write waits for one device only, what only that one had goes with it: whoever asks is told
-/// that it is not known, and never something older.
+/// If a write waits for one device only, writes that only this device had are lost with it: a client that reads them
+/// gets an error that the value is not known, and never an older one.
 #[test]
 fn where_a_write_waits_for_one_device_nothing_older_is_shown() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -362,7 +362,7 @@ fn where_a_write_waits_for_one_device_nothing_older_is_shown() -> Outcome<()> {
     acknowledged.while_loaded(&served, || {
         acknowledged.wait_for(1000);
         cut(&matrix, "g0d1", 1 << 16)?;
-        // Readers come to it by and by.
+        // Readers access it sooner or later.
         while !ask(&served, 0, &["status", "--json"])?.contains("absent") && !acknowledged.is_over()
         {
         }

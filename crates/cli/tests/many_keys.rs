@@ -1,4 +1,4 @@
-//! `DEL` and `FLUSHALL` of more keys than an entry of a cluster's log has room for.
+//! `DEL` and `FLUSHALL` of more keys than fit an entry of a cluster's log.
 
 mod nodes;
 mod pool;
@@ -42,12 +42,12 @@ fn fill(client: &mut Client, keys: &[Vec<u8>]) -> Outcome<()> {
     Ok(())
 }
 
-/// Each key is counted once, and all are gone on all nodes, whichever is asked.
+/// Each key is counted once, and all are gone on all nodes, whichever node executes the command.
 fn deletes(nodes: &[Node], at: usize, keys: &[Vec<u8>]) -> Outcome<()> {
     let mut client = Client::connect(&nodes[at].address())?;
     fill(&mut client, keys)?;
     let mut words: Vec<&[u8]> = vec![b"DEL", b"none"];
-    // Some are named twice, far apart.
+    // Some keys are named twice, far apart.
     words.extend(keys.iter().map(Vec::as_slice));
     words.extend(keys.iter().take(1000).map(Vec::as_slice));
     assert_eq!(client.call(&words)?, Reply::Number(keys.len() as i64));
@@ -56,7 +56,7 @@ fn deletes(nodes: &[Node], at: usize, keys: &[Vec<u8>]) -> Outcome<()> {
         assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(0));
         assert_eq!(client.call(&[b"GET", &keys[keys.len() - 1]])?, Reply::Bulk(None));
     }
-    // What comes behind it is answered behind it.
+    // A later command is answered after it.
     assert_eq!(client.call(&[b"SET", b"k", b"v"])?, Reply::ok());
     assert_eq!(client.call(&[b"DEL", b"k", b"none", b"k"])?, Reply::Number(1));
     Ok(())

@@ -1,5 +1,5 @@
-//! The life of a matrix as its users have it: devices that are lost and replaced, a group that is added,
-//! damage that is healed; in a directory, and behind a server that goes on.
+//! The life of a matrix as its users see it: devices that are lost and replaced, a group that is added, damage that
+//! is healed; in a directory, and behind a server that goes on.
 
 mod pool;
 mod session;
@@ -66,7 +66,7 @@ fn a_lost_device_is_replaced_and_carries_the_group_alone() -> Outcome<()> {
         let status = matrix.expect(0, &["matrix", "status", "--json"])?;
         assert!(status.contains("\"degraded\":false"), "{status}");
         matrix.is_sound()?;
-        // The one that it was filled from is lost now.
+        // The device that it was filled from is lost now.
         remove(&matrix, "g0d0")?;
         let served = matrix.serve(&[])?;
         check(&mut served.connect()?, 0..500)?;
@@ -75,8 +75,8 @@ fn a_lost_device_is_replaced_and_carries_the_group_alone() -> Outcome<()> {
     Ok(())
 }
 
-/// A device that was left out, and whose peer dies for good: what it lacks is said, and accepted or
-/// not; the peer is refused when it comes back.
+/// A device was left out, and its peer is lost for good: the missing writes are reported, and accepted or not; the
+/// peer is refused when it comes back.
 #[test]
 fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -89,14 +89,14 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() -> Outcome<(
     matrix.says(2, &["g0d1 is, which was left out (epoch"], &["get", "key 00001"])?;
     let lost = "group 0 goes on with g0d1 (epoch";
     matrix.says(0, &[lost], &["put", "more", "value", "--accept-loss"])?;
-    // From here on that is how it is.
+    // From here on this state is permanent.
     let status = matrix.expect(0, &["matrix", "status", "--json"])?;
     assert!(status.contains("\"losses\":[]") && status.contains("\"degraded\":true"), "{status}");
     matrix.expect(0, &["get", "key 00001"])?;
     std::fs::rename(place.path("g0d0.out"), matrix.path.join("g0d0"))?;
     matrix.says(2, &["g0d0 was replaced by another"], &["get", "key 00001"])?;
     std::fs::rename(matrix.path.join("g0d0"), place.path("g0d0.out"))?;
-    // Served, it says so too.
+    // The server reports it, too.
     let served = matrix.serve(&[])?;
     let status = session::expect(0, &["matrix", "status", "--json", "--server", &served.address])?;
     assert!(status.contains("\"degraded\":true"), "{status}");
@@ -105,7 +105,7 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() -> Outcome<(
     matrix.is_sound()
 }
 
-/// Whoever only looks at a matrix changes nothing of it, though it was killed, and a device is missing.
+/// A command that only reads a matrix changes nothing in it, even if it was killed and a device is missing.
 #[test]
 fn looking_changes_nothing() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -179,7 +179,7 @@ fn a_group_is_added_and_damage_is_healed() -> Outcome<()> {
     Ok(())
 }
 
-/// Writes and reads back until told to stop; how many were acknowledged.
+/// Writes and reads back until it is told to stop; counts the acknowledged writes.
 fn load(mut client: Client, stop: &AtomicBool, acknowledged: &AtomicU64) -> Outcome<()> {
     while !stop.load(Ordering::Relaxed) {
         let number = acknowledged.load(Ordering::Relaxed);
@@ -206,7 +206,7 @@ fn a_server_goes_on_while_its_matrix_is_looked_after() -> Outcome<()> {
         asked(&["replace", "--device", "g1d0"])?;
         assert!(!asked(&["status"])?.contains("absent"));
         let again = ["matrix", "replace", "--device", "g1d0", "--server", &served.address];
-        // As it is without a server.
+        // The same result as without a server.
         session::expect(2, &again)?;
         asked(&["add-group", "--limit", "200MiB"])?;
         let status = asked(&["status"])?;
@@ -243,11 +243,11 @@ fn a_server_goes_on_while_its_matrix_is_looked_after() -> Outcome<()> {
     Ok(())
 }
 
-/// Of these bytes a page is a whole number, in either engine.
+/// A multiple of the page size of either engine.
 const BLOCK: usize = 16 << 10;
 
-/// A matrix of which g0d0 is damaged, all of it but the first page, which says whose it is, and blocks in which
-/// `spared` is.
+/// A matrix whose device g0d0 is damaged, except its first page, which identifies it, and blocks that contain
+/// `spared`.
 fn damaged(place: &Place, engine: &str, keys: u64, spared: Option<&[u8]>) -> Outcome<Pool> {
     let matrix = created(place, engine, keys)?;
     let path = matrix.path.join("g0d0");
@@ -282,7 +282,7 @@ fn a_device_whose_pool_is_damaged_is_left_out_until_it_is_replaced() -> Outcome<
     served.terminate()
 }
 
-/// A tree loses keys by damage and not the device, if that says still whose it is: its peer answers for them
+/// Damage costs a tree keys and not the device, if the device can still be identified: its peer answers for them
 /// until a scrub.
 #[test]
 fn a_device_whose_leaves_are_damaged_is_healed_by_a_scrub() -> Outcome<()> {
@@ -292,7 +292,7 @@ fn a_device_whose_leaves_are_damaged_is_healed_by_a_scrub() -> Outcome<()> {
     let served = matrix.serve(&[])?;
     check(&mut served.connect()?, 0..KEYS)?;
     served.terminate()?;
-    // What heals it is said, and not what does not.
+    // The report names the remedy that heals it, and not one that does not.
     let (code, report) = matrix.ask(&["verify"], b"")?;
     assert!(code > 0 && report.contains("matrix scrub"), "{report}");
     assert!(!report.contains("--repair"), "{report}");
@@ -305,7 +305,7 @@ fn a_device_whose_leaves_are_damaged_is_healed_by_a_scrub() -> Outcome<()> {
     served.terminate()
 }
 
-/// What a status says that does not change by itself.
+/// The parts of a status that do not change by themselves.
 fn lasting(status: &str) -> Outcome<Value> {
     let mut status: Value = serde_json::from_str(status)?;
     assert!(status["epoch"].as_u64() > Some(0), "{status}");
@@ -396,7 +396,7 @@ fn a_matrix_is_not_opened_as_what_it_is_not() -> Outcome<()> {
     assert_eq!((&line["matrix"]["shape"], &line["matrix"]["ack"]), (&"2x2".into(), &"all".into()));
     let same = ["--ack", "all", "--prototype", "mkvs", "--engine", "bptree"];
     matrix.serve(&same)?.terminate()?;
-    // What is no matrix is told so by either route.
+    // A pool that is no matrix is refused with the same error on either route.
     single.expect(64, &["matrix", "status"])?;
     let served = single.serve(&[])?;
     session::expect(64, &["matrix", "status", "--json", "--server", &served.address])?;
@@ -404,7 +404,7 @@ fn a_matrix_is_not_opened_as_what_it_is_not() -> Outcome<()> {
     matrix.is_sound()
 }
 
-/// Each prototype is made, stays what it is, and tells of its devices.
+/// Each prototype is created, stays the same, and reports its devices.
 #[test]
 fn the_three_prototypes_are_served_as_they_were_made() -> Outcome<()> {
     let place = Place::in_memory()?;

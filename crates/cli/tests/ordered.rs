@@ -1,5 +1,5 @@
-//! An in-order store as its users have it: `scan` of a directory and of a server, and `RANGE` for Redis
-//! clients, over a matrix of trees, whose groups have a part of the keys each.
+//! An ordered store as its users see it: `scan` of a directory and of a server, and `RANGE` for Redis clients, over a
+//! matrix of trees, each group of which has a part of the keys.
 
 mod pool;
 mod session;
@@ -15,10 +15,10 @@ fn key(number: u64) -> String {
     format!("key:{number:05}")
 }
 
-/// A 2x2 matrix with every even key, and two beside them.
+/// A 2x2 matrix with every even key, and two other keys.
 fn matrix(place: &Place) -> Outcome<Pool> {
     let matrix = place.created("m", &["--matrix", "2x2", "--size", "32MiB"])?;
-    // In no order.
+    // In scattered order.
     let number = |at: u64| at * 7919 % KEYS * 2;
     let lines: Vec<String> = (0..KEYS)
         .map(|at| format!("{{\"key\":\"{}\",\"value\":\"{}\"}}\n", key(number(at)), number(at)))
@@ -33,7 +33,7 @@ fn lines(text: &str) -> Vec<&str> {
     text.lines().collect()
 }
 
-/// What `scan` is asked for, and the numbers of the keys that it must show.
+/// Arguments of `scan`, and the numbers of the keys that it must show.
 fn questions() -> Vec<(Vec<&'static str>, Vec<u64>)> {
     let even = |range: std::ops::Range<u64>| range.step_by(2).collect::<Vec<u64>>();
     let down = |range| even(range).into_iter().rev().collect::<Vec<u64>>();
@@ -61,7 +61,7 @@ fn check_scans(scan: &dyn Fn(&[&str]) -> Outcome<String>) -> Outcome<()> {
             .collect();
         assert_eq!(lines(&shown), expected, "{asked:?}");
     }
-    // All of it, and what is no text.
+    // All keys, including one that is no text.
     let shown = scan(&[])?;
     let shown = lines(&shown);
     assert_eq!(shown.len() as u64, KEYS + 2);
@@ -73,7 +73,7 @@ fn check_scans(scan: &dyn Fn(&[&str]) -> Outcome<String>) -> Outcome<()> {
     Ok(())
 }
 
-/// Bytes of a page of a pool, which its header has.
+/// The page size of a pool, from its header.
 fn page_bytes(path: &std::path::Path) -> Outcome<u64> {
     let mut word = [0; 8];
     std::fs::File::open(path)?.read_exact_at(&mut word, 40)?;
@@ -204,7 +204,7 @@ fn clients_go_through_ranges_while_others_write() -> Outcome<()> {
                     shown.reverse();
                 }
                 assert!(shown.is_sorted_by(|one, next| one < next), "in order, each once");
-                // Nobody touches those.
+                // The even keys are not written.
                 let even = shown.iter().filter(|key| key.ends_with(['0', '2', '4', '6', '8']));
                 assert_eq!(even.count() as u64, KEYS);
             }

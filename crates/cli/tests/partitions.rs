@@ -1,15 +1,15 @@
-//! A cluster whose network is cut in any direction, judged by the histories of its clients.
+//! A cluster whose network is cut in any direction; the histories of its clients are judged.
 //!
-//! Each node has a network namespace of its own; what is cut is dropped where it would be received, so that a node may be
-//! heard by nobody and hear all, or the other way round. Clients write, compare and read a few keys by way of any node,
-//! and write down what they were told. A round has keys of its own: a write of which nobody knows what became of it may be
-//! made at any time later, and a history with many of them could not be judged.
+//! Each node has a network namespace of its own. A cut drops packets at the receiver, so that a node may receive from
+//! all nodes while none receives from it, or the other way round. Clients write, compare and read a few keys through
+//! any node, and record the answers. A round has keys of its own: a write with an unknown outcome may be made at any
+//! time later, and a history with many of them could not be judged.
 //!
-//! It needs root, `ip` and `nft`. `cargo xtask test` installs them, and names `namespaces` in
-//! `COREPLANE_CLIENTS_LEFT_OUT` where they cannot be had; without that this fails, rather than seem to have passed.
+//! The test needs root, `ip` and `nft`. `cargo xtask test` installs them, and names `namespaces` in
+//! `COREPLANE_CLIENTS_LEFT_OUT` if they are not available; without that this fails, rather than seem to have passed.
 //!
-//! Seven rounds, or as many as `COREPLANE_KILL_ROUNDS` says; seventy at `COREPLANE_TEST_SCALE=full`. `COREPLANE_HISTORY_FILE`
-//! names a file for the histories, as JSON lines, for another judge.
+//! Seven rounds, or as many as `COREPLANE_KILL_ROUNDS` says; seventy at `COREPLANE_TEST_SCALE=full`.
+//! `COREPLANE_HISTORY_FILE` names a file for the histories, as JSON lines, for another judge.
 
 mod nodes;
 mod pool;
@@ -24,14 +24,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A client waits no longer: then nobody knows what became of what it has asked for.
+/// The longest time that a client waits: after that the outcome of its command is unknown.
 const ANSWER_MAX: Duration = Duration::from_millis(120);
-/// Three of them write too, and go to another node when one does not answer; the others read, each from its node.
+/// Some clients write, too, and go to another node when one does not answer; the others read, each from its own node.
 const CLIENTS: u64 = 6;
 const WRITERS: u64 = 3;
-/// Of a round: with more writes of one key that were not answered its history could not be judged.
+/// The keys of a round: with more unanswered writes of one key its history could not be judged.
 const KEYS: usize = 6;
-/// How long a cut lasts, and how long there is none after it.
+/// The duration of a cut, and of the time without a cut after it.
 const CUT: Duration = Duration::from_millis(1500);
 const WHOLE: Duration = Duration::from_millis(700);
 
@@ -45,7 +45,7 @@ fn run(words: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Three namespaces on a bridge, where clients are.
+/// Three namespaces on a bridge, on which the clients are, too.
 struct Network {
     name: String,
 }
@@ -81,7 +81,7 @@ impl Network {
         run(&format!("ip netns exec {}n{id} nft {words}", self.name))
     }
 
-    /// Nothing that `from` says is heard by `to`.
+    /// Drops all packets from `from` at `to`.
     fn cut(&self, from: usize, to: usize) -> Outcome<()> {
         self.nft(to, &format!("add rule inet cut input ip saddr 10.232.7.{from} drop"))
     }
@@ -94,7 +94,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         let name = &self.name;
-        // What is not there need not be removed.
+        // Missing parts need not be removed.
         let _removed: Vec<bool> = (1..=3)
             .map(|id| run(&format!("ip netns del {name}n{id}")))
             .chain([run(&format!("ip link del {name}"))])
@@ -103,18 +103,18 @@ impl Drop for Network {
     }
 }
 
-/// What a client has asked for, and what it was told.
+/// A command of a client, and its answer.
 struct Told {
     client: u64,
     key: usize,
     begin: u64,
-    /// None: it was not told.
+    /// None: no answer.
     end: Option<u64>,
     call: Call,
 }
 
 impl Told {
-    /// As a line of JSON: `expected` and `value` are null where there is none, `end` where nobody answered.
+    /// As a line of JSON: `expected` and `value` are null if they do not apply, `end` if there was no answer.
     fn line(&self) -> String {
         let null = |number: Option<u64>| number.map_or("null".to_owned(), |it| it.to_string());
         let (op, expected, value, made) = match self.call {
@@ -145,14 +145,14 @@ fn words_of(wish: Wish, made: bool) -> (&'static str, Option<u64>, Option<u64>, 
     }
 }
 
-/// What clients of a round share.
+/// The common state of the clients of a round.
 struct Round<'r> {
     addresses: &'r [String],
     clock: &'r AtomicU64,
     is_over: &'r AtomicBool,
     first_key: usize,
-    /// Those that only read are shown what their node has. Those that write ask the leader, which goes on: so that all is
-    /// answered, and no order is soon found to be none.
+    /// Read-only clients read the state of their node. Writers ask the leader, which goes on: so that all commands
+    /// are answered, and a history without an order is soon detected.
     reads_followers: bool,
     leader: usize,
 }
@@ -161,7 +161,7 @@ fn number_in(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// Asks for one thing; what is told, or none if nobody knows.
+/// Executes one command; its result, or none if the outcome is unknown.
 fn ask(client: &mut Client, key: &str, wish: Option<Wish>) -> Option<Call> {
     let key = key.as_bytes();
     let number = |value: u64| value.to_string();
@@ -235,7 +235,7 @@ fn client(round: &Round<'_>, me: u64, seed: u64) -> Vec<Told> {
                 told.push(said(Some(end), call));
                 connection = Some(asked);
             }
-            // What is refused was not done, or nobody knows: it is taken for the latter.
+            // A refused write was not made, or its outcome is unknown: it is treated as the latter.
             (None, Some(wish)) => {
                 told.push(said(None, Call::CutOff(wish)));
                 at += 1;
@@ -246,7 +246,7 @@ fn client(round: &Round<'_>, me: u64, seed: u64) -> Vec<Told> {
     told
 }
 
-/// A leader that is not heard by a majority, does not hear one, or stands still, is one no more.
+/// A leader that is not heard by a majority, does not hear one, or stands still, loses the leadership.
 fn ends_leadership(round: u64) -> bool {
     matches!(round % 7, 0..=2) || stands_still(round)
 }
@@ -259,18 +259,18 @@ fn stands_still(round: u64) -> bool {
     round % 7 == 6
 }
 
-/// What is cut in a round: who is not heard by whom. The leader is one of three.
+/// The cuts of a round: pairs of a node and one that does not hear it. The leader is one of three.
 fn cuts(round: u64, leader: usize) -> Vec<(usize, usize)> {
     let (one, other) = (1 + leader % 3, 1 + (leader + 1) % 3);
     match round % 7 {
         _ if stands_still(round) => Vec::new(),
         // The leader is alone.
         0 => vec![(leader, one), (leader, other), (one, leader), (other, leader)],
-        // It is not heard, and hears.
+        // It is not heard, but hears the others.
         1 => vec![(leader, one), (leader, other)],
-        // It is heard, and does not hear.
+        // It is heard, but does not hear the others.
         2 => vec![(one, leader), (other, leader)],
-        // One follower and it do not hear each other; the third hears both.
+        // The leader and one follower do not hear each other; the third node hears both.
         3 => vec![(leader, one), (one, leader)],
         // A follower is alone.
         ALONE => vec![(one, leader), (one, other), (leader, one), (other, one)],
@@ -308,7 +308,7 @@ fn judge(all: &[Told], keys: std::ops::Range<usize>) -> Option<usize> {
                 let event = Event { key: *key, begin, end: end.unwrap_or(u64::MAX), call };
                 match end {
                     Some(_) => thread.push(event),
-                    // It may be made while its client goes on.
+                    // The write may be made while its client goes on.
                     None => threads.push(vec![event]),
                 }
             }
@@ -337,7 +337,7 @@ impl Cluster {
         Ok(Self { nodes, network, clock: AtomicU64::new(0), _place: place })
     }
 
-    /// What clients were told while the network was cut, and in the end.
+    /// The answers of clients while the network was cut, and at the end.
     fn round(&self, number: u64, cut: u64, reads_followers: bool) -> Outcome<Vec<Told>> {
         let addresses: Vec<String> = self.nodes.iter().map(Node::address).collect();
         let (is_over, clock) = (AtomicBool::new(false), &self.clock);
@@ -361,7 +361,7 @@ impl Cluster {
         })?;
         let (_, later) = leader_of(&self.nodes);
         assert!(later > term || !ends_leadership(cut), "cut {cut}: the leader goes on as before");
-        // What is there in the end counts too.
+        // The final values count, too.
         for key in first_key..first_key + KEYS {
             let since = Instant::now();
             let begin = clock.fetch_add(1, Ordering::SeqCst);
@@ -417,7 +417,7 @@ fn histories_over_a_network_that_is_cut_are_linearizable() -> Outcome<()> {
     let swaps = all.iter().filter(is_swap).count();
     assert!(unknown > 0 && swaps > 100, "{unknown} calls were not answered, {swaps} compared");
     assert_eq!(judge(&all, 0..rounds as usize * KEYS), None, "a key has no linearization");
-    // What is stale by choice is found to be so: this judge would find what is not.
+    // Reads that may be stale are found to be so: this judge would find unwanted stale reads.
     let stale = cluster.round(rounds, ALONE, true)?;
     let keys = rounds as usize * KEYS;
     assert_ne!(

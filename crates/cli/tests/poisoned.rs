@@ -1,10 +1,9 @@
-//! Pages that are lost under a running server, and the pool that is left.
+//! Pages that are lost under a running server, and the rest of the pool.
 //!
-//! Without the hardware a page is lost by cutting the file short while it is mapped: a load from
-//! behind its end is a SIGBUS, as one from a page that the medium has lost. Then the file gets its
-//! length back; what was lost reads as zeroes.
+//! Without the hardware a page is lost by truncating the file while it is mapped: a load behind its end is a SIGBUS,
+//! like one from a page that the medium has lost. Then the file gets its length back; the lost part reads as zeroes.
 //!
-//! The file itself tells which records are lost: each value occurs in it once.
+//! The file itself shows which records are lost: each value occurs in it once.
 
 mod pool;
 mod session;
@@ -16,14 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const RECORDS: usize = 20_000;
 const POOL_BYTES: u64 = 64 << 20;
-/// What can be lost: a page of the system.
+/// The unit of loss: a page of the system.
 const LOST_UNIT: u64 = 4096;
 
 fn key(number: usize) -> String {
     format!("key:{number}")
 }
 
-/// A text that occurs nowhere else, again and again.
+/// A text that occurs nowhere else, repeated.
 fn value(number: usize) -> Vec<u8> {
     format!("<{number:08}>").repeat(100).into_bytes()
 }
@@ -36,7 +35,7 @@ fn write_records(client: &mut Client, numbers: std::ops::Range<usize>) -> Outcom
     Ok(())
 }
 
-/// Where each value is in the file.
+/// The offset of each value in the file.
 fn places(pool: &Pool) -> Outcome<Vec<u64>> {
     let bytes = pool.bytes()?;
     let mut places = vec![0; RECORDS];
@@ -59,34 +58,34 @@ fn places(pool: &Pool) -> Outcome<Vec<u64>> {
     Ok(places)
 }
 
-/// What has become of a record.
+/// The state of a record after the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Kept,
-    /// In part.
+    /// Lost in part.
     Torn,
     Lost,
 }
 
-/// Of a record whose value is at `place`.
+/// The fate of a record whose value is at `place`.
 fn fate(place: u64, cut: u64) -> Fate {
     if place + 1000 <= cut {
         Fate::Kept
     } else if place - 64 < cut {
-        // Of its header and key, which are before the value, or of the value something is left.
+        // A part of its header and key, which are before the value, or of the value is left.
         Fate::Torn
     } else {
         Fate::Lost
     }
 }
 
-/// Four connections read everything, each in an order of its own, until the server is gone. What
-/// they are told until then is right.
+/// Four connections read everything, each in an order of its own, until the server is gone. All answers until then
+/// must be right.
 fn read_until_it_ends(served: &Served) -> Outcome<()> {
     let is_over = AtomicBool::new(false);
     let mut clients = Vec::new();
     for _ in 0..4 {
-        // It may be gone already: something in the background met the lost page first.
+        // The server may be gone already: background work accessed the lost page first.
         clients.extend(served.connect().ok());
     }
     std::thread::scope(|scope| {
@@ -110,16 +109,15 @@ fn read_until_it_ends(served: &Served) -> Outcome<()> {
     Ok(())
 }
 
-/// What was lost.
+/// The lost part.
 struct Loss {
-    /// All from here on.
+    /// Everything from here on is lost.
     cut: u64,
-    /// Of each record.
+    /// The fate of each record.
     fates: Vec<Fate>,
 }
 
-/// Fills a pool, and loses the end of it under the server that reads it, which may have been
-/// started anew before.
+/// Fills a pool, and truncates its end under the server that reads it, which may have been restarted before.
 fn lose_under_a_server(pool: &Pool, is_closed_before: bool) -> Outcome<Loss> {
     let name = &pool.name;
     let complaints = pool.path.with_extension("complaints");
@@ -151,7 +149,7 @@ fn lose_under_a_server(pool: &Pool, is_closed_before: bool) -> Outcome<Loss> {
     Ok(Loss { cut, fates: places.into_iter().map(|place| fate(place, cut)).collect() })
 }
 
-/// `verify` finds damage, and names a place in what was lost.
+/// `verify` finds damage, and names a place in the lost part.
 fn is_found_damaged(pool: &Pool, cut: u64) -> Outcome<()> {
     let (code, said) = pool.ask(&["verify"], b"")?;
     assert_eq!(code, 1, "{said}");
@@ -164,8 +162,8 @@ fn is_found_damaged(pool: &Pool, cut: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// An index in the pool: no log is read when it is opened, so that the store serves what it has.
-/// What is lost is an error, and never looks as if it had not been there.
+/// With an index in the pool no log is read when it is opened, so that the store serves the remaining records. A read
+/// of a lost record is an error, and never looks like an absent key.
 fn serves_what_is_left(pool: &Pool, loss: &Loss) -> Outcome<()> {
     let served = pool.serve(&[])?;
     let mut client = served.connect()?;
@@ -174,7 +172,7 @@ fn serves_what_is_left(pool: &Pool, loss: &Loss) -> Outcome<()> {
         let is_right = match fate {
             Fate::Kept => reply == Reply::bulk(value(number)),
             Fate::Lost => matches!(&reply, Reply::Failed(what) if what.contains("at offset")),
-            // A read looks at no checksum: it is for `verify` to name this one.
+            // A read checks no checksum: `verify` must name this record.
             Fate::Torn => reply != Reply::Bulk(None),
         };
         assert!(is_right, "{number}, {fate:?}: {reply:?}");
@@ -227,8 +225,7 @@ fn with_the_index_in_the_pool_what_is_left_is_served() -> Outcome<()> {
     Ok(())
 }
 
-/// After a repair the pool is sound: what was kept is there but for `deleted` keys, and what was
-/// lost is absent.
+/// After a repair the pool is sound: the kept records are there except `deleted` keys, and the lost ones are absent.
 fn is_repaired(pool: &Pool, loss: &Loss, deleted: usize) -> Outcome<()> {
     let (code, said) = pool.ask(&["verify", "--repair"], b"")?;
     assert_eq!(code, 1, "{said}");
@@ -254,8 +251,8 @@ fn is_repaired(pool: &Pool, loss: &Loss, deleted: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// An index in DRAM is made from the logs: without some of them nobody can tell what is missing,
-/// so that the pool is refused by everyone.
+/// An index in DRAM is built from the logs: without some of them it is unknown what is missing, so that every command
+/// refuses the pool.
 #[test]
 fn with_the_index_in_dram_the_pool_is_refused() -> Outcome<()> {
     let place = Place::in_memory()?;

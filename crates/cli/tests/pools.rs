@@ -1,4 +1,4 @@
-//! Pools and records from the command line, and what every failure says by its exit code.
+//! Pools and records from the command line, and the exit codes of failures.
 
 mod pool;
 mod session;
@@ -7,7 +7,7 @@ use pool::{Place, Pool};
 use serde_json::Value;
 use session::{Outcome, expect, text};
 
-/// A pool of 64 MiB that goes with its directory.
+/// A pool of 64 MiB that is removed with its directory.
 fn pool() -> Outcome<(Place, Pool)> {
     let place = Place::in_memory()?;
     let pool = place.created("a.pool", &["--size", "64MiB"])?;
@@ -208,7 +208,7 @@ fn what_is_damaged_is_repaired_and_what_is_lost_is_told() -> Outcome<()> {
         for word in [&*pool, "log page ", "at offset 0x", "coreplane verify --repair"] {
             assert!(complaint.contains(word), "{word}: {complaint}");
         }
-        // With the index in DRAM nobody knows which record of a key was the newest.
+        // With the index in DRAM it is unknown which record of a key was the newest.
         let is_known = index == "pmem";
         let said = expect(1, &["verify", "--pool", &pool, "--repair"])?;
         let fate = if is_known { "lost; it is absent now" } else { "it may be out of date" };
@@ -221,7 +221,7 @@ fn what_is_damaged_is_repaired_and_what_is_lost_is_told() -> Outcome<()> {
         assert!(said.ends_with("checked\n") && said.contains(&sound), "{said}");
         assert!(expect(0, &["verify", "--pool", &pool])?.starts_with(&sound));
         assert!(expect(0, &["verify", "--pool", &pool, "--repair"])?.starts_with("sound: "));
-        // Not what it held before, where the index tells.
+        // Not the previous value, if the index has the newest record.
         match is_known {
             true => drop(expect(1, &["get", "--pool", &pool, "key"])?),
             false => assert_eq!(expect(0, &["get", "--pool", &pool, "key"])?, "old\n"),
@@ -241,7 +241,7 @@ fn what_is_damaged_is_repaired_and_what_is_lost_is_told() -> Outcome<()> {
     Ok(())
 }
 
-/// Of a leaf a record of which is damaged the others are kept, and the damage is gone.
+/// The other records of a leaf with a damaged record are kept, and the damage is gone.
 #[test]
 fn what_is_damaged_in_an_ordered_pool_is_given_up() -> Outcome<()> {
     for is_killed in [true, false] {
@@ -283,7 +283,7 @@ fn what_is_damaged_in_an_ordered_pool_is_given_up() -> Outcome<()> {
     Ok(())
 }
 
-/// Of a long key a part is in the leaf, which is sound, and the rest is not.
+/// A part of a long key is in the leaf, which is sound, and the rest is damaged.
 #[test]
 fn a_repair_that_leaves_damage_says_so() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -316,7 +316,7 @@ fn what_cannot_be_repaired_is_refused_and_left_alone() -> Outcome<()> {
     other.put_bytes(&bytes)?;
     other.expect(2, &["verify", "--repair"])?;
     assert!(other.bytes()? == bytes, "it was changed");
-    // All that the table says of page 1: the page is given up.
+    // The whole entry of page 1 in the table: the page is given up.
     let mut bytes = sound.clone();
     bytes[2048 + 32..2048 + 64].fill(0x99);
     other.put_bytes(&bytes)?;
@@ -347,7 +347,7 @@ fn an_ordered_pool_is_opened_as_what_it_is() -> Outcome<()> {
     let measured = place.created("measured", &["--engine", "bptree", "--size", "64MiB"])?;
     let lines = measured.expect(0, &bench)?;
     assert!(lines.lines().count() == 2 && lines.contains("\"phase\":\"e\""), "{lines}");
-    // What is in the pool is not what was asked for.
+    // The engine of the pool is not the requested one.
     pool.expect(2, &["bench", "--engine", "scmkv", "--workload", "c"])?;
     assert!(pool.expect(0, &["verify", "--repair"])?.starts_with("sound: "));
     Ok(())
@@ -368,7 +368,7 @@ fn a_matrix_is_a_directory_of_devices() -> Outcome<()> {
         let status = matrix.expect(0, &["matrix", "status", "--json"])?;
         assert!(status.contains("\"degraded\":false"), "{status}");
         matrix.is_sound()?;
-        // One device is taken out, while nobody looks: the other group is whole.
+        // One device is removed while the matrix is closed: the other group is whole.
         std::fs::remove_file(matrix.path.join("g0d1"))?;
         let status = matrix.expect(0, &["matrix", "status"])?;
         assert!(status.contains("g0d1     absent") && status.contains("(degraded)"), "{status}");
@@ -376,7 +376,7 @@ fn a_matrix_is_a_directory_of_devices() -> Outcome<()> {
             assert!(matrix.expect(0, &["get", name])?.contains("a fruit"), "{name}");
         }
         matrix.is_sound()?;
-        // And one of the other group: what is left may be out of date.
+        // And one of the other group: the rest may be out of date.
         std::fs::remove_file(matrix.path.join("g1d0"))?;
         matrix.expect(0, &["get", "apple"])?;
         std::fs::remove_file(matrix.path.join("g1d1"))?;

@@ -1,4 +1,4 @@
-//! Looking at a store: no permission to write is needed, no byte of it changes, and several may do it at a time.
+//! Reading a store: no permission to write is needed, no byte of it changes, and several readers may do it at a time.
 
 mod pool;
 mod session;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_coreplane");
-/// Who owns nothing.
+/// The user who owns nothing.
 const NOBODY: u32 = 65534;
 
 const LOOKS: [&[&str]; 6] =
@@ -27,7 +27,7 @@ fn files(pool: &Pool) -> Outcome<Vec<PathBuf>> {
     Ok(entries.into_iter().map(|entry| entry.path()).collect())
 }
 
-/// A checksum of each file, and when it was last written.
+/// A checksum of each file, and the time of its last write.
 fn state(pool: &Pool) -> Outcome<Vec<(PathBuf, u32, i64, i64)>> {
     let mut states = Vec::new();
     for path in files(pool)? {
@@ -42,7 +42,7 @@ fn mode(path: &Path, bits: u32) -> Outcome<()> {
     Ok(fs::set_permissions(path, Permissions::from_mode(bits))?)
 }
 
-/// Runs a copy of the command as somebody who owns nothing of the store.
+/// Runs a copy of the command as a user who owns nothing of the store.
 fn as_nobody(binary: &Path, pool: &Pool, words: &[&str]) -> Outcome<Output> {
     let mut command = Command::new(binary);
     command.args(words).args(["--pool", &pool.name]);
@@ -53,7 +53,7 @@ fn as_nobody(binary: &Path, pool: &Pool, words: &[&str]) -> Outcome<Output> {
     Ok(command.output()?)
 }
 
-/// A store that a server was killed over, so that it has to be recovered, and that nobody may write.
+/// A store whose server was killed, so that it must be recovered, and that is not writable.
 fn killed(place: &Place, store: &[&str]) -> Outcome<Pool> {
     let pool = place.created("store", &[&["--size", "64MiB"], store].concat())?;
     let served = pool.serve(&[])?;
@@ -83,7 +83,7 @@ fn a_store_that_may_not_be_written_is_looked_at() -> Outcome<()> {
         let place = Place::in_memory()?;
         let pool = killed(&place, store)?;
         let directory = pool.path.parent().ok_or("no directory")?;
-        // The command itself may lie where nobody may look.
+        // The command itself may be in a directory that other users cannot read.
         let open_to_all = tempfile::tempdir()?;
         mode(open_to_all.path(), 0o755)?;
         let binary = open_to_all.path().join("coreplane");
@@ -106,7 +106,7 @@ fn a_store_that_may_not_be_written_is_looked_at() -> Outcome<()> {
             }
             assert_eq!(state(&pool)?, before, "{store:?} {look:?}");
         }
-        // What has to write says that it may not.
+        // A command that must write reports that it may not.
         for write in [&["put", "key", "value"][..], &["del", "key:7"], &["grow", "--size", "1GiB"]]
         {
             let output = as_nobody(&binary, &pool, write)?;
@@ -117,7 +117,7 @@ fn a_store_that_may_not_be_written_is_looked_at() -> Outcome<()> {
         for place in [directory].into_iter().chain(matrix) {
             mode(place, 0o755)?;
         }
-        // Who may write recovers it.
+        // A user who may write recovers the store.
         for path in files(&pool)? {
             mode(&path, 0o644)?;
         }
@@ -129,13 +129,13 @@ fn a_store_that_may_not_be_written_is_looked_at() -> Outcome<()> {
     Ok(())
 }
 
-/// Those who look do not keep each other out; who writes keeps all out.
+/// Readers do not exclude each other; a writer excludes all.
 #[test]
 fn several_look_at_a_store_at_a_time() -> Outcome<()> {
     let place = Place::in_memory()?;
     let pool = place.created("pool", &["--size", "64MiB"])?;
     pool.expect(0, &["put", "key", "value"])?;
-    // One that waits for who reads from it has the pool open.
+    // A command that waits for the reader of its output has the pool open.
     let pipe = place.argument("pipe")?;
     assert!(Command::new("mkfifo").arg(&pipe).status()?.success());
     let mut dump = Command::new(BINARY).args(["dump", "--pool", &pool.name, &pipe]).spawn()?;

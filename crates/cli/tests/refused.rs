@@ -1,5 +1,5 @@
-//! What cannot be served, and what cannot be stored: each is told in words that name it, by every
-//! subcommand and by the server, and nothing is changed or lost.
+//! Pools that cannot be served, and records that cannot be stored: every subcommand and the server report them by
+//! name, and nothing is changed or lost.
 
 mod pool;
 mod session;
@@ -7,19 +7,19 @@ mod session;
 use pool::{Place, Pool};
 use session::{Outcome, Reply};
 
-/// Where the version is in a pool's header, and where its kind.
+/// The offsets of the version and of the kind in a pool's header.
 const VERSION: usize = 8;
 const KIND: usize = 32;
 
-/// The checksum of the static part, as `docs/media-format.md` has it.
+/// The checksum of the static part, as defined in `docs/media-format.md`.
 fn reseal(bytes: &mut [u8]) {
     bytes[12..16].fill(0);
     let crc = crc32c::crc32c(&bytes[..512]);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Every subcommand that needs a pool, the server among them, refuses this file with a complaint
-/// that holds `word`, and leaves it as it is.
+/// Every subcommand that needs a pool, including the server, must refuse this file with a message that contains
+/// `word`, and leave it unchanged.
 fn is_refused(pool: &Pool, word: &str) -> Outcome<()> {
     let before = pool.bytes()?;
     for command in session::NEED_A_POOL {
@@ -89,7 +89,7 @@ fn a_second_opener_is_told_who_it_is_not() -> Outcome<()> {
     link.expect(2, &["get", "key"])?;
     assert_eq!(client.call(&[b"GET", b"key"])?, Reply::bulk(*b"value"));
     served.kill()?;
-    // A dead server holds nothing.
+    // A dead server holds no lock.
     assert_eq!(pool.expect(0, &["get", "key"])?, "value\n");
     Ok(())
 }
@@ -118,7 +118,7 @@ fn what_is_over_the_limits_is_an_error_and_nothing_else() -> Outcome<()> {
         assert!(told, "{}: {reply:?}", String::from_utf8_lossy(command[0]));
     }
     assert_eq!(client.call(&[b"GET", &too_long])?, Reply::Bulk(None));
-    // A value that the pool has no room for, and one that a client may not even send.
+    // A value that does not fit the pool, and one that a client may not even send.
     let huge = vec![b'x'; 70 << 20];
     let reply = client.call(&[b"SET", b"huge", &huge])?;
     assert!(matches!(&reply, Reply::Failed(what) if what.contains("no space")), "{reply:?}");
@@ -128,7 +128,7 @@ fn what_is_over_the_limits_is_an_error_and_nothing_else() -> Outcome<()> {
     std::io::Write::write_all(&mut other.stream, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870913\r\n")?;
     let reply = other.receive()?;
     assert_eq!(reply, Reply::Failed("ERR Protocol error: invalid bulk length".to_owned()));
-    // Nothing of it is there, and small things still fit.
+    // No part of it is stored, and small values still fit.
     assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(1));
     assert_eq!(client.call(&[b"SET", b"small", b"v"])?, ok);
     served.terminate()?;
@@ -164,7 +164,7 @@ fn a_full_pool_refuses_and_keeps_what_it_has() -> Outcome<()> {
     assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(i64::try_from(stored)?));
     served.terminate()?;
     pool.is_sound()?;
-    // More space, and all goes on.
+    // With more space all goes on.
     pool.expect(0, &["grow", "--size", "128MiB"])?;
     let served = pool.serve(&[])?;
     let mut client = served.connect()?;

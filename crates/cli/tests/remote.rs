@@ -1,5 +1,5 @@
-//! A store that is served: info, stats, verify, dump and grow say the same of it, and do the same to it, as of one that
-//! nobody has open, and no other client waits for them.
+//! A store that is served: info, stats, verify, dump and grow report the same about it, and do the same to it, as
+//! with a closed store, and no other client waits for them.
 
 mod pool;
 mod session;
@@ -17,7 +17,7 @@ const STORES: [&[&str]; 5] = [
     &["--matrix", "2x2"],
 ];
 
-/// Records of all kinds: text and not, large, with an expiry.
+/// Records of all kinds: text and binary, large, with an expiry.
 fn records() -> String {
     let mut lines: String = (0..2000)
         .map(|number| format!("{{\"key\":\"k{number}\",\"value\":\"v{number}\"}}\n"))
@@ -46,7 +46,7 @@ fn names(object: &Value) -> Vec<String> {
     object.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
-/// Asks the server.
+/// Sends the command to the server.
 fn ask(server: &str, code: i32, command: &[&str]) -> Outcome<String> {
     expect(code, &[command, &["--server", server]].concat())
 }
@@ -107,14 +107,14 @@ fn damage_of_a_served_store_is_told_as_that_of_its_pool() -> Outcome<()> {
     assert_eq!(json(&ask(&served.address, 1, &["verify", "--json"])?)?, json(&alone)?);
     let said = ask(&served.address, 1, &["verify"])?;
     assert!(said.contains("DAMAGED") && said.contains("verify --repair"), "{said}");
-    // What is repaired is a pool that nobody has open.
+    // Only a closed pool can be repaired.
     ask(&served.address, 64, &["verify", "--repair"])?;
-    // Who comes to the pool all the same is told how to ask.
+    // A command that opens the pool nevertheless is refused with a hint.
     pool.says(2, &["`--server`"], &["info"])?;
     served.terminate()
 }
 
-/// Writes that are answered while a verification goes on, which is told how far it is.
+/// The number of writes that are answered during a verification, whose progress is reported.
 fn written_meanwhile(served: &Served, rounds: usize) -> Outcome<u64> {
     let mut client = served.connect()?;
     let status = |client: &mut Client| -> Outcome<Value> {
@@ -122,7 +122,7 @@ fn written_meanwhile(served: &Served, rounds: usize) -> Outcome<u64> {
         json(&reply.text().ok_or("no text")?)
     };
     let mut written = 0;
-    // A verification may be over before anybody has written: then another one is begun.
+    // A verification may end before any write: then another one is started.
     for _ in 0..rounds {
         if written > 3 {
             break;
@@ -136,7 +136,7 @@ fn written_meanwhile(served: &Served, rounds: usize) -> Outcome<u64> {
                 assert_eq!(work["outcome"]["sound"], true, "{work}");
                 break;
             }
-            // It went on when the write was answered.
+            // It was still going on when the write was answered.
             written += u64::from(work["done"].as_u64() > Some(0));
         }
     }
@@ -170,7 +170,7 @@ fn a_served_store_grows() -> Outcome<()> {
         assert_eq!(grown["bytes_before"], before, "{store:?}");
         let bytes = grown["pool_bytes"].as_u64().ok_or("no bytes")?;
         assert!(bytes >= 4 * before.as_u64().ok_or("no bytes")?, "{store:?}: {grown}");
-        // More than there was room for.
+        // More than the space before.
         let mut client = served.connect()?;
         let value = vec![7; 1 << 20];
         for number in 0..40 {
@@ -181,7 +181,7 @@ fn a_served_store_grows() -> Outcome<()> {
             session::coreplane(&["grow", "--size", "100MiB", "--server", &served.address], b"")?;
         let said = String::from_utf8_lossy(&again.stderr).into_owned();
         assert!(again.status.success() && said.contains("nothing was done"), "{store:?}: {said}");
-        // The system has no space for it, or the open pool no room.
+        // The system has no space for it, or the open pool cannot be extended so far.
         let huge = ["grow", "--size", "2TiB", "--server", &served.address];
         let code = session::coreplane(&huge, b"")?.status.code();
         assert!(matches!(code, Some(2 | 4)), "{store:?}: {code:?}");

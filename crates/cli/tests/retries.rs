@@ -1,5 +1,5 @@
-//! Commands that are sent again and again until they are answered, and are run once: whichever server answers, whoever is
-//! killed meanwhile.
+//! Commands that are sent again and again until they are answered, and run only once, whichever server answers and
+//! whichever is killed meanwhile.
 
 mod nodes;
 mod pool;
@@ -11,10 +11,10 @@ use session::{Client, Outcome, Reply};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes.
+/// Longer than any step of the test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends the words to one server after the other until one has done what they say.
+/// Sends the words to one server after the other until one has executed them.
 fn insist(ports: &[u16], words: &[&[u8]]) -> Outcome<(Reply, u64)> {
     let (since, mut tries) = (Instant::now(), 0);
     loop {
@@ -30,7 +30,7 @@ fn insist(ports: &[u16], words: &[&[u8]]) -> Outcome<(Reply, u64)> {
     }
 }
 
-/// Adds one again and again; how often.
+/// Adds one again and again; the number of additions.
 fn teller(ports: &[u16], name: &str, is_over: &AtomicBool) -> Outcome<(i64, u64)> {
     let (mut count, mut again) = (0_i64, 0);
     let client = name.as_bytes();
@@ -43,7 +43,7 @@ fn teller(ports: &[u16], name: &str, is_over: &AtomicBool) -> Outcome<(i64, u64)
         assert_eq!(reply, Reply::Number(count), "{name}, after {tries} tries");
         again += tries - 1;
         if count % 16 == 0 {
-            // Its answer was lost, say.
+            // As if its answer had been lost.
             assert_eq!(insist(ports, &words)?.0, Reply::Number(count), "{name} again");
         }
     }
@@ -118,7 +118,7 @@ fn the_last_answer_is_remembered_across_a_kill_and_an_older_number_is_refused() 
         let is_it = matches!(&reply, Reply::Failed(text) if text.starts_with(refusal));
         assert!(is_it, "{words:?}: {reply:?}");
     }
-    // What was refused was not run, and is not remembered.
+    // A refused command was not run, and is not remembered.
     assert_eq!(once(&mut client, "9", &[b"INCRBY", b"k", b"4"])?, Reply::Number(5));
     assert_eq!(once(&mut client, "9", &[b"INCRBY", b"k", b"4"])?, Reply::Number(5));
     assert_eq!(client.call(&[b"SET", b"coreplane:once:e", b"mine"])?, Reply::ok());

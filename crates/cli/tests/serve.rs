@@ -1,4 +1,4 @@
-//! `coreplane serve`: what it says, what it does with signals, what is there afterwards.
+//! `coreplane serve`: its output, its reaction to signals, and the pool afterwards.
 
 mod pool;
 mod session;
@@ -18,7 +18,7 @@ fn what_was_acknowledged_is_there_after_sigterm() -> Outcome<()> {
     let mut client = served.connect()?;
     assert_eq!(client.call(&[b"SET", b"key", b"value"])?, Reply::ok());
     assert_eq!(client.call(&[b"GET", b"key"])?, Reply::bulk(*b"value"));
-    // While it serves nobody else has the pool.
+    // While it serves, no other process can open the pool.
     pool.expect(2, &["get", "key"])?;
     served.terminate()?;
     assert_eq!(pool.expect(0, &["get", "key"])?, "value\n");
@@ -27,7 +27,7 @@ fn what_was_acknowledged_is_there_after_sigterm() -> Outcome<()> {
     let served = pool.serve(&["--size", "64MiB"])?;
     let mut client = served.connect()?;
     assert_eq!(client.call(&[b"GET", b"key"])?, Reply::bulk(*b"other"));
-    // SHUTDOWN ends it too.
+    // SHUTDOWN ends it, too.
     assert!(client.call(&[b"SHUTDOWN"]).is_err());
     assert_eq!(served.ended()?, Some(0));
     pool.is_sound()?;
@@ -63,7 +63,7 @@ fn the_line_is_truthful_for_every_durability() -> Outcome<()> {
     Ok(())
 }
 
-/// Waits until DBSIZE says so, however slow the machine is.
+/// Waits until DBSIZE answers `size`, however slow the machine is.
 fn wait_for_size(client: &mut Client, size: i64) -> Outcome<()> {
     let start = Instant::now();
     loop {
@@ -96,7 +96,7 @@ fn what_has_expired_leaves_dbsize_although_nobody_asks_for_it() -> Outcome<()> {
             }
         }
         wait_for_size(&mut client, 500)?;
-        // Those that expire while no server runs too.
+        // Also records that expire while no server runs.
         for number in (1..1000).step_by(4) {
             let key = format!("key:{number}");
             assert_eq!(client.call(&[b"PEXPIRE", key.as_bytes(), b"1500"])?, Reply::Number(1));
@@ -141,19 +141,19 @@ fn damage_at_rest_is_answered_by_an_error_and_never_shown() -> Outcome<()> {
     assert_eq!(client.call(&[b"GET", b"other"])?, Reply::bulk(*b"sound"));
     served.terminate()?;
 
-    // Who would rather have what is there gets it, but nothing is made of it.
+    // A user who prefers the stored bytes gets them, but nothing is derived from them.
     let served = pool.serve(&["--no-check-reads"])?;
     let mut client = served.connect()?;
     assert_eq!(client.call(&[b"GET", b"key"])?, Reply::bulk(marker.replacen('a', "c", 1)));
     assert!(matches!(client.call(&[b"APPEND", b"key", b"!"])?, Reply::Failed(_)));
-    // To write it anew is the remedy.
+    // The remedy is to write it again.
     assert_eq!(client.call(&[b"SET", b"key", b"again"])?, Reply::ok());
     served.terminate()?;
     assert_eq!(pool.expect(0, &["get", "key"])?, "again\n");
     Ok(())
 }
 
-/// Neither the transaction nor a part of it is written, and what is smaller still is.
+/// Neither the transaction nor a part of it is written, but smaller writes still are.
 #[test]
 fn a_transaction_for_which_the_pool_has_no_space_writes_nothing() -> Outcome<()> {
     let place = Place::in_memory()?;

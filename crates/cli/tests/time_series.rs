@@ -1,4 +1,5 @@
-//! Time series as a user has them: `coreplane ts` and `coreplane serve --http-port`, on memory and on an ordinary file.
+//! Time series as a user sees them: `coreplane ts` and `coreplane serve --http-port`, on memory and on an ordinary
+//! file.
 
 mod pool;
 mod series;
@@ -35,7 +36,7 @@ fn what_is_imported_is_exported() -> Outcome<()> {
         let said = expect_with(0, &series.with("import", &database), lines.as_bytes())?;
         assert_eq!(said, "10001 points written, 0 refused\n");
         assert_eq!(series.expect(0, "export", &database)?, lines);
-        // Packed, into another store.
+        // Compressed, into another store.
         let packed = series.place.argument("lines.gz")?;
         series.expect(0, "export", &["--database", "d", "--gzip", &packed])?;
         assert!(std::fs::read(&packed)?.starts_with(&[0x1f, 0x8b]));
@@ -61,7 +62,7 @@ fn what_is_imported_is_exported() -> Outcome<()> {
     Ok(())
 }
 
-/// All databases and policies, into a store that has none of them; strings say what headings say.
+/// All databases and policies, into a store that has none of them; strings contain texts like headings.
 #[test]
 fn a_store_is_exported_and_imported_as_a_whole() -> Outcome<()> {
     let series = Series::new(Place::in_memory()?, "auto")?;
@@ -104,7 +105,7 @@ fn a_store_is_exported_and_imported_as_a_whole() -> Outcome<()> {
             let asked = sorted(series.expect(0, "query", &[&ask])?);
             assert_eq!(sorted(other.expect(0, "query", &[&ask])?), asked);
         }
-        // All of it into one database: the headings say nothing then.
+        // All of it into one database: then the headings are ignored.
         let said = other.expect(0, "import", &["--database", "one", &file])?;
         assert_eq!(said, "4 points written, 0 refused\n");
         assert_eq!(other.expect(0, "export", &["--database", "one"])?.lines().count(), 7);
@@ -144,7 +145,7 @@ fn what_cannot_be_is_refused() -> Outcome<()> {
     series.expect(2, "export", &["--database", "d"])?;
     assert!(!Path::new(&series.pool).exists());
     let served = series.serve(&[])?;
-    // It is open, and the port is taken.
+    // The store is open, and the port is in use.
     series.expect(2, "stats", &[])?;
     let port = served.address.rsplit(':').next().unwrap_or_default();
     let other = Series::new(Place::in_memory()?, "auto")?;
@@ -231,7 +232,7 @@ fn time_series_are_served_beside_records() -> Outcome<()> {
     ] {
         assert!(info.contains(&format!("\r\n{line}\r\n")), "{line}: {info}");
     }
-    // The same for whoever scrapes the Redis side.
+    // The same figures on the metrics endpoint of the Redis side.
     let scraped = served.line.split("metrics on ").nth(1).and_then(|rest| rest.split(';').next());
     let scraped = ask(scraped.ok_or("no metrics")?, "GET", "/metrics", "")?.1;
     for line in [
@@ -257,7 +258,7 @@ fn series_without_end_are_refused_and_the_others_stay() -> Outcome<()> {
     let kept: String = (0..100).map(|at| format!("kept,t={at} v={at} 7\n")).collect();
     assert_eq!(ask(&served.address, "POST", "/write?db=opentsdb", &kept)?.0, 204);
     for round in 0..5 {
-        // Good lines among them are written: those of series that are there.
+        // Valid lines among them are written: those of existing series.
         let bomb: String = (0..20_000)
             .map(|at| format!("bomb,t={round}x{at} v=1 1\nkept,t={} v={round} {at}\n", at % 100))
             .collect();
@@ -271,7 +272,7 @@ fn series_without_end_are_refused_and_the_others_stay() -> Outcome<()> {
     }
     let counted = query(&served.address, "SELECT count(v) FROM kept, bomb")?;
     assert!(counted.contains("[[0,20099]]") && counted.contains("[[0,100]]"), "{counted}");
-    // What is dropped leaves its places to others.
+    // Dropped series make room for others.
     query(&served.address, "DROP MEASUREMENT bomb")?;
     assert_eq!(ask(&served.address, "POST", "/write?db=opentsdb", "new,t=1 v=1 1")?.0, 204);
     series.finish(served)
@@ -279,7 +280,7 @@ fn series_without_end_are_refused_and_the_others_stay() -> Outcome<()> {
 
 /// A number of 40 bits that looks random.
 fn scattered(number: u64) -> u64 {
-    // Two rounds: multiples of one number would be packed to nothing.
+    // Two rounds: multiples of one number would compress to almost nothing.
     let once = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (once ^ once >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 24
 }
@@ -291,7 +292,7 @@ fn a_full_store_refuses_and_keeps_what_it_has() -> Outcome<()> {
         let served = series.serve(&[])?;
         let mut acknowledged = 0;
         let full = loop {
-            // Several batches, between which it may become full; values that do not become small.
+            // Several batches, during which it may get full; values that do not compress.
             let lines: String = (0..12_000)
                 .map(|at| {
                     let value = scattered(acknowledged * 12_000 + at);
@@ -321,7 +322,7 @@ fn a_full_store_refuses_and_keeps_what_it_has() -> Outcome<()> {
         served.kill()?;
         let served = series.serve(&[])?;
         check(&served.address)?;
-        // Whoever drops has room again.
+        // A drop makes room again.
         query(&served.address, "DROP MEASUREMENT m")?;
         let deadline = Instant::now() + Duration::from_secs(60);
         while ask(&served.address, "POST", "/write?db=opentsdb", "n v=1 1")?.0 != 204 {
@@ -357,7 +358,7 @@ fn flip(pool: &str) -> Outcome<bool> {
     let mut bytes = std::fs::read(pool)?;
     let words = bytes.get(PAGE..2 * PAGE).ok_or("no table")?.as_chunks::<8>().0;
     let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-    // The role of a page of a segment, and its first page.
+    // The role of a page of a segment, and the segment's first page.
     let first = words.position(|word| word >> 44 & 15 == 4 && word & 0xffff == 0);
     let Some(byte) = first.and_then(|page| bytes.get_mut(page * PAGE)) else { return Ok(false) };
     *byte ^= 1;
@@ -370,7 +371,7 @@ fn a_served_store_finds_damage_that_nobody_has_asked_for() -> Outcome<()> {
     for series in Series::both()? {
         let series = Series { size: "8MiB", ..series };
         let served = series.serve(&[])?;
-        // Until a head has enough to be sealed.
+        // Until a head is large enough to be sealed.
         let mut batch = 0;
         while figure(&served.address, "coreplane_ts_segments")? == 0 {
             let value = |at: u64| scattered(batch * 12_000 + at);
@@ -396,7 +397,7 @@ fn a_served_store_finds_damage_that_nobody_has_asked_for() -> Outcome<()> {
         let told: Vec<&str> = complaints.lines().filter(|it| it.contains("damaged")).collect();
         assert_eq!(told.len(), flipped, "{complaints}");
         assert!(told[0].contains("series \"m,t=") && told[0].contains("database \"opentsdb\""));
-        // Whoever wants none has none.
+        // A scrub of 0 percent does not run.
         let served = series.serve(&["--scrub-percent", "0"])?;
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(figure(&served.address, "coreplane_ts_scrub_rounds_total")?, 0);
@@ -422,7 +423,7 @@ fn last_values_are_kept_in_the_memory_that_they_may_take() -> Outcome<()> {
     for last in written - 7..written {
         assert!(found.contains(&format!(",{last}]]")), "{last}: {found}");
     }
-    // Of the queue sets that have sealed any.
+    // Of the queue sets that have sealed points.
     let known = figure(&served.address, "coreplane_ts_last_values")?;
     assert!((1..=7).contains(&known), "{known}");
     assert!(figure(&served.address, "coreplane_ts_last_bytes")? > 0);

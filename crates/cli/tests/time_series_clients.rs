@@ -1,7 +1,7 @@
-//! Clients of time series as they are, unmodified: `influx`, InfluxDB's clients for Python, Go and Node, Telegraf and collectd,
-//! and what Grafana asks.
+//! Unmodified clients of time series: `influx`, InfluxDB's clients for Python, Go and Node, Telegraf and collectd,
+//! and the queries of Grafana.
 //!
-//! `cargo xtask test` installs them where they are missing. What it could not install it names in
+//! `cargo xtask test` installs missing clients. Those that it could not install it names in
 //! `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure here.
 
 mod disk;
@@ -82,7 +82,7 @@ fn the_client_of_influxdb_writes_and_asks() -> Outcome<()> {
     Ok(())
 }
 
-/// A client that is a program with arguments PORT USER PASSWORD behind its own, and says `done`.
+/// Runs a client that takes PORT USER PASSWORD behind its own arguments, and prints `done`.
 fn converse(program: &str, arguments: &[&str]) -> Outcome<()> {
     for series in Series::both()? {
         let secret = series.place.argument("secret")?;
@@ -142,7 +142,7 @@ fn telegraf_writes_in_all_its_ways() -> Outcome<()> {
         )
     };
     let outputs = [
-        // It makes its databases itself.
+        // It creates its databases itself.
         of_influxdb("plain", "identity"),
         of_influxdb("packed", "gzip"),
         format!(
@@ -193,7 +193,7 @@ impl Drop for Running {
     }
 }
 
-/// The conversation with collectd's socket, once it is there: each line is answered in one.
+/// A conversation with collectd's socket, once the socket exists: each line is answered by one line.
 fn tell_collectd(socket: &Path, lines: &[&str]) -> Outcome<()> {
     let deadline = Instant::now() + Duration::from_secs(30);
     let stream = loop {
@@ -260,7 +260,7 @@ fn collectd_writes_lines_of_opentsdb() -> Outcome<()> {
             break;
         }
         assert!(Instant::now() < deadline, "{found}{measured}");
-        // What it measures comes when its buffer is full.
+        // Its measurements are sent when its buffer is full.
         tell_collectd(&socket, &["FLUSH plugin=write_tsdb"])?;
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -271,7 +271,7 @@ fn collectd_writes_lines_of_opentsdb() -> Outcome<()> {
 /// Points of two hosts, with gaps, in the policy that is the default and in another.
 fn fill_for_grafana(address: &str) -> Outcome<()> {
     let change = |text: &str| query(address, text).map(drop);
-    // Of the blessing's server, which may have it.
+    // On the server of a blessing, the database may exist.
     change("DROP DATABASE grafana")?;
     change("CREATE DATABASE grafana")?;
     change("CREATE RETENTION POLICY short ON grafana DURATION INF REPLICATION 1")?;
@@ -294,7 +294,7 @@ fn fill_for_grafana(address: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Asks as Grafana does (`pkg/tsdb/influxdb/influxql`): the query in the URL, or in a form.
+/// Sends a query as Grafana does (`pkg/tsdb/influxdb/influxql`): in the URL, or in a form.
 fn ask_as_grafana(address: &str, method: &str, text: &str) -> Outcome<String> {
     let q = form_urlencoded::Serializer::new(String::new()).append_pair("q", text).finish();
     let path = "/query?db=grafana&epoch=ms";
@@ -308,7 +308,8 @@ fn ask_as_grafana(address: &str, method: &str, text: &str) -> Outcome<String> {
     Ok(format!("{status} {}", body.trim_end()))
 }
 
-/// The answers in `clients/grafana.txt` are those of an InfluxDB 1.6.7: `COREPLANE_GOLDEN_FROM=127.0.0.1:8086` asks one.
+/// The answers in `clients/grafana.txt` are those of InfluxDB 1.6.7: `COREPLANE_GOLDEN_FROM=127.0.0.1:8086` records
+/// them.
 #[test]
 fn queries_of_grafana_are_answered_as_influxdb_does() -> Outcome<()> {
     let series = Series::new(Place::in_memory()?, "auto")?;
@@ -331,7 +332,7 @@ fn queries_of_grafana_are_answered_as_influxdb_does() -> Outcome<()> {
         assert_eq!(found, expected);
     }
     assert_eq!(found.lines().count(), script.lines().count());
-    // Times that go with the clock.
+    // Times that depend on the clock.
     let now = std::time::UNIX_EPOCH.elapsed()?.as_secs();
     let line = format!("late,host=a x=7 {}", now - 100);
     assert_eq!(ask(address, "POST", "/write?db=grafana&precision=s", &line)?.0, 204);

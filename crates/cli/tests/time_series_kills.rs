@@ -1,8 +1,9 @@
-//! Time series of a server that is killed many times over: what was acknowledged is there, once, with its newest value.
+//! Time series of a server that is killed many times: acknowledged points are there, once, with their newest value.
 //!
 //! 24 writers make points, late points, points again and series; others fill heads so that they are sealed, drop a
-//! measurement, let a retention policy end, and read. After each life the store is exported and held against what its clients
-//! know. A request that had no answer may have been done or not, point by point; from then on what was found is known.
+//! measurement, let a retention policy end, and read. After each life the store is exported and compared with the
+//! clients' records. A request without an answer may have been executed or not, point by point; from then on the
+//! findings count.
 
 mod disk;
 mod pool;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 24;
 const HOUR: i64 = 3_600_000_000_000;
 
-/// A connection that is kept.
+/// A persistent connection.
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
@@ -33,7 +34,7 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Writes lines; an error if there is no answer. Any other answer than that they are durable is a failure of the test.
+    /// Writes lines; an error if there is no answer. An answer other than that they are durable fails the test.
     fn write(&mut self, parameters: &str, lines: &str) -> Outcome<()> {
         let path = format!("/write?db=opentsdb{parameters}");
         let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}", lines.len());
@@ -56,7 +57,7 @@ impl Connection {
     }
 }
 
-/// Numbers that look random, and can be had again.
+/// Reproducible numbers that look random.
 struct Draws(u64);
 
 impl Draws {
@@ -70,17 +71,17 @@ impl Draws {
 /// A series of a writer, and a time.
 type At = (u64, i64);
 
-/// What a writer knows of its points.
+/// The records of a writer about its points.
 struct Writer {
     number: u64,
     draws: Draws,
-    /// Series that it has made.
+    /// The number of series that it has made.
     series: u64,
     /// The next time of points that are not late.
     next: i64,
     value: i64,
     acknowledged: BTreeMap<At, i64>,
-    /// What has had no answer: all values of a point, of which the last one counts if all are there.
+    /// Writes without an answer: all values of a point, of which the last one counts if all are there.
     asked: HashMap<At, Vec<i64>>,
 }
 
@@ -97,7 +98,7 @@ impl Writer {
         }
     }
 
-    /// A point's place: at the end, late, again, or in a new series.
+    /// The place of a point: at the end, late, again, or in a new series.
     fn draw(&mut self) -> At {
         let series = self.draws.below(self.series);
         match self.draws.below(40) {
@@ -105,9 +106,9 @@ impl Writer {
                 self.series += 1;
                 (self.series - 1, self.next)
             }
-            // Where nothing was yet: times that are not late are tens.
+            // Where no point is yet: times that are not late are multiples of ten.
             1..=9 => (series, self.draws.below(self.next as u64) as i64),
-            // Something that is there, if the series has it.
+            // An existing point, if the series has it.
             10..=19 => (series, self.draws.below(self.next as u64 / 10) as i64 * 10),
             _ => {
                 self.next += 10;
@@ -143,7 +144,7 @@ impl Writer {
         }
     }
 
-    /// Holds what is there against what it knows.
+    /// Compares the stored points with the records.
     fn check(&mut self, mut found: BTreeMap<At, i64>) -> Outcome<()> {
         for (place, value) in &found {
             let is_known = self.acknowledged.get(place) == Some(value);
@@ -166,7 +167,7 @@ impl Writer {
     }
 }
 
-/// The points of a policy: of each writer, by place. Each is there once, and whole.
+/// The points of a policy: of each writer, by place. Each must be there once, and whole.
 fn exported(series: &Series, policy: &str) -> Outcome<HashMap<u64, BTreeMap<At, i64>>> {
     let text = series.expect(0, "export", &["--database", "opentsdb", "--policy", policy])?;
     let mut found: HashMap<u64, BTreeMap<At, i64>> = HashMap::new();
@@ -185,7 +186,7 @@ fn exported(series: &Series, policy: &str) -> Outcome<HashMap<u64, BTreeMap<At, 
     Ok(found)
 }
 
-/// What keeps heads full: points that are written again and again, with long texts.
+/// Keeps heads full: points that are written again and again, with long texts.
 struct Filler {
     number: u64,
     value: i64,
@@ -211,7 +212,7 @@ impl Filler {
         let text = format!("SELECT count(v), min(v), max(v) FROM fill WHERE f = '{}'", self.number);
         let found = numbers(&query(address, &text)?);
         let [_, count, least, greatest] = found[..] else {
-            // Its series may not be there if nothing was acknowledged.
+            // Its series may not exist if nothing was acknowledged.
             assert_eq!(self.acknowledged, 0, "{found:?}");
             return Ok(());
         };
@@ -228,7 +229,7 @@ fn numbers(answer: &str) -> Vec<i64> {
     row.unwrap_or_default().split(',').filter_map(|number| number.parse().ok()).collect()
 }
 
-/// A measurement that is written and dropped: its points, and what was asked of it without an answer.
+/// A measurement that is written and dropped: its points, and the requests without an answer.
 #[derive(Default)]
 struct Dropper {
     value: i64,
@@ -272,7 +273,7 @@ impl Dropper {
             Some(None) => {
                 assert!((value.is_none() || value == self.there) && is_whole, "{found:?}")
             }
-            // A part of what was to be written may be there.
+            // A part of the requested points may be there.
             Some(asked) => {
                 assert!(value.is_none() || value == asked, "{found:?}, and not {asked:?}")
             }
@@ -285,7 +286,7 @@ impl Dropper {
     }
 }
 
-/// How far a policy has come.
+/// The progress of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Asked,
@@ -296,11 +297,11 @@ enum Stage {
     Gone,
 }
 
-/// Policies whose points become too old at once, since they are made shorter.
+/// Policies whose points become too old at once, since their durations are shortened.
 #[derive(Default)]
 struct Retention {
     stages: Vec<Stage>,
-    /// Points that were last seen of each.
+    /// The number of points last seen of each.
     seen: Vec<i64>,
 }
 
@@ -332,7 +333,7 @@ impl Retention {
             });
             connection.write(&format!("&rp=p{policy}"), &lines.collect::<String>())?;
             reach(Stage::Written);
-            // It may be done though there is no answer.
+            // It may be executed though there is no answer.
             reach(Stage::Shortened);
             query(address, &format!("ALTER {on} 1h"))?;
             while Self::count(address, policy)? > 0 {
@@ -368,7 +369,7 @@ impl Retention {
     }
 }
 
-/// Asks for the points of writers, and finds at least those that were acknowledged before.
+/// Reads the points of writers, and must find at least those acknowledged before.
 fn read(address: &str, known: &[AtomicU64]) -> Outcome<()> {
     for writer in (0..known.len()).cycle() {
         let least = known[writer].load(Ordering::SeqCst);
@@ -379,7 +380,7 @@ fn read(address: &str, known: &[AtomicU64]) -> Outcome<()> {
     Ok(())
 }
 
-/// Whoever asks a server, over all its lives.
+/// The clients of a server, over all its lives.
 struct Clients {
     writers: Vec<Writer>,
     known: Vec<AtomicU64>,
@@ -435,7 +436,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Holds a store against what everybody knows.
+    /// Compares a store with the records of all clients.
     fn check(&mut self, series: &Series) -> Outcome<()> {
         let mut found = exported(series, "autogen")?;
         for writer in &mut self.writers {
@@ -448,7 +449,7 @@ impl Clients {
         }
         self.dropper.check(&served.address)?;
         self.retention.check(&served.address)?;
-        // It is killed as well, though nobody asks it then.
+        // It is killed here, too, though it has no clients.
         served.kill()
     }
 }
@@ -460,7 +461,7 @@ fn lives(place: Place, media: &'static str) -> Outcome<()> {
         clients.live(series.serve(&[])?, 300 + round * 37)?;
         clients.check(&series).map_err(|error| format!("round {round}: {error}"))?;
     }
-    // All that there is to be cut was there.
+    // Everything that a kill could interrupt has occurred.
     assert!(clients.writers.iter().any(|writer| writer.series > 5));
     assert!(clients.dropper.drops > 0, "nothing was dropped");
     assert!(clients.retention.stages.contains(&Stage::Gone), "{:?}", clients.retention.stages);

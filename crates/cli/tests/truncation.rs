@@ -1,4 +1,4 @@
-//! A pool whose file was cut short: what is said of it works, and what is whole comes back.
+//! A pool whose file was truncated: the advised command works, and the whole records come back.
 
 mod pool;
 mod session;
@@ -7,7 +7,7 @@ use pool::{Place, Pool};
 use serde_json::Value;
 use session::Outcome;
 
-/// Bytes of the pool, and those that are left of it.
+/// The remaining bytes of the pool.
 const LEFT: usize = 24 << 20;
 
 fn key(number: usize) -> String {
@@ -18,7 +18,7 @@ fn value(number: usize) -> String {
     format!("{number:04}").repeat(2500)
 }
 
-/// A pool of 64 MiB with 3000 records of 10 kB, that was closed or not.
+/// A pool of 64 MiB with 3000 records of 10 kB, closed or not.
 fn filled(place: &Place, more: &[&str], is_closed: bool) -> Outcome<Pool> {
     let pool = place.created("pool", &[&["--size", "64MiB"], more].concat())?;
     let served = pool.serve(&[])?;
@@ -34,14 +34,14 @@ fn filled(place: &Place, more: &[&str], is_closed: bool) -> Outcome<Pool> {
     Ok(pool)
 }
 
-/// Whatever engine the pool is of, a part of it comes back, and nothing that nobody wrote.
+/// For any engine a part of the pool comes back, and no record that was never written.
 fn is_given_back(more: &[&str], is_closed: bool, left: usize, whole_min: usize) -> Outcome<()> {
     let case = format!("{more:?} {is_closed} {left}");
     let place = Place::in_memory()?;
     let pool = filled(&place, more, is_closed)?;
     let bytes = pool.bytes()?;
     pool.put_bytes(&bytes[..left])?;
-    // Whoever comes to it is told what works, and nothing is changed.
+    // Each command names the remedy, and nothing is changed.
     for command in [&["verify"][..], &["get", "key:1"], &["put", "a", "b"]] {
         pool.says(2, &["verify --repair"], command)?;
     }
@@ -89,14 +89,15 @@ fn what_is_whole_comes_back_in_order() -> Outcome<()> {
     Ok(())
 }
 
-/// A repair that is killed once the file has its length again, or that cannot be, leaves a pool that still says what it is.
+/// A repair that is killed once the file has its length again, or that fails, leaves a pool that still reports its
+/// state.
 #[test]
 fn a_repair_that_is_cut_off_is_begun_anew() -> Outcome<()> {
     let place = Place::in_memory()?;
     let pool = filled(&place, &["--index", "dram"], false)?;
     let bytes = pool.bytes()?;
     pool.put_bytes(&bytes[..LEFT])?;
-    // /dev/shm is no persistent memory: nothing is done.
+    // /dev/shm is not persistent memory: nothing is done.
     let (code, _) = pool.ask(&["verify", "--repair", "--media", "dax"], b"")?;
     assert!(code == 2 && pool.bytes()? == bytes[..LEFT], "{code}");
     let mut long = bytes[..LEFT].to_vec();
@@ -131,7 +132,7 @@ fn nobody_is_sent_in_a_circle() -> Outcome<()> {
         }
         pool.says(2, &["does not support"], &["verify", "--repair"])?;
     }
-    // What cannot be repaired is not advised to be, whatever is damaged.
+    // If a repair is not possible, it is not advised, whatever is damaged.
     let place = Place::in_memory()?;
     let pool = filled(&place, &[], true)?;
     let bytes = pool.bytes()?;

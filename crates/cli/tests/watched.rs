@@ -1,4 +1,4 @@
-//! What a served matrix tells of itself: INFO and the metrics, each name of them.
+//! The reports of a served matrix about itself: INFO and the metrics, each name of them.
 
 mod pool;
 mod session;
@@ -60,20 +60,20 @@ fn read_and_write(client: &mut Client) -> Outcome<()> {
         let absent = format!("absent:{number}");
         assert_eq!(client.call(&[b"GET", absent.as_bytes()])?, Reply::Bulk(None));
     }
-    // A thread reads mostly on one device, and one get in some is timed. Behind the others: who misses seldom does
-    // not ask the filter.
+    // A thread reads mostly on one device, and only some gets are timed. These gets come after the others: a thread
+    // that seldom misses does not ask the filter.
     for number in 0..KEYS * (GETS - 1) {
         client.call(&[b"GET", format!("key:{}", number % KEYS).as_bytes()])?;
     }
     Ok(())
 }
 
-/// Of each key.
+/// The number of gets of each key.
 const GETS: u64 = 8;
 
 const DEVICES: [&str; 4] = ["g0d0", "g0d1", "g1d0", "g1d1"];
 
-/// What is told of every device that is there.
+/// The figures of every existing device.
 const OF_DEVICES: [(&str, &str); 23] = [
     ("gauge", "queue"),
     ("gauge", "queue_bytes"),
@@ -126,7 +126,7 @@ const OF_THE_MATRIX: [(&str, &str); 12] = [
     ("counter", "engine_damaged_reads_total"),
 ];
 
-/// A place without a device, g1d0, is told of too.
+/// A place without a device, g1d0, is reported, too.
 fn check_metrics(families: &Families) -> Outcome<()> {
     for (name, (kind, help, _)) in families {
         assert!(kind != "untyped" && help.ends_with('.'), "{name}: {kind}, {help}");
@@ -167,7 +167,7 @@ fn check_metrics(families: &Families) -> Outcome<()> {
     let misses: f64 = misses.into_iter().map(sum).sum::<Outcome<f64>>()?;
     assert_eq!(misses, keys);
     assert_eq!(sum("hits_total")?, keys * GETS as f64);
-    // 1 % is what the filter is made for.
+    // The filter is made for 1 % of false answers.
     assert!(sum("filter_denied_total")? > 0.9 * keys);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is said of clusters.
+//! The arguments of clusters.
 
 use super::Behind;
 use crate::terms;
@@ -56,7 +56,7 @@ fn peer(text: &str) -> Result<(u64, SocketAddr), String> {
     addresses.next().map(|address| (node, address)).ok_or_else(wrong)
 }
 
-/// What a node keeps.
+/// The kind of the map of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplicaMapKind {
     /// A map that is its own log, in a pool.

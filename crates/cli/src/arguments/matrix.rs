@@ -1,4 +1,4 @@
-//! What is said of matrices.
+//! The arguments of matrices.
 
 use super::{Behind, Pool};
 use crate::terms;

@@ -1,4 +1,4 @@
-//! What is said of disks.
+//! The arguments of disks.
 
 use crate::terms;
 use clap::{Args, Subcommand};

@@ -1,4 +1,4 @@
-//! What is said of time series.
+//! The arguments of time series.
 
 use crate::scrub::PERCENT;
 use crate::terms;

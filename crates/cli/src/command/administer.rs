@@ -36,7 +36,7 @@ pub(crate) fn info(tended: &Tended) -> Outcome {
     tell(&facts, tended.pool.json)
 }
 
-/// What a pool is, as an object.
+/// Facts about a pool, as an object.
 fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
     let (records, stats) = store.counted()?;
     Ok(store_facts(path, store, records, &stats))
@@ -80,13 +80,13 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
     tell_grown(grow, &growth(grow, before, after))
 }
 
-/// From how many bytes to how many it has grown.
+/// The bytes before and after a growth.
 fn growth(grow: &Grow, before: u64, after: u64) -> Value {
     let pool = grow.pool.path().display().to_string();
     json!({"pool": pool, "bytes_before": before, "pool_bytes": after})
 }
 
-/// What has become of it; that nothing has is said to whoever looks.
+/// Shows the growth; if nothing has grown, a message for a person says so.
 fn tell_grown(grow: &Grow, growth: &Value) -> Outcome {
     if growth["bytes_before"] == growth["pool_bytes"] {
         let size = terms::human(growth["pool_bytes"].as_u64().unwrap_or(0));
@@ -97,7 +97,7 @@ fn tell_grown(grow: &Grow, growth: &Value) -> Outcome {
     tell(growth, grow.pool.json)
 }
 
-/// Each device of it.
+/// Grows each device of a matrix.
 fn grow_matrix(grow: &Grow) -> Outcome {
     let bytes = || -> Result<u64, Failure> {
         let store = grow.pool.look()?;

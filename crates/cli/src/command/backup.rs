@@ -1,4 +1,4 @@
-//! All records of a cluster at one moment, and back.
+//! Backup and restore of all records of a cluster, as of one moment.
 
 use super::cluster::ask_leader;
 use crate::arguments::{Behind, ClusterBackup, ClusterRestore};
@@ -11,19 +11,19 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
-/// Records that are written at once.
+/// Records that are written together.
 const AT_ONCE: usize = 200;
-/// And bytes.
+/// And their bytes.
 const BYTES_AT_ONCE: usize = 4 << 20;
 
 fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
     move |error| Failure::new(FAILED, format!("{}: {error}", path.display()))
 }
 
-/// Pins a state at the leader: the connection, and the number of the pin. All is in it that was acknowledged before.
+/// Pins a state at the leader: the connection, and the number of the pin. It contains everything acknowledged before.
 fn pin(behind: &Behind) -> Result<(Asked, Vec<u8>), Failure> {
     let (mut asked, first) = ask_leader(behind, &["CLUSTER", "SNAPSHOT"])?;
-    // A majority confirms that it leads; what is pinned after that has all that was acknowledged before.
+    // A majority confirms the leadership; a state pinned after that has everything acknowledged before.
     asked.ask(&[b"GET", b""])?;
     let second = asked.ask(&[b"CLUSTER", b"SNAPSHOT"])?;
     let first = number_of(&asked, &first)?;

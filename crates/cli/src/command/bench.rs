@@ -29,7 +29,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
     plan.check()?;
     let works: Vec<Work<'_>> =
         bench.workload.iter().map(|name| Work::of(name)).collect::<Result<_, _>>()?;
-    // A pool that is made for the first of them has room for all.
+    // A pool that is made for the first step has room for all.
     let step = |work: &Work<'_>| if let Work::Step(step) = work { Some(*step) } else { None };
     let steps: Vec<Step> = works.iter().filter_map(step).collect();
     let mut code = 0;
@@ -48,9 +48,9 @@ pub(crate) fn run(bench: Bench) -> Outcome {
     Ok(code)
 }
 
-/// What is asked for by a name.
+/// The work that a name stands for.
 enum Work<'n> {
-    /// It works on the pool, which those beside it share.
+    /// It works on the pool, which neighbouring steps share.
     Step(Step),
     /// It opens what it needs.
     Special(&'n str),
@@ -102,7 +102,7 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     }
     let records = Step::plans(steps, plan).map(|(step, plan)| plan.records_after(step.workload));
     let records = records.max().unwrap_or(0);
-    // Record with its header; twice, so that cleaning is not what is measured.
+    // Each record with its header; twice, so that cleaning does not dominate the measurement.
     let data = records * (plan.key_size + plan.value_size + 48) as u64;
     let size = bench.size.unwrap_or(data * 2 + (256 << 20));
     let config = bench
@@ -135,7 +135,7 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     Ok(store)
 }
 
-/// Leaves a pool clean that is not to be measured.
+/// Closes a pool that is not to be measured.
 fn close_if_refused(store: &Store, checked: Result<(), Failure>) -> Result<(), Failure> {
     if checked.is_err() {
         store.close()?;
@@ -164,15 +164,15 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
         if !is_load && store.engine().len()? < plan.records {
             show(bench, &drive(&target, &plan, Workload::Load)?, &context)?;
         }
-        // A phase is silent until it ends, and whoever waits wants to know which it is.
+        // A phase is silent until it ends; the line tells a waiting user which phase runs.
         eprintln!("coreplane: {} begins", step.workload.name());
         show(bench, &drive(&target, &plan, step.workload)?, &context)?;
     }
     Ok(())
 }
 
-/// Opens a loaded pool, reads one record and writes it anew: a line that says how long each took,
-/// all of them from the call that opens.
+/// Opens a loaded pool, reads one record and rewrites it; a line with the time of each, all from the begin of the
+/// open.
 fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     let config = bench.pool.config().durability(bench.durability).check_reads(bench.check_reads);
     let started = Instant::now();
@@ -213,7 +213,7 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         )?;
     }
     if bench.then_ms > 0 {
-        // Whoever times the process reads the line before, which is there by now.
+        // A program that times the process reads the line before, so it must be there by now.
         io::stdout().flush()?;
         let time = Duration::from_millis(bench.then_ms);
         let report = overwrite_for(&**store.engine(), plan, time)?;
@@ -283,7 +283,7 @@ fn filter(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     })
 }
 
-/// A line for each phase.
+/// Writes a line for a phase.
 fn show(bench: &Bench, report: &Report, context: &Value) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if bench.pool.json {

@@ -1,4 +1,4 @@
-//! A node of a cluster, served; and what is done with a cluster by way of its servers.
+//! A node of a cluster that is served, and the administration of a cluster through its servers.
 
 use crate::arguments::{AskedCluster, Behind, Cluster, ClusterChange, ReplicaMapKind, Serve};
 use crate::ask::{Answer, Asked, Refusal};
@@ -20,15 +20,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a server is asked how far a change is, and how long.
+/// The interval at which a server is asked for the progress of a change, and the time limit.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(600);
-/// So long a leader that ends waits for another one.
+/// The longest time that a leader that ends waits for a new leader.
 const HANDOVER_MAX: Duration = Duration::from_millis(500);
-/// Servers that send us to another one, at most.
+/// The most redirections to another server.
 const HOPS_MAX: usize = 4;
 
-/// Opens the map of a node, or makes it.
+/// Opens the map of a node, or creates it.
 fn open_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> {
     let (options, wal) = (options(serve), WalOptions::default());
     let failed = |error| Failure::of_pool(&error, path);
@@ -58,7 +58,7 @@ fn options(serve: &Serve) -> Options {
     })
 }
 
-/// Makes the map of a node.
+/// Creates the map of a node.
 fn create_map(serve: &Serve, path: &Path) -> Result<Box<dyn ReplicaMap>, Failure> {
     let failed = |error| Failure::of_pool(&error, path);
     let wal = WalOptions::default();
@@ -101,7 +101,7 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
             format!("node {id} is not one of --cluster-peers, which tell where it is reached");
         return Err(Failure::new(USAGE, message));
     };
-    // No map is made, and none recovered, for a node that cannot be.
+    // No map is created or recovered for a node that cannot run.
     let sockets = bind(serve, listen, password.clone())?;
     let path = serve.pool.path();
     let map = open_map(serve, &path)?;
@@ -152,7 +152,7 @@ fn bind(
     Ok((Sockets::bind(&super::serve::config(serve, password))?, peers))
 }
 
-/// What is served as a node, and where.
+/// The map that is served as a node, and its sockets.
 struct Node {
     replica: Arc<Replica>,
     medium: Medium,
@@ -164,7 +164,7 @@ fn all_of<A>(id: u64, peers: &BTreeMap<u64, A>) -> Vec<u64> {
     std::iter::once(id).chain(peers.keys().copied()).collect()
 }
 
-/// A number that is another at each call, and not 0.
+/// A number that differs in each call, and is not 0.
 fn draw(id: u64) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(id) | 1
@@ -186,7 +186,7 @@ fn serve_node(
         medium: medium.name.clone(),
         power_cut_loses: medium.power_cut_loses.clone(),
         power_safe: medium.power_safe,
-        // Another one would hand each write to it.
+        // Another event loop would hand each write to it.
         threads: 1,
         ..super::serve::config(serve, password)
     };
@@ -198,14 +198,14 @@ fn serve_node(
     serve_until_signal(serve, server, signals, &place, &|| hand_over(&leader))
 }
 
-/// Gives the leadership away, if there is somebody to have it: an election would take longer.
+/// Transfers the leadership, if another node can take it: an election would take longer.
 fn hand_over(replica: &Replica) {
     let id = replica.status().leader.filter(|_| replica.leads());
     let others = replica.progress().into_iter().filter(|it| Some(it.node) != id && it.is_active);
     let voters = replica.status().members.voters;
     let next = others.filter(|it| voters.contains(&it.node)).max_by_key(|it| it.matched);
     let Some(next) = next.filter(|_| id.is_some()) else { return };
-    // If it cannot, the others elect one.
+    // If the transfer cannot be begun, the others elect a leader.
     let _begun = replica.transfer_leadership(next.node).is_ok();
     let since = Instant::now();
     while replica.leads() && since.elapsed() < HANDOVER_MAX {
@@ -213,7 +213,7 @@ fn hand_over(replica: &Replica) {
     }
 }
 
-/// The leader's server, and what the words of a command are answered there.
+/// The leader's server, and its answer to the words of a command.
 pub(super) fn ask_leader(behind: &Behind, words: &[&str]) -> Result<(Asked, Answer), Failure> {
     let mut behind = behind.clone();
     for _ in 0..HOPS_MAX {
@@ -232,13 +232,13 @@ pub(super) fn ask_leader(behind: &Behind, words: &[&str]) -> Result<(Asked, Answ
     Err(Failure::new(REFUSED, "one server sends us to the next; ask again when one leads"))
 }
 
-/// Where an answer sends us: it names a slot, and the address of who has it.
+/// The target of a redirection: the answer names a slot, and the address of its owner.
 fn moved(cause: &Cause) -> Option<String> {
     let Cause::Refused(Refusal { code, text }) = cause else { return None };
     (code == "MOVED").then(|| text.split(' ').nth(1).map(str::to_owned)).flatten()
 }
 
-/// True if the same may be done a little later.
+/// True if the same command may be sent again a little later.
 fn is_to_be_tried_again(cause: &Cause) -> bool {
     matches!(cause, Cause::Refused(Refusal { code, .. }) if code == "TRYAGAIN")
 }
@@ -270,11 +270,11 @@ pub(crate) fn run(cluster: &Cluster) -> Outcome {
     }
 }
 
-/// Has a change begun, and waits until it is done.
+/// Starts a change, and waits until it is done.
 fn begin(change: &ClusterChange, what: &str, is_done: impl Fn(&str) -> bool) -> Outcome {
     let (since, node) = (Instant::now(), change.node.to_string());
     loop {
-        // A leader that is to be removed gives the leadership away first, and another change may be under way.
+        // A leader that is to be removed transfers the leadership first, and another change may be pending.
         match ask_leader(&change.behind, &["CLUSTER", what, &node]) {
             Ok(_) => {}
             Err(failure) if is_to_be_tried_again(&failure.cause) => {}
@@ -307,7 +307,7 @@ mod tests {
         let later = refused("TRYAGAIN", "nobody leads");
         assert_eq!(moved(&later), None);
         assert!(is_to_be_tried_again(&later) && !is_to_be_tried_again(&sent));
-        // The words of an error are nobody's code.
+        // Words inside the text of an error are no code.
         let said = refused("ERR", "TRYAGAIN MOVED 0 10.0.0.1:7001");
         assert!(moved(&said).is_none() && !is_to_be_tried_again(&said));
     }

@@ -1,4 +1,4 @@
-//! Completions and manual pages, made from the arguments themselves.
+//! Completions and manual pages, generated from the arguments.
 
 use crate::arguments::Arguments;
 use crate::failure::{Failure, Outcome};

@@ -63,10 +63,10 @@ fn status(looked: &Looked) -> Outcome {
         remote::told(&mut server, &["MATRIX", "STATUS"])?
     } else {
         let store = tended.pool.look()?;
-        // Nobody has counted them in the background.
+        // The records were not counted in the background.
         let counted = store.counted();
         let status = matrix_of(&store, tended).map(|matrix| {
-            // Here nobody else is held up.
+            // No other thread is held up here.
             while !matrix.status().is_looked_at {}
             matrix_status(matrix)
         });
@@ -87,7 +87,7 @@ fn status(looked: &Looked) -> Outcome {
     Ok(0)
 }
 
-/// Leaves out what is said of other devices.
+/// Removes the entries of other devices.
 fn narrow(status: &mut Value, place: &str) -> Result<(), Failure> {
     let start = format!("{place}: ");
     if let Some(devices) = status["devices"].as_array_mut() {
@@ -189,7 +189,7 @@ fn show_damage(out: &mut impl Write, damage: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// Has it done here, or by the server.
+/// Runs the work here, or on the server.
 fn work(
     tended: &Tended,
     mut words: Vec<String>,

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The port of NBD, as it is registered.
+/// The registered port of NBD.
 const PORT: u16 = 10809;
 
 pub(crate) fn run(nbd: &Nbd) -> Outcome {
@@ -82,11 +82,11 @@ fn config(serve: &NbdServe, description: String) -> Config {
 }
 
 fn serve(serve: &NbdServe) -> Outcome {
-    // From here on a signal ends the server in good order.
+    // From here on a signal ends the server in an orderly way.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let refused = |error: coreplane_nbd::Error| Failure::new(REFUSED, error.to_string());
     let begun = Instant::now();
-    // A disk is not made for a server that cannot be.
+    // No disk is created for a server that cannot run.
     let sockets = Sockets::bind(&config(serve, String::new())).map_err(refused)?;
     let disk = Arc::new(open_or_create(serve)?);
     let medium = disk.medium();
@@ -115,7 +115,7 @@ fn serve(serve: &NbdServe) -> Outcome {
             }
         })?;
         let mut out = io::stdout().lock();
-        // Whoever started us may have closed it; that is no reason not to serve.
+        // The parent process may have closed it; that is no reason not to serve.
         let _shown = writeln!(
             out,
             "coreplane {}: medium {name}, a power cut loses {loses}; disk {} of {}; export {} ready on {}",

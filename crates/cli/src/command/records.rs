@@ -95,7 +95,7 @@ pub(crate) fn del(del: &Del) -> Outcome {
     Ok(if deleted > 0 { 0 } else { failure::NO })
 }
 
-/// Shows every live record to `visit`, until it says false. One may be shown twice.
+/// Shows every live record to `visit`, until it returns false. One may be shown twice.
 pub(crate) fn each_record(
     engine: &dyn StorageEngine,
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<bool, Failure>,

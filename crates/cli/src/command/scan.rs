@@ -1,4 +1,4 @@
-//! Listing records: in the order of their keys where there is one.
+//! Listing of records, in the order of their keys where the engine has one.
 
 use crate::arguments::Scan;
 use crate::ask::{Answer, Asked};
@@ -9,7 +9,7 @@ use coreplane::{Entry, Record, UnixMillis, Value};
 use coreplane_engine::{Ordered, StorageEngine, Ticket, end_of_prefix};
 use std::io::{self, BufWriter, Write};
 
-/// Records that a server is asked for at a time.
+/// Records that are requested from a server at a time.
 const AT_A_TIME: u64 = 1024;
 
 pub(crate) fn run(scan: &Scan) -> Outcome {
@@ -33,7 +33,7 @@ pub(crate) fn run(scan: &Scan) -> Outcome {
     Ok(0)
 }
 
-/// Which keys are shown.
+/// The keys to be shown.
 struct Within {
     prefix: Vec<u8>,
     start: Option<Vec<u8>>,
@@ -47,8 +47,7 @@ impl Within {
         Ok(Self { prefix, start: bound(&scan.start)?, end: bound(&scan.end)? })
     }
 
-    /// The first key that may be shown, and the first that is too great; none if there is nothing between
-    /// them.
+    /// The first key that may be shown, and the first key beyond; none if the range is empty.
     fn bounds(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         let Self { prefix, start, end } = self;
         let start = start.as_deref().unwrap_or_default().max(prefix).to_vec();
@@ -99,7 +98,7 @@ fn in_any_order(
     })
 }
 
-/// Has the server show one stretch after the other.
+/// Requests one page after the other from the server.
 fn by_server(
     scan: &Scan,
     within: &Within,

@@ -22,12 +22,12 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     if !serve.pool.path().exists() {
         serve.pool.expect_directory()?;
     }
-    // From here on a signal ends the server in good order.
+    // From here on a signal ends the server in an orderly way.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if serve.cluster.cluster_id.is_some() {
         return super::cluster::serve(&serve, password, &mut signals);
     }
-    // No pool is made, and none recovered, for a server that cannot be.
+    // No pool is created or recovered for a server that cannot run.
     let sockets = Sockets::bind(&self::config(&serve, password.clone()))?;
     let series_sockets = ts::listen_beside(&serve)?;
     let config = serve
@@ -63,7 +63,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     Ok(0)
 }
 
-/// What is served, and how.
+/// The store that is served, and its parameters.
 struct Serving<'s> {
     serve: &'s Serve,
     password: Option<String>,
@@ -92,7 +92,7 @@ impl Serving<'_> {
     }
 }
 
-/// What a server is told, whatever it serves.
+/// The common configuration of all servers.
 pub(super) fn config(serve: &Serve, password: Option<String>) -> Config {
     Config {
         bind: serve.bind.clone(),
@@ -110,17 +110,17 @@ pub(super) fn config(serve: &Serve, password: Option<String>) -> Config {
     }
 }
 
-/// What is said of what is served.
+/// The parts of the start-up line.
 pub(super) struct Place<'p> {
     pub(super) medium: &'p str,
     pub(super) loses: &'p str,
-    /// Behind the path of the pool.
+    /// Text behind the path of the pool.
     pub(super) note: &'p str,
-    /// What is served beside it, if anything is.
+    /// The time series served beside it, if any.
     pub(super) series: &'p str,
 }
 
-/// Serves until a signal ends it in good order, which is what `leave` is called before.
+/// Serves until a signal ends the server in an orderly way; `leave` is called before the end.
 pub(super) fn serve_until_signal(
     serve: &Serve,
     server: Server,
@@ -140,7 +140,7 @@ pub(super) fn serve_until_signal(
             }
         })?;
         let mut out = io::stdout().lock();
-        // Whoever started us may have closed it; that is no reason not to serve.
+        // The parent process may have closed it; that is no reason not to serve.
         let _shown = writeln!(out, "{line}").and_then(|()| out.flush()).is_ok();
         drop(out);
         let served = server.run();
@@ -150,7 +150,7 @@ pub(super) fn serve_until_signal(
     .map(|()| done.summary())
 }
 
-/// The last line: what was done, how long it took, and that the pool is as it has to be.
+/// The last line: the totals, the uptime, and that the pool is closed.
 pub(super) fn farewell(summary: &Summary, pool: &Path) {
     let Summary { commands, connections, uptime } = *summary;
     let uptime = FormattedDuration(uptime);
@@ -160,7 +160,7 @@ pub(super) fn farewell(summary: &Summary, pool: &Path) {
     ));
 }
 
-/// Says how a server has ended. Whoever started it may not listen any more.
+/// Reports how a server has ended. The parent process may not read any more.
 pub(super) fn say(how: &str) {
     let mut out = io::stdout().lock();
     let _shown = writeln!(out, "coreplane {}: ended: {how}", env!("CARGO_PKG_VERSION"))
@@ -168,16 +168,16 @@ pub(super) fn say(how: &str) {
         .is_ok();
 }
 
-/// The store as a server looks after it. What was cut off goes on.
+/// The store as a server administers it. An interrupted move of slots goes on.
 fn administered(store: &Arc<Store>, path: &Path) -> Arc<Administered> {
     if let Some(matrix) = store.matrix().filter(|matrix| matrix.is_moving()) {
-        // If it cannot go on now, whoever asks for the status is told.
+        // If it cannot go on now, the status reports it.
         let _begun = matrix.begin(Work::FinishMoves(CopyOptions::default())).is_ok();
     }
     Administered::new(Arc::clone(store), path)
 }
 
-/// Medium, durability, what a power cut loses, where, and "ready".
+/// Medium, durability, the data that a power cut loses, the addresses, and "ready".
 fn start_up_line(serve: &Serve, place: &Place<'_>, server: &Server) -> String {
     let mut places: Vec<_> =
         server.local_addr().map(|address| address.to_string()).into_iter().collect();

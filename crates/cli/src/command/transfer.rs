@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
-/// Records that a server is asked for at a time.
+/// Records that are requested from a server at a time.
 const AT_A_TIME: &[u8] = b"256";
 
 fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
@@ -47,7 +47,7 @@ pub(crate) fn load(load: &Load) -> Outcome {
     Ok(0)
 }
 
-/// Writes the record of every line; what was written before a line that fails stays.
+/// Writes the record of every line; records before a line that fails stay.
 fn load_lines(
     input: Box<dyn BufRead>,
     engine: &dyn StorageEngine,
@@ -71,7 +71,7 @@ fn load_lines(
     Ok(loaded)
 }
 
-/// Where a dump goes.
+/// The output of a dump.
 fn output_of(dump: &Dump) -> Result<BufWriter<Box<dyn Write>>, Failure> {
     let output: Box<dyn Write> = match &dump.output {
         Some(path) => Box::new(File::create(path).map_err(at(path))?),
@@ -80,7 +80,7 @@ fn output_of(dump: &Dump) -> Result<BufWriter<Box<dyn Write>>, Failure> {
     Ok(BufWriter::with_capacity(1 << 20, output))
 }
 
-/// Has the server show some records after the others.
+/// Requests some records after the others from the server.
 fn dump_by_server(dump: &Dump, mut server: Asked) -> Outcome {
     let mut out = output_of(dump)?;
     let bar = Bar::new("dump", 0, false);
@@ -120,7 +120,7 @@ pub(crate) fn dump(dump: &Dump) -> Outcome {
     let store = dump.pool.look()?;
     let mut out = output_of(dump)?;
     let bar = Bar::new("dump", store.engine().len()?, false);
-    // What is left of a matrix: the rest of a device is of no use elsewhere.
+    // A dump of a device saves the records of a matrix: the device's own records are of no use elsewhere.
     let is_device = store.is_device();
     let done = each_record(&**store.engine(), &mut |entry| {
         bar.advance(1);

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of the body of a write that is done in the thread of its connection, where a fence is an instruction.
+/// The longest body of a write that is executed in the thread of its connection, where a fence is an instruction.
 const INLINE_MAX: usize = 64 << 10;
 
 pub(crate) fn run(ts: &Ts) -> Outcome {
@@ -41,7 +41,7 @@ pub(crate) fn run(ts: &Ts) -> Outcome {
     }
 }
 
-/// What went wrong with the store at `path`.
+/// A failure of the store at `path`.
 fn failure_of(error: &Error, path: &Path) -> Failure {
     let code = match error {
         Error::Full(_) | Error::Pool(PoolError::NoSpace { .. }) => NO_SPACE,
@@ -56,7 +56,7 @@ fn is_there(path: &Path) -> bool {
     path.join("q0").exists()
 }
 
-/// Opens a store that has to be there.
+/// Opens a store that must exist.
 fn open_there(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
     if !is_there(path) {
         let message = format!(
@@ -65,7 +65,7 @@ fn open_there(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
         );
         return Err(Failure::new(UNUSABLE, message));
     }
-    // Who looks after a store writes no series of its own kind: there is no limit here but the store's.
+    // The options of `ts serve` are not known here: the default limit of series applies.
     let options = Options { media: media.clone(), ..Options::default() };
     Store::open(path, &options).map_err(|error| failure_of(&error, path))
 }
@@ -74,7 +74,7 @@ fn open(pool: &TsPool) -> Result<Store, Failure> {
     open_there(&pool.pool, &pool.media)
 }
 
-/// What a server of time series needs to know.
+/// The parameters of a server of time series.
 struct Service<'s> {
     path: PathBuf,
     options: Options,
@@ -84,13 +84,13 @@ struct Service<'s> {
     is_protected: bool,
     /// Hundredths of a core that the scrub takes at most; 0 for none.
     scrub_percent: u8,
-    /// Where it listens, if it does already.
+    /// The listening sockets, if they are bound already.
     listeners: Option<Vec<TcpListener>>,
-    /// Threads that read for a query; 0: as many as there are cores.
+    /// Threads that read for a query; 0: one for each core.
     query_threads: usize,
 }
 
-/// A server of time series, which ends in good order when it is dropped.
+/// A server of time series, which ends in an orderly way when it is dropped.
 pub(crate) struct Served {
     server: Option<Server>,
     scrub: Option<Scrub>,
@@ -100,19 +100,19 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// For a line that says what is served besides.
+    /// A part of the line that reports what is served.
     pub(crate) fn said(&self) -> String {
         format!("; time series {}, http on {}", self.path.display(), self.addresses)
     }
 
-    /// For whoever tells of it.
+    /// The source of the figures in `INFO`.
     pub(crate) fn told(&self) -> Option<Arc<dyn TimeSeries>> {
         let figures = self.server.as_ref()?.figures();
         Some(Arc::new(Told(figures)))
     }
 }
 
-/// What the Redis side tells of the time series beside its records.
+/// The report about the time series for the Redis side.
 #[derive(Debug)]
 struct Told(Figures);
 
@@ -142,7 +142,7 @@ fn refused(error: coreplane_http::Error) -> Failure {
 impl Service<'_> {
     fn start(self) -> Result<Served, Failure> {
         let Self { path, options, port, http, password, is_protected, .. } = self;
-        // A store is not made for a server that cannot be.
+        // No store is created for a server that cannot run.
         let listeners = match self.listeners {
             Some(listeners) => listeners,
             None => coreplane_http::listen(&http.http_bind, port).map_err(refused)?,
@@ -184,13 +184,13 @@ impl Service<'_> {
     }
 }
 
-/// Listens for the clients of time series beside a pool of records, if that is asked for.
+/// Listens for the clients of time series beside a pool of records, if requested.
 pub(crate) fn listen_beside(serve: &Serve) -> Result<Option<Vec<TcpListener>>, Failure> {
     let Some(port) = serve.series.http_port else { return Ok(None) };
     coreplane_http::listen(&serve.series.http.http_bind, port).map(Some).map_err(refused)
 }
 
-/// Serves time series beside a pool of records, if that is asked for.
+/// Serves time series beside a pool of records, if requested.
 pub(crate) fn beside(
     serve: &Serve,
     password: Option<String>,
@@ -232,7 +232,7 @@ pub(crate) fn beside(
 
 fn serve(serve: &TsServe) -> Outcome {
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
-    // From here on a signal ends the server in good order.
+    // From here on a signal ends the server in an orderly way.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let options = Options {
         sets: serve.sets,
@@ -260,7 +260,7 @@ fn serve(serve: &TsServe) -> Outcome {
     let medium = served.store.medium();
     let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
     let mut out = io::stdout().lock();
-    // Whoever started us may have closed it; that is no reason not to serve.
+    // The parent process may have closed it; that is no reason not to serve.
     let _shown = writeln!(
         out,
         "coreplane {}: medium {name}, a power cut loses {loses}; time series {}; ready on {}",

@@ -1,4 +1,4 @@
-//! Whether a pool is sound, and what to do if it is not.
+//! Verification and repair of pools.
 
 use crate::arguments::{Pool, Verify};
 use crate::ask::Asked;
@@ -15,7 +15,7 @@ use coreplane_server::administration::verdict;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
-/// What to do about the pool of a node.
+/// The remedy for the pool of a node.
 const FILL_NODE: &str = "remove the pool and start the node: the others fill a new one; \
                          a cluster of one needs a backup";
 
@@ -40,7 +40,7 @@ fn check(pool: &Pool) -> Outcome {
     }
     let store = pool.open_to_verify()?;
     let report = read_all(&store, pool)?;
-    // The verdict first, whatever a close of what is damaged comes to.
+    // The verdict comes first, since the close of a damaged store may fail.
     let code = show(&verdict(&report), pool.json, failure::way_out(&pool.path()))?;
     store.close()?;
     Ok(code)
@@ -86,7 +86,7 @@ fn read_all(store: &Store, pool: &Pool) -> Result<VerifyReport, Failure> {
     report.map_err(|error| Failure::of_pool(&error, &pool.path()))
 }
 
-/// Says what is damaged, and what is lost by it.
+/// Reports damage, and the keys that it concerns.
 fn tell_of(finding: &Finding, as_json: bool) -> Result<(), Failure> {
     let Finding { page, offset, len, what, keys } = finding;
     let mut out = io::stdout().lock();
@@ -116,7 +116,7 @@ fn tell_of(finding: &Finding, as_json: bool) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Shows a verdict, and says what to do; the exit code that it has.
+/// Shows a verdict, and the remedy; returns the exit code.
 fn show(verdict: &Value, as_json: bool, way_out: &str) -> Outcome {
     let mut out = io::stdout().lock();
     let is_sound = verdict["sound"] == true;
@@ -146,7 +146,7 @@ fn show(verdict: &Value, as_json: bool, way_out: &str) -> Outcome {
     Ok(code)
 }
 
-/// The keys that a damage is of, for a person.
+/// The keys of a damage, for a person.
 fn keys_of(damage: &Value) -> Vec<String> {
     let key = |key: &Value| {
         let text = key["key"].as_str().map(|key| key.escape_default().to_string());

@@ -1,5 +1,5 @@
 //! Clients of Python, Node, Go and Java: each converses with a server, sees it killed in the middle of its writes and
-//! opened again at the same address, and reads again what was acknowledged.
+//! started again at the same address, and reads the acknowledged writes again.
 
 use super::{is_left_out, no_redis_py, run};
 use crate::pool::Place;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port that nobody has, and that no connection is given by chance while its server is away: below those of
+/// A free port that no ephemeral connection can take while its server is away: below the range of
 /// `ip_local_port_range`.
 fn free_port() -> Outcome<u16> {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
@@ -25,8 +25,8 @@ fn of_client(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
 }
 
-/// Runs `program` with these arguments and a port behind them. Its server is killed at the line `loaded`, and served again;
-/// its last line begins with `done`. `lines` are said before.
+/// Runs `program` with these arguments, followed by a port. Its server is killed at the line `loaded`, and started
+/// again; the program prints `lines` before that, and its last line begins with `done`.
 fn resumes(program: &str, arguments: &[&str], lines: &[&str]) -> Outcome<()> {
     let place = Place::in_memory()?;
     let pool = place.created("pool", &["--size", "256MiB"])?;
@@ -34,7 +34,7 @@ fn resumes(program: &str, arguments: &[&str], lines: &[&str]) -> Outcome<()> {
     let place = ["serve", "--port", &port];
     let serve = || Served::start_as(&place, Stdio::null(), &["--pool", &pool.name]);
     let mut served = serve()?;
-    // A client that waits for ever for its server to come back is a failure.
+    // A client that never stops waiting for its server is a failure.
     let mut child = Command::new("timeout")
         .args(["-k", "5", "300", program])
         .args(arguments)
@@ -64,7 +64,7 @@ fn resumes(program: &str, arguments: &[&str], lines: &[&str]) -> Outcome<()> {
     pool.is_sound()
 }
 
-/// Runs a program for Node, unless the package that it is for was left out.
+/// Runs a program for Node, unless its package was left out.
 fn node(name: &str, package: &str, script: &str, lines: &[&str]) -> Outcome<()> {
     let statement = format!("require('{package}')");
     let is_there = run("node", &["-e", &statement], b"").is_ok_and(|it| it.status.success());

@@ -15,7 +15,7 @@ fn connect(fresh: &Fresh, by_socket: bool, protocol: &str) -> Outcome<Connection
     Ok(Client::open(url)?.get_connection()?)
 }
 
-/// What there is to say in one connection; the keyspace is its own.
+/// The commands of one connection, which has the keyspace for itself.
 pub(super) fn converse(redis: &mut Connection, is_resp3: bool) -> Outcome<()> {
     cmd("FLUSHALL").exec(redis)?;
     let () = redis.set("greeting", "hello")?;
@@ -48,14 +48,14 @@ pub(super) fn converse(redis: &mut Connection, is_resp3: bool) -> Outcome<()> {
     Ok(())
 }
 
-/// Transactions, one of which a rival thwarts.
+/// Transactions, one of which a rival's write makes fail.
 pub(super) fn transact(redis: &mut Connection, rival: &mut Connection) -> Outcome<()> {
     let answers: (i64, i64) =
         pipe().atomic().set("x", 1).ignore().incr("x", 1).incr("x", 1).query(redis)?;
     assert_eq!(answers, (2, 3));
     let many: Vec<i64> = (0..2000).fold(&mut pipe(), |pipe, _| pipe.incr("x", 1)).query(redis)?;
     assert!(many.iter().copied().eq(4..2004));
-    // The first attempt is thwarted by a rival, the second is made.
+    // The first attempt fails because of a rival's write, the second succeeds.
     let mut attempts = 0;
     let made: (i64,) = redis::transaction(redis, &["x"], |redis, pipe| {
         let value: i64 = redis.get("x")?;
@@ -91,18 +91,18 @@ fn redis_rs_survives_dropped_connections() -> Outcome<()> {
         let mut redis = connect(&fresh, round % 2 == 0, "resp3")?;
         let () = redis.set("round", round)?;
         if round % 5 == 0 {
-            // Dropped by the server, in the middle of a transaction.
+            // Closed by the server, in the middle of a transaction.
             let id: i64 = cmd("CLIENT").arg("ID").query(&mut redis)?;
             cmd("MULTI").exec(&mut redis)?;
             cmd("SET").arg("round").arg("never").exec(&mut redis)?;
             let killed: i64 = cmd("CLIENT").arg("KILL").arg("ID").arg(id).query(&mut other)?;
             assert_eq!(killed, 1);
             let error = cmd("EXEC").exec(&mut redis).expect_err("a dead connection");
-            // An end of the stream, or a reset where EXEC had come before it.
+            // An end of the stream, or a reset if EXEC had arrived before it.
             assert!(error.is_connection_dropped(), "{error}");
             assert!(cmd("PING").exec(&mut redis).is_err(), "the connection is alive");
         }
-        // Else by the client, with answers on their way.
+        // Otherwise closed by the client, with answers pending.
         let _sent = redis.send_packed_command(&cmd("GET").arg("round").get_packed_command());
     }
     assert_eq!(other.get::<_, i64>("round")?, 49);
@@ -170,7 +170,7 @@ fn what_redis_rs_was_told_is_there_after_a_kill() -> Outcome<()> {
             let found: Option<Vec<u8>> = redis.get(format!("{client}:{number}"))?;
             assert!(found.as_ref() == Some(&value(number)), "{client}:{number} of {acknowledged}");
         }
-        // As many as were acknowledged, and perhaps some of those in flight.
+        // As many as were acknowledged, and possibly some of those in flight.
         let counted: usize = redis.get(format!("{client}:count"))?;
         assert!((acknowledged..=acknowledged + 32).contains(&counted), "{counted}");
     }

@@ -1,4 +1,5 @@
-//! redis-rs in a cluster: its cluster client, which follows the leader, and its plain one, for which a follower does.
+//! redis-rs in a cluster: its cluster client, which follows the leader, and its plain one, for which a follower
+//! forwards.
 
 use super::rust::{converse, transact};
 use super::wait_for_leader;
@@ -10,7 +11,7 @@ use redis::{Commands, ErrorKind, ProtocolVersion, ServerErrorKind, Value, cmd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// So long a client may be without an answer here, where the machine may be busy with something else.
+/// The longest time without an answer, as the machine may be busy with something else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn url(node: &Node) -> String {
@@ -30,7 +31,7 @@ fn connect(urls: Vec<String>, protocol: ProtocolVersion) -> Outcome<ClusterConne
     Ok(client(urls, protocol)?.get_connection()?)
 }
 
-/// Where the node is among `nodes` that leads.
+/// The position in `nodes` of the node that leads.
 fn leader(nodes: &[Node]) -> Outcome<usize> {
     let since = Instant::now();
     loop {
@@ -67,7 +68,7 @@ fn redis_rs_finds_its_way_from_any_node() -> Outcome<()> {
                 .query(&mut redis)?;
             assert!(counts.into_iter().eq(1..51));
         }
-        // Without the cluster client it would have to follow by itself.
+        // A client without cluster support would have to follow the redirection itself.
         let mut plain = redis::Client::open(url(node))?.get_connection()?;
         match plain.get::<_, i64>("0:7") {
             Ok(found) => assert_eq!(found, 7),
@@ -78,7 +79,7 @@ fn redis_rs_finds_its_way_from_any_node() -> Outcome<()> {
         }
     }
     assert_eq!(moved, 2, "one leads");
-    // What one has written all of them find.
+    // Every node finds the writes of all clients.
     let mut redis = connect(nodes.iter().map(url).collect(), ProtocolVersion::RESP3)?;
     for number in 0..nodes.len() {
         assert_eq!(redis.get::<_, i64>(format!("{number}:99"))?, 99);
@@ -86,10 +87,11 @@ fn redis_rs_finds_its_way_from_any_node() -> Outcome<()> {
     Ok(())
 }
 
-/// Writes one key after the other until `until` are acknowledged, each again until it is. How often it was refused.
+/// Writes one key after the other until `until` are acknowledged, repeating each until it is. The number of refusals.
 ///
-/// A connection of redis-rs 1.8, of those without an asynchronous runtime, asks a node that is gone again and again, and
-/// no other one who leads. So after an error its user takes another connection, which asks all nodes that the client knows.
+/// A connection of redis-rs 1.8 without an asynchronous runtime asks a node that is gone again and again, and asks no
+/// other node for the leader. So after an error its user takes another connection, which asks all nodes that the
+/// client knows.
 fn write(
     client: &ClusterClient,
     writer: usize,
@@ -115,7 +117,7 @@ fn write(
                 since = Instant::now();
             }
             Err(error) if since.elapsed() > PATIENCE => return Err(error.into()),
-            // It was not made, or nobody knows: it is made again.
+            // The write was not made, or its outcome is unknown: it is repeated.
             Err(_) => refused += 1,
         }
     }

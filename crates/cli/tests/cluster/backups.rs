@@ -1,4 +1,4 @@
-//! A backup is of one moment, while clients write; and restored it is what it was.
+//! A backup shows one moment, while clients write; and a restored backup is equal to it.
 
 use crate::nodes::nodes;
 use crate::pool::Place;
@@ -7,7 +7,7 @@ use crate::{ask, connect};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Keys that one writer writes in turn, the same number to each.
+/// Keys to which one writer writes in turn, each time the same number.
 const KEYS: u64 = 50;
 
 fn records_of(path: &str) -> Outcome<BTreeMap<String, serde_json::Value>> {
@@ -48,7 +48,7 @@ fn a_backup_is_of_one_moment_and_can_be_restored() -> Outcome<()> {
             Ok(())
         });
         std::thread::sleep(std::time::Duration::from_millis(300));
-        // Any server is asked, and finds the leader.
+        // Any server may be asked; it finds the leader.
         let done = first.iter().try_for_each(|node| -> Outcome<()> {
             expect(0, &["cluster", "backup", "--server", &node.address(), &path])?;
             let records = records_of(&path)?;
@@ -56,7 +56,7 @@ fn a_backup_is_of_one_moment_and_can_be_restored() -> Outcome<()> {
                 |key: u64| records[&format!("k{key:02}")]["value"].as_str()?.parse::<u64>().ok();
             let all: Vec<u64> = (0..KEYS).filter_map(number).collect();
             assert_eq!(all.len() as u64, KEYS);
-            // They were written in turn: some have the newest number, and those behind them the one before.
+            // They were written in turn: the first keys have the newest number, and the others the one before.
             let newest = all[0];
             let behind = all.iter().position(|it| *it != newest).unwrap_or(all.len());
             assert!(all[behind..].iter().all(|it| *it + 1 == newest), "{all:?} were never there");

@@ -1,4 +1,4 @@
-//! Reads of what a follower has: by choice, and never older than the server allows.
+//! Reads from a follower: on request, and never older than the server allows.
 
 use crate::nodes::nodes;
 use crate::pool::Place;
@@ -7,7 +7,7 @@ use crate::{ask, connect};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes.
+/// Longer than any step of the test takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The default of `--follower-age-max`.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ fn a_follower_shows_what_is_not_too_old() -> Outcome<()> {
     let mut reader = connect(nodes[at].port)?;
     assert!(is_moved(&reader.call(&[b"GET", b"k"])?));
     assert_eq!(reader.call(&[b"READONLY"])?, Reply::ok());
-    // It does not know at once how old it is what it has.
+    // It does not know the age of its state at once.
     while is_moved(&reader.call(&[b"GET", b"k"])?) {
         assert!(since.elapsed() < PATIENCE, "it shows nothing");
         std::thread::sleep(Duration::from_millis(5));
@@ -55,7 +55,7 @@ fn a_follower_shows_what_is_not_too_old() -> Outcome<()> {
     assert_eq!(reader.call(&[b"GET", b"k"])?, Reply::bulk([3]));
     assert_eq!(reader.call(&[b"RESET"])?, Reply::Simple("RESET".to_owned()));
     assert!(is_moved(&reader.call(&[b"GET", b"k"])?));
-    // It is alone, and grows older.
+    // It is alone, and its state grows older.
     assert_eq!(reader.call(&[b"READONLY"])?, Reply::ok());
     assert_eq!(reader.call(&[b"GET", b"k"])?, Reply::bulk([3]));
     nodes[first].kill()?;
@@ -66,7 +66,8 @@ fn a_follower_shows_what_is_not_too_old() -> Outcome<()> {
     Ok(())
 }
 
-/// What a follower shows rests on nothing of its own pool: not on what its cleaner moves, whose sync is under way.
+/// An answer of a follower depends on no write of its own pool: not on records that its cleaner moves, whose sync is
+/// pending.
 #[test]
 fn a_follower_on_a_disk_answers_while_its_pool_is_cleaned() -> Outcome<()> {
     let place = Place::on_disk()?;
@@ -78,7 +79,7 @@ fn a_follower_on_a_disk_answers_while_its_pool_is_cleaned() -> Outcome<()> {
         let writer = scope.spawn(|| -> Outcome<()> {
             let mut client = connect(ports[0])?;
             let (mut wire, value) = (Vec::new(), [b'v'; 900]);
-            // Most are overwritten, and some stay: the cleaner moves those.
+            // Most records are overwritten, and some stay: the cleaner moves those.
             for number in 0..100_000_u32 {
                 let key =
                     if number % 10 == 0 { number % 50_000 / 10 } else { number % 97 + 10_000 };
@@ -126,7 +127,7 @@ fn a_follower_on_a_disk_answers_while_its_pool_is_cleaned() -> Outcome<()> {
     })
 }
 
-/// What cluster clients ask: where the leader is, and where its followers are.
+/// The requests of cluster clients: the addresses of the leader and of its followers.
 #[test]
 fn cluster_clients_are_told_of_all_nodes() -> Outcome<()> {
     let place = Place::in_memory()?;
@@ -155,7 +156,7 @@ fn cluster_clients_are_told_of_all_nodes() -> Outcome<()> {
         }
         let count = |what: &str| told.iter().filter(|line| *line == what).count();
         assert_eq!((count("master"), count("replica"), count("online")), (1, 2, 3), "{told:?}");
-        // Nothing is left over.
+        // No part of the answer is left over.
         assert_eq!(client.call(&[b"PING"])?, Reply::Simple("PONG".to_owned()));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The pool of a node that does not run: it is verified, and grown.
+//! The pool of a node that does not run: verification and growth.
 
 use crate::nodes::nodes;
 use crate::pool::Place;
@@ -17,7 +17,7 @@ fn verify_and_grow(map: &str) -> Outcome<()> {
     let pool = place.argument("1.pool")?;
     let mut client = Client::connect(&nodes[0].address())?;
     assert_eq!(client.call(&[b"SET", b"k", b"v"])?, Reply::ok());
-    // What is served is not opened beside.
+    // A pool that is served is not opened by a command.
     assert_ne!(coreplane(&["grow", "--pool", &pool, "--size", "48MiB"])?.status.code(), Some(0));
     nodes[0].kill()?;
     for arguments in

@@ -1,4 +1,4 @@
-//! A node whose pool is gone is filled anew, whatever kind of map it has.
+//! A node whose pool is gone is filled again, for any kind of map.
 
 use crate::nodes::nodes;
 use crate::pool::Place;
@@ -6,7 +6,7 @@ use crate::session::Outcome;
 use crate::{PATIENCE, applied, wait_for, while_clients_work};
 use std::time::{Duration, Instant};
 
-/// A node's pool is gone: the node is filled anew, and elects again.
+/// A node's pool is removed: the node is filled again, and votes again.
 fn wipes(more: &[&str], remove: &dyn Fn(&Place, &str) -> Outcome<()>) -> Outcome<()> {
     let place = Place::in_memory()?;
     let mut nodes = nodes(&place, 3, 3, more)?;
@@ -27,7 +27,7 @@ fn wipes(more: &[&str], remove: &dyn Fn(&Place, &str) -> Outcome<()>) -> Outcome
             wait_for(&nodes[2], &format!("node:{} voter", victim + 1))?;
             std::thread::sleep(Duration::from_millis(300));
         }
-        // It takes part again: without the third the two of them go on.
+        // It takes part again: without the third node the two of them go on.
         nodes[2].kill()?;
         std::thread::sleep(Duration::from_millis(1500));
         nodes[2].start()

@@ -1,10 +1,10 @@
-//! What a client asks of a disk: noted, kept in a file, and read from there.
+//! The requests of a client to a disk: recorded, kept in a file, and read from there.
 
 use coreplane_nbd as nbd;
 use coreplane_nbd::{Errno, Extent, FlushDone, Request};
 use std::sync::{Mutex, MutexGuard};
 
-/// What came, in the order in which it was done.
+/// A request, in the order of execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     Write {
@@ -18,13 +18,13 @@ pub(crate) enum Entry {
         fua: bool,
     },
     Flush,
-    /// The file system is made.
+    /// The file system has been made.
     Made,
     /// A file is complete, and was acknowledged.
     Synced(u64),
 }
 
-/// A disk in memory that notes what it does.
+/// A disk in memory that records its requests.
 pub(crate) struct Recorder {
     state: Mutex<(Vec<u8>, Vec<Entry>)>,
 }
@@ -35,7 +35,7 @@ impl Recorder {
         Self { state: Mutex::new((vec![0; len], Vec::new())) }
     }
 
-    /// What was noted.
+    /// The recorded requests.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         std::mem::take(&mut self.state().1)
     }
@@ -49,7 +49,7 @@ impl Recorder {
     }
 }
 
-/// A trace as bytes: of each entry its kind, place, length and FUA, then what was written.
+/// A trace as bytes: of each entry its kind, place, length and FUA, then the written bytes.
 pub(crate) fn to_bytes(entries: &[Entry]) -> Vec<u8> {
     let mut all = Vec::new();
     for entry in entries {
@@ -68,7 +68,7 @@ pub(crate) fn to_bytes(entries: &[Entry]) -> Vec<u8> {
     all
 }
 
-/// What [`to_bytes`] has made; none if it is cut off, or something else.
+/// The inverse of [`to_bytes`]; none if the bytes are cut off, or no trace.
 pub(crate) fn from_bytes(mut bytes: &[u8]) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<32>() {

@@ -1,4 +1,4 @@
-//! A disk behind `coreplane nbd serve`, and the clients of block devices that are run against it.
+//! A disk behind `coreplane nbd serve`, and clients of block devices to test it.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use crate::pool::{Place, Pool};
@@ -6,10 +6,11 @@ use crate::session::{Outcome, Served, expect};
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-/// No client takes longer than so many seconds: one that hangs on a device that is gone fails its test, and not the night.
+/// The time limit of a client in seconds: a client that hangs on a lost device fails its test, and does not block the
+/// run.
 const SECONDS_MAX: &str = "120";
 
-/// A disk, there or not, and how it is served.
+/// A disk, existing or not, and the arguments of its server.
 pub(crate) struct Disk {
     pub(crate) place: Place,
     pub(crate) pool: Pool,
@@ -18,7 +19,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// The disk in this place that is served, and made at first, with these arguments.
+    /// The disk in this place that is served, and created on the first start, with these arguments.
     pub(crate) fn new(place: Place, serve: &[&str]) -> Outcome<Self> {
         let (pool, socket) = (place.pool("disk")?, place.argument("socket")?);
         Ok(Self { place, pool, socket, serve: serve.iter().map(|it| (*it).to_owned()).collect() })
@@ -39,19 +40,19 @@ impl Disk {
         format!("nbd+unix:///disk{parameters}?socket={}", self.socket)
     }
 
-    /// Runs `coreplane nbd verify`, which ends so; what it says.
+    /// Runs `coreplane nbd verify`, which must end with this code; its output.
     pub(crate) fn verify(&self, code: i32) -> Outcome<String> {
         expect(code, &["nbd", "verify", "--json", "--pool", &self.pool.name])
     }
 
-    /// What its servers have complained of: of no panic.
+    /// The error output of its servers, which must contain no panic.
     pub(crate) fn complaints(&self) -> Outcome<String> {
         let complaints = std::fs::read_to_string(self.place.path("complaints"))?;
         assert!(!complaints.contains("panicked"), "{complaints}");
         Ok(complaints)
     }
 
-    /// Ends the server in good order; what it leaves is sound.
+    /// Ends the server in an orderly way; the disk must be sound.
     pub(crate) fn finish(&self, served: Served) -> Outcome<()> {
         served.terminate()?;
         assert!(!std::fs::exists(&self.socket)?, "the socket's file is left");
@@ -60,7 +61,7 @@ impl Disk {
     }
 }
 
-/// Runs a client; if it succeeded, and all that it said.
+/// Runs a client; whether it succeeded, and all its output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Outcome<(bool, String)> {
     let output = Command::new("timeout")
         .args(["-k", "5", SECONDS_MAX, program])
@@ -72,7 +73,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Outcome<(bool, String)> 
     Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
 }
 
-/// Runs a client, which has to succeed; all that it said.
+/// Runs a client, which must succeed; all its output.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> Outcome<String> {
     match run(program, arguments)? {
         (true, said) => Ok(said),
@@ -102,7 +103,7 @@ pub(crate) fn lack(names: &[&str]) -> Outcome<bool> {
     Ok(false)
 }
 
-/// The Python that nbdsh is for: that of the distribution, which need not be the first on the path.
+/// The Python that nbdsh uses: that of the distribution, which need not be the first on the path.
 pub(crate) fn python() -> Option<&'static str> {
     let imports = |python: &&str| run(python, &["-c", "import nbd"]).is_ok_and(|it| it.0);
     ["python3", "/usr/bin/python3"].into_iter().find(imports)
@@ -115,8 +116,8 @@ fn can_mount() -> bool {
     is_root && ["/dev/fuse", "/dev/loop-control"].iter().all(is_there)
 }
 
-/// Runs statements of Python, in which `disk` is a handle of libnbd that is connected to `uri`, and `nbd` and `errno` are
-/// imported.
+/// Runs statements of Python, in which `disk` is a handle of libnbd that is connected to `uri`, and `nbd` and `errno`
+/// are imported.
 pub(crate) fn python_runs(uri: &str, statements: &str) -> Outcome<String> {
     let python = python().ok_or("nbdsh has no Python")?;
     let connect = format!(
@@ -125,7 +126,7 @@ pub(crate) fn python_runs(uri: &str, statements: &str) -> Outcome<String> {
     succeeds(python, &["-c", &format!("{connect}{statements}")])
 }
 
-/// How often servers are killed: `few`, or `many` at full scale, or as often as is asked for.
+/// How often servers are killed: `few`, or `many` at full scale, or the requested number.
 pub(crate) fn rounds(few: u64, many: u64) -> Outcome<u64> {
     if let Ok(rounds) = std::env::var("COREPLANE_KILL_ROUNDS") {
         return Ok(rounds.parse()?);

@@ -1,11 +1,11 @@
-//! A file system on a disk: nbdfuse makes the export a file, a loop device makes that a block device, and ext4 is on it.
+//! A file system on a disk: nbdfuse makes the export a file, a loop device makes that a block device for ext4.
 //!
 //! ```text
 //!   ext4 ─▶ /dev/loopN ─▶ a file of FUSE ─▶ nbdfuse ─▶ coreplane nbd serve
 //! ```
 //!
-//! Whatever becomes of a test, what was mounted is unmounted. A server that is gone leaves requests in the kernel that nobody
-//! answers until nbdfuse is killed: that is always first.
+//! In any case the test unmounts what it has mounted. A server that is gone leaves requests in the kernel that are
+//! not answered until nbdfuse is killed: that is always done first.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What it takes, as `disk::lack` names it.
+/// The requirements, by the names of `disk::lack`.
 pub(crate) const NEEDED: [&str; 4] = ["nbdfuse", "mkfs.ext4", "losetup", "loops"];
 
 pub(crate) struct Mount {
     fuse: Child,
     fuse_at: String,
     device: Option<String>,
-    /// Where the file system is, if it is mounted.
+    /// The mount point, if the file system is mounted.
     pub(crate) at: PathBuf,
     is_mounted: bool,
 }
@@ -69,7 +69,7 @@ impl Mount {
         succeeds("mkfs.ext4", &["-q", "-b", "4096", self.device()?]).map(drop)
     }
 
-    /// Replays the journal; then nothing is wrong with the file system.
+    /// Replays the journal; then the file system must be sound.
     pub(crate) fn check(&self) -> Outcome<()> {
         check(self.device()?)
     }
@@ -80,7 +80,7 @@ impl Mount {
         Ok(&self.at)
     }
 
-    /// All in good order.
+    /// Unmounts and detaches in an orderly way.
     pub(crate) fn detach(mut self) -> Outcome<()> {
         succeeds("umount", &[text(&self.at)?])?;
         self.is_mounted = false;
@@ -92,7 +92,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Ends nbdfuse: what waits for the device fails, and so does all that comes.
+    /// Ends nbdfuse: pending requests of the device fail, and so do all later ones.
     pub(crate) fn cut(&mut self) -> Outcome<()> {
         // It may have ended already.
         let _gone = self.fuse.kill().is_ok();
@@ -101,7 +101,7 @@ impl Mount {
     }
 }
 
-/// Replays the journal of the file system in a device or a file; then nothing is wrong with it.
+/// Replays the journal of the file system in a device or a file; then the file system must be sound.
 pub(crate) fn check(image: &str) -> Outcome<()> {
     succeeds("e2fsck", &["-E", "journal_only", "-p", image])?;
     succeeds("e2fsck", &["-f", "-n", image]).map(drop)
@@ -114,7 +114,7 @@ fn mix(bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Bytes that follow from a number, which they begin with.
+/// Bytes that are computed from a number, and begin with it.
 pub(crate) fn bytes_of(number: u64, len: usize) -> Vec<u8> {
     let words = (1..).map(|word| mix(number << 16 ^ word)).flat_map(u64::to_le_bytes);
     number.to_le_bytes().into_iter().chain(words).take(len).collect()

@@ -7,18 +7,18 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-/// Ports that nobody has.
+/// Ports that are not in use.
 fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     let sockets =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
     Ok(sockets.iter().map(|it| it.local_addr().map(|it| it.port())).collect::<Result<_, _>>()?)
 }
 
-/// Where a node is.
+/// The place of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     pub(crate) host: String,
-    /// The program that starts its server, and arguments before the server's; none: itself.
+    /// The program that starts its server, with its arguments; none: the server itself.
     pub(crate) within: Vec<String>,
     pub(crate) port: u16,
     pub(crate) peer_port: u16,
@@ -61,7 +61,7 @@ impl Node {
         Ok(())
     }
 
-    /// SIGTERM, on which it ends in good order.
+    /// Sends SIGTERM, after which the node ends in an orderly way.
     pub(crate) fn terminate(&mut self) -> Outcome<()> {
         self.signal("-TERM")?;
         let ended = self.child.take().map(|mut child| child.wait()).transpose()?;

@@ -1,11 +1,11 @@
-//! A pool as the command line names it, and the directory that it goes with.
+//! A pool as the command line names it, and its directory.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use crate::session::{Outcome, Served, coreplane, expect, expect_with, text};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// A directory that goes when it is dropped.
+/// A directory that is removed when it is dropped.
 pub(crate) struct Place {
     directory: tempfile::TempDir,
 }
@@ -16,7 +16,7 @@ impl Place {
         Ok(Self { directory: tempfile::tempdir_in("/dev/shm")? })
     }
 
-    /// Where the workspace lies: on an ordinary disk, or at least not in memory.
+    /// In the directory of the workspace: on an ordinary disk, or at least not in memory.
     pub(crate) fn on_disk() -> Outcome<Self> {
         Ok(Self { directory: tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))? })
     }
@@ -30,12 +30,12 @@ impl Place {
         Ok(text(&self.path(name))?.to_owned())
     }
 
-    /// The pool `name`, which is not there yet.
+    /// The pool `name`, which does not exist yet.
     pub(crate) fn pool(&self, name: &str) -> Outcome<Pool> {
         Pool::at(&self.path(name))
     }
 
-    /// The pool `name`, made with these arguments.
+    /// The pool `name`, created with these arguments.
     pub(crate) fn created(&self, name: &str, arguments: &[&str]) -> Outcome<Pool> {
         let pool = self.pool(name)?;
         pool.expect(0, &[&["create"], arguments].concat())?;
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// A pool, there or not.
+/// A pool, existing or not.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) path: PathBuf,
@@ -64,7 +64,7 @@ impl Pool {
         coreplane(&self.with(command), input)
     }
 
-    /// Runs a command on it and expects this exit code; what it wrote.
+    /// Runs a command on it and expects this exit code; its output.
     pub(crate) fn expect(&self, code: i32, command: &[&str]) -> Outcome<String> {
         expect(code, &self.with(command))
     }
@@ -74,7 +74,7 @@ impl Pool {
         expect_with(code, &self.with(command), input)
     }
 
-    /// Runs a command on it; the exit code and all that it says.
+    /// Runs a command on it; the exit code and all its output.
     pub(crate) fn ask(&self, command: &[&str], input: &[u8]) -> Outcome<(i32, String)> {
         let output = self.run(command, input)?;
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -83,7 +83,7 @@ impl Pool {
         Ok((code, format!("{complaint}{}", String::from_utf8_lossy(&output.stdout))))
     }
 
-    /// Runs a command on it that ends with this exit code and says one of `words`.
+    /// Runs a command on it that must end with this exit code and print one of `words`.
     pub(crate) fn says(&self, code: i32, words: &[&str], command: &[&str]) -> Outcome<()> {
         self.says_with(code, words, command, b"")
     }
@@ -116,7 +116,7 @@ impl Pool {
         Served::start(&self.with(arguments))
     }
 
-    /// `verify` finds nothing wrong.
+    /// `verify` must find no fault.
     pub(crate) fn is_sound(&self) -> Outcome<()> {
         self.expect(0, &["verify"]).map(drop)
     }
@@ -129,7 +129,7 @@ impl Pool {
         Ok(std::fs::read(&self.path)?)
     }
 
-    /// Has the file hold `bytes`.
+    /// Replaces the file's content by `bytes`.
     pub(crate) fn put_bytes(&self, bytes: &[u8]) -> Outcome<()> {
         Ok(std::fs::write(&self.path, bytes)?)
     }

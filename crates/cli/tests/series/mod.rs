@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A store in a place, there or not.
+/// A store in a place, existing or not.
 pub(crate) struct Series {
     pub(crate) place: Place,
     pub(crate) pool: String,
@@ -44,12 +44,12 @@ impl Series {
         expect(code, &self.with(command, arguments))
     }
 
-    /// Makes the store, with nothing in it.
+    /// Creates the store, empty.
     pub(crate) fn make(&self) -> Outcome<()> {
         self.serve(&[])?.terminate()
     }
 
-    /// Ends the server in good order; what it leaves is sound.
+    /// Ends the server in an orderly way; the store must be sound.
     pub(crate) fn finish(&self, served: Served) -> Outcome<()> {
         served.terminate()?;
         let verified = self.expect(0, "verify", &["--json"])?;
@@ -60,7 +60,7 @@ impl Series {
     }
 }
 
-/// Asks a server over HTTP; the status, and the body.
+/// Sends a request to a server over HTTP; the status, and the body.
 pub(crate) fn ask(address: &str, method: &str, path: &str, body: &str) -> Outcome<(u16, String)> {
     ask_with(address, method, path, "", body)
 }
@@ -85,7 +85,7 @@ pub(crate) fn ask_with(
     Ok((status, body.unwrap_or_default()))
 }
 
-/// Asks a server in InfluxQL, of the points of OpenTSDB's database where the statement names none.
+/// Sends an InfluxQL query to a server, about OpenTSDB's database if the statement names none.
 pub(crate) fn query(address: &str, text: &str) -> Outcome<String> {
     let mut form = form_urlencoded::Serializer::new(String::new());
     form.append_pair("db", "opentsdb").append_pair("epoch", "ns").append_pair("q", text);

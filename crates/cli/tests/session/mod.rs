@@ -35,12 +35,12 @@ pub(crate) fn coreplane(arguments: &[&str], input: &[u8]) -> Outcome<Output> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    // A command that does not read its input may be gone already.
+    // A command that does not read its input may have ended already.
     let _read = child.stdin.take().map(|mut stdin| stdin.write_all(input).is_ok());
     Ok(child.wait_with_output()?)
 }
 
-/// Runs the command and expects this exit code; what it wrote.
+/// Runs the command and expects this exit code; its output.
 pub(crate) fn expect(code: i32, arguments: &[&str]) -> Outcome<String> {
     expect_with(code, arguments, b"")
 }
@@ -51,7 +51,7 @@ pub(crate) fn expect_with(code: i32, arguments: &[&str], input: &[u8]) -> Outcom
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complaint}");
     assert!(!complaint.contains("panicked"), "{arguments:?}: {complaint}");
-    // Whatever fails says why.
+    // Every failure reports its reason.
     assert!(code == 0 || !complaint.is_empty() || !output.stdout.is_empty(), "{arguments:?}");
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -69,12 +69,12 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Starts `coreplane serve` on any port and waits until it says that it is ready.
+    /// Starts `coreplane serve` on any port and waits until it reports that it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Outcome<Self> {
         Self::start_complaining_to(Stdio::null(), arguments)
     }
 
-    /// As [`Served::start`], its standard error going there.
+    /// As [`Served::start`], with this standard error.
     pub(crate) fn start_complaining_to(
         complaints: impl Into<Stdio>,
         arguments: &[&str],
@@ -82,7 +82,7 @@ impl Served {
         Self::start_as(&["serve", "--port", "0"], complaints, arguments)
     }
 
-    /// As [`Served::start_complaining_to`], by this subcommand.
+    /// As [`Served::start_complaining_to`], with this subcommand.
     pub(crate) fn start_as(
         subcommand: &[&str],
         complaints: impl Into<Stdio>,
@@ -109,7 +109,7 @@ impl Served {
         Client::connect(&self.address)
     }
 
-    /// SIGTERM, on which it ends in good order.
+    /// Sends SIGTERM, after which the server must end in an orderly way.
     pub(crate) fn terminate(self) -> Outcome<()> {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status()?.success());
@@ -137,7 +137,7 @@ impl Drop for Served {
     }
 }
 
-/// What the server answered.
+/// An answer of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Simple(String),
@@ -161,7 +161,7 @@ impl Reply {
         }
     }
 
-    /// These bytes.
+    /// A bulk string of these bytes.
     pub(crate) fn bulk(bytes: impl Into<Vec<u8>>) -> Self {
         Self::Bulk(Some(bytes.into()))
     }
@@ -174,12 +174,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// To a server at this address.
+    /// A connection to a server at this address.
     pub(crate) fn connect(address: &str) -> Outcome<Self> {
         Self::of(TcpStream::connect(address)?, Duration::from_secs(60))
     }
 
-    /// By this connection, whose answers come in time or not at all.
+    /// A client on this connection, with a time limit for answers.
     pub(crate) fn of(stream: TcpStream, answer_max: Duration) -> Outcome<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(answer_max))?;
@@ -211,7 +211,7 @@ impl Client {
         Ok(self.stream.write_all(wire)?)
     }
 
-    /// A line of a reply, as it is.
+    /// A line of a reply, unparsed.
     pub(crate) fn line(&mut self) -> Outcome<String> {
         let mut line = String::new();
         self.reader.read_line(&mut line)?;

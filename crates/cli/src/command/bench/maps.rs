@@ -1,4 +1,4 @@
-//! What the maps of NVM-Raft are measured by, of any engine: `commits`, `turnover`, `interference`.
+//! The measurements of the maps of NVM-Raft, for any engine: `commits`, `turnover`, `interference`.
 
 use super::scratch::Scratch;
 use crate::arguments::Bench;
@@ -52,7 +52,7 @@ pub(super) fn interference(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     let pool = Scratch::new(bench, "interference");
     let (size, work) = (pool.size(), bench.map_work);
     let full = pool.with(size, |store| load_until_full(&**store.engine(), plan, u64::MAX))?;
-    // A snapshot may keep as many again.
+    // A snapshot may keep the same number of records again.
     let records = full * work.fullness / 200;
     for (size, is_busy) in [(size.saturating_mul(work.room), false), (size, true)] {
         let report = pool.with(size, |store| {

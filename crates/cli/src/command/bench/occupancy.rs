@@ -1,4 +1,4 @@
-//! Overwrites the fuller a pool is.
+//! Overwrites in pools of rising occupancy.
 
 use super::scratch::Scratch;
 use crate::arguments::Bench;
@@ -7,7 +7,7 @@ use crate::json;
 use coreplane_bench::{Plan, load_until_full, overwrite_share};
 use std::io::{self, Write};
 
-/// In pools of its own beside the pool: a line for each share.
+/// Uses pools of its own beside the pool: a line for each share.
 pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     let pool = Scratch::new(bench, "occupancy");
     let full =

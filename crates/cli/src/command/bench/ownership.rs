@@ -1,5 +1,5 @@
-//! Whose records a pool has. A measurement fills the pool that it is given, and its figures are of what is there; so
-//! one that has records of somebody else is taken only by who says that it is to be.
+//! The origin of a pool's records. A measurement fills the pool that it is given, and its figures depend on the
+//! records in it; so a pool with foreign records is used only if the user says so.
 
 use crate::command::records::each_record;
 use crate::failure::{Failure, REFUSED};
@@ -7,10 +7,10 @@ use coreplane::Store;
 use coreplane_bench::record::is_record;
 use std::path::Path;
 
-/// Records that are looked at, at most: a second, or less.
+/// The number of records that are checked, at most: this takes a second, or less.
 const LOOKED_AT_MAX: u32 = 1 << 20;
 
-/// Fails if one of the first million records is none that a measurement has written.
+/// Fails if one of the first million records was not written by a measurement.
 pub(super) fn check(store: &Store, path: &Path) -> Result<(), Failure> {
     let (mut looked_at, mut other) = (0, None);
     each_record(&**store.engine(), &mut |entry| {
@@ -24,7 +24,7 @@ pub(super) fn check(store: &Store, path: &Path) -> Result<(), Failure> {
     other.map_or(Ok(()), |key| Err(refused(path, &key)))
 }
 
-/// Why nothing is measured there.
+/// The refusal to measure there.
 pub(super) fn refused(path: &Path, key: &[u8]) -> Failure {
     let message = format!(
         "{}: it has records that bench has not written, such as \"{}\": name another pool, or say --beside-others",

@@ -1,4 +1,4 @@
-//! A matrix under load that loses a device and is given another.
+//! A matrix under load that loses a device and gets a new one.
 
 use crate::arguments::Bench;
 use crate::failure::{self, Failure, NO, Outcome};
@@ -8,8 +8,8 @@ use coreplane_bench::{DeviceEngine, Plan, ResyncReport, resync};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// On a matrix of its own beside the pool: a line for each stage, and one for the end. No success if
-/// anything failed, was lost or differs.
+/// Uses a matrix of its own beside the pool: a line for each stage, and one for the end. It is no success if anything
+/// failed, was lost or differs.
 pub(super) fn run(bench: &Bench, plan: &Plan) -> Outcome {
     let engine = match bench.engine {
         None | Some(EngineChoice::Bptree) => DeviceEngine::Bptree,

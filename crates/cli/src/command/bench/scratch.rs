@@ -1,21 +1,21 @@
-//! Pools that are there for one measurement alone.
+//! Pools that exist for one measurement only.
 
 use crate::arguments::Bench;
 use crate::failure::{self, Failure};
 use coreplane::Store;
 use std::path::PathBuf;
 
-/// Bytes of a pool, if nobody says.
+/// The default size of a pool in bytes.
 const SIZE: u64 = 1 << 30;
 
-/// Where such a pool is made: beside the pool that is named.
+/// The place of such a pool: beside the pool that is named.
 pub(super) struct Scratch<'b> {
     bench: &'b Bench,
     path: PathBuf,
 }
 
 impl<'b> Scratch<'b> {
-    /// Pools whose name says what they are for.
+    /// Pools whose name says their purpose.
     pub(super) fn new(bench: &'b Bench, what: &str) -> Self {
         let beside = bench.pool.pool.clone().unwrap_or_else(|| PathBuf::from("/dev/shm/coreplane"));
         let mut name = beside.into_os_string();
@@ -23,12 +23,12 @@ impl<'b> Scratch<'b> {
         Self { bench, path: PathBuf::from(name) }
     }
 
-    /// Bytes of a pool as the command line says.
+    /// The size of a pool in bytes, as the command line says.
     pub(super) fn size(&self) -> u64 {
         self.bench.size.unwrap_or(SIZE)
     }
 
-    /// Does it in a pool of `size` bytes that was not there before, and is not afterwards.
+    /// Runs the work in a pool of `size` bytes that is created before and removed afterwards.
     pub(super) fn with<T>(
         &self,
         size: u64,

@@ -32,7 +32,7 @@ fn errno_of(error: &Error) -> Errno {
     }
 }
 
-/// Flushes for all who have asked by then.
+/// Flushes once for all requests that have arrived by then.
 fn flush_for(disk: &Disk, asked: &Receiver<FlushDone>) {
     while let Ok(first) = asked.recv() {
         let mut all = vec![first];
@@ -69,7 +69,7 @@ fn tio_of(request: &mut Request) -> Tio {
         nbd::Op::Read => Tio { bytes, ..Tio::read(place, len) },
         nbd::Op::Write { fua } => Tio { fua, ..Tio::write(place, bytes) },
         nbd::Op::Trim { fua } | nbd::Op::WriteZeroes { fua, .. } => {
-            // A sector without a block has one promised.
+            // A sector without a block has been promised one.
             Tio { fua, ..Tio::zero(place, len) }
         }
         nbd::Op::Cache => Tio::read(place, 0),
@@ -95,7 +95,7 @@ impl nbd::Disk for DiskExport {
         if self.disk.is_durable_at_once() {
             return done(self.disk.flush().map_err(|error| errno_of(&error)));
         }
-        // One that cannot be sent is dropped, which says so.
+        // If it cannot be sent, `done` is dropped, which reports an error.
         let _sent = lock(&self.flushes).as_ref().map(|sender| sender.send(done).is_ok());
     }
 

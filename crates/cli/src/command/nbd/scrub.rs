@@ -1,4 +1,4 @@
-//! The scrub of a disk that is served: all sectors are read, one extent after the other, at a hundredth of a core at most.
+//! The scrub of a disk that is served: it reads all sectors, extent by extent, using at most a hundredth of a core.
 
 use crate::scrub::{PERCENT, Scrub};
 use coreplane_tio::Disk;
@@ -7,7 +7,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Reads a disk until it is dropped, and says which sectors are damaged.
+/// Scrubs a disk until the result is dropped, and reports damaged sectors.
 pub(super) fn begin(disk: &Arc<Disk>) -> io::Result<Scrub> {
     let disk = Arc::clone(disk);
     let (mut next, mut known) = (0, BTreeSet::new());

@@ -1,4 +1,5 @@
-//! Points as line protocol: of a policy, or of all databases with the statements that make them, as InfluxDB exports them.
+//! Points as line protocol: of a policy, or of all databases with the statements that create them, as InfluxDB
+//! exports them.
 
 use super::{failure_of, open};
 use crate::arguments::TsExport;
@@ -28,7 +29,7 @@ impl<'r> Values<'r> {
         Ok(values)
     }
 
-    /// Goes to the next block if this one is at its end.
+    /// Moves to the next block if this one is at its end.
     fn settle(&mut self) -> Result<()> {
         while self.block.as_ref().is_none_or(|block| self.at >= block.times.len()) {
             let Some(next) = self.blocks.next() else {
@@ -44,7 +45,7 @@ impl<'r> Values<'r> {
         self.block.as_ref()?.times.get(self.at).copied()
     }
 
-    /// The value at a time, if it has one, after which it is at the next one.
+    /// The value at a time, if there is one; then moves on to the next value.
     fn take(&mut self, time: i64) -> Result<Option<Value>> {
         if self.time() != Some(time) {
             return Ok(None);
@@ -56,7 +57,7 @@ impl<'r> Values<'r> {
     }
 }
 
-/// Writes the points of a series; how many.
+/// Writes the points of a series; their number.
 fn write_series(
     reader: &Reader<'_>,
     series: &Series,
@@ -103,7 +104,7 @@ fn write_policy(
     Ok(written)
 }
 
-/// Writes all databases with what makes them.
+/// Writes all databases with the statements that create them.
 fn write_databases(
     export: &TsExport,
     store: &Store,

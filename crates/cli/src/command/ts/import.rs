@@ -1,7 +1,7 @@
-//! Points from line protocol, and from the exports of InfluxDB, whose headings say which database they are of.
+//! Points from line protocol, and from the exports of InfluxDB, whose headings name the database.
 //!
-//! A text is cut where a line ends, and not within a string, which may have newlines; so it is read in pieces of some
-//! megabytes whatever its length.
+//! A text is cut at an end of line, and not within a string, which may have newlines; so it is read in pieces of some
+//! megabytes, however long it is.
 
 use super::lines::{Ends, Heading};
 use super::{failure_of, open};
@@ -18,31 +18,31 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a piece.
 const PIECE: usize = 4 << 20;
-/// Bytes of a line at most.
+/// The longest line, in bytes.
 const LINE_MAX: usize = 64 << 20;
 /// Points of a write.
 const BATCH: usize = 5_000;
-/// Complaints that are shown.
+/// The number of complaints that are shown.
 const COMPLAINTS: u64 = 10;
 
-/// How long a statement may take.
+/// The time limit of a statement.
 const STATEMENT_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// An import, and what came of it so far.
+/// An import, and its progress.
 struct Imported<'a> {
     store: &'a Store,
-    /// What the command names is not changed by headings.
+    /// The parameters of the command, which override headings.
     given: &'a TsImport,
     precision: Precision,
     now: i64,
-    /// What the last headings name.
+    /// The names in the last headings.
     database: Option<String>,
     policy: Option<String>,
     /// Lines are statements.
     is_statements: bool,
     written: u64,
     refused: u64,
-    /// Lines before the one that is looked at.
+    /// The number of lines before the current one.
     lines: usize,
 }
 
@@ -123,7 +123,7 @@ impl Imported<'_> {
         }
     }
 
-    /// Takes a text of whole lines.
+    /// Imports a text of whole lines.
     fn piece(&mut self, text: &[u8]) -> Result<()> {
         let (mut from, mut begin) = (0, 0);
         for end in Ends::of(text) {
@@ -164,7 +164,7 @@ impl Imported<'_> {
     }
 }
 
-/// Where the last line of a text ends; nothing if none does.
+/// The end of the last line of a text; 0 if there is none.
 fn last_end(text: &[u8]) -> usize {
     Ends::of(text).last().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Lines of a text, and what InfluxDB's exports say between them.
+//! Lines of a text, and the headings that InfluxDB's exports have between them.
 //!
 //! ```text
 //!   # DDL
@@ -9,9 +9,9 @@
 //!   cpu,host=a v=1 1700000000000000000  points
 //! ```
 //!
-//! Such a text is what `influx_inspect export` writes, and what `influx -import` reads.
+//! `influx_inspect export` writes such a text, and `influx -import` reads it.
 
-/// Where the lines of a text end, one after the other. A line does not end within a string, which may have newlines.
+/// The ends of the lines of a text, in order. A line does not end within a string, which may have newlines.
 pub(super) struct Ends<'t> {
     text: &'t [u8],
     at: usize,
@@ -44,7 +44,7 @@ impl Iterator for Ends<'_> {
     }
 }
 
-/// What a comment says of the lines behind it.
+/// The statement of a heading about the lines behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heading<'t> {
     /// They are statements.
@@ -58,7 +58,7 @@ pub(super) enum Heading<'t> {
 }
 
 impl<'t> Heading<'t> {
-    /// That of a line, if it is one.
+    /// The heading in a line, if it is one.
     pub(super) fn of(line: &'t [u8]) -> Option<Self> {
         let comment = line.strip_prefix(b"# ")?;
         let comment = std::str::from_utf8(comment).ok()?.trim_end();

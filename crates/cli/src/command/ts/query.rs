@@ -1,4 +1,4 @@
-//! Questions in InfluxQL, to a store or to a server.
+//! InfluxQL queries, to a store or to a server.
 
 use super::{failure_of, open_there};
 use crate::arguments::TsQuery;
@@ -18,7 +18,7 @@ pub(super) fn run(query: &TsQuery) -> Outcome {
     }
 }
 
-/// Asks the store itself.
+/// Queries the store itself.
 fn look(query: &TsQuery, path: &Path) -> Outcome {
     let store = open_there(path, &query.media)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -49,7 +49,7 @@ fn look(query: &TsQuery, path: &Path) -> Outcome {
     }
 }
 
-/// Asks a server, in HTTP/1.0: the answer ends with the connection.
+/// Queries a server, in HTTP/1.0: the answer ends with the connection.
 fn ask(query: &TsQuery, url: &str) -> Outcome {
     let wrong = || Failure::new(REFUSED, format!("{url}: http://HOST:PORT is a server"));
     let host = url.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');

@@ -1,4 +1,4 @@
-//! The scrub of time series that are served: all that is sealed is read, a piece at a time.
+//! The scrub of time series that are served: all sealed points are read, a piece at a time.
 
 use crate::scrub::Scrub;
 use coreplane_tsdb::Store;
@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Reads a store until it is dropped, for so many hundredths of a core at most, and says what is damaged; none for 0 of them.
+/// Scrubs a store until the result is dropped, using at most so many hundredths of a core, and reports damage; none
+/// for 0.
 pub(super) fn begin(store: &Arc<Store>, path: &Path, percent: u8) -> io::Result<Option<Scrub>> {
     if percent == 0 {
         return Ok(None);
