@@ -1,5 +1,5 @@
-//! A connection that says whatever it likes: it is answered in the protocol's types, ended if it
-//! must be, and nobody else notices.
+//! A connection that sends arbitrary bytes: it is answered in the protocol's types, closed if it must be, and other
+//! connections are not affected.
 #![no_main]
 
 use coreplane_conformance::model::ModelEngine;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Where the server of this process listens.
+/// The socket of this process's server.
 fn socket() -> &'static PathBuf {
     static SOCKET: OnceLock<PathBuf> = OnceLock::new();
     SOCKET.get_or_init(|| {
@@ -41,7 +41,7 @@ fn say(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// True if a command in there would be obeyed and end the server, let it sleep or shut us out.
+/// True if a command in the data would be executed and end the server, let it sleep or shut us out.
 fn is_obeyed(data: &[u8]) -> bool {
     let text = data.to_ascii_lowercase();
     ["shutdown", "sleep", "requirepass", "maxclients", "timeout", "bind", "reply"]
@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(b"+-:$*_%=~#,(>".contains(first), "{}", answers.escape_ascii());
         assert!(answers.ends_with(b"\r\n"), "{}", answers.escape_ascii());
     }
-    // Leaves nothing behind for the next.
+    // Leaves nothing behind for the next input.
     let empty = say(b"FLUSHALL\r\nDBSIZE\r\nCONFIG SET proto-max-bulk-len 512mb\r\n");
     assert!(empty.starts_with(b"+OK\r\n:0\r\n"), "{}", empty.escape_ascii());
 });

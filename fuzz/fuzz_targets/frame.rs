@@ -1,4 +1,4 @@
-//! Bytes of a client: the parser sees the same commands in them however they are cut.
+//! Bytes of a client: the parser finds the same commands in them however they are cut.
 #![no_main]
 #![allow(dead_code)]
 
@@ -8,8 +8,8 @@ mod resp;
 use libfuzzer_sys::fuzz_target;
 use resp::frame::{Bounds, Parser, Step};
 
-/// The commands in `data`, which arrives in pieces that end at multiples of `piece`; then the
-/// complaint that ended them, if one did.
+/// The commands in `data`, which arrives in pieces that end at multiples of `piece`; then the error that ended them,
+/// if any.
 fn commands(data: &[u8], piece: usize, authenticated: bool) -> (Vec<Vec<Vec<u8>>>, Option<String>) {
     let bounds = Bounds { bulk_len_max: 1 << 16, authenticated };
     let mut parser = Parser::default();
@@ -36,8 +36,8 @@ fn commands(data: &[u8], piece: usize, authenticated: bool) -> (Vec<Vec<Vec<u8>>
 }
 
 fuzz_target!(|data: &[u8]| {
-    // A line of 64 KiB is too long only if its end has not come with it, as in Redis: below that
-    // the pieces must not matter.
+    // A line of 64 KiB is too long only if its end has not arrived with it, as in Redis: below that the pieces must
+    // not matter.
     let data = &data[..data.len().min(4096)];
     for authenticated in [false, true] {
         let whole = commands(data, data.len().max(1), authenticated);

@@ -1,9 +1,9 @@
-//! A line of `coreplane load`: refused with a reason, or a record that `dump` writes so that it
-//! reads the same.
+//! A line of `coreplane load`: refused with a reason, or a record that `dump` writes in a form that reads back the
+//! same.
 #![no_main]
 #![allow(dead_code)]
 
-/// What `json.rs` expects of its crate.
+/// The items that `json.rs` expects of its crate.
 mod failure {
     pub(crate) type Failure = Box<dyn std::error::Error>;
 }
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(line) = std::str::from_utf8(data) else { return };
     let Ok(record) = json::parse(line) else { return };
     let engine = ModelEngine::new();
-    // Not yet expired, whatever the line says: an expired record is not dumped.
+    // Stored without the line's expiry, since an expired record is not dumped.
     let write = WriteOptions::default();
     if engine.put(&record.key, &record.value, &write).is_err() {
         assert!(record.key.len() > coreplane_engine::KEY_LEN_MAX);

@@ -1,5 +1,5 @@
-//! Bytes of an NBD client: nothing panics, memory stays within the limits, and the disk has the same
-//! in it however the bytes are cut.
+//! Bytes of an NBD client: nothing panics, memory stays within the limits, and the disk has the same content however
+//! the bytes are cut.
 #![no_main]
 
 #[path = "../../crates/nbd/tests/memory/mod.rs"]
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const MEMORY_MAX: usize = 80 << 20;
 
-/// What the disk has in it after `data`, which arrives in pieces that end at multiples of `piece`.
+/// The content of the disk after `data`, which arrives in pieces that end at multiples of `piece`.
 fn outcome(data: &[u8], piece: usize) -> Vec<u8> {
     let disk = Arc::new(Memory::new(16));
     let (name, description) = ("disk".to_owned(), String::new());

@@ -1,5 +1,5 @@
-//! Any file at all in place of a pool: opened, or refused with a reason. Its checksums are set
-//! right if the first byte is odd, so that what stands behind them is reached.
+//! An arbitrary file in place of a pool: opened, or refused with a reason. If the first byte is odd, its checksums
+//! are corrected, so that the code behind them is reached.
 #![no_main]
 
 use coreplane_fuzz::{place, reseal};
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
         Ok(_) => {}
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    // What cannot be repaired is said, too.
+    // A pool that cannot be repaired must be refused, too.
     drop(Pool::repair(&path));
     std::fs::remove_file(&path).expect("still there");
 });

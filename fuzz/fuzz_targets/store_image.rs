@@ -1,9 +1,8 @@
-//! A small store with some of its bytes changed: opened, read, written, cleaned, verified, without
-//! a panic, an endless loop or a byte read out of bounds.
+//! A small store with some of its bytes changed: it is opened, read, written, cleaned and verified without a panic,
+//! an endless loop or a read out of bounds.
 //!
-//! The first byte chooses the image, and whether all checksums are set right afterwards, so that
-//! the code behind them meets nonsense too. Then come changes of four bytes: position (three),
-//! value.
+//! The first byte chooses the image, and whether all checksums are corrected afterwards, so that the code behind them
+//! meets invalid data, too. Then come changes of four bytes: position (three), value.
 #![no_main]
 
 use coreplane_engine::{Batch, Engine, Repairable, WriteOptions};
@@ -13,7 +12,7 @@ use coreplane_scmkv::Scmkv;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 
-/// Uses the store in every way. What it answers is its own affair: it may be damaged.
+/// Uses the store in every way. Its answers are not checked, since it may be damaged.
 fn exercise(path: &Path) {
     let Ok(store) = Scmkv::open(path, MediaChoice::Auto, options()) else { return };
     let mut told = 0;
@@ -60,6 +59,6 @@ fuzz_target!(|data: &[u8]| {
     let path = place().join("pool");
     std::fs::write(&path, &bytes).expect("the file");
     exercise(&path);
-    // What was left behind must be openable, or refused.
+    // The pool left behind must be openable, or refused.
     drop(Scmkv::open(&path, MediaChoice::Auto, options()));
 });

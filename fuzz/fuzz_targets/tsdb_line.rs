@@ -1,15 +1,15 @@
-//! Lines of line protocol: each is refused with a reason, or a point that is written so that it reads
-//! the same. The first byte is the precision.
+//! Lines of line protocol: each is refused with a reason, or is a point that is written in a form that reads back the
+//! same. The first byte is the precision.
 #![no_main]
 
 use coreplane_tsdb::Value;
 use coreplane_tsdb::line::{Precision, points, write_point};
 use libfuzzer_sys::fuzz_target;
 
-/// The time of a line that says none.
+/// The time of a line without a timestamp.
 const NOW: i64 = 1_465_839_830_123_456_789;
 
-/// What makes two values the same: floats by their bits.
+/// True if two values are the same: floats by their bits.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Float(a), Value::Float(b)) => a.is_finite() && a.to_bits() == b.to_bits(),

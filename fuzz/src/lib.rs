@@ -1,4 +1,4 @@
-//! What the targets share: a place for files, small stores to change, checksums set right.
+//! Shared parts of the targets: a place for files, small stores to change, corrected checksums.
 
 pub mod image;
 pub mod reseal;
@@ -8,8 +8,8 @@ use coreplane_scmkv::Options;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// A directory for the files of this process: below `TMPDIR`, else in memory. libFuzzer ends the
-/// process without cleaning up, so whoever starts many of them sets `TMPDIR` and removes it.
+/// A directory for the files of this process: below `TMPDIR`, otherwise in memory. libFuzzer ends the process without
+/// cleaning up, so a caller that starts many of them sets `TMPDIR` and removes it.
 pub fn place() -> &'static Path {
     static PLACE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
@@ -19,7 +19,7 @@ pub fn place() -> &'static Path {
     PLACE.get_or_init(make).path()
 }
 
-/// How the stores are opened: nothing in the background, and a clock that stands.
+/// The options of the stores: no background work, and a clock that stands still.
 pub fn options() -> Options {
     let time = Arc::new(|| UnixMillis(1_800_000_000_000));
     Options { background: false, time: Some(time), ..Options::default() }

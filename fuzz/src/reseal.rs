@@ -1,5 +1,5 @@
-//! Sets the checksums of a pool right, as `docs/media-format.md` has them, so that a target gets
-//! past them to what they protect.
+//! Corrects the checksums of a pool, as `docs/media-format.md` defines them, so that a target reaches the code behind
+//! them.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -18,7 +18,7 @@ fn put(bytes: &mut [u8], at: usize, content: &[u8]) {
     bytes[at..at + content.len()].copy_from_slice(content);
 }
 
-/// Static part, root slots, root state.
+/// Corrects the static part, root slots and root state.
 pub fn header(bytes: &mut [u8]) {
     if bytes.len() < HEADER {
         return;
@@ -36,7 +36,7 @@ pub fn header(bytes: &mut [u8]) {
     put(bytes, 1536, &state.to_le_bytes());
 }
 
-/// The sealed word at `at`, its content as it is.
+/// Seals the word at `at` again, its content unchanged.
 fn seal(bytes: &mut [u8], at: usize) {
     let content = word(bytes, at) & ((1 << 48) - 1);
     let crc = crc32c_append(crc32c(&content.to_le_bytes()), &(at as u64).to_le_bytes());
@@ -46,8 +46,8 @@ fn seal(bytes: &mut [u8], at: usize) {
 
 const PAGE: usize = 4096;
 
-/// All checksums of a pool of scmkv with pages of 4 KiB and segments of 256 bytes. Records are
-/// where `sound`, the pool before it was changed, has them.
+/// Corrects all checksums of a pool of scmkv with pages of 4 KiB and segments of 256 bytes. Records are where
+/// `sound`, the pool before it was changed, has them.
 pub fn all(bytes: &mut [u8], sound: &[u8]) {
     const SEGMENTS: usize = PAGE / 256;
     header(bytes);
@@ -73,7 +73,7 @@ pub fn all(bytes: &mut [u8], sound: &[u8]) {
     }
 }
 
-/// The records of a page.
+/// Corrects the records of a page.
 fn records(bytes: &mut [u8], sound: &[u8], page: usize) {
     let (mut at, end) = (page * PAGE, (page + 1) * PAGE);
     while let Some((crc, len)) = record(sound, page, at, end) {
@@ -87,7 +87,7 @@ fn records(bytes: &mut [u8], sound: &[u8], page: usize) {
     }
 }
 
-/// Checksum and length of what may be a record at `at`.
+/// Checksum and length of a possible record at `at`.
 fn record(bytes: &[u8], page: usize, at: usize, end: usize) -> Option<(u32, usize)> {
     if at + RECORD_HEADER > end {
         return None;

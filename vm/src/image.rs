@@ -11,7 +11,7 @@ use crate::programs::{cargo, quiet};
 
 /// The NVDIMM's size.
 pub(crate) const NVDIMM_MIB: u64 = 256;
-/// What the fsdax information block takes at its start.
+/// The size of the fsdax information block at its start.
 const INFORMATION_MIB: u64 = 2;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -42,8 +42,8 @@ pub(crate) fn build(root: &Path, place: &Path, kernel: &Kernel) -> Outcome<PathB
     Ok(initrd)
 }
 
-/// A target is named so that the static C library is asked of the guest's programs alone, not of
-/// procedural macros and build scripts, which run on the host.
+/// A target is named so that only the guest's programs are linked with the static C library, not procedural macros
+/// and build scripts, which run on the host.
 fn build_programs(root: &Path) -> Outcome<()> {
     let build = |arguments: &[&str]| -> Outcome<()> {
         quiet(
@@ -60,7 +60,7 @@ fn build_programs(root: &Path) -> Outcome<()> {
     build(&["-p", "coreplane-pmem", "--example", "dax_probe"])
 }
 
-/// Makes an NVDIMM with an empty ext4 where the guest's DAX device will begin.
+/// Makes an NVDIMM with an empty ext4 at the place where the guest's DAX device will begin.
 pub(crate) fn format_nvdimm(place: &Path) -> Outcome<PathBuf> {
     let path = place.join("nvdimm");
     let file = fs::File::create(&path)?;

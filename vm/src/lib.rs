@@ -1,16 +1,15 @@
-//! Coreplane on a DAX file system, with its power cut.
+//! Coreplane on a DAX file system, through a power cut.
 //!
-//! The machine is emulated (QEMU's TCG, so that no KVM is needed) and its NVDIMM is a file of the
-//! host, which outlives the machine as a real module outlives a power cut. The first boot makes
-//! the NVDIMM a DAX device, creates a pool on it, serves and is loaded; QEMU is then killed in
-//! mid-write. The second boot, with another persistence domain, must find every acknowledged
-//! write.
+//! The machine is emulated (QEMU's TCG, so that no KVM is needed) and its NVDIMM is a file of the host, which
+//! outlives the machine as a real module outlives a power cut. The first boot makes the NVDIMM a DAX device, creates
+//! a pool on it, serves it and puts it under load; QEMU is then killed in the middle of the writes. The second boot,
+//! with another persistence domain, must find every acknowledged write.
 //!
-//! What this shows: MAP_SYNC is detected, the persistence domain is read, the pool and its
-//! recovery work on the real path. What it cannot show: a missing flush, since the host's page
-//! cache keeps every store; that is the crash simulator's work.
+//! This shows that MAP_SYNC is detected, that the persistence domain is read, and that the pool and its recovery work
+//! on the real path. It cannot show a missing flush, since the host's page cache keeps every store; the crash
+//! simulator does that.
 //!
-//! `cargo xtask vm` runs it. [`programs`] is how it, and xtask, come by what a machine does not have.
+//! `cargo xtask vm` runs it. [`programs`] installs the programs that it and xtask need and a machine lacks.
 #![allow(clippy::print_stdout, reason = "it tells people what it does")]
 
 mod archive;
@@ -30,7 +29,7 @@ pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Acknowledged operations after which the plug may be pulled.
 const ENOUGH: u64 = 20_000;
-/// At most so long is the machine driven before the plug is pulled.
+/// The longest time under load before the plug is pulled.
 const DRIVING: Duration = Duration::from_secs(25);
 /// A boot that takes longer than this is a failure.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -38,9 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(100);
 /// How the run ended.
 #[derive(Debug)]
 pub enum Verdict {
-    /// Everything that was acknowledged is there.
+    /// Everything acknowledged is there.
     Passed,
-    /// The machine could not be had, and why.
+    /// The machine was not available, and why.
     Skipped(String),
 }
 
@@ -56,12 +55,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Builds the programs of the workspace at `root`, boots them, pulls the plug and looks. With `--probe` only the detection,
-/// without a server.
+/// Builds the programs of the workspace at `root`, boots them, pulls the plug and checks. With `--probe` it tests
+/// only the detection, without a server.
 ///
 /// # Errors
 ///
-/// Another argument, whatever cannot be built or booted, and all that the machine should have said and has not.
+/// An unknown argument, a failed build or boot, and reports that the machine should have made and has not.
 pub fn run(root: &Path, arguments: &[String]) -> Outcome<Verdict> {
     if let Some(unknown) = arguments.iter().find(|argument| *argument != "--probe") {
         return Err(format!("vm: unknown argument {unknown}").into());
@@ -121,7 +120,7 @@ impl Bench {
         println!("vm: killed in mid-write; acknowledged {acknowledged:?}");
         let list: Vec<String> = acknowledged.iter().map(u64::to_string).collect();
         let options = format!("coreplane.step=check coreplane.acked={}", list.join(","));
-        // With caches inside the persistence domain flushes fall away, fences stay.
+        // With caches inside the persistence domain flushes are omitted, fences stay.
         let mut machine = self.boot("cpu", &options)?;
         let lines = machine.lines_until_end(PATIENCE)?;
         expect(&lines, "persistence-domain cpu_cache")?;
@@ -130,7 +129,7 @@ impl Bench {
     }
 }
 
-/// What `dax_probe` must have said of a plain mapping and of a mount without DAX.
+/// The expected reports of `dax_probe` about a plain mapping and a mount without DAX.
 fn expect_probes(lines: &[String]) -> Outcome<()> {
     expect(lines, "probe pool_power_safe=yes")?;
     expect(lines, "probe plain_mapping=refused")?;

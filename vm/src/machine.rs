@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 use crate::image::NVDIMM_MIB;
 
-/// What a boot needs.
+/// The parameters of a boot.
 pub(crate) struct Boot<'a> {
     pub(crate) kernel: &'a Path,
     pub(crate) initrd: &'a Path,
@@ -72,7 +72,7 @@ impl Machine {
             let mut reader = BufReader::new(output);
             let mut line = Vec::new();
             while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-                // A line that the power cut left unfinished counts for nothing.
+                // A line that the power cut left unfinished does not count.
                 if line.ends_with(b"\n") {
                     let text = String::from_utf8_lossy(&line).trim_end().to_owned();
                     if sender.send(text).is_err() {
@@ -90,7 +90,7 @@ impl Machine {
         &self.seen
     }
 
-    /// Waits until the guest says that it is done, and returns all that it said.
+    /// Waits until the guest reports that it is done, and returns all its lines.
     pub(crate) fn lines_until_end(&mut self, patience: Duration) -> Outcome<Vec<String>> {
         let deadline = Instant::now() + patience;
         while let Some(line) = self.next(deadline)? {
@@ -102,8 +102,8 @@ impl Machine {
         Err(self.complain("the machine ended before it was done"))
     }
 
-    /// Lets the guest write until `enough` operations in all are acknowledged and every connection
-    /// has some, or `driving` is over; the answer is each connection's last acknowledged one.
+    /// Lets the guest write until `enough` operations in all are acknowledged and every connection has some, or
+    /// `driving` is over; returns each connection's last acknowledged operation.
     pub(crate) fn drive(
         &mut self,
         enough: u64,
@@ -130,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// Kills the machine as a power cut would, and hears what it had said until then.
+    /// Kills the machine as a power cut would, and reads the lines that it had written until then.
     pub(crate) fn kill(&mut self) -> Outcome<()> {
         self.qemu.kill()?;
         self.qemu.wait()?;
@@ -169,7 +169,7 @@ impl Machine {
     }
 }
 
-/// Takes `ack CONNECTION NUMBER` into `acknowledged`; false if the line is another.
+/// Records `ack CONNECTION NUMBER` in `acknowledged`; false if it is another line.
 fn record(line: &str, acknowledged: &mut Vec<u64>) -> Outcome<bool> {
     let Some(rest) = line.strip_prefix("ack ") else {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! What the machine is made of: QEMU, a kernel, tools; from the distribution, fetched once and
-//! kept under `target/vm`.
+//! The parts of the machine: QEMU, a kernel and tools, from the distribution, fetched once and kept under
+//! `target/vm`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ pub(crate) struct Kernel {
 const MODULES: [&str; 4] =
     ["nvdimm/libnvdimm.ko", "acpi/nfit/nfit.ko", "nvdimm/nd_btt.ko", "nvdimm/nd_pmem.ko"];
 
-/// Compressions of a kernel image: the first bytes of the payload, and who unpacks it.
+/// Compressions of a kernel image: the first bytes of the payload, and the program that unpacks it.
 const PAYLOADS: [(&[u8], &[&str]); 3] = [
     (b"\x02\x21\x4c\x18", &["lz4", "-dcq"]),
     (b"\x28\xb5\x2f\xfd", &["zstd", "-dcq"]),
     (b"\xfd7zXZ\0", &["xz", "-dcq"]),
 ];
 
-/// Gets all that is needed; the inner error says why it cannot be had.
+/// Installs and fetches everything needed; the inner error says why something is not available.
 pub(crate) fn prepare(place: &Path) -> Outcome<Result<Kernel, String>> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(Err("it needs an x86-64 Linux host".to_owned()));
@@ -89,7 +89,7 @@ fn fetch_kernel(place: &Path) -> Outcome<()> {
         })
         .ok_or("the package has no kernel")?;
     let image = fs::read(&compressed)?;
-    // Unpacked here, the kernel need not unpack itself under emulation; else it does.
+    // If it is unpacked here, the kernel need not unpack itself under emulation.
     let unpacked_image =
         PAYLOADS.iter().find_map(|(magic, command)| unpack(&image, magic, command));
     fs::write(unpacked.join("image"), unpacked_image.unwrap_or(image))?;
@@ -137,7 +137,7 @@ fn unpack(image: &[u8], magic: &[u8], command: &[&str]) -> Option<Vec<u8>> {
         .ok()?;
     let mut input = child.stdin.take()?;
     let payload = image[start..].to_vec();
-    // Whatever follows the payload makes the unpacker stop reading: not an error here.
+    // Bytes behind the payload make the unpacker stop reading: not an error here.
     let feeder =
         std::thread::spawn(move || std::io::Write::write_all(&mut input, &payload).is_ok());
     let output = child.wait_with_output().ok()?.stdout;

@@ -1,4 +1,4 @@
-//! Programs from outside: is one there, can the distribution give it, did it do its work?
+//! External programs: finding, installing and running them.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ pub fn have(program: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Says that the command cannot be started, or has failed, with what it said.
+/// If the command cannot be started, or has failed, with its output.
 pub fn quiet(command: &mut Command) -> Outcome<()> {
     let output = command
         .stdin(Stdio::null())
@@ -46,7 +46,7 @@ pub fn quiet(command: &mut Command) -> Outcome<()> {
 ///
 /// # Errors
 ///
-/// Says why apt could not install them.
+/// If apt could not install them, with the reason.
 pub fn apt_install(packages: &[&str]) -> Outcome<()> {
     if packages.is_empty() {
         return Ok(());
@@ -54,7 +54,7 @@ pub fn apt_install(packages: &[&str]) -> Outcome<()> {
     println!("installing by apt: {}", packages.join(" "));
     let install =
         || quiet(apt()?.args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages));
-    // The lists may be old or absent: only then is their update worth its time.
+    // The lists may be old or absent: they are updated only in that case.
     install().or_else(|_| {
         apt_update()?;
         install()
@@ -65,7 +65,7 @@ pub fn apt_install(packages: &[&str]) -> Outcome<()> {
 ///
 /// # Errors
 ///
-/// Says why apt could not.
+/// If apt could not, with the reason.
 pub fn apt_update() -> Outcome<()> {
     quiet(apt()?.args(["update", "-qq"]))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: all that can be said of the source without running it.
+//! `cargo xtask check`: all checks of the source that do not run it.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,6 @@
-//! Clients that the end-to-end tests drive the server with: from the distribution, or from their languages' registries into
-//! `target`, so that nothing of the user's own changes. What cannot be had is said, and its tests do nothing.
+//! Clients with which the end-to-end tests drive the server: from the distribution, or from their languages'
+//! registries into `target`, so that nothing of the user's own changes. Missing clients are reported, and their tests
+//! do nothing.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use crate::Outcome;
 use crate::tally::Tally;
 use coreplane_vm::programs::{apt_install, have, quiet};
 
-/// Telegraf, of which only what the tests use is built; the version that they were written against.
+/// Telegraf, of which only the parts that the tests use are built; the tests were written against this version.
 const TELEGRAF: &str = "github.com/influxdata/telegraf/cmd/telegraf@v1.37.2";
 const TELEGRAF_PARTS: &str = "custom,inputs.file,outputs.influxdb,outputs.influxdb_v2,outputs.opentsdb,parsers.influx,serializers.influx";
 /// Clients of npm, each with its version.
@@ -18,30 +19,30 @@ const NODE: [(&str, &str, &str); 3] = [
     ("ioredis", "ioredis", "5.11.1"),
     ("node-redis", "redis", "5.12.1"),
 ];
-/// What Maven does with the clients that `redis_java/pom.xml` names.
+/// The Maven goal for the clients that `redis_java/pom.xml` names.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
-/// What may be built.
+/// The clients that may be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Toolchains {
-    /// What takes minutes is used if it was built before.
+    /// Clients that take minutes to build are used only if they were built before.
     AsBuilt,
     /// All of it.
     Build,
 }
 
-/// The clients that the end-to-end tests drive the server with.
+/// The clients with which the end-to-end tests drive the server.
 pub(crate) struct Clients {
-    /// To be `PYTHONPATH`, if clients in Python had to be fetched.
+    /// The value of `PYTHONPATH`, if clients in Python had to be fetched.
     python: Option<PathBuf>,
-    /// Where copies are that were fetched and built.
+    /// The place of the copies that were fetched and built.
     place: PathBuf,
-    /// Those that could not be had. Their tests fail unless they are named here.
+    /// The clients that are not available. Their tests fail unless they are named here.
     left_out: Vec<&'static str>,
 }
 
 impl Clients {
-    /// Where tests find them, and which they do not.
+    /// Environment variables with the places of the clients, and the names of the missing ones.
     pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut set = vec![("COREPLANE_CLIENTS_LEFT_OUT", self.left_out.join(",").into())];
         set.extend(self.python.iter().map(|path| ("PYTHONPATH", path.into())));
@@ -54,13 +55,13 @@ impl Clients {
         set
     }
 
-    /// True if this one could not be had.
+    /// True if this client is not available.
     pub(crate) fn lacks(&self, name: &str) -> bool {
         self.left_out.contains(&name)
     }
 }
 
-/// Installs the clients and the server to compare with, where they are absent.
+/// Installs the missing clients, and the server to compare with.
 pub(crate) fn clients(root: &Path, toolchains: Toolchains, tally: &mut Tally) -> Clients {
     tally.stage("clients for the end-to-end tests");
     let wanted = [
@@ -116,7 +117,7 @@ pub(crate) fn clients(root: &Path, toolchains: Toolchains, tally: &mut Tally) ->
     Clients { python, place, left_out }
 }
 
-/// Network namespaces, and what cuts their network: partitions of a cluster.
+/// Network namespaces, and the tools that cut their network, for partitions of a cluster.
 fn namespaces() -> Outcome<()> {
     for (program, package) in [("ip", "iproute2"), ("nft", "nftables")] {
         if !have(program) {
@@ -131,7 +132,7 @@ fn namespaces() -> Outcome<()> {
     rules
 }
 
-/// A file of FUSE as a block device: file systems on a disk of ours. Without root or the devices it cannot be.
+/// A FUSE file as a block device, for file systems on a disk of ours. It needs root and the devices.
 fn loops() -> Outcome<()> {
     if !rustix::process::geteuid().is_root() {
         return Err("to mount takes root".into());
@@ -142,9 +143,9 @@ fn loops() -> Outcome<()> {
     quiet(Command::new("losetup").arg("-f"))
 }
 
-/// Makes `import redis` and `import influxdb` work: as they are, or with copies below `target`, so that nothing of the
-/// user's Python changes (nor does a distribution that forbids pip to change its own, PEP 668,
-/// mind).
+/// Makes `import redis` and `import influxdb` work: with the installed packages, or with copies below `target`, so
+/// that nothing of the user's Python changes, and a distribution that forbids pip to change its own Python (PEP 668)
+/// does not object.
 fn python_clients(
     root: &Path,
     left_out: &mut Vec<&'static str>,
@@ -153,7 +154,7 @@ fn python_clients(
     let place = root.join("target/python");
     let mut is_needed = false;
     for (name, check, package) in [
-        // The first that speaks RESP3, which Debian's package does not.
+        // The first version that speaks RESP3; Debian's package does not.
         ("redis-py", "import redis; assert redis.VERSION >= (5,)", "redis>=5"),
         ("influxdb-python", "import influxdb", "influxdb"),
     ] {
@@ -204,7 +205,7 @@ fn go_client(root: &Path, place: &Path, of: &str) -> Outcome<()> {
     quiet(go()?.args(["build", "-o"]).arg(program).arg(".").current_dir(source))
 }
 
-/// Telegraf, as the distribution has it or built from its modules, which takes some minutes.
+/// Telegraf, from the distribution or built from its modules, which takes some minutes.
 fn telegraf(place: &Path, toolchains: Toolchains) -> Outcome<()> {
     let place = place.join("go");
     if have("telegraf") || place.join("telegraf").is_file() {
@@ -238,13 +239,13 @@ fn node_client(place: &Path, package: &str, version: &str) -> Outcome<()> {
     quiet(npm.arg(format!("{package}@{version}")))
 }
 
-/// Jedis and Lettuce with what they need, from Maven Central into `place`.
+/// Jedis and Lettuce with their dependencies, from Maven Central into `place`.
 fn java_clients(root: &Path, place: &Path) -> Outcome<()> {
     if !have("javac") || !have("mvn") {
         return Err("there is no JDK, or no Maven, here".into());
     }
     let project = std::fs::read(root.join("crates/cli/tests/clients/redis_java/pom.xml"))?;
-    // As it was when the jars were copied.
+    // The project file at the time when the jars were copied.
     let copied = place.join("copied.xml");
     if std::fs::read(&copied).is_ok_and(|copied| copied == project) {
         return Ok(());

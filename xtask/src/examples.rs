@@ -1,7 +1,7 @@
-//! The example programs of the library: each is built, and run in a place of its own.
+//! The example programs of the library: each is built, and run in a directory of its own.
 //!
-//! They are what a newcomer copies. Each checks what it prints, so that one that has become untrue ends with an error,
-//! and none may leave anything behind in its place.
+//! Newcomers copy them. Each checks its output, so that an outdated one ends with an error, and none may leave
+//! anything behind in its directory.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,10 @@ use crate::tally::Tally;
 use crate::{Outcome, cargo};
 use coreplane_vm::programs::quiet;
 
-/// Where they are.
+/// The directory of the examples.
 const DIRECTORY: &str = "crates/coreplane/examples";
 
-/// As the tests are built, so that what they need is there.
+/// Built like the tests, so that their dependencies exist already.
 const BUILT: [&str; 4] = ["--profile", "test", "--package", "coreplane"];
 
 /// Builds and runs all of them; one that fails does not hide the next.
@@ -32,7 +32,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs an example whose temporary files are in a place of its own.
+/// Runs an example whose temporary files are in a directory of its own.
 fn one(root: &Path, name: &str) -> Outcome<()> {
     let place = root.join("target").join(format!("example-{name}"));
     if place.exists() {
@@ -42,7 +42,7 @@ fn one(root: &Path, name: &str) -> Outcome<()> {
     let mut command = Command::new(cargo());
     command.args(["run", "--quiet"]).args(BUILT).args(["--example", name]);
     quiet(command.env("TMPDIR", &place).current_dir(root))?;
-    // It fails if something was left there.
+    // This fails if the example left something there.
     std::fs::remove_dir(&place).map_err(|error| format!("{}: {error}", place.display()).into())
 }
 

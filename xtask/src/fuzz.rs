@@ -1,5 +1,5 @@
-//! The targets of `fuzz/`, each for a while. What they found worth keeping goes on from night to
-//! night in `target/fuzz-corpus`.
+//! Runs the targets of `fuzz/`, each for a while. Inputs worth keeping stay from night to night in
+//! `target/fuzz-corpus`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -45,20 +45,20 @@ fn fuzz(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// How many inputs `target` has withstood.
+/// The number of inputs that `target` has withstood.
 fn one(root: &Path, target: &str, time: Duration, place: &Path) -> Outcome<u64> {
     let grown = root.join("target/fuzz-corpus").join(target);
     std::fs::create_dir_all(&grown)?;
     let mut command = fuzz(root, &["run", target]);
-    // What is found goes into the first directory; the second is the seeds that are kept.
+    // New inputs go into the first directory; the second one has the seeds that are kept.
     command.arg(&grown).arg(root.join("fuzz/seeds").join(target));
     command.args(["--", "-timeout=60", "-rss_limit_mb=4096", "-detect_leaks=0"]);
     command.arg(format!("-max_total_time={}", time.as_secs())).env("TMPDIR", place);
     watch(&mut command)
 }
 
-/// Shows what the fuzzer says, and takes from it how many inputs it has tried. It may end in peace
-/// without having tried any.
+/// Shows the fuzzer's output, and reads from it the number of inputs tried. The fuzzer may succeed without having
+/// tried any.
 fn watch(command: &mut Command) -> Outcome<u64> {
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let said = child.stderr.take().ok_or("the fuzzer has no output")?;
@@ -77,12 +77,12 @@ fn watch(command: &mut Command) -> Outcome<u64> {
     }
 }
 
-/// The number in `Done 123 runs in 4 second(s)`, libFuzzer's last words.
+/// The number in `Done 123 runs in 4 second(s)`, the last line of libFuzzer.
 fn inputs(line: &str) -> Option<u64> {
     line.strip_prefix("Done ")?.split_once(" runs in ")?.0.parse().ok()
 }
 
-/// `cargo install` puts it where cargo looks for its own subcommands, the path or not.
+/// `cargo install` puts it where cargo looks for its own subcommands, whether that is on the path or not.
 fn have_cargo_fuzz() -> bool {
     quiet(Command::new(cargo()).args(["fuzz", "--version"])).is_ok()
 }

@@ -1,12 +1,12 @@
-//! `cargo xtask measure`: installs what is measured beside, builds the measurements, which are a program of `bench`,
-//! and runs one.
+//! `cargo xtask measure`: installs the programs to compare with, builds the measurements, which are a program of
+//! `bench`, and runs one.
 
 use crate::{Outcome, cargo};
 use coreplane_vm::programs::{apt_install, have};
 use std::path::Path;
 use std::process::Command;
 
-/// Servers and clients of other people's, by the measurements that run them.
+/// Servers and clients of other projects, by the measurements that run them.
 const PROGRAMS: [(&str, &str, &[&str]); 4] = [
     ("redis-server", "redis-server", &["matrix", "server"]),
     ("redis-benchmark", "redis-tools", &["server"]),
@@ -27,7 +27,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     let builds = !arguments.iter().any(|argument| argument == "--no-build");
     apt_install(&absent_packages(what, builds))?;
     let mut command = Command::new(cargo());
-    // In the caller's directory, which relative paths of options are of.
+    // In the caller's directory, to which relative paths of options refer.
     command.args(["run", "--release", "-p", "coreplane-bench", "--bin", "measure"]);
     command.arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--").args(arguments);
     println!("building the measurements");
@@ -35,7 +35,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     if status.success() { Ok(()) } else { Err(format!("measure {what}: {status}").into()) }
 }
 
-/// The packages of what is measured beside, and of what its build needs, that are not here.
+/// The missing packages of the programs to compare with, and of the build.
 fn absent_packages(what: &str, builds: bool) -> Vec<&'static str> {
     let is_run = |(program, _, by): &&(&str, _, &[&str])| by.contains(&what) && !have(program);
     let programs = PROGRAMS.iter().filter(is_run).map(|(_, package, _)| *package);

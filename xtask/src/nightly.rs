@@ -1,8 +1,7 @@
-//! `cargo xtask nightly`: everything that there is, at full scale. It takes its time.
+//! `cargo xtask nightly`: all checks and tests, at full scale. It takes its time.
 //!
-//! It is a row of stages. One that fails, or that cannot even start, does not keep the next from
-//! running, nor the closing lines from being printed; one that is not asked for is listed there as
-//! left out.
+//! It is a row of stages. If one fails, or cannot even start, the next ones run nevertheless, and the closing lines
+//! are printed; a stage that was not requested is listed there as left out.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,11 +13,11 @@ use crate::tally::Tally;
 use crate::{Outcome, cargo, check, fuzz, mutants, redis_suite, suite};
 use coreplane_vm::programs::{apt_install, have, quiet};
 
-/// Tests look here for how much they may do: unset for what fits into a coffee break, `full` for
-/// all seeds, rounds and crash images.
+/// Tests read their scale from this variable: unset for a run that fits into a coffee break, `full` for all seeds,
+/// rounds and crash images.
 pub(crate) const SCALE: &str = "COREPLANE_TEST_SCALE";
 
-/// For how long each target is fuzzed, if nothing else is said.
+/// The default time for fuzzing each target.
 const FUZZING: Duration = Duration::from_secs(180);
 
 const USAGE: &str = "usage: cargo xtask nightly [--fuzz-seconds N] [STAGE…]\n\
@@ -39,7 +38,7 @@ enum Stage {
     Fuzz,
 }
 
-/// All of them, in their order: what is quick and finds most comes first.
+/// All stages, in order: quick ones that find most come first.
 const STAGES: [(&str, Stage); 10] = [
     ("check", Stage::Check),
     ("tests", Stage::Tests),
@@ -53,7 +52,7 @@ const STAGES: [(&str, Stage); 10] = [
     ("fuzz", Stage::Fuzz),
 ];
 
-/// What was asked for.
+/// The stages and the time that were requested.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     stages: Vec<Stage>,
@@ -66,7 +65,7 @@ fn parse(arguments: &[String]) -> Outcome<Wanted> {
     while let Some(argument) = rest.next() {
         if argument == "--fuzz-seconds" {
             let seconds = rest.next().and_then(|number| number.parse().ok());
-            // To libFuzzer, none is for ever.
+            // To libFuzzer, 0 means no limit.
             wanted.fuzzing =
                 seconds.filter(|number| *number > 0).map(Duration::from_secs).ok_or(USAGE)?;
         } else {
@@ -115,8 +114,8 @@ fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outco
     }
 }
 
-/// The workspace's tests at full scale, unless the caller's environment asks for another: then the
-/// closing lines say so.
+/// The workspace's tests at full scale, unless the caller's environment sets another scale: then the closing lines
+/// say so.
 fn tests(root: &Path, tally: &mut Tally) -> Outcome<()> {
     let clients = clients(root, Toolchains::Build, tally);
     let scale = std::env::var(SCALE).unwrap_or_else(|_| "full".to_owned());
@@ -153,7 +152,7 @@ fn histories(root: &Path, tally: &mut Tally) -> Outcome<()> {
     Ok(())
 }
 
-/// Other engines do the work of the benchmark.
+/// Runs the benchmark with other engines.
 fn peers(root: &Path, tally: &mut Tally) -> Outcome<()> {
     tally.stage("peers");
     if let Err(why) = apt_install(&["librocksdb-dev", "libleveldb-dev"]) {

@@ -1,11 +1,11 @@
 //! Redis's own tests (`tests/` of 7.0.15), run against `coreplane serve` as their external server.
 //!
-//! Nothing of Redis is in this repository. Its tests come from the source package of the distribution, by apt with lists
-//! of its own below `target`, so that nothing of the user's changes; apt checks its signature, and here is the checksum of
-//! the archive. Whoever has no apt says where the tests are: `REDIS_SUITE=DIRECTORY`.
+//! This repository contains nothing of Redis. Its tests come from the source package of the distribution, by apt with
+//! lists of its own below `target`, so that nothing of the user's changes. Apt checks the signature, and this module
+//! the checksum of the archive. A user without apt names the directory of the tests: `REDIS_SUITE=DIRECTORY`.
 //!
-//! `redis-suite.skip` names the tests of what Coreplane does not promise, each below its reason. A test that is neither
-//! there nor passes is a failure, and so is a name there that no unit has.
+//! `redis-suite.skip` names the tests of features that Coreplane does not promise, each below its reason. A test that
+//! is neither listed there nor passes is a failure, and so is a listed name that no unit has.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -33,8 +33,8 @@ const UNITS: [&str; 13] = [
     "unit/pause",
 ];
 
-/// Units whose tests are marked as none for external servers, though they need nothing else: the mark, and what is put in
-/// its place.
+/// Units whose tests are marked as unsuitable for external servers, though they need nothing else: the mark, and its
+/// replacement.
 const MARKS: [(&str, &str, &str); 2] = [
     ("unit/info", r#""info" "external:skip""#, r#""info""#),
     ("unit/auth", r#""auth external:skip""#, r#""auth""#),
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) -> Outcome<()> {
         let mut tests = Command::new(tclsh);
         tests.arg("tests/test_helper.tcl").args(["--host", "127.0.0.1", "--port", &server.port]);
         tests.args(["--singledb", "--ignore-digest", "--durable", "--single", unit]);
-        // Its lines are without colours then.
+        // Its output has no colours then.
         tests.arg("--skipfile").arg(&skip).env("TERM", "dumb").current_dir(&suite);
         let counts = count(&mut tests)?;
         drop(server);
@@ -106,7 +106,7 @@ fn tcl() -> Outcome<&'static str> {
     found().ok_or_else(|| "apt installed tcl, and yet there is no tclsh".into())
 }
 
-/// The directory that has the suite.
+/// The directory of the suite.
 fn suite(root: &Path) -> Outcome<PathBuf> {
     if let Some(given) = std::env::var_os("REDIS_SUITE") {
         return Ok(given.into());
@@ -168,7 +168,7 @@ fn archive(place: &Path) -> Outcome<PathBuf> {
     Err(format!("the distribution's redis has another version: no {ARCHIVE}").into())
 }
 
-/// The places that packages come from, as places of their sources.
+/// Writes the lists of the system's apt as lists of source packages.
 fn source_lists(parts: &Path) -> Outcome<()> {
     let etc = Path::new("/etc/apt");
     let more = std::fs::read_dir(etc.join("sources.list.d")).into_iter().flatten();
@@ -204,7 +204,7 @@ struct Skips {
 }
 
 impl Skips {
-    /// Of a file of paragraphs: a reason behind `#`, and the tests.
+    /// Reads a file of paragraphs: a reason behind `#`, and the tests.
     fn parse(text: &str) -> Outcome<Self> {
         let mut names = BTreeSet::new();
         let mut has_reason = false;
@@ -223,7 +223,7 @@ impl Skips {
     }
 }
 
-/// How a unit went.
+/// The results of a unit.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     passed: u64,
@@ -248,7 +248,7 @@ impl Counts {
     }
 }
 
-/// Runs a unit, and shows what it says but for tests that passed.
+/// Runs a unit, and shows its output except for tests that passed.
 fn count(tests: &mut Command) -> Outcome<Counts> {
     let mut child = tests.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
     let output = child.stdout.take().ok_or("the suite has no output")?;
@@ -280,7 +280,7 @@ impl Server {
         let directory = root.join("target/redis-suite/pool");
         let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let program = target.unwrap_or_else(|| root.join("target")).join("release/coreplane");
-        // Left by a run that was ended.
+        // Left by an interrupted run.
         drop(std::fs::remove_dir_all(&directory));
         std::fs::create_dir_all(&directory)?;
         let mut command = Command::new(program);
@@ -292,7 +292,7 @@ impl Server {
         for line in lines.by_ref() {
             if let Some((_, port)) = line?.split_once("ready on 127.0.0.1:") {
                 server.port = port.trim().to_owned();
-                // What it prints later has to go somewhere.
+                // Its later output must be read.
                 std::thread::spawn(move || lines.for_each(drop));
                 return Ok(server);
             }

@@ -1,13 +1,12 @@
 //! `cargo xtask sanitize thread|address [--reduced|PACKAGE…]`: the tests of the engine under a
 //! sanitizer.
 //!
-//! The sanitizers ship with the stable toolchain and need only `RUSTC_BOOTSTRAP=1` to be switched
-//! on. The standard library is not instrumented, unless its source is installed (`rustup component
-//! add rust-src`) and it is built anew. The address sanitizer does not mind. To the thread
-//! sanitizer an uninstrumented hand-over looks like a race: those of the test runner and of `Arc`
-//! are named in `xtask/tsan.supp`, but the end of a `thread::scope` cannot be told from a true
-//! one. So without the source the thread sanitizer runs the kernels alone, whose tests join their
-//! threads by hand.
+//! The sanitizers ship with the stable toolchain and need only `RUSTC_BOOTSTRAP=1` to be enabled. The standard
+//! library is not instrumented, unless its source is installed (`rustup component add rust-src`) and it is rebuilt.
+//! The address sanitizer works without that. The thread sanitizer reports uninstrumented hand-overs as races: those
+//! of the test runner and of `Arc` are named in `xtask/tsan.supp`, but the end of a `thread::scope` cannot be
+//! distinguished from a true race. So without the source the thread sanitizer runs the kernels alone, whose tests
+//! join their threads by hand.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,13 +16,13 @@ use crate::{Outcome, cargo};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The tests of this name are loom's: it runs threads by turns on stacks of its own, and lets go of
-/// what a model that is to fail has allocated. The thread sanitizer finds nothing there and takes
-/// minutes; the address sanitizer loses its way on those stacks and reports the loss as leaks.
+/// The tests of this name are loom's: it runs threads in turn on stacks of its own, and leaks the allocations of a
+/// model that is meant to fail. The thread sanitizer finds nothing there and takes minutes; the address sanitizer
+/// cannot follow those stacks and reports leaks.
 const MODELS: &str = "kernel::tests";
 
-/// Parts of the engine whose threads share memory without locks: a package, and which of its tests
-/// have truly concurrent threads ([`MODELS`] do not).
+/// Parts of the engine whose threads share memory without locks: a package, and those of its tests that have truly
+/// concurrent threads ([`MODELS`] do not).
 const KERNELS: [(&str, &[&str]); 5] = [
     ("coreplane-bptree", &["--test", "stress"]),
     ("coreplane-mkvs", &["--test", "rebuilds"]),
@@ -32,7 +31,7 @@ const KERNELS: [(&str, &[&str]); 5] = [
     ("coreplane-scmkv", &["--test", "stress"]),
 ];
 
-/// Everything that a sanitizer looks at in a full run.
+/// The packages of a full run.
 const PACKAGES: [&str; 7] = [
     "coreplane-bptree",
     "coreplane-conformance",
@@ -48,7 +47,7 @@ const PACKAGES: [&str; 7] = [
 pub(crate) enum Sanitizer {
     /// Races.
     Thread,
-    /// Reads and writes out of bounds, and after the free.
+    /// Accesses out of bounds, and after the free.
     Address,
 }
 
@@ -69,8 +68,8 @@ impl Sanitizer {
 
     fn flags(self) -> &'static str {
         match self {
-            // By its own system calls rustix maps memory behind the sanitizer's back, to which two
-            // mappings, one after the other at the same address, are then one with a race.
+            // With its own system calls rustix maps memory without the sanitizer's knowledge; two mappings, one after
+            // the other at the same address, then look like one mapping with a race.
             Self::Thread => {
                 "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg=rustix_use_libc"
             }
@@ -79,7 +78,7 @@ impl Sanitizer {
     }
 }
 
-/// Which tests run under it.
+/// The tests that run under it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Those of the kernels.
@@ -170,7 +169,7 @@ fn kernels(root: &Path, sanitizer: Sanitizer, tally: &mut Tally) -> Outcome<()> 
     Ok(())
 }
 
-/// The longest history: a race whose other side has been forgotten is not reported.
+/// With the longest history: a race whose other side has been dropped from the history is not reported.
 fn command(root: &Path, sanitizer: Sanitizer) -> Command {
     let suppressions = root.join("xtask/tsan.supp");
     let mut command = Command::new(cargo());
@@ -180,14 +179,14 @@ fn command(root: &Path, sanitizer: Sanitizer) -> Command {
         .arg(root.join("target/sanitizer").join(sanitizer.name()))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", sanitizer.flags())
-        // What is suppressed is named in full, which line tables alone do not have.
+        // Suppressions name functions in full, which line tables alone do not contain.
         .env("CARGO_PROFILE_DEV_DEBUG", "full")
         .env("TSAN_OPTIONS", format!("history_size=7:suppressions={}", suppressions.display()))
         .current_dir(root);
     command
 }
 
-/// Where the toolchain has the sanitizer's runtime, or why it cannot be had here.
+/// The directory with the sanitizer's runtime, or why it is not available here.
 fn libraries(root: &Path, sanitizer: Sanitizer) -> Result<PathBuf, String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Err("it runs on x86-64 Linux alone".to_owned());

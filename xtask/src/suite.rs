@@ -1,6 +1,5 @@
-//! `cargo xtask test`, which a newcomer types and which continuous integration runs, in two stages: what is
-//! quickly said, which is `check` and the unit tests, and the rest. What takes longer than a coffee break is in
-//! `nightly`.
+//! `cargo xtask test`, for newcomers and for continuous integration, in two stages: the quick checks, which are
+//! `check` and the unit tests, and the rest. Tests that take longer than a coffee break are in `nightly`.
 
 use std::path::Path;
 use std::process::Command;
@@ -45,7 +44,7 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
     tally.close()
 }
 
-/// The first stage: what is tested beside the code.
+/// The first stage: the tests beside the code.
 fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
     tally.stage("first stage: unit tests");
     let mut command = tests(root, clients);
@@ -53,9 +52,9 @@ fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> 
     tally.cargo_test("unit tests", &mut command)
 }
 
-/// The second: stories, conformance, real clients, the examples in the documentation and the example programs. With
-/// the feature that makes mistakes possible, of which none is made here, so that the mutants' handful has its
-/// programs by then.
+/// The second stage: stories, conformance, real clients, the examples in the documentation and the example programs.
+/// They are built with the feature that enables mistakes, though none is made here, so that the programs of the
+/// mutants' handful exist afterwards.
 fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
     tally.stage("second stage: integration tests");
     let mut command = tests(root, clients);
@@ -78,7 +77,7 @@ fn first_steps(root: &Path, tally: &mut Tally) {
     }
 }
 
-/// Tests of every crate but the peers'.
+/// Tests of every crate except the peers.
 fn tests(root: &Path, clients: &Clients) -> Command {
     let mut command = Command::new(cargo());
     command

@@ -1,4 +1,4 @@
-//! What passed, what failed, and what was left out: the closing lines of every long command.
+//! Passed, failed and skipped checks: the closing lines of every long command.
 //!
 //! A check that could not run is neither a success nor silent: it is listed by name with its
 //! reason, so that "everything passed" is never read out of a run that skipped half.
@@ -21,7 +21,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// No counts yet.
     pub(crate) fn new() -> Self {
         Self {
             passed: 0,
@@ -53,21 +53,21 @@ impl Tally {
         }
     }
 
-    /// Counts one check that passed, of which the caller has told.
+    /// Counts one check that passed, which the caller has reported.
     pub(crate) fn count_quietly(&mut self) {
         self.passed += 1;
     }
 
-    /// Notes what did not run, and why.
+    /// Notes a check that did not run, and why.
     pub(crate) fn leave_out(&mut self, name: &str, why: impl Display) {
         let why = ends(&why.to_string());
         println!("*** SKIPPED: {name}: {why} ***");
         self.left_out.push(format!("{name}: {why}"));
     }
 
-    /// Runs `cargo test …`, shows its output, and counts its tests; if none ran, that is a failure.
-    /// A test that cannot run where it is writes `SKIPPED: what: why` to its standard output (by
-    /// `writeln!`, since what is printed is swallowed), and is listed as left out.
+    /// Runs `cargo test …`, shows its output, and counts its tests; if none ran, that is a failure. A test that
+    /// cannot run in this environment writes `SKIPPED: what: why` to its standard output (by `writeln!`, since
+    /// printed text is captured), and is listed as left out.
     pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Outcome<()> {
         let started = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
@@ -85,7 +85,7 @@ impl Tally {
                 failed += bad;
             }
         }
-        // A test that crashes its process, or code that does not compile, is in no count.
+        // A test that crashes its process, or code that does not compile, does not appear in a count.
         if !child.wait()?.success() && failed == 0 {
             failed = 1;
         }
@@ -133,7 +133,7 @@ impl Tally {
     }
 }
 
-/// The first and the last line of what may be the whole output of a program.
+/// The first and the last line of the output of a program.
 fn ends(text: &str) -> String {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or("").to_owned();

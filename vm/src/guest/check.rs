@@ -1,20 +1,18 @@
-//! The judgement after the power cut: for every key, is what it holds something that the
-//! acknowledgements allow?
+//! The check after the power cut: for every key, do the acknowledgements allow the value that it holds?
 //!
-//! A connection sends [`DEPTH`] commands and waits for all their replies before it sends more. So
-//! whatever lies before the round of the newest operation that shows was acknowledged, even if the
-//! serial line did not carry the news in time. Let `A` be the last operation known in either way.
-//! A key must hold what the last operation at or before `A` left there, or what a later operation
-//! left that may have been under way. Never an older value, never a mixture, and an `MSET` is
-//! there for all of its keys or for none.
+//! A connection sends [`DEPTH`] commands and waits for all their replies before it sends more. So everything before
+//! the round of the newest visible operation was acknowledged, even if the serial line did not deliver the report in
+//! time. Let `A` be the last operation known in either way. A key must hold the value that the last operation at or
+//! before `A` left there, or the value of a later operation that may have been pending. It must never hold an older
+//! value or a mixture, and an `MSET` must be there for all of its keys or for none.
 
 use crate::Outcome;
 use crate::client::{Client, Reply};
 use crate::drive::DEPTH;
 use crate::script::{CONNECTIONS, Effect, KEYS, author, key_name};
 
-/// How many operations may have been under way beyond `A`: a round that shows in part, and after it
-/// one that does not show (all of its operations deletes, say).
+/// The number of operations beyond `A` that may have been pending: a round that is visible in part, and after it one
+/// that is not visible (all of its operations deletes, say).
 const UNDER_WAY: u64 = 2 * DEPTH;
 
 /// Checks every key of every connection against `acknowledged`: the numbers, by commas.
@@ -60,8 +58,8 @@ fn fetch(client: &mut Client, connection: u64) -> Outcome<Vec<Option<Vec<u8>>>> 
     Ok(stored)
 }
 
-/// Judges what the keys of `connection` hold, when `reported` was its last operation whose
-/// acknowledgement the host saw.
+/// Judges the values of the keys of `connection`, where `reported` was its last operation whose acknowledgement the
+/// host saw.
 fn judge(connection: u64, reported: u64, stored: &[Option<Vec<u8>>], faults: &mut Vec<String>) {
     let authors: Vec<Option<u64>> = stored
         .iter()
@@ -91,7 +89,7 @@ fn judge(connection: u64, reported: u64, stored: &[Option<Vec<u8>>], faults: &mu
     judge_batches(connection, &authors, &under_way, faults);
 }
 
-/// True if `key` may be as operation `found` left it (none: absent).
+/// True if `key` may hold the value of operation `found` (none: absent).
 fn allowed(
     connection: u64,
     key: u64,
@@ -115,7 +113,7 @@ fn allowed(
     }
 }
 
-/// An MSET of which one key is at its number, while another key of it is at an older one.
+/// Finds an MSET of which one key has its value, while another key of it has an older one.
 fn judge_batches(
     connection: u64,
     authors: &[Option<u64>],
@@ -128,7 +126,7 @@ fn judge_batches(
         };
         let at = |key: &u64| authors[*key as usize];
         let seen = keys.iter().any(|key| at(key) == Some(*number));
-        // Absent is not judged here: a later delete may be under way.
+        // An absent key is not judged here: a later delete may be pending.
         let behind = keys.iter().find(|key| at(key) < Some(*number) && at(key).is_some());
         if let (true, Some(key)) = (seen, behind) {
             faults.push(format!(
@@ -144,7 +142,7 @@ mod tests {
     use super::*;
     use crate::script::value;
 
-    /// What the keys hold after the first `count` operations.
+    /// The values of the keys after the first `count` operations.
     fn state_after(connection: u64, count: u64) -> Vec<Option<Vec<u8>>> {
         let mut stored = vec![None; KEYS as usize];
         for number in 1..=count {
@@ -180,7 +178,7 @@ mod tests {
                 seen += usize::from(faults(last, &without) > 0);
             }
         }
-        // The rest are new keys with a delete right behind, which may have been under way.
+        // The rest are new keys that are deleted right afterwards; the delete may have been pending.
         assert!(lost > 300 && seen * 100 > lost * 97, "{seen} of {lost} seen");
     }
 

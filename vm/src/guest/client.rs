@@ -1,4 +1,4 @@
-//! Just enough of a Redis client: requests are written as bytes, replies are read one by one.
+//! A minimal Redis client: requests are written as bytes, replies are read one by one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! The load: [`CONNECTIONS`] connections, each with [`DEPTH`] commands in flight, that report on
-//! the serial line what the server has acknowledged, until the host pulls the plug.
+//! The load: [`CONNECTIONS`] connections, each with [`DEPTH`] commands in flight, that report the server's
+//! acknowledgements on the serial line, until the host pulls the plug.
 
 use std::thread;
 

@@ -1,5 +1,5 @@
-//! What an operating system's user space does before the first program: mounts, drivers, and the
-//! NVDIMM made into a DAX device, all through sysfs (no `ndctl` in the image).
+//! The work of an operating system's user space before the first program: mounts, drivers, and the conversion of the
+//! NVDIMM into a DAX device, all through sysfs (no `ndctl` in the image).
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::Outcome;
 
 const DEVICE: &str = "/dev/pmem0";
 const MOUNT_POINT: &str = "/mnt";
-/// Two mebibytes: the alignment of DAX huge pages, and where the host put the file system.
+/// Two mebibytes: the alignment of DAX huge pages, and the offset at which the host put the file system.
 const ALIGNMENT: &str = "2097152";
 
 /// Mounts proc, sysfs and devtmpfs, and a tmpfs on /run.
@@ -84,7 +84,7 @@ pub(crate) fn unmount_dax() -> Outcome<()> {
         .map_err(|error| format!("unmount {MOUNT_POINT}: {error}").into())
 }
 
-/// Tells the host how far the machine is and what it found.
+/// Tells the host the machine's progress and what it found.
 pub(crate) fn report() -> Outcome<()> {
     let up = fs::read_to_string("/proc/uptime")?;
     let up = up.split_whitespace().next().unwrap_or("?").to_owned();
@@ -109,7 +109,7 @@ pub(crate) fn probe(step: &str, path: &str) -> Outcome<()> {
     Err(format!("dax_probe {step} {path}: {}: {complaint}", output.status).into())
 }
 
-/// Ends the machine; a process 1 that returned would make the kernel panic.
+/// Powers the machine off; a process 1 that returned would make the kernel panic.
 pub(crate) fn power_off() {
     rustix::fs::sync();
     if let Err(error) = reboot(RebootCommand::PowerOff) {

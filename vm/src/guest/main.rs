@@ -5,10 +5,10 @@
 //! guest's whole user space. It loads the drivers, turns the region into a DAX block device,
 //! mounts ext4 on it, starts the very `coreplane` that users run, and then either
 //!
-//! - `write`: drives it with pipelined writes and reports on the serial line what was
-//!   acknowledged, until the host kills the machine; or
-//! - `check`: starts it again on the same memory and compares every key with what the host saw
-//!   acknowledged.
+//! - `write`: drives it with pipelined writes and reports the acknowledgements
+//!   on the serial line, until the host kills the machine; or
+//! - `check`: starts it again on the same memory and compares every key with the
+//!   acknowledgements that the host saw.
 //!
 //! Lines for the host begin with `@@ `; everything else on the serial line is the kernel's.
 #![allow(clippy::print_stdout, reason = "standard output is the serial line to the host")]
@@ -22,7 +22,7 @@ mod server;
 
 use std::collections::HashMap;
 
-/// Whatever went wrong, as one line for the host.
+/// Any failure, as one line for the host.
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn main() {
@@ -51,7 +51,7 @@ fn run() -> Outcome<()> {
     }
 }
 
-/// Detection alone: what `crates/pmem` makes of this machine's file systems.
+/// Detection alone: the classification of this machine's file systems by `crates/pmem`.
 fn probe() -> Outcome<()> {
     machine::probe("sync", "/mnt/probe")?;
     machine::probe("verify", "/mnt/probe")?;

@@ -1,8 +1,8 @@
-//! The writes of one connection, as a function of its number and the operation's: whoever knows
-//! how many were acknowledged knows what every key must hold, without a log of the writes.
+//! The writes of one connection, as a function of its number and the operation's. From the number of acknowledged
+//! operations follows what every key must hold, without a log of the writes.
 //!
-//! A connection has [`KEYS`] keys of its own. A value begins with the operation's number and is
-//! computed from it to the last byte, so that a torn or foreign value shows.
+//! A connection has [`KEYS`] keys of its own. A value begins with the operation's number and is computed from it to
+//! the last byte, so that a torn or foreign value is detected.
 
 /// Connections of a run.
 pub(crate) const CONNECTIONS: u64 = 4;
@@ -11,7 +11,7 @@ pub(crate) const KEYS: u64 = 400;
 /// Keys of one MSET.
 const MSET_KEYS: u64 = 4;
 
-/// What one operation does to its keys.
+/// The effect of one operation on its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// `SET`, with an expiry an hour away if `expiring`.
@@ -42,7 +42,7 @@ impl Effect {
         }
     }
 
-    /// The keys that it writes or deletes.
+    /// The keys that the operation writes or deletes.
     pub(crate) fn keys(&self) -> &[u64] {
         match self {
             Self::Set { key, .. } | Self::Delete { key } => std::slice::from_ref(key),
@@ -50,7 +50,7 @@ impl Effect {
         }
     }
 
-    /// The length of the value it writes; none for a delete.
+    /// The length of the value that the operation writes; none for a delete.
     pub(crate) fn value_len(&self) -> Option<usize> {
         match self {
             Self::Set { len, .. } | Self::SetAll { len, .. } => Some(*len),
@@ -108,8 +108,7 @@ pub(crate) fn value(connection: u64, number: u64, len: usize) -> Vec<u8> {
     value
 }
 
-/// The number of the operation that wrote `value`, if every byte of it is as that operation wrote
-/// it.
+/// The number of the operation that wrote `value`, if every byte of the value is as that operation wrote it.
 pub(crate) fn author(connection: u64, stored: &[u8]) -> Option<u64> {
     let colon = stored.iter().position(|byte| *byte == b':')?;
     let number = std::str::from_utf8(&stored[..colon]).ok()?.parse().ok()?;

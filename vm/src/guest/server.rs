@@ -9,7 +9,7 @@ use crate::client::Client;
 
 /// The pool on the DAX file system.
 pub(crate) const POOL: &str = "/mnt/pool";
-/// Where the server listens.
+/// The address on which the server listens.
 pub(crate) const ADDRESS: &str = "127.0.0.1:6379";
 
 /// Runs `coreplane ARGUMENTS`, whose lines go to the host.
@@ -30,7 +30,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// Starts `coreplane serve` and returns when it says that it is ready.
+/// Starts `coreplane serve` and returns when it reports that it is ready.
 pub(crate) fn start() -> Outcome<Server> {
     let mut child = Command::new("/bin/coreplane")
         .args(["serve", "--pool", POOL, "--bind", "127.0.0.1"])
@@ -51,7 +51,7 @@ pub(crate) fn start() -> Outcome<Server> {
 }
 
 impl Server {
-    /// Asks the server to end and waits until it did.
+    /// Asks the server to end and waits until it has ended.
     pub(crate) fn shut_down(&mut self) -> Outcome<()> {
         let mut client = Client::connect()?;
         client.send(b"*1\r\n$8\r\nSHUTDOWN\r\n")?;

@@ -1,9 +1,10 @@
-//! `cargo xtask first-steps`: the commands of `docs/first-steps.md`, typed as a newcomer would, and their answers held against
-//! the page.
+//! `cargo xtask first-steps`: types the commands of `docs/first-steps.md` as a newcomer would, and compares their
+//! answers with the page.
 //!
-//! A command that fails, or whose answer is not what the page says, is a failure; `--bless` writes the answers into the page
-//! instead, and what may differ from run to run is then to be replaced by `…` by hand. Ports and the directory are the run's
-//! own, and are said as the page has them. A section whose clients are not installed is left out.
+//! A command that fails, or whose answer differs from the page, is a failure. `--bless` writes the answers into the
+//! page instead; parts that may differ from run to run must then be replaced by `…` by hand. Each run has its own
+//! ports and directory, which are translated to those of the page. A section whose clients are not installed is left
+//! out.
 
 mod page;
 mod shell;
@@ -20,11 +21,11 @@ use page::{Section, Step, is_answer, sections, with_answers};
 use shell::Shell;
 
 const PAGE: &str = "docs/first-steps.md";
-/// Where the page has its pools.
+/// The directory of the pools in the page.
 const PLACE: &str = "/dev/shm/first-steps";
-/// What may be missing on a machine.
+/// Programs that may be missing on a machine.
 const CLIENTS: [&str; 4] = ["redis-cli", "nbdinfo", "nbdcopy", "curl"];
-/// What a port follows in the page, whose ports have four digits.
+/// The texts before a port in the page, whose ports have four digits.
 const BEFORE_PORTS: [&str; 3] = ["port ", "-p ", "127.0.0.1:"];
 
 /// Builds like those of the tests (`profile.test` of the workspace), so that nothing is built a second time.
@@ -36,7 +37,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, Str
     follow(root, arguments)
 }
 
-/// The same, where the tests have built the program a moment ago.
+/// The same, after the tests have built the program.
 pub(crate) fn follow(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, String)>> {
     let is_blessed = match arguments {
         [] => false,
@@ -59,7 +60,7 @@ pub(crate) fn follow(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, 
                 faults.push(fault(&step, &answer, code));
             }
             if code != 0 {
-                // What follows needs it.
+                // The later steps need this one.
                 break;
             }
             if !is_answer(&step.answer, &answer) {
@@ -73,7 +74,7 @@ pub(crate) fn follow(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, 
     if faults.is_empty() { Ok(left_out) } else { Err(faults.join("\n").into()) }
 }
 
-/// The command, and the programs that the page runs by cargo: as the tests' builds have left them, if those were there.
+/// Builds the command, and the programs that the page runs by cargo; reuses the tests' builds, if there are any.
 fn build(root: &Path) -> Outcome<()> {
     let mut build = Command::new(cargo());
     build.arg("build").args(PACKAGES).args(["--bin", "coreplane", "--features", FEATURE]);
@@ -85,7 +86,7 @@ fn build(root: &Path) -> Outcome<()> {
     }
 }
 
-/// A client that this section needs, and that is not here.
+/// A missing client that this section needs.
 fn missing(section: &Section) -> Option<&'static str> {
     let needs = |client: &str| {
         section.steps.iter().any(|step| step.command.split_whitespace().any(|word| word == client))
@@ -104,7 +105,7 @@ fn fault(step: &Step, answer: &[String], code: i32) -> String {
 /// The directory and the ports of a run.
 struct Place {
     directory: PathBuf,
-    /// Stands before each port.
+    /// The digit before each port.
     digit: char,
 }
 
@@ -114,7 +115,7 @@ impl Place {
         std::fs::create_dir(&directory)?;
         let text = std::fs::read_to_string(crate::root().join(PAGE))?;
         let ports = ports(&text);
-        // Below those that connections are given by chance.
+        // Below the range of ephemeral ports.
         let is_free = |digit: &char| {
             let mut all = ports.iter().map(|port| format!("127.0.0.1:{digit}{port}"));
             all.all(|address| TcpListener::bind(address).is_ok())
@@ -123,7 +124,7 @@ impl Place {
         Ok(Self { directory, digit: digit.ok_or("the ports are taken")? })
     }
 
-    /// Runs a command of the page; its answer as the page would have it.
+    /// Runs a command of the page; its answer in the terms of the page.
     fn run(&self, shell: &mut Shell, command: &str) -> Outcome<(Vec<String>, i32)> {
         let directory = self.directory.display().to_string();
         let mut own = command.replace(PLACE, &directory);

@@ -1,17 +1,18 @@
-//! A page of commands and of what they answer: its sections, the steps of each, and what an answer is to be.
+//! A page of commands and their answers: its sections, the steps of each, and the expected answers.
 //!
-//! A step is a line `$ command` in a block of ` ```console `, and the lines below it are what the command answers. There `…`
-//! stands for any characters, and a line that is nothing but `…` for any number of lines.
+//! A step is a line `$ command` in a block of ` ```console
+//! `, and the lines below it are the command's answer. There `…` stands for any characters, and a line with only `…`
+//! for any number of lines.
 
 use crate::Outcome;
 
-/// Stands for what is not compared.
+/// Stands for text that is not compared.
 const ANYTHING: &str = "…";
 const BEGIN: &str = "```console";
 const END: &str = "```";
 const PROMPT: &str = "$ ";
 
-/// A command and what it answers.
+/// A command and its answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) command: String,
@@ -20,7 +21,7 @@ pub(super) struct Step {
     pub(super) lines: (usize, usize),
 }
 
-/// What stands below one heading.
+/// The text below one heading.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) title: String,
@@ -57,7 +58,7 @@ pub(super) fn sections(page: &str) -> Outcome<Vec<Section>> {
     if sections.is_empty() { Err("a page without a command".into()) } else { Ok(sections) }
 }
 
-/// The page with these answers in the place of those of its steps; lines as in [`Step::lines`], in their order.
+/// The page with these answers in place of those of its steps; lines as in [`Step::lines`], in order.
 pub(super) fn with_answers(page: &str, answers: &[((usize, usize), Vec<String>)]) -> String {
     let lines: Vec<&str> = page.lines().collect();
     let (mut text, mut next) = (String::new(), 0);
@@ -72,7 +73,7 @@ pub(super) fn with_answers(page: &str, answers: &[((usize, usize), Vec<String>)]
     text
 }
 
-/// True if these lines are what a page says, `…` standing for anything.
+/// True if these lines match those of a page, where `…` stands for anything.
 pub(super) fn is_answer(expected: &[String], lines: &[String]) -> bool {
     match (expected, lines) {
         ([], []) => true,

@@ -1,7 +1,8 @@
-//! A shell that is told one command after the other, as by somebody who types them and reads what is said.
+//! A shell that receives one command after the other, as from a person who types them and reads the answers.
 //!
-//! A command that ends with `&` is a server: it is waited for until a line of it says that it is ready. After `kill` the end of
-//! what was killed is waited for. When the shell goes, all that it has started goes with it.
+//! A command that ends with `&` is a server: the shell waits for its line that says that it is ready. After `kill`
+//! the shell waits for the end of the killed programs. When the shell is dropped, all programs that it has started
+//! are killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -17,10 +18,10 @@ use crate::Outcome;
 /// Ends a command's answer; its exit code follows.
 const MARK: &str = "=== the command has ended with ";
 const READY: &str = "ready on ";
-/// How long a line may take: nothing here takes seconds but what is built first.
+/// The time limit for a line: only a build takes longer than seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(300);
 
-/// The shell, and what it says.
+/// The shell, and its output.
 pub(super) struct Shell {
     child: Child,
     input: ChildStdin,
@@ -28,7 +29,7 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// One in this directory with this variable, whose commands are looked up in `programs` first.
+    /// A shell in this directory with this variable, which looks commands up in `programs` first.
     pub(super) fn start(
         directory: &Path,
         programs: &Path,
@@ -41,7 +42,7 @@ impl Shell {
             .current_dir(directory)
             .env(variable.0, variable.1)
             .env("PATH", std::env::join_paths(places)?)
-            // Its own complaints: that a job was killed.
+            // The shell's own messages, such as that a job was killed.
             .stderr(Stdio::null())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -75,7 +76,7 @@ impl Shell {
             let line = self.line(&answer)?;
             if let Some(code) = line.strip_prefix(MARK) {
                 let code = code.parse()?;
-                // The mark's own line begins anew.
+                // The mark begins a line of its own.
                 answer.pop_if(|last| last.is_empty());
                 return Ok((answer, code));
             }

@@ -1,4 +1,4 @@
-//! The test programs, built once with the feature that makes mistakes possible.
+//! The test programs, built once with the feature that enables mistakes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use super::catalogue::Suite;
 use crate::{Outcome, cargo};
 
-/// Turns the mistakes on; nothing else may ask for it (`tidy`).
+/// Enables the mistakes; nothing else may turn it on (`tidy`).
 pub(crate) const FEATURE: &str = "coreplane-pmem/mutants";
 
-/// All packages but the peers, which build foreign engines.
+/// All packages except the peers, which build foreign engines.
 pub(crate) const PACKAGES: [&str; 5] = [
     "--workspace",
     "--exclude",
@@ -31,8 +31,8 @@ pub(super) struct Program {
 pub(super) struct Programs(BTreeMap<(String, String), Program>);
 
 impl Programs {
-    /// Builds those of the suites, and no others: package by package, for names of tests are asked for
-    /// in all packages of one call.
+    /// Builds the programs of the suites, and no others: package by package, since cargo looks for a test's name in
+    /// all packages of one call.
     pub(super) fn build(root: &Path, suites: &[Suite]) -> Outcome<Self> {
         let mut wanted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for suite in suites {
@@ -46,7 +46,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Builds all tests of the workspace: nothing is left to do where they were built with the feature.
+    /// Builds all tests of the workspace: nothing is left to do if they were built with the feature.
     pub(super) fn of_workspace(root: &Path, suites: &[Suite]) -> Outcome<Self> {
         let mut programs = Self(BTreeMap::new());
         for targets in [["--lib", "--bins"], ["--test", "*"]] {
@@ -70,7 +70,7 @@ impl Programs {
         self.add(root, &mut command, package)
     }
 
-    /// Adds what a call of `cargo test` builds.
+    /// Adds the programs that a call of `cargo test` builds.
     fn add(&mut self, root: &Path, command: &mut Command, what: &str) -> Outcome<()> {
         command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
         command.args(["--features", FEATURE]).current_dir(root);
@@ -84,14 +84,14 @@ impl Programs {
         Ok(())
     }
 
-    /// The program that a suite is in.
+    /// The program that contains a suite.
     pub(super) fn of(&self, suite: &Suite) -> Outcome<&Program> {
         let key = (suite.package.to_owned(), suite.test.to_owned());
         self.0.get(&key).ok_or_else(|| format!("there is no test program {}", suite.name()).into())
     }
 }
 
-/// The program that a message of cargo's is about.
+/// The program in a message of cargo's.
 fn program(message: &serde_json::Value) -> Option<((String, String), Program)> {
     let target = &message["target"];
     let path = message["executable"].as_str()?;

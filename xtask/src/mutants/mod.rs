@@ -1,13 +1,13 @@
 //! `cargo xtask mutants`: the tests are tested.
 //!
-//! The sources carry mistakes on purpose (`mutant!("name")`, module `mutant` of `coreplane-pmem`),
-//! which do nothing but in a build with the feature `mutants`, and there one at a time. The
-//! [`catalogue`] says of each what it does, and which tests must meet it. This builds those tests
-//! once, runs them as they are, which must pass, and then with each mistake, which must fail. A
-//! mistake with which they pass has *survived*: it is one that nobody would notice.
+//! The sources contain intentional mistakes (`mutant!("name")`, module `mutant` of `coreplane-pmem`), which have an
+//! effect only in a build with the feature `mutants`, and there one at a time. The [`catalogue`] says of each what it
+//! does, and which tests must detect it. This command builds those tests once, runs them without a mistake, where
+//! they must pass, and then with each mistake, where they must fail. A mistake with which they pass has *survived*:
+//! no test would notice it.
 //!
-//! A run that takes too long is stopped. That counts as met only where the catalogue expects it:
-//! a mistake that leaves a lock held lets nothing fail, it hangs.
+//! A run that takes too long is stopped. That counts as detected only where the catalogue expects it: a mistake that
+//! leaves a lock held makes no test fail, but hang.
 
 mod build;
 pub(crate) mod catalogue;
@@ -29,7 +29,7 @@ use run::{Ended, Ran};
 const USAGE: &str = "usage: cargo xtask mutants [--handful | --list | NAME…]\n\
                      a name may be the beginning of several";
 
-/// Which of them.
+/// The mistakes to be made.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// All in the catalogue.
@@ -81,7 +81,7 @@ pub(crate) fn run(root: &Path, extent: &Extent, tally: &mut Tally) -> Outcome<()
     suites.sort_unstable();
     suites.dedup();
     let programs = match extent {
-        // Behind the tests of the workspace, which have built them all.
+        // After the tests of the workspace, which have built all programs.
         Extent::Handful => Programs::of_workspace(root, &suites)?,
         _ => Programs::build(root, &suites)?,
     };
@@ -125,13 +125,13 @@ pub(crate) fn run(root: &Path, extent: &Extent, tally: &mut Tally) -> Outcome<()
     Ok(())
 }
 
-/// Tests without a mistake take no longer.
+/// The time limit for tests without a mistake.
 const BASELINE_MAX: Duration = Duration::from_secs(600);
-/// With one they may take so many times as long as without, and this much more.
+/// With a mistake they may take so many times as long as without, and this much more.
 const TIMES: u32 = 6;
 const SLACK: Duration = Duration::from_secs(20);
 
-/// The tests that have met the mistake.
+/// The tests that have detected the mistake.
 fn judge(mutant: &Mutant, ran: &Ran) -> Outcome<String> {
     match &ran.ended {
         Ended::Passed(_) => {
@@ -144,7 +144,7 @@ fn judge(mutant: &Mutant, ran: &Ran) -> Outcome<String> {
     }
 }
 
-/// What `work` makes of each of `all`, on as many threads as there are processors.
+/// The result of `work` for each of `all`, on as many threads as there are processors.
 fn side_by_side<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done: Vec<Mutex<Option<R>>> = all.iter().map(|_| Mutex::new(None)).collect();

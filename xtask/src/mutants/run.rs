@@ -9,7 +9,7 @@ use super::build::Programs;
 use super::catalogue::Suite;
 use crate::Outcome;
 
-/// Names the mistake to the process: as `coreplane_pmem::mutant` reads it.
+/// Names the mistake for the process; `coreplane_pmem::mutant` reads it.
 const VARIABLE: &str = "COREPLANE_MUTANT";
 
 /// How often a process is asked whether it has ended.
@@ -70,7 +70,7 @@ pub(super) fn run(
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // What it has started is stopped with it.
+        // Its child processes are stopped with it.
         .process_group(0);
     let started = Instant::now();
     let status = wait(command.spawn()?, limit)?;
@@ -81,7 +81,7 @@ pub(super) fn run(
     Ok(Ran { ended, took })
 }
 
-/// Waits for its end; none if it had to be stopped.
+/// Waits for the end of the process; none if it had to be stopped.
 fn wait(mut child: Child, limit: Duration) -> Outcome<Option<ExitStatus>> {
     let started = Instant::now();
     loop {

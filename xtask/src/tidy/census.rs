@@ -1,10 +1,9 @@
 //! `cargo xtask tidy --rooms [CRATE…]`: how large the crates with rooms are, and how entangled.
 //!
-//! It is a measurement and no rule. Lines and imports are those of the program: a module that only
-//! tests have is left out. Modules that import each other, be it through others, are a circle: none
-//! of them can be read, tested or changed without all of them. A name that a module only
-//! re-exports counts as an import of the module that has it, since otherwise a front door (`pub
-//! use` in `mod.rs`) would hide every circle behind it.
+//! It is a measurement, not a rule. Lines and imports are those of the program: modules for tests alone are left out.
+//! Modules that import each other, directly or through others, are a circle: none of them can be read, tested or
+//! changed without all of them. A name that a module only re-exports counts as an import of the module that defines
+//! it, since otherwise a front door (`pub use` in `mod.rs`) would hide every circle behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,10 +14,10 @@ use super::paths::{self, Begin, Path, tokens};
 use super::rooms::{module, rooms};
 use crate::Outcome;
 
-/// The names of a module and of those around it.
+/// The name of a module, behind those of its parents.
 type Module = Vec<String>;
 
-/// What there is to say of a crate.
+/// The measurements of a crate.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Census {
     name: String,
@@ -42,7 +41,7 @@ impl fmt::Display for Census {
     }
 }
 
-/// Counts the crates that `names` says, or else those with rooms.
+/// Counts the crates in `names`, or otherwise those with rooms.
 pub(super) fn take(tree: &Tree, names: &[String]) -> Outcome<Vec<Census>> {
     let mut found = Vec::new();
     for root in &tree.rust {
@@ -94,8 +93,7 @@ fn count(tree: &Tree, name: &str, directory: &str, rooms: usize) -> Census {
     Census { name: name.to_owned(), rooms, files: count, lines, circle }
 }
 
-/// The modules behind `#[cfg(test)]`: where those in this file are, and the names of those in files
-/// of their own.
+/// The modules behind `#[cfg(test)]`: the ranges of those in this file, and the names of those in files of their own.
 fn test_modules(code: &str) -> (Vec<Range<usize>>, Vec<String>) {
     const MARK: &str = "#[cfg(test)]";
     let (mut ranges, mut elsewhere) = (Vec::new(), Vec::new());
@@ -104,7 +102,7 @@ fn test_modules(code: &str) -> (Vec<Range<usize>>, Vec<String>) {
             continue;
         }
         let mut at = begin + MARK.len();
-        // Other attributes may stand between.
+        // Other attributes may come between.
         while code[at..].trim_start().starts_with("#[") {
             at = closed(code, at, ['[', ']']);
         }
@@ -159,7 +157,7 @@ impl Graph {
         self.0.iter().map(of).collect()
     }
 
-    /// The file that has the item of a `path` in the file of `from`; none if it is another crate's.
+    /// The file that defines the item of a `path` in the file of `from`; none if the item belongs to another crate.
     fn home(&self, from: &[String], path: &Path, hops: usize) -> Option<Module> {
         let segments = &path.segments;
         let length =
@@ -170,7 +168,7 @@ impl Graph {
             path.bound.as_ref().is_some_and(|bound| bound.name == *name && name != "*")
         };
         match self.0[home].iter().find(is_name) {
-            // A `use` of a crate that has the name of an item leads back to itself.
+            // A `use` of a crate that has the same name as an item leads back to itself.
             Some(_) if hops == HOPS_MAX => None,
             Some(next) => self.home(home, next, hops + 1),
             None if path.begin == Begin::Name && home == from => None,

@@ -1,19 +1,18 @@
 //! `unsafe`, inline assembly and the calls by which stores become durable live in `crates/pmem`.
 //!
-//! A flush that a reader of `pmem` does not see is a flush that the crash simulator does not see
-//! either: the proof that nothing is lost would no longer be about this program. The compiler
-//! forbids `unsafe` by the workspace's lints; here it is asked again, of every file, whichever
-//! manifest builds it.
+//! A flush that a reader of `pmem` does not see is a flush that the crash simulator does not see either: then the
+//! proof that nothing is lost would no longer apply to this program. The compiler forbids `unsafe` by the workspace's
+//! lints; this rule checks every file again, whichever manifest builds it.
 //!
-//! A line that makes something durable which is no pool (a written report) says so above it:
+//! A line that makes something durable that is no pool (a written report) is marked above:
 //! `// tidy-allow: persistence: REASON`.
 
 use super::source::{Source, line_of};
 use super::{Finding, Tree};
 
-/// Where all of this is allowed.
+/// The only place where all of this is allowed.
 const HOME: &str = "crates/pmem/";
-/// Calls C libraries to compare with; touches no pool of ours, so that `unsafe` alone is allowed.
+/// Calls C libraries to compare with, and touches no pool of ours, so that only `unsafe` is allowed.
 const FOREIGN: &str = "bench-peers/bindings/";
 /// The escape, which needs a reason.
 const ESCAPE: &str = "tidy-allow: persistence:";
@@ -46,7 +45,7 @@ const PERSISTENCE: [&str; 22] = [
 
 const ASSEMBLY: [&str; 3] = ["asm", "global_asm", "naked_asm"];
 
-/// Finds them outside their home.
+/// Finds such words outside of their home.
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for source in tree.rust.iter().filter(|s| !s.path.starts_with(HOME)) {
         check_words(source, findings);

@@ -1,8 +1,8 @@
 //! Crates stand on floors, and a dependency leads only to a lower floor, never sideways.
 //!
-//! The table in ARCHITECTURE.md is the plan: for every crate its floor and the crates of this
-//! workspace that it may depend on. `cargo metadata` is the building. Whoever needs a new arrow
-//! draws it in the plan first, where a reader sees it.
+//! The table in ARCHITECTURE.md is the plan: for every crate its floor and the crates of this workspace that it may
+//! depend on. `cargo metadata` reports the real dependencies. A new dependency must be added to the plan first, where
+//! a reader sees it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::Outcome;
 const PLAN: &str = "ARCHITECTURE.md";
 const HEADING: [&str; 3] = ["crate", "floor", "may depend on"];
 
-/// A member of the workspace and the members that it depends on, for whatever purpose.
+/// A member of the workspace and the members that it depends on, for any purpose.
 #[derive(Debug, Default)]
 pub(super) struct Package {
     name: String,
@@ -27,7 +27,7 @@ struct Row {
     may_depend_on: Vec<String>,
 }
 
-/// Asks cargo.
+/// Reads the packages from cargo.
 pub(super) fn read_packages(root: &Path) -> Outcome<Vec<Package>> {
     let output = Command::new(crate::cargo())
         .args(["metadata", "--format-version", "1", "--no-deps"])
@@ -55,7 +55,7 @@ fn package(value: &serde_json::Value) -> Package {
     }
 }
 
-/// Compares the building with the plan.
+/// Compares the dependencies with the plan.
 pub(super) fn check(plan: &str, packages: &[Package], findings: &mut Vec<Finding>) {
     let mut report = |message: String| {
         findings.push(Finding { path: PLAN.to_owned(), line: 0, rule: "floors", message });

@@ -1,4 +1,4 @@
-//! What is written on the medium changes only together with its version number.
+//! A format on the medium changes only together with its version number.
 //!
 //! The source regions that define a format stand between comments,
 //!
@@ -9,13 +9,13 @@
 //! // media-format: end
 //! ```
 //!
-//! and `docs/media-format.lock` holds, for each format, its version and a hash of its regions:
-//! comments and spacing left out, so that only a change of meaning counts. When the hash changes,
-//! the version must: an older program must refuse a pool that it would misread.
+//! and `docs/media-format.lock` holds, for each format, its version and a hash of its regions without comments and
+//! spacing, so that only a change of the code counts. When the hash changes, the version must: an older program must
+//! refuse a pool that it would misread.
 //!
-//! A version that no release has carried yet may still change as it likes: its line says
-//! `unreleased`, and `tidy --bless` takes the new hash. Whoever releases turns the word into
-//! `released`; from then on `--bless` asks for a greater version, and starts it as `unreleased`.
+//! A version that no release contains yet may still change freely: its line says `unreleased`, and `tidy --bless`
+//! accepts the new hash. At a release the word is changed to `released`; from then on `--bless` requires a greater
+//! version, which it starts as `unreleased`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,7 +39,7 @@ const HEADING: &str = "\
 /// Formats by name.
 pub(super) type Lock = BTreeMap<String, Locked>;
 
-/// A format as the lock has it.
+/// A format in the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Locked {
     version: u64,
@@ -47,7 +47,7 @@ pub(super) struct Locked {
     hash: String,
 }
 
-/// A format as the source has it.
+/// A format in the source.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Defined {
     version: Option<u64>,
@@ -61,7 +61,7 @@ impl Defined {
     }
 }
 
-/// Reads the lock; one that is absent is empty.
+/// Reads the lock; a missing one is empty.
 pub(super) fn read_lock(root: &Path) -> Outcome<Lock> {
     match fs::read_to_string(root.join(LOCK)) {
         Ok(text) => parse(&text),
@@ -111,7 +111,7 @@ pub(super) fn check(lock: &Lock, tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Writes the lock anew where the rules allow it.
+/// Rewrites the lock where the rules allow it.
 pub(super) fn bless(root: &Path, tree: &Tree) -> Outcome<()> {
     let lock = read_lock(root)?;
     let formats = collect(tree)?;
@@ -130,7 +130,7 @@ pub(super) fn bless(root: &Path, tree: &Tree) -> Outcome<()> {
     Ok(fs::write(root.join(LOCK), text)?)
 }
 
-/// What the lock must say of `defined`, or why it cannot.
+/// The entry of the lock for `defined`, or why there can be none.
 fn next(name: &str, defined: &Defined, locked: Option<&Locked>) -> Result<Locked, String> {
     let version = defined.version.ok_or_else(|| format!("`{name}` has no version line"))?;
     let hash = defined.hash();

@@ -1,8 +1,7 @@
-//! Nothing half done is left behind: no marks for later in comments, no test that is switched off,
-//! no place-holder that panics.
+//! No unfinished work is left behind: no marks for later in comments, no disabled test, no place-holder that panics.
 //!
-//! A mark says that somebody knows of a gap and nobody answers for it. What is missing is either
-//! done now or stands in the documents for everybody to read.
+//! A mark shows a known gap for which no person is responsible. Missing work is either done now or described in the
+//! documents.
 
 use super::source::{line_of, words};
 use super::{Finding, Tree};
@@ -13,7 +12,7 @@ const MARKS: [&str; 4] =
 
 const PLACE_HOLDERS: [&str; 2] = ["todo", "unimplemented"];
 
-/// Finds them.
+/// Finds leftovers.
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     let mut report = |path: &str, line, message: String| {
         findings.push(Finding { path: path.to_owned(), line, rule: "leftovers", message });
@@ -44,7 +43,7 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Where an attribute `ignore`, bare or inside `cfg_attr`, begins.
+/// The places of attributes `ignore`, bare or inside `cfg_attr`.
 fn ignored_tests(code: &str) -> Vec<usize> {
     code.match_indices("#[")
         .filter(|(at, _)| {

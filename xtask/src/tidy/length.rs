@@ -1,8 +1,8 @@
 //! Files have at most [`LIMIT`] lines: one concept, read at one sitting.
 //!
-//! Those that were longer when the rule came are listed in `xtask/long-files.txt` with their
-//! length. The list is a ratchet: a file in it may get shorter (and then its entry must), never
-//! longer. `tidy --bless` lowers and removes entries; it never adds or raises one.
+//! Files that were longer when the rule was introduced are listed in `xtask/long-files.txt` with their length. The
+//! list is a ratchet: a file in it may get shorter (and then its entry must), never longer. `tidy --bless` lowers and
+//! removes entries; it never adds or raises one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

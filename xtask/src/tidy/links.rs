@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::line_of;
 use super::{Finding, Text, Tree};
 
-/// Finds dead ones.
+/// Finds dead links.
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     let paths: BTreeSet<&str> = tree.paths.iter().map(String::as_str).collect();
     for file in &tree.markdown {
@@ -42,7 +42,7 @@ fn fault(tree: &Tree, paths: &BTreeSet<&str>, file: &Text, target: &str) -> Opti
     dead.then(|| format!("dead anchor: {target}"))
 }
 
-/// `link` as seen from the file `from`, below the workspace; none if it leads outside.
+/// The target of `link` in the file `from`, below the workspace; none if it leads outside.
 fn resolve(from: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -77,7 +77,7 @@ fn prose(text: &str) -> String {
     prose
 }
 
-/// Where links lead: `](target)` and `[name]: target`.
+/// The targets of links: `](target)` and `[name]: target`.
 fn targets(prose: &str) -> Vec<(usize, &str)> {
     let inline = prose.match_indices("](").filter_map(|(at, _)| {
         let rest = &prose[at + 2..];

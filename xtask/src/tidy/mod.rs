@@ -1,7 +1,6 @@
 //! `cargo xtask tidy`: the rules of this workspace that no compiler checks.
 //!
-//! Each rule is a module with the reason for it, and with tests that show it firing. CONTRIBUTING
-//! says the rules in words.
+//! Each rule is a module with the reason for it, and with tests that show it firing. CONTRIBUTING explains the rules.
 
 mod census;
 mod confined;
@@ -62,7 +61,7 @@ pub(crate) struct Text {
     text: String,
 }
 
-/// What is not ours, or not source.
+/// Directories that are not ours, or not source.
 const OUTSIDE: [&str; 6] = ["target", ".git", "artifacts", "corpus", "__pycache__", "node_modules"];
 
 impl Tree {

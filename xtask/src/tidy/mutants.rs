@@ -1,9 +1,8 @@
-//! Mistakes on purpose are made by `cargo xtask mutants` alone, and it makes all of them.
+//! Intentional mistakes are made only by `cargo xtask mutants`, and it makes all of them.
 //!
-//! The feature that can make them must not get into what people run: no feature of any crate and no
-//! dependency turns it on, so that a command line is the only way. And a mistake in the source
-//! that is not in the catalogue is never made, one in the catalogue that is not in the source
-//! survives whatever the tests do.
+//! The feature that enables them must not get into released programs: no feature of any crate and no dependency turns
+//! it on, so that a command line is the only way. A mistake in the source that is not in the catalogue is never made;
+//! one in the catalogue that is not in the source survives regardless of the tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,10 +17,10 @@ const FEATURE: &str = "mutants";
 const HOME: &str = "coreplane-pmem";
 const CATALOGUE: &str = "xtask/src/mutants/catalogue/mod.rs";
 const CALL: &str = "mutant!(";
-/// Speak of mistakes, and make none.
+/// Files that mention mistakes, and make none.
 const EXCEPT: [&str; 2] = ["crates/pmem/src/mutant.rs", "xtask/"];
 
-/// What `cargo metadata` says.
+/// The output of `cargo metadata`.
 pub(super) fn read_metadata(root: &Path) -> Outcome<serde_json::Value> {
     let output = std::process::Command::new(crate::cargo())
         .args(["metadata", "--format-version", "1", "--no-deps"])
@@ -30,7 +29,7 @@ pub(super) fn read_metadata(root: &Path) -> Outcome<serde_json::Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Finds whoever turns the feature on.
+/// Finds packages that turn the feature on.
 pub(super) fn check_feature(metadata: &serde_json::Value, findings: &mut Vec<Finding>) {
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
     let is_it = |it: &serde_json::Value| {
@@ -77,7 +76,7 @@ pub(super) fn check_names(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The mistakes in a text, and where they are.
+/// The mistakes in a text, and their places.
 fn names(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.match_indices(CALL).filter_map(|(at, call)| {
         let name = text[at + call.len()..].trim_start().strip_prefix('"')?;

@@ -1,8 +1,8 @@
 //! Files and modules are named for a concept.
 //!
-//! A file called "helpers" is a place where things end up, not a thing; nobody can say what does
-//! not belong there, so it only grows. A file called "reading" says that something goes on there, and
-//! not which thing does it: the file is named for the type or the part of the system that it has.
+//! A file called "helpers" is a collection without a concept: no rule says what does not belong there, so it only
+//! grows. A file called "reading" names an activity, and not the thing that performs it: a file is named for its type
+//! or its part of the system.
 
 use super::{Finding, Tree};
 

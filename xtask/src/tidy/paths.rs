@@ -1,9 +1,8 @@
 //! The paths in a file's code, each as seen from the root of its crate.
 //!
-//! `use crate::{a::X, b::{self, Y as Z}}` is three paths: `a::X`, `b` and `b::Y`. A path that begins
-//! with `super` or `self` is taken relative to the module where it stands, inline modules included.
-//! A path that begins with any other name is taken for one of a child module: the reader of the
-//! list knows which modules there are, and drops it where there is none (`Vec::new`).
+//! `use crate::{a::X, b::{self, Y as Z}}` is three paths: `a::X`, `b` and `b::Y`. A path that begins with `super` or
+//! `self` is relative to its module, inline modules included. A path that begins with any other name is taken as one
+//! of a child module: the caller knows the existing modules, and drops other paths (`Vec::new`).
 
 use super::source::line_of;
 
@@ -28,7 +27,7 @@ pub(super) struct Path {
     pub(super) segments: Vec<String>,
     /// True if it is the call of a macro.
     pub(super) is_macro: bool,
-    /// What a `use` of the file's own module binds.
+    /// The name that a `use` of the file's own module binds.
     pub(super) bound: Option<Bound>,
 }
 
@@ -80,7 +79,7 @@ struct Reader<'a> {
     code: &'a str,
     tokens: Vec<Token<'a>>,
     file: &'a [String],
-    /// The inline modules around, each with the depth of braces outside of it.
+    /// The enclosing inline modules, each with the depth of braces outside of it.
     inline: Vec<(usize, &'a str)>,
     found: Vec<Path>,
 }
@@ -128,7 +127,7 @@ impl<'a> Reader<'a> {
         self.is_name(at) && self.text(at + 1) == "::" && !continues
     }
 
-    /// Takes what comes after `prefix`, a group perhaps, and returns the place after it.
+    /// Reads the rest behind `prefix`, possibly a group, and returns the place after it.
     fn follow(&mut self, mut at: usize, prefix: &[&'a str], import: Option<bool>) -> usize {
         let mut path = prefix.to_vec();
         loop {

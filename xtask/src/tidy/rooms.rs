@@ -1,8 +1,8 @@
-//! A crate of many files is divided into rooms, and a room names only itself and the rooms below.
+//! A crate of many files is divided into rooms, and a room uses only itself and the rooms below.
 //!
-//! Within a crate the compiler lets every module import every other, and after some years they do:
-//! none can be read or tested without the rest. So a crate may have a table in the module docs of
-//! its `lib.rs`, from the bottom to the top:
+//! Within a crate the compiler lets every module import every other, and after some years they do: then none can be
+//! read or tested without the rest. So a crate may have a table in the module docs of its `lib.rs`, from the bottom
+//! to the top:
 //!
 //! ```text
 //! //! | room | what it is |
@@ -11,9 +11,9 @@
 //! //! | `write` | a write to the devices of a group |
 //! ```
 //!
-//! Each entry of `src` but `lib.rs` is one of these rooms. The names that `lib.rs` re-exports are for
-//! the crate's users: by `crate::Matrix` a file does not say which room it depends on. What only the
-//! root can have, a macro by its name or a constant that `lib.rs` itself defines, is free to all.
+//! Each entry of `src` except `lib.rs` is one of these rooms. The names that `lib.rs` re-exports are for the crate's
+//! users: a file that uses `crate::Matrix` does not show which room it depends on. Items that only the root can
+//! define, a macro or a constant of `lib.rs`, may be used by all.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ pub(super) fn rooms(root: &Source) -> Option<Vec<String>> {
     )
 }
 
-/// The names of a file's module and of those around it; none for the root.
+/// The name of a file's module, behind those of its parents; none for the root.
 pub(super) fn module(below_src: &str) -> Vec<String> {
     let mut names: Vec<String> =
         below_src.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
@@ -60,7 +60,7 @@ pub(super) fn module(below_src: &str) -> Vec<String> {
     names
 }
 
-/// Finds paths from a room to one above it, and what does not agree with a table.
+/// Finds paths from a room to one above it, and disagreements with a table.
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for root in &tree.rust {
         let Some(directory) = root.path.strip_suffix(ROOT) else { continue };
@@ -81,7 +81,7 @@ impl Crate<'_> {
         self.rooms.iter().position(|room| room == name)
     }
 
-    /// The Rust files of the crate but its root, each with its path below `src`.
+    /// The Rust files of the crate except its root, each with its path below `src`.
     fn files<'t>(&self, tree: &'t Tree) -> impl Iterator<Item = (&'t str, &'t Source)> {
         let below = |source: &'t Source| Some((source.path.strip_prefix(self.directory)?, source));
         tree.rust.iter().filter_map(below).filter(|(path, _)| *path != "lib.rs")
@@ -128,7 +128,7 @@ impl Crate<'_> {
         }
     }
 
-    /// What is wrong with a path in a file of the room at `level`.
+    /// The fault of a path in a file of the room at `level`.
     fn judge(&self, level: usize, path: &Path, free: &BTreeSet<&str>) -> Option<String> {
         let first = path.segments.first()?;
         if path.begin == Begin::Name {
@@ -186,7 +186,7 @@ mod tests {
         findings.iter().map(ToString::to_string).collect()
     }
 
-    /// What is found in a file of the room in the middle.
+    /// The findings in a file of the middle room.
     fn in_the_middle(text: &str) -> Vec<String> {
         let files = [("a/src/low.rs", ""), ("a/src/high/mod.rs", ""), ("a/src/middle/x.rs", text)];
         found(&files)
@@ -252,7 +252,7 @@ mod tests {
         for more in ["a/src/other.rs", "a/src/other/x.rs", "a/src/notes.txt"] {
             assert_eq!(found(&[&whole[..], &[(more, "")]].concat()).len(), 1, "{more}");
         }
-        // Another crate's sources are its own.
+        // The sources of another crate do not count.
         assert_eq!(found(&[&whole[..], &[("b/src/other.rs", "use crate::x;")]].concat()).len(), 0);
     }
 

@@ -1,15 +1,15 @@
-//! A Rust file seen three ways: its code alone, its code with literals, its comments alone.
+//! A Rust file in several views: its code, its code with literals, its comments.
 //!
-//! The rules of `tidy` speak of code ("no inline assembly here") or of comments ("no marks left
-//! behind"); a word in a string or a doc comment must not set them off. So each byte of a file is
-//! classed once, and a view replaces what it leaves out by spaces: lines stay where they are.
+//! The rules of `tidy` apply to code ("no inline assembly here") or to comments ("no marks left behind"); a word in a
+//! string or a doc comment must not trigger a rule for code. So each byte of a file is classified once, and a view
+//! replaces the omitted bytes by spaces: lines stay where they are.
 
 /// A Rust file.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     /// The path below the workspace, with `/`.
     pub(crate) path: String,
-    /// Everything.
+    /// The whole text.
     pub(crate) text: String,
     /// Without comments and without the insides of literals.
     pub(crate) code: String,
@@ -27,7 +27,7 @@ enum Class {
 }
 
 impl Source {
-    /// Classes `text`.
+    /// Classifies `text`.
     pub(crate) fn new(path: &str, text: &str) -> Self {
         let classes = classify(text.as_bytes());
         let view = |keep: &[Class]| -> String {

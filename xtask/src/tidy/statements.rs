@@ -1,4 +1,4 @@
-//! `matches!(…);` as a statement looks like an assertion and is none: its answer falls away.
+//! `matches!(…);` as a statement looks like an assertion and is none: its result is dropped.
 
 use super::source::line_of;
 use super::{Finding, Tree};
@@ -23,7 +23,7 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// True if a `;` follows the arguments with which `rest` begins.
+/// True if a `;` follows the arguments at the beginning of `rest`.
 fn ends_as_statement(rest: &str) -> bool {
     let mut depth = 0_u32;
     for (at, character) in rest.char_indices() {

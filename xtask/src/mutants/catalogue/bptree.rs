@@ -8,7 +8,7 @@ const CUTS: Suite = Suite::of(PACKAGE, "crashes", &["what_was_acknowledged"]);
 const CLEAR_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["is_emptied_at_once"]);
 const UPKEEP_CUTS: Suite = Suite::of(PACKAGE, "upkeep_crashes", &["outlives_a_power_cut"]);
 const CLOSE_CUTS: Suite = Suite::of(PACKAGE, "checkpoint", &["a_power_cut_in_a_close"]);
-/// One pool through many lives, each of which a cut ends.
+/// One pool through many lives, each of which ends in a cut.
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
 const TORN: Suite = Suite::of(PACKAGE, "torn", &["flips_after_a_power_cut"]);
 const NEVER_COUNTED: Suite = Suite::of(PACKAGE, "torn", &["leaves_that_never_counted"]);

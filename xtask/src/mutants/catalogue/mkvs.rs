@@ -1,4 +1,4 @@
-//! Mistakes in the matrix: what it copies, and whom it reads.
+//! Mistakes in the matrix: in its copies, and in the choice of devices to read.
 
 use super::{Mutant, Suite};
 

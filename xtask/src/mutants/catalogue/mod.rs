@@ -1,4 +1,4 @@
-//! The mistakes, and the tests that must meet each.
+//! The mistakes, and the tests that must detect each.
 
 mod bptree;
 mod mkvs;
@@ -17,9 +17,9 @@ pub(crate) struct Suite {
     pub(super) package: &'static str,
     /// A file of `tests`, or [`Suite::UNIT`].
     pub(super) test: &'static str,
-    /// What the names of the tests contain; nothing for all of them.
+    /// Parts of the names of the tests; nothing for all of them.
     pub(super) filters: &'static [&'static str],
-    /// Of the environment.
+    /// Variables of the environment.
     pub(super) variables: &'static [(&'static str, &'static str)],
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct Mutant {
     /// As in the source.
     pub(crate) name: &'static str,
     pub(super) what: &'static str,
-    /// What must fail.
+    /// The tests that must fail.
     pub(super) suite: Suite,
     /// It may let the suite hang.
     pub(super) hangs: bool,
-    /// One of the handful.
+    /// It is one of the handful.
     pub(super) is_quick: bool,
 }
 

@@ -10,19 +10,19 @@ const CHAIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["large_values"]);
 const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["relaxed"]);
 const CLEAR_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["is_emptied_at_once"]);
 const EXPIRY_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["what_has_expired"]);
-/// As these, where the cleaner works all the time.
+/// The same, while the cleaner works all the time.
 const ROUND_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_pages_come_round"]);
 const DELETE_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["most_writes_are_deletes"]);
 const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"]);
-/// One pool through many lives, each of which a cut ends.
+/// One pool through many lives, each of which ends in a cut.
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
-/// What snapshots see.
+/// The view of snapshots.
 const PINS: Suite = Suite::of(PACKAGE, "pins", &[]);
 const READS: Suite = Suite::of("coreplane-mvcc", "reads", &[]);
 const WALKS: Suite = Suite::of(PACKAGE, "walks", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
-/// What damage of a list costs.
+/// The cost of damage of a list.
 const LIST_DAMAGE: Suite = Suite::of(PACKAGE, "list_damage", &[]);
 /// The tree alone, with kills between a seal and its fence.
 const TREE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tree::tests"]);
@@ -31,7 +31,7 @@ const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
 const LOG_CUTS: Suite = Suite::of(PACKAGE, "log", &["entries_are_there"]);
 const LOG_PAGE_CUTS: Suite = Suite::of(PACKAGE, "log", &["entries_are_there", "many_pages_share"]);
 const LOG_INSTALL_CUTS: Suite = Suite::of(PACKAGE, "log", &["snapshots_come_and_go"]);
-/// One log through many lives, while pages come round.
+/// One log through many lives, while pages are reused.
 const LOG_LIVES: Suite = Suite::of(PACKAGE, "log", &["where_pages_are_few"]);
 const LOG_MOMENTS: Suite = Suite::of(PACKAGE, "log", &["moments"]);
 const LOG_PIN_LIVES: Suite = Suite::of(PACKAGE, "log", &["snapshots_are_pinned"]);

@@ -2,7 +2,7 @@
 
 use super::{Mutant, Suite};
 
-/// What an engine has to do, of a cluster of one.
+/// The requirements for an engine, in a cluster of one.
 const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in_memory"]);
 const ROOM: Suite = Suite::of("coreplane-replica", "room", &["what_is_said_to_fit"]);
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
