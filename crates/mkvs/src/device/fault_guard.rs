@@ -75,6 +75,19 @@ impl FaultGuard {
         }
         engine.check_medium()
     }
+
+    /// True if [`Self::check`] succeeds. Only the tag of its answer is read: behind the fence of a put, a load of an
+    /// error's bytes, which were stored in other pieces, waits until the medium has all stores.
+    #[inline]
+    fn is_there(&self, engine: &dyn StorageEngine) -> bool {
+        self.check(engine).is_ok()
+    }
+
+    #[cold]
+    fn refuse_put(&self, engine: &dyn StorageEngine) -> Brief {
+        let error = self.check(engine).err();
+        Brief::of(Err(error.unwrap_or_else(|| not_there("a device that does not answer"))))
+    }
 }
 
 #[cold]
@@ -113,16 +126,16 @@ impl Interceptor for FaultGuard {
         engine: &dyn StorageEngine,
         put: impl FnOnce(&dyn StorageEngine) -> Brief,
     ) -> Brief {
-        if let Err(error) = self.check(engine) {
-            return Brief::of(Err(error));
+        if !self.is_there(engine) {
+            return self.refuse_put(engine);
         }
         let mut brief = Brief::New;
         // As above. `catch_unwind` does not return the answer, which would then go through memory.
         let caught = catch_unwind(AssertUnwindSafe(|| brief = put(engine)));
-        match (self.check(engine), caught) {
-            (Err(error), _) => Brief::of(Err(error)),
-            (Ok(()), Err(panic)) => resume_unwind(panic),
-            (Ok(()), Ok(())) => brief,
+        match caught {
+            _ if !self.is_there(engine) => self.refuse_put(engine),
+            Err(panic) => resume_unwind(panic),
+            Ok(()) => brief,
         }
     }
 }

@@ -70,7 +70,7 @@ impl Device {
     }
 
     /// Takes a place for a write of one key that is about to be made elsewhere; none if there is no room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve<'a>(
         self: &'a Arc<Self>,
         group: &Arc<impl Host>,

@@ -143,7 +143,8 @@ impl Decisions {
 
     /// Reserves a place for a decision that is about to be made, and writes the decision there; none if there is no
     /// room, or never will be. The processor does not go past it before it is published or given up.
-    #[inline]
+    // Inlined, so that the place is returned in registers (see `write_bytes`).
+    #[inline(always)]
     pub(crate) fn reserve(&self, decision: &Decision<'_>) -> Option<Reserved<'_>> {
         let (words, kind) = form_of(decision, false)?;
         let place = self.0.reserve(words)?;
@@ -207,7 +208,7 @@ fn form_of(decision: &Decision<'_>, is_told: bool) -> Option<(usize, u64)> {
     (lines_of(words) <= LINES_OF_ONE).then_some((words, kind))
 }
 
-#[inline]
+#[inline(always)]
 fn fill<A: Atomic>(writer: &mut Writer<'_, A>, decision: &Decision<'_>, kind: u64) {
     let Decision { hash, decided: Decided { key, put }, options } = *decision;
     let (value, expires_at) = put.unwrap_or((&[], None));
@@ -219,23 +220,26 @@ fn fill<A: Atomic>(writer: &mut Writer<'_, A>, decision: &Decision<'_>, kind: u6
     write_bytes(writer, value);
 }
 
-#[inline]
+#[inline(always)]
 fn write_bytes<A: Atomic>(writer: &mut Writer<'_, A>, bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
-    whole.iter().for_each(|chunk| writer.push(u64::from_le_bytes(*chunk)));
+    for chunk in whole {
+        writer.push(u64::from_le_bytes(*chunk));
+    }
     if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        writer.push(u64::from_le_bytes(last));
+        // In a register: a word that is put together in memory is loaded only when all stores before it have left
+        // the store buffer, those to the lines of the ring included, which the processor has.
+        writer.push(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
     }
 }
 
 #[inline]
 fn read_bytes<A: Atomic>(reader: &mut Reader<'_, A>, len: usize, bytes: &mut Vec<u8>) {
     bytes.clear();
-    while bytes.len() < len {
-        let word = reader.pop().to_le_bytes();
-        bytes.extend_from_slice(&word[..(len - bytes.len()).min(8)]);
+    bytes.reserve(len);
+    (0..len / 8).for_each(|_| bytes.extend_from_slice(&reader.pop().to_le_bytes()));
+    if !len.is_multiple_of(8) {
+        bytes.extend_from_slice(&reader.pop().to_le_bytes()[..len % 8]);
     }
 }
 

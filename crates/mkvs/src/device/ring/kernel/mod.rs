@@ -162,7 +162,7 @@ impl<A: Atomic> Ring<A> {
     }
 
     /// Takes the lines of a record of so many words; none if there is no room. The reader waits for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(&self, words: usize) -> Option<Reserved<'_, A>> {
         let lines = lines_of(words);
         if lines > LINES_MAX {
@@ -236,7 +236,7 @@ pub(super) struct Writer<'a, A> {
 }
 
 impl<A: Atomic> Writer<'_, A> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, word: u64) {
         if self.word == WORDS {
             (self.place, self.word) = (self.place + 1, 0);
