@@ -1,15 +1,15 @@
 //! The filter of a group, over the kernel.
 
 use super::kernel::{Gate, KEYS_PER_LINE, Phase, Place, Stay, Switch, Table};
+use super::stripe::stripe_number;
 use coreplane_engine::Remedy;
 use coreplane_pmem::epoch::{self, Published};
 use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Stripes of the gate: threads that change the filter without sharing a line.
-const STRIPES: usize = 64;
+/// Threads that have a stripe of the gate to themselves.
+const OWN_STRIPES: usize = 64;
 
 /// Turns for which a finished rebuild waits for the last probes of the old table.
 const PATIENCE: usize = 250;
@@ -84,7 +84,7 @@ impl Filter {
     pub fn with_capacity(keys: u64) -> Result<Self, FilterError> {
         let footprint = Arc::new(AtomicU64::new(0));
         let table = Arc::new(table(keys, &footprint)?);
-        let switch = Switch::new(table, Gate::new(STRIPES));
+        let switch = Switch::new(table, Gate::new(OWN_STRIPES));
         Ok(Self { switch, is_rebuilding: AtomicBool::new(false), footprint })
     }
 
@@ -135,7 +135,7 @@ impl Filter {
     /// A rebuild waits for it; so a thread that has a change open must not rebuild.
     #[inline]
     pub fn change(&self) -> Change<'_> {
-        Change { filter: self, stay: self.switch.enter(thread_number()) }
+        Change { filter: self, stay: self.switch.enter(stripe_number()) }
     }
 
     /// How many keys it counts: exact, except for keys that a rebuild has lost track of (module docs). It adds up a

@@ -85,8 +85,8 @@
 //! # Cost
 //!
 //! A probe pins an epoch (a store), loads two pointers and a line: no lock, and no locked instruction if the kernel
-//! fences for the epoch's readers (Linux does). A change is two locked instructions on a line of the thread's own,
-//! and an insertion or a removal is two on the key's line. Only a rebuild waits.
+//! fences for the epoch's readers (Linux does). A change is two stores to a line of the thread's own, and an insertion
+//! or a removal is two locked instructions on the key's line. Only a rebuild waits.
 //!
 //! # Departures from the paper
 //!
@@ -100,6 +100,7 @@ mod counters;
 mod kernel;
 mod marks;
 mod resize_thread;
+mod stripe;
 
 pub use bloom::{Change, Filter, FilterError, Insertion, Rebuild, hash_of};
 pub use kernel::KEYS_PER_LINE;

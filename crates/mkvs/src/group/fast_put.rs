@@ -4,9 +4,9 @@
 //! After the engine's fence, a locked instruction waits until the medium has all flushed data; so does a load of
 //! data that was stored in pieces of another size. That wait is a fifth of such a put. So the steps that take a
 //! locked instruction come before: the place in the ring, the entry, which by then knows the place of the write,
-//! and the count in the filter. If a value is replaced, only stores remain, and the caller's next steps go on
-//! beside the fence. With a new key the put leaves the filter's gate after the fence, by a locked instruction, and
-//! counts the key there if it was not expected to be new; and the followers after the first get the write there.
+//! and the count in the filter. Afterwards only stores remain, and the caller's next steps go on beside the fence.
+//! Two cases are left: a new key that was not expected to be new is counted after the fence, and the followers after
+//! the first get the write there.
 //!
 //! ```text
 //!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends

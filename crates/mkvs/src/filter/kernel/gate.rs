@@ -1,35 +1,40 @@
 //! Which threads are inside, since when, and when all that entered before a point have left.
 //!
 //! ```text
-//!   enter:    g = generation; inside[g odd?] += 1; generation still g? ─▶ inside; else -= 1, again
+//!   enter:    g = generation; inside[g odd?] += 1; light fence; generation still g? ─▶ inside; else -= 1, again
 //!   leave:    inside[g odd?] -= 1
-//!   advance:  generation += 1; wait until inside[the other one] is 0
+//!   advance:  generation += 1; heavy fence; wait until inside[the other one] is 0
 //! ```
 //!
-//! All accesses up to `leave` are sequentially consistent: either an entering thread sees the new generation, or
-//! the advancing thread sees that a thread is inside. When `advance` returns, every thread inside is of the
-//! generation that it began. No thread is kept outside meanwhile: threads that enter are of the new generation.
+//! The fences pair up: either an entering thread sees the new generation, or the advancing thread sees that a thread
+//! is inside. When `advance` returns, every thread inside is of the generation that it began. No thread is kept
+//! outside meanwhile: threads that enter are of the new generation.
 //!
 //! Two counters are enough for all generations: no thread of an older generation than the last is left when the
 //! next begins, and a thread that slept between the first two steps of `enter` compares the whole number.
 //!
-//! The counters are in stripes, so that threads do not share a line.
+//! The counters are in stripes. A stripe but the last belongs to one thread, which counts by a load and a store: a
+//! locked instruction behind the fence of an engine's put would wait until the medium has the record. The light
+//! fence costs nothing where the kernel can fence for all threads at the heavy one.
 
 use super::Atomic;
 use crossbeam_utils::CachePadded;
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 #[derive(Debug)]
 pub(in crate::filter) struct Gate<A> {
     generation: CachePadded<A>,
+    /// One stripe for each thread of a small number, and one for all others.
     inside: Box<[CachePadded<[A; 2]>]>,
 }
 
-/// The presence of a thread inside: to be given back to [`Gate::leave`].
+/// The presence of a thread inside: to be given back to [`Gate::leave`] by the same thread.
 #[derive(Debug)]
 pub(in crate::filter) struct Stay {
     stripe: usize,
     generation: u64,
+    not_send: PhantomData<*mut ()>,
 }
 
 impl Stay {
@@ -45,20 +50,22 @@ impl Stay {
 }
 
 impl<A: Atomic> Gate<A> {
-    /// A gate with no thread inside, in generation 0.
-    pub(in crate::filter) fn new(stripes: usize) -> Self {
+    /// A gate with no thread inside, in generation 0. So many threads have a stripe to themselves.
+    pub(in crate::filter) fn new(own: usize) -> Self {
         let stripe = |_| CachePadded::new([A::new(0), A::new(0)]);
-        Self { generation: CachePadded::new(A::new(0)), inside: (0..stripes).map(stripe).collect() }
+        let inside = (0..=own).map(stripe).collect();
+        Self { generation: CachePadded::new(A::new(0)), inside }
     }
 
-    /// Goes inside. Threads of different numbers do not share a counter if there are stripes enough.
+    /// Goes inside. No other living thread calls with this number if the stripe of that number has one thread.
     #[inline]
     pub(super) fn enter(&self, number: usize) -> Stay {
-        let stripe = number % self.inside.len();
+        let stripe = number.min(self.inside.len() - 1);
         loop {
-            let stay = Stay { stripe, generation: self.generation.load(Ordering::SeqCst) };
-            self.inside[stripe][stay.parity()].fetch_add(1, Ordering::SeqCst);
-            A::meet();
+            let generation = self.generation.load(Ordering::SeqCst);
+            let stay = Stay { stripe, generation, not_send: PhantomData };
+            self.count(&stay, 1);
+            A::light();
             if self.generation.load(Ordering::SeqCst) == stay.generation {
                 return stay;
             }
@@ -70,7 +77,18 @@ impl<A: Atomic> Gate<A> {
     /// for it.
     #[inline]
     pub(super) fn leave(&self, stay: &Stay) {
-        self.inside[stay.stripe][stay.parity()].fetch_sub(1, Ordering::Release);
+        self.count(stay, u64::MAX);
+    }
+
+    /// Adds to the counter of a stay, modulo 2^64.
+    #[inline]
+    fn count(&self, stay: &Stay, by: u64) {
+        let counter = &self.inside[stay.stripe][stay.parity()];
+        if stay.stripe + 1 < self.inside.len() {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Release);
+        } else {
+            counter.fetch_add(by, Ordering::SeqCst);
+        }
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -81,7 +99,7 @@ impl<A: Atomic> Gate<A> {
     /// see the stores made before the call. One caller at a time.
     pub(super) fn advance(&self, mut wait: impl FnMut()) {
         let left = self.generation.fetch_add(1, Ordering::SeqCst);
-        A::meet();
+        A::heavy();
         for stripe in &self.inside {
             while stripe[(left & 1) as usize].load(Ordering::SeqCst) != 0 {
                 wait();

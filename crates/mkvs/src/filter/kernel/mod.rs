@@ -14,6 +14,7 @@ pub(super) use switch::{Phase, Place, Switch};
 pub use table::KEYS_PER_LINE;
 pub(super) use table::Table;
 
+use coreplane_pmem::epoch::barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An atomic word.
@@ -23,11 +24,11 @@ pub(super) trait Atomic {
     /// Replaces `current` by `new` (relaxed), or returns the present value; may fail without a reason.
     fn replace(&self, current: u64, new: u64) -> Result<u64, u64>;
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
-    fn fetch_sub(&self, value: u64, order: Ordering) -> u64;
-    /// Stands between a change and a load that must not come before it, both sequentially consistent: nothing more
-    /// is needed. The model checker treats such accesses as acquire and release ones, and has a fence here.
-    #[inline]
-    fn meet() {}
+    fn store(&self, value: u64, order: Ordering);
+    /// The fence between a change of a thread and a load that must not come before it; for the side that fences
+    /// far more often. Pairs with [`Self::heavy`].
+    fn light();
+    fn heavy();
 }
 
 impl Atomic for AtomicU64 {
@@ -51,8 +52,17 @@ impl Atomic for AtomicU64 {
     }
 
     #[inline]
-    fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
-        self.fetch_sub(value, order)
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    #[inline]
+    fn light() {
+        barrier::light();
+    }
+
+    fn heavy() {
+        barrier::heavy();
     }
 }
 

@@ -14,23 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The part that is broken in a model that is to fail.
 const CAS: u8 = 1;
-const MEET: u8 = 2;
+const LIGHT: u8 = 2;
+const HEAVY: u8 = 8;
 /// Loads and stores are read-modify-writes.
 const LATEST: u8 = 4;
+/// All threads share a stripe of the gate.
+const SHARED: u8 = 16;
 
 /// loom's atomic, changed as `WAY` says.
 #[derive(Debug)]
 struct Word<const WAY: u8>(loom::sync::atomic::AtomicU64);
-
-impl<const WAY: u8> Word<WAY> {
-    fn store(&self, value: u64, order: Ordering) {
-        if WAY & LATEST == 0 {
-            self.0.store(value, order);
-        } else {
-            self.0.swap(value, Ordering::AcqRel);
-        }
-    }
-}
 
 impl<const WAY: u8> Atomic for Word<WAY> {
     fn new(value: u64) -> Self {
@@ -53,12 +46,22 @@ impl<const WAY: u8> Atomic for Word<WAY> {
         self.0.fetch_add(value, order)
     }
 
-    fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_sub(value, order)
+    fn store(&self, value: u64, order: Ordering) {
+        if WAY & LATEST == 0 {
+            self.0.store(value, order);
+        } else {
+            self.0.swap(value, Ordering::AcqRel);
+        }
     }
 
-    fn meet() {
-        if WAY & MEET == 0 {
+    fn light() {
+        if WAY & LIGHT == 0 {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+
+    fn heavy() {
+        if WAY & HEAVY == 0 {
             loom::sync::atomic::fence(Ordering::SeqCst);
         }
     }
@@ -105,16 +108,36 @@ const OTHER: u64 = 2;
 /// The hashes of three keys, and for each whether the engine has it.
 const KEYS: [u64; 3] = [TWIN, TWIN, OTHER];
 
-struct World<const WAY: u8> {
+/// Threads of a model at most.
+const THREADS_MAX: usize = 3;
+
+struct Parts<const WAY: u8> {
     engine: [Word<WAY>; 3],
     switch: Switch<Word<WAY>, Shelf<Phase<Word<WAY>>, WAY>>,
+}
+
+/// What a thread of a model sees.
+struct World<const WAY: u8> {
+    parts: Arc<Parts<WAY>>,
+    /// The number of the thread.
+    number: usize,
+}
+
+impl<const WAY: u8> std::ops::Deref for World<WAY> {
+    type Target = Parts<WAY>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.parts
+    }
 }
 
 impl<const WAY: u8> World<WAY> {
     /// The engine and the filter have both keys of `TWIN`.
     fn new() -> Self {
         let engine = [1, 1, 0].map(Word::new);
-        let world = Self { engine, switch: Switch::new(table(), Gate::new(1)) };
+        let gate = Gate::new(if WAY & SHARED == 0 { THREADS_MAX } else { 0 });
+        let parts = Arc::new(Parts { engine, switch: Switch::new(table(), gate) });
+        let world = Self { parts, number: 0 };
         world.change(|stay| {
             world.switch.insert(stay, TWIN);
             world.switch.insert(stay, TWIN);
@@ -123,7 +146,7 @@ impl<const WAY: u8> World<WAY> {
     }
 
     fn change<R>(&self, change: impl FnOnce(&Stay) -> R) -> R {
-        let stay = self.switch.enter(0);
+        let stay = self.switch.enter(self.number);
         let changed = change(&stay);
         self.switch.leave(&stay);
         changed
@@ -171,11 +194,11 @@ fn run<const WAY: u8>(
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
     builder.check(move || {
-        let world = Arc::new(World::<WAY>::new());
-        let threads: Vec<_> = others
-            .iter()
-            .map(|act| {
-                let world = world.clone();
+        let world = World::<WAY>::new();
+        let threads: Vec<_> = (1..)
+            .zip(others)
+            .map(|(number, act)| {
+                let world = World { parts: world.parts.clone(), number };
                 loom::thread::spawn(move || act(&world))
             })
             .collect();
@@ -185,11 +208,12 @@ fn run<const WAY: u8>(
     });
 }
 
-/// Runs them in both ways of loading.
+/// Runs them in both ways of loading, with stripes of their own and with a shared one.
 macro_rules! explore {
     ($preemptions:expr, [$($other:ident),+], $main:ident, $after:ident) => {
         run::<0>($preemptions, &[$($other),+], $main, $after);
         run::<LATEST>($preemptions, &[$($other),+], $main, $after);
+        run::<{ LATEST | SHARED }>($preemptions, &[$($other),+], $main, $after);
     };
 }
 
@@ -289,7 +313,8 @@ fn a_change_that_outlives_a_rebuild_is_waited_for_by_the_next() {
 
 #[test]
 fn without_the_fences_a_change_is_not_waited_for() {
-    assert!(is_caught(|| run::<MEET>(3, &[insert_first], rebuild, has_both)));
+    assert!(is_caught(|| run::<LIGHT>(3, &[insert_first], rebuild, has_both)));
+    assert!(is_caught(|| run::<HEAVY>(3, &[insert_first], rebuild, has_both)));
 }
 
 fn give_up<const WAY: u8>(world: &World<WAY>) {
