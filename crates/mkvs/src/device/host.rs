@@ -19,8 +19,8 @@ pub(crate) trait Host: Send + Sync + 'static {
     /// If that cannot be made durable, or the device was the last one.
     fn leave_out(&self, device: &Device) -> Result<()>;
 
-    /// Makes a write on a device, if it is a member, that the other devices have already; true if the device has it
-    /// then. Reports it to the in-flight table if it `is_told`.
+    /// Makes a write on a device of the group, joining devices included, that the other devices have already; true if
+    /// the device has it then. Reports it to the in-flight table if it `is_told`.
     fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool;
 
     /// As [`Self::catch_up`], for one of several writes: it counts when [`Self::make_durable`] succeeds, and adds

@@ -41,7 +41,7 @@ impl Device {
         };
         self.rest.store(state, Ordering::SeqCst);
         // A request that was put into a ring before the state was stored is seen now. A later submitter sees the
-        // state, except a writer while the processor naps, which need not see it, or begins to doze.
+        // state. Only a writer may miss it: during a nap, when it need not see it, or as a doze begins.
         if rests <= NAPS {
             fence(Ordering::SeqCst)
         } else {

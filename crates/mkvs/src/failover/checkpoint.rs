@@ -35,7 +35,7 @@ impl Failover {
     pub(crate) fn look_after_watermark(&self, sequence: u64) {
         let is_due = is_next(&self.marked_at, sequence / CHECKPOINT);
         if is_due && self.marking.try_lock().is_some() {
-            // After a failure more is compared after a crash.
+            // If this fails, an open after a crash compares more.
             let _raised = self.checkpoint(true).is_ok();
         }
     }

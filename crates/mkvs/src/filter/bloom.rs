@@ -8,8 +8,9 @@ use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Threads that have a stripe of the gate to themselves.
+/// Threads that have a stripe of the gate to themselves, and the stripes of all other threads.
 const OWN_STRIPES: usize = 64;
+const SHARED_STRIPES: usize = 32;
 
 /// Turns for which a finished rebuild waits for the last probes of the old table.
 const PATIENCE: usize = 250;
@@ -84,7 +85,7 @@ impl Filter {
     pub fn with_capacity(keys: u64) -> Result<Self, FilterError> {
         let footprint = Arc::new(AtomicU64::new(0));
         let table = Arc::new(table(keys, &footprint)?);
-        let switch = Switch::new(table, Gate::new(OWN_STRIPES));
+        let switch = Switch::new(table, Gate::new(OWN_STRIPES, SHARED_STRIPES));
         Ok(Self { switch, is_rebuilding: AtomicBool::new(false), footprint })
     }
 

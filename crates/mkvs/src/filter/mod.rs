@@ -85,8 +85,9 @@
 //! # Cost
 //!
 //! A probe pins an epoch (a store), loads two pointers and a line: no lock, and no locked instruction if the kernel
-//! fences for the epoch's readers (Linux does). A change is two stores to a line of the thread's own, and an insertion
-//! or a removal is two locked instructions on the key's line. Only a rebuild waits.
+//! fences for the epoch's readers (Linux does). A change is two stores to a line of the thread's own (for threads
+//! beyond 64, two locked instructions on a shared one), and an insertion or a removal is two locked instructions on the
+//! key's line. Only a rebuild waits.
 //!
 //! # Departures from the paper
 //!

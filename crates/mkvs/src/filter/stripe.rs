@@ -37,7 +37,7 @@ thread_local! {
     static OWNED: Owned = Owned::take();
 }
 
-/// The number of this thread; `usize::MAX`, which all threads share, in the last moments of a thread.
+/// The number of this thread; in its last moments `usize::MAX`, which is never the number of one thread alone.
 #[inline]
 pub(super) fn stripe_number() -> usize {
     OWNED.try_with(|owned| owned.0).unwrap_or(usize::MAX)

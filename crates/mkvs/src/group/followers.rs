@@ -1,4 +1,4 @@
-//! Writes for devices that they do not wait for: through the rings of these devices, or at once if a ring is full.
+//! Gives a write to the devices that it does not wait for: through their rings, or at once if a ring is full.
 
 use super::copy::Copied;
 use super::{Group, NotMade};

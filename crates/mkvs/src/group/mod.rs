@@ -66,7 +66,7 @@ const NOBODY: u32 = u32::MAX;
 /// A group of devices.
 pub(crate) struct Group {
     pub(crate) number: u16,
-    /// The number of the device at each place, in the order in which devices came.
+    /// For each place, the index of its device in `devices`.
     places: [AtomicU32; DEVICES_MAX],
     /// In the order in which they came. A device that has gone leaves its shell behind, so that callers that have
     /// found it before need not be waited for.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The progress of a processor. Places are lines of its ring, counted from the first ever written.
 #[derive(Debug)]
 pub(crate) struct Track {
-    /// It has dealt with all writes that end up to here.
+    /// It has dealt with all writes that end at this place or before it.
     past: CachePadded<AtomicU64>,
     /// The first write that it has not made ends here; it reports each later write.
     stopped_at: CachePadded<AtomicU64>,

@@ -187,8 +187,8 @@ impl Writes {
         Ok(())
     }
 
-    /// The changes to make in each group, given the current records. A delete of an absent key is left out;
-    /// if a sequence is given, so is every change that is older than the current record.
+    /// The changes to make in each group, given the current records. Without a given sequence a delete of an absent
+    /// key is left out; with one, every change that is not newer than the current record or a known delete.
     fn shares<'b>(
         &'b self,
         changes: &BTreeMap<&[u8], ChangeRef<'b>>,

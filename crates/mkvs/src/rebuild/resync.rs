@@ -141,7 +141,8 @@ impl Rebuild {
         let member = known.ok_or_else(|| no_such(place))?;
         self.make_way(rack, group, place, options)?;
         let found = if options.is_fresh {
-            // Requests that it was given are no longer executed.
+            // Waits until its processor has gone through its rings and ended. Writes there are not made: the device
+            // is not in the group now.
             group.device(place.device).iter().for_each(|device| device.stop());
             None
         } else {
@@ -168,7 +169,7 @@ impl Rebuild {
     /// the next open of the matrix would not find it.
     ///
     /// # Errors
-    /// If the device is current and at its place, or no fresh device is requested.
+    /// If the device is current, and is at its place or no fresh device is requested.
     fn make_way(
         &self,
         rack: &dyn Rack,

@@ -16,7 +16,7 @@ use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Completion, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Completion, Outcome, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,22 +43,30 @@ fn empty(engine: &dyn StorageEngine, record: &MembershipRecord, is_alone: bool) 
 /// only what is above the watermark. With the devices' own sequences the tombstones would differ between members, and
 /// look like writes that some of them lack.
 fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
-    let options = |sequence| WriteOptions {
-        completion: Completion::Early,
-        use_reserve: true,
-        sequence: Some(sequence).filter(|_| !mutant!("mkvs.clear.own_sequences")),
-        ..WriteOptions::default()
+    let given = (!mutant!("mkvs.clear.own_sequences")).then_some(watermark);
+    let delete = |key: &[u8], sequence| {
+        let options = WriteOptions {
+            completion: Completion::Early,
+            use_reserve: true,
+            sequence,
+            ..WriteOptions::default()
+        };
+        engine.delete(key, &options)
     };
     let mut cursor = 0;
     loop {
         let mut keys = Vec::with_capacity(AT_A_TIME);
         cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
             if !is_reserved(entry.key) {
-                keys.push((entry.key.to_vec(), watermark.max(entry.sequence + 1)));
+                keys.push(entry.key.to_vec());
             }
         })?;
-        keys.iter()
-            .try_for_each(|(key, sequence)| engine.delete(key, &options(*sequence)).map(|_| ()))?;
+        for key in &keys {
+            if let Outcome::NotNewer(..) = delete(key, given)? {
+                // Its record is damaged: no sequence that was ever given is greater than the watermark.
+                let _outcome = delete(key, None)?;
+            }
+        }
         if cursor == 0 {
             break;
         }

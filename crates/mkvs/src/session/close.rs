@@ -5,7 +5,7 @@ use coreplane_engine::{Error, Result};
 use std::sync::atomic::Ordering;
 
 impl Matrix {
-    /// Closes the matrix clean. Writes fail from now on.
+    /// Closes the matrix, and leaves it clean. Writes fail from now on.
     pub(super) fn leave_clean(&self) -> Result<()> {
         let failed = || {
             let what =

@@ -42,7 +42,8 @@ pub(super) fn primaries_first<'f>(
     all.into_iter()
 }
 
-/// Checks primaries: where a write waits for the primary alone, it has each write durably before any other member.
+/// Checks primaries: where a write waits for the primary alone, the primary has each write durably before any other
+/// member.
 ///
 /// # Errors
 /// If a primary lacks a write that another member has: it is an older copy of itself.

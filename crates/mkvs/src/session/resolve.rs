@@ -84,10 +84,10 @@ pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<MembershipReco
     in_force(&latest).cloned()
 }
 
-/// The one of several records of an epoch that is in force: a committed one, if there is one. Otherwise they
-/// are the same, unless one was interrupted when only some devices had it, and the matrix was opened without
-/// those: then the next record had the same epoch. Some device that is current by the interrupted record does
-/// not have it; all that are current by the other have that.
+/// The one of several records of an epoch that is in force: a committed one, if there is one. Otherwise they are the
+/// same, unless one was interrupted when only some devices had it, and the matrix was opened without those: then the
+/// next record had the same epoch. Some device that is current by the interrupted record does not have that record;
+/// every device that is current by the other record has the other.
 ///
 /// # Errors
 /// If that cannot be determined: devices were opened apart from each other.

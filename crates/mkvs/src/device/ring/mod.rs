@@ -292,6 +292,23 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_values_of_every_length_come_out_as_they_went_in() {
+        let ring = Decisions::new();
+        let mut taken = Taken::default();
+        let bytes: Vec<u8> = (1..=40).collect();
+        for (key, value) in (0..20).flat_map(|key| (0..20).map(move |value| (key, value))) {
+            let (key, value) = (&bytes[..key], &bytes[20..20 + value]);
+            let options = options(1, None);
+            let decided = Decided { key, put: Some((value, None)) };
+            let decision = Decision { hash: 1, decided, options: &options };
+            ring.reserve(&decision).expect("room").publish();
+            assert!(ring.pop(&mut taken).is_some());
+            let found = taken.decision().decided;
+            assert_eq!((found.key, found.put), (key, Some((value, None))));
+        }
+    }
+
+    #[test]
     fn what_was_reserved_is_there_when_it_is_published_and_nothing_if_it_is_given_up() {
         let ring = Decisions::new();
         let mut taken = Taken::default();

@@ -13,9 +13,9 @@
 //! Two counters are enough for all generations: no thread of an older generation than the last is left when the
 //! next begins, and a thread that slept between the first two steps of `enter` compares the whole number.
 //!
-//! The counters are in stripes. A stripe but the last belongs to one thread, which counts by a load and a store: a
-//! locked instruction behind the fence of an engine's put would wait until the medium has the record. The light
-//! fence costs nothing where the kernel can fence for all threads at the heavy one.
+//! The counters are in stripes. Of these the first belong to one thread each, which counts by a load and a store: a
+//! locked instruction behind the fence of an engine's put would wait until the medium has the record. The other threads
+//! share the others. The light fence costs nothing where the kernel can fence for all threads at the heavy one.
 
 use super::Atomic;
 use crossbeam_utils::CachePadded;
@@ -25,8 +25,10 @@ use std::sync::atomic::Ordering;
 #[derive(Debug)]
 pub(in crate::filter) struct Gate<A> {
     generation: CachePadded<A>,
-    /// One stripe for each thread of a small number, and one for all others.
+    /// One stripe for each thread of a small number, and some for all others.
     inside: Box<[CachePadded<[A; 2]>]>,
+    /// Stripes that belong to one thread.
+    own: usize,
 }
 
 /// The presence of a thread inside: to be given back to [`Gate::leave`] by the same thread.
@@ -50,17 +52,21 @@ impl Stay {
 }
 
 impl<A: Atomic> Gate<A> {
-    /// A gate with no thread inside, in generation 0. So many threads have a stripe to themselves.
-    pub(in crate::filter) fn new(own: usize) -> Self {
+    /// A gate with no thread inside, in generation 0. So many threads have a stripe to themselves, and all others share
+    /// so many (at least one).
+    pub(in crate::filter) fn new(own: usize, shared: usize) -> Self {
         let stripe = |_| CachePadded::new([A::new(0), A::new(0)]);
-        let inside = (0..=own).map(stripe).collect();
-        Self { generation: CachePadded::new(A::new(0)), inside }
+        let inside = (0..own + shared.max(1)).map(stripe).collect();
+        Self { generation: CachePadded::new(A::new(0)), inside, own }
     }
 
     /// Goes inside. No other living thread calls with this number if the stripe of that number has one thread.
     #[inline]
     pub(super) fn enter(&self, number: usize) -> Stay {
-        let stripe = number.min(self.inside.len() - 1);
+        let stripe = match number < self.own {
+            true => number,
+            false => self.own + number % (self.inside.len() - self.own),
+        };
         loop {
             let generation = self.generation.load(Ordering::SeqCst);
             let stay = Stay { stripe, generation, not_send: PhantomData };
@@ -84,7 +90,7 @@ impl<A: Atomic> Gate<A> {
     #[inline]
     fn count(&self, stay: &Stay, by: u64) {
         let counter = &self.inside[stay.stripe][stay.parity()];
-        if stay.stripe + 1 < self.inside.len() {
+        if stay.stripe < self.own {
             counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Release);
         } else {
             counter.fetch_add(by, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! Interleavings of writers, rebuilds and probes, up to a number of preemptions: loom. The engine is
 //! a word for each key.
 //!
-//! Each model runs twice. Of the accesses to a word loom keeps only the last, to find the accesses to try in the
+//! Each model runs with and without `LATEST`, and with and without `SHARED`. Of the accesses to a word loom keeps only the last, to find the accesses to try in the
 //! other order. So a store after a load of the same thread hides another thread's load from it, and interleavings
 //! are left out. If every load and store is a change that depends on the one before (`LATEST`), none are left out;
 //! but then a load sees the latest value, which a plain load need not.
@@ -135,7 +135,7 @@ impl<const WAY: u8> World<WAY> {
     /// The engine and the filter have both keys of `TWIN`.
     fn new() -> Self {
         let engine = [1, 1, 0].map(Word::new);
-        let gate = Gate::new(if WAY & SHARED == 0 { THREADS_MAX } else { 0 });
+        let gate = Gate::new(if WAY & SHARED == 0 { THREADS_MAX } else { 0 }, 1);
         let parts = Arc::new(Parts { engine, switch: Switch::new(table(), gate) });
         let world = Self { parts, number: 0 };
         world.change(|stay| {
@@ -190,6 +190,7 @@ fn run<const WAY: u8>(
     main: Act<WAY>,
     after: Act<WAY>,
 ) {
+    assert!(others.len() < THREADS_MAX, "each has a stripe of its own");
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
@@ -213,6 +214,7 @@ macro_rules! explore {
     ($preemptions:expr, [$($other:ident),+], $main:ident, $after:ident) => {
         run::<0>($preemptions, &[$($other),+], $main, $after);
         run::<LATEST>($preemptions, &[$($other),+], $main, $after);
+        run::<SHARED>($preemptions, &[$($other),+], $main, $after);
         run::<{ LATEST | SHARED }>($preemptions, &[$($other),+], $main, $after);
     };
 }
@@ -315,6 +317,8 @@ fn a_change_that_outlives_a_rebuild_is_waited_for_by_the_next() {
 fn without_the_fences_a_change_is_not_waited_for() {
     assert!(is_caught(|| run::<LIGHT>(3, &[insert_first], rebuild, has_both)));
     assert!(is_caught(|| run::<HEAVY>(3, &[insert_first], rebuild, has_both)));
+    assert!(is_caught(|| run::<LIGHT>(3, &[delete_a_twin], rebuild, has_twin)));
+    assert!(is_caught(|| run::<HEAVY>(3, &[delete_a_twin], rebuild, has_twin)));
 }
 
 fn give_up<const WAY: u8>(world: &World<WAY>) {
