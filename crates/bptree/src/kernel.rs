@@ -62,7 +62,8 @@ pub(crate) fn look<A: Atomic>(word: &A) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// True if the data read since the word was `version` was valid, apart from marks in `ignored`.
+/// True if the word is still `version`, apart from marks in `ignored`: then all data read since it was loaded is
+/// valid.
 #[inline]
 pub(crate) fn is_at<A: Atomic>(word: &A, version: u64, ignored: u64) -> bool {
     // Earlier loads are not reordered after the load of the word.

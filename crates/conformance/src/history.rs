@@ -3,9 +3,9 @@
 //! # The problem
 //!
 //! Several threads write and read a few keys. Each call takes a while, so calls overlap, and many
-//! answers are right. The history is right if every call can be given one moment between its begin
-//! and its end so that the answers are those of one thread doing the calls in the order of these
-//! moments. Keys are independent, so each key's history is judged alone.
+//! answers are right. The history is right if every call can be given one moment between its start and its end so
+//! that the answers are those of one thread doing the calls in the order of these moments. Keys are independent, so
+//! each key's history is judged alone.
 //!
 //! # The picture
 //!

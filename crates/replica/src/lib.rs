@@ -30,8 +30,8 @@
 //! - A read is answered once a majority has confirmed the term after the read arrived, and once all entries committed
 //!   by then are applied.
 //! - A node that installs a snapshot has no log: it votes only by the noted end of its earlier log, and it is not
-//!   counted until it has the whole snapshot. It keeps that end noted until its log has come so far again: it votes
-//!   for no candidate that has less.
+//!   counted until it has the whole snapshot. That end stays noted, and until its log has come so far again the node
+//!   votes for no candidate that has less.
 //!
 //! # Rooms
 //!

@@ -117,7 +117,7 @@ impl LogView {
 
     /// True if these entries were sent to every node since the last tick. Consensus would send them again with each
     /// answer to a heartbeat, as long as the follower lacks them; and when a network is whole again after a cut,
-    /// there are as many answers as the leader was asked for reads meanwhile.
+    /// there is one answer for each read that the leader was asked for meanwhile.
     fn was_sent(&mut self, low: u64) -> bool {
         let count = self.sent.entry(low).or_default();
         *count += 1;

@@ -181,7 +181,7 @@ fn live(seed: u64, model: Model) -> usize {
                 }
             }
         }
-        // The power fails where every change is durable; or in the middle of the next commit.
+        // The power fails before the first fence of one more change, at a fence within its commit, or after it.
         let before = sim.events();
         let mut may_be = vec![truth.now()];
         may_be.extend(change(&map, &mut truth, &mut dice, life * 100 + 99));

@@ -6,8 +6,8 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     let fold = |byte: u8| {
         if ignore_case { byte.to_ascii_lowercase() } else { byte }
     };
-    // here to go on after the last star: only the last one ever needs another try, which keeps the work at
-    // pattern| x |text|.
+    // Where to go on after the last star: only the last one ever needs another try, which keeps the work at
+    // |pattern| x |text|.
     let mut retry: Option<(usize, usize)> = None;
     let (mut at, mut seen) = (0, 0);
     loop {

@@ -9,7 +9,6 @@
 //! that write is durable: otherwise a power cut could undo a write that the client was told of. So at the end of a
 //! turn the answers of the turn are either *free* or *held* until the turn's horizon is durable. They never overtake
 //! each other: answers behind a held answer wait with it.
-//! with it.
 
 use std::collections::VecDeque;
 

@@ -18,7 +18,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The time in a turn for long commands, up to the begin of their last step.
+/// The time in a turn for long commands, up to the start of their last step.
 const LENGTH: Duration = Duration::from_micros(600);
 
 /// The slice of a turn.

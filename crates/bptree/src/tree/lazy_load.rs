@@ -61,8 +61,8 @@ impl Tree {
         }
     }
 
-    /// Counts one leaf less that is not loaded. Called before the leaf is seen to be loaded, or dead: a thread that
-    /// empties the store waits for that, and then no leaf is counted any more.
+    /// Lowers by one the count of leaves that are not loaded. Called before the leaf is seen to be loaded, or dead: a
+    /// thread that empties the store waits for that, and then no leaf is counted any more.
     pub(crate) fn note_loaded(&self, _load: &LeafLoad<'_>) {
         self.opened.unloaded.fetch_sub(1, Ordering::Relaxed);
     }

@@ -11,9 +11,9 @@ use coreplane_record::{HEADER, Header};
 
 impl Writer {
     /// Puts a value, regardless of the old record, if that needs no more than an append to its leaf. None if the
-    /// value is large, or the key long; if the leaf has no room, or no place for another key; or if the leaf may
-    /// have a record newer than the given sequence. For a recovery finds the appended record, and takes the last
-    /// record as the newest. None also for a put beside another, if its fence is not an instruction of its own.
+    /// value is large, or the key long; if the leaf has no room, or no place for another key; or if the leaf may have
+    /// a record newer than the given sequence. For a recovery finds the appended record, and takes the last record as
+    /// the newest. None also for a put beside another, where a fence is a sync.
     #[inline(always)]
     pub(super) fn put_ahead(
         &self,

@@ -6,8 +6,8 @@
 //!    record is among the demands ([`compact`](crate::write::compact)).
 //! 3. Some leaves elsewhere are rewritten as fewer, which gains a page.
 //! 4. Pages that were given back, and that readers may still use, are waited for.
-//! 5. The write is refused; but one that replaces other records only after some more tries, since other writers
-//!    give back the pages that they have taken in a moment. One writer at a time searches for these.
+//! 5. The write is refused; but one that replaces other records only after some more tries, since other writers soon
+//!    give back the pages that they have taken. One writer at a time searches for these.
 //!
 //! After each successful step the write, or the whole batch, is tried again. A thread that searches has no guard
 //! and no lock: otherwise the pages that it waits for could not come back.
@@ -183,7 +183,7 @@ impl<'w> PageSearch<'w> {
         self.writer.pages.wait_for_more(&mut self.patience)
     }
 
-    /// Other threads have taken pages, and give back as many in a moment: tries again, up to a limit.
+    /// Other threads have taken pages, and soon give back as many: tries again, up to a limit.
     fn again(&mut self, refused: Error) -> Result<()> {
         if self.tries == TRIES_MAX {
             // A search that has never had the turn has not waited yet.

@@ -171,7 +171,7 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
     Ok(())
 }
 
-/// Opens a loaded pool, reads one record and rewrites it; a line with the time of each, all from the begin of the
+/// Opens a loaded pool, reads one record and rewrites it; a line with the time of each, all from the beginning of the
 /// open.
 fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     let config = bench.pool.config().durability(bench.durability).check_reads(bench.check_reads);

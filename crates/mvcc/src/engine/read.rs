@@ -232,8 +232,8 @@ impl Store {
         self.add(Count::Misses, (of - hits) as i64);
     }
 
-    /// The live records of keys at one moment, and the tickets they depend on. The inner error is none: it is a
-    /// state that has to be uncovered first.
+    /// The live records of keys at one moment, and the tickets they depend on. An inner `Err` is no failure, but a
+    /// state that [`Store::uncover`] has to handle first.
     fn look_at_all<'g>(
         &'g self,
         map: &Reading<'_>,

@@ -35,7 +35,7 @@ pub(super) enum Plan<'v> {
 pub(super) enum Change<'d, 'v> {
     /// An unconditional put: the record that it replaces is not read, and may be damaged.
     Put { value: &'v [u8], expires_at: Option<UnixMillis> },
-    /// An unconditional delete; of a key that is known to be absent only if `always`.
+    /// An unconditional delete. It deletes a key that is known to be absent only if `always`.
     Delete { always: bool },
     /// A decision based on the live record. It may be asked for more than once.
     Decide(&'d mut dyn FnMut(Option<&Record<'_>>) -> Result<Plan<'v>>),
@@ -255,7 +255,7 @@ impl Store {
         }
     }
 
-    /// The newest version of a key. The inner error is none: the expiry has to be made known first.
+    /// The newest version of a key. An inner `Err` is no failure: it is an expiry that has to be made known first.
     pub(super) fn look<'g>(
         &'g self,
         map: &mut Writing<'_>,

@@ -19,7 +19,7 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::Arc;
 
-/// A page is cleaned before there is need only if at least one part in so many of it is dead.
+/// Before there is need, a page is cleaned only if at least 1 / `WORTH` of it is dead.
 const WORTH: u32 = 8;
 
 /// Pages that cleaning a page may take, and one more for a recovery after a power cut at that time.

@@ -42,8 +42,7 @@
 //!
 //! Records are shown to a reader while the map is held: a visitor must not call the log again.
 //!
-//! A record that has expired is hidden from readers by this process's clock, as in any engine; it stays until an
-//! entry deletes it.
+//! An expired record is hidden from readers by this process's clock, as in any engine; an entry has to delete it.
 //!
 //! # Replacing the contents
 //!
@@ -398,7 +397,8 @@ impl LogMap {
         )
     }
 
-    /// Changes entries, unless a snapshot is being installed; `to` is the last to be applied. `may_be`: if it is due.
+    /// Changes entries, unless a snapshot is being installed; `to` is the last to be applied. `may_be` fails if the
+    /// change is not allowed, and returns false if there is nothing to do.
     fn change(
         &self,
         to: u64,

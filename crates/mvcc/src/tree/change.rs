@@ -77,7 +77,7 @@ impl Change<'_> {
             let Some(entry) = node.entries.get_mut(at) else { return Ok(None) };
             let child = self.fresh(&mut entry.to)?;
             let right = self.put_below(child, key, record, old)?;
-            // The key of an entry is not above any key below the entry.
+            // The key of an entry is not above any key in its subtree.
             if *key < *entry.key {
                 entry.key = key.into();
             }

@@ -26,7 +26,8 @@
 //! # Invariants
 //!
 //! - A sealed node is never changed; no sealed node leads to a fresh one.
-//! - The key of an entry is not above any key below it, and is above all keys below the entry before.
+//! - The key of an entry is not above any key in its subtree, and is above all keys in the subtree of the entry
+//!   before.
 //! - There are always pages for all fresh nodes ([`Need`]), so that a commit cannot fail for lack of them.
 //! - A page is free when all its records were replaced, by a commit that is durable ([`seal`]).
 //!
@@ -100,7 +101,7 @@ const FOR_OPENINGS: u32 = 2;
 /// freeing a page by moves pays only if more than half of it is dead.
 const FULL: u64 = 9;
 
-/// So many keys that were removed since the last commit are distinguished from others.
+/// The most keys removed since the last commit that are distinguished from others.
 const REMOVED: usize = 16;
 
 /// The tree.

@@ -17,7 +17,8 @@
 //!
 //! - no pin is left that was set before that commit and after the record was written,
 //! - two commits were written which state that its place was durable: no recovery then checks the stream from that
-//!   place on, and misses the page; and if the newest is damaged, everything that the one before leads to is there.
+//!   place on, where it would miss the page; and if the newest is damaged, everything that the one before leads to is
+//!   there.
 //!
 //! Its page is free when the later of the two is durable itself, for which the stream waits.
 

@@ -21,7 +21,6 @@
 //! page does not follow, since the end mark before it is not durable yet: if it is the last of the pool, the group
 //! before it is not vouched for either. Nor do records follow that the cleaner moved since the last commit. To close
 //! this gap, a page would have to begin with the end of the one before it, or a put to have a second fence.
-//! put to have a second fence.
 //!
 //! # What readers see
 //!

@@ -39,8 +39,8 @@ impl PageWriter {
 impl Space {
     /// Writes bytes to the mapped file, to a place that no other thread uses. False if they must be stored instead:
     /// there is no mapped file; it was lost; it is shorter now (a store detects that, and the call would extend it);
-    /// the process may not write there by a call (`RLIMIT_FSIZE` kills the process); or a page is smaller than a
-    /// folio. A change of the file between the check and the call is not noticed.
+    /// the process may not write there by a call (`RLIMIT_FSIZE` kills the process); or a page is smaller than the
+    /// smallest folio (4 KiB). A change of the file between the check and the call is not noticed.
     ///
     /// It uses the file description for preparing pages: some file systems report an error to the caller of a write
     /// that the sync should receive.

@@ -1,8 +1,9 @@
 //! Which messages of other nodes are accepted.
 //!
-//! Consensus assumes that no node sends impossible messages, and a panic in it ends this node: for example a leader
-//! that calls entries committed which this node once had and lacks now, or a follower that has more than its leader.
-//! A peer that was put back to an older state sends such messages, and so may a defective one. They are dropped.
+//! Consensus assumes that no node sends impossible messages. It panics at one, which ends this node. Impossible is,
+//! for example, a leader that calls entries committed which this node once had and lacks now, or a follower that has
+//! more than its leader. A peer that was put back to an older state sends such messages, and so may a defective one.
+//! They are dropped.
 
 use crate::log_view::{LogView, SharedView};
 use raft::eraftpb::{Message, MessageType};

@@ -410,8 +410,8 @@ impl Node {
             (view.notes().last, view.control().term, view.control().vote)
         };
         let is_pre = message.get_msg_type() == MessageType::MsgRequestPreVote;
-        // A candidate of an older term learns the newer one from the answer to its pre-vote, or it would never ask in
-        // that.
+        // A candidate of an older term learns the newer one from the answer to its pre-vote; otherwise it would never
+        // ask for votes in the newer term.
         if is_led && !is_transfer || message.term < term && !is_pre {
             return Ok(());
         }

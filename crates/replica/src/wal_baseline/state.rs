@@ -27,7 +27,7 @@ pub(super) struct State {
     bytes: u64,
     /// The number of pins of each timestamp.
     pins: BTreeMap<u64, usize>,
-    /// Keys with a version that only pins before this timestamp see.
+    /// Keys with a version that is seen only by pins before this timestamp.
     old: VecDeque<(u64, Box<[u8]>)>,
 }
 

@@ -158,9 +158,9 @@ impl Cleaner {
             None => self.clean_one_for(&mut spin::lock(&self.cleaner_state), log)?,
         };
         let paid = |gained: u64| {
-            // As many bytes as were gained, where the number of free pages is to stay. If a page
-            // gains little, that is near the last pages: free bytes are not dead, and the fewer
-            // bytes are dead the less the next page gains.
+            // As many bytes as were gained are paid for at the number of free pages that is to be kept. If a page
+            // gains little, that number is only just above the last pages: free bytes are not dead, and the fewer
+            // bytes are dead, the less the next page gains.
             let is_dear = gained < u64::from(self.geometry.page_size) / 16;
             let (from, to) = if is_dear { (last, last + 4) } else { (least, ample) };
             let more = u64::from((free + coming).saturating_sub(from));

@@ -22,10 +22,10 @@
 //! whose checksum is wrong. The lost end of a log that was open at a crash looks as if the crash
 //! had cut it off there, unless slots point behind it, or nothing of the page is left.
 //!
-//! **Three faults at once.** If the commit record of a batch was in such a lost end, its loss goes
-//! unnoticed: slots lead to the members. If another damage is repaired, and a third forces a
-//! rebuild of the index, the members are lost. So are sound records between damage and the end of
-//! an open page, of which they are told. Several slots of garbage in one group may make the open fail.
+//! **Three faults at once.** If the commit record of a batch was in such a lost end, its loss goes unnoticed: slots
+//! lead to the members. If another damage is repaired, and a third forces a rebuild of the index, the members are
+//! lost. Sound records behind damage in an open page are lost, too, if none of them proves that the bytes before it
+//! were durable. Several slots of garbage in one group may make the open fail.
 //!
 //! **Interrupted.** Only gaps are overwritten, and slots without a record once their key has its
 //! tombstone or cannot be named. Steps that are not done yet leave the damage as before.

@@ -36,12 +36,12 @@ use std::time::{Duration, Instant};
 
 /// How often to check whether a record has expired.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the sweep works at a time, until the group is done.
+/// The sweep works this long at a time, and then ends the group that it is at.
 const SLICE: Duration = Duration::from_micros(500);
-/// How many times as long as it has worked it rests in a round.
+/// Within a round it rests this many times as long as it has worked.
 const REST: u32 = 7;
-/// How many times as long as the last round has worked it rests between rounds, for where much is
-/// to expire every round finds a little of it.
+/// Between rounds it rests this many times as long as the last round has worked: if much is to expire, every round
+/// finds a little of it.
 const REST_AFTER: u32 = 20;
 const REST_AFTER_MIN: Duration = Duration::from_secs(1);
 /// The rest after a failure.

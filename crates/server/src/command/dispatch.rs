@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Why a command that takes memory is refused.
 pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
-/// So long a command waits for an engine that is busy.
+/// How long a command waits for a busy engine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The state that the commands of one turn of one event loop share.

@@ -25,7 +25,7 @@ use coreplane_engine::UnixMillis;
 use std::sync::atomic::Ordering;
 
 const PREFIX: &[u8] = b"coreplane:once:";
-/// So long the last command of a client is remembered.
+/// How long the last command of a client is remembered.
 const MEMORY_MS: u64 = 24 * 60 * 60 * 1000;
 /// The longest answer that is remembered, in bytes.
 const ANSWER_MAX: usize = 1 << 20;

@@ -9,7 +9,7 @@ use crate::session::{Session, UpstreamState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// So long a command waits for a leader.
+/// How long a command waits for a leader.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The place where a command is run.

@@ -198,7 +198,8 @@ impl Volume {
             false => writer.append_block(bytes),
         };
         let block = writer.page();
-        // Its name is not visible before the block is durable, or may be seen without being durable.
+        // The name becomes visible when the block is durable; where a fence is a sync, earlier, since readers may see
+        // such writes then.
         batch.pen = Some(writer.finish_early());
         debug_assert!(written.is_some());
         batch.names.push((sector, Name::new(sector, block, bytes).word()));

@@ -32,7 +32,7 @@ pub enum Fault {
     DoneWhenDrawn,
     /// A sync that was requested and has not ended is reported as done.
     DoneWhenRequested,
-    /// A flush is reported as covered by the last sync that began, even if it came later.
+    /// A flush is reported as covered by the last sync that began, even if the flush came after that beginning.
     CoveredByOlder,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! | damaged | instead |
 //! |---|---|
-//! | state | the word one byte away whose check matches and with which the first record is sound; else all is lost |
+//! | state | the word that differs in one byte, fits its check and makes the first record sound; else all is lost |
 //! | length | as if the page had been open: up to its last sound record |
 //! | birth | the least possible: tombstones stay longer than necessary |
 //!
