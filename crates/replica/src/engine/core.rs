@@ -167,7 +167,8 @@ impl Core {
         Ok(0)
     }
 
-    /// Proposes changes that are made together: their index, and their ticket.
+    /// Proposes changes that are made together, perhaps with those of other calls of this turn: their index, and
+    /// their ticket.
     ///
     /// # Errors
     /// As [`Node::propose`].
@@ -181,7 +182,10 @@ impl Core {
             self.is_news |= self.take_output();
             turned?;
         }
-        let proposal = self.node.propose(changes, passed)?;
+        let proposal = match passed {
+            Some(_) => self.node.propose(changes, passed)?,
+            None => self.node.propose_to_join(changes)?,
+        };
         self.may_expire |= changes.changes().any(|change| {
             matches!(change, coreplane_engine::ChangeRef::Put { expires_at: Some(_), .. })
         });

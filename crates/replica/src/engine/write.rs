@@ -6,6 +6,7 @@ use coreplane_engine::{
     Batch, ChangeRef, Clear, Completion, Durability, Error, Horizon, Limits, Outcome, Record,
     Result, Ticket, UnixMillis, WriteOptions, Written,
 };
+use coreplane_pmem::mutant;
 use std::borrow::Cow;
 
 /// The decision of a write about the record that it has found.
@@ -156,7 +157,13 @@ impl Replica {
         let until = match clear.until {
             Some((of, until)) if of == leadership => until,
             // Writes of other leaders since then are not known here: the clear begins anew.
-            _ => core.node.newest(),
+            _ => {
+                // Later writes have later indices.
+                if !mutant!("replica.draft.clear") {
+                    core.node.end_draft();
+                }
+                core.node.newest()
+            }
         };
         if clear.until != Some((leadership, until)) {
             *clear = Clear { next: Vec::new(), until: Some((leadership, until)) };

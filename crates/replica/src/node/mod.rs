@@ -2,6 +2,7 @@
 
 mod admission;
 mod apply;
+mod draft;
 mod identity;
 mod promise;
 mod propose;
@@ -17,6 +18,7 @@ use crate::log_view::{LogView, SharedView};
 use crate::map::{MapSnapshot, ReplicaMap};
 use crate::members::NodeId;
 use coreplane_engine::{Error, Result, Ticket, UnixMillis};
+use draft::Draft;
 use parking_lot::{Mutex, MutexGuard};
 use raft::eraftpb::{Entry, Message as RaftMessage, MessageType};
 use raft::{RawNode, StateRole};
@@ -79,6 +81,8 @@ pub struct Node {
     next_number: u64,
     /// Bytes of proposals since the last turn.
     unwritten: u64,
+    /// Ends before consensus is stepped.
+    draft: Option<Draft>,
     proposals: BTreeMap<u64, Open>,
     /// Reads that are not begun, reads about which a majority is asked, and reads that wait for an index to be
     /// applied.
@@ -151,6 +155,7 @@ impl Node {
             // Lower numbers are never given out.
             next_number: 2,
             unwritten: 0,
+            draft: None,
             proposals: BTreeMap::new(),
             reads_new: Vec::new(),
             reads_asked: BTreeMap::new(),
@@ -172,7 +177,10 @@ impl Node {
     /// not the process.
     fn run(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.check_running()?;
-        let ran = catch_unwind(AssertUnwindSafe(|| call(self).and_then(|()| self.turn())));
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            self.end_draft();
+            call(self).and_then(|()| self.turn())
+        }));
         let ran = ran.unwrap_or_else(|panic| {
             let what = panic.downcast_ref::<String>().cloned().unwrap_or_default();
             Err(Error::Unusable(format!("consensus has found what cannot be: {what}")))
@@ -264,6 +272,7 @@ impl Node {
 
     /// Gives the leadership to another node, if it has all entries in time.
     pub fn transfer_leadership(&mut self, to: NodeId) {
+        self.end_draft();
         if let State::Running(raw) = &mut self.state {
             raw.transfer_leader(to);
         }

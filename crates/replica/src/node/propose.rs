@@ -25,11 +25,7 @@ impl Node {
     /// [`Error::ValueTooLong`], [`Error::BatchTooLarge`], [`Error::BatchTooLong`] if it is longer than
     /// [`ENTRY_BYTES_MAX`]; if the node has stopped.
     pub fn propose(&mut self, changes: &Batch, passed: Option<UnixMillis>) -> Result<Proposal> {
-        let number = self.next_number;
-        let mut context = Vec::with_capacity(32);
-        let words = [self.settings.id, self.start, number, passed.map_or(0, |at| at.0)];
-        let count = if passed.is_some() { words.len() } else { words.len() - 1 };
-        words.iter().take(count).for_each(|it| context.extend_from_slice(&it.to_le_bytes()));
+        let context = self.context(self.next_number, passed);
         let bytes = changes.bytes_len();
         if bytes > ENTRY_BYTES_MAX {
             return Err(Error::BatchTooLong { bytes, max: ENTRY_BYTES_MAX });
@@ -38,8 +34,19 @@ impl Node {
         self.view().map.check_room(changes, beside)?;
         let data = encode_last_changes(changes);
         let proposal = self.propose_with(|raw| raw.propose(context, data))?;
-        self.unwritten += (bytes + changes.len() * RECORD) as u64;
+        self.note_unwritten(changes);
         Ok(proposal)
+    }
+
+    /// The context of an entry of changes.
+    pub(super) fn context(&self, number: u64, passed: Option<UnixMillis>) -> Vec<u8> {
+        let words = [self.settings.id, self.start, number, passed.map_or(0, |at| at.0)];
+        let count = if passed.is_some() { words.len() } else { words.len() - 1 };
+        words.into_iter().take(count).flat_map(u64::to_le_bytes).collect()
+    }
+
+    pub(super) fn note_unwritten(&mut self, changes: &Batch) {
+        self.unwritten += (changes.bytes_len() + changes.len() * RECORD) as u64;
     }
 
     /// Proposes a name for the cluster. The first such entry counts.
@@ -57,6 +64,7 @@ impl Node {
     /// the leadership to another node, to which the same change is to be proposed. [`Error::OutOfRange`] if there is
     /// no change, too many at once, or too many nodes. [`Error::Busy`] also if a node has not said hello yet.
     pub fn propose_members(&mut self, changes: &[MemberChange]) -> Result<Proposal> {
+        self.end_draft();
         let (what, given) = ("changes of members", changes.len() as u64);
         let to = (CONTEXT_MAX / CHANGE) as u64;
         if given > to || changes.is_empty() {
@@ -105,6 +113,7 @@ impl Node {
         propose: impl FnOnce(&mut RawNode<SharedView>) -> raft::Result<()>,
     ) -> Result<Proposal> {
         self.check_running()?;
+        self.end_draft();
         let leader = self.leader();
         let State::Running(raw) = &mut self.state else { return Err(Error::Installing) };
         if raw.raft.state != StateRole::Leader {

@@ -7,6 +7,7 @@ const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in
 const ROOM: Suite = Suite::of("coreplane-replica", "room", &["what_is_said_to_fit"]);
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
 const REPLICAS: Suite = Suite::of("coreplane-replica", "replicas", &[]);
+const DRAFTS: Suite = Suite::of("coreplane-replica", "drafts", &[]);
 const WAL: Suite = Suite::of("coreplane-replica", "wal", &[]);
 const WAL_CRASHES: Suite = Suite::of("coreplane-replica", "wal_crashes", &[]);
 const WORLD: Suite = Suite::of("coreplane-replica", "world", &[]);
@@ -83,5 +84,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.log.unawaited", "a sync that is to come is taken for pages", ROOM),
     Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", REPLICAS),
     Mutant::new("replica.turn.late", "more is proposed than a turn has room for", REPLICAS),
+    Mutant::new("replica.draft.twice", "two changes of a key in one entry", DRAFTS),
+    Mutant::new("replica.draft.clear", "a clear leaves what was proposed just before", DRAFTS),
     Mutant::new("replica.effect.unseen", "a write that does not see the one before it", ENGINE),
 ];
