@@ -71,15 +71,19 @@ fn is_cut_off(kind: Kind, shape: Shape, writes: u64) -> bool {
     is_cut
 }
 
+fn assert_opens(kind: Kind, shape: Shape, cuts_min: usize) {
+    let cuts = (0..).take_while(|writes| is_cut_off(kind, shape, *writes)).count();
+    assert!(cuts >= cuts_min, "{kind:?}, {shape:?}: {cuts} cuts");
+}
+
 #[test]
 fn a_matrix_opens_after_each_cut_of_its_emptying() {
     // An engine whose keys go one by one, and one that is emptied at once unless it is the only device.
     for (kind, cuts_min) in [(Kind::Scmkv, 30), (Kind::Bptree, 10)] {
-        let several = [(2, 2, Ack::First), (2, 2, Ack::All), (1, 3, Ack::Majority)];
-        for (groups, devices, ack) in several.into_iter().chain([(1, 1, Ack::All)]) {
-            let shape = Shape { groups, devices, ack, ..Shape::default() };
-            let cuts = (0..).take_while(|writes| is_cut_off(kind, shape, *writes)).count();
-            assert!(cuts >= cuts_min, "{kind:?}, {shape:?}: {cuts} cuts");
+        for (groups, devices, ack) in [(2, 2, Ack::First), (2, 2, Ack::All), (1, 3, Ack::Majority)]
+        {
+            assert_opens(kind, Shape { groups, devices, ack, ..Shape::default() }, cuts_min);
         }
+        assert_opens(kind, Shape { groups: 1, devices: 1, ..Shape::default() }, 10);
     }
 }
