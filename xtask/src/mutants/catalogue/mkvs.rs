@@ -19,6 +19,7 @@ const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::test
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
+const EMPTY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::clear::tests"]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
 const SEVERAL_READS: Suite = Suite::of(PACKAGE, "multi_get", &["several_"]);
 
@@ -88,5 +89,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "tombstones of an emptied matrix look like writes that a member lacks",
         CLEAR,
     ),
+    Mutant::new("mkvs.clear.newer_left", "a record above the watermark stays", EMPTY),
     Mutant::new("mkvs.open.clean", "a matrix in use says that it was closed", MEMBERSHIP),
 ];
