@@ -188,7 +188,7 @@ fn write(ports: &[u16], is_over: &AtomicBool) -> Outcome<BTreeMap<Vec<u8>, BTree
 #[test]
 fn every_acknowledged_change_is_pushed_once_and_in_its_order() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let mut nodes = nodes(&place, 3, 3, &[])?;
+    let mut nodes = nodes(&place, 3, 3, &["--cluster-tick", "100ms"])?;
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
     let (_, since) = leader(&nodes)?;
     let is_over = AtomicBool::new(false);
@@ -285,7 +285,7 @@ fn a_watch_that_has_lost_its_history_is_told_so() -> Outcome<()> {
 #[test]
 fn a_watch_ends_where_answers_are_lost() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let nodes = nodes(&place, 3, 3, &[])?;
+    let nodes = nodes(&place, 3, 3, &["--cluster-tick", "100ms"])?;
     let (first, since) = leader(&nodes)?;
     let followers = || nodes.iter().enumerate().filter(|(at, _)| *at != first).map(|it| it.1);
     let mut watcher = Watcher::connect(nodes[first].port)?;

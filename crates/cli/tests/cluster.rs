@@ -411,7 +411,7 @@ fn number(client: &mut Client) -> Outcome<i64> {
 #[test]
 fn a_server_that_redirects_says_where_the_leader_is() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let nodes = nodes(&place, 3, 3, &["--redirect"])?;
+    let nodes = nodes(&place, 3, 3, &["--redirect", "--cluster-tick", "100ms"])?;
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
     ask(&ports, &[b"SET", b"foo", b"1"])?;
     let (mut moved, mut served) = (0, 0);
@@ -436,7 +436,7 @@ fn a_server_that_redirects_says_where_the_leader_is() -> Outcome<()> {
 #[test]
 fn a_client_that_has_no_more_to_ask_is_answered() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let nodes = nodes(&place, 3, 3, &[])?;
+    let nodes = nodes(&place, 3, 3, &["--cluster-tick", "100ms"])?;
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
     ask(&ports, &[b"SET", b"k", b"v"])?;
     for port in ports {

@@ -20,7 +20,7 @@ fn is_moved(reply: &Reply) -> bool {
 #[test]
 fn a_follower_shows_what_is_not_too_old() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let mut nodes = nodes(&place, 3, 3, &["--redirect"])?;
+    let mut nodes = nodes(&place, 3, 3, &["--redirect", "--cluster-tick", "100ms"])?;
     let mut leader = None;
     let since = Instant::now();
     while leader.is_none() {
@@ -71,7 +71,9 @@ fn a_follower_shows_what_is_not_too_old() -> Outcome<()> {
 #[test]
 fn a_follower_on_a_disk_answers_while_its_pool_is_cleaned() -> Outcome<()> {
     let place = Place::on_disk()?;
-    let nodes = nodes(&place, 3, 3, &["--media", "file"])?;
+    // Beside other programs a node may be slow: that is no reason for an election here.
+    let usual = ["--media", "file", "--cluster-tick", "200ms", "--follower-age-max", "60s"];
+    let nodes = nodes(&place, 3, 3, &usual)?;
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
     ask(&ports, &[b"SET", b"k", b"0"])?;
     let is_over = AtomicBool::new(false);
