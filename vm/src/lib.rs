@@ -55,13 +55,33 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// A build of the programs for the machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Build<'a> {
+    /// Cargo's profile.
+    pub profile: &'a str,
+    /// Its directory below `target`.
+    pub directory: &'a str,
+    /// Cargo's arguments for packages and features: with those of earlier tests nothing is built a second time.
+    pub arguments: &'a [&'a str],
+}
+
+impl Build<'static> {
+    /// The programs that users run.
+    pub const RELEASE: Self = Self {
+        profile: "release",
+        directory: "release",
+        arguments: &["-p", "coreplane-cli", "-p", "coreplane-vm", "-p", "coreplane-pmem"],
+    };
+}
+
 /// Builds the programs of the workspace at `root`, boots them, pulls the plug and checks. With `--probe` it tests
 /// only the detection, without a server.
 ///
 /// # Errors
 ///
 /// An unknown argument, a failed build or boot, and reports that the machine should have made and has not.
-pub fn run(root: &Path, arguments: &[String]) -> Outcome<Verdict> {
+pub fn run(root: &Path, build: &Build<'_>, arguments: &[String]) -> Outcome<Verdict> {
     if let Some(unknown) = arguments.iter().find(|argument| *argument != "--probe") {
         return Err(format!("vm: unknown argument {unknown}").into());
     }
@@ -72,7 +92,7 @@ pub fn run(root: &Path, arguments: &[String]) -> Outcome<Verdict> {
         Err(why) => return Ok(Verdict::Skipped(why)),
     };
     let started = Instant::now();
-    let initrd = image::build(root, &place, &kernel)?;
+    let initrd = image::build(root, &place, &kernel, build)?;
     println!("vm: image built in {:.1} s", started.elapsed().as_secs_f32());
     let nvdimm = image::format_nvdimm(&place)?;
     let bench = Bench { kernel: kernel.image, initrd, nvdimm };

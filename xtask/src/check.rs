@@ -21,6 +21,9 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     } else {
         tally.leave_out("clippy", "clippy is not installed");
     }
+    // As a newcomer builds it: with the features of its own dependencies alone.
+    let arguments = ["check", "--quiet", "--package", "coreplane", "--examples"];
+    tally.count("the library alone", run_cargo(root, &arguments, None));
     let arguments = ["doc", "--quiet", "--no-deps"];
     let deny = Some(("RUSTDOCFLAGS", "-D warnings"));
     tally.count("doc", run_cargo(root, &arguments, deny));

@@ -9,8 +9,10 @@ mod fuzz;
 mod measure;
 mod mutants;
 mod nightly;
+mod programs;
 mod redis_suite;
 mod sanitize;
+mod schedule;
 mod suite;
 mod tally;
 mod tidy;
@@ -18,6 +20,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use coreplane_vm::Build;
 use coreplane_vm::programs::cargo;
 use tally::Tally;
 
@@ -91,7 +94,11 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
         }
         "measure" => measure::run(&root, rest),
         "mutants" => mutants::command(&root, rest),
-        "vm" => coreplane_vm::run(&root, rest).map(|verdict| println!("{verdict}")),
+        "vm" => {
+            let verdict = coreplane_vm::run(&root, &Build::RELEASE, rest)?;
+            println!("{verdict}");
+            Ok(())
+        }
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

@@ -11,6 +11,7 @@ use crate::clients::{Toolchains, clients};
 use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
 use crate::{Outcome, cargo, check, fuzz, mutants, redis_suite, suite};
+use coreplane_vm::Build;
 use coreplane_vm::programs::{apt_install, have, quiet};
 
 /// Tests read their scale from this variable: unset for a run that fits into a coffee break, `full` for all seeds,
@@ -105,7 +106,7 @@ fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outco
         Stage::Thread => sanitize::run(root, Sanitizer::Thread, &Extent::full(), tally),
         Stage::Address => sanitize::run(root, Sanitizer::Address, &Extent::full(), tally),
         Stage::Machine => {
-            suite::machine(root, tally);
+            suite::machine(root, &Build::RELEASE, tally);
             Ok(())
         }
         Stage::Peers => peers(root, tally),

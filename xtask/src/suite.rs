@@ -3,14 +3,16 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
-use coreplane_vm::Verdict;
+use coreplane_vm::{Build, Verdict};
 
 use crate::clients::{Clients, Toolchains, clients};
 use crate::mutants::{self, Extent};
+use crate::programs::{FEATURE, PACKAGES, Programs};
 use crate::sanitize::{self, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, examples, first_steps as page, nightly};
+use crate::{Outcome, cargo, check, examples, first_steps as page, nightly, programs, schedule};
 
 /// `cargo xtask test [--quick]`; `--quick` runs the workspace's tests alone.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -20,10 +22,19 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
         _ => return Err("test takes no argument but --quick".into()),
     };
     let mut tally = Tally::new();
-    let clients = clients(root, Toolchains::AsBuilt, &mut tally);
-    if !quick {
-        check::run(root, &mut tally);
-    }
+    let clients = std::thread::scope(|scope| {
+        // Downloads, beside the compiler's work.
+        let installation = scope.spawn(|| {
+            let mut tally = Tally::new();
+            (clients(root, Toolchains::AsBuilt, &mut tally), tally)
+        });
+        if !quick {
+            check::run(root, &mut tally);
+        }
+        let (clients, installed) = installation.join().map_err(|_| "the installation panicked")?;
+        tally.add(installed);
+        Outcome::Ok(clients)
+    })?;
     unit_tests(root, &clients, &mut tally)?;
     if tally.has_failures() {
         tally.leave_out("the second stage", "the first has failed");
@@ -37,7 +48,12 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
     } else {
         mutants::run(root, &Extent::Handful, &mut tally)?;
         sanitize::run(root, Sanitizer::Thread, &sanitize::Extent::Kernels, &mut tally)?;
-        machine(root, &mut tally);
+        let arguments = programs::selection();
+        machine(
+            root,
+            &Build { profile: "test", directory: "debug", arguments: &arguments },
+            &mut tally,
+        );
         let left = "the address sanitizer, fuzzing, most mutants, full scale";
         tally.leave_out(left, "nightly");
     }
@@ -48,27 +64,34 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
 fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
     tally.stage("first stage: unit tests");
     let mut command = tests(root, clients);
-    command.args(["--lib", "--bins"]).args(["--features", mutants::FEATURE]);
+    command.args(["--lib", "--bins"]).args(["--features", FEATURE]);
     tally.cargo_test("unit tests", &mut command)
 }
 
 /// The second stage: stories, conformance, real clients, the examples in the documentation and the example programs.
-/// They are built with the feature that enables mistakes, though none is made here, so that the programs of the
-/// mutants' handful exist afterwards.
+/// All are built with the feature that enables mistakes, though none is made here, so that there is one build, and
+/// the programs of the mutants' handful exist afterwards.
 fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
     tally.stage("second stage: integration tests");
+    let name = "integration tests";
+    match Programs::of_workspace(root, &[["--test", "*"]]) {
+        Ok(programs) => {
+            let started = Instant::now();
+            let counts = schedule::run(&programs, &clients.environment());
+            tally.count_tests(name, counts, started.elapsed());
+        }
+        Err(why) => tally.count(name, Err(why)),
+    }
     let mut command = tests(root, clients);
-    command.args(["--test", "*"]).args(["--features", mutants::FEATURE]);
-    tally.cargo_test("integration tests", &mut command)?;
-    let mut command = tests(root, clients);
-    tally.cargo_test("examples in the documentation", command.arg("--doc"))?;
-    examples::run(root, tally)
+    command.arg("--doc").args(["--features", FEATURE]);
+    tally.cargo_test("examples in the documentation", &mut command)?;
+    examples::run(root, &programs::selection(), tally)
 }
 
 /// The commands of the page for newcomers.
 fn first_steps(root: &Path, tally: &mut Tally) {
     tally.stage("first steps");
-    match page::follow(root, &[]) {
+    match page::follow(root, &[], page::Examples::Built) {
         Ok(left_out) => {
             left_out.iter().for_each(|(section, why)| tally.leave_out(section, why));
             tally.count("first steps", Ok::<(), String>(()));
@@ -82,7 +105,7 @@ fn tests(root: &Path, clients: &Clients) -> Command {
     let mut command = Command::new(cargo());
     command
         .args(["test", "--no-fail-fast"])
-        .args(mutants::PACKAGES)
+        .args(PACKAGES)
         .envs(clients.environment())
         .current_dir(root);
     command
@@ -99,13 +122,13 @@ pub(crate) fn workspace(
     let mut command = tests(root, clients);
     command.envs(scale.map(|scale| (nightly::SCALE, scale)));
     tally.cargo_test("tests of the workspace", &mut command)?;
-    examples::run(root, tally)
+    examples::run(root, &PACKAGES, tally)
 }
 
-/// The virtual machine.
-pub(crate) fn machine(root: &Path, tally: &mut Tally) {
+/// The virtual machine, with programs as of the tests, which have built them, or of a release.
+pub(crate) fn machine(root: &Path, build: &Build<'_>, tally: &mut Tally) {
     tally.stage("the DAX path in a virtual machine");
-    match coreplane_vm::run(root, &[]) {
+    match coreplane_vm::run(root, build, &[]) {
         Ok(Verdict::Passed) => tally.count("vm", Ok::<(), String>(())),
         Ok(Verdict::Skipped(why)) => tally.leave_out("vm", why),
         Err(error) => tally.count("vm", Err(error)),

@@ -6,9 +6,34 @@
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::Outcome;
+
+/// The counts of test programs, read from their output.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    /// Programs with failures.
+    pub(crate) failures: Vec<String>,
+    /// Tests that could not run: what and why.
+    left_out: Vec<String>,
+}
+
+impl Counts {
+    /// Counts a line of output. A test that cannot run in this environment writes `SKIPPED: what: why` to its
+    /// standard output (by `writeln!`, since printed text is captured), and is listed as left out.
+    pub(crate) fn read(&mut self, line: &str) {
+        if let Some((_, what)) = line.split_once("SKIPPED: ") {
+            self.left_out.push(what.to_owned());
+        }
+        if let Some((good, bad)) = counts(line) {
+            self.passed += good;
+            self.failed += bad;
+        }
+    }
+}
 
 /// The counts of a run.
 #[derive(Debug)]
@@ -65,31 +90,30 @@ impl Tally {
         self.left_out.push(format!("{name}: {why}"));
     }
 
-    /// Runs `cargo test …`, shows its output, and counts its tests; if none ran, that is a failure. A test that
-    /// cannot run in this environment writes `SKIPPED: what: why` to its standard output (by `writeln!`, since
-    /// printed text is captured), and is listed as left out.
+    /// Runs `cargo test …`, shows its output, and counts its tests.
     pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Outcome<()> {
         let started = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or("cargo has no output")?;
-        let (mut passed, mut failed) = (0, 0);
+        let mut counts = Counts::default();
         for line in BufReader::new(output).split(b'\n') {
             let line = line?;
             let line = String::from_utf8_lossy(&line);
             println!("{line}");
-            if let Some((_, what)) = line.split_once("SKIPPED: ") {
-                self.left_out.push(what.to_owned());
-            }
-            if let Some((good, bad)) = counts(&line) {
-                passed += good;
-                failed += bad;
-            }
+            counts.read(&line);
         }
         // A test that crashes its process, or code that does not compile, does not appear in a count.
-        if !child.wait()?.success() && failed == 0 {
-            failed = 1;
+        if !child.wait()?.success() && counts.failed == 0 {
+            counts.failed = 1;
         }
-        let seconds = started.elapsed().as_secs();
+        self.count_tests(name, counts, started.elapsed());
+        Ok(())
+    }
+
+    /// Counts tests; if none ran, that is a failure.
+    pub(crate) fn count_tests(&mut self, name: &str, counts: Counts, took: Duration) {
+        let Counts { passed, failed, failures, left_out } = counts;
+        let seconds = took.as_secs();
         println!(
             "{name}: {passed} passed, {failed} failed in {} min {} s",
             seconds / 60,
@@ -97,12 +121,21 @@ impl Tally {
         );
         self.passed += passed;
         self.failed += failed;
+        self.left_out.extend(left_out);
         if failed > 0 {
             self.failures.push(format!("{name} ({failed})"));
+            self.failures.extend(failures.iter().map(|program| format!("{name}: {program}")));
         } else if passed == 0 {
             self.count(name, Err("not one test ran"));
         }
-        Ok(())
+    }
+
+    /// Adds the counts of a part that ran beside this one.
+    pub(crate) fn add(&mut self, part: Self) {
+        self.passed += part.passed;
+        self.failed += part.failed;
+        self.failures.extend(part.failures);
+        self.left_out.extend(part.left_out);
     }
 
     /// True if anything has failed so far.

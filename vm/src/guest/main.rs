@@ -3,7 +3,7 @@
 //! The host cannot give a process real persistent memory, but QEMU can emulate an NVDIMM: a file
 //! of the host that the guest's kernel sees as a persistent-memory region. This program is the
 //! guest's whole user space. It loads the drivers, turns the region into a DAX block device,
-//! mounts ext4 on it, starts the very `coreplane` that users run, and then either
+//! mounts ext4 on it, starts `coreplane`, and then either
 //!
 //! - `write`: drives it with pipelined writes and reports the acknowledgements
 //!   on the serial line, until the host kills the machine; or

@@ -15,8 +15,7 @@ use std::process::Command;
 
 use coreplane_vm::programs::have;
 
-use crate::mutants::{FEATURE, PACKAGES};
-use crate::{Outcome, cargo};
+use crate::{Outcome, cargo, programs};
 use page::{Section, Step, is_answer, sections, with_answers};
 use shell::Shell;
 
@@ -31,14 +30,31 @@ const BEFORE_PORTS: [&str; 3] = ["port ", "-p ", "127.0.0.1:"];
 /// Builds like those of the tests (`profile.test` of the workspace), so that nothing is built a second time.
 const LIKE_TESTS: (&str, &str) = ("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
 
+/// A program of the page that cargo builds and runs, and where the tests have built it.
+const EXAMPLE: (&str, &str) =
+    ("cargo run --quiet --package coreplane --example visits --", "target/debug/examples/visits");
+
+/// The example programs of the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Examples {
+    /// The command is run as it stands, and builds the program.
+    ByCargo,
+    /// The program that the tests have built is run.
+    Built,
+}
+
 /// `cargo xtask first-steps [--bless]`: the sections that were left out, and why.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, String)>> {
     build(root)?;
-    follow(root, arguments)
+    follow(root, arguments, Examples::ByCargo)
 }
 
 /// The same, after the tests have built the program.
-pub(crate) fn follow(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, String)>> {
+pub(crate) fn follow(
+    root: &Path,
+    arguments: &[String],
+    examples: Examples,
+) -> Outcome<Vec<(String, String)>> {
     let is_blessed = match arguments {
         [] => false,
         [only] if only == "--bless" => true,
@@ -46,7 +62,10 @@ pub(crate) fn follow(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, 
     };
     let text = std::fs::read_to_string(root.join(PAGE))?;
     let (mut left_out, mut faults, mut answers) = (Vec::new(), Vec::new(), Vec::new());
-    let place = Place::new()?;
+    if examples == Examples::Built && !text.contains(EXAMPLE.0) {
+        return Err(format!("{PAGE} does not have the command {}", EXAMPLE.0).into());
+    }
+    let place = Place::new(examples)?;
     for section in sections(&text)? {
         if let Some(client) = missing(&section) {
             left_out.push((section.title, format!("there is no {client} here")));
@@ -77,7 +96,7 @@ pub(crate) fn follow(root: &Path, arguments: &[String]) -> Outcome<Vec<(String, 
 /// Builds the command, and the programs that the page runs by cargo; reuses the tests' builds, if there are any.
 fn build(root: &Path) -> Outcome<()> {
     let mut build = Command::new(cargo());
-    build.arg("build").args(PACKAGES).args(["--bin", "coreplane", "--features", FEATURE]);
+    build.arg("build").args(programs::selection()).args(["--bin", "coreplane"]);
     build.env(LIKE_TESTS.0, LIKE_TESTS.1);
     if build.current_dir(root).status()?.success() {
         Ok(())
@@ -107,10 +126,11 @@ struct Place {
     directory: PathBuf,
     /// The digit before each port.
     digit: char,
+    examples: Examples,
 }
 
 impl Place {
-    fn new() -> Outcome<Self> {
+    fn new(examples: Examples) -> Outcome<Self> {
         let directory = PathBuf::from(format!("{PLACE}-{}", std::process::id()));
         std::fs::create_dir(&directory)?;
         let text = std::fs::read_to_string(crate::root().join(PAGE))?;
@@ -121,13 +141,16 @@ impl Place {
             all.all(|address| TcpListener::bind(address).is_ok())
         };
         let digit = ['1', '2'].into_iter().find(is_free);
-        Ok(Self { directory, digit: digit.ok_or("the ports are taken")? })
+        Ok(Self { directory, digit: digit.ok_or("the ports are taken")?, examples })
     }
 
     /// Runs a command of the page; its answer in the terms of the page.
     fn run(&self, shell: &mut Shell, command: &str) -> Outcome<(Vec<String>, i32)> {
         let directory = self.directory.display().to_string();
         let mut own = command.replace(PLACE, &directory);
+        if self.examples == Examples::Built {
+            own = own.replace(EXAMPLE.0, EXAMPLE.1);
+        }
         for before in BEFORE_PORTS {
             own = own.replace(before, &format!("{before}{}", self.digit));
         }

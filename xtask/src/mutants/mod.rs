@@ -9,20 +9,18 @@
 //! A run that takes too long is stopped. That counts as detected only where the catalogue expects it: a mistake that
 //! leaves a lock held makes no test fail, but hang.
 
-mod build;
 pub(crate) mod catalogue;
 mod run;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
+use crate::programs::Programs;
 use crate::tally::Tally;
-use build::Programs;
-pub(crate) use build::{FEATURE, PACKAGES};
 use catalogue::{Mutant, Suite};
 use run::{Ended, Ran};
 
@@ -82,9 +80,16 @@ pub(crate) fn run(root: &Path, extent: &Extent, tally: &mut Tally) -> Outcome<()
     suites.dedup();
     let programs = match extent {
         // After the tests of the workspace, which have built all programs.
-        Extent::Handful => Programs::of_workspace(root, &suites)?,
-        _ => Programs::build(root, &suites)?,
+        Extent::Handful => Programs::of_workspace(root, &[["--lib", "--bins"], ["--test", "*"]])?,
+        _ => {
+            let mut wanted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+            for suite in &suites {
+                wanted.entry(suite.package).or_default().insert(suite.test);
+            }
+            Programs::of_packages(root, &wanted)?
+        }
     };
+    suites.iter().try_for_each(|suite| run::program_of(&programs, suite).map(drop))?;
     let started = Instant::now();
     let sound = side_by_side(&suites, |suite| {
         let ran = run::run(&programs, suite, None, BASELINE_MAX);

@@ -2,18 +2,15 @@
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::build::Programs;
 use super::catalogue::Suite;
 use crate::Outcome;
+use crate::programs::{Program, Programs, wait};
 
 /// Names the mistake for the process; `coreplane_pmem::mutant` reads it.
 const VARIABLE: &str = "COREPLANE_MUTANT";
-
-/// How often a process is asked whether it has ended.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// How a run ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,6 +45,12 @@ impl Ran {
     }
 }
 
+/// The program that contains a suite.
+pub(super) fn program_of<'a>(programs: &'a Programs, suite: &Suite) -> Outcome<&'a Program> {
+    let program = programs.get(suite.package, suite.test);
+    program.ok_or_else(|| format!("there is no test program {}", suite.name()).into())
+}
+
 /// Runs a suite.
 pub(super) fn run(
     programs: &Programs,
@@ -55,7 +58,7 @@ pub(super) fn run(
     mutant: Option<&str>,
     limit: Duration,
 ) -> Outcome<Ran> {
-    let program = programs.of(suite)?;
+    let program = program_of(programs, suite)?;
     let name = format!("{}-{}", mutant.unwrap_or("none"), suite.name().replace(['/', ' '], "-"));
     let path = std::env::temp_dir().join(format!("mutants-{}-{name}.log", std::process::id()));
     let log = File::create(&path)?;
@@ -79,23 +82,6 @@ pub(super) fn run(
     fs::remove_file(&path)?;
     let ended = status.map_or(Ended::Late, |status| ended(status, &text));
     Ok(Ran { ended, took })
-}
-
-/// Waits for the end of the process; none if it had to be stopped.
-fn wait(mut child: Child, limit: Duration) -> Outcome<Option<ExitStatus>> {
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if started.elapsed() > limit {
-            let group = rustix::process::Pid::from_child(&child);
-            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(PAUSE);
-    }
 }
 
 fn ended(status: ExitStatus, output: &str) -> Ended {
@@ -135,15 +121,5 @@ mod tests {
         assert_eq!(ended(sound, "running 0 tests\n"), Ended::Passed(0));
         let died = ended(ExitStatus::from_raw(6), "test a ... ok\nassertion\n");
         assert_eq!(died, Ended::Died("signal 6 (assertion)".to_owned()));
-    }
-
-    #[test]
-    fn what_takes_too_long_is_stopped_with_all_that_it_has_started() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 60 & sleep 60"]).process_group(0);
-        let child = command.spawn().unwrap();
-        assert_eq!(wait(child, Duration::from_millis(50)).unwrap(), None);
-        let quick = Command::new("true").spawn().unwrap();
-        assert!(wait(quick, Duration::from_secs(60)).unwrap().unwrap().success());
     }
 }

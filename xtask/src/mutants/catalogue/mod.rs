@@ -25,7 +25,7 @@ pub(crate) struct Suite {
 
 impl Suite {
     /// The tests in the crate itself.
-    pub(super) const UNIT: &str = "(unit tests)";
+    pub(super) const UNIT: &str = crate::programs::UNIT;
 
     const fn of(
         package: &'static str,

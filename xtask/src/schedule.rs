@@ -1,0 +1,188 @@
+//! Test programs, two at a time: those that mostly wait, beside those that compute.
+//!
+//! One after the other, as cargo runs them, they leave 30 % of two processors idle: tests wait for servers, for
+//! deadlines and for the last test of their program.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::programs::{Program, Programs, wait};
+use crate::tally::Counts;
+
+/// Packages whose tests wait for servers or deadlines more than others, those that wait most first.
+const WAITING: [&str; 6] = [
+    "coreplane-cli",
+    "coreplane-bench",
+    "coreplane-http",
+    "coreplane-server",
+    "coreplane-mkvs",
+    "coreplane-replica",
+];
+
+/// A program that runs longer is stopped, and has failed: the longest takes three minutes.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// A program that has ended.
+struct Ran {
+    output: String,
+    /// None: it was stopped.
+    is_success: Option<bool>,
+    took: Duration,
+}
+
+/// Runs all programs, shows the output of each when it has ended, and counts its tests.
+pub(crate) fn run(programs: &Programs, environment: &[(&'static str, OsString)]) -> Counts {
+    let counts = Mutex::new(Counts::default());
+    let mut all: Vec<_> = programs.iter().collect();
+    let rank = |package| WAITING.iter().position(|it| *it == package).unwrap_or(WAITING.len());
+    all.sort_by_key(|(package, ..)| rank(*package));
+    let left = Mutex::new(VecDeque::from(all));
+    // One thread takes the first that is left, the other one the last.
+    let next = |is_first: bool| {
+        let mut left = lock(&left);
+        if is_first { left.pop_front() } else { left.pop_back() }
+    };
+    let work = |is_first: bool| {
+        while let Some((package, test, program)) = next(is_first) {
+            let name = format!("{package} {test}");
+            println!("{name} begins");
+            let ran = one(program, environment, LIMIT);
+            show(&name, ran, &mut lock(&counts));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(true));
+        work(false);
+    });
+    counts.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Prints the output of a program, and counts its tests. A program that has ended otherwise than by a failed test is
+/// a failure, too.
+fn show(name: &str, ran: Outcome<Ran>, counts: &mut Counts) {
+    let failed = counts.failed;
+    match ran {
+        Ok(ran) => {
+            println!("\n{name}: {:.1} s", ran.took.as_secs_f64());
+            print!("{}", ran.output);
+            ran.output.lines().for_each(|line| counts.read(line));
+            if ran.is_success.is_none() {
+                println!("{name} was stopped after {} s", ran.took.as_secs());
+            }
+            if ran.is_success != Some(true) && counts.failed == failed {
+                counts.failed += 1;
+            }
+        }
+        Err(why) => {
+            println!("\n{name}: {why}");
+            counts.failed += 1;
+        }
+    }
+    if counts.failed > failed {
+        println!("FAILED: {name}");
+        counts.failures.push(name.to_owned());
+    }
+}
+
+/// Runs a program to its end, or to the limit.
+fn one(
+    program: &Program,
+    environment: &[(&'static str, OsString)],
+    limit: Duration,
+) -> Outcome<Ran> {
+    let log = tempfile::NamedTempFile::new()?;
+    let started = Instant::now();
+    let child = Command::new(&program.path)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .current_dir(&program.directory)
+        .stdin(Stdio::null())
+        .stdout(log.reopen()?)
+        .stderr(log.reopen()?)
+        // Its child processes are stopped with it.
+        .process_group(0)
+        .spawn()?;
+    let status = wait(child, limit)?;
+    let output = String::from_utf8_lossy(&std::fs::read(log.path())?).into_owned();
+    Ok(Ran { output, is_success: status.map(|it| it.success()), took: started.elapsed() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Written by another process: a file that this one has open for writing while it starts a program cannot be run.
+    fn program(directory: &Path, name: &str, script: &str) -> Program {
+        let path = directory.join(name);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "printf '%s\\n' '#!/bin/sh' \"$1\" > \"$2\"; chmod +x \"$2\"", "sh"]);
+        assert!(shell.arg(script).arg(&path).status().unwrap().success());
+        Program { path, directory: directory.to_owned() }
+    }
+
+    fn ran(directory: &Path, scripts: &[(&str, &str)]) -> (u64, u64) {
+        let mut counts = Counts::default();
+        for (name, script) in scripts {
+            let program = program(directory, name, script);
+            let limit = Duration::from_millis(if *name == "hangs" { 300 } else { 60_000 });
+            show(name, one(&program, &[("WORD", "ok".into())], limit), &mut counts);
+        }
+        (counts.passed, counts.failed)
+    }
+
+    #[test]
+    fn programs_are_counted_whether_they_count_their_tests_or_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let of = |scripts: &[(&str, &str)]| ran(directory.path(), scripts);
+        let sound = "echo \"test result: $WORD. 2 passed; 0 failed; 0 ignored\"";
+        assert_eq!(of(&[("sound", sound)]), (2, 0));
+        let failed = "echo 'test result: FAILED. 1 passed; 3 failed; 0 ignored' >&2; exit 101";
+        assert_eq!(of(&[("sound", sound), ("failed", failed)]), (3, 3));
+        assert_eq!(of(&[("crash", "kill -9 $$")]), (0, 1), "a crash has no count");
+        let crash = format!("{sound}\nexit 66");
+        assert_eq!(of(&[("late", &crash)]), (2, 1), "a crash after the count is a failure");
+        assert_eq!(of(&[("hangs", "sleep 60 & sleep 60")]), (0, 1));
+        let gone =
+            Program { path: directory.path().join("gone"), directory: directory.path().into() };
+        let mut counts = Counts::default();
+        show("gone", one(&gone, &[], LIMIT), &mut counts);
+        assert_eq!(
+            (counts.passed, counts.failed, counts.failures),
+            (0, 1, vec!["gone".to_owned()])
+        );
+    }
+
+    #[test]
+    fn each_program_runs_once_and_one_that_fails_hides_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let script = |status: u8| {
+            format!(
+                "echo x >> ran-$(basename $0)\necho 'test result: ok. 1 passed; 0 failed'\nexit {status}"
+            )
+        };
+        let programs: Programs = ["coreplane-cli", "coreplane-scmkv", "coreplane-mkvs"]
+            .into_iter()
+            .flat_map(|package| [(package, "a", 0), (package, "b", 66)])
+            .map(|(package, test, status)| {
+                let name = (package.to_owned(), test.to_owned());
+                (name, program(place, &format!("{package}-{test}"), &script(status)))
+            })
+            .collect();
+        let counts = run(&programs, &[]);
+        assert_eq!((counts.passed, counts.failed, counts.failures.len()), (6, 3, 3));
+        for (package, test, _) in programs.iter() {
+            let marks = std::fs::read_to_string(place.join(format!("ran-{package}-{test}")));
+            assert_eq!(marks.unwrap(), "x\n", "{package} {test}");
+        }
+    }
+}
