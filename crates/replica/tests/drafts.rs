@@ -45,22 +45,30 @@ fn small_writes_share_an_entry_and_a_key_is_in_it_once() {
         assert_eq!(replica.apply(&batch, &early()).expect("batch").sequence, first);
         assert_eq!(put(&replica, b"b", 9), first + 1, "its key is in the first");
         assert_eq!(put(&replica, b"d", 9), first + 1);
-        assert_eq!(put(&replica, b"e", 600), first + 2, "it is not small");
+        assert_eq!(put(&replica, b"e", 2_000), first + 2, "it is not small");
         assert_eq!(put(&replica, b"f", 9), first + 3);
         replica.persisted().expect("a turn");
         assert_eq!(put(&replica, b"g", 9), first + 4, "the turn has ended the entry");
-        for number in 0..40_u8 {
-            put(&replica, &[number], 100);
+        for number in 0..100_u8 {
+            put(&replica, &[b'n', number], 100);
         }
         replica.persisted().expect("a turn");
         let entries = replica.changes_since(first - 1, usize::MAX).expect("changes");
         let keys: Vec<usize> = entries.iter().map(|entry| entry.changes.len()).collect();
         assert_eq!(keys[..4], [3, 2, 1, 1], "{kind:?}");
         let (least, most) = (keys[5..keys.len() - 1].iter().min(), keys.iter().max());
-        assert!(least >= Some(&8) && most <= Some(&16), "{kind:?}: {keys:?}");
+        assert!(least >= Some(&20) && most <= Some(&27), "{kind:?}: {keys:?}");
+        let last = entries.last().map_or(0, |entry| entry.index);
+        for number in 0..200_u8 {
+            put(&replica, &[b'm', number], 0);
+        }
+        replica.persisted().expect("a turn");
+        let entries = replica.changes_since(last, usize::MAX).expect("changes");
+        let most = entries.iter().map(|entry| entry.changes.len()).max();
+        assert_eq!(most, Some(64), "{kind:?}: small changes");
         let value = |key: &[u8]| replica.with_map(|map| map.get(key)).expect("get");
         assert_eq!(value(b"b").map(|it| it.len()), Some(9));
-        assert_eq!((value(b"c"), value(&[39]).map(|it| it.len())), (None, Some(100)));
+        assert_eq!((value(b"c"), value(&[b'n', 99]).map(|it| it.len())), (None, Some(100)));
     }
 }
 

@@ -20,11 +20,19 @@ use coreplane_engine::{Batch, Error, Result};
 use coreplane_pmem::mutant;
 use raft::StateRole;
 
-/// Bytes of the keys and values of a draft, and its changes, at most. The records of an entry are a group, which begins
-/// a page unless it fits the open one. With their headers eight changes of 116 bytes take 1.2 KiB, and three such
-/// entries fill a page of 4 KiB.
-const BYTES_MAX: usize = 1 << 10;
-const CHANGES_MAX: usize = 16;
+/// Bytes of a draft, and its changes, at most. The records of an entry of a list are a group, which begins a page unless
+/// it fits the open one. A page of 4 KiB has 4,080 bytes for records, of which the one that closes an entry takes 296
+/// at most (280 in a list): a full draft fits a page.
+const BYTES_MAX: usize = 3_780;
+const CHANGES_MAX: usize = 64;
+
+/// Bytes that a change takes beside its key and value, at most: the header of its record and the padding, rounded up.
+const BESIDE: usize = 40;
+
+/// Bytes that changes take in a page, at most.
+fn bytes_of(changes: &Batch) -> usize {
+    changes.bytes_len() + BESIDE * changes.len()
+}
 
 /// An entry that consensus does not know yet.
 #[derive(Debug)]
@@ -42,7 +50,7 @@ impl Draft {
     fn join(&self, changes: &Batch) -> Option<Batch> {
         let is_same = |key: &[u8]| self.changes.changes().any(|change| change.key() == key);
         let is_repeated = changes.changes().any(|change| is_same(change.key()));
-        let fits = self.changes.bytes_len() + changes.bytes_len() <= BYTES_MAX
+        let fits = bytes_of(&self.changes) + bytes_of(changes) <= BYTES_MAX
             && self.changes.len() + changes.len() <= CHANGES_MAX;
         (fits && (!is_repeated || mutant!("replica.draft.twice"))).then(|| {
             let mut joined = self.changes.clone();
@@ -61,7 +69,7 @@ impl Node {
     /// # Errors
     /// As [`Node::propose`].
     pub(crate) fn propose_to_join(&mut self, changes: &Batch) -> Result<Proposal> {
-        let is_small = changes.bytes_len() <= BYTES_MAX / 2 && changes.len() <= CHANGES_MAX;
+        let is_small = bytes_of(changes) <= BYTES_MAX / 2 && changes.len() <= CHANGES_MAX;
         if !is_small || !self.may_draft() {
             return self.propose(changes, None);
         }
