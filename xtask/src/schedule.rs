@@ -1,4 +1,5 @@
-//! Test programs, two at a time: those that mostly wait, beside those that compute.
+//! Test programs: first those that start servers and foreign clients, which have deadlines of their own, one after the
+//! other; then the others two at a time, those that mostly wait beside those that compute.
 //!
 //! One after the other, as cargo runs them, they leave 30 % of two processors idle: tests wait for servers, for
 //! deadlines and for the last test of their program.
@@ -14,9 +15,11 @@ use crate::Outcome;
 use crate::programs::{Program, Programs, wait};
 use crate::tally::Counts;
 
+/// The package whose programs run alone.
+const ALONE: &str = "coreplane-cli";
+
 /// Packages whose tests wait for servers or deadlines more than others, those that wait most first.
-const WAITING: [&str; 6] = [
-    "coreplane-cli",
+const WAITING: [&str; 5] = [
     "coreplane-bench",
     "coreplane-http",
     "coreplane-server",
@@ -38,21 +41,26 @@ struct Ran {
 /// Runs all programs, shows the output of each when it has ended, and counts its tests.
 pub(crate) fn run(programs: &Programs, environment: &[(&'static str, OsString)]) -> Counts {
     let counts = Mutex::new(Counts::default());
-    let mut all: Vec<_> = programs.iter().collect();
+    let run_one = |(package, test, program): (&str, &str, &Program)| {
+        let name = format!("{package} {test}");
+        println!("{name} begins");
+        let ran = one(program, environment, LIMIT);
+        show(&name, ran, &mut lock(&counts));
+    };
+    let (alone, mut others): (Vec<_>, Vec<_>) =
+        programs.iter().partition(|(package, ..)| *package == ALONE);
+    alone.into_iter().for_each(run_one);
     let rank = |package| WAITING.iter().position(|it| *it == package).unwrap_or(WAITING.len());
-    all.sort_by_key(|(package, ..)| rank(*package));
-    let left = Mutex::new(VecDeque::from(all));
+    others.sort_by_key(|(package, ..)| rank(*package));
+    let left = Mutex::new(VecDeque::from(others));
     // One thread takes the first that is left, the other one the last.
     let next = |is_first: bool| {
         let mut left = lock(&left);
         if is_first { left.pop_front() } else { left.pop_back() }
     };
     let work = |is_first: bool| {
-        while let Some((package, test, program)) = next(is_first) {
-            let name = format!("{package} {test}");
-            println!("{name} begins");
-            let ran = one(program, environment, LIMIT);
-            show(&name, ran, &mut lock(&counts));
+        while let Some(program) = next(is_first) {
+            run_one(program);
         }
     };
     std::thread::scope(|scope| {
@@ -170,7 +178,7 @@ mod tests {
                 "echo x >> ran-$(basename $0)\necho 'test result: ok. 1 passed; 0 failed'\nexit {status}"
             )
         };
-        let programs: Programs = ["coreplane-cli", "coreplane-scmkv", "coreplane-mkvs"]
+        let programs: Programs = [ALONE, "coreplane-scmkv", "coreplane-mkvs"]
             .into_iter()
             .flat_map(|package| [(package, "a", 0), (package, "b", 66)])
             .map(|(package, test, status)| {
