@@ -93,7 +93,7 @@ pub(crate) fn follow(
     if faults.is_empty() { Ok(left_out) } else { Err(faults.join("\n").into()) }
 }
 
-/// Builds the command, and the programs that the page runs by cargo; reuses the tests' builds, if there are any.
+/// Builds the command; reuses the tests' build, if there is one.
 fn build(root: &Path) -> Outcome<()> {
     let mut build = Command::new(cargo());
     build.arg("build").args(programs::selection()).args(["--bin", "coreplane"]);
