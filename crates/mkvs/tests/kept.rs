@@ -133,6 +133,41 @@ fn what_was_kept_and_is_damaged_is_not_taken() {
     are_found(&matrix, DELETED..KEYS);
 }
 
+/// The head of a kept filter, as JSON, with another version and the checksum for that.
+fn with_version(head: &[u8], version: u64) -> Vec<u8> {
+    let mut head: serde_json::Value = serde_json::from_slice(head).expect("JSON");
+    head["version"] = version.into();
+    let number = |name: &str| head[name].as_u64().expect("a number");
+    let is_sealed = u64::from(head["is_sealed"] == true);
+    let first = [version, number("epoch"), is_sealed, number("chunks"), number("chunk_len")];
+    let words = first.into_iter().chain(["capacity", "keys", "checksum"].map(number));
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    head["head_checksum"] = xxhash_rust::xxh3::xxh3_64(&bytes).into();
+    serde_json::to_vec(&head).expect("JSON")
+}
+
+/// In a filter of another version keys may have other counters.
+#[test]
+fn what_another_version_has_kept_is_not_taken() {
+    for (version, is_taken) in [(3, true), (2, false)] {
+        let shelf = closed(Kind::Bptree);
+        let clock: TimeSource = Arc::new(UnixMillis::now);
+        let name = b"\0coreplane matrix\0filter";
+        for place in (0..2).flat_map(|group| (0..2).map(move |device| Position { group, device })) {
+            let device = shelf.open(place, &clock).expect("open");
+            if let Some(head) = device.get(name).expect("get") {
+                let head = with_version(&head, version);
+                let _outcome = device.put(name, &head, &WriteOptions::default()).expect("put");
+            }
+            device.close().expect("close");
+        }
+        let before = looks(&shelf);
+        let matrix = opened(&shelf);
+        assert_eq!(looks(&shelf) == before, is_taken, "version {version}");
+        are_found(&matrix, DELETED..KEYS);
+    }
+}
+
 /// So has its head, and a wrong bit in any of its numbers is found.
 #[test]
 fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {

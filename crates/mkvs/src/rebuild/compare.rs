@@ -154,8 +154,8 @@ impl Look<'_> {
 }
 
 fn bucket_of(hash: u64, count: usize) -> usize {
-    // Other bits than those of the stripe, and mostly other bits than those of the slot.
-    (hash >> 40) as usize & (count - 1)
+    // Bits below those of the slot: a group has some slots only, and all buckets.
+    (hash >> 34) as usize & (count - 1)
 }
 
 /// The difference between the members of a group, if there is one, whether or not writers are active.

@@ -20,6 +20,7 @@ const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
 const EMPTY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::clear::tests"]);
+const KEPT: Suite = Suite::of(PACKAGE, "kept", &[]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
 const SEVERAL_READS: Suite = Suite::of(PACKAGE, "multi_get", &["several_"]);
 
@@ -40,6 +41,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "what a failed call has shown of several keys counts",
         SEVERAL_READS,
     ),
+    Mutant::new("mkvs.kept.version", "a filter of another version is used", KEPT),
     Mutant::new("mkvs.read.settled", "a new primary is read before writes have ended", RACES),
     Mutant::new("mkvs.order.primary_first", "the primary gets a write before the others", RACES),
     Mutant::new("mkvs.scan.taken_back", "a scan shows what was taken back", DOUBTS),
