@@ -4,6 +4,7 @@ use super::kernel::{Gate, KEYS_PER_LINE, Phase, Place, Stay, Switch, Table};
 use super::stripe::stripe_number;
 use coreplane_engine::Remedy;
 use coreplane_pmem::epoch::{self, Published};
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,9 @@ const SHARED_STRIPES: usize = 32;
 
 /// Turns for which a finished rebuild waits for the last probes of the old table.
 const PATIENCE: usize = 250;
+
+/// Keys of a rebuild whose lines are prefetched before they are added.
+const AHEAD: usize = 16;
 
 type Word = AtomicU64;
 
@@ -316,6 +320,11 @@ impl Rebuild<'_> {
         self.next.add(hash);
     }
 
+    /// Adds keys one after the other, each a little after its line was prefetched.
+    pub(crate) fn additions(&self) -> Additions<'_> {
+        Additions { rebuild: self, ahead: [0; AHEAD], count: 0 }
+    }
+
     /// Sets the counters from `offset` on as they were in an image of a filter with the same capacity;
     /// false if that cannot be.
     pub(crate) fn restore(&self, offset: u64, bytes: &[u8]) -> bool {
@@ -339,6 +348,36 @@ impl Rebuild<'_> {
                 return;
             }
             backoff.wait();
+        }
+    }
+}
+
+/// Adds keys; the last ones when it is dropped.
+#[must_use = "the last keys are added when it is dropped"]
+pub(crate) struct Additions<'a> {
+    rebuild: &'a Rebuild<'a>,
+    /// The keys whose lines were prefetched last, in a ring.
+    ahead: [u64; AHEAD],
+    count: usize,
+}
+
+impl Additions<'_> {
+    /// Adds a key, before this is dropped.
+    #[inline]
+    pub(crate) fn add(&mut self, hash: u64) {
+        self.rebuild.next.prefetch(hash);
+        let ahead = std::mem::replace(&mut self.ahead[self.count % AHEAD], hash);
+        if self.count >= AHEAD {
+            self.rebuild.add(ahead);
+        }
+        self.count += 1;
+    }
+}
+
+impl Drop for Additions<'_> {
+    fn drop(&mut self) {
+        if !mutant!("mkvs.filter.last_keys") {
+            self.ahead[..self.count.min(AHEAD)].iter().for_each(|hash| self.rebuild.add(*hash));
         }
     }
 }

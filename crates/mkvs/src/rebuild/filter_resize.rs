@@ -194,11 +194,12 @@ impl Filters {
         most: Option<u64>,
     ) -> Result<Option<bool>> {
         let (counted, most) = (Cell::new(0_u64), most.unwrap_or(u64::MAX));
+        let mut additions = rebuild.additions();
         // Only now: a key that was counted in the old table alone is on this device when it is listed. A key that
         // a failed device had listed is counted twice, which only makes the filter say "perhaps".
         let mut add = |entry: Entry<'_>| {
             if !is_reserved(entry.key) {
-                rebuild.add(hash_of(entry.key));
+                additions.add(hash_of(entry.key));
                 counted.set(counted.get() + 1);
             }
         };

@@ -7,7 +7,10 @@ use parking_lot::Mutex;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// A table of so many entries or more has at least so many chunks.
+const CHUNKS_MIN: usize = 16;
 
 /// A table in DRAM whose entries are made as they are used.
 #[derive(Debug)]
@@ -16,6 +19,11 @@ pub struct Chunked<T> {
     shift: u32,
     /// Null until the chunk is made; then a pointer to all entries of the chunk.
     chunks: Box<[AtomicPtr<T>]>,
+    /// How many chunks were made.
+    made: AtomicUsize,
+    /// The number behind the last chunk that was made: the pointers from here on, the large reserve of a small store,
+    /// are neither written nor read.
+    end: AtomicUsize,
     /// Held while a chunk is made.
     making: Mutex<()>,
     initial: fn() -> T,
@@ -24,12 +32,22 @@ pub struct Chunked<T> {
 }
 
 impl<T> Chunked<T> {
-    /// A table of `len` entries, of which `chunk` (a power of two) are made at a time.
+    /// A table of `len` entries, of which `chunk` (a power of two) are made at a time; fewer, but one at least, where
+    /// they are more than a sixteenth of the table.
     pub fn new(len: usize, chunk: usize, initial: fn() -> T) -> Self {
-        let chunk = chunk.min(len).next_power_of_two();
-        let chunks = (0..len.div_ceil(chunk)).map(|_| AtomicPtr::default()).collect();
-        let (shift, making) = (chunk.trailing_zeros(), Mutex::new(()));
-        Self { shift, chunks, making, initial, owned: PhantomData }
+        let chunk = 1 << chunk.min(len / CHUNKS_MIN).max(1).ilog2();
+        let chunks = Box::new_zeroed_slice(len.div_ceil(chunk));
+        // SAFETY: zeroes are a null pointer, which is an `AtomicPtr` of any type.
+        let chunks = unsafe { chunks.assume_init() };
+        Self {
+            shift: chunk.trailing_zeros(),
+            chunks,
+            made: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            making: Mutex::new(()),
+            initial,
+            owned: PhantomData,
+        }
     }
 
     /// Entries in a chunk.
@@ -82,22 +100,25 @@ impl<T> Chunked<T> {
             std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>())
         });
         let chunk = chunk.as_ptr();
+        self.made.fetch_add(1, Ordering::Relaxed);
+        self.end.fetch_max(number + 1, Ordering::Relaxed);
         self.chunks[number].store(chunk, Ordering::Release);
         chunk
     }
 
     /// Bytes in use.
     pub fn bytes(&self) -> u64 {
-        let is_made = |chunk: &&AtomicPtr<T>| !chunk.load(Ordering::Relaxed).is_null();
-        let used = self.chunks.iter().filter(is_made).count();
-        (used * self.chunk_len() * size_of::<T>() + size_of_val(&*self.chunks)) as u64
+        let made = self.made.load(Ordering::Relaxed) as u64;
+        let pointers = self.end.load(Ordering::Relaxed) * size_of::<AtomicPtr<T>>();
+        made * huge::bytes_of::<T>(self.chunk_len()) + pointers as u64
     }
 }
 
 impl<T> Drop for Chunked<T> {
     fn drop(&mut self) {
         let len = self.chunk_len();
-        for chunk in &mut self.chunks {
+        let end = *self.end.get_mut();
+        for chunk in &mut self.chunks[..end] {
             if let Some(chunk) = NonNull::new(*chunk.get_mut()) {
                 // SAFETY: `make_chunk` has made it with `len` entries, and no other code frees it.
                 unsafe { huge::free(chunk, len) };
@@ -133,17 +154,33 @@ mod tests {
     fn an_entry_is_made_once_whoever_comes_and_dropped_with_the_table() {
         let table = Chunked::new(1000, 64, Entry::new);
         assert!(table.made(999).is_none());
+        assert_eq!(table.bytes(), 0);
         assert_eq!(table.get(130).0.fetch_add(1, Ordering::Relaxed), 7);
         assert!(table.made(128).is_some() && table.made(127).is_none());
-        assert_eq!(MADE.load(Ordering::Relaxed), 64);
+        assert_eq!(MADE.load(Ordering::Relaxed), 32);
+        assert_eq!(table.bytes(), 32 * 8 + 5 * 8);
         let add = |at| table.get(at).0.fetch_add(1, Ordering::Relaxed);
         std::thread::scope(|scope| {
             (0..4).for_each(|_| drop(scope.spawn(|| (0..1000).map(add).sum::<usize>())));
         });
         let total: usize = (0..1000).map(|at| table.get(at).0.load(Ordering::Relaxed)).sum();
         assert_eq!(total, 1000 * (7 + 4) + 1);
+        assert_eq!(table.bytes(), 1024 * 8 + 32 * 8);
         drop(table);
         let made = MADE.load(Ordering::Relaxed);
         assert_eq!((made, DROPPED.load(Ordering::Relaxed)), (1024, 1024));
+    }
+
+    #[test]
+    fn a_small_table_makes_few_entries_at_a_time() {
+        let table = Chunked::new(1088, 4096, || AtomicUsize::new(1));
+        assert_eq!(table.get(1087).load(Ordering::Relaxed), 1);
+        assert!(table.made(1024).is_some() && table.made(1023).is_none());
+        assert_eq!(table.bytes(), 64 * 8 + 17 * 8);
+        for len in [1, 15, 16, 17, 33, 1087] {
+            let table = Chunked::new(len, 4096, || AtomicUsize::new(1));
+            let all = || (0..len).map(|at| table.get(at).load(Ordering::Relaxed)).sum::<usize>();
+            assert_eq!(all(), len);
+        }
     }
 }

@@ -42,6 +42,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         SEVERAL_READS,
     ),
     Mutant::new("mkvs.kept.version", "a filter of another version is used", KEPT),
+    Mutant::new("mkvs.filter.last_keys", "a rebuilt filter lacks the last keys", KEPT),
     Mutant::new("mkvs.read.settled", "a new primary is read before writes have ended", RACES),
     Mutant::new("mkvs.order.primary_first", "the primary gets a write before the others", RACES),
     Mutant::new("mkvs.scan.taken_back", "a scan shows what was taken back", DOUBTS),

@@ -6,7 +6,6 @@ use crate::filter::marks::{Marks, WORDS, line_of};
 use coreplane_pmem::arch::{prefetch, prefetch_to_write};
 use coreplane_pmem::huge;
 use coreplane_pmem::stripes::Stripes;
-use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +21,7 @@ const _: () = assert!(size_of::<Line<AtomicU64>>() == 64);
 
 #[derive(Debug)]
 pub(in crate::filter) struct Table<A> {
-    lines: Box<[Line<A>]>,
+    lines: huge::Table<Line<A>>,
     /// Keys that were added less those that were taken.
     tally: Stripes<1>,
     /// Bytes of all tables of the filter.
@@ -34,11 +33,11 @@ impl<A: Atomic> Table<A> {
     pub(in crate::filter) fn new(
         capacity: u64,
         footprint: &Arc<AtomicU64>,
-    ) -> Result<Self, TryReserveError> {
+    ) -> Result<Self, huge::NoMemory> {
         let lines = usize::try_from(capacity.div_ceil(KEYS_PER_LINE).max(1)).unwrap_or(usize::MAX);
         let line = || Line(std::array::from_fn(|_| A::new(0)));
-        let lines = huge::boxed(lines, line)?;
-        footprint.fetch_add(size_of_val(&*lines) as u64, Ordering::Relaxed);
+        let lines = huge::Table::new(lines, line)?;
+        footprint.fetch_add(lines.bytes(), Ordering::Relaxed);
         Ok(Self { lines, tally: Stripes::default(), footprint: Arc::clone(footprint) })
     }
 
@@ -145,7 +144,7 @@ impl Table<AtomicU64> {
 
 impl<A> Drop for Table<A> {
     fn drop(&mut self) {
-        self.footprint.fetch_sub(size_of_val(&*self.lines) as u64, Ordering::Relaxed);
+        self.footprint.fetch_sub(self.lines.bytes(), Ordering::Relaxed);
     }
 }
 
