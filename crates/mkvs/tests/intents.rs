@@ -141,3 +141,17 @@ fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
         assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }
+
+/// No group makes its part before another one refuses.
+#[test]
+fn a_batch_with_a_value_that_is_too_long_is_refused_as_a_whole() {
+    let shelf = Shelf::new(Kind::Scmkv, 32 << 20);
+    let matrix = Matrix::create(&shelf, Shape::default(), &Options::default()).expect("create");
+    let long = vec![0; matrix.limits().value_len_max + 1];
+    let [one, other] = [0, 1].map(|group| keys_of(group).next().expect("a key"));
+    let mut batch = Batch::new();
+    batch.put(&one, b"short").put(&other, &long);
+    let error = matrix.apply(&batch, &WriteOptions::default()).expect_err("it is too long");
+    assert!(matches!(error, Error::ValueTooLong { .. }), "{error}");
+    assert_eq!(matrix.len().expect("len"), 0, "a refused batch was made in part");
+}

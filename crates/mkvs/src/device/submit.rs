@@ -24,11 +24,11 @@ impl Place<'_> {
         self.reserved.as_ref().map_or(0, Reserved::end)
     }
 
-    /// The write was made: hands it to the device's processor.
-    #[inline]
-    pub(crate) fn hand_over(mut self) {
+    /// The write for which it was reserved was made: hands it to the device's processor.
+    #[inline(always)]
+    pub(crate) fn hand_over(mut self, decision: &Decision<'_>) {
         if let Some(reserved) = self.reserved.take() {
-            self.device.rouse(reserved.publish());
+            self.device.rouse(reserved.publish(decision));
         }
     }
 }

@@ -9,7 +9,7 @@
 //! the first get the write there.
 //!
 //! ```text
-//!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends
+//!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is filled, published ─▶ made ─▶ turn ends
 //! ```
 //!
 //! Every other case is left to [`Group::write`], which begins anew.
@@ -19,7 +19,7 @@ use super::fence::{Copies, put_alone};
 use crate::device::decision::{Decided, is_damage};
 use crate::device::ring::Decision;
 use crate::device::{Device, Place};
-use crate::in_flight::{Entry, InFlight};
+use crate::in_flight::{FastWrite, InFlight};
 use crate::membership::states::Moment;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::Devices;
@@ -147,8 +147,8 @@ impl Group {
         let place =
             first.map(|it| it.reserve(self, &decision, guard).ok_or(())).transpose().ok()?;
         let way = first.zip(place.as_ref()).map(|(first, place)| first.way_to(place.end()));
-        let entry = Entry::fast((hash, sequence), (asked, awaited), members);
-        let number = self.in_flight.begin_fast(entry, way)?;
+        let write = FastWrite { hash, sequence, asked, awaited, members };
+        let number = self.in_flight.begin_fast(&write, way)?;
         let mut begun = Begun { in_flight: &self.in_flight, hash, is_made: false };
         // Counted before the put, as in any change of the group.
         let mut change = self.seems_new(hash).then(|| self.filter.change());
@@ -213,7 +213,7 @@ impl Group {
             return false;
         }
         if let Some(place) = place {
-            place.hand_over();
+            place.hand_over(decision);
         }
         for device in others {
             self.follow(device, decision, true);

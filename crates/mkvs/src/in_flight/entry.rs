@@ -1,6 +1,7 @@
 //! A write on its way to the devices, and the devices that have it.
 
 use super::{Devices, Indeterminate, MADE};
+use crate::in_flight::FastWrite;
 use crate::in_flight::track::OnTheWay;
 
 /// A write that not all members have.
@@ -68,13 +69,26 @@ impl Entry {
 
     /// A write that is about to be made on the devices that it waits for, the asked device among them; the caller
     /// reports it with [`InFlight::made`](super::InFlight::made).
-    pub(crate) fn fast(
-        (hash, sequence): (u64, u64),
-        (asked, awaited): (u8, Devices),
-        wanted: Devices,
-    ) -> Self {
-        let write = Write { sequence, done: 0, number: 0, awaited, on_the_way: None };
-        Self { hash, asked, is_held: false, write, before: None, wanted, doubt: None }
+    pub(super) fn fast(write: &FastWrite) -> Self {
+        let mut entry = Self::new(write.hash, write.sequence, write.asked, false);
+        (entry.write.awaited, entry.wanted) = (write.awaited, write.members);
+        entry
+    }
+
+    /// Becomes the entry of such a write: field by field, since an entry that is put together elsewhere and moved
+    /// here waits for its own stores.
+    #[inline(always)]
+    pub(super) fn become_fast(
+        &mut self,
+        write: &FastWrite,
+        number: u64,
+        on_the_way: Option<OnTheWay>,
+    ) {
+        (self.hash, self.asked, self.is_held) = (write.hash, write.asked, false);
+        (self.write.sequence, self.write.number) = (write.sequence, number);
+        (self.write.done, self.write.awaited) = (0, write.awaited);
+        (self.write.on_the_way, self.wanted) = (on_the_way, write.members);
+        (self.before, self.doubt) = (None, None);
     }
 
     /// Notes the number up to which the stripe's writes are made.

@@ -75,6 +75,16 @@ impl InFlight {
         (0..STRIPES).map(|stripe| self.lock_key(stripe)).collect()
     }
 
+    /// All devices are empty. The caller has all key locks.
+    pub(crate) fn forget(&self) {
+        for number in 0..STRIPES {
+            let mut entries = self.entries(number);
+            entries.clear();
+            self.count(number, 0, 1);
+        }
+        self.doubt.store(u64::MAX, Ordering::Release);
+    }
+
     /// Approximately the tombstones that devices keep.
     pub(crate) fn tombstones(&self) -> u64 {
         self.tombstones.load(Ordering::Acquire)

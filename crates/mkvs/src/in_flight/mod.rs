@@ -9,7 +9,7 @@
 //! # The picture
 //!
 //! ```text
-//!   stripe (of 1024, by the key's hash)
+//!   stripe (the keys of a slot)
 //!     sequencer   held by a writer of one of its keys, from the decision to the last copy that the
 //!                 write waits for: writes of a key come one after the other
 //!     word        how many entries are open: 0 is the usual case, and all that a reader looks at;
@@ -37,11 +37,12 @@
 //! the processor is past it. Otherwise every entry would move from the writer's core to theirs and back. So an
 //! entry may be there after all devices have the write: until the next thread looks at the stripe.
 //!
-//! A write that waits for the asked device alone is put on its way before that device has it, and reported by one
-//! store in its stripe ([`fast`]): the next thread that locks the entries notes it there, before it reads them.
+//! A write that waits for the asked device alone takes its place in a ring before that device has it, and is reported
+//! by one store in its stripe ([`fast`]): the next thread that locks the entries notes it there, before it reads them.
 //!
 //! Two keys with one hash are treated as one here, which costs a moment and nothing else.
 
+mod entries;
 mod entry;
 mod fast;
 mod indeterminate;
@@ -49,23 +50,21 @@ mod key_lock;
 mod many;
 pub(crate) mod track;
 
+use entries::Entries;
 use entry::Write;
 pub(crate) use entry::{Entry, Known};
+pub(crate) use fast::FastWrite;
 pub(crate) use indeterminate::{Indeterminate, Old, Torn};
 pub(crate) use key_lock::KeyLock;
 
 use crate::in_flight::track::{OnTheWay, Way};
+use crate::shape::{position::Devices, slots::SLOTS, slots::slot_of};
 use coreplane_pmem::spin::{Held, Lock};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Stripes of a matrix.
-const STRIPES: usize = 1024;
-
-use crate::shape::position::Devices;
-/// Mostly there is one entry, of a write that all devices have by now; it is stored in the stripe.
-type Entries = SmallVec<[Entry; 1]>;
+/// One for each slot, so that a write mostly takes the place of one that was on the way to the same device.
+const STRIPES: usize = SLOTS;
 
 #[derive(Debug)]
 #[repr(align(64))]
@@ -130,7 +129,7 @@ impl InFlight {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
         let stripe = |_| {
-            let (entries, sequencer) = (Lock::new(Entries::new()), Lock::new(()));
+            let (entries, sequencer) = (Lock::new(Entries::default()), Lock::new(()));
             Stripe { entries, sequencer, overdue: AtomicU32::new(0), made: AtomicU64::new(0) }
         };
         let stripes = (0..STRIPES).map(stripe).collect();
@@ -142,7 +141,7 @@ impl InFlight {
     /// The number of a key's stripe. A thread that takes several key locks takes them in this order.
     #[inline]
     pub(crate) fn stripe_of(hash: u64) -> usize {
-        hash as usize % STRIPES
+        slot_of(hash)
     }
 
     #[inline]
@@ -198,7 +197,7 @@ impl InFlight {
     /// Drops finished entries, and counts `begun` writes that begin.
     #[inline]
     fn sweep(&self, stripe: usize, entries: &mut Held<'_, Entries>, begun: u64) {
-        entries.retain_mut(|entry| !entry.look(&mut None));
+        entries.sweep();
         self.count(stripe, entries.len(), begun);
     }
 
@@ -206,7 +205,7 @@ impl InFlight {
     /// there is one.
     pub(crate) fn begin(&self, entry: Entry) {
         let stripe = Self::stripe_of(entry.hash);
-        self.begin_in(stripe, &mut self.entries(stripe), entry, None);
+        self.begin_in(stripe, &mut self.entries(stripe), entry, (None, None));
     }
 
     #[inline]
@@ -215,14 +214,13 @@ impl InFlight {
         stripe: usize,
         entries: &mut Held<'_, Entries>,
         mut entry: Entry,
-        way: Option<Way<'_>>,
+        (way, come): (Option<Way<'_>>, Option<OnTheWay>),
     ) -> u64 {
-        let number = (self.words[stripe].load(Ordering::Relaxed) >> OPEN_BITS) + 1;
+        let number = self.next_number(stripe);
         entry.write.number = number;
-        let mut come = None;
-        entries.retain_mut(|entry| !entry.look(&mut come));
+        let come = entries.sweep().or(come);
         entry.write.on_the_way = way.map(|way| OnTheWay::instead_of(come, way));
-        match entries.iter_mut().find(|known| known.hash == entry.hash) {
+        match entries.find(entry.hash) {
             Some(known) => {
                 std::mem::swap(known, &mut entry);
                 known.doubt = entry.doubt.take();
@@ -233,6 +231,12 @@ impl InFlight {
         }
         self.count(stripe, entries.len(), 1);
         number
+    }
+
+    /// The number of the next write that begins in a stripe. The caller has locked the entries.
+    #[inline]
+    fn next_number(&self, stripe: usize) -> u64 {
+        (self.words[stripe].load(Ordering::Relaxed) >> OPEN_BITS) + 1
     }
 
     /// Notes how many entries a stripe has, and writes that begin. The caller has locked the
@@ -299,10 +303,7 @@ impl InFlight {
     fn end(&self, hash: u64, is_over: impl FnOnce(&mut Entry) -> bool) {
         let stripe = Self::stripe_of(hash);
         let mut entries = self.entries(stripe);
-        if let Some(at) = entries.iter().position(|entry| entry.hash == hash)
-            && is_over(&mut entries[at])
-        {
-            entries.swap_remove(at);
+        if entries.end(hash, is_over) {
             self.count(stripe, entries.len(), 0);
         }
     }
@@ -332,16 +333,6 @@ impl InFlight {
             }
             self.sweep(number, &mut entries, 0);
         }
-    }
-
-    /// All devices are empty. The caller has all key locks.
-    pub(crate) fn forget(&self) {
-        for number in 0..STRIPES {
-            let mut entries = self.entries(number);
-            entries.clear();
-            self.count(number, 0, 1);
-        }
-        self.doubt.store(u64::MAX, Ordering::Release);
     }
 
     /// Bytes of DRAM.
@@ -456,6 +447,8 @@ mod tests {
     #[test]
     fn a_write_that_has_begun_is_told_from_one_that_was_done() {
         let in_flight = InFlight::new();
+        // A key of the same slot, and one of another.
+        let [same, other] = [8, 1 << 54].map(|hash| (hash, in_flight.see(hash)));
         in_flight.begin(entry(1, 2));
         let seen = in_flight.see(7);
         in_flight.done(7, 1, MEMBERS, MEMBERS);
@@ -466,7 +459,8 @@ mod tests {
             in_flight.is_quiet(7) && in_flight.has_begun_since(7, seen),
             "taken back, and seen"
         );
-        assert!(!in_flight.has_begun_since(8, in_flight.see(8)), "another stripe");
+        let has_begun = |(hash, seen)| in_flight.has_begun_since(hash, seen);
+        assert_eq!([same, other].map(has_begun), [true, false]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const CLEAR: Suite = Suite::of(PACKAGE, "clear", &[]);
 const EMPTY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::clear::tests"]);
 const KEPT: Suite = Suite::of(PACKAGE, "kept", &[]);
+const IN_FLIGHT: Suite = Suite::of(PACKAGE, Suite::UNIT, &["in_flight::"]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
 const SEVERAL_READS: Suite = Suite::of(PACKAGE, "multi_get", &["several_"]);
 
@@ -41,6 +42,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "what a failed call has shown of several keys counts",
         SEVERAL_READS,
     ),
+    Mutant::new("mkvs.entry.not_over", "a put forgets a write that is on its way", IN_FLIGHT),
     Mutant::new("mkvs.kept.version", "a filter of another version is used", KEPT),
     Mutant::new("mkvs.filter.last_keys", "a rebuilt filter lacks the last keys", KEPT),
     Mutant::new("mkvs.read.settled", "a new primary is read before writes have ended", RACES),

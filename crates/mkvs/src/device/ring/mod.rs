@@ -94,28 +94,33 @@ impl Room {
     }
 }
 
-/// A place in a ring with a decision that is about to be made.
+/// A place in a ring for a decision that is about to be made.
 #[derive(Debug)]
 #[must_use = "the processor waits until it is published or given up"]
-pub(crate) struct Reserved<'a>(kernel::Reserved<'a, AtomicU64>);
+pub(crate) struct Reserved<'a> {
+    place: kernel::Reserved<'a, AtomicU64>,
+    kind: u64,
+}
 
 impl Reserved<'_> {
     /// The place at which the processor is past it.
     pub(crate) fn end(&self) -> u64 {
-        self.0.end()
+        self.place.end()
     }
 
-    /// The write was made.
-    #[inline]
-    pub(crate) fn publish(self) -> Room {
-        Room::of(self.0.publish())
+    /// The write was made: writes the decision for which the place was reserved, and shows it to the processor.
+    #[inline(always)]
+    pub(crate) fn publish(self, decision: &Decision<'_>) -> Room {
+        debug_assert_eq!(form_of(decision, false).map(|(_, kind)| kind), Some(self.kind));
+        fill(&mut self.place.writer(), decision, self.kind);
+        Room::of(self.place.publish())
     }
 
     /// The write was not made: the place is published as empty.
     pub(crate) fn give_up(self) -> Room {
-        let mut writer = self.0.writer();
+        let mut writer = self.place.writer();
         [0, 0, NOTHING].into_iter().for_each(|word| writer.push(word));
-        self.publish()
+        Room::of(self.place.publish())
     }
 }
 
@@ -141,15 +146,13 @@ impl Decisions {
         }
     }
 
-    /// Reserves a place for a decision that is about to be made, and writes the decision there; none if there is no
-    /// room, or never will be. The processor does not go past it before it is published or given up.
+    /// Reserves a place for a decision that is about to be made; none if there is no room, or never will be. The
+    /// processor does not go past it before it is published or given up.
     // Inlined, so that the place is returned in registers (see `write_bytes`).
     #[inline(always)]
     pub(crate) fn reserve(&self, decision: &Decision<'_>) -> Option<Reserved<'_>> {
         let (words, kind) = form_of(decision, false)?;
-        let place = self.0.reserve(words)?;
-        fill(&mut place.writer(), decision, kind);
-        Some(Reserved(place))
+        self.0.reserve(words).map(|place| Reserved { place, kind })
     }
 
     /// Takes the decision at the head into `taken`; none if the ring is empty, else how many lines were taken out
@@ -301,7 +304,7 @@ mod tests {
             let options = options(1, None);
             let decided = Decided { key, put: Some((value, None)) };
             let decision = Decision { hash: 1, decided, options: &options };
-            ring.reserve(&decision).expect("room").publish();
+            ring.reserve(&decision).expect("room").publish(&decision);
             assert!(ring.pop(&mut taken).is_some());
             let found = taken.decision().decided;
             assert_eq!((found.key, found.put), (key, Some((value, None))));
@@ -324,7 +327,7 @@ mod tests {
             let [first, second] = reserved;
             second.give_up();
             assert!(ring.is_empty());
-            assert_eq!(first.publish(), Room::Enough(ends[0]), "round {round}");
+            assert_eq!(first.publish(&decision(1)), Room::Enough(ends[0]), "round {round}");
             let mut pop = || {
                 let end = ring.pop(&mut taken);
                 (end, taken.decision().hash, taken.is_nothing)
