@@ -6,10 +6,10 @@ use crate::recovery::checkpoint::Sheet;
 use crate::upkeep::Store;
 use crate::volume::root::Root;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::Patience;
 use coreplane_pmem::{epoch, spin};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest wait for threads that are about to give a page back. Only the next recovery finds a page that comes
 /// later.
@@ -41,9 +41,6 @@ impl Store {
 
 /// Waits for threads that have written and not yet given back pages that nothing leads to any more.
 fn wait_for_stragglers() {
-    let (stamp, begun) = (epoch::stamp(), Instant::now());
-    let mut backoff = Backoff::new();
-    while !epoch::has_passed(stamp) && begun.elapsed() < STRAGGLERS_MAX {
-        backoff.wait();
-    }
+    let (stamp, mut patience) = (epoch::stamp(), Patience::new(STRAGGLERS_MAX));
+    while !epoch::has_passed(stamp) && patience.wait() {}
 }

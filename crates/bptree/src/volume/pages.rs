@@ -13,14 +13,13 @@
 //! that would otherwise lie in all free pages.
 
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{PageWriter, Space, spin};
 use coreplane_record::{Kind, sync_failed};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pages that only operations that give pages back may take: two new leaves, and one for each large value on its
 /// way.
@@ -300,7 +299,6 @@ impl Pages {
     /// Waits until a page returns that was given back, but may still be read; false if there is none, or its
     /// readers do not leave. Not to be called with a guard or a lock.
     fn wait_for_retired(&self, patience: &mut Patience) -> bool {
-        let begun = Instant::now();
         let (before, waiting) = {
             let free = spin::lock(&self.free);
             (free.len(), free.waiting.back().map(|(generation, _)| *generation))
@@ -308,7 +306,7 @@ impl Pages {
         if waiting.is_some_and(|generation| self.space.sync_wait(generation).is_err()) {
             return false;
         }
-        let mut backoff = Backoff::new();
+        let mut readers = spin::Patience::new(READERS_MAX);
         #[cfg(test)]
         self.waits.fetch_add(1, Ordering::Relaxed);
         loop {
@@ -318,11 +316,10 @@ impl Pages {
             if self.space.retired_len() == 0 {
                 return false;
             }
-            if begun.elapsed() > READERS_MAX {
+            if !readers.wait() {
                 patience.is_over = true;
                 return false;
             }
-            backoff.wait();
         }
     }
 

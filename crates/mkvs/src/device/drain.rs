@@ -2,10 +2,9 @@
 
 use super::{Device, MOMENTS};
 use coreplane_engine::Error;
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::{Backoff, Patience};
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// A device that is about to be left out.
 pub(crate) struct Failing<'d>(&'d Device);
@@ -73,7 +72,7 @@ impl Device {
 
     /// Waits until all requests that were submitted before the call are made; but not for a device that is about to
     /// be left out, since its processor may wait itself.
-    pub(crate) fn drain_until(&self, deadline: Option<Instant>) -> Drained {
+    pub(crate) fn drain_within(&self, mut patience: Option<&mut Patience>) -> Drained {
         let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
         // A job that did not fit into the ring is counted for a moment.
         let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
@@ -89,7 +88,7 @@ impl Device {
             if self.is_failing() || self.is_closed() {
                 return Drained::Failing;
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if patience.as_mut().is_some_and(|patience| !patience.goes_on()) {
                 return Drained::Late;
             }
             self.wake();

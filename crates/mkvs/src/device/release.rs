@@ -14,11 +14,11 @@
 
 use super::Device;
 use coreplane_pmem::epoch::{Published, pin_in};
-use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::spin::{self, Backoff, Patience};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a thread waits for a device to be gone whose calls return.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -42,11 +42,8 @@ impl Device {
         // If the system gives no thread, resources that are not in use are freed at once, the others with the
         // device.
         let Ok(handle) = builder.spawn(free) else { return self.take_away(keeps_engine) };
-        let until = Instant::now() + PATIENCE;
-        let mut backoff = Backoff::new();
-        while !handle.is_finished() && !self.is_given_up() && Instant::now() < until {
-            backoff.wait();
-        }
+        let mut patience = Patience::new(PATIENCE);
+        while !handle.is_finished() && !self.is_given_up() && patience.wait() {}
         join_if_over(handle);
     }
 
@@ -54,10 +51,10 @@ impl Device {
     fn stop_within(&self, time: Duration) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.wake();
-        let (until, mut backoff) = (Instant::now() + time, Backoff::new());
+        let (mut patience, mut backoff) = (Patience::new(time), Backoff::new());
         let is_ended = || spin::lock(&self.processor).as_ref().is_none_or(JoinHandle::is_finished);
         while !is_ended() && !self.is_given_up() {
-            if Instant::now() >= until {
+            if !patience.goes_on() {
                 self.give_up();
             }
             backoff.wait();

@@ -31,15 +31,15 @@ use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::record::{MemberState, MembershipRecord};
 use crate::shape::position::Position;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::{Backoff, Patience};
 use coreplane_pmem::{ShortLived, mutant};
 use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 /// True if a group has a current member besides this one.
 fn has_current(record: &MembershipRecord, group: u16, but: Option<Position>) -> bool {
@@ -259,10 +259,10 @@ impl Failover {
                 };
                 begun.iter().any(same)
             };
-            let deadline = group.rules.answers_within.map(|within| Instant::now() + within);
+            let mut patience = group.rules.answers_within.map(Patience::new);
             for device in group.of(record.current_of(group.number) & group.members()) {
                 let at = Position { group: group.number, device: device.number };
-                match device.drain_until(deadline) {
+                match device.drain_within(patience.as_mut()) {
                     Drained::All => {}
                     Drained::Failing => failing.push(at),
                     // Its processor has been in one call all the time.
@@ -375,13 +375,16 @@ impl Failover {
     }
 }
 
+/// How long the threads that write the record are waited for between two looks at the time.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// Writes the record to each device in a thread of its own; returns those that failed or did not answer in time.
 fn write_within(
     record: &MembershipRecord,
     devices: Vec<(bool, Position, Arc<Device>)>,
     within: Duration,
 ) -> Vec<(Position, Error)> {
-    let deadline = Instant::now() + within;
+    let mut patience = Patience::new(within);
     let (sender, receiver) = mpsc::channel();
     let mut open = BTreeMap::new();
     let mut failed = Vec::new();
@@ -400,8 +403,11 @@ fn write_within(
         }
     }
     while !open.is_empty() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Ok((at, written)) = receiver.recv_timeout(left) else { break };
+        let (at, written) = match receiver.recv_timeout(LOOK) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) if patience.goes_on() => continue,
+            Err(_) => break,
+        };
         // The thread ends now, and drops its reference to the device.
         let _ended = open.remove(&at).is_some_and(|thread| thread.join().is_ok());
         failed.extend(written.err().map(|error| (at, error)));

@@ -3,9 +3,9 @@
 use super::Store;
 use crate::map::Space;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin;
 use coreplane_record::sync_failed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long readers are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -13,23 +13,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a caller waits that can ask again.
 const BRIEF: Duration = Duration::from_millis(5);
 
-/// The time for which pages have been waited for.
-pub(crate) struct Patience {
-    since: Option<Instant>,
-    most: Duration,
-    backoff: Backoff,
-}
+/// A wait for pages.
+pub(crate) struct Patience(spin::Patience);
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { since: None, most: PATIENCE, backoff: Backoff::new() }
+        Self(spin::Patience::new(PATIENCE))
     }
 }
 
 impl Patience {
     /// As long as a reader takes that does not stay.
     pub(crate) fn brief() -> Self {
-        Self { most: BRIEF, ..Self::default() }
+        Self(spin::Patience::brief(BRIEF))
     }
 
     /// Waits for pages; the caller does not hold the map.
@@ -44,11 +40,7 @@ impl Patience {
             }
             Space::Wait(_) => {}
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.backoff.wait();
-        if since.elapsed() > self.most {
-            return Err(Error::NoSpace { needed: 0, reclaimable: 0 });
-        }
-        Ok(())
+        let goes_on = self.0.wait();
+        if goes_on { Ok(()) } else { Err(Error::NoSpace { needed: 0, reclaimable: 0 }) }
     }
 }

@@ -14,9 +14,9 @@
 use crate::volume::stream::Stream;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::Patience;
 use coreplane_record::sync_failed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long readers are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,12 +113,11 @@ impl Stream {
 
     /// Waits for a while for a free page that only readers of other pools hold: an open has no readers of its own.
     pub(crate) fn await_free(&mut self) -> bool {
-        let (since, mut backoff) = (Instant::now(), Backoff::default());
+        let mut patience = Patience::new(PATIENCE);
         while self.pages.refresh_free() == 0 {
-            if self.volume.space.retired_len() == 0 || since.elapsed() > PATIENCE {
+            if self.volume.space.retired_len() == 0 || !patience.wait() {
                 return false;
             }
-            backoff.wait();
         }
         true
     }

@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The number of looks at a held mutex before the thread sleeps: about as long as putting a thread to
 /// sleep and waking it takes. Most critical sections here are shorter.
@@ -55,6 +55,57 @@ impl Backoff {
             7..=AWAKE => std::thread::yield_now(),
             _ => std::thread::sleep(Duration::from_micros(50)),
         }
+    }
+}
+
+/// A wait with a limit, for other threads of this process.
+///
+/// Counted by looks, not by the clock alone: while a process or its machine is stopped, the other threads are stopped
+/// as well, and after that they need a moment. So the time between two looks counts an eighth of the limit at most:
+/// there are eight looks at least.
+#[derive(Debug)]
+pub struct Patience {
+    limit: Duration,
+    /// The most that the time between two looks counts.
+    look_max: Duration,
+    spent: Duration,
+    looked_at: Option<Instant>,
+    backoff: Backoff,
+}
+
+impl Patience {
+    /// A wait that has not begun.
+    pub fn new(limit: Duration) -> Self {
+        let look_max = (limit / 8).max(Duration::from_nanos(1));
+        let (spent, backoff) = (Duration::ZERO, Backoff::new());
+        Self { limit, look_max, spent, looked_at: None, backoff }
+    }
+
+    /// A wait that has not begun, by the clock alone: for a caller that can ask again.
+    pub fn brief(limit: Duration) -> Self {
+        Self { look_max: Duration::MAX, ..Self::new(limit) }
+    }
+
+    /// Waits a little, as [`Backoff::wait`], after a look in vain; false, and no wait, if it has lasted as long as
+    /// the limit.
+    pub fn wait(&mut self) -> bool {
+        let goes_on = self.goes_on();
+        if goes_on {
+            self.backoff.wait();
+        }
+        goes_on
+    }
+
+    /// Counts a look in vain, for a caller that waits by other means; false if the wait has lasted as long as the limit.
+    pub fn goes_on(&mut self) -> bool {
+        self.look(Instant::now())
+    }
+
+    /// Counts a look at this time.
+    fn look(&mut self, now: Instant) -> bool {
+        let before = self.looked_at.replace(now).unwrap_or(now);
+        self.spent += now.saturating_duration_since(before).min(self.look_max);
+        self.spent < self.limit
     }
 }
 
@@ -217,6 +268,40 @@ impl<T> Drop for Held<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stop_of_the_process_is_one_look() {
+        let (begun, stop) = (Instant::now(), Duration::from_secs(3600));
+        let limit = Duration::from_secs(8);
+        let mut patience = Patience::new(limit);
+        assert!(patience.look(begun));
+        let resumed = begun + stop;
+        assert!(patience.look(resumed));
+        // The stop has counted one second.
+        let after = |ms: u64| resumed + Duration::from_millis(ms);
+        assert!((1..70).all(|look| patience.look(after(100 * look))));
+        assert!(!patience.look(after(7000)));
+        // A clock that is set back ends nothing.
+        let mut patience = Patience::new(limit);
+        assert!(patience.look(resumed) && patience.look(begun) && patience.look(begun));
+        // One look after another that takes long.
+        let mut patience = Patience::new(limit);
+        let looks = (0..).take_while(|look| patience.look(begun + stop * *look)).count();
+        assert_eq!(looks, 8);
+        let mut patience = Patience::brief(limit);
+        assert!(patience.look(begun) && !patience.look(begun + limit));
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_limit() {
+        assert!(!Patience::new(Duration::ZERO).wait());
+        let mut patience = Patience::new(Duration::from_nanos(7));
+        while patience.wait() {}
+        let (limit, begun) = (Duration::from_millis(20), Instant::now());
+        let mut patience = Patience::new(limit);
+        while patience.wait() {}
+        assert!(begun.elapsed() >= limit);
+    }
 
     #[test]
     fn one_thread_writes_and_several_read() {

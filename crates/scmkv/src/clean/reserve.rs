@@ -42,9 +42,9 @@ use crate::table::index::{Leaf, Slot};
 use crate::table::log::Log;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::spin::{self, Patience};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The source of pages for a split.
 #[derive(Debug)]
@@ -62,24 +62,25 @@ const CREDIT: usize = 64 << 10;
 /// How many pages in a row may be cleaned without a gain.
 const MISSES_MAX: u32 = 64;
 
-/// How long a writer waits for readers and other writers, by [`LOOK_MAX`] for each look at most.
+/// How long a writer waits for readers and other writers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most that the time between two looks counts: a process that was stopped has not waited for its own readers.
-const LOOK_MAX: Duration = Duration::from_millis(100);
-
 /// The result of a writer's cleaning.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Effort {
     /// Bytes gained, and the most that it ever was.
     gained: i64,
     best: i64,
     /// Pages cleaned since the best.
     misses: u32,
-    backoff: Backoff,
-    /// How long it has waited since something was gained, and when it looked last.
-    waited: Duration,
-    looked_at: Option<Instant>,
+    /// The wait since something was gained.
+    patience: Patience,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { gained: 0, best: 0, misses: 0, patience: Patience::new(PATIENCE) }
+    }
 }
 
 impl Effort {
@@ -91,20 +92,8 @@ impl Effort {
             self.best = self.gained;
             self.misses = 0;
         }
-        (self.waited, self.looked_at) = (Duration::ZERO, None);
-        self.backoff = Backoff::new();
+        self.patience = Patience::new(PATIENCE);
         self.misses < MISSES_MAX
-    }
-
-    /// Waits a moment, after a look at this time; false if it has lasted too long.
-    fn waits(&mut self, now: Instant) -> bool {
-        let before = self.looked_at.replace(now).unwrap_or(now);
-        self.waited += now.saturating_duration_since(before).min(LOOK_MAX);
-        let goes_on = self.waited < PATIENCE;
-        if goes_on {
-            self.backoff.wait();
-        }
-        goes_on
     }
 }
 
@@ -281,7 +270,7 @@ impl Cleaner {
                     Step::Cleaned(gained) => effort.goes_on(gained),
                     Step::Wait => {
                         drop(state);
-                        effort.waits(Instant::now())
+                        effort.patience.wait()
                     }
                     Step::Nothing => false,
                 }
@@ -351,27 +340,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_writer_that_was_stopped_looks_again_before_it_gives_up() {
-        let begun = Instant::now();
-        let mut effort = Effort::default();
-        assert!(effort.waits(begun));
-        let resumed = begun + 6 * PATIENCE;
-        assert!(effort.waits(resumed), "the time of a stop is not waited");
-        let step = Duration::from_millis(20);
-        let looks = (1..).take_while(|looks| effort.waits(resumed + step * *looks)).count();
-        let waited = step * looks as u32;
-        assert!(PATIENCE - 2 * LOOK_MAX < waited && waited < PATIENCE, "{waited:?}");
-    }
-
-    #[test]
     fn a_gain_begins_the_patience_anew() {
-        let begun = Instant::now();
-        let mut effort = Effort::default();
-        let at = |looks: u32| begun + LOOK_MAX * looks;
-        let all = (PATIENCE.as_millis() / LOOK_MAX.as_millis()) as u32;
-        assert!((0..all).all(|looks| effort.waits(at(looks))));
+        let mut effort = Effort { patience: Patience::new(Duration::ZERO), ..Effort::default() };
+        assert!(!effort.patience.wait());
         assert!(effort.goes_on(1));
-        assert!((all..2 * all).all(|looks| effort.waits(at(looks))));
-        assert!(!effort.waits(at(2 * all)));
+        assert!(effort.patience.wait());
     }
 }

@@ -45,10 +45,10 @@ use crate::table::index::Index;
 use crate::table::page::{self, Element, Kind};
 use crate::table::root::Root;
 use coreplane_engine::{Error, Repair, Result, Tell, UnixMillis};
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::Patience;
 use coreplane_pmem::{Pool, Space};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use survey::Surveyed;
 
 /// How long to wait for readers of other stores in this process.
@@ -160,12 +160,8 @@ fn heal(space: &Arc<Space>, repair: &mut Repair, tell: Tell<'_>) -> Result<()> {
 
 /// Makes every page that was retired claimable again.
 fn reclaim_all(space: &Space) -> Result<()> {
-    let (since, mut backoff) = (Instant::now(), Backoff::new());
-    while space.retired_len() > 0 && since.elapsed() < PATIENCE {
-        if space.reclaim().is_none() {
-            backoff.wait();
-        }
-    }
+    let mut patience = Patience::new(PATIENCE);
+    while space.retired_len() > 0 && (space.reclaim().is_some() || patience.wait()) {}
     let in_use = || Error::Unusable("a reader of another store does not end".to_owned());
     if space.retired_len() == 0 { Ok(()) } else { Err(in_use()) }
 }

@@ -46,7 +46,7 @@ mod write;
 use crate::error::{Error, Result};
 use blocks::Blocks;
 use commit::Batch;
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::Patience;
 use coreplane_pmem::{Pool, Space};
 use journal::Journal;
 use layout::{Geometry, Identity, WORD};
@@ -54,7 +54,6 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 pub use verify::Findings;
 pub(crate) use write::Change;
 
@@ -200,13 +199,13 @@ impl Volume {
         let cell = self.extents.get(usize::try_from(extent).unwrap_or(usize::MAX));
         let cell = cell.ok_or_else(|| self.no_space())?;
         let pages = self.geometry.extent_pages();
-        let (since, mut backoff) = (Instant::now(), Backoff::new());
+        let mut patience = Patience::new(write::PATIENCE);
         let (page, mut blocks) = loop {
             let mut blocks = coreplane_pmem::spin::lock(&self.blocks);
             if cell.get().is_some() {
                 return Ok(());
             }
-            if blocks.unpromised < pages || since.elapsed() > write::PATIENCE {
+            if blocks.unpromised < pages {
                 return Err(self.no_space());
             }
             if let Some(page) = blocks.take_words(self.space()) {
@@ -215,7 +214,9 @@ impl Volume {
             // The free pages are in use by other threads for now.
             drop(blocks);
             self.commit()?;
-            backoff.wait();
+            if !patience.wait() {
+                return Err(self.no_space());
+            }
         };
         blocks.unpromised -= pages;
         let names = (0..self.geometry.extent_sectors()).map(|_| 0);

@@ -4,10 +4,10 @@ use super::commit::Batch;
 use super::name::Name;
 use super::{Extent, Volume};
 use crate::error::{Error, Result};
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::Patience;
 use coreplane_pmem::{Pen, mutant};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a writer waits for a block that other threads hold.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -98,11 +98,12 @@ impl Volume {
                 // committed first.
                 self.name(batch)?;
                 self.commit()?;
-                let since = Instant::now();
-                let mut backoff = Backoff::new();
-                while matches!(staged, Err(Error::NoSpace { .. })) && since.elapsed() < PATIENCE {
+                let mut patience = Patience::new(PATIENCE);
+                loop {
                     staged = self.stage(batch, change, (sector, within, len));
-                    backoff.wait();
+                    if !matches!(staged, Err(Error::NoSpace { .. })) || !patience.wait() {
+                        break;
+                    }
                 }
             }
             if let Err(error) = staged {
