@@ -285,10 +285,10 @@ impl Connection {
         self.session.feed.as_ref().is_some_and(Feed::is_behind)
     }
 
-    /// True if nothing more is read or run for it; it is closed when its output has been sent.
+    /// True if nothing more is read or run for it; it is closed when its output has been sent, or without that.
     pub(crate) fn is_closing(&self) -> bool {
         let waits = self.upstream.as_ref().is_some_and(Upstream::is_awaited);
-        self.session.is_closing || self.is_ended && !waits
+        self.session.is_closing || self.session.is_dropped || self.is_ended && !waits
     }
 }
 

@@ -122,7 +122,7 @@ impl Piece {
 
 /// Pushes the new entries to a client that can receive them; false if its watch has ended.
 fn serve(cluster: &dyn ClusterInfo, connection: &mut Connection, piece: &mut Piece) -> bool {
-    if connection.is_closing() || connection.session.is_dropped {
+    if connection.is_closing() {
         // A push behind its last answer would keep the connection open.
         connection.session.feed = None;
     }

@@ -78,6 +78,10 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
+        if connection.session.is_dropped {
+            // It was counted where that was decided.
+            return;
+        }
         let waiting = connection.answer_bytes() as u64;
         let is_over = |bytes: u64| bytes > 0 && waiting > bytes;
         let mut is_to_go = is_over(limit.hard_bytes);

@@ -94,8 +94,8 @@ fn a_client_that_goes_takes_its_long_command_with_it() {
     let mut other = server.connect();
     for request in [b"KEYS *\r\n".to_vec(), of_keys("MGET", 0..KEYS)] {
         let mut lister = server.connect();
-        lister.send(&request);
         let before = slices(&mut other);
+        lister.send(&request);
         while slices(&mut other) < before + 2 {}
         drop(lister);
         while info(&mut other, "connected_clients") > 1 {}

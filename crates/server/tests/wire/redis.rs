@@ -1,6 +1,7 @@
 //! The installed Redis, to compare with.
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -34,7 +35,8 @@ impl Redis {
             }
         };
         let mut redis = Self { child, directory };
-        while !redis.socket().exists() {
+        // The file of the socket is there before it accepts connections.
+        while UnixStream::connect(redis.socket()).is_err() {
             let ended = redis.child.try_wait().expect("a child");
             assert!(ended.is_none(), "redis-server ended at once: {ended:?}");
             std::thread::sleep(Duration::from_millis(5));
