@@ -6,6 +6,7 @@ mod clients;
 mod examples;
 mod first_steps;
 mod fuzz;
+mod groups;
 mod measure;
 mod mutants;
 mod nightly;
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
-    match run(command, rest) {
+    match groups::end_with_this_process().and_then(|()| run(command, rest)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask {command}: {error}");

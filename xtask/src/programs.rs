@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::groups::Running;
 use crate::{Outcome, cargo};
 
 /// How often a process is asked whether it has ended.
@@ -146,12 +147,13 @@ fn package_of(id: &str) -> Option<&str> {
 /// If the system refuses.
 pub(crate) fn wait(mut child: Child, limit: Duration) -> Outcome<Option<ExitStatus>> {
     let started = Instant::now();
+    let group = rustix::process::Pid::from_child(&child);
+    let _running = Running::of(group);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         if started.elapsed() > limit {
-            let group = rustix::process::Pid::from_child(&child);
             rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
             child.wait()?;
             return Ok(None);

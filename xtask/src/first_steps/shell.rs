@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Outcome;
+use crate::groups::Running;
 
 /// Ends a command's answer; its exit code follows.
 const MARK: &str = "=== the command has ended with ";
@@ -26,6 +27,7 @@ pub(super) struct Shell {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
+    _running: Running,
 }
 
 impl Shell {
@@ -48,6 +50,7 @@ impl Shell {
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()?;
+        let running = Running::of(Pid::from_child(&child));
         let input = child.stdin.take().ok_or("a shell without input")?;
         let output = child.stdout.take().ok_or("a shell without output")?;
         let (sender, lines) = channel();
@@ -55,7 +58,7 @@ impl Shell {
             let mut all = BufReader::new(output).split(b'\n').map_while(Result::ok);
             all.all(|line| sender.send(String::from_utf8_lossy(&line).into_owned()).is_ok())
         });
-        Ok(Self { child, input, lines })
+        Ok(Self { child, input, lines, _running: running })
     }
 
     /// Runs a command: the lines of its answer and its exit code.
