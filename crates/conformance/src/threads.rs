@@ -7,6 +7,7 @@ use coreplane_engine::{Batch, Mutation, Outcome, StorageEngine, Visibility, Writ
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::scope;
+use std::time::Duration;
 
 const THREADS: usize = 4;
 
@@ -221,10 +222,17 @@ fn long_value(number: usize) -> Vec<u8> {
     vec![number as u8; 8 + number % 41]
 }
 
-/// Reads records below `returned` at random; each must be there as it was written.
+/// Reads records below `returned` at random; each must be there as it was written. It rests in between: threads that
+/// never do take the writer's processor for milliseconds, and its writes, some thousand, would take half a minute.
 fn read_returned(engine: &dyn StorageEngine, seed: u64, returned: &AtomicU64, stop: &AtomicBool) {
     let mut rng = Rng::new(seed);
-    while !stop.load(Ordering::Relaxed) {
+    for read in 0_u32.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        if read % 64 == 63 {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         let end = returned.load(Ordering::SeqCst) as usize;
         let number = rng.below(end);
         let visibility = if rng.one_in(2) { Visibility::Early } else { Visibility::Durable };

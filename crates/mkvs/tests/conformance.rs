@@ -33,6 +33,8 @@ fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen 
     })
 }
 
+/// A matrix of devices of `size` bytes. With several groups a device has a part of the records alone, and its pool may be
+/// smaller than the scale says; the suite's time is that of making the pages of all these pools.
 fn fixture(kind: Kind, shape: Shape, size: u64, scale: Scale) -> Fixture {
     by_path(kind, shape, size, scale, ReadPath::Auto)
 }
@@ -57,7 +59,7 @@ mod two_by_two_of_bptree {
 
     fn fresh() -> Fixture {
         let shape = Shape::default();
-        fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
+        fixture(Kind::Bptree, shape, 24 << 20, Scale::USUAL)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -67,7 +69,8 @@ mod two_by_two_of_scmkv {
 
     fn fresh() -> Fixture {
         let shape = Shape::default();
-        fixture(Kind::Scmkv, shape, 128 << 20, Scale::USUAL)
+        // Large enough for two logs in each device.
+        fixture(Kind::Scmkv, shape, 64 << 20, Scale::USUAL)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -77,7 +80,7 @@ mod three_by_two_that_waits_for_the_first {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 3, ack: Ack::First, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
+        fixture(Kind::Bptree, shape, 16 << 20, Scale::USUAL)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -87,7 +90,7 @@ mod three_by_two_of_scmkv {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 3, ..Shape::default() };
-        fixture(Kind::Scmkv, shape, 64 << 20, Scale::SYNCED)
+        fixture(Kind::Scmkv, shape, 24 << 20, Scale::SYNCED)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -97,7 +100,7 @@ mod two_by_two_on_files {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shelf = Shelf::on_files(Kind::Bptree, 64 << 20, scaled(false, true));
+        let shelf = Shelf::on_files(Kind::Bptree, 24 << 20, scaled(false, true));
         on_shelf(shelf, Shape::default(), Scale::SYNCED, ReadPath::Auto)
     }
     coreplane_conformance::conformance_suite!(fresh);
@@ -108,7 +111,7 @@ mod two_by_two_of_both {
     use super::*;
 
     fn fresh() -> Fixture {
-        on_shelf(Shelf::mixed(64 << 20), Shape::default(), Scale::SYNCED, ReadPath::Auto)
+        on_shelf(Shelf::mixed(24 << 20), Shape::default(), Scale::SYNCED, ReadPath::Auto)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -118,7 +121,7 @@ mod one_by_three_that_waits_for_most {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 1, devices: 3, ack: Ack::Majority, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
+        fixture(Kind::Bptree, shape, 32 << 20, Scale::USUAL)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -138,7 +141,7 @@ mod two_by_two_that_competes {
 
     fn fresh() -> Fixture {
         let shape = Shape { ack: Ack::First, ..Shape::default() };
-        by_path(Kind::Bptree, shape, 16 << 20, Scale::TINY, ReadPath::Rings)
+        by_path(Kind::Bptree, shape, 4 << 20, Scale::TINY, ReadPath::Rings)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -148,7 +151,7 @@ mod two_by_two_without_competition {
 
     fn fresh() -> Fixture {
         let shape = Shape { prototype: Prototype::Gekv, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
+        fixture(Kind::Bptree, shape, 4 << 20, Scale::TINY)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -158,7 +161,7 @@ mod one_device {
 
     fn fresh() -> Fixture {
         let shape = Shape { prototype: Prototype::Ekv, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
+        fixture(Kind::Bptree, shape, 4 << 20, Scale::TINY)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }

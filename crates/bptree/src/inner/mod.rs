@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 pub(crate) use siblings::Siblings;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Nodes that are allocated together: some MiB.
+/// Nodes that are allocated together, 4 MiB; fewer in a small pool.
 const CHUNK: usize = 4096;
 
 /// A leaf, and the node that named it.

@@ -32,7 +32,7 @@ use crate::tree::multi_leaf_commit::Commits;
 use crate::volume::counters::Count;
 use coreplane_engine::{Progress, Result};
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::{self as pmem, Pen, mutant, spin};
+use coreplane_pmem::{self as pmem, Pen, mutant, processors, spin};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -296,7 +296,7 @@ impl Recovery<'_> {
                 (Err(_), _) => {}
             }
         };
-        let processors = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let processors = processors::available().min(16);
         let threads = if pages > 4 * at_a_time { processors } else { 1 };
         std::thread::scope(|scope| {
             // This thread works too: where no other can be started, it does everything.

@@ -69,7 +69,7 @@ impl Options {
     }
 
     pub(crate) fn threads(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = coreplane_pmem::processors::available;
         if self.threads == 0 { processors() } else { self.threads }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum How {
     Expiring(UnixMillis, Vec<u8>),
     /// One batch of all changes.
     Batch,
-    /// A batch that cannot be made: its last value is too long.
+    /// A batch that cannot be made: its last key is too long.
     WrongBatch,
     /// All keys are removed.
     Clear,
@@ -198,7 +198,7 @@ fn perform(
         How::Batch | How::WrongBatch => {
             let batch = batch(changes, *how == How::WrongBatch, matrix);
             return match matrix.apply(&batch, options) {
-                Err(Error::ValueTooLong { .. }) if *how == How::WrongBatch => Ok(false),
+                Err(Error::KeyTooLong { .. }) if *how == How::WrongBatch => Ok(false),
                 other => other.map(|written| {
                     rests.include(written.ticket);
                     true
@@ -220,7 +220,8 @@ fn batch(changes: &[Change], is_wrong: bool, matrix: &dyn StorageEngine) -> Batc
         };
     }
     if is_wrong {
-        batch.put(b"too long", &vec![0; matrix.limits().value_len_max + 1]);
+        // A value that is too long would be half a gigabyte.
+        batch.put(&vec![0; matrix.limits().key_len_max + 1], b"");
     }
     batch
 }

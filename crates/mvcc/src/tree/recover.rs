@@ -27,7 +27,7 @@ use crate::volume::stream::{Position, Stream};
 use crate::volume::table::Life;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::{Recovery, mutant};
+use coreplane_pmem::{Recovery, mutant, processors};
 use coreplane_record::{View, sync_failed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Contents {
     /// All pages; or the newest ones of the stream, at most `count`.
     fn of(volume: &Volume, opening: &Opening<'_>, count: Option<usize>) -> Result<Self> {
         let len = volume.table.len();
-        let threads = std::thread::available_parallelism().map_or(1, |it| it.get().min(4)) as u32;
+        let threads = processors::available().min(4) as u32;
         // In a simulated pool, the events must not depend on threads.
         let step = match volume.pool.path().is_some() && len >= PARALLEL {
             true => len.div_ceil(threads),

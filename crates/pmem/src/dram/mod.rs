@@ -7,11 +7,13 @@
 //! | [`stripes`] | counters without a locked instruction |
 //! | [`spin`] | locks, and waiting for other threads |
 //! | [`isolation`] | reads of several keys beside batches |
+//! | [`processors`] | how many threads are worth starting |
 //! | [`windows`] | the time within which a relaxed write becomes durable |
 
 pub mod chunked;
 pub mod huge;
 pub mod isolation;
+pub mod processors;
 pub mod spin;
 pub mod stripes;
 pub mod windows;

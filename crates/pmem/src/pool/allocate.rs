@@ -225,13 +225,12 @@ impl FaultIn {
                 let access = access_of(&space);
                 populate((0, space.len()), &stopped, |at, len| {
                     while HOLDS.load(Ordering::Relaxed) > 0 && !stopped.load(Ordering::Relaxed) {
-                        std::thread::sleep(HELD);
-                    }
-                    if stopped.load(Ordering::Relaxed) {
-                        return;
+                        std::thread::park_timeout(HELD);
                     }
                     let _turn = TURN.lock();
-                    space.populate_for(at, len, access);
+                    if !stopped.load(Ordering::Relaxed) {
+                        space.populate_for(at, len, access);
+                    }
                 });
             })
             .ok()?;
@@ -243,6 +242,8 @@ impl Drop for FaultIn {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // It may be held.
+            thread.thread().unpark();
             // It cannot panic; if it did, pages would be faulted in as they are used.
             let _ended = thread.join().is_ok();
         }

@@ -6,12 +6,12 @@
 use super::{Access, Space, SpaceOptions};
 use crate::media::Behaviour;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
-use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -23,13 +23,13 @@ pub(super) struct Mapping {
     spare_at: Option<u64>,
 }
 
-/// Mappings of the crash simulator that a thread keeps after their drop for reuse: mapping,
-/// faulting in and unmapping costs more than a whole simulated recovery.
-const SPARES: usize = 4;
+/// Mappings of the crash simulator that were dropped, the oldest first, for reuse by any thread: mapping, faulting in
+/// and unmapping costs more than a whole simulated recovery.
+static SPARE: Mutex<VecDeque<Mapping>> = Mutex::new(VecDeque::new());
 
-thread_local! {
-    static SPARE: RefCell<Vec<Mapping>> = const { RefCell::new(Vec::new()) };
-}
+/// The number of mappings that are kept, and the bytes of all.
+const SPARES_MAX: usize = 64;
+const SPARE_BYTES_MAX: u64 = 64 << 20;
 
 // SAFETY: the mapping is plain memory that lives until drop; every access to its bytes goes through
 // `Space`, which decides which accesses are allowed.
@@ -102,11 +102,7 @@ impl Mapping {
     /// DRAM with the contents `bytes`; growth, up to `reserve`, adds zeroes.
     pub(super) fn holding(bytes: &[u8], reserve: u64) -> io::Result<Self> {
         let len = bytes.len() as u64;
-        let spare = SPARE.with_borrow_mut(|spare| {
-            let fits = |it: &Self| it.spare_at == Some(len) && it.reserved >= reserve;
-            spare.iter().position(fits).map(|at| spare.swap_remove(at))
-        });
-        let mapping = match spare {
+        let mapping = match Self::spare(len, reserve) {
             Some(mapping) => mapping,
             None => {
                 let mut mapping = Self::anonymous(len, reserve, false)?;
@@ -260,26 +256,51 @@ impl Space {
 }
 
 impl Mapping {
-    /// Keeps the memory for the next [`Mapping::holding`] on this thread; false if it cannot.
+    /// The spare mappings; none while another thread has them: a thread of the simulator must not sleep.
+    fn spares() -> Option<MutexGuard<'static, VecDeque<Self>>> {
+        match SPARE.try_lock() {
+            Ok(spares) => Some(spares),
+            Err(TryLockError::Poisoned(spares)) => Some(spares.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// A spare mapping of `len` bytes with this `reserve`.
+    fn spare(len: u64, reserve: u64) -> Option<Self> {
+        // Engines size their tables by the reserve.
+        let reserved = reserve.max(len).checked_next_multiple_of(HUGE)?;
+        let fits = |it: &Self| it.spare_at == Some(len) && it.reserved == reserved;
+        let mut spare = Self::spares()?;
+        // The one dropped last may be in the processor's caches.
+        let at = spare.iter().rposition(fits)?;
+        spare.remove(at)
+    }
+
+    /// Keeps the memory for the next [`Mapping::holding`]; false if it cannot.
     fn is_spared(&self) -> bool {
         // A mapping that has grown is dirty beyond its first length.
-        let spared = |spare: &RefCell<Vec<Self>>| {
-            let Ok(mut spare) = spare.try_borrow_mut() else {
-                return false;
-            };
-            let room = spare.len() < SPARES;
-            if room {
-                spare.push(Self {
-                    base: self.base,
-                    reserved: self.reserved,
-                    len: AtomicU64::new(self.len()),
-                    growing: Mutex::new(()),
-                    spare_at: self.spare_at,
-                });
-            }
-            room
-        };
-        self.spare_at == Some(self.len()) && SPARE.try_with(spared).unwrap_or(false)
+        if self.len() > SPARE_BYTES_MAX || self.spare_at != Some(self.len()) {
+            return false;
+        }
+        // Dropped, and so unmapped, after the lock.
+        let mut unused = Vec::new();
+        let Some(mut spare) = Self::spares() else { return false };
+        spare.push_back(Self {
+            base: self.base,
+            reserved: self.reserved,
+            len: AtomicU64::new(self.len()),
+            growing: Mutex::new(()),
+            spare_at: self.spare_at,
+        });
+        let mut bytes: u64 = spare.iter().map(Self::len).sum();
+        while bytes > SPARE_BYTES_MAX || spare.len() > SPARES_MAX {
+            let Some(mut oldest) = spare.pop_front() else { break };
+            bytes -= oldest.len();
+            // So its drop unmaps it.
+            oldest.spare_at = None;
+            unused.push(oldest);
+        }
+        true
     }
 }
 

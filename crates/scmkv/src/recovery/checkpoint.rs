@@ -9,7 +9,7 @@ use crate::table::page::{self, Element};
 use crate::table::root::Root;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::Space;
-use coreplane_pmem::epoch;
+use coreplane_pmem::{epoch, processors};
 use coreplane_record as record;
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -218,7 +218,7 @@ impl Source<'_> {
             }
         };
         let worth = count as u64 * u64::from(self.geometry.page_size) / PER_THREAD;
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = processors::available();
         let threads = processors.min(16).min(worth as usize);
         if threads <= 1 {
             run();

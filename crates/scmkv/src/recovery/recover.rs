@@ -27,7 +27,7 @@ use crate::table::page::{self, Element};
 use crate::table::run::Run;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::mutant;
+use coreplane_pmem::{mutant, processors};
 use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
 use std::ops::Deref;
@@ -119,7 +119,7 @@ impl<'s> Recovery<'s> {
         };
         let threads = match pages.len() {
             0 | 1 => 1,
-            more => std::thread::available_parallelism().map_or(1, usize::from).min(more).min(16),
+            more => processors::available().min(more).min(16),
         };
         if threads == 1 {
             work();

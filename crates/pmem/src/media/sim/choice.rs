@@ -105,6 +105,7 @@ impl Pending<'_> {
             return;
         }
         let mut words = [None; 64];
+        let mut end = 0;
         let mut plain = 0;
         let mut unordered = 0_u32;
         for group in self.groups {
@@ -119,14 +120,16 @@ impl Pending<'_> {
                     let old = word_at(base, self.offset + u64::from(atom.word) * 8);
                     let word = words[atom.word as usize].get_or_insert(old);
                     *word = *word & !atom.mask | atom.value & atom.mask;
+                    end = end.max(usize::from(atom.word) + 1);
                 }
             }
             plain += u32::from(!group.unordered);
         }
-        for (at, word) in words.iter().enumerate() {
+        for (at, word) in words[..end].iter().enumerate() {
+            let Some(new) = *word else { continue };
             let offset = self.offset + at as u64 * 8;
             let old = word_at(base, offset);
-            if let Some(new) = word.filter(|new| *new != old) {
+            if new != old {
                 to(offset, old, new);
             }
         }

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::machine::Model;
+use crate::dram::processors;
 use crate::space::SpaceOptions;
 use std::ops::Range;
 
@@ -69,7 +70,7 @@ impl Default for SimOptions {
             cut_at_stores: false,
             recovery_cut_in: 16,
             images_per_recovery_cut: 8,
-            checkers: std::thread::available_parallelism().map_or(1, usize::from),
+            checkers: processors::available(),
             non_temporal: false,
             early_reads: true,
             early_reads_allowed: Vec::new(),

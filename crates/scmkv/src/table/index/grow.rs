@@ -133,7 +133,7 @@ impl Half {
     }
 }
 
-/// Locks that are allocated together: those of 256 segments, 128 KiB.
+/// Locks that are allocated together: those of 256 segments, 128 KiB; fewer in a small index.
 const LOCKS_IN_CHUNK: usize = 1 << 14;
 
 impl Index {
