@@ -14,7 +14,7 @@ use crate::pool::Place;
 use crate::session::{Outcome, text};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The requirements, by the names of `disk::lack`.
 pub(crate) const NEEDED: [&str; 4] = ["nbdfuse", "mkfs.ext4", "losetup", "loops"];
@@ -82,12 +82,12 @@ impl Mount {
 
     /// Unmounts and detaches in an orderly way.
     pub(crate) fn detach(mut self) -> Outcome<()> {
-        succeeds("umount", &[text(&self.at)?])?;
+        unmount(text(&self.at)?)?;
         self.is_mounted = false;
         self.check()?;
         succeeds("losetup", &["-d", self.device()?])?;
         self.device = None;
-        succeeds("umount", &[&self.fuse_at])?;
+        unmount(&self.fuse_at)?;
         self.fuse.wait()?;
         Ok(())
     }
@@ -98,6 +98,21 @@ impl Mount {
         let _gone = self.fuse.kill().is_ok();
         self.fuse.wait()?;
         Ok(())
+    }
+}
+
+/// Unmounts in an orderly way, as soon as the last file is closed: a loop device closes its file a moment after
+/// `losetup -d` if another process looks at the device, and a child that was just forked has the files of its parent.
+fn unmount(at: &str) -> Outcome<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match run("umount", &[at])? {
+            (true, _) => return Ok(()),
+            (false, said) if said.contains("busy") && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            (false, said) => return Err(format!("umount {at}: {said}").into()),
+        }
     }
 }
 
