@@ -17,9 +17,9 @@ mod session;
 use disk::{Disk, lack, rounds, succeeds};
 use mount::Mount;
 use pool::Place;
-use session::{Outcome, Served, text};
+use session::{Outcome, Served, free_port, text};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +39,7 @@ struct Influx {
 impl Influx {
     /// Starts the database in this directory and waits until it answers.
     fn start(at: &Path, place: &Place) -> Outcome<Self> {
-        // The port is free a moment before.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        let port = free_port()?.to_string();
         let config = format!(
             "reporting-disabled = true
 bind-address = \"127.0.0.1:0\"

@@ -245,7 +245,7 @@ fn redis_py_finds_its_way_in_a_cluster() -> Outcome<()> {
         return Ok(());
     }
     let place = Place::in_memory()?;
-    let nodes = nodes::nodes(&place, 3, 3, &["--redirect"])?;
+    let nodes = nodes::nodes(&place, 3, 3, &["--redirect", "--cluster-tick", "100ms"])?;
     wait_for_leader(&nodes[0])?;
     for (node, protocol) in nodes.iter().zip(["2", "3", "2"]) {
         let said = python("cluster.py", &[&node.port.to_string(), protocol])?;

@@ -293,7 +293,7 @@ fn refused_in_its_turn(client: &mut Client) -> Outcome<()> {
 #[test]
 fn a_follower_answers_as_the_leader_does() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let nodes = nodes(&place, 3, 3, &[])?;
+    let nodes = nodes(&place, 3, 3, &["--cluster-tick", "100ms"])?;
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
     ask(&ports, &[b"SET", b"k", b"1"])?;
     for port in ports {

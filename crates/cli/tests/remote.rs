@@ -6,7 +6,7 @@ mod session;
 
 use pool::{Place, Pool};
 use serde_json::Value;
-use session::{Client, Outcome, Reply, Served, expect};
+use session::{Client, Outcome, Reply, Served, expect, free_port};
 
 /// Every engine, and a matrix.
 const STORES: [&[&str]; 5] = [
@@ -208,10 +208,7 @@ fn a_server_without_a_store_of_its_own_says_so() -> Outcome<()> {
     }
     served.terminate()?;
     // A node of a cluster.
-    let free = |()| -> Outcome<String> {
-        Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string())
-    };
-    let (port, peer) = (free(())?, free(())?);
+    let (port, peer) = (free_port()?.to_string(), free_port()?);
     let node = place.argument("node")?;
     let peers = format!("1=127.0.0.1:{peer}");
     let serve = ["serve", "--port", &port, "--cluster-id", "1", "--cluster-peers", &peers];

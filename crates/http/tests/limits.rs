@@ -301,7 +301,8 @@ fn a_server_that_stops_finishes_what_it_has_begun() -> Outcome<()> {
     busy.send(b"POST")?;
     let mut half = served.connect()?;
     half.send(b"POST /write?db=d HTTP/1.1\r\nContent-Length: 5\r\n\r\nm")?;
-    std::thread::sleep(Duration::from_millis(100));
+    let _answered = busy.answer(false)?;
+    wait_for_held_bytes(&served, |bytes| bytes > 0)?;
     let stopped = std::thread::spawn(move || served.stop());
     assert!(idle.is_ended()?);
     half.send(b" v=1")?;

@@ -8,7 +8,7 @@ use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Loss, Matrix, MemberState, Options};
 use shelf::sample::{at, key, opened, put, put_back, refused, standing, take_out, two_by_two};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
@@ -102,11 +102,9 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     put(&matrix, affected, b"newest");
     shelf.gate(follower).is_full.store(true, Ordering::SeqCst);
     shelf.pull(holder);
-    let has_begun = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // A read that meets the pulled device waits until its successor has executed what it can.
         scope.spawn(|| {
-            has_begun.store(true, Ordering::SeqCst);
             while standing(&matrix, holder) != MemberState::Absent {
                 for key in others {
                     assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"value"[..]));
@@ -115,9 +113,7 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
         });
         // If the follower were found to be full before a read has met the pulled device, that one would be the
         // last member.
-        while !has_begun.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+        shelf::wait_until(|| shelf.gate(holder).refused.load(Ordering::SeqCst) > 0);
         std::thread::sleep(Duration::from_millis(200));
         shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
     });

@@ -82,7 +82,7 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
             }
         });
         let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let replace = |_| {
+            let replace = |_: u32| {
                 let old = shelf.weak_engine(AT);
                 shelf.pull(AT);
                 while matrix.member_states()[0].1 == coreplane_mkvs::MemberState::Current {
@@ -92,6 +92,11 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
                 assert!(old.upgrade().is_none(), "its engine is there still");
             };
             (0..4).for_each(replace);
+            // It starts with the first put that falls into a replacement, and stays.
+            let is_watched = || names_of_threads().iter().any(|name| name == "coreplane-watch");
+            let mut tries = (0..1000).map(replace);
+            (0..).find(|_| is_watched() || tries.next().is_none());
+            assert!(is_watched(), "no put fell into a replacement");
             let before = held(&shelf);
             (0..times).for_each(replace);
             let is_no_more = |after: &Held| {

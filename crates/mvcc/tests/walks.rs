@@ -114,29 +114,31 @@ fn walks_beside_writes_see_what_they_should() {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let store = create(kind, &directory, &Options::default());
         write_round(&store, 1);
-        let acknowledged = AtomicU32::new(1);
+        let (acknowledged, walks) = (AtomicU32::new(1), AtomicU32::new(0));
         std::thread::scope(|threads| {
             let writer = threads.spawn(|| {
-                for round in 2..150 {
+                let mut round = 2;
+                while round < 150 || walks.load(Ordering::Relaxed) == 0 {
                     write_round(&store, round);
                     acknowledged.store(round, Ordering::Release);
+                    round += 1;
                 }
             });
-            let mut walks = 0;
             while !writer.is_finished() {
+                let walk = walks.load(Ordering::Relaxed);
                 let least = acknowledged.load(Ordering::Acquire);
                 let snapshot = store.snapshot().expect("snapshot");
-                let shown = scan(&store, walks % 2 == 0, |_| {}, Some(&*snapshot));
+                let shown = scan(&store, walk % 2 == 0, |_| {}, Some(&*snapshot));
                 assert!(shown.iter().all(|it| it.1 == shown[0].1), "{kind:?}: one round");
                 assert!(shown[0].1 >= least, "{kind:?}");
                 drop(snapshot);
                 let least = acknowledged.load(Ordering::Acquire);
-                let shown = scan(&store, walks % 2 == 1, |_| {}, None);
+                let shown = scan(&store, walk % 2 == 1, |_| {}, None);
                 assert!(shown.iter().all(|it| it.1 >= least), "{kind:?}: never stale");
-                walks += 1;
+                walks.store(walk + 1, Ordering::Relaxed);
             }
             writer.join().expect("the writer");
-            assert!(walks > 0);
+            assert!(walks.load(Ordering::Relaxed) > 0);
         });
         let audited = store.audit().expect("what is counted is what lives");
         assert!(audited > 0);

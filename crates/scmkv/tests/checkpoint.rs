@@ -230,7 +230,7 @@ fn writers_and_checkpoints_go_on_side_by_side() {
         std::thread::scope(|scope| {
             let checkpoints = scope.spawn(|| {
                 let mut taken = 0;
-                while !ended.load(Ordering::Acquire) {
+                while taken == 0 || !ended.load(Ordering::Acquire) {
                     taken += u64::from(store.checkpoint().expect("checkpoint"));
                 }
                 taken

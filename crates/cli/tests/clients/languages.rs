@@ -3,22 +3,10 @@
 
 use super::{is_left_out, no_redis_py, run};
 use crate::pool::Place;
-use crate::session::{Outcome, Served, text};
+use crate::session::{Outcome, Served, free_port, text};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
-
-/// A free port that no ephemeral connection can take while its server is away: below the range of
-/// `ip_local_port_range`.
-fn free_port() -> Outcome<u16> {
-    static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + (std::process::id() % 10_000) as u16;
-    let ports = std::iter::repeat_with(|| first + TAKEN.fetch_add(1, Ordering::Relaxed));
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    ports.take(2000).find(is_free).ok_or_else(|| "no port is free".into())
-}
 
 /// A file of a client.
 fn of_client(name: &str) -> PathBuf {

@@ -22,8 +22,8 @@ fn url(node: &Node) -> String {
 fn client(urls: Vec<String>, protocol: ProtocolVersion) -> Outcome<ClusterClient> {
     let client = ClusterClient::builder(urls)
         .use_protocol(protocol)
-        .connection_timeout(Duration::from_secs(1))
-        .response_timeout(Duration::from_secs(5));
+        .connection_timeout(Duration::from_secs(10))
+        .response_timeout(Duration::from_secs(30));
     Ok(client.build()?)
 }
 
@@ -50,7 +50,7 @@ fn leader(nodes: &[Node]) -> Outcome<usize> {
 #[test]
 fn redis_rs_finds_its_way_from_any_node() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let nodes = nodes(&place, 3, 3, &["--redirect"])?;
+    let nodes = nodes(&place, 3, 3, &["--redirect", "--cluster-tick", "100ms"])?;
     wait_for_leader(&nodes[0])?;
     let mut moved = 0;
     for (number, node) in nodes.iter().enumerate() {
@@ -184,7 +184,7 @@ fn redis_rs_goes_on_after_a_failover() -> Outcome<()> {
 #[test]
 fn a_plain_redis_rs_converses_with_followers() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let mut nodes = nodes(&place, 3, 3, &[])?;
+    let mut nodes = nodes(&place, 3, 3, &["--cluster-tick", "100ms"])?;
     wait_for_leader(&nodes[0])?;
     for (node, other) in nodes.iter().zip(nodes.iter().cycle().skip(1)) {
         for protocol in ["resp2", "resp3"] {

@@ -5,7 +5,7 @@ use crate::pool::Place;
 use crate::session::{Outcome, Reply, coreplane, expect};
 use crate::{ask, connect};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Keys to which one writer writes in turn, each time the same number.
 const KEYS: u64 = 50;
@@ -24,14 +24,14 @@ fn records_of(path: &str) -> Outcome<BTreeMap<String, serde_json::Value>> {
 fn a_backup_is_of_one_moment_and_can_be_restored() -> Outcome<()> {
     let place = Place::in_memory()?;
     let path = place.argument("backup.jsonl")?;
-    let first = nodes(&place, 3, 3, &[])?;
+    let first = nodes(&place, 3, 3, &["--cluster-tick", "100ms"])?;
     let ports: Vec<u16> = first.iter().map(|node| node.port).collect();
     ask(&ports, &[b"SET", b"large", &vec![b'x'; 3 << 20]])?;
     ask(&ports, &[b"SET", b"binary\xff", b"\x00\xfe"])?;
     ask(&ports, &[b"SET", b"", b"of no key"])?;
     ask(&ports, &[b"SET", b"expires", b"later", b"PXAT", b"99999999999999"])?;
     ask(&ports, &[b"SET", b"told", b"before"])?;
-    let is_over = AtomicBool::new(false);
+    let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| -> Outcome<()> {
         let writer = scope.spawn(|| -> Outcome<()> {
             let mut client = connect(ports[0])?;
@@ -44,10 +44,13 @@ fn a_backup_is_of_one_moment_and_can_be_restored() -> Outcome<()> {
                         client.call(&[b"SET", key.as_bytes(), number.to_string().as_bytes()])?;
                     assert_eq!(reply, Reply::ok());
                 }
+                rounds.store(number, Ordering::Relaxed);
             }
             Ok(())
         });
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        while rounds.load(Ordering::Relaxed) < 2 && !writer.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
         // Any server may be asked; it finds the leader.
         let done = first.iter().try_for_each(|node| -> Outcome<()> {
             expect(0, &["cluster", "backup", "--server", &node.address(), &path])?;
@@ -73,7 +76,8 @@ fn a_backup_is_of_one_moment_and_can_be_restored() -> Outcome<()> {
     drop(first);
     let place = Place::in_memory()?;
     let again = place.argument("again.jsonl")?;
-    let second = nodes(&place, 3, 3, &["--replica-map", "cow-tree"])?;
+    let more = ["--replica-map", "cow-tree", "--cluster-tick", "100ms"];
+    let second = nodes(&place, 3, 3, &more)?;
     ask(&second.iter().map(|node| node.port).collect::<Vec<_>>(), &[b"DBSIZE"])?;
     let said = expect(0, &["cluster", "restore", "--server", &second[2].address(), &path])?;
     assert_eq!(said, format!("{} restored\n", before.len()));

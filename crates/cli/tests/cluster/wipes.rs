@@ -13,9 +13,15 @@ fn wipes(more: &[&str], remove: &dyn Fn(&Place, &str) -> Outcome<()>) -> Outcome
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
     while_clients_work(&mut nodes, &ports, |nodes| {
         for victim in [1, 0] {
-            std::thread::sleep(Duration::from_millis(300));
-            let before = applied(&nodes[victim])?;
-            assert!(before > 100, "clients have written");
+            let since = Instant::now();
+            let before = loop {
+                std::thread::sleep(Duration::from_millis(300));
+                let before = applied(&nodes[victim])?;
+                if before > 100 {
+                    break before;
+                }
+                assert!(since.elapsed() < PATIENCE, "clients have not written");
+            };
             nodes[victim].kill()?;
             remove(&place, &format!("{}.pool", victim + 1))?;
             nodes[victim].start()?;

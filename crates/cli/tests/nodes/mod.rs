@@ -2,17 +2,9 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use crate::pool::Place;
-use crate::session::Outcome;
+use crate::session::{Outcome, free_port};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-
-/// Ports that are not in use.
-fn free_ports(count: usize) -> Outcome<Vec<u16>> {
-    let sockets =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
-    Ok(sockets.iter().map(|it| it.local_addr().map(|it| it.port())).collect::<Result<_, _>>()?)
-}
 
 /// The place of a node.
 #[derive(Debug, Clone)]
@@ -94,7 +86,7 @@ impl Drop for Node {
 
 /// So many nodes, the first `formed` of which form a cluster.
 pub(crate) fn nodes(place: &Place, formed: usize, all: usize, more: &[&str]) -> Outcome<Vec<Node>> {
-    let ports = free_ports(2 * all)?;
+    let ports = (0..2 * all).map(|_| free_port()).collect::<Outcome<Vec<_>>>()?;
     let sites = ports.chunks(2).map(|ports| Site {
         host: "127.0.0.1".to_owned(),
         within: Vec::new(),

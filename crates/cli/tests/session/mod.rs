@@ -3,9 +3,10 @@
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -26,6 +27,16 @@ pub(crate) const NEED_A_POOL: [&[&str]; 11] = [
     &["load"],
     &["grow", "--size", "1GiB"],
 ];
+
+/// A free port for a server that is started later: below the range of `ip_local_port_range`, so that no connection
+/// takes it meanwhile, and given once by this process.
+pub(crate) fn free_port() -> Outcome<u16> {
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    let ports = std::iter::repeat_with(|| first + TAKEN.fetch_add(1, Ordering::Relaxed));
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.take(2000).find(is_free).ok_or_else(|| "no port is free".into())
+}
 
 /// Runs the command with this input.
 pub(crate) fn coreplane(arguments: &[&str], input: &[u8]) -> Outcome<Output> {

@@ -77,6 +77,8 @@ pub(crate) struct Gate {
     pub(crate) fails_deletes: AtomicU64,
     /// A call of its processor has failed, since the device is out.
     pub(crate) has_failed_processor: AtomicBool,
+    /// Calls of the test's threads so far that were refused, since the device is out.
+    pub(crate) refused: AtomicU64,
     /// Held while a call checks whether the device is out.
     outage: RwLock<()>,
     /// Calls for many keys so far.
@@ -177,6 +179,9 @@ impl Gate {
         let is_refused = is(&self.is_out) || is(&self.power.is_dead);
         if is_refused && is_processor() {
             self.has_failed_processor.store(true, Ordering::SeqCst);
+        }
+        if is_refused && !is_of_the_matrix() {
+            self.refused.fetch_add(1, Ordering::SeqCst);
         }
         is_refused
     }

@@ -263,7 +263,8 @@ mod tests {
         let socket = directory.path().join("socket");
         let (len, path) = (1 << 20, socket.clone());
         std::thread::spawn(move || floor::serve(&path, len).unwrap());
-        while !socket.exists() {
+        // The file of the socket is there before it accepts connections.
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let sectors = Sectors::new(len / SECTOR as u64);

@@ -58,9 +58,12 @@ fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
     let _outcome = store.put(b"key", b"value", &write).expect("put");
     let (pinned, is_pinned) = channel();
     let (swept, taken) = std::thread::scope(|scope| {
+        // Dropped where this fails: then the reader ends.
+        let (sweeps, is_swept) = channel();
         let reader = scope.spawn(move || {
             let guard = epoch::pin();
             pinned.send(()).expect("somebody sweeps");
+            let _told = is_swept.recv();
             std::thread::sleep(Duration::from_millis(300));
             drop(guard);
         });
@@ -68,6 +71,7 @@ fn a_sweep_waits_for_a_page_that_a_reader_keeps() {
         drop(store.write_overflow(&[7; PAGE as usize], 0).expect("free pages"));
         let taken = take_all_but(&store, 0);
         now.store(20, Ordering::Relaxed);
+        sweeps.send(()).expect("a reader");
         let swept = store.sweep_expired();
         reader.join().expect("a reader");
         (swept, taken)

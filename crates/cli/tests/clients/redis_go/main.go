@@ -238,7 +238,8 @@ func load(r *redis.Client) (acknowledged []int) {
 
 func connect(protocol, retries int) *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:" + os.Args[1], Protocol: protocol, MaxRetries: retries})
+		Addr: "127.0.0.1:" + os.Args[1], Protocol: protocol, MaxRetries: retries,
+		DialTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute})
 }
 
 func main() {

@@ -187,7 +187,8 @@ class Conversation {
 
     static RedisClient connect(int port, RedisProtocol protocol) {
         return RedisClient.builder().hostAndPort(new HostAndPort("127.0.0.1", port))
-            .clientConfig(DefaultJedisClientConfig.builder().protocol(protocol).build()).build();
+            .clientConfig(DefaultJedisClientConfig.builder().protocol(protocol)
+                .connectionTimeoutMillis(60_000).socketTimeoutMillis(60_000).build()).build();
     }
 
     public static void main(String[] arguments) throws InterruptedException {
