@@ -350,14 +350,14 @@ mod tests {
     #[test]
     fn every_get_is_answered_by_either_prototype() {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-        let plan = Plan { records: 500, operations: 400, ..Plan::default() };
+        let plan = Plan { records: 500, operations: 2000, ..Plan::default() };
         // Half of the time in stalls, so that some are surely met.
         let (stall_us, period_us) = (2000, 4000);
         let jitter = Jitter { rate: 4000.0, clients: 8, stall_us, period_us };
         for prototype in [Prototype::Gekv, Prototype::Mkvs] {
             let path = directory.path().join(prototype.name());
             let report = competition(&path, &plan, &jitter, prototype).expect("a run");
-            assert_eq!((report.operations, report.prototype), (400, prototype.name()));
+            assert_eq!((report.operations, report.prototype), (2000, prototype.name()));
             assert!(report.met > 0 && report.max_ns >= report.p50_ns);
             assert!(report.woken_late_max_ns > 0 && report.behind < report.operations);
             assert!(report.served_p999_ns > 0 && report.served_mean_ns < report.mean_ns);

@@ -124,7 +124,7 @@ fn kill_in_mid_write(
             scope.spawn(|| make_files(&at, files, &answers)),
             scope.spawn(|| write_blocks(&at, blocks, &answers)),
         ];
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(5);
         while answers.load(Ordering::Relaxed) < until && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -186,7 +186,7 @@ fn kill_in_mid_write(
     points: &mut [Points],
     until: u64,
 ) -> Outcome<()> {
-    let (answers, deadline) = (AtomicU64::new(0), Instant::now() + Duration::from_secs(60));
+    let (answers, deadline) = (AtomicU64::new(0), Instant::now() + Duration::from_mins(5));
     std::thread::scope(|scope| {
         let database = &influx;
         let writers: Vec<_> = (0..)

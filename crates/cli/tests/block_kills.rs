@@ -69,7 +69,7 @@ fn kill_in_mid_write(disk: &Disk, served: Served, requests: u64) -> Outcome<()> 
             Ok(Command::new(python).args(arguments).stdin(Stdio::null()).spawn()?)
         })
         .collect();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(5);
     let get_on = |(now, before): (&u64, &u64)| *now > before + requests * LINE;
     while !noted(disk)?.iter().zip(&before).all(get_on) {
         assert!(Instant::now() < deadline, "the writers do not get on");

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Longer than any step of the test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A time without a message that is taken for silence.
+const SILENCE: Duration = Duration::from_millis(1500);
+
 /// A message of a server in RESP3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Said {
@@ -35,10 +38,16 @@ struct Watcher(BufReader<TcpStream>);
 impl Watcher {
     fn connect(port: u16) -> Outcome<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_millis(1500)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         let mut watcher = Self(BufReader::new(stream));
         watcher.call("HELLO 3")?;
         Ok(watcher)
+    }
+
+    /// From now on nothing that comes for a moment is an error.
+    fn with_silence(self) -> Outcome<Self> {
+        self.0.get_ref().set_read_timeout(Some(SILENCE))?;
+        Ok(self)
     }
 
     fn call(&mut self, words: &str) -> Outcome<Said> {
@@ -82,7 +91,8 @@ fn leader(nodes: &[Node]) -> Outcome<(usize, u64)> {
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.runs()) {
-            let said = Watcher::connect(node.port).and_then(|mut it| it.call("CLUSTER SNAPSHOT"));
+            let watcher = Watcher::connect(node.port).and_then(Watcher::with_silence);
+            let said = watcher.and_then(|mut it| it.call("CLUSTER SNAPSHOT"));
             if let Ok(Said::Parts(parts)) = said
                 && let [Said::Number(_), Said::Number(index)] = parts[..]
             {
@@ -128,7 +138,8 @@ fn watch(ports: &[u16], since: u64) -> Outcome<Seen> {
     loop {
         assert!(began.elapsed() < 2 * PATIENCE, "{} pushes", seen.pushes);
         at += 1;
-        let Ok(mut watcher) = Watcher::connect(ports[at % ports.len()]) else { continue };
+        let watcher = Watcher::connect(ports[at % ports.len()]).and_then(Watcher::with_silence);
+        let Ok(mut watcher) = watcher else { continue };
         match watcher.call(&format!("CLUSTER WATCH {} PREFIX a:", seen.index)) {
             Ok(Said::Number(_)) => {}
             // A node that was filled from a snapshot has no history; another one has.
@@ -277,7 +288,7 @@ fn a_watch_that_has_lost_its_history_is_told_so() -> Outcome<()> {
     // Nothing is pushed any more, and the connection goes on.
     assert_eq!(client.call(&[b"SET", b"small", b"1"])?, Reply::ok());
     assert_eq!(watcher.call("PING")?, Said::Text(b"PONG".to_vec()));
-    assert!(watcher.hear().is_err(), "it is pushed something");
+    assert!(watcher.with_silence()?.hear().is_err(), "it is pushed something");
     Ok(())
 }
 
@@ -308,7 +319,7 @@ fn a_watch_ends_where_answers_are_lost() -> Outcome<()> {
     std::thread::sleep(Duration::from_secs(1));
     followers().try_for_each(|node| node.signal("-CONT"))?;
     leader(&nodes)?;
-    let mut last = since;
+    let (mut last, mut watcher) = (since, watcher.with_silence()?);
     let is_refused = loop {
         match watcher.hear() {
             Ok(Said::Pushed(parts)) => {
@@ -342,8 +353,9 @@ fn a_snapshot_rests_on_the_word_of_the_others() -> Outcome<()> {
     let followers = || nodes.iter().enumerate().filter(|(at, _)| *at != first).map(|it| it.1);
     followers().try_for_each(|node| node.signal("-STOP"))?;
     // The others have stopped when a read gets no answer.
-    while Watcher::connect(nodes[first].port)?.call("GET k").is_ok() {}
-    let told = Watcher::connect(nodes[first].port)?.call("CLUSTER SNAPSHOT");
+    let ask = |words: &str| Watcher::connect(nodes[first].port)?.with_silence()?.call(words);
+    while ask("GET k").is_ok() {}
+    let told = ask("CLUSTER SNAPSHOT");
     followers().try_for_each(|node| node.signal("-CONT"))?;
     assert!(!matches!(told, Ok(Said::Parts(_))), "{told:?}, and nobody was there");
     leader(&nodes)?;
@@ -362,6 +374,7 @@ fn a_watch_ends_with_what_the_connection_has_agreed_upon() -> Outcome<()> {
         watcher.0.get_mut().write_all(words.as_bytes())?;
         let _answers = (watcher.hear()?, watcher.hear()?);
         assert_eq!(client.call(&[b"SET", b"k", b"1"])?, Reply::ok());
+        let mut watcher = watcher.with_silence()?;
         while let Ok(said) = watcher.hear() {
             assert!(!matches!(said, Said::Pushed(_)), "{words:?}: {said:?}");
         }

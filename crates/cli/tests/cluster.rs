@@ -72,6 +72,11 @@ impl Told {
         self.newest.lock().expect("told").get(&key).copied().unwrap_or(0)
     }
 
+    /// True if the clients have got on.
+    fn is_enough(&self) -> bool {
+        self.written.load(Ordering::Relaxed) > 100 && self.read.load(Ordering::Relaxed) > 50
+    }
+
     fn tell(&self, key: u64, number: u64) {
         let mut newest = self.newest.lock().expect("told");
         let known = newest.entry(key).or_default();
@@ -159,14 +164,17 @@ fn while_clients_work(
             })
             .collect();
         let happened = happens(nodes);
+        let since = Instant::now();
+        while happened.is_ok() && !told.is_enough() && since.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         told.is_over.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().map_err(|_| "a client has found what must not be")??;
         }
         happened
     })?;
-    let (written, read) = (told.written.load(Ordering::Relaxed), told.read.load(Ordering::Relaxed));
-    assert!(written > 100 && read > 50, "{written} writes and {read} reads");
+    assert!(told.is_enough(), "{:?} writes and {:?} reads", told.written, told.read);
     for node in nodes.iter().filter(|node| node.runs()) {
         for (key, floor) in told.newest.lock().expect("told").iter() {
             let found = number_in(&ask(&[node.port], &[b"GET", &name_of(*key)])?);

@@ -9,6 +9,7 @@ use pool::{Place, Pool};
 use session::{Client, Outcome, Reply, Served};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const WRITERS: usize = 3;
 
@@ -67,7 +68,7 @@ impl Acknowledged {
     fn wait_for(&self, more: u64) {
         let goal = self.rounds() + more;
         while self.rounds() < goal && !self.is_over() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -231,8 +232,14 @@ fn is_told(served: &Served, matrix: &Pool, device: &str) -> Outcome<()> {
     assert_eq!(state_of(served, device)?, "absent");
     let reason = format!("{device}: pool {}/{device}: the medium is gone", matrix.name);
     assert!(status.contains(&reason), "{status}");
-    let complaints = std::fs::read_to_string(complaints(matrix))?;
     let line = format!("pool {}/{device}: its medium is gone", matrix.name);
+    let complaints = || std::fs::read_to_string(complaints(matrix));
+    // The thread that was told so writes it after it has left the device out.
+    let since = Instant::now();
+    while !complaints()?.contains(&line) && since.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let complaints = complaints()?;
     assert_eq!(complaints.matches(&line).count(), 1, "{complaints}");
     assert!(!complaints.contains("panicked"), "{complaints}");
     Ok(())
@@ -295,7 +302,7 @@ fn a_copy_goes_on_when_the_device_that_it_is_made_from_goes() -> Outcome<()> {
     std::fs::remove_file(matrix.path.join("g0d0"))?;
     let served = serve(&matrix)?;
     acknowledged.while_loaded(&served, || {
-        let replace = ["replace", "--device", "g0d0", "--limit", "1MiB"];
+        let replace = ["replace", "--device", "g0d0", "--limit", "128KiB"];
         std::thread::scope(|scope| {
             let replaced = scope.spawn(|| ask(&served, 0, &replace).map_err(|it| it.to_string()));
             while !ask(&served, 0, &["status", "--json"])?.contains("\"stage\":\"filling\"") {
@@ -330,7 +337,7 @@ fn the_last_device_of_a_group_takes_its_keys_with_it_and_nothing_else() -> Outco
         cut(&matrix, "g0d0", 0)?;
         // Until each writer has reached keys of the group.
         while acknowledged.refused.load(Ordering::SeqCst) < 200 && !acknowledged.is_over() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     })?;

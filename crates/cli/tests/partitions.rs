@@ -34,6 +34,8 @@ const KEYS: usize = 6;
 /// The duration of a cut, and of the time without a cut after it.
 const CUT: Duration = Duration::from_millis(1500);
 const WHOLE: Duration = Duration::from_millis(700);
+/// A cut that ends the leadership lasts until another node leads, but no longer than this.
+const ELECTION_MAX: Duration = Duration::from_secs(30);
 
 fn run(words: &str) -> Outcome<()> {
     let mut words_of = words.split_whitespace();
@@ -279,18 +281,20 @@ fn cuts(round: u64, leader: usize) -> Vec<(usize, usize)> {
     }
 }
 
+/// The term in which a node leads, by its own account.
+fn term_of(node: &Node) -> Option<u64> {
+    let status = session::coreplane(&["cluster", "status", "--server", &node.address()], b"");
+    let text = String::from_utf8_lossy(&status.ok()?.stdout).into_owned();
+    let term = text.lines().find_map(|line| line.strip_prefix("term:"))?;
+    text.contains("role:leader").then(|| term.parse().ok())?
+}
+
 /// The leader, and its term.
 fn leader_of(nodes: &[Node]) -> (usize, u64) {
     for _ in 0..500 {
-        for (id, node) in (1..).zip(nodes) {
-            let status =
-                session::coreplane(&["cluster", "status", "--server", &node.address()], b"");
-            let text = status.map(|it| String::from_utf8_lossy(&it.stdout).into_owned());
-            let text = text.unwrap_or_default();
-            if text.contains("role:leader") {
-                let term = text.lines().find_map(|line| line.strip_prefix("term:"));
-                return (id, term.and_then(|term| term.parse().ok()).unwrap_or(0));
-            }
+        let leader = |(id, node)| term_of(node).map(|term| (id, term));
+        if let Some(leader) = (1..).zip(nodes).find_map(leader) {
+            return leader;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -351,7 +355,7 @@ impl Cluster {
                 .map(|me| scope.spawn(move || client(round, me, number * 100 + me)))
                 .collect();
             std::thread::sleep(WHOLE / 2);
-            let happened = self.disturb(cut, leader);
+            let happened = self.disturb(cut, leader, term);
             std::thread::sleep(WHOLE);
             is_over.store(true, Ordering::Relaxed);
             for client in clients {
@@ -379,13 +383,23 @@ impl Cluster {
         Ok(all)
     }
 
-    fn disturb(&self, cut: u64, leader: usize) -> Outcome<()> {
-        let stands_still = stands_still(cut);
+    /// Cuts the network for a while; if that ends the leadership, at least until another node leads.
+    fn disturb(&self, cut: u64, leader: usize, term: u64) -> Outcome<()> {
+        let (ends_leadership, stands_still) = (ends_leadership(cut), stands_still(cut));
         let cut = cuts(cut, leader).into_iter().try_for_each(|it| self.network.cut(it.0, it.1));
         if stands_still {
             self.nodes[leader - 1].signal("-STOP")?;
         }
         std::thread::sleep(CUT);
+        let since = Instant::now();
+        let mut others = (1..).zip(&self.nodes).filter(|(id, _)| *id != leader).cycle();
+        let leads = |(_, node): (usize, &Node)| term_of(node).is_some_and(|later| later > term);
+        while cut.is_ok() && ends_leadership && since.elapsed() < ELECTION_MAX {
+            if others.next().is_some_and(leads) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         if stands_still {
             self.nodes[leader - 1].signal("-CONT")?;
         }

@@ -366,6 +366,17 @@ fn flip(pool: &str) -> Outcome<bool> {
     Ok(true)
 }
 
+/// True if a head is sealed; the thread that seals gets a moment, before the pool is full.
+fn is_sealed(address: &str) -> Outcome<bool> {
+    for _ in 0..20 {
+        if figure(address, "coreplane_ts_segments")? > 0 {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(false)
+}
+
 #[test]
 fn a_served_store_finds_damage_that_nobody_has_asked_for() -> Outcome<()> {
     for series in Series::both()? {
@@ -373,7 +384,7 @@ fn a_served_store_finds_damage_that_nobody_has_asked_for() -> Outcome<()> {
         let served = series.serve(&[])?;
         // Until a head is large enough to be sealed.
         let mut batch = 0;
-        while figure(&served.address, "coreplane_ts_segments")? == 0 {
+        while !is_sealed(&served.address)? {
             let value = |at: u64| scattered(batch * 12_000 + at);
             let lines: String = (0..12_000)
                 .map(|at| format!("m,t={} v={}i {}\n", at % 7, value(at), batch * 12_000 + at))
@@ -412,7 +423,7 @@ fn last_values_are_kept_in_the_memory_that_they_may_take() -> Outcome<()> {
     let series = Series { size: "8MiB", ..Series::new(Place::in_memory()?, "auto")? };
     let served = series.serve(&["--ts-query-threads", "2"])?;
     let mut written = 0;
-    while figure(&served.address, "coreplane_ts_segments")? == 0 {
+    while !is_sealed(&served.address)? {
         let line = |at: u64| format!("m,t={} v={at}i,w={}i {at}\n", at % 7, scattered(at));
         let lines: String = (written..written + 7_000).map(line).collect();
         assert_eq!(ask(&served.address, "POST", "/write?db=opentsdb", &lines)?.0, 204);

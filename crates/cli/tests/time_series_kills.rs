@@ -417,7 +417,7 @@ impl Clients {
             threads.push(scope.spawn(move || dropper.run(address)));
             threads.push(scope.spawn(move || retention.run(address)));
             threads.push(scope.spawn(move || read(address, known)));
-            let deadline = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + Duration::from_mins(5);
             let is_well = || threads.iter().all(|thread| !thread.is_finished());
             while answers.load(Ordering::Relaxed) < until && Instant::now() < deadline && is_well()
             {

@@ -114,7 +114,7 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
         // If the follower were found to be full before a read has met the pulled device, that one would be the
         // last member.
         shelf::wait_until(|| shelf.gate(holder).refused.load(Ordering::SeqCst) > 0);
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(Duration::from_secs(1));
         shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
     });
     let fails = |what: &str, error: Option<Error>| match error {

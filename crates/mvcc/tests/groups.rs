@@ -48,7 +48,7 @@ fn a_batch_of_several_pages_is_made_however_much_others_write() {
             if std::thread::current().id() == own && ask.send(()).is_ok() {
                 // Not for ever: if the batch holds the map, the others wait for it.
                 let told = told.lock().expect("one at a time");
-                let _written = told.recv_timeout(Duration::from_millis(300)).is_ok();
+                let _written = told.recv_timeout(Duration::from_secs(2)).is_ok();
             }
         }));
         let mut batch = Batch::new();

@@ -159,10 +159,11 @@ fn answers_behind_a_held_one_keep_their_order() {
     let (answer, thread) = reply_of(wire);
     assert!(answer.recv_timeout(A_WHILE).is_err());
     // Answers that are durable by now may be sent; the rest follows.
+    let is_over = Arc::new(AtomicBool::new(false));
     let maker = std::thread::spawn({
-        let engine = engine.clone();
+        let (engine, is_over) = (engine.clone(), is_over.clone());
         move || {
-            for _ in 0..200 {
+            while !is_over.load(Ordering::Relaxed) {
                 engine.make_durable();
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -175,6 +176,7 @@ fn answers_behind_a_held_one_keep_their_order() {
     for expected in expected {
         assert_eq!(wire::shown(&wire.reply()), expected);
     }
+    is_over.store(true, Ordering::Relaxed);
     maker.join().unwrap();
 }
 

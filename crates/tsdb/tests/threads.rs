@@ -4,6 +4,7 @@ use coreplane_tsdb::{
     Column, Error, FieldValue, Options, Point, SeriesKey, Store, TagFilter, Value,
 };
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
 const WRITERS: usize = 3;
 
@@ -87,6 +88,11 @@ fn a_reader_sees_what_was_acknowledged_before_it_came() {
         }
         is_over.store(true, Ordering::Release);
     });
+    // The thread that seals may have had no processor.
+    let since = Instant::now();
+    while store.stats().sealed_points <= 10_000 && since.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let stats = store.stats();
     assert!(stats.sealed_points > 10_000, "{stats:?}");
     drop(store);

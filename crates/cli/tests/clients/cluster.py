@@ -3,7 +3,9 @@ from followers. Arguments: the port of any node, and of another."""
 import sys
 import redis
 
-client = redis.RedisCluster(host="127.0.0.1", port=int(sys.argv[1]), protocol=int(sys.argv[2]))
+place = {"host": "127.0.0.1", "port": int(sys.argv[1]), "protocol": int(sys.argv[2]),
+         "socket_timeout": 60, "socket_connect_timeout": 60}
+client = redis.RedisCluster(**place)
 for number in range(300):
     assert client.set(f"key:{number}", number)
 for number in range(300):
@@ -20,8 +22,7 @@ assert (len(nodes), len(primaries), len(replicas)) == (3, 1, 2), nodes
 # Stale by choice: what was written a moment ago may be missing, what was written long ago is not.
 import time
 time.sleep(1)
-reader = redis.RedisCluster(
-    host="127.0.0.1", port=int(sys.argv[1]), protocol=int(sys.argv[2]), read_from_replicas=True)
+reader = redis.RedisCluster(**place, read_from_replicas=True)
 for _ in range(20):
     for number in range(30):
         assert reader.get(f"key:{number}") == str(number).encode()

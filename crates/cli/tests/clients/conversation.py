@@ -267,7 +267,8 @@ PARTS = [
 def main(port, socket):
     for protocol in (2, 3):
         for place in (dict(host="127.0.0.1", port=int(port)), dict(unix_socket_path=socket)):
-            r, other = (redis.Redis(protocol=protocol, socket_timeout=60, **place) for _ in "12")
+            options = dict(protocol=protocol, socket_timeout=60, socket_connect_timeout=60, **place)
+            r, other = (redis.Redis(**options) for _ in "12")
             for part in PARTS:
                 r.flushall()
                 part(r, other)

@@ -12,7 +12,7 @@ async function main(port, username, password) {
     tags: ['host'],
   }];
   const influx = new InfluxDB({ host: '127.0.0.1', port, username, password, database: 'node', schema });
-  const [there] = await influx.ping(5000);
+  const [there] = await influx.ping(60000);
   assert.deepStrictEqual([there.online, there.version], [true, '1.6.7']);
   await influx.createDatabase('node');
   assert((await influx.getDatabaseNames()).includes('node'));

@@ -29,7 +29,7 @@ def pages(r, *more, low=b"-", high=b"+"):
 
 
 def disturb(port, seed, stop):
-    r = redis.Redis(port=port, socket_timeout=60)
+    r = redis.Redis(port=port, socket_timeout=60, socket_connect_timeout=60)
     number = seed
     while not stop.is_set():
         number = (number * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -45,7 +45,7 @@ def main(port):
     stop = threading.Event()
     writers = [threading.Thread(target=disturb, args=(port, seed, stop)) for seed in range(2)]
     for protocol in (2, 3):
-        r = redis.Redis(port=port, protocol=protocol, socket_timeout=60)
+        r = redis.Redis(port=port, protocol=protocol, socket_timeout=60, socket_connect_timeout=60)
         if protocol == 2:
             r.mset({key(number * 7919 % KEYS * 2): number for number in range(KEYS)})
             for writer in writers:

@@ -136,7 +136,7 @@ async function load(redis) {
 }
 
 async function connect(port, RESP) {
-  const redis = createClient({ RESP, socket: { port, host: '127.0.0.1' } });
+  const redis = createClient({ RESP, socket: { port, host: '127.0.0.1', connectTimeout: 60000 } });
   // A connection that is lost is told as an event, too.
   return redis.on('error', () => {}).connect();
 }

@@ -43,7 +43,8 @@ def load(r):
 
 def main(port):
     # Without attempts of its own, so that each loss is seen.
-    r = redis.Redis(host="127.0.0.1", port=int(port), protocol=3, socket_timeout=60, retry=None)
+    r = redis.Redis(
+        host="127.0.0.1", port=int(port), protocol=3, socket_timeout=60, socket_connect_timeout=60, retry=None)
     assert r.set("kept", EVERY, ex=1000) is True
     acknowledged = load(r)
     for number in acknowledged:

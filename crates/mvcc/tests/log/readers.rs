@@ -6,6 +6,7 @@ use coreplane_engine::{Batch, Entry, Error, Visibility};
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KEYS: u64 = 50;
@@ -94,8 +95,15 @@ fn readers_go_beside(kind: MapKind) {
     let log = LogMap::create(kind, &path, 2 << 20, Geometry::default(), media, &options);
     let log = log.expect("create");
     let (applied, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let begin = Barrier::new(3);
     std::thread::scope(|threads| {
-        let readers = [(); 2].map(|()| threads.spawn(|| read(&log, &applied, &is_done)));
+        let readers = [(); 2].map(|()| {
+            threads.spawn(|| {
+                begin.wait();
+                read(&log, &applied, &is_done)
+            })
+        });
+        begin.wait();
         drive(&log, &applied);
         is_done.store(true, Ordering::SeqCst);
         for reader in readers {
