@@ -125,15 +125,18 @@ fn kill_in_mid_write(
             scope.spawn(|| write_blocks(&at, blocks, &answers)),
         ];
         let deadline = Instant::now() + Duration::from_mins(5);
-        while answers.load(Ordering::Relaxed) < until && Instant::now() < deadline {
+        let is_well = || writers.iter().all(|writer| !writer.is_finished());
+        while answers.load(Ordering::Relaxed) < until && Instant::now() < deadline && is_well() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let was_well = is_well();
         let is_late = answers.load(Ordering::Relaxed) < until;
         let killed = served.kill();
         mount.cut()?;
         for writer in writers {
             let ended = writer.join().map_err(|_| "a writer has panicked")?;
-            assert!(ended.is_err(), "writers go on until the device fails");
+            let why = ended.err().ok_or("writers go on until the device fails")?;
+            assert!(was_well, "{why}");
         }
         assert!(!is_late, "the writers do not get on");
         killed

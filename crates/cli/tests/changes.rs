@@ -37,14 +37,19 @@ struct Watcher(BufReader<TcpStream>);
 
 impl Watcher {
     fn connect(port: u16) -> Outcome<Self> {
+        Self::connect_for(port, PATIENCE)
+    }
+
+    /// A connection on which this time without a message is an error.
+    fn connect_for(port: u16, silence: Duration) -> Outcome<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(silence))?;
         let mut watcher = Self(BufReader::new(stream));
         watcher.call("HELLO 3")?;
         Ok(watcher)
     }
 
-    /// From now on nothing that comes for a moment is an error.
+    /// From now on a moment without a message is an error.
     fn with_silence(self) -> Outcome<Self> {
         self.0.get_ref().set_read_timeout(Some(SILENCE))?;
         Ok(self)
@@ -91,7 +96,7 @@ fn leader(nodes: &[Node]) -> Outcome<(usize, u64)> {
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.runs()) {
-            let watcher = Watcher::connect(node.port).and_then(Watcher::with_silence);
+            let watcher = Watcher::connect_for(node.port, SILENCE);
             let said = watcher.and_then(|mut it| it.call("CLUSTER SNAPSHOT"));
             if let Ok(Said::Parts(parts)) = said
                 && let [Said::Number(_), Said::Number(index)] = parts[..]
@@ -138,7 +143,7 @@ fn watch(ports: &[u16], since: u64) -> Outcome<Seen> {
     loop {
         assert!(began.elapsed() < 2 * PATIENCE, "{} pushes", seen.pushes);
         at += 1;
-        let watcher = Watcher::connect(ports[at % ports.len()]).and_then(Watcher::with_silence);
+        let watcher = Watcher::connect_for(ports[at % ports.len()], SILENCE);
         let Ok(mut watcher) = watcher else { continue };
         match watcher.call(&format!("CLUSTER WATCH {} PREFIX a:", seen.index)) {
             Ok(Said::Number(_)) => {}
@@ -353,9 +358,9 @@ fn a_snapshot_rests_on_the_word_of_the_others() -> Outcome<()> {
     let followers = || nodes.iter().enumerate().filter(|(at, _)| *at != first).map(|it| it.1);
     followers().try_for_each(|node| node.signal("-STOP"))?;
     // The others have stopped when a read gets no answer.
-    let ask = |words: &str| Watcher::connect(nodes[first].port)?.with_silence()?.call(words);
-    while ask("GET k").is_ok() {}
-    let told = ask("CLUSTER SNAPSHOT");
+    let connect = || Watcher::connect(nodes[first].port)?.with_silence();
+    while connect()?.call("GET k").is_ok() {}
+    let told = connect()?.call("CLUSTER SNAPSHOT");
     followers().try_for_each(|node| node.signal("-CONT"))?;
     assert!(!matches!(told, Ok(Said::Parts(_))), "{told:?}, and nobody was there");
     leader(&nodes)?;
@@ -391,10 +396,11 @@ fn a_watch_ends_with_what_the_connection_has_agreed_upon() -> Outcome<()> {
         }
     }
     let mut is_over = false;
+    let since = Instant::now();
     while let Ok(said) = watcher.hear() {
         assert!(!is_over || !matches!(said, Said::Pushed(_)), "it has said QUIT");
         is_over |= said == Said::Text(b"OK".to_vec());
     }
-    assert!(is_over);
+    assert!(is_over && since.elapsed() < PATIENCE, "it is not closed");
     Ok(())
 }

@@ -234,7 +234,7 @@ fn is_told(served: &Served, matrix: &Pool, device: &str) -> Outcome<()> {
     assert!(status.contains(&reason), "{status}");
     let line = format!("pool {}/{device}: its medium is gone", matrix.name);
     let complaints = || std::fs::read_to_string(complaints(matrix));
-    // The thread that was told so writes it after it has left the device out.
+    // The thread that met the fault writes the line last; another one may have left the device out by then.
     let since = Instant::now();
     while !complaints()?.contains(&line) && since.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(5));

@@ -87,9 +87,10 @@ fn a_store_that_may_not_be_written_is_looked_at() -> Outcome<()> {
         let open_to_all = tempfile::tempdir()?;
         mode(open_to_all.path(), 0o755)?;
         let binary = open_to_all.path().join("coreplane");
-        // By another process: what a thread of this one has open for writing, and a child that was just forked, too,
-        // cannot be run.
+        // Copied by another process: a file that is open for writing cannot be run, and a child that another thread
+        // has just forked still has the open files of this process.
         assert!(Command::new("cp").arg(BINARY).arg(&binary).status()?.success());
+        mode(&binary, 0o755)?;
         let matrix = pool.path.is_dir().then_some(pool.path.as_path());
         for place in [directory].into_iter().chain(matrix) {
             mode(place, 0o555)?;

@@ -366,7 +366,8 @@ fn flip(pool: &str) -> Outcome<bool> {
     Ok(true)
 }
 
-/// True if a head is sealed; the thread that seals gets a moment, before the pool is full.
+/// True if a head has been sealed. After each batch the thread that seals has a tenth of a second, so that the pool
+/// does not get full before it runs.
 fn is_sealed(address: &str) -> Outcome<bool> {
     for _ in 0..20 {
         if figure(address, "coreplane_ts_segments")? > 0 {

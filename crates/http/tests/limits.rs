@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use server::{Outcome, Served};
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn short(options: Options) -> Options {
@@ -94,21 +95,31 @@ fn slow_clients_are_dropped_and_take_nobodys_thread() -> Outcome<()> {
 
 #[test]
 fn a_body_that_trickles_has_its_time() -> Outcome<()> {
-    let served = Served::start(short(Options::default()))?;
+    let body_timeout = Duration::from_secs(2);
+    let served = Served::start(Options { body_timeout, ..short(Options::default()) })?;
     let mut client = served.connect()?;
     client.send(b"POST /write?db=d HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")?;
-    // The body makes progress all the time, and is not complete when its time is over.
-    for _ in 0..200 {
-        if client.send(b"m").is_err() {
-            break;
+    let mut stream = client.stream.try_clone()?;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Outcome<()> {
+        // The body makes progress all the time: without a limit for the whole it would go on for twenty seconds.
+        let sender = scope.spawn(|| {
+            let mut sent = 0;
+            while sent < 999 && !is_over.load(Ordering::Relaxed) && stream.write_all(b"m").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+                sent += 1;
+            }
+            sent
+        });
+        // The answer is lost where a byte comes after the end of the connection.
+        if let Ok(answer) = client.answer(false) {
+            assert_eq!(answer.status, 408);
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    if let Ok(answer) = client.answer(false) {
-        assert_eq!(answer.status, 408);
-    }
-    assert!(client.is_ended()?);
-    Ok(())
+        assert!(client.is_ended()?);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(sender.join().expect("it only sends") < 999, "it was received to its end");
+        Ok(())
+    })
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn several_reads_go_on_without_a_device() {
         shelf.pull(at(0, lost));
         let expected: Vec<_> = keys.iter().cloned().map(Some).collect();
         in_threads(4, || assert_eq!(values(&matrix, &keys), expected));
-        // Which device is asked is told by the number of the thread.
+        // Which device is asked depends on the number of the thread.
         shelf::wait_until(|| {
             in_threads(1, || assert_eq!(values(&matrix, &keys), expected));
             standing(&matrix, at(0, lost)) != MemberState::Current

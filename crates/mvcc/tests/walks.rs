@@ -6,6 +6,7 @@ use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const KEYS: u32 = 400;
 /// One key in so many has a value that is written to pages of its own.
@@ -117,8 +118,9 @@ fn walks_beside_writes_see_what_they_should() {
         let (acknowledged, walks) = (AtomicU32::new(1), AtomicU32::new(0));
         std::thread::scope(|threads| {
             let writer = threads.spawn(|| {
-                let mut round = 2;
-                while round < 150 || walks.load(Ordering::Relaxed) == 0 {
+                let (since, mut round) = (Instant::now(), 2);
+                let waits = || since.elapsed() < Duration::from_secs(60);
+                while round < 150 || walks.load(Ordering::Relaxed) == 0 && waits() {
                     write_round(&store, round);
                     acknowledged.store(round, Ordering::Release);
                     round += 1;

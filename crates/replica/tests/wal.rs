@@ -194,7 +194,7 @@ fn what_is_damaged_in_a_pool_is_no_log() {
     (1..=newest).for_each(write);
     // A log that was begun a moment ago has nothing to lose: at least 20 of the flips below must fall into it.
     let log_len = || map.stats().pool_bytes - map.stats().live_bytes;
-    while log_len() < 900 {
+    while log_len() < 900 && newest < 10_000 {
         newest += 1;
         write(newest);
     }

@@ -13,6 +13,7 @@ use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use home::{Home, New, options};
 use scale::scaled;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use story::Durable;
 
 fn explored(story: &Story, options: &SimOptions) -> Report {
@@ -229,8 +230,9 @@ fn writers_and_checkpoints_go_on_side_by_side() {
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let checkpoints = scope.spawn(|| {
-                let mut taken = 0;
-                while taken == 0 || !ended.load(Ordering::Acquire) {
+                let (since, mut taken) = (Instant::now(), 0);
+                let waits = || since.elapsed() < Duration::from_secs(60);
+                while !ended.load(Ordering::Acquire) || taken == 0 && waits() {
                     taken += u64::from(store.checkpoint().expect("checkpoint"));
                 }
                 taken

@@ -1,5 +1,5 @@
 """redis-py's cluster client against a Coreplane cluster: it finds the leader by CLUSTER SLOTS, follows MOVED, and reads
-from followers. Arguments: the port of any node, and of another."""
+from followers. Arguments: the port of any node, and the protocol."""
 import sys
 import redis
 

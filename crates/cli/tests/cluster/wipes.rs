@@ -1,9 +1,10 @@
 //! A node whose pool is gone is filled again, for any kind of map.
 
+use crate::load::while_clients_work;
 use crate::nodes::nodes;
 use crate::pool::Place;
 use crate::session::Outcome;
-use crate::{PATIENCE, applied, wait_for, while_clients_work};
+use crate::{PATIENCE, applied, wait_for};
 use std::time::{Duration, Instant};
 
 /// A node's pool is removed: the node is filled again, and votes again.

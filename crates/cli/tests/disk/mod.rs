@@ -66,6 +66,8 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Outcome<(bool, String)> 
     let output = Command::new("timeout")
         .args(["-k", "5", SECONDS_MAX, program])
         .args(arguments)
+        // Complaints in English.
+        .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("{program}: {error}"))?;
