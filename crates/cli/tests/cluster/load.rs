@@ -129,8 +129,9 @@ pub(crate) fn while_clients_work(
         for client in clients {
             client.join().map_err(|_| "a client has found what must not be")??;
         }
+        happened?;
         assert!(meanwhile.0 > 20 && meanwhile.1 > 10, "writes and reads meanwhile: {meanwhile:?}");
-        happened
+        Ok(())
     })?;
     assert!(told.is_enough(), "writes and reads: {:?}", told.counts());
     for node in nodes.iter().filter(|node| node.runs()) {
