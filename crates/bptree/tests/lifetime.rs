@@ -44,6 +44,19 @@ fn what_is_relaxed_in_a_file_is_durable_when_its_window_ends() {
     }
 }
 
+/// Its tables in DRAM are as small as it is, though it may grow to the whole file system.
+#[test]
+fn a_small_pool_takes_little_memory() {
+    let directory = in_memory();
+    let store = created(directory.path(), 1 << 20, &Options::default());
+    for number in 0..1000_u32 {
+        let key = number.to_be_bytes();
+        let _outcome = store.put(&key, b"a value", &WriteOptions::default()).expect("put");
+    }
+    let stats = store.stats();
+    assert!(stats.dram_bytes < stats.pool_bytes / 2, "{} bytes", stats.dram_bytes);
+}
+
 #[test]
 fn what_has_expired_goes_when_its_leaf_is_written_anew() {
     let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));

@@ -98,6 +98,11 @@ impl Scale {
     /// For pools of 64 MiB and more.
     pub const USUAL: Self = Self { bytes: 12 << 20, operations: 4000, seed: 1 };
 
+    /// These demands in a sixth of the bytes: for pools of 12 MiB and more.
+    pub const fn small(self) -> Self {
+        Self { bytes: self.bytes / 6, ..self }
+    }
+
     /// How many keys of `bytes` bytes in all (with their values) fit, at most `wanted` and half
     /// the operations.
     fn keys_of(&self, bytes: usize, wanted: usize) -> usize {

@@ -34,7 +34,8 @@ fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen 
 }
 
 /// A matrix of devices of `size` bytes. With several groups a device has a part of the records alone, and its pool may be
-/// smaller than the scale says; the suite's time is that of making the pages of all these pools.
+/// smaller than the scale says. The suite's time is that of making the pages of all these pools, so that one matrix
+/// alone has the usual scale.
 fn fixture(kind: Kind, shape: Shape, size: u64, scale: Scale) -> Fixture {
     by_path(kind, shape, size, scale, ReadPath::Auto)
 }
@@ -69,8 +70,7 @@ mod two_by_two_of_scmkv {
 
     fn fresh() -> Fixture {
         let shape = Shape::default();
-        // Large enough for two logs in each device.
-        fixture(Kind::Scmkv, shape, 64 << 20, Scale::USUAL)
+        fixture(Kind::Scmkv, shape, 12 << 20, Scale::USUAL.small())
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -80,7 +80,7 @@ mod three_by_two_that_waits_for_the_first {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 3, ack: Ack::First, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 16 << 20, Scale::USUAL)
+        fixture(Kind::Bptree, shape, 4 << 20, Scale::USUAL.small())
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -90,7 +90,7 @@ mod three_by_two_of_scmkv {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 3, ..Shape::default() };
-        fixture(Kind::Scmkv, shape, 24 << 20, Scale::SYNCED)
+        fixture(Kind::Scmkv, shape, 8 << 20, Scale::SYNCED.small())
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -100,8 +100,8 @@ mod two_by_two_on_files {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shelf = Shelf::on_files(Kind::Bptree, 24 << 20, scaled(false, true));
-        on_shelf(shelf, Shape::default(), Scale::SYNCED, ReadPath::Auto)
+        let shelf = Shelf::on_files(Kind::Bptree, 6 << 20, scaled(false, true));
+        on_shelf(shelf, Shape::default(), Scale::SYNCED.small(), ReadPath::Auto)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -111,7 +111,8 @@ mod two_by_two_of_both {
     use super::*;
 
     fn fresh() -> Fixture {
-        on_shelf(Shelf::mixed(24 << 20), Shape::default(), Scale::SYNCED, ReadPath::Auto)
+        let scale = Scale::SYNCED.small();
+        on_shelf(Shelf::mixed(8 << 20), Shape::default(), scale, ReadPath::Auto)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -121,7 +122,7 @@ mod one_by_three_that_waits_for_most {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 1, devices: 3, ack: Ack::Majority, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 32 << 20, Scale::USUAL)
+        fixture(Kind::Bptree, shape, 6 << 20, Scale::USUAL.small())
     }
     coreplane_conformance::conformance_suite!(fresh);
 }

@@ -90,7 +90,7 @@ macro_rules! suite_of {
 
             fn fresh() -> Fixture {
                 let directory = tempfile::tempdir().expect("a directory");
-                fixture($subject, directory, 64 << 20, Scale::SYNCED)
+                fixture($subject, directory, 16 << 20, Scale::SYNCED.small())
             }
             coreplane_conformance::conformance_suite!(fresh);
         }

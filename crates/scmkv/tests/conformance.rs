@@ -40,7 +40,7 @@ fn fixture(home: Home, new: New, scale: Scale) -> Fixture {
 mod emulated_index_in_pool {
     use super::*;
     fn fresh() -> Fixture {
-        let new = New::of_size(128 << 20).placed(Placement::Pool);
+        let new = New::of_size(64 << 20).placed(Placement::Pool);
         fixture(Home::in_memory(), new, Scale::USUAL)
     }
     coreplane_conformance::conformance_suite!(fresh);
@@ -49,7 +49,7 @@ mod emulated_index_in_pool {
 mod emulated_index_in_dram {
     use super::*;
     fn fresh() -> Fixture {
-        let new = New::of_size(128 << 20).placed(Placement::Dram);
+        let new = New::of_size(64 << 20).placed(Placement::Dram);
         fixture(Home::in_memory(), new, Scale::USUAL)
     }
     coreplane_conformance::conformance_suite!(fresh);

@@ -35,7 +35,7 @@ pub(crate) use siblings::Siblings;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Nodes that are allocated together, 4 MiB; fewer in a small pool.
-const CHUNK: usize = 4096;
+pub(crate) const CHUNK: usize = 4096;
 
 /// A leaf, and the node that named it.
 #[derive(Debug, Clone, Copy)]
@@ -84,10 +84,10 @@ impl Inner {
         self.id
     }
 
-    /// A tree of one leaf, with room for the inner nodes of `leaves_max` leaves.
-    pub(crate) fn new(leaf: u32, leaves_max: usize) -> Self {
+    /// A tree of one leaf, with room for the inner nodes of `leaves_max` leaves, of which `chunk` are made at a time.
+    pub(crate) fn new(leaf: u32, leaves_max: usize, chunk: usize) -> Self {
         // Enough even if each node has only one child.
-        let nodes = Chunked::new(2 * leaves_max + 64, CHUNK, Node::new);
+        let nodes = Chunked::new(2 * leaves_max + 64, chunk, Node::new);
         let id = TREES.fetch_add(1, Ordering::Relaxed) + 1;
         let inner = Self { id, nodes, root: AtomicU32::new(0), spare: Mutex::default() };
         inner.build(leaf, Vec::new());

@@ -102,7 +102,7 @@ fn merge(inner: &Inner, model: &mut Model, (separator, new): (&[u8], u32)) -> (u
 
 /// A tree of that many leaves, and its model.
 fn tree_of(leaves: u16) -> (Inner, Model, u32) {
-    let inner = Inner::new(0, 10_000);
+    let inner = Inner::new(0, 10_000, CHUNK);
     let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
     for number in 1..leaves {
         run(&inner, &mut model, &mut next, &Step::Split(number));
@@ -161,7 +161,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..3000),
         looked_up in proptest::collection::vec(any::<u16>(), 300),
     ) {
-        let inner = Inner::new(0, 10_000);
+        let inner = Inner::new(0, 10_000, CHUNK);
         let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
         for number in grow {
             run(&inner, &mut model, &mut next, &Step::Split(number));
@@ -185,7 +185,7 @@ proptest! {
         grow in proptest::collection::vec(any::<u16>(), 100..3000),
         chosen in proptest::collection::vec((any::<u16>(), 0_u16..130), 1..60),
     ) {
-        let inner = Inner::new(0, 10_000);
+        let inner = Inner::new(0, 10_000, CHUNK);
         let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
         for number in grow {
             run(&inner, &mut model, &mut next, &Step::Split(number));
@@ -272,7 +272,7 @@ fn a_tree_that_is_merged_down_is_one_node_again() {
 /// one that is being put there.
 #[test]
 fn readers_beside_changes_find_what_serves_their_key() {
-    let inner = Inner::new(0, 100_000);
+    let inner = Inner::new(0, 100_000, CHUNK);
     let stop = AtomicBool::new(false);
     let newest = AtomicU32::new(1);
     inner.split(0, b"m", 1);

@@ -23,7 +23,7 @@ use crate::inner::{Bound, Inner};
 use crate::leaf::{Directory, Head};
 use crate::volume::keys::Edge;
 use crate::volume::root::Root;
-use crate::volume::{Volume, pages_max};
+use crate::volume::{Volume, chunk, pages_max};
 use coreplane_engine::Result;
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::mutant;
@@ -87,8 +87,8 @@ impl Tree {
     pub(crate) fn new(volume: Volume, root: &Root) -> Self {
         let pages_max = pages_max(&volume.space);
         Self {
-            inner: Inner::new(0, pages_max),
-            leaves: Chunked::new(pages_max, CHUNK, Directory::new),
+            inner: Inner::new(0, pages_max, chunk(&volume.space, crate::inner::CHUNK)),
+            leaves: Chunked::new(pages_max, chunk(&volume.space, CHUNK), Directory::new),
             held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
             forgotten_tombstones: AtomicU64::new(0),
             opened: Opened {

@@ -17,7 +17,7 @@
 //! sync that covers everything flushed until then has ended
 //! ([`Pages::give_back`](crate::volume::pages::Pages::give_back)).
 
-use crate::volume::Volume;
+use crate::volume::{Volume, chunk, pages_max};
 use coreplane_engine::{Completion, Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
 use coreplane_pmem::Space;
 use coreplane_pmem::chunked::Chunked;
@@ -49,17 +49,18 @@ struct Pending {
     older: AtomicU64,
 }
 
-/// Leaves whose state is allocated together.
+/// Leaves whose state is allocated together; fewer in a small pool.
 const CHUNK: usize = 4096;
 
 impl Early {
     /// None where a fence is an instruction.
-    pub(crate) fn new(space: &Space, pages_max: usize) -> Option<Self> {
-        let leaves = || Chunked::new(pages_max, CHUNK, Pending::default);
+    pub(crate) fn new(space: &Space) -> Option<Self> {
+        let (pages_max, chunk) = (pages_max(space), chunk(space, CHUNK));
+        let leaves = || Chunked::new(pages_max, chunk, Pending::default);
         (!space.fences_at_once()).then(|| Self {
             last: AtomicU64::new(0),
             leaves: leaves(),
-            written: Chunked::new(pages_max, CHUNK, || AtomicU64::new(0)),
+            written: Chunked::new(pages_max, chunk, || AtomicU64::new(0)),
             relaxed_bytes: AtomicU64::new(0),
         })
     }

@@ -61,6 +61,16 @@ pub(crate) fn pages_max(space: &Space) -> usize {
     usize::try_from(space.reserved() / u64::from(space.page_size())).unwrap_or(usize::MAX)
 }
 
+/// The least number of entries that are made at a time of a table by page.
+const CHUNK_MIN: usize = 16;
+
+/// The number of entries that are made at a time of a table by page, at most `most`: half of the pages that the pool has
+/// now, since the table of a small pool with a large reserve is to be small, too.
+pub(crate) fn chunk(space: &Space, most: usize) -> usize {
+    let pages = usize::try_from(space.len() / u64::from(space.page_size())).unwrap_or(usize::MAX);
+    most.min((pages / 2).max(CHUNK_MIN))
+}
+
 /// The least key of a leaf and its bound.
 pub(crate) type Bounds<'g> = (Cow<'g, [u8]>, Option<Cow<'g, [u8]>>);
 
@@ -73,7 +83,7 @@ impl Volume {
             pages: Pages::new(&space),
             pens: (0..PENS).map(|_| CachePadded::new(spin::Lock::new(None))).collect(),
             counters: Counters::default(),
-            early: Early::new(&space, pages_max(&space)),
+            early: Early::new(&space),
             windows: Windows::new(),
             durability: options.durability,
             root_change: Mutex::new(()),

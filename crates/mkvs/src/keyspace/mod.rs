@@ -63,6 +63,14 @@ impl Keyspace {
     }
 
     /// # Errors
+    /// If the value is too long for some device: its group's others would have it alone.
+    #[inline]
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
+        let (len, max) = (value.len(), self.limits.value_len_max);
+        if len > max { Err(Error::ValueTooLong { len, max }) } else { Ok(()) }
+    }
+
+    /// # Errors
     /// If the key is one of the matrix's own, or too long.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
         if is_reserved(key) {

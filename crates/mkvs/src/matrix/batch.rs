@@ -177,12 +177,7 @@ impl Writes {
         batch.check(&self.keyspace.limits)?;
         for change in batch.changes() {
             self.keyspace.check_key(change.key())?;
-            let max = self.keyspace.limits.value_len_max;
-            if let Some(value) = change.value()
-                && value.len() > max
-            {
-                return Err(Error::ValueTooLong { len: value.len(), max });
-            }
+            change.value().map_or(Ok(()), |value| self.keyspace.check_value(value))?;
         }
         Ok(())
     }

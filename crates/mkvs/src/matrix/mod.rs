@@ -142,6 +142,7 @@ impl Writes {
         condition: If<'_>,
         options: &WriteOptions,
     ) -> Result<Outcome> {
+        self.keyspace.check_value(value)?;
         self.write(key, options, &mut Given::new((key, value), condition, options))
     }
 

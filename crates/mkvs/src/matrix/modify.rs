@@ -2,6 +2,7 @@
 
 use super::Writes;
 use crate::device::decision::{Decided, Write};
+use crate::keyspace::Keyspace;
 use coreplane_engine::{
     Mutation, Outcome, Record, Result, StorageEngine, UnixMillis, WriteOptions,
 };
@@ -10,10 +11,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A write that is decided by a function of the record.
 struct Modified<'a, 'd> {
+    keyspace: &'a Keyspace,
     key: &'a [u8],
     decide: &'d mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     /// The resulting value; none: a delete.
     value: Option<(Vec<u8>, Option<UnixMillis>)>,
+    /// The caller's value is too long, so that nothing changes.
+    refused: Result<()>,
     /// The caller's code has panicked: the panic continues when the write is over, which then changes nothing.
     panic: Option<Box<dyn Any + Send>>,
 }
@@ -21,20 +25,28 @@ struct Modified<'a, 'd> {
 impl Write for Modified<'_, '_> {
     fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome> {
         let (decide, value, panic) = (&mut self.decide, &mut self.value, &mut self.panic);
-        engine.modify(self.key, options, &mut |record| {
+        let (keyspace, refused) = (self.keyspace, &mut self.refused);
+        let outcome = engine.modify(self.key, options, &mut |record| {
             let old = record.as_ref().map(|record| record.value);
             let decided = catch_unwind(AssertUnwindSafe(|| decide(record)));
-            let mutation = decided.unwrap_or_else(|what| {
+            let mut mutation = decided.unwrap_or_else(|what| {
                 *panic = Some(what);
                 Mutation::Keep
             });
+            if let Mutation::Put { value, .. } = &mutation {
+                *refused = keyspace.check_value(value);
+                if refused.is_err() {
+                    mutation = Mutation::Keep;
+                }
+            }
             *value = match &mutation {
                 Mutation::Put { value, expires_at } => Some((value.clone(), *expires_at)),
                 Mutation::Expire(expires_at) => old.map(|value| (value.to_vec(), *expires_at)),
                 Mutation::Keep | Mutation::Delete => None,
             };
             mutation
-        })
+        })?;
+        std::mem::replace(&mut self.refused, Ok(())).map(|()| outcome)
     }
 
     fn decided(&self) -> Decided<'_> {
@@ -50,7 +62,14 @@ impl Writes {
         options: &WriteOptions,
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
-        let mut modified = Modified { key, decide, value: None, panic: None };
+        let mut modified = Modified {
+            keyspace: &self.keyspace,
+            key,
+            decide,
+            value: None,
+            refused: Ok(()),
+            panic: None,
+        };
         let written = self.write(key, options, &mut modified);
         match modified.panic {
             Some(panic) => resume_unwind(panic),

@@ -36,7 +36,8 @@ impl Writes {
         }
         let hash = hash_of(key);
         let group = keyspace.group_of(hash);
-        if !group.puts_fast() || keyspace.check_key(key).is_err() {
+        let fits = keyspace.check_key(key).is_ok() && keyspace.check_value(value).is_ok();
+        if !group.puts_fast() || !fits {
             return None;
         }
         // Pinned once for all calls, but not during a long wait: a leaving device waits for pinned threads.

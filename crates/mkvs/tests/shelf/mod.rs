@@ -187,12 +187,15 @@ impl Rack for Shelf {
                 let options = coreplane_scmkv::Options { time, ..Default::default() };
                 let (media, placement) = (self.media.clone(), Placement::Auto);
                 // A small device has small pages.
-                let made = if size < 1 << 20 {
-                    Scmkv::create_with(&path, size, Geometry::TINY, media, Placement::Auto, options)
-                } else {
-                    Scmkv::create(&path, size, media, placement, options)
+                let geometry = match size {
+                    ..0x10_0000 => Some(Geometry::TINY),
+                    ..0x100_0000 => Some(Geometry { page_size: 256 << 10, ..Geometry::default() }),
+                    _ => None,
                 };
-                Arc::new(made?)
+                Arc::new(match geometry {
+                    Some(it) => Scmkv::create_with(&path, size, it, media, placement, options),
+                    None => Scmkv::create(&path, size, media, placement, options),
+                }?)
             }
         };
         Ok(self.with_gate(place, engine))
