@@ -62,7 +62,7 @@ pub(crate) fn pages_max(space: &Space) -> usize {
 }
 
 /// The least number of entries that are made at a time of a table by page.
-const CHUNK_MIN: usize = 16;
+const CHUNK_MIN: usize = 64;
 
 /// The number of entries that are made at a time of a table by page, at most `most`: half of the pages that the pool has
 /// now, since the table of a small pool with a large reserve is to be small, too.

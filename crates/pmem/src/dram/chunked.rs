@@ -1,6 +1,7 @@
 //! A table that is allocated a chunk at a time, so that the reserve of a small store costs no
 //! memory and opening it is quick.
 
+use super::pointers::Pointers;
 use crate::huge;
 use crate::spin;
 use parking_lot::Mutex;
@@ -18,7 +19,7 @@ pub struct Chunked<T> {
     /// The number of a chunk is an index shifted by this.
     shift: u32,
     /// Null until the chunk is made; then a pointer to all entries of the chunk.
-    chunks: Box<[AtomicPtr<T>]>,
+    chunks: Pointers<T>,
     /// How many chunks were made.
     made: AtomicUsize,
     /// The number behind the last chunk that was made: the pointers from here on, the large reserve of a small store,
@@ -35,13 +36,10 @@ impl<T> Chunked<T> {
     /// A table of `len` entries, of which `chunk` (a power of two) are made at a time; fewer, but one at least, where
     /// they are more than a sixteenth of the table.
     pub fn new(len: usize, chunk: usize, initial: fn() -> T) -> Self {
-        let chunk = 1 << chunk.min(len / CHUNKS_MIN).max(1).ilog2();
-        let chunks = Box::new_zeroed_slice(len.div_ceil(chunk));
-        // SAFETY: zeroes are a null pointer, which is an `AtomicPtr` of any type.
-        let chunks = unsafe { chunks.assume_init() };
+        let chunk = 1_usize << chunk.min(len / CHUNKS_MIN).max(1).ilog2();
         Self {
             shift: chunk.trailing_zeros(),
-            chunks,
+            chunks: Pointers::new(len.div_ceil(chunk)),
             made: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             making: Mutex::new(()),

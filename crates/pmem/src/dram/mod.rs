@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`huge`] | memory for large tables |
 //! | [`chunked`] | a table that grows a chunk at a time |
+//! | `pointers` | many pointers, most of which stay null |
 //! | [`stripes`] | counters without a locked instruction |
 //! | [`spin`] | locks, and waiting for other threads |
 //! | [`isolation`] | reads of several keys beside batches |
@@ -13,6 +14,7 @@
 pub mod chunked;
 pub mod huge;
 pub mod isolation;
+mod pointers;
 pub mod processors;
 pub mod spin;
 pub mod stripes;
