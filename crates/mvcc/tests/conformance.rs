@@ -60,7 +60,7 @@ fn in_memory() -> tempfile::TempDir {
 
 /// The suite over one subject, on every medium.
 macro_rules! suite_of {
-    ($subject:expr) => {
+    ($subject:expr, $size:expr, $scale:expr) => {
         use super::*;
 
         /// A pool as large as the suite needs.
@@ -68,7 +68,7 @@ macro_rules! suite_of {
             use super::*;
 
             fn fresh() -> Fixture {
-                fixture($subject, super::super::in_memory(), 64 << 20, Scale::USUAL)
+                fixture($subject, super::super::in_memory(), $size, $scale)
             }
             coreplane_conformance::conformance_suite!(fresh);
         }
@@ -98,13 +98,14 @@ macro_rules! suite_of {
 }
 
 mod list {
-    suite_of!(Subject::of(MapKind::List));
+    suite_of!(Subject::of(MapKind::List), 64 << 20, Scale::USUAL);
 }
 
 mod cow_tree {
-    suite_of!(Subject::of(MapKind::CowTree));
+    suite_of!(Subject::of(MapKind::CowTree), 64 << 20, Scale::USUAL);
 }
 
 mod cow_tree_of_wide_nodes {
-    suite_of!(Subject { kind: MapKind::CowTree, fan_out: 64 });
+    const SUBJECT: Subject = Subject { kind: MapKind::CowTree, fan_out: 64 };
+    suite_of!(SUBJECT, 16 << 20, Scale::USUAL.small());
 }

@@ -187,9 +187,10 @@ impl Rack for Shelf {
                 let options = coreplane_scmkv::Options { time, ..Default::default() };
                 let (media, placement) = (self.media.clone(), Placement::Auto);
                 // A small device has small pages.
-                let geometry = match size {
-                    ..0x10_0000 => Some(Geometry::TINY),
-                    ..0x100_0000 => Some(Geometry { page_size: 256 << 10, ..Geometry::default() }),
+                let small = Geometry { page_size: 256 << 10, ..Geometry::default() };
+                let geometry = match size >> 20 {
+                    0 => Some(Geometry::TINY),
+                    1..16 => Some(small),
                     _ => None,
                 };
                 Arc::new(match geometry {

@@ -86,6 +86,8 @@ pub(crate) struct Story {
     pub(crate) clears: bool,
     /// A close keeps filters of any size.
     pub(crate) keeps_filters: bool,
+    /// One cut in so many is checked.
+    pub(crate) cut_in: usize,
     /// Operations that were refused for lack of space.
     pub(crate) refused: AtomicU64,
 }
@@ -112,6 +114,7 @@ impl Story {
             is_relaxed: false,
             clears: false,
             keeps_filters: false,
+            cut_in: 1,
             refused: AtomicU64::new(0),
         }
     }
@@ -128,6 +131,7 @@ impl Story {
             page_size: 4096,
             model: self.model,
             seed: self.seed,
+            cut_in: self.cut_in,
             images_per_cut: scaled(2, 3),
             // An open that continues an interrupted change has many fences.
             recovery_cut_in: if self.goes_on() { 300 } else { 40 },

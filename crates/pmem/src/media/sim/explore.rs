@@ -232,7 +232,8 @@ impl<S: Subject> Explorer<'_, S> {
                 mine = next.fetch_add(1, Ordering::Relaxed);
                 tally.seen.clear();
             }
-            if mine == span && (returned || is_cut(event, self.options.cut_at_stores)) {
+            let is_cut = returned || is_cut(event, self.options.cut_at_stores);
+            if mine == span && is_cut && self.is_chosen(at) {
                 self.check_cut(&machine, at, span, &mut tally);
             }
             if self.found.load(Ordering::Relaxed) >= self.options.max_violations {
@@ -247,6 +248,12 @@ impl<S: Subject> Explorer<'_, S> {
             }
         }
         tally.report
+    }
+
+    /// True for one cut in [`SimOptions::cut_in`].
+    fn is_chosen(&self, cut: usize) -> bool {
+        let of_cut = mix(self.options.seed ^ mix(cut as u64));
+        self.options.cut_in <= 1 || of_cut.is_multiple_of(self.options.cut_in as u64)
     }
 
     fn check_cut(&self, machine: &Machine, cut: usize, marks: usize, tally: &mut Tally) {

@@ -29,6 +29,9 @@ pub struct SimOptions {
     pub images_per_cut: usize,
     /// Cut before every store, too: for tiny workloads.
     pub cut_at_stores: bool,
+    /// The images of one cut in this many are checked, chosen by the seed: for workloads with thousands of cuts that
+    /// are alike. The report counts these cuts.
+    pub cut_in: usize,
     /// For one image in this many, recovery is cut, too; 0 for none.
     pub recovery_cut_in: usize,
     /// The most images of a cut within recovery.
@@ -68,6 +71,7 @@ impl Default for SimOptions {
             seed: 1,
             images_per_cut: 64,
             cut_at_stores: false,
+            cut_in: 1,
             recovery_cut_in: 16,
             images_per_recovery_cut: 8,
             checkers: processors::available(),
