@@ -102,7 +102,9 @@ fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outco
         }
         Stage::Tests => tests(root, tally),
         Stage::Redis => redis_suite::run(root, tally),
-        Stage::Mutants => mutants::run(root, &mutants::Extent::All, tally),
+        Stage::Mutants => {
+            mutants::run(root, &mutants::Extent::All, mutants::Baseline::Unknown, tally)
+        }
         Stage::Thread => sanitize::run(root, Sanitizer::Thread, &Extent::full(), tally),
         Stage::Address => sanitize::run(root, Sanitizer::Address, &Extent::full(), tally),
         Stage::Machine => {

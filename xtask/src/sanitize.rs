@@ -8,9 +8,13 @@
 //! distinguished from a true race. So without the source the thread sanitizer runs the kernels alone, whose tests
 //! join their threads by hand.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
+use crate::programs::wait;
 use crate::tally::Tally;
 use crate::{Outcome, cargo};
 
@@ -30,6 +34,9 @@ const KERNELS: [(&str, &[&str]); 5] = [
     ("coreplane-pmem", &["--lib", "--", "spin::tests"]),
     ("coreplane-scmkv", &["--test", "stress"]),
 ];
+
+/// Compiling in the background is given up after this time.
+const COMPILE_MAX: Duration = Duration::from_secs(1200);
 
 /// The packages of a full run.
 const PACKAGES: [&str; 7] = [
@@ -159,6 +166,32 @@ pub(crate) fn run(
     Ok(())
 }
 
+/// Compiles the kernels' tests for the thread sanitizer in the background, with the processors' idle time: beside
+/// tests that wait. What fails to compile is compiled again, and shown, by [`run`].
+pub(crate) fn compile_kernels(root: &Path) -> JoinHandle<()> {
+    let root = root.to_owned();
+    std::thread::spawn(move || {
+        if libraries(&root, Sanitizer::Thread).is_err() {
+            return;
+        }
+        for (package, tests) in KERNELS {
+            // Without the arguments of the tests themselves.
+            let tests = tests.split(|it| *it == "--").next().unwrap_or(tests);
+            let mut command = command(&root, Sanitizer::Thread);
+            command.args(["--no-run", "-p", package]).args(tests);
+            let mut idle = Command::new("chrt");
+            idle.args(["--idle", "0"]).arg(command.get_program()).args(command.get_args());
+            idle.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            idle.current_dir(&root).process_group(0);
+            idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let compiled = idle.spawn().map(|child| wait(child, COMPILE_MAX));
+            if !matches!(compiled, Ok(Ok(Some(status))) if status.success()) {
+                return;
+            }
+        }
+    })
+}
+
 fn kernels(root: &Path, sanitizer: Sanitizer, tally: &mut Tally) -> Outcome<()> {
     for (package, tests) in KERNELS {
         let kernel = format!("{} sanitizer: {package} {}", sanitizer.name(), tests.join(" "));
@@ -180,7 +213,7 @@ fn command(root: &Path, sanitizer: Sanitizer) -> Command {
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", sanitizer.flags())
         // Suppressions name functions in full, which line tables alone do not contain.
-        .env("CARGO_PROFILE_DEV_DEBUG", "full")
+        .envs([("CARGO_PROFILE_DEV_DEBUG", "full"), ("CARGO_PROFILE_TEST_DEBUG", "full")])
         .env("TSAN_OPTIONS", format!("history_size=7:suppressions={}", suppressions.display()))
         .current_dir(root);
     command

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use coreplane_vm::{Build, Verdict};
 
 use crate::clients::{Clients, Toolchains, clients};
-use crate::mutants::{self, Extent};
+use crate::mutants::{self, Baseline, Extent};
 use crate::programs::{FEATURE, PACKAGES, Programs};
 use crate::sanitize::{self, Sanitizer};
 use crate::tally::Tally;
@@ -35,18 +36,24 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
         tally.add(installed);
         Outcome::Ok(clients)
     })?;
-    unit_tests(root, &clients, &mut tally)?;
+    unit_tests(root, &clients, &mut tally);
     if tally.has_failures() {
         tally.leave_out("the second stage", "the first has failed");
         return tally.close();
     }
+    let kernels = (!quick).then(|| sanitize::compile_kernels(root));
     integration_tests(root, &clients, &mut tally)?;
     first_steps(root, &mut tally);
     tally.leave_out("the peers' tests", "they build foreign engines: nightly");
     if quick {
         tally.leave_out("check, mutants, sanitizers and the VM", "--quick");
     } else {
-        mutants::run(root, &Extent::Handful, &mut tally)?;
+        let baseline = match tally.has_failures() {
+            true => Baseline::Unknown,
+            false => Baseline::Passed,
+        };
+        mutants::run(root, &Extent::Handful, baseline, &mut tally)?;
+        kernels.map(JoinHandle::join).transpose().map_err(|_| "compiling panicked")?;
         sanitize::run(root, Sanitizer::Thread, &sanitize::Extent::Kernels, &mut tally)?;
         let arguments = programs::selection();
         machine(
@@ -61,20 +68,14 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
 }
 
 /// The first stage: the tests beside the code.
-fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
+fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) {
     tally.stage("first stage: unit tests");
-    let mut command = tests(root, clients);
-    command.args(["--lib", "--bins"]).args(["--features", FEATURE]);
-    tally.cargo_test("unit tests", &mut command)
+    scheduled(root, clients, "unit tests", ["--lib", "--bins"], tally);
 }
 
-/// The second stage: stories, conformance, real clients, the examples in the documentation and the example programs.
-/// All are built with the feature that enables mistakes, though none is made here, so that there is one build, and
-/// the programs of the mutants' handful exist afterwards.
-fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
-    tally.stage("second stage: integration tests");
-    let name = "integration tests";
-    match Programs::of_workspace(root, &[["--test", "*"]]) {
+/// Builds test programs, and runs them as [`schedule`] does.
+fn scheduled(root: &Path, clients: &Clients, name: &str, targets: [&str; 2], tally: &mut Tally) {
+    match Programs::of_workspace(root, &[targets]) {
         Ok(programs) => {
             let started = Instant::now();
             let counts = schedule::run(&programs, &clients.environment());
@@ -82,6 +83,14 @@ fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outco
         }
         Err(why) => tally.count(name, Err(why)),
     }
+}
+
+/// The second stage: stories, conformance, real clients, the examples in the documentation and the example programs.
+/// All are built with the feature that enables mistakes, though none is made here, so that there is one build, and
+/// the programs of the mutants' handful exist afterwards.
+fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
+    tally.stage("second stage: integration tests");
+    scheduled(root, clients, "integration tests", ["--test", "*"], tally);
     let mut command = tests(root, clients);
     command.arg("--doc").args(["--features", FEATURE]);
     tally.cargo_test("examples in the documentation", &mut command)?;
