@@ -147,18 +147,3 @@ fn without_flushes_or_fences_it_does_not() {
         }
     }
 }
-
-/// A part of the cuts is chosen by the seed: the same each time, and other ones by another seed.
-#[test]
-fn of_many_cuts_a_part_is_checked() {
-    let of = |cut_in, seed| {
-        let options = SimOptions { cut_in, seed, recovery_cut_in: 0, ..options(Model::X86, 4096) };
-        let report = explore(&options, &Pools(4096));
-        assert!(report.is_clean(), "{report}");
-        (report.cuts, report.images)
-    };
-    let (all, every) = (of(1, 1), of(4, 1));
-    assert!(every.0 > 0 && every.0 < all.0 / 2 && every.1 < all.1, "{every:?} of {all:?}");
-    assert_eq!(of(4, 1), every);
-    assert!((2..6).any(|seed| of(4, seed) != every));
-}
