@@ -272,6 +272,9 @@ impl Engine for Bptree {
                 Some((seen, mutation)) if seen == version => mutation,
                 _ => decide(live.map(Whole::record)),
             };
+            if let Mutation::Put { value, .. } = &mutation {
+                self.store.check_value(value.len())?;
+            }
             decided = Some((version, mutation.clone()));
             Ok(match (mutation, live) {
                 (Mutation::Put { value, expires_at }, _) => {

@@ -72,6 +72,38 @@ fn a_group_is_added_after_a_try_that_failed() {
     check(&Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open"));
 }
 
+/// Its limits are those of the devices: one that takes shorter values could not store what the others do.
+#[test]
+fn a_device_that_takes_less_than_the_matrix_does_not_join() {
+    let (large, small) = (16 << 20, 12 << 20);
+    let shelf = Shelf::new(Kind::Scmkv, large);
+    let shape = Shape { groups: 1, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let put = || matrix.put(b"key", b"value", &WriteOptions::default());
+    let _outcome = put().expect("put");
+    let (new, group) = (Position { group: 0, device: 0 }, Position { group: 1, device: 0 });
+    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
+    let replace = || matrix.replace(&shelf, new, &fresh, &|_| {});
+    let add = || matrix.add_group(&shelf, &CopyOptions::default(), &|_| {});
+    let refused = |outcome: Result<_>, place: Position| {
+        let error = outcome.expect_err("it takes less").to_string();
+        assert!(error.contains(&format!("{place} only")), "{error}");
+    };
+    shelf.pull(new);
+    let _outcome = put().expect("put");
+    shelf.size(new, small);
+    shelf.size(group, small);
+    refused(replace(), new);
+    refused(add(), group);
+    let _outcome = put().expect("put");
+    shelf.size(new, large);
+    shelf.size(group, large);
+    let _copied = replace().expect("replace");
+    let _copied = add().expect("add a group");
+    assert_eq!(matrix.get(b"key").expect("get").as_deref(), Some(&b"value"[..]));
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
 /// A device that was being created when the power failed, and was not yet told to keep tombstones, knows of
 /// none from before the restart: less than the matrix needs to make its members equal.
 #[test]

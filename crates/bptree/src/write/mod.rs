@@ -306,7 +306,7 @@ impl Writer {
 
     /// # Errors
     /// If the value is too long.
-    fn check_value(&self, len: usize) -> Result<()> {
+    pub(crate) fn check_value(&self, len: usize) -> Result<()> {
         let max = coreplane_engine::VALUE_LEN_MAX;
         if len > max {
             return Err(Error::ValueTooLong { len, max });

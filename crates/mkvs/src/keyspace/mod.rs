@@ -19,7 +19,7 @@ use crate::group::list::Groups;
 use crate::in_flight::{InFlight, KeyLock};
 use crate::membership::lost_ranges::LostRanges;
 use crate::shape::owners::Owners;
-use crate::shape::position::is_reserved;
+use crate::shape::position::{Position, is_reserved};
 use crate::stats::clock::Clock;
 use crate::stats::counters::Counters;
 use coreplane_engine::{Cursors, Error, Limits, Result};
@@ -63,7 +63,7 @@ impl Keyspace {
     }
 
     /// # Errors
-    /// If the value is too long for some device: its group's others would have it alone.
+    /// If the value is too long for some device: the other devices of its group would store it.
     #[inline]
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
         let (len, max) = (value.len(), self.limits.value_len_max);
@@ -82,6 +82,21 @@ impl Keyspace {
             return Err(Error::KeyTooLong { len: key.len(), max });
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// If a device that is to join takes less than the matrix, whose limits are those of the open devices.
+    pub(crate) fn check_limits(&self, place: Position, device: Limits) -> Result<()> {
+        let Limits { key_len_max, value_len_max, batch_len_max, batch_bytes_max } = self.limits;
+        let takes_all = device.key_len_max >= key_len_max
+            && device.value_len_max >= value_len_max
+            && device.batch_len_max >= batch_len_max
+            && device.batch_bytes_max >= batch_bytes_max;
+        if takes_all {
+            return Ok(());
+        }
+        let limits = self.limits;
+        Err(Error::Unusable(format!("the matrix takes {limits:?}, and {place} only {device:?}")))
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {

@@ -26,18 +26,20 @@ impl Write for Modified<'_, '_> {
     fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome> {
         let (decide, value, panic) = (&mut self.decide, &mut self.value, &mut self.panic);
         let (keyspace, refused) = (self.keyspace, &mut self.refused);
-        let outcome = engine.modify(self.key, options, &mut |record| {
+        engine.modify(self.key, options, &mut |record| {
             let old = record.as_ref().map(|record| record.value);
             let decided = catch_unwind(AssertUnwindSafe(|| decide(record)));
             let mut mutation = decided.unwrap_or_else(|what| {
                 *panic = Some(what);
                 Mutation::Keep
             });
-            if let Mutation::Put { value, .. } = &mutation {
-                *refused = keyspace.check_value(value);
-                if refused.is_err() {
-                    mutation = Mutation::Keep;
-                }
+            // The last answer counts.
+            *refused = match &mutation {
+                Mutation::Put { value, .. } => keyspace.check_value(value),
+                _ => Ok(()),
+            };
+            if refused.is_err() {
+                mutation = Mutation::Keep;
             }
             *value = match &mutation {
                 Mutation::Put { value, expires_at } => Some((value.clone(), *expires_at)),
@@ -45,8 +47,7 @@ impl Write for Modified<'_, '_> {
                 Mutation::Keep | Mutation::Delete => None,
             };
             mutation
-        })?;
-        std::mem::replace(&mut self.refused, Ok(())).map(|()| outcome)
+        })
     }
 
     fn decided(&self) -> Decided<'_> {
@@ -71,9 +72,9 @@ impl Writes {
             panic: None,
         };
         let written = self.write(key, options, &mut modified);
-        match modified.panic {
-            Some(panic) => resume_unwind(panic),
-            None => written,
+        if let Some(panic) = modified.panic {
+            resume_unwind(panic);
         }
+        written.and_then(|outcome| modified.refused.map(|()| outcome))
     }
 }

@@ -92,6 +92,7 @@ impl Rebuild {
             rack.remove(place)?;
             let checked = guarded(rack.create(place, &self.keyspace.clock.source())?)?;
             let engine = &*checked.engine;
+            self.keyspace.check_limits(place, engine.limits())?;
             engine.hold_tombstones(0)?;
             self.keyspace.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
             planned.at(place).write(engine)?;

@@ -83,6 +83,7 @@ impl Rebuild {
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
         let engine = &*checked.engine;
+        self.keyspace.check_limits(place, engine.limits())?;
         self.keyspace.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
         self.keyspace.clock.raise(engine.now());
         engine.hold_tombstones(0)?;

@@ -115,6 +115,9 @@ impl Engine for MapEngine {
                 Some((before, mutation)) if before == seen => mutation,
                 _ => decide(live.copied()),
             };
+            if let Mutation::Put { value, .. } = &mutation {
+                self.store.check_lengths(key, value.len())?;
+            }
             decided = Some((seen, mutation.clone()));
             Ok(match (mutation, live) {
                 (Mutation::Put { value, expires_at }, _) => {
