@@ -33,8 +33,8 @@ fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen 
     })
 }
 
-/// A matrix of devices of `size` bytes. With several groups a device has a part of the records alone, and its pool may be
-/// smaller than the scale says. The suite's time is that of making the pages of all these pools, so that one matrix
+/// A matrix of devices of `size` bytes. With several groups a device has a part of the records alone, and its pool may
+/// be smaller than the scale says. The suite's time is that of making the pages of all these pools, so that one matrix
 /// alone has the usual scale.
 fn fixture(kind: Kind, shape: Shape, size: u64, scale: Scale) -> Fixture {
     by_path(kind, shape, size, scale, ReadPath::Auto)

@@ -33,8 +33,8 @@ pub struct Chunked<T> {
 }
 
 impl<T> Chunked<T> {
-    /// A table of `len` entries, of which `chunk` (a power of two) are made at a time; fewer, but one at least, where
-    /// they are more than a sixteenth of the table.
+    /// A table of `len` entries, of which `chunk` (rounded down to a power of two) are made at a time; fewer, but one at
+    /// least, where they are more than a sixteenth of the table.
     pub fn new(len: usize, chunk: usize, initial: fn() -> T) -> Self {
         let chunk = 1_usize << chunk.min(len / CHUNKS_MIN).max(1).ilog2();
         Self {

@@ -41,7 +41,7 @@ impl<T> Pointers<T> {
     }
 }
 
-/// So many zeroes, in small pages: in a huge one a single pointer would take 2 MiB.
+/// `bytes` zeroes, in small pages: in a huge one a single pointer would take 2 MiB.
 fn map(bytes: usize) -> Option<NonNull<c_void>> {
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping wherever the system likes, which touches nothing that exists.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn they_are_null_until_they_are_written() {
         let mut value = 7_u32;
-        for len in [0, 1, 3000, 1 << 28] {
+        for len in [0, 1, 3000, 1 << 20] {
             let mut pointers = Pointers::<u32>::new(len);
             assert_eq!(pointers.len(), len);
             let Some(last) = pointers.last_mut() else { continue };

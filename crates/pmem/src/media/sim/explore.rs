@@ -10,6 +10,7 @@ use super::recorder::Rules;
 use super::report::{Report, Violation};
 use super::rng::{Rng, mix};
 use super::run::Run;
+use super::sample::{is_cut, left_out};
 use super::shrink;
 use crate::space::{Space, set_thread_number};
 use parking_lot::Mutex;
@@ -138,7 +139,9 @@ pub fn explore<S: Subject>(options: &SimOptions, subject: &S) -> Report {
         forced_switches: recorded.forced_switches,
         ..Report::default()
     };
-    let explorer = Explorer { options, subject, recorded: &recorded, found: &violations };
+    let left_out = left_out(options, &recorded.log.events);
+    let explorer =
+        Explorer { options, subject, recorded: &recorded, left_out: &left_out, found: &violations };
     let reports: Vec<Report> = std::thread::scope(|scope| {
         let checkers: Vec<_> = (0..options.checkers.max(1))
             .map(|_| scope.spawn(|| explorer.check_spans(&next)))
@@ -176,6 +179,8 @@ pub(super) struct Explorer<'a, S: Subject> {
     pub(super) options: &'a SimOptions,
     pub(super) subject: &'a S,
     pub(super) recorded: &'a Recorded<S::Op>,
+    /// Cuts whose images are not checked.
+    pub(super) left_out: &'a HashSet<usize>,
     pub(super) found: &'a AtomicUsize,
 }
 
@@ -201,16 +206,6 @@ struct Tally {
     seen: HashSet<u64>,
 }
 
-fn is_cut(event: Option<&Event>, at_stores: bool) -> bool {
-    match event {
-        None | Some(Event::Fence { at_once: true, .. } | Event::Covered { .. }) => true,
-        Some(Event::Recovered) => true,
-        Some(Event::Requested { .. } | Event::SyncBegan { .. } | Event::SyncEnded { .. }) => true,
-        Some(Event::Store { .. }) => at_stores,
-        _ => false,
-    }
-}
-
 impl<S: Subject> Explorer<'_, S> {
     /// The medium before the run.
     fn machine(&self) -> Machine {
@@ -233,7 +228,7 @@ impl<S: Subject> Explorer<'_, S> {
                 tally.seen.clear();
             }
             let is_cut = returned || is_cut(event, self.options.cut_at_stores);
-            if mine == span && is_cut && self.is_chosen(at) {
+            if mine == span && is_cut && !self.left_out.contains(&at) {
                 self.check_cut(&machine, at, span, &mut tally);
             }
             if self.found.load(Ordering::Relaxed) >= self.options.max_violations {
@@ -248,12 +243,6 @@ impl<S: Subject> Explorer<'_, S> {
             }
         }
         tally.report
-    }
-
-    /// True for one cut in [`SimOptions::cut_in`].
-    fn is_chosen(&self, cut: usize) -> bool {
-        let of_cut = mix(self.options.seed ^ mix(cut as u64));
-        self.options.cut_in <= 1 || of_cut.is_multiple_of(self.options.cut_in as u64)
     }
 
     fn check_cut(&self, machine: &Machine, cut: usize, marks: usize, tally: &mut Tally) {

@@ -138,6 +138,7 @@ mod replay;
 mod report;
 mod rng;
 mod run;
+mod sample;
 pub(crate) mod schedule;
 mod shrink;
 

@@ -29,8 +29,8 @@ pub struct SimOptions {
     pub images_per_cut: usize,
     /// Cut before every store, too: for tiny workloads.
     pub cut_at_stores: bool,
-    /// The images of one cut in this many are checked, chosen by the seed: for workloads with thousands of cuts that
-    /// are alike. The report counts these cuts.
+    /// Where an operation has very many cuts, which are alike, one in this many is checked, chosen by the seed; and the
+    /// first 64 and the last 64. The report counts these cuts.
     pub cut_in: usize,
     /// For one image in this many, recovery is cut, too; 0 for none.
     pub recovery_cut_in: usize,

@@ -4,6 +4,7 @@ use super::choice::{self, Pending};
 use super::explore::{Explorer, Subject, record};
 use super::machine::Machine;
 use super::options::SimOptions;
+use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 
 /// Runs the workload again and recovers from exactly the image that `token` denotes (of a
@@ -25,7 +26,14 @@ pub fn replay<S: Subject>(options: &SimOptions, subject: &S, token: &str) -> Res
     let options = SimOptions { seed, ..options.clone() };
     let recorded = record(&options, subject)?;
     let found = AtomicUsize::new(0);
-    let explorer = Explorer { options: &options, subject, recorded: &recorded, found: &found };
+    let left_out = HashSet::new();
+    let explorer = Explorer {
+        options: &options,
+        subject,
+        recorded: &recorded,
+        left_out: &left_out,
+        found: &found,
+    };
     let (machine, marks) = explorer.machine_at(cut).ok_or_else(bad)?;
     let image = image(&machine, kept).ok_or_else(bad)?;
     let Some(second) = parts.next() else {
