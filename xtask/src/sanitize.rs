@@ -11,10 +11,14 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::programs::wait;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::groups::Running;
 use crate::tally::Tally;
 use crate::{Outcome, cargo};
 
@@ -35,8 +39,8 @@ const KERNELS: [(&str, &[&str]); 5] = [
     ("coreplane-scmkv", &["--test", "stress"]),
 ];
 
-/// Compiling in the background is given up after this time.
-const COMPILE_MAX: Duration = Duration::from_secs(1200);
+/// How often a compiler in the background is asked whether it has ended.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The packages of a full run.
 const PACKAGES: [&str; 7] = [
@@ -166,30 +170,61 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Compiles the kernels' tests for the thread sanitizer in the background, with the processors' idle time: beside
-/// tests that wait. What fails to compile is compiled again, and shown, by [`run`].
-pub(crate) fn compile_kernels(root: &Path) -> JoinHandle<()> {
-    let root = root.to_owned();
-    std::thread::spawn(move || {
-        if libraries(&root, Sanitizer::Thread).is_err() {
-            return;
+/// The compilation of the kernels' tests for the thread sanitizer, in the background and in the processors' idle time:
+/// beside tests that wait. It ends when this is dropped; [`run`] compiles the rest, and what has failed, and shows it.
+pub(crate) struct Compilation {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Compilation {
+    /// Begins it.
+    pub(crate) fn begin(root: &Path) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (root, is_stopped) = (root.to_owned(), Arc::clone(&is_over));
+        let thread = std::thread::spawn(move || {
+            let has_runtime = libraries(&root, Sanitizer::Thread).is_ok();
+            let _all = has_runtime
+                && KERNELS.iter().all(|kernel| is_compiled(&root, *kernel, &is_stopped));
+        });
+        Self { is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Compilation {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join().is_ok();
         }
-        for (package, tests) in KERNELS {
-            // Without the arguments of the tests themselves.
-            let tests = tests.split(|it| *it == "--").next().unwrap_or(tests);
-            let mut command = command(&root, Sanitizer::Thread);
-            command.args(["--no-run", "-p", package]).args(tests);
-            let mut idle = Command::new("chrt");
-            idle.args(["--idle", "0"]).arg(command.get_program()).args(command.get_args());
-            idle.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-            idle.current_dir(&root).process_group(0);
-            idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let compiled = idle.spawn().map(|child| wait(child, COMPILE_MAX));
-            if !matches!(compiled, Ok(Ok(Some(status))) if status.success()) {
-                return;
-            }
+    }
+}
+
+/// Compiles a kernel's tests, unless it is stopped before.
+fn is_compiled(root: &Path, (package, tests): (&str, &[&str]), is_stopped: &AtomicBool) -> bool {
+    // Without the arguments of the tests themselves.
+    let tests = tests.split(|it| *it == "--").next().unwrap_or(tests);
+    let mut cargo = command(root, Sanitizer::Thread);
+    cargo.args(["--no-run", "-p", package]).args(tests);
+    let mut idle = Command::new("chrt");
+    idle.args(["--idle", "0"]).arg(cargo.get_program()).args(cargo.get_args());
+    idle.envs(cargo.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    idle.current_dir(root).process_group(0);
+    idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = idle.spawn() else { return false };
+    let group = Pid::from_child(&child);
+    let _running = Running::of(group);
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return status.success();
         }
-    })
+        if is_stopped.load(Ordering::Relaxed) {
+            let _stopped = kill_process_group(group, Signal::KILL).is_ok();
+            let _ended = child.wait().is_ok();
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 fn kernels(root: &Path, sanitizer: Sanitizer, tally: &mut Tally) -> Outcome<()> {

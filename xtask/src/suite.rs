@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use coreplane_vm::{Build, Verdict};
@@ -11,7 +10,7 @@ use coreplane_vm::{Build, Verdict};
 use crate::clients::{Clients, Toolchains, clients};
 use crate::mutants::{self, Baseline, Extent};
 use crate::programs::{FEATURE, PACKAGES, Programs};
-use crate::sanitize::{self, Sanitizer};
+use crate::sanitize::{self, Compilation, Sanitizer};
 use crate::tally::Tally;
 use crate::{Outcome, cargo, check, examples, first_steps as page, nightly, programs, schedule};
 
@@ -41,7 +40,7 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
         tally.leave_out("the second stage", "the first has failed");
         return tally.close();
     }
-    let kernels = (!quick).then(|| sanitize::compile_kernels(root));
+    let compilation = (!quick).then(|| Compilation::begin(root));
     integration_tests(root, &clients, &mut tally)?;
     first_steps(root, &mut tally);
     tally.leave_out("the peers' tests", "they build foreign engines: nightly");
@@ -53,7 +52,7 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
             false => Baseline::Passed,
         };
         mutants::run(root, &Extent::Handful, baseline, &mut tally)?;
-        kernels.map(JoinHandle::join).transpose().map_err(|_| "compiling panicked")?;
+        drop(compilation);
         sanitize::run(root, Sanitizer::Thread, &sanitize::Extent::Kernels, &mut tally)?;
         let arguments = programs::selection();
         machine(

@@ -44,7 +44,7 @@ fn what_is_relaxed_in_a_file_is_durable_when_its_window_ends() {
     }
 }
 
-/// Its tables in DRAM are as small as it is, though it may grow to the whole file system.
+/// Its tables in DRAM are in proportion to its size, though it may grow to many times that.
 #[test]
 fn a_small_pool_takes_little_memory() {
     let directory = in_memory();

@@ -98,7 +98,7 @@ impl Scale {
     /// For pools of 64 MiB and more.
     pub const USUAL: Self = Self { bytes: 12 << 20, operations: 4000, seed: 1 };
 
-    /// These demands in a sixth of the bytes: for pools of 12 MiB and more.
+    /// These demands in a sixth of the bytes.
     pub const fn small(self) -> Self {
         Self { bytes: self.bytes / 6, ..self }
     }

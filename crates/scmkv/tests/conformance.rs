@@ -49,8 +49,8 @@ mod emulated_index_in_pool {
 mod emulated_index_in_dram {
     use super::*;
     fn fresh() -> Fixture {
-        let new = New::of_size(32 << 20).placed(Placement::Dram);
-        fixture(Home::in_memory(), new, Scale::USUAL.small())
+        let new = New::of_size(64 << 20).placed(Placement::Dram);
+        fixture(Home::in_memory(), new, Scale::USUAL)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }

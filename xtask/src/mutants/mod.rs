@@ -4,7 +4,8 @@
 //! effect only in a build with the feature `mutants`, and there one at a time. The [`catalogue`] says of each what it
 //! does, and which tests must detect it. This command builds those tests once, runs them without a mistake, where
 //! they must pass, and then with each mistake, where they must fail. A mistake with which they pass has *survived*:
-//! no test would notice it.
+//! no test would notice it. Where all tests have just passed, by the same programs, the first of these runs is left out
+//! ([`Baseline`]).
 //!
 //! A run that takes too long is stopped. That counts as detected only where the catalogue expects it: a mistake that
 //! leaves a lock held makes no test fail, but hang.

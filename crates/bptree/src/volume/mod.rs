@@ -64,8 +64,8 @@ pub(crate) fn pages_max(space: &Space) -> usize {
 /// The least number of entries that are made at a time of a table by page.
 const CHUNK_MIN: usize = 64;
 
-/// The number of entries that are made at a time of a table by page, at most `most`: half of the pages that the pool has
-/// now, since the table of a small pool with a large reserve is to be small, too.
+/// The number of entries that are made at a time of a table by page, at most `most`: half of the pages that the pool
+/// has when it is opened, so that a small pool with a large reserve has a small table. It stays so when the pool grows.
 pub(crate) fn chunk(space: &Space, most: usize) -> usize {
     let pages = usize::try_from(space.len() / u64::from(space.page_size())).unwrap_or(usize::MAX);
     most.min((pages / 2).max(CHUNK_MIN))
