@@ -38,8 +38,13 @@ struct Ran {
     took: Duration,
 }
 
-/// Runs all programs, shows the output of each when it has ended, and counts its tests.
-pub(crate) fn run(programs: &Programs, environment: &[(&'static str, OsString)]) -> Counts {
+/// Runs all programs, shows the output of each when it has ended, and counts its tests. `beside` is called when those
+/// that run alone have ended.
+pub(crate) fn run(
+    programs: &Programs,
+    environment: &[(&'static str, OsString)],
+    beside: &mut dyn FnMut(),
+) -> Counts {
     let counts = Mutex::new(Counts::default());
     let run_one = |(package, test, program): (&str, &str, &Program)| {
         let name = format!("{package} {test}");
@@ -50,6 +55,7 @@ pub(crate) fn run(programs: &Programs, environment: &[(&'static str, OsString)])
     let (alone, mut others): (Vec<_>, Vec<_>) =
         programs.iter().partition(|(package, ..)| *package == ALONE);
     alone.into_iter().for_each(run_one);
+    beside();
     let rank = |package| WAITING.iter().position(|it| *it == package).unwrap_or(WAITING.len());
     others.sort_by_key(|(package, ..)| rank(*package));
     let left = Mutex::new(VecDeque::from(others));
@@ -186,7 +192,11 @@ mod tests {
                 (name, program(place, &format!("{package}-{test}"), &script(status)))
             })
             .collect();
-        let counts = run(&programs, &[]);
+        let mut ran_alone = 0;
+        let counts = run(&programs, &[], &mut || {
+            ran_alone = std::fs::read_dir(place).unwrap().count() - programs.iter().count();
+        });
+        assert_eq!(ran_alone, 2);
         assert_eq!((counts.passed, counts.failed, counts.failures.len()), (6, 3, 3));
         for (package, test, _) in programs.iter() {
             let marks = std::fs::read_to_string(place.join(format!("ran-{package}-{test}")));

@@ -35,13 +35,16 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
         tally.add(installed);
         Outcome::Ok(clients)
     })?;
-    unit_tests(root, &clients, &mut tally);
+    tally.stage("first stage: unit tests");
+    scheduled(root, (&clients, &mut || ()), "unit tests", ["--lib", "--bins"], &mut tally);
     if tally.has_failures() {
         tally.leave_out("the second stage", "the first has failed");
         return tally.close();
     }
-    let compilation = (!quick).then(|| Compilation::begin(root));
-    integration_tests(root, &clients, &mut tally)?;
+    // Not beside real clients, which the compiler slows down even in idle time.
+    let mut compilation = None;
+    let mut compile = || compilation = (!quick).then(|| Compilation::begin(root));
+    integration_tests(root, (&clients, &mut compile), &mut tally)?;
     first_steps(root, &mut tally);
     tally.leave_out("the peers' tests", "they build foreign engines: nightly");
     if quick {
@@ -66,18 +69,18 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
     tally.close()
 }
 
-/// The first stage: the tests beside the code.
-fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) {
-    tally.stage("first stage: unit tests");
-    scheduled(root, clients, "unit tests", ["--lib", "--bins"], tally);
-}
-
-/// Builds test programs, and runs them as [`schedule`] does.
-fn scheduled(root: &Path, clients: &Clients, name: &str, targets: [&str; 2], tally: &mut Tally) {
+/// Builds test programs, and runs them as [`schedule::run`] does.
+fn scheduled(
+    root: &Path,
+    (clients, beside): (&Clients, &mut dyn FnMut()),
+    name: &str,
+    targets: [&str; 2],
+    tally: &mut Tally,
+) {
     match Programs::of_workspace(root, &[targets]) {
         Ok(programs) => {
             let started = Instant::now();
-            let counts = schedule::run(&programs, &clients.environment());
+            let counts = schedule::run(&programs, &clients.environment(), beside);
             tally.count_tests(name, counts, started.elapsed());
         }
         Err(why) => tally.count(name, Err(why)),
@@ -87,9 +90,13 @@ fn scheduled(root: &Path, clients: &Clients, name: &str, targets: [&str; 2], tal
 /// The second stage: stories, conformance, real clients, the examples in the documentation and the example programs.
 /// All are built with the feature that enables mistakes, though none is made here, so that there is one build, and
 /// the programs of the mutants' handful exist afterwards.
-fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
+fn integration_tests(
+    root: &Path,
+    (clients, beside): (&Clients, &mut dyn FnMut()),
+    tally: &mut Tally,
+) -> Outcome<()> {
     tally.stage("second stage: integration tests");
-    scheduled(root, clients, "integration tests", ["--test", "*"], tally);
+    scheduled(root, (clients, beside), "integration tests", ["--test", "*"], tally);
     let mut command = tests(root, clients);
     command.arg("--doc").args(["--features", FEATURE]);
     tally.cargo_test("examples in the documentation", &mut command)?;
