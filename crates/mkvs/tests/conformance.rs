@@ -33,9 +33,14 @@ fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen 
     })
 }
 
+/// A scale for smaller pools; the whole of it at full scale.
+fn reduced(scale: Scale) -> Scale {
+    scaled(scale.small(), scale)
+}
+
 /// A matrix of devices of `size` bytes. With several groups a device has a part of the records alone, and its pool may
-/// be smaller than the scale says. The suite's time is that of making the pages of all these pools, so that one matrix
-/// alone has the usual scale.
+/// be smaller than the scale says. The suite's time is that of making the pages of all these pools: in a quick test one
+/// matrix alone has the usual scale.
 fn fixture(kind: Kind, shape: Shape, size: u64, scale: Scale) -> Fixture {
     by_path(kind, shape, size, scale, ReadPath::Auto)
 }
@@ -70,7 +75,9 @@ mod two_by_two_of_scmkv {
 
     fn fresh() -> Fixture {
         let shape = Shape::default();
-        fixture(Kind::Scmkv, shape, 12 << 20, Scale::USUAL.small())
+        // Of 64 MiB each device has two logs.
+        let size = scaled(12 << 20, 64 << 20);
+        fixture(Kind::Scmkv, shape, size, reduced(Scale::USUAL))
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -80,7 +87,7 @@ mod three_by_two_that_waits_for_the_first {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 3, ack: Ack::First, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 4 << 20, Scale::USUAL.small())
+        fixture(Kind::Bptree, shape, scaled(4, 16) << 20, reduced(Scale::USUAL))
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -90,7 +97,7 @@ mod three_by_two_of_scmkv {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 3, ..Shape::default() };
-        fixture(Kind::Scmkv, shape, 8 << 20, Scale::SYNCED.small())
+        fixture(Kind::Scmkv, shape, scaled(8, 24) << 20, reduced(Scale::SYNCED))
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -100,8 +107,8 @@ mod two_by_two_on_files {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shelf = Shelf::on_files(Kind::Bptree, 6 << 20, scaled(false, true));
-        on_shelf(shelf, Shape::default(), Scale::SYNCED.small(), ReadPath::Auto)
+        let shelf = Shelf::on_files(Kind::Bptree, scaled(6, 24) << 20, scaled(false, true));
+        on_shelf(shelf, Shape::default(), reduced(Scale::SYNCED), ReadPath::Auto)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -111,8 +118,8 @@ mod two_by_two_of_both {
     use super::*;
 
     fn fresh() -> Fixture {
-        let scale = Scale::SYNCED.small();
-        on_shelf(Shelf::mixed(8 << 20), Shape::default(), scale, ReadPath::Auto)
+        let shelf = Shelf::mixed(scaled(8, 24) << 20);
+        on_shelf(shelf, Shape::default(), reduced(Scale::SYNCED), ReadPath::Auto)
     }
     coreplane_conformance::conformance_suite!(fresh);
 }
@@ -122,7 +129,7 @@ mod one_by_three_that_waits_for_most {
 
     fn fresh() -> Fixture {
         let shape = Shape { groups: 1, devices: 3, ack: Ack::Majority, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 6 << 20, Scale::USUAL.small())
+        fixture(Kind::Bptree, shape, scaled(6, 32) << 20, reduced(Scale::USUAL))
     }
     coreplane_conformance::conformance_suite!(fresh);
 }

@@ -78,28 +78,34 @@ fn a_device_that_takes_less_than_the_matrix_does_not_join() {
     let (large, small) = (16 << 20, 12 << 20);
     let shelf = Shelf::new(Kind::Scmkv, large);
     let shape = Shape { groups: 1, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
-    let put = || matrix.put(b"key", b"value", &WriteOptions::default());
-    let _outcome = put().expect("put");
+    let mut matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let put = |matrix: &Matrix| {
+        let _outcome = matrix.put(b"key", b"value", &WriteOptions::default()).expect("put");
+    };
+    put(&matrix);
     let (new, group) = (Position { group: 0, device: 0 }, Position { group: 1, device: 0 });
     let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-    let replace = || matrix.replace(&shelf, new, &fresh, &|_| {});
-    let add = || matrix.add_group(&shelf, &CopyOptions::default(), &|_| {});
+    let replace = |matrix: &Matrix| matrix.replace(&shelf, new, &fresh, &|_| {});
+    let add = |matrix: &Matrix| matrix.add_group(&shelf, &CopyOptions::default(), &|_| {});
     let refused = |outcome: Result<_>, place: Position| {
         let error = outcome.expect_err("it takes less").to_string();
         assert!(error.contains(&format!("{place} only")), "{error}");
     };
     shelf.pull(new);
-    let _outcome = put().expect("put");
+    put(&matrix);
     shelf.size(new, small);
     shelf.size(group, small);
-    refused(replace(), new);
-    refused(add(), group);
-    let _outcome = put().expect("put");
+    refused(replace(&matrix), new);
+    refused(add(&matrix), group);
+    put(&matrix);
+    // It opens beside what they have left.
+    drop(matrix);
+    matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+    put(&matrix);
     shelf.size(new, large);
     shelf.size(group, large);
-    let _copied = replace().expect("replace");
-    let _copied = add().expect("add a group");
+    let _copied = replace(&matrix).expect("replace");
+    let _copied = add(&matrix).expect("add a group");
     assert_eq!(matrix.get(b"key").expect("get").as_deref(), Some(&b"value"[..]));
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }

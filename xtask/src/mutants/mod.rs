@@ -156,6 +156,7 @@ fn limits(programs: &Programs, suites: &[Suite], tally: &mut Tally) -> BTreeMap<
 
 /// The time limit where no run without a mistake was timed: the longest of the handful takes 45 seconds.
 const LIMIT: Duration = Duration::from_secs(300);
+
 /// The time limit for tests without a mistake.
 const BASELINE_MAX: Duration = Duration::from_secs(600);
 /// With a mistake they may take so many times as long as without, and this much more.

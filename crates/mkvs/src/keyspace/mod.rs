@@ -15,7 +15,7 @@ mod stale_writes;
 mod write_ahead;
 
 use crate::group::Group;
-use crate::group::list::Groups;
+use crate::group::list::{Groups, limits_of_both};
 use crate::in_flight::{InFlight, KeyLock};
 use crate::membership::lost_ranges::LostRanges;
 use crate::shape::owners::Owners;
@@ -87,15 +87,10 @@ impl Keyspace {
     /// # Errors
     /// If a device that is to join takes less than the matrix, whose limits are those of the open devices.
     pub(crate) fn check_limits(&self, place: Position, device: Limits) -> Result<()> {
-        let Limits { key_len_max, value_len_max, batch_len_max, batch_bytes_max } = self.limits;
-        let takes_all = device.key_len_max >= key_len_max
-            && device.value_len_max >= value_len_max
-            && device.batch_len_max >= batch_len_max
-            && device.batch_bytes_max >= batch_bytes_max;
-        if takes_all {
+        let limits = self.limits;
+        if limits_of_both(limits, device) == limits {
             return Ok(());
         }
-        let limits = self.limits;
         Err(Error::Unusable(format!("the matrix takes {limits:?}, and {place} only {device:?}")))
     }
 

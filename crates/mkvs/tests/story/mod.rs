@@ -86,7 +86,7 @@ pub(crate) struct Story {
     pub(crate) clears: bool,
     /// A close keeps filters of any size.
     pub(crate) keeps_filters: bool,
-    /// One cut in so many is checked.
+    /// As in [`SimOptions`].
     pub(crate) cut_in: usize,
     /// Operations that were refused for lack of space.
     pub(crate) refused: AtomicU64,

@@ -25,7 +25,7 @@ unsafe impl<T> Send for Pointers<T> {}
 unsafe impl<T> Sync for Pointers<T> {}
 
 impl<T> Pointers<T> {
-    /// `len` null pointers. As every other collection, it ends the process without memory.
+    /// `len` null pointers. Without memory the process ends, as by any other collection.
     pub(super) fn new(len: usize) -> Self {
         let Ok(layout) = Layout::array::<AtomicPtr<T>>(len) else {
             handle_alloc_error(Layout::new::<AtomicPtr<T>>())

@@ -56,7 +56,7 @@ mod tests {
             |cut_in, seed| left_out(&SimOptions { cut_in, seed, ..SimOptions::default() }, &events);
         assert!(of(1, 1).is_empty());
         let four = of(4, 1);
-        // 128 of the operations' cuts are at their ends, or all.
+        // Of the first operation no cut is left out, of the other one three quarters of the middle.
         assert!((600..700).contains(&four.len()), "{}", four.len());
         assert!(four.iter().all(|cut| (101 + CUTS_AT_ENDS..1101 - CUTS_AT_ENDS).contains(cut)));
         assert_eq!(of(4, 1), four);
