@@ -13,6 +13,7 @@ use coreplane_engine::{
     Repairable, Replicated, Result, ScrubReport, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
+use coreplane_pmem::background;
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use coreplane_record::{Options, backing_of, lost, outlive};
 use parking_lot::Mutex;
@@ -109,25 +110,25 @@ impl Bptree {
         let this = Self { store: Arc::new(store), background: Mutex::default() };
         let is_real = this.store.pool.path().is_some();
         if options.background && (is_real || this.store.early.is_some()) {
-            this.spawn("coreplane-windows", |store| {
+            let store = Arc::clone(&this.store);
+            let windows = std::thread::Builder::new().name("coreplane-windows".to_owned());
+            this.keep(windows.spawn(move || {
                 let is_closed = || store.closed.load(Ordering::Acquire);
                 // If the medium has failed, writers get the error.
                 store.windows.end_in_time(is_closed, || store.end_windows().is_ok());
-            })?;
+            }))?;
         }
         // Tests examine a simulated store themselves.
         if options.background && is_real {
-            this.spawn("coreplane-scrub", Store::scrub_on)?;
+            let store = Arc::clone(&this.store);
+            this.keep(background::spawn("coreplane-scrub", move || store.scrub_on()))?;
         }
         Ok(this)
     }
 
-    fn spawn(&self, name: &str, run: fn(&Store)) -> Result<()> {
-        let store = Arc::clone(&self.store);
-        let builder = std::thread::Builder::new().name(name.to_owned());
+    fn keep(&self, started: std::io::Result<JoinHandle<()>>) -> Result<()> {
         let context = "a background thread".to_owned();
-        let spawned = builder.spawn(move || run(&store));
-        let thread = spawned.map_err(|source| Error::Io { context, source })?;
+        let thread = started.map_err(|source| Error::Io { context, source })?;
         self.background.lock().push(thread);
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! between so long that it takes a hundredth of a core, or as much as requested.
 
 use coreplane_engine::scrub_rest;
+use coreplane_pmem::background;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -29,8 +30,7 @@ impl Scrub {
         look: impl FnMut() -> ControlFlow<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (stop, is_over) = channel();
-        let thread = std::thread::Builder::new().name("coreplane-scrub".to_owned());
-        let thread = thread.spawn(move || scrub(percent, look, &is_over))?;
+        let thread = background::spawn("coreplane-scrub", move || scrub(percent, look, &is_over))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }

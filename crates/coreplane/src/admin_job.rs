@@ -10,6 +10,7 @@ use coreplane_mkvs::{
     Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, Matrix, MemberState, Position,
     Prototype, Scrubbed,
 };
+use coreplane_pmem::background;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -329,9 +330,7 @@ impl MatrixStore {
             let done = this.run(work, &|progress| this.note(|it| it.progress = Some(progress)));
             this.note(|it| it.done = Some(done.map_err(Failed::from)));
         };
-        let builder = std::thread::Builder::new().name("coreplane-matrix".to_owned());
-        let spawned = builder
-            .spawn(run)
+        let spawned = background::spawn("coreplane-matrix", run)
             .map_err(|source| Error::Io { context: "start a thread".to_owned(), source })?;
         *thread = Some(spawned);
         Ok(())

@@ -5,6 +5,7 @@
 //! its own looks, once, and again after devices were healed; a caller waits for it for a moment.
 
 use coreplane_mkvs::{Matrix, Position};
+use coreplane_pmem::background;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -61,8 +62,7 @@ impl LostRanges {
             look.thread = None;
             is_over.notify_all();
         };
-        let builder = std::thread::Builder::new().name("coreplane-ranges".to_owned());
-        look.thread = Some(builder.spawn(run).ok()?);
+        look.thread = Some(background::spawn("coreplane-ranges", run).ok()?);
         Some(())
     }
 

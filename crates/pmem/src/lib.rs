@@ -32,7 +32,7 @@ pub mod poison;
 pub mod pool;
 mod space;
 
-pub use dram::{chunked, huge, isolation, processors, spin, stripes, windows};
+pub use dram::{background, chunked, huge, isolation, processors, spin, stripes, windows};
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, FileState, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{

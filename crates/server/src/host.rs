@@ -11,6 +11,7 @@ use crate::settings::Settings;
 use crate::slow_log::SlowLog;
 use crate::watch::WatchedAbsences;
 use coreplane_engine::{Deferred, UnixMillis};
+use coreplane_pmem::background;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -209,14 +210,13 @@ impl Host {
     /// As [`Host::save`], in a thread of its own; `saves.running` was set by the caller.
     pub(crate) fn save_in_background(&self) -> coreplane_engine::Result<()> {
         let this = self.this.clone();
-        let spawned =
-            std::thread::Builder::new().name("coreplane-save".to_owned()).spawn(move || {
-                if let Some(host) = this.upgrade() {
-                    // The result is in `saves`.
-                    drop(host.save());
-                    host.saves.running.store(false, Ordering::Release);
-                }
-            });
+        let spawned = background::spawn("coreplane-save", move || {
+            if let Some(host) = this.upgrade() {
+                // The result is in `saves`.
+                drop(host.save());
+                host.saves.running.store(false, Ordering::Release);
+            }
+        });
         match spawned {
             Ok(_) => Ok(()),
             Err(source) => {

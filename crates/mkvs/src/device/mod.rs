@@ -43,6 +43,7 @@ use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
 use backlog::{Backlog, bytes_of};
 use coreplane_engine::{Batch, ChangeRef, Error, Outcome, Result, StorageEngine, WriteOptions};
+use coreplane_pmem::background;
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
@@ -321,7 +322,7 @@ impl Device {
             let (device, weak) = (Arc::clone(self), Arc::downgrade(group));
             let name = format!("coreplane-d{}", self.number);
             let run = move || device.run(&weak);
-            if let Ok(handle) = std::thread::Builder::new().name(name).spawn(run) {
+            if let Ok(handle) = background::spawn(name, run) {
                 self.thread.get_or_init(|| handle.thread().clone());
                 *processor = Some(handle);
                 group.watch_processors();

@@ -1,6 +1,6 @@
 //! The thread of a matrix that fills filters and makes them anew. It is started at the first request.
 
-use coreplane_pmem::spin;
+use coreplane_pmem::{background, spin};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +32,8 @@ impl ResizeThread {
         if self.thread.get().is_some() || is_closed() {
             return;
         }
-        let builder = std::thread::Builder::new().name("coreplane-filters".to_owned());
         // If the system gives no thread, filters get fuller, and the next writer tries again.
-        if let Ok(started) = builder.spawn(run) {
+        if let Ok(started) = background::spawn("coreplane-filters", run) {
             self.thread.get_or_init(|| started.thread().clone());
             *handle = Some(started);
         }

@@ -18,6 +18,7 @@ use crate::map::Map;
 use crate::volume::Volume;
 use crate::volume::geometry::{Geometry, Use};
 use coreplane_engine::{Cursors, Durability, Error, Progress, Result};
+use coreplane_pmem::background;
 use coreplane_pmem::spin;
 use coreplane_pmem::stripes::Stripes;
 use coreplane_pmem::windows::Windows;
@@ -219,22 +220,22 @@ impl MapEngine {
         let this = Self { store: Arc::clone(&store), background: Mutex::default() };
         if options.background && store.volume.pool.path().is_some() {
             let of_windows = Arc::clone(&store);
-            this.spawn("coreplane-windows", move || {
+            let windows = std::thread::Builder::new().name("coreplane-windows".to_owned());
+            this.keep(windows.spawn(move || {
                 let is_closed = || of_windows.volume.closed.load(Ordering::Acquire);
                 // If the medium has failed, writers get the error.
                 of_windows.windows.end_in_time(is_closed, || of_windows.end_windows().is_ok());
-            })?;
+            }))?;
             if !store.is_whole.load(Ordering::Acquire) {
-                this.spawn("coreplane-count", move || store.count_all())?;
+                this.keep(background::spawn("coreplane-count", move || store.count_all()))?;
             }
         }
         Ok(this)
     }
 
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    fn keep(&self, started: std::io::Result<JoinHandle<()>>) -> Result<()> {
         let context = "a background thread".to_owned();
-        let thread = spawned.map_err(|source| Error::Io { context, source })?;
+        let thread = started.map_err(|source| Error::Io { context, source })?;
         self.background.lock().push(thread);
         Ok(())
     }

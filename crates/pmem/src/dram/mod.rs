@@ -7,10 +7,12 @@
 //! | `pointers` | many pointers, most of which stay null |
 //! | [`stripes`] | counters without a locked instruction |
 //! | [`spin`] | locks, and waiting for other threads |
+//! | [`background`] | threads that do not interrupt callers |
 //! | [`isolation`] | reads of several keys beside batches |
 //! | [`processors`] | how many threads are worth starting |
 //! | [`windows`] | the time within which a relaxed write becomes durable |
 
+pub mod background;
 pub mod chunked;
 pub mod huge;
 pub mod isolation;

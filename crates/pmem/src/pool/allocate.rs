@@ -2,6 +2,7 @@
 //! here and never a SIGBUS later.
 
 use super::error::{IoContext, PoolError};
+use crate::dram::background;
 use crate::media::Behaviour;
 use crate::space::{Access, Space};
 use parking_lot::Mutex;
@@ -219,21 +220,19 @@ impl FaultIn {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let (space, stopped) = (Arc::clone(space), Arc::clone(&stop));
-        let thread = std::thread::Builder::new()
-            .name("pool-fault-in".to_owned())
-            .spawn(move || {
-                let access = access_of(&space);
-                populate((0, space.len()), &stopped, |at, len| {
-                    while HOLDS.load(Ordering::Relaxed) > 0 && !stopped.load(Ordering::Relaxed) {
-                        std::thread::park_timeout(HELD);
-                    }
-                    let _turn = TURN.lock();
-                    if !stopped.load(Ordering::Relaxed) {
-                        space.populate_for(at, len, access);
-                    }
-                });
-            })
-            .ok()?;
+        let fault_in = move || {
+            let access = access_of(&space);
+            populate((0, space.len()), &stopped, |at, len| {
+                while HOLDS.load(Ordering::Relaxed) > 0 && !stopped.load(Ordering::Relaxed) {
+                    std::thread::park_timeout(HELD);
+                }
+                let _turn = TURN.lock();
+                if !stopped.load(Ordering::Relaxed) {
+                    space.populate_for(at, len, access);
+                }
+            });
+        };
+        let thread = background::spawn("pool-fault-in", fault_in).ok()?;
         Some(Self { stop, thread: Some(thread) })
     }
 }

@@ -1,7 +1,8 @@
 //! The background threads of an open store. One counts records after an open and cleans ahead of
 //! the writers; one takes checkpoints as they fall due; one turns expired records into tombstones;
 //! one ends the windows of `relaxed` writes, and of early ones at `group`, which nothing else may
-//! delay; and where a fence is a sync, one makes pages ready for it before they are filled.
+//! delay; and where a fence is a sync, one makes pages ready for it before they are filled. All but
+//! the windows' thread have the batch policy.
 
 use crate::store::Store;
 use crate::table::counters::Count;
@@ -9,6 +10,7 @@ use crate::table::demand::Demand;
 use crate::upkeep::scrub::Round;
 use crate::write::sweep_expired::Sweep;
 use coreplane_engine::{Error, Result, SCRUB_PACE, scrub_rest};
+use coreplane_pmem::background;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -23,11 +25,15 @@ const PAUSE_MAX: u32 = 600;
 pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<Vec<JoinHandle<()>>> {
     let spawn = |name: &str, run: fn(&Store)| {
         let store = Arc::clone(store);
+        background::spawn(name, move || run(&store))
+    };
+    let in_time = |name: &str, run: fn(&Store)| {
+        let store = Arc::clone(store);
         std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&store))
     };
     let cleaning = spawn("coreplane-clean", clean)?;
     let others = [
-        spawn("coreplane-windows", end_windows_in_time),
+        in_time("coreplane-windows", end_windows_in_time),
         spawn("coreplane-checkpoint", take_checkpoints),
         spawn("coreplane-expire", sweep_expired),
     ];

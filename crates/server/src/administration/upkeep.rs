@@ -5,6 +5,7 @@ use super::report::{store_facts, store_stats, verdict};
 use super::{MatrixRequest, Refused, StoreRequest};
 use coreplane::admin::{Failed, MatrixStore, Progress, Work};
 use coreplane::{Error, Store};
+use coreplane_pmem::background;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -130,8 +131,7 @@ impl Administered {
         }
         let before = work.replace(Upkeep { name, progress: None, done: None });
         let this = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("coreplane-upkeep".to_owned());
-        let spawned = thread.spawn(move || {
+        let spawned = background::spawn("coreplane-upkeep", move || {
             let run = std::panic::AssertUnwindSafe(|| run(&this));
             let done = std::panic::catch_unwind(run).unwrap_or_else(|_| {
                 Err(Error::Unusable("the work has ended by a fault of the program".to_owned()))

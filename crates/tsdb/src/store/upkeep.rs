@@ -4,7 +4,7 @@ use super::{Shared, Store};
 use crate::catalogue::Change;
 use crate::error::{Error, Result};
 use crate::set::Set;
-use coreplane_pmem::spin;
+use coreplane_pmem::{background, spin};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -256,8 +256,7 @@ impl Store {
     /// Begins to seal, merge and drop in a thread of its own.
     pub(super) fn begin_upkeep(&mut self) -> Result<()> {
         let shared = Arc::clone(&self.shared);
-        let thread = std::thread::Builder::new().name("tsdb-upkeep".to_owned());
-        self.upkeep = Some(thread.spawn(move || shared.run())?);
+        self.upkeep = Some(background::spawn("tsdb-upkeep", move || shared.run())?);
         Ok(())
     }
 
