@@ -75,8 +75,9 @@ fn costs(kind: Kind, (devices, ack): (u8, Ack), non_temporal: bool) -> Vec<Cost>
 #[test]
 fn a_put_has_one_fence_however_many_devices_it_waits_for() {
     for kind in KINDS {
-        let shapes = [(2, Ack::All), (3, Ack::All), (3, Ack::Majority), (2, Ack::First)];
-        for (shape, copies) in shapes.into_iter().zip([2, 3, 2, 1]) {
+        let shapes =
+            [(2, Ack::All), (3, Ack::All), (3, Ack::Majority), (2, Ack::First), (1, Ack::First)];
+        for (shape, copies) in shapes.into_iter().zip([2, 3, 2, 1, 1]) {
             for non_temporal in [false, true] {
                 let costs = costs(kind, shape, non_temporal);
                 for cost in costs.iter().filter(|cost| cost.fences == 1) {

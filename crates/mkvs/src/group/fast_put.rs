@@ -53,7 +53,7 @@ impl Group {
     /// True if puts are made in the caller's thread on the devices that they wait for.
     #[inline]
     pub(crate) fn puts_fast(&self) -> bool {
-        self.members().count_ones() > 1 && !self.writes_by_rings()
+        !self.writes_by_rings()
     }
 
     /// Prefetches the data of a key that is about to be put the fast way.
@@ -130,7 +130,7 @@ impl Group {
             return None;
         }
         let asked = now.primary();
-        let device = self.at(asked)?;
+        let device = self.at(asked).filter(|_| members & 1 << asked != 0)?;
         let awaited = self.awaited(hash, members, asked);
         if awaited.checked_ilog2() != Some(u32::from(asked)) {
             // Locks are taken from the greatest number down, the primary's first.
