@@ -1,5 +1,5 @@
-//! Test programs: first those that start foreign clients, or nodes that elect a leader, which have deadlines of their
-//! own, one after the other; then the others two at a time, those that mostly wait beside those that compute.
+//! Test programs: first those that start clients or nodes with short deadlines of their own, one after the other; then
+//! the others two at a time, those that mostly wait beside those that compute.
 //!
 //! One after the other, as cargo runs them, they leave 30 % of two processors idle: tests wait for servers, for
 //! deadlines and for the last test of their program.
@@ -18,22 +18,20 @@ use crate::tally::Counts;
 /// The package whose programs start servers; they run alone, but for [`BESIDE`].
 const SERVERS: &str = "coreplane-cli";
 
-/// Programs of this package that may run beside others: their clients are their own, and wait for a minute or more.
-const BESIDE: [&str; 17] = [
+/// Programs of this package that may run beside others: nothing that they start has a deadline below a minute.
+const BESIDE: [&str; 15] = [
     "block_cuts",
     "block_kills",
     "command_line",
     "damage",
     "devices",
     "killed",
-    "lost",
     "matrix",
     "ordered",
     "poisoned",
     "pools",
     "read_only",
     "refused",
-    "time_series",
     "time_series_kills",
     "truncation",
     "watched",
@@ -201,7 +199,7 @@ mod tests {
         );
     }
 
-    /// A program of a name that is gone, or new, would run alone without a word.
+    /// One that has another name by now would run alone.
     #[test]
     fn every_program_that_may_run_beside_others_is_there() {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli/tests");

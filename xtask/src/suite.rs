@@ -41,7 +41,7 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
         tally.leave_out("the second stage", "the first has failed");
         return tally.close();
     }
-    // Not beside real clients, which the compiler slows down even in idle time.
+    // Not beside clients with short deadlines, which the compiler slows down even in idle time.
     let mut compilation = None;
     let mut compile = || compilation = (!quick).then(|| Compilation::begin(root));
     integration_tests(root, (&clients, &mut compile), &mut tally)?;

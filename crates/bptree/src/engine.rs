@@ -111,8 +111,7 @@ impl Bptree {
         let is_real = this.store.pool.path().is_some();
         if options.background && (is_real || this.store.early.is_some()) {
             let store = Arc::clone(&this.store);
-            let windows = std::thread::Builder::new().name("coreplane-windows".to_owned());
-            this.keep(windows.spawn(move || {
+            this.keep(background::spawn_in_time("coreplane-windows", move || {
                 let is_closed = || store.closed.load(Ordering::Acquire);
                 // If the medium has failed, writers get the error.
                 store.windows.end_in_time(is_closed, || store.end_windows().is_ok());

@@ -62,7 +62,7 @@ impl LostRanges {
             look.thread = None;
             is_over.notify_all();
         };
-        look.thread = Some(background::spawn("coreplane-ranges", run).ok()?);
+        look.thread = Some(background::spawn_in_time("coreplane-ranges", run).ok()?);
         Some(())
     }
 

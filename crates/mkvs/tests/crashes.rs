@@ -76,6 +76,19 @@ fn what_was_acknowledged_is_there_after_a_power_cut() {
     assert!(sum.images > 300 && sum.recovery_images > 30, "{sum}");
 }
 
+/// A group of one device: nothing follows its puts.
+#[test]
+fn what_one_device_has_acknowledged_is_there_after_a_power_cut() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        for seed in rounds(4) {
+            let story = Story::new(seed, kind, shape(1 + (seed % 2) as u16, 1, Ack::All));
+            let story = Story { operations: scaled(20, 44), ..story };
+            let report = explored(&story, &story.options());
+            assert!(report.cuts > 20, "{report}");
+        }
+    }
+}
+
 /// Without one device no write that waited for all is lost; a possible loss is refused.
 #[test]
 fn one_device_is_missing_after_the_power_cut() {

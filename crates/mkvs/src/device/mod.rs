@@ -32,6 +32,7 @@ mod release;
 pub(crate) mod ring;
 pub(crate) mod stretch;
 mod submit;
+mod urgency;
 
 pub(crate) use drain::Drained;
 pub(crate) use submit::Place;

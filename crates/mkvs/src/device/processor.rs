@@ -3,6 +3,7 @@
 use super::apply_batch::ApplyBatch;
 use super::backlog::bytes_of;
 use super::idle::NAPS;
+use super::urgency::Urgency;
 use super::{AT_A_TIME, Device, Host, Rings, SPINS, Scratch};
 use coreplane_pmem::epoch::pin_in;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,13 +35,15 @@ impl Device {
     fn serve<H: Host>(&self, group: &Weak<H>, batch: &mut ApplyBatch) {
         let mut scratch = Scratch::default();
         // Spins until it naps, and rests until it sleeps.
-        let (mut spins, mut rests) = (0, 0);
+        let (mut spins, mut rests, mut urgency) = (0, 0, Urgency::default());
         loop {
             let (answered, made) = (self.answered(), self.made());
             if self.work(group, batch, &mut scratch) {
                 // For reads it need not look by itself.
                 rests = if self.made() == made { NAPS.min(rests) } else { 0 };
-                spins = if self.answered() == answered { 0 } else { SPINS };
+                let has_answered = self.answered() != answered;
+                spins = if has_answered { SPINS } else { 0 };
+                urgency.note(has_answered);
             } else if self.is_closed.load(Ordering::SeqCst) {
                 // Requests that came before the close are still executed.
                 if self.is_idle() {

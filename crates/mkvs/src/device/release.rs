@@ -13,6 +13,7 @@
 //! are freed when it returns.
 
 use super::Device;
+use coreplane_pmem::background;
 use coreplane_pmem::epoch::{Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff, Patience};
 use std::sync::Arc;
@@ -38,10 +39,11 @@ impl Device {
         let keeps_engine = in_its_place.is_some_and(shares);
         let device = Arc::clone(self);
         let free = move || device.free(keeps_engine);
-        let builder = std::thread::Builder::new().name("coreplane-leave".to_owned());
         // If the system gives no thread, resources that are not in use are freed at once, the others with the
         // device.
-        let Ok(handle) = builder.spawn(free) else { return self.take_away(keeps_engine) };
+        let Ok(handle) = background::spawn_in_time("coreplane-leave", free) else {
+            return self.take_away(keeps_engine);
+        };
         let mut patience = Patience::new(PATIENCE);
         while !handle.is_finished() && !self.is_given_up() && patience.wait() {}
         join_if_over(handle);

@@ -32,7 +32,7 @@ use crate::membership::record::{MemberState, MembershipRecord};
 use crate::shape::position::Position;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::{Backoff, Patience};
-use coreplane_pmem::{ShortLived, mutant};
+use coreplane_pmem::{ShortLived, background, mutant};
 use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::io;
@@ -395,7 +395,7 @@ fn write_within(
             // If it was too late there is no receiver.
             let _heard = sender.send((at, own.write(&*device.engine))).is_ok();
         };
-        match std::thread::Builder::new().name("coreplane-record".to_owned()).spawn(write) {
+        match background::spawn_in_time("coreplane-record", write) {
             Ok(thread) => drop(open.insert(at, thread)),
             Err(source) => {
                 failed.push((at, Error::Io { context: "a thread".to_owned(), source }));

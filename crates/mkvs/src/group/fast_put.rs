@@ -12,13 +12,14 @@
 //!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is filled, published ─▶ made ─▶ turn ends
 //! ```
 //!
-//! Every other case is left to [`Group::write`], which begins anew.
+//! Every other case is left to [`Group::write`], which begins anew; on the same device if it is alone.
 
 use super::Group;
 use super::fence::{Copies, put_alone};
 use crate::device::decision::{Decided, is_damage};
 use crate::device::ring::Decision;
 use crate::device::{Device, Place};
+use crate::filter::Insertion;
 use crate::in_flight::{FastWrite, InFlight};
 use crate::membership::states::Moment;
 use crate::shape::order::{Order, numbers};
@@ -130,6 +131,7 @@ impl Group {
             return None;
         }
         let asked = now.primary();
+        // A group that has lost all members still has the number of its primary.
         let device = self.at(asked).filter(|_| members & 1 << asked != 0)?;
         let awaited = self.awaited(hash, members, asked);
         if awaited.checked_ilog2() != Some(u32::from(asked)) {
@@ -165,9 +167,7 @@ impl Group {
             }
         };
         if !is_made && copies.made == 0 {
-            if let (Some(counted), true) = (counted, copies.is_nothing()) {
-                counted.undo();
-            }
+            self.uncount(counted, (hash, members), &copies);
             self.in_flight.refuse(hash, self.followers());
             begun.is_made = true;
             drop(place);
@@ -219,6 +219,25 @@ impl Group {
             self.follow(device, decision, true);
         }
         self.is_as_then(now)
+    }
+
+    /// No device has made a put, as far as is known: takes back the count of its key, unless a record may be there. A
+    /// lone device may have one of a key that was not counted, which the put that is begun anew replaces. A key that
+    /// is counted once too often denies no key.
+    #[cold]
+    fn uncount(
+        &self,
+        counted: Option<Insertion<'_>>,
+        (hash, members): (u64, Devices),
+        copies: &Copies,
+    ) {
+        match (counted, copies.is_nothing()) {
+            (Some(counted), true) => counted.undo(),
+            (None, false) if members.count_ones() == 1 => {
+                self.filter.change().insert(hash);
+            }
+            _ => {}
+        }
     }
 
     /// A device has not made a put: if the device has failed, the group goes on without it.

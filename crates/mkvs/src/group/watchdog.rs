@@ -15,7 +15,7 @@
 use super::Group;
 use crate::device::Device;
 use coreplane_engine::Error;
-use coreplane_pmem::spin;
+use coreplane_pmem::{background, spin};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,9 +38,9 @@ impl Watch {
         let mut handle = spin::lock(&self.handle);
         if handle.is_none() && !self.is_over.load(Ordering::SeqCst) {
             let group = Arc::downgrade(group);
-            let builder = std::thread::Builder::new().name("coreplane-watch".to_owned());
+            let watch = move || run(&group, within);
             // If the system gives no thread, the next processor that starts tries again.
-            *handle = builder.spawn(move || run(&group, within)).ok();
+            *handle = background::spawn_in_time("coreplane-watch", watch).ok();
         }
     }
 

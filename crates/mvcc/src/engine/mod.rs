@@ -220,8 +220,7 @@ impl MapEngine {
         let this = Self { store: Arc::clone(&store), background: Mutex::default() };
         if options.background && store.volume.pool.path().is_some() {
             let of_windows = Arc::clone(&store);
-            let windows = std::thread::Builder::new().name("coreplane-windows".to_owned());
-            this.keep(windows.spawn(move || {
+            this.keep(background::spawn_in_time("coreplane-windows", move || {
                 let is_closed = || of_windows.volume.closed.load(Ordering::Acquire);
                 // If the medium has failed, writers get the error.
                 of_windows.windows.end_in_time(is_closed, || of_windows.end_windows().is_ok());

@@ -39,6 +39,7 @@
 
 use super::Space;
 use super::rounds::Rounds;
+use crate::dram::background;
 use crate::media::Behaviour;
 use parking_lot::{Condvar, Mutex};
 use std::fs::File;
@@ -159,10 +160,7 @@ impl Syncer {
             return;
         }
         let shared = Arc::clone(shared);
-        let spawned = std::thread::Builder::new().name("pool-sync".to_owned()).spawn(move || {
-            shared.run();
-        });
-        match spawned {
+        match background::spawn_in_time("pool-sync", move || shared.run()) {
             Ok(handle) => *thread = Some(handle),
             Err(_) => {
                 drop(thread);

@@ -29,7 +29,7 @@ pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<Vec<JoinHandle<()>>> 
     };
     let in_time = |name: &str, run: fn(&Store)| {
         let store = Arc::clone(store);
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&store))
+        background::spawn_in_time(name, move || run(&store))
     };
     let cleaning = spawn("coreplane-clean", clean)?;
     let others = [

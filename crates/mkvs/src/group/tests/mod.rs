@@ -4,3 +4,4 @@ mod apply_batch;
 mod followers;
 mod pair;
 mod submit;
+mod urgency;

@@ -1,0 +1,98 @@
+//! A processor interrupts other threads for callers that wait for its answers, and not for writes.
+
+use super::pair::pair;
+use crate::device::interceptor::{Call, Intercepted, Interceptor};
+use crate::device::{Asked, Device, Scratch};
+use crate::filter::hash_of;
+use crate::in_flight::InFlight;
+use coreplane_bptree::Bptree;
+use coreplane_engine::{Result, StorageEngine, WriteOptions};
+use coreplane_pmem::background;
+use coreplane_pmem::epoch::pin_in;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Calls under each of the two policies, the batch policy last.
+#[derive(Debug, Default)]
+struct Seen([AtomicU64; 2]);
+
+impl Seen {
+    fn note(&self) {
+        self.0[usize::from(background::is_batch())].fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn now(&self) -> [u64; 2] {
+        self.0.each_ref().map(|it| it.load(Ordering::SeqCst))
+    }
+}
+
+impl Interceptor for Seen {
+    type Held<'a> = ();
+
+    fn begin(&self, call: Call<'_>) -> Result<()> {
+        if matches!(call, Call::Put(_)) {
+            self.note();
+        }
+        Ok(())
+    }
+}
+
+impl Asked for Seen {
+    fn run(&self, device: &Device, _: Instant, _: &mut Scratch) {
+        // By this it knows that it has answered.
+        device.count_call();
+        self.note();
+    }
+}
+
+fn wait_until(is_so: &mut dyn FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to that");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_processor_interrupts_others_for_waiting_callers_alone() {
+    if !background::spawn("probe", background::is_batch).unwrap().join().unwrap() {
+        // The tests were started with another policy, or the system refuses this one: all threads are alike.
+        return;
+    }
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let engine = |number: u8| -> Arc<dyn StorageEngine> {
+        let (path, options) = (directory.path().join(number.to_string()), Default::default());
+        let media = coreplane_pmem::MediaChoice::Auto;
+        Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
+    };
+    let (writes, reads) = (Arc::<Seen>::default(), Arc::<Seen>::default());
+    let following = Arc::new(Intercepted { engine: engine(0), around: Arc::clone(&writes) });
+    let in_flight = Arc::new(InFlight::new());
+    let group = pair([following, engine(1)], &in_flight, Box::new(|_, _| Ok(())));
+    let follower = group.device(0).expect("it is there");
+    let put = |number: u64| {
+        let (key, options) = (number.to_le_bytes(), WriteOptions::default());
+        let made = group.put_fast(hash_of(&key), (&key, b"value"), &options, &pin_in());
+        assert!(made.is_some());
+        wait_until(&mut || follower.queued() == 0);
+    };
+    (0..10).for_each(put);
+    let [usual, batch] = writes.now();
+    assert_eq!((usual, batch), (0, 10), "no caller waits for them");
+    // The first answers are still given under the batch policy.
+    wait_until(&mut || {
+        let answers = reads.now().iter().sum::<u64>();
+        assert!(follower.ask(&group, Arc::clone(&reads) as Arc<dyn Asked>));
+        wait_until(&mut || reads.now().iter().sum::<u64>() > answers);
+        reads.now()[0] >= 2
+    });
+    let mut number = 10;
+    wait_until(&mut || {
+        put(number % 100);
+        number += 1;
+        writes.now()[1] > 10
+    });
+    assert!(number > 100, "more callers may have come: {number}");
+    group.devices().for_each(|device| device.stop());
+}
