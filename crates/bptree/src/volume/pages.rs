@@ -93,6 +93,10 @@ pub(crate) struct Pages {
     pub(crate) waits: AtomicU32,
 }
 
+/// Looks for pages that other writers are about to give back, some microseconds apart: together they last about as long
+/// as a leaf takes to be rewritten.
+const LOOKS_MAX: u32 = 16;
+
 /// Tries without a gain after which there is no space.
 const MISSES_MAX: u32 = 4;
 
@@ -296,6 +300,31 @@ impl Pages {
         is_more
     }
 
+    /// Pages that must be free for a request that was refused for lack of so many bytes, and leaves `reserve`.
+    pub(crate) fn goal(&self, needed: u64, reserve: u32) -> u32 {
+        let kept = if reserve > 0 { self.for_bounds.load(Ordering::Relaxed) } else { 0 };
+        let count = needed.div_ceil(u64::from(self.space.page_size()));
+        (count as u32).saturating_add(reserve + kept)
+    }
+
+    /// Looks again for a moment, as long as other threads are in the tree: a writer gives a page back for each one
+    /// that it has taken. True if `goal` pages are free. Not to be called with a guard or a lock.
+    pub(crate) fn wait_for_writers(&self, goal: u32) -> bool {
+        // Where a fence is a sync pages come back behind one, which takes longer.
+        let looks = if self.space.fences_at_once() { LOOKS_MAX } else { 1 };
+        for look in 0..looks {
+            if self.free_len() >= goal {
+                return true;
+            }
+            // Each such question interrupts the others.
+            if look % 4 == 0 && !self.space.is_read() {
+                break;
+            }
+            spin::leave();
+        }
+        false
+    }
+
     /// Waits until a page returns that was given back, but may still be read; false if there is none, or its
     /// readers do not leave. Not to be called with a guard or a lock.
     fn wait_for_retired(&self, patience: &mut Patience) -> bool {
@@ -341,6 +370,7 @@ impl Pages {
 mod tests {
     use super::*;
     use coreplane_pmem::media::sim::{Sim, SimOptions};
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn pages_that_could_not_be_blanked_are_free_all_the_same() {
@@ -353,5 +383,33 @@ mod tests {
         taken.sort_unstable();
         assert_eq!(taken, [1, 2, 4, 5, 6]);
         drop(somebody);
+    }
+
+    /// A search gets a page that another writer gives back while it looks; it does not look for ever.
+    #[test]
+    fn a_page_that_another_writer_gives_back_is_seen() {
+        let sim = Sim::new(&SimOptions::default()).expect("memory");
+        let pages = Pages::new(sim.space());
+        assert!(!pages.wait_for_writers(1), "there are no pages");
+        let (is_over, begun) = (AtomicBool::new(false), std::time::Instant::now());
+        let is_late = || begun.elapsed().as_secs() > 60;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _in_the_tree = coreplane_pmem::epoch::pin();
+                while !is_over.load(Ordering::SeqCst) && !is_late() {
+                    pages.offer(1..2);
+                    assert_eq!(pages.take(1, 0).expect("the page"), [1]);
+                }
+            });
+            while !pages.wait_for_writers(1) {
+                assert!(!is_late(), "it is never seen");
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        pages.offer(1..7);
+        let free = pages.free_len();
+        assert!(pages.wait_for_writers(free) && !pages.wait_for_writers(free + 1));
+        let page = u64::from(sim.space().page_size());
+        assert_eq!([1, page, 2 * page].map(|needed| pages.goal(needed, 4)), [5, 5, 6]);
     }
 }

@@ -35,6 +35,9 @@ const NODES: usize = 2;
 /// long before the last is found.
 const INSERT_NODES: usize = 64;
 
+/// Inner nodes after which a search in need looks whether it is still in need.
+const LOOK_EVERY: usize = 32;
+
 /// The position of the compaction.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
@@ -47,8 +50,8 @@ struct Cursor {
     next: Box<[u8]>,
     /// The greatest key was passed since the last gain.
     is_round: bool,
-    /// The fewest pages at hand since it began its round, as in [`Wear::pages`].
-    pages: Option<u32>,
+    /// The state when it began its round, and the fewest pages at hand since.
+    round: Option<Wear>,
     /// The state when all leaves had been looked at in vain. Until it changes there is nothing to gain.
     in_vain: Option<Wear>,
 }
@@ -77,6 +80,16 @@ impl Wear {
     }
 }
 
+/// The result of a part of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gain {
+    Page,
+    /// There is nothing to gain, or not now.
+    Nothing,
+    /// There are more leaves to look at.
+    More,
+}
+
 /// Leaves to be rewritten together.
 struct Choice {
     pages: Vec<u32>,
@@ -100,19 +113,30 @@ impl Writer {
             && let Some(mut cursors) = self.compaction.cursors.try_lock()
         {
             let how = (FillFactor::DENSE, RESERVE);
-            let _gained = self.gain(&mut cursors.dense, how, NODES).is_ok();
+            let _looked = self.gain(&mut cursors.dense, how, NODES).is_ok();
         }
     }
 
-    /// Gains a page, which is free when no reader holds it any more; false if there is none to gain, or too few for
-    /// an additional record. Not to be called with a guard or a lock.
+    /// Gains a page, which is free when no reader holds it any more, or finds that `goal` pages are free; false if
+    /// there is none to gain, or too few for an additional record. Not to be called with a guard or a lock.
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn gain_page(&self, demand: Demand) -> Result<bool> {
-        let nodes = if demand == Demand::Insert { INSERT_NODES } else { usize::MAX };
+    pub(crate) fn gain_page(&self, demand: Demand, goal: u32) -> Result<bool> {
         let mut cursors = spin::lock(&self.compaction.cursors);
-        self.gain(&mut cursors.scarce, (FillFactor::SCARCE, 0), nodes)
+        let (cursor, how) = (&mut cursors.scarce, (FillFactor::SCARCE, 0));
+        if demand == Demand::Insert {
+            return Ok(self.gain(cursor, how, INSERT_NODES)? == Gain::Page);
+        }
+        loop {
+            match self.gain(cursor, how, LOOK_EVERY)? {
+                Gain::Page => return Ok(true),
+                Gain::Nothing => return Ok(false),
+                // Other writers may have given back pages meanwhile.
+                Gain::More if self.pages.free_len() >= goal => return Ok(true),
+                Gain::More => {}
+            }
+        }
     }
 
     /// For `wanted` bytes of records, and `wanted` places, in a full leaf: spreads the records of the leaf and its
@@ -153,14 +177,16 @@ impl Writer {
         cursor: &mut Cursor,
         (fill, reserve): (FillFactor, u32),
         nodes: usize,
-    ) -> Result<bool> {
+    ) -> Result<Gain> {
         let wear = self.wear(reserve);
         // Without pages the look is not in vain: pages that readers still use come back, and it goes on here.
         if wear.pages == 0 || cursor.in_vain.is_some_and(|vain| vain.is_for(wear)) {
-            return Ok(false);
+            return Ok(Gain::Nothing);
         }
-        let pages = cursor.pages.map_or(wear.pages, |pages| pages.min(wear.pages));
-        cursor.pages = Some(pages);
+        // What was looked at first is as it was then.
+        let mut round = cursor.round.unwrap_or(wear);
+        round.pages = round.pages.min(wear.pages);
+        cursor.round = Some(round);
         for _ in 0..nodes {
             let guard = epoch::pin();
             let siblings = self.inner.siblings_of(&cursor.next);
@@ -172,8 +198,8 @@ impl Writer {
                     (fill, count, reserve),
                 ) {
                     Ok(true) => {
-                        (cursor.is_round, cursor.pages) = (false, None);
-                        return Ok(true);
+                        (cursor.is_round, cursor.round) = (false, None);
+                        return Ok(Gain::Page);
                     }
                     Ok(false) => {}
                     // A damaged leaf stays as it is, and reads of it report the damage.
@@ -181,10 +207,11 @@ impl Writer {
                     Err(Error::NoSpace { .. }) => {
                         if self.wear(reserve).pages == 0 {
                             // Other threads have taken them: it goes on here when there are some.
-                            return Ok(false);
+                            return Ok(Gain::Nothing);
                         }
                         // A long key takes more pages: with more pages at hand, look at this once more.
-                        cursor.pages = Some(pages.saturating_sub(1));
+                        round.pages = round.pages.saturating_sub(1);
+                        cursor.round = Some(round);
                     }
                     Err(error) => return Err(error),
                 }
@@ -193,12 +220,11 @@ impl Writer {
             cursor.next = siblings.bound.unwrap_or_default();
             if is_last && std::mem::replace(&mut cursor.is_round, true) {
                 cursor.is_round = false;
-                let pages = cursor.pages.take().unwrap_or_default();
-                cursor.in_vain = Some(Wear { pages, ..wear });
-                return Ok(false);
+                cursor.in_vain = cursor.round.take();
+                return Ok(Gain::Nothing);
             }
         }
-        Ok(false)
+        Ok(Gain::More)
     }
 
     fn wear(&self, reserve: u32) -> Wear {

@@ -4,9 +4,11 @@
 //!    once, and if there are not enough pages, with one after the other.
 //! 2. The records of a full leaf and its neighbours are spread evenly over as many leaves, unless an additional
 //!    record is among the demands ([`compact`](crate::write::compact)).
-//! 3. Some leaves elsewhere are rewritten as fewer, which gains a page.
-//! 4. Pages that were given back, and that readers may still use, are waited for.
-//! 5. The write is refused; but one that replaces other records only after some more tries, since other writers soon
+//! 3. Other writers are about to give back pages: those are waited for, for as long as a leaf takes to be rewritten.
+//!    Otherwise each would look through the whole tree for the page that another one has in its hands.
+//! 4. Some leaves elsewhere are rewritten as fewer, which gains a page.
+//! 5. Pages that were given back, and that readers may still use, are waited for.
+//! 6. The write is refused; but one that replaces other records only after some more tries, since other writers soon
 //!    give back the pages that they have taken. One writer at a time searches for these.
 //!
 //! After each successful step the write, or the whole batch, is tried again. A thread that searches has no guard
@@ -30,6 +32,9 @@ use std::collections::BTreeSet;
 
 /// Tries for the sake of others: some milliseconds, if no thread gives anything back.
 const TRIES_MAX: u32 = 32;
+
+/// Steps in a row for which it is enough that other writers give back pages; the next one is not content with that.
+const GIFTS_MAX: u32 = 8;
 
 /// Room that a leaf lacks.
 #[derive(Debug)]
@@ -55,6 +60,8 @@ pub(super) struct PageSearch<'w> {
     patience: Patience,
     /// Tries for the sake of other searches.
     tries: u32,
+    /// Steps for which pages of other writers were enough, since the last one that was not content with them.
+    gifts: u32,
     backoff: Backoff,
     /// A leaf was rewritten, which is not paid for yet.
     is_in_debt: bool,
@@ -69,6 +76,7 @@ impl<'w> PageSearch<'w> {
             served: BTreeSet::new(),
             patience: Patience::default(),
             tries: 0,
+            gifts: 0,
             backoff: Backoff::new(),
             is_in_debt: false,
         }
@@ -147,11 +155,10 @@ impl<'w> PageSearch<'w> {
         is_last: bool,
         let_go: &mut dyn FnMut() -> bool,
     ) -> Result<()> {
-        if !matches!(refused, Error::NoSpace { .. }) {
-            return Err(refused);
-        }
+        let Error::NoSpace { needed, .. } = refused else { return Err(refused) };
+        let goal = self.writer.pages.goal(needed, self.writer.pages.reserve(self.demand));
         if self.demand == Demand::Insert || !is_last {
-            let is_found = self.is_found(let_go)? || self.is_waited_for();
+            let is_found = self.is_found(goal, let_go)? || self.is_waited_for();
             return if is_found { Ok(()) } else { Err(refused) };
         }
         let turn = self.writer.search_turn.try_lock();
@@ -161,7 +168,7 @@ impl<'w> PageSearch<'w> {
             drop(spin::lock(&self.writer.search_turn));
             return self.again(refused);
         }
-        let is_found = self.is_found(let_go)?;
+        let is_found = self.is_found(goal, let_go)?;
         // Other searches need not wait behind this one, each for the same readers.
         drop(turn);
         if is_found || self.is_waited_for() {
@@ -170,12 +177,24 @@ impl<'w> PageSearch<'w> {
         self.again(refused)
     }
 
-    fn is_found(&mut self, let_go: &mut dyn FnMut() -> bool) -> Result<bool> {
-        if self.serve_all()? || self.writer.gain_page(self.demand)? {
+    /// True if there is room, or `goal` pages are free.
+    fn is_found(&mut self, goal: u32, let_go: &mut dyn FnMut() -> bool) -> Result<bool> {
+        if self.serve_all()? || self.is_gained(goal)? {
             return Ok(true);
         }
         // A leaf that wants room may get it then.
         Ok(let_go() && !self.wants.is_empty() && self.serve_all()?)
+    }
+
+    /// True if a page was gained, or other writers have given back those that it lacked.
+    fn is_gained(&mut self, goal: u32) -> Result<bool> {
+        // It may lack something else, although so many pages are free. An additional record is no reason to wait.
+        let may_be_given = self.demand != Demand::Insert && self.gifts < GIFTS_MAX;
+        let goal = if may_be_given { goal } else { u32::MAX };
+        let is_gained = may_be_given && self.writer.pages.wait_for_writers(goal)
+            || self.writer.gain_page(self.demand, goal)?;
+        self.gifts = if may_be_given { self.gifts + 1 } else { 0 };
+        Ok(is_gained)
     }
 
     /// True if pages have come back from readers.

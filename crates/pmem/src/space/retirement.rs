@@ -82,6 +82,11 @@ impl Space {
         }
     }
 
+    /// True if a thread is in a call that may read pages of the space, or of another one with the same epochs.
+    pub fn is_read(&self) -> bool {
+        self.oldest_pinned() != u64::MAX
+    }
+
     /// Pages retired and not yet reclaimed.
     pub fn retired_len(&self) -> usize {
         self.retired.lock().len()

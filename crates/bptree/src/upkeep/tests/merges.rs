@@ -118,7 +118,7 @@ fn leaves_are_put_together_for_which_there_are_pages() {
     }
     assert_eq!(store.inner.leaves().len(), leaves.len(), "none is one with another yet");
     let taken = store.pages.take(store.pages.free_len() as usize - 1, 0).expect("free pages");
-    assert!(store.gain_page(Demand::Overwrite).expect("a page"));
+    assert!(store.gain_page(Demand::Overwrite, u32::MAX).expect("a page"));
     assert_eq!(store.inner.leaves().len(), leaves.len() - 1);
     taken.into_iter().for_each(|page| store.pages.leave(page));
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
