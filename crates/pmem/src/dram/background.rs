@@ -21,10 +21,7 @@ pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    Builder::new().name(name.into()).spawn(move || {
-        set_batch(true);
-        run()
-    })
+    start(name.into(), true, run)
 }
 
 /// Starts a thread of this name that keeps a deadline, with the policy that the process was started with.
@@ -35,8 +32,16 @@ pub fn spawn_in_time<T: Send + 'static>(
     name: impl Into<String>,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    Builder::new().name(name.into()).spawn(move || {
-        set_batch(false);
+    start(name.into(), false, run)
+}
+
+fn start<T: Send + 'static>(
+    name: String,
+    is_batch: bool,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    Builder::new().name(name).spawn(move || {
+        set_batch(is_batch);
         run()
     })
 }
