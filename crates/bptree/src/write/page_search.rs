@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 const TRIES_MAX: u32 = 32;
 
 /// Steps in a row for which it is enough that other writers give back pages; the next one is not content with that.
-const GIFTS_MAX: u32 = 8;
+const WAITS_MAX: u32 = 8;
 
 /// Room that a leaf lacks.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(super) struct PageSearch<'w> {
     /// Tries for the sake of other searches.
     tries: u32,
     /// Steps for which pages of other writers were enough, since the last one that was not content with them.
-    gifts: u32,
+    waits: u32,
     backoff: Backoff,
     /// A leaf was rewritten, which is not paid for yet.
     is_in_debt: bool,
@@ -76,7 +76,7 @@ impl<'w> PageSearch<'w> {
             served: BTreeSet::new(),
             patience: Patience::default(),
             tries: 0,
-            gifts: 0,
+            waits: 0,
             backoff: Backoff::new(),
             is_in_debt: false,
         }
@@ -189,11 +189,11 @@ impl<'w> PageSearch<'w> {
     /// True if a page was gained, or other writers have given back those that it lacked.
     fn is_gained(&mut self, goal: u32) -> Result<bool> {
         // It may lack something else, although so many pages are free. An additional record is no reason to wait.
-        let may_be_given = self.demand != Demand::Insert && self.gifts < GIFTS_MAX;
-        let goal = if may_be_given { goal } else { u32::MAX };
-        let is_gained = may_be_given && self.writer.pages.wait_for_writers(goal)
+        let may_wait = self.demand != Demand::Insert && self.waits < WAITS_MAX;
+        let goal = if may_wait { goal } else { u32::MAX };
+        let is_gained = may_wait && self.writer.pages.wait_for_writers(goal)
             || self.writer.gain_page(self.demand, goal)?;
-        self.gifts = if may_be_given { self.gifts + 1 } else { 0 };
+        self.waits = if may_wait { self.waits + 1 } else { 0 };
         Ok(is_gained)
     }
 
