@@ -70,26 +70,26 @@ fn choice() -> Choice {
         let mut memory = vec![0_u8; ROUNDS * RECORDS * RECORD + LINE];
         let skip = memory.as_ptr().align_offset(LINE).min(LINE);
         let area = &mut memory[skip..skip + ROUNDS * RECORDS * RECORD];
-        let named = |it: &&Instruction| Some(it.name()) == wanted.as_deref();
-        let chosen = match wanted.as_deref() {
-            Some("none") => None,
-            _ => match available.iter().find(named) {
-                Some(named) => Some((append_time(area, Some(*named)), *named)),
-                None => available
-                    .iter()
-                    .map(|it| (append_time(area, Some(*it)), *it))
-                    .min_by_key(|(time, _)| *time),
-            },
+        let named = |it: &Instruction| Some(it.name()) == wanted.as_deref();
+        let candidates = match available.iter().position(named) {
+            Some(at) => &available[at..=at],
+            None if wanted.as_deref() == Some("none") => &[],
+            None => &available[..],
         };
-        let append = match (std::env::var("COREPLANE_APPEND").as_deref(), chosen) {
-            (Ok("cached"), _) => WriteMode::Cached,
-            (Ok("non-temporal"), _) => WriteMode::NonTemporal,
-            (_, Some((time, _))) if is_clearly_less(append_time(area, None), time) => {
-                WriteMode::NonTemporal
-            }
+        let named = match std::env::var("COREPLANE_APPEND").as_deref() {
+            Ok("cached") => Some(WriteMode::Cached),
+            Ok("non-temporal") => Some(WriteMode::NonTemporal),
+            _ => None,
+        };
+        // So that no page of it is touched for the first time in a measurement.
+        area.fill(1);
+        let (times, past_caches) = append_times(area, candidates, named.is_none());
+        let best = times.iter().zip(candidates).min_by_key(|(time, _)| **time);
+        let append = named.unwrap_or(match best {
+            Some((time, _)) if is_clearly_less(past_caches, *time) => WriteMode::NonTemporal,
             _ => WriteMode::Cached,
-        };
-        let instruction = chosen.map_or(Instruction::None, |(_, instruction)| instruction);
+        });
+        let instruction = best.map_or(Instruction::None, |(_, instruction)| *instruction);
         Choice { instruction, append }
     })
 }
@@ -98,7 +98,7 @@ fn choice() -> Choice {
 /// between runs of the same measurement, and bytes stored through the caches are still there for a
 /// reader that comes soon.
 fn is_clearly_less(one: Duration, other: Duration) -> bool {
-    one + one / 4 < other
+    one.saturating_add(one / 4) < other
 }
 
 /// True if this processor can make a store to a mapping durable.
@@ -106,53 +106,69 @@ pub fn can_flush() -> bool {
     !arch::available().is_empty()
 }
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// So few that the measurement takes less than a millisecond: each process waits for it when it opens its first pool.
-const RECORDS: usize = 200;
+const RECORDS: usize = 120;
 /// Not a multiple of the line: where a record ends in the middle of a line, the next one writes to
 /// a line that was just flushed, and this is where the instructions differ.
 const RECORD: usize = 144;
 
-/// Time of appending and persisting records to lines that are in no cache: with a flush of their
-/// lines, or past the caches. The best of some rounds, each in its own part of `area`
-/// (line-aligned).
-fn append_time(area: &mut [u8], instruction: Option<Instruction>) -> Duration {
+/// Times of appending and persisting records to lines that are in no cache: with a flush of their
+/// lines by each of the instructions, and past the caches if that `is_asked` and there is an
+/// instruction. The best of some rounds, each in its own part of `area` (line-aligned). All take
+/// their turns in each round: a machine that is slow for a moment is slow for all of them.
+fn append_times(
+    area: &mut [u8],
+    instructions: &[Instruction],
+    is_asked: bool,
+) -> (Vec<Duration>, Duration) {
+    let (mut times, mut past_caches) = (vec![Duration::MAX; instructions.len()], Duration::MAX);
+    let Some(evict) = arch::available().last().copied().filter(|_| !instructions.is_empty()) else {
+        return (times, past_caches);
+    };
+    for part in area.chunks_mut(RECORDS * RECORD) {
+        for (time, instruction) in times.iter_mut().zip(instructions) {
+            *time = append_time(part, evict, Some(*instruction)).min(*time);
+        }
+        if is_asked {
+            past_caches = append_time(part, evict, None).min(past_caches);
+        }
+    }
+    (times, past_caches)
+}
+
+/// The time of one round of one of them. The lines are evicted before, by an instruction of
+/// `available()`.
+fn append_time(part: &mut [u8], evict: Instruction, instruction: Option<Instruction>) -> Duration {
     let record = [0x5a_u8; RECORD];
-    if let Some(evict) = arch::available().last() {
-        for line in area.chunks(LINE) {
-            // SAFETY: the address is inside `area`; the instruction is one of `available()`.
-            unsafe { arch::flush_line(line.as_ptr(), *evict) };
+    for line in part.chunks(LINE) {
+        // SAFETY: the address is inside `part`; the caller passes an instruction of `available()`.
+        unsafe { arch::flush_line(line.as_ptr(), evict) };
+    }
+    arch::fence();
+    let start = Instant::now();
+    for place in part.chunks_exact_mut(RECORD) {
+        match instruction {
+            Some(instruction) => {
+                place.copy_from_slice(&record);
+                let lines = lines(place.as_ptr().addr() as u64, RECORD as u64);
+                let before = place.as_ptr().addr() - lines.start as usize;
+                for at in (0..(lines.end - lines.start) as usize).step_by(LINE) {
+                    let line = place.as_ptr().wrapping_add(at).wrapping_sub(before);
+                    // SAFETY: the line holds bytes of `place`, and so is mapped; the
+                    // caller passes only instructions out of `available()`.
+                    unsafe { arch::flush_line(line, instruction) };
+                }
+            }
+            // SAFETY: source and target have `RECORD` bytes and do not overlap; `part`
+            // starts at a line and records are multiples of 8.
+            None => unsafe {
+                arch::copy_nt(place.as_mut_ptr(), record.as_ptr(), RECORD);
+            },
         }
         arch::fence();
     }
-    area.chunks_mut(RECORDS * RECORD)
-        .map(|part| {
-            let start = Instant::now();
-            for place in part.chunks_exact_mut(RECORD) {
-                match instruction {
-                    Some(instruction) => {
-                        place.copy_from_slice(&record);
-                        let lines = lines(place.as_ptr().addr() as u64, RECORD as u64);
-                        let before = place.as_ptr().addr() - lines.start as usize;
-                        for at in (0..(lines.end - lines.start) as usize).step_by(LINE) {
-                            let line = place.as_ptr().wrapping_add(at).wrapping_sub(before);
-                            // SAFETY: the line holds bytes of `place`, and so is mapped; the
-                            // caller passes only instructions out of `available()`.
-                            unsafe { arch::flush_line(line, instruction) };
-                        }
-                    }
-                    // SAFETY: source and target have `RECORD` bytes and do not overlap; `area`
-                    // starts at a line and records are multiples of 8.
-                    None => unsafe {
-                        arch::copy_nt(place.as_mut_ptr(), record.as_ptr(), RECORD);
-                    },
-                }
-                arch::fence();
-            }
-            start.elapsed()
-        })
-        .min()
-        .unwrap_or(Duration::MAX)
+    start.elapsed()
 }
 
 /// The line-aligned range that covers `offset .. offset + len`; empty if `len` is 0. Both ends

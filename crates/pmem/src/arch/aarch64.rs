@@ -2,6 +2,7 @@
 
 use crate::order::Instruction;
 use std::arch::asm;
+use std::sync::OnceLock;
 
 /// `dc cvap` where the kernel says that the processor has it (HWCAP bit 16).
 pub(crate) fn available() -> Vec<Instruction> {
@@ -42,10 +43,14 @@ pub(crate) fn fence() {
 pub(crate) unsafe fn copy_nt(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller vouches for both ranges.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    // Not by the choice of `order`, which measures this function.
+    static INSTRUCTION: OnceLock<Instruction> = OnceLock::new();
+    let first_of_all = || available().first().copied().unwrap_or(Instruction::None);
+    let instruction = *INSTRUCTION.get_or_init(first_of_all);
     let first = to.addr() & !(crate::LINE - 1);
     for line in (first..to.addr() + len).step_by(crate::LINE) {
         // SAFETY: each line overlaps the range that was just written; where there is no
         // `dc cvap` nothing is power-safe and nothing is flushed.
-        unsafe { flush_line(to.with_addr(line), crate::order::chosen()) };
+        unsafe { flush_line(to.with_addr(line), instruction) };
     }
 }
