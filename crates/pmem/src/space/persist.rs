@@ -207,6 +207,15 @@ impl Space {
         self.syncer.as_ref().map_or(Ok(()), Syncer::check)
     }
 
+    /// True if no sync has failed, as [`Space::check_sync`] would find; without an error to carry.
+    #[inline]
+    pub fn is_syncing(&self) -> bool {
+        match &self.behaviour {
+            Behaviour::Traced(_) => self.check_sync().is_ok(),
+            _ => self.check_lost().is_ok() && self.syncer.as_ref().is_none_or(Syncer::is_syncing),
+        }
+    }
+
     #[inline]
     fn counter(&self) -> &Counter {
         &self.counters[thread_number() % Self::COUNTERS]

@@ -177,10 +177,16 @@ impl Syncer {
         self.check().map(|()| false)
     }
 
+    /// True if no sync has failed.
+    #[inline]
+    pub(super) fn is_syncing(&self) -> bool {
+        !self.shared.failed.load(Ordering::Acquire)
+    }
+
     /// The error of the round that failed, if one did.
     #[inline]
     pub(super) fn check(&self) -> Result<(), SyncError> {
-        if !self.shared.failed.load(Ordering::Acquire) {
+        if self.is_syncing() {
             return Ok(());
         }
         let error = self.shared.state.lock().rounds.error().cloned();

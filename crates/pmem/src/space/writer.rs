@@ -218,7 +218,7 @@ impl PageWriter {
         self.append_staged(parts, WriteMode::Cached)
     }
 
-    #[inline]
+    #[inline(always)]
     fn append_staged(&mut self, parts: &[&[u8]], mode: WriteMode) -> Option<u64> {
         let len = len_of(parts);
         let padded = len.checked_next_multiple_of(8)?;
@@ -255,7 +255,7 @@ impl PageWriter {
     }
 
     /// Stores whole words at the tail and advances it. The caller has checked that they fit.
-    #[inline]
+    #[inline(always)]
     fn store(&mut self, bytes: &[u8], mode: WriteMode) {
         let (offset, len) = (self.next_offset(), bytes.len());
         // Before the bytes: their lines may not be in the cache yet, later stores wait for them, and

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 impl Table {
     /// A record of `user_bytes` bytes of key and value was published.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_published(
         &self,
         held: &GroupLock<'_>,

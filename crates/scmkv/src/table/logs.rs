@@ -15,7 +15,18 @@ const AGAIN: Duration = Duration::from_millis(1);
 
 impl Table {
     /// How a write with these options becomes durable.
+    #[inline(always)]
     pub(crate) fn order(&self, options: &WriteOptions) -> Result<Order> {
+        let durability = options.durability.unwrap_or(self.durability);
+        let is_usual = durability == Durability::Strict && options.completion == Completion::Wait;
+        if is_usual && self.space.fences_at_once() {
+            return Ok(Order::Strict);
+        }
+        self.order_of(options)
+    }
+
+    #[inline(never)]
+    fn order_of(&self, options: &WriteOptions) -> Result<Order> {
         Ok(match options.durability.unwrap_or(self.durability) {
             Durability::Strict | Durability::Group { .. } => {
                 // Where a fence is a sync, no writer waits for it under a lock: the record is

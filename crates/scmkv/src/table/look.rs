@@ -67,7 +67,7 @@ impl Table {
     }
 
     /// Lets the slot at `at` point at a record that was committed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish_slot(
         &self,
         log: &mut Log,

@@ -150,11 +150,17 @@ impl Table {
 
     /// # Errors
     /// If writes have stopped.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(Error::Closed);
+        if self.closed.load(Ordering::Relaxed) || !self.space.is_syncing() {
+            return self.why_not_writable();
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn why_not_writable(&self) -> Result<()> {
+        self.check_open()?;
         self.space.check_sync().map_err(crate::table::page::sync_failed)
     }
 
