@@ -45,8 +45,8 @@ impl Drop for Place<'_> {
 impl Device {
     /// A write of one key will be handed to the processor.
     #[inline]
-    pub(crate) fn prepare(&self) {
-        if let Some(rings) = self.rings(&pin_in()) {
+    pub(crate) fn prepare(&self, guard: &Guard<Calls>) {
+        if let Some(rings) = self.rings(guard) {
             rings.decisions.prefetch();
         }
     }

@@ -260,6 +260,14 @@ impl Change<'_> {
         Insertion { change: self, hash, youngest }
     }
 
+    /// Counts a key, unless the filter says that it may be there: as [`Filter::may_contain`] and [`Change::insert`],
+    /// in one look at the key's line.
+    #[inline]
+    pub(crate) fn insert_absent(&self, hash: u64) -> Option<Insertion<'_>> {
+        let youngest = self.filter.switch.insert_absent(&self.stay, hash)?;
+        Some(Insertion { change: self, hash, youngest })
+    }
+
     /// Takes back the count of a key that was inserted. Once for each insertion: a key that was not inserted must
     /// not be removed, or other keys are denied.
     #[inline]

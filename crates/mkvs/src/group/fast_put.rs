@@ -2,11 +2,13 @@
 //! ([`fence`](super::fence)).
 //!
 //! After the engine's fence, a locked instruction waits until the medium has all flushed data; so does a load of
-//! data that was stored in pieces of another size. That wait is a fifth of such a put. So the steps that take a
-//! locked instruction come before: the place in the ring, the entry, which by then knows the place of the write,
-//! and the count in the filter. Afterwards only stores remain, and the caller's next steps go on beside the fence.
-//! Two cases are left: a new key that was not expected to be new is counted after the fence, and the followers after
-//! the first get the write there.
+//! data that was stored in pieces of another size, and any instruction once the stores since the fence have filled the
+//! processor's store buffer (64 of them on Zen 4, where locked instructions do not wait). That wait is a fifth of such
+//! a put. So the steps that take a locked instruction come before: the place in the ring, the entry, which by then
+//! knows the place of the write, and the count in the filter. Afterwards only stores remain, and the caller's next
+//! steps go on beside the fence. (A place that is filled before the fence leaves room in the store buffer, but was
+//! slower: its lines may not have come from the processor yet.) Two cases are left: a new key that was not expected to
+//! be new is counted after the fence, and the followers after the first get the write there.
 //!
 //! ```text
 //!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is filled, published ─▶ made ─▶ turn ends
@@ -23,7 +25,7 @@ use crate::filter::Insertion;
 use crate::in_flight::{FastWrite, InFlight};
 use crate::membership::states::Moment;
 use crate::shape::order::{Order, numbers};
-use crate::shape::position::Devices;
+use crate::shape::position::{Ack, Devices};
 use coreplane_engine::{Completion, Error, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard};
 use std::cell::Cell;
@@ -59,7 +61,7 @@ impl Group {
 
     /// Prefetches the data of a key that is about to be put the fast way.
     #[inline]
-    pub(crate) fn prefetch_fast(&self, hash: u64, key: &[u8]) {
+    pub(crate) fn prefetch_fast(&self, hash: u64, key: &[u8], guard: &Guard<Calls>) {
         // Looked at first, and cheap to ask for.
         self.in_flight.prefetch(hash);
         self.prefetch_filter(hash);
@@ -69,7 +71,7 @@ impl Group {
             if awaited & 1 << device.number != 0 {
                 device.engine.prefetch(key);
             } else {
-                device.prepare();
+                device.prepare(guard);
             }
         }
     }
@@ -77,25 +79,23 @@ impl Group {
     /// The devices that a put of a key waits for.
     #[inline(always)]
     fn awaited(&self, hash: u64, members: Devices, asked: u8) -> Devices {
-        match self.rules.ack.copies(members.count_ones()) {
-            1 => 1 << asked,
-            copies if copies == members.count_ones() => members,
-            copies => {
-                let order = Order::new(hash, members, members, (copies as usize, asked));
-                order.awaited().iter().fold(0, |set, number| set | 1 << number)
-            }
+        match self.rules.ack {
+            Ack::First => 1 << asked,
+            Ack::All => members,
+            Ack::Majority => self.awaited_of_majority(hash, members, asked),
         }
+    }
+
+    #[inline(never)]
+    fn awaited_of_majority(&self, hash: u64, members: Devices, asked: u8) -> Devices {
+        let copies = self.rules.ack.copies(members.count_ones());
+        let order = Order::new(hash, members, members, (copies as usize, asked));
+        order.awaited().iter().fold(0, |set, number| set | 1 << number)
     }
 
     #[inline(always)]
     fn each_of(&self, devices: Devices, each: impl FnMut(&Arc<Device>)) {
         numbers(devices).filter_map(|number| self.at(number)).for_each(each);
-    }
-
-    /// True if a key that is about to be put seems to be new.
-    #[inline(always)]
-    fn seems_new(&self, hash: u64) -> bool {
-        PUTS_NEW.get() && !self.filter.may_contain(hash)
     }
 
     /// Prefetches the filter's line of a key that is about to be written, if the line will probably change.
@@ -138,7 +138,11 @@ impl Group {
             // Locks are taken from the greatest number down, the primary's first.
             return None;
         }
-        self.each_of(awaited, |device| device.engine.prefetch_to_write(key, value.len()));
+        // One device alone prefetches by itself, as its put begins.
+        let is_alone = awaited == 1 << asked;
+        if !is_alone {
+            self.each_of(awaited, |device| device.engine.prefetch_to_write(key, value.len()));
+        }
         let mut others = numbers(members & !awaited).filter_map(|number| self.at(number));
         let first = others.next();
         let sequence = self.draw(None);
@@ -153,22 +157,19 @@ impl Group {
         let number = self.in_flight.begin_fast(&write, way)?;
         let mut begun = Begun { in_flight: &self.in_flight, hash, is_made: false };
         // Counted before the put, as in any change of the group.
-        let mut change = self.seems_new(hash).then(|| self.filter.change());
-        let counted = change.as_ref().map(|change| change.insert(hash));
-        if awaited != 1 << asked && !PUTS_NEW.get() {
+        let mut change = PUTS_NEW.get().then(|| self.filter.change());
+        let counted = change.as_ref().and_then(|change| change.insert_absent(hash));
+        if !is_alone && !PUTS_NEW.get() {
             // By now the prefetched data is here, and leads to the record that will be replaced on each device.
             self.each_of(awaited, |device| device.engine.prefetch_replaced(key));
         }
         let mut copies = Copies::default();
-        let (is_made, replaced) = match awaited == 1 << asked {
+        let (is_made, replaced) = match is_alone {
             true => put_alone(device, &decision, &mut copies),
-            false => {
-                (self.put_with_one_fence((awaited, asked), &decision, &mut copies), copies.replaced)
-            }
+            false => self.put_with_one_fence((awaited, asked), &decision, &mut copies),
         };
         if !is_made && copies.made == 0 {
-            self.uncount(counted, (hash, members), &copies);
-            self.in_flight.refuse(hash, self.followers());
+            self.refuse_fast(counted, (hash, members), &copies);
             begun.is_made = true;
             drop(place);
             self.leave_failed(copies.failed);
@@ -221,11 +222,11 @@ impl Group {
         self.is_as_then(now)
     }
 
-    /// No device has made a put, as far as is known: takes back the count of its key, unless a record may be there. A
-    /// lone device may have one of a key that was not counted, which the put that is begun anew replaces. A key that
+    /// No device has made a put, as far as is known: takes back its entry, and the count of its key unless a record
+    /// may be there. A lone device may have one of a key that was not counted, which the put that is begun anew replaces. A key that
     /// is counted once too often denies no key.
     #[cold]
-    fn uncount(
+    fn refuse_fast(
         &self,
         counted: Option<Insertion<'_>>,
         (hash, members): (u64, Devices),
@@ -238,6 +239,7 @@ impl Group {
             }
             _ => {}
         }
+        self.in_flight.refuse(hash, self.followers());
     }
 
     /// A device has not made a put: if the device has failed, the group goes on without it.

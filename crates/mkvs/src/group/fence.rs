@@ -110,14 +110,15 @@ impl Copies {
 
 impl Group {
     /// Puts a value unconditionally on all of these devices, given with their primary, with one fence; true if it
-    /// is durable on all. Any other result is noted in `copies`.
+    /// is durable on all, and true if it has replaced another. Any other result is noted in `copies`.
     pub(super) fn put_with_one_fence(
         &self,
         devices: (Devices, u8),
         decision: &Decision<'_>,
         copies: &mut Copies,
-    ) -> bool {
-        self.put_within(devices, decision, copies, &mut || true)
+    ) -> (bool, bool) {
+        let is_made = self.put_within(devices, decision, copies, &mut || true);
+        (is_made, copies.replaced)
     }
 
     /// The same; `others` is called once all of these devices have their records, before the fence.

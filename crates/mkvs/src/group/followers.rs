@@ -10,7 +10,7 @@ use crate::in_flight::track::OnTheWay;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;
 use coreplane_engine::{Batch, Completion, Horizon, Result, WriteOptions};
-use coreplane_pmem::epoch::barrier;
+use coreplane_pmem::epoch::{barrier, pin_in};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 
@@ -18,8 +18,9 @@ impl Group {
     /// Prefetches the rings of the devices that will follow a write.
     #[inline]
     pub(super) fn prepare(&self, order: &Order) {
+        let guard = pin_in();
         for device in order.others().iter().filter_map(|number| self.at(*number)) {
-            device.prepare();
+            device.prepare(&guard);
         }
     }
 

@@ -37,6 +37,12 @@ impl Entries {
         self.first.as_mut().filter(|_| self.rest.is_empty())
     }
 
+    /// The place in the stripe, if there is no entry.
+    #[inline(always)]
+    pub(super) fn vacant(&mut self) -> Option<&mut Option<Entry>> {
+        (self.first.is_none() && self.rest.is_empty()).then_some(&mut self.first)
+    }
+
     pub(super) fn push(&mut self, entry: Entry) {
         match &mut self.first {
             none @ None => *none = Some(entry),
@@ -109,9 +115,11 @@ mod tests {
         }
         assert!(entries.sweep().is_none());
         assert_eq!(hashes(&entries), [4]);
+        assert!(entries.vacant().is_none(), "one is elsewhere");
         entries.clear();
         assert_eq!((entries.len(), entries.find(4).is_none()), (0, true));
-        entries.push(Entry::new(6, 6, 0, false));
+        *entries.vacant().expect("none is left") = Some(Entry::new(6, 6, 0, false));
+        assert!(entries.vacant().is_none());
         assert_eq!(entries.only().map(|entry| entry.hash), Some(6));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Devices, Indeterminate, MADE};
 use crate::in_flight::FastWrite;
-use crate::in_flight::track::OnTheWay;
+use crate::in_flight::track::{OnTheWay, Way};
 
 /// A write that not all members have.
 #[derive(Debug)]
@@ -78,16 +78,15 @@ impl Entry {
     /// Becomes the entry of such a write: field by field, since an entry that is put together elsewhere and moved
     /// here waits for its own stores.
     #[inline(always)]
-    pub(super) fn become_fast(
-        &mut self,
-        write: &FastWrite,
-        number: u64,
-        on_the_way: Option<OnTheWay>,
-    ) {
+    pub(super) fn become_fast(&mut self, write: &FastWrite, number: u64, way: Option<Way<'_>>) {
         (self.hash, self.asked, self.is_held) = (write.hash, write.asked, false);
         (self.write.sequence, self.write.number) = (write.sequence, number);
         (self.write.done, self.write.awaited) = (0, write.awaited);
-        (self.write.on_the_way, self.wanted) = (on_the_way, write.members);
+        self.wanted = write.members;
+        match (&mut self.write.on_the_way, way) {
+            (Some(known), Some(way)) if known.is_on(&way) => known.turn_to(&way),
+            (known, way) => *known = way.map(OnTheWay::from),
+        }
         (self.before, self.doubt) = (None, None);
     }
 
@@ -117,6 +116,16 @@ impl Entry {
             *come = Some(way);
         }
         self.is_over()
+    }
+
+    /// True if the entry can go, as [`Self::look`] would find.
+    #[inline(always)]
+    pub(super) fn will_be_over(&self) -> bool {
+        let Write { done, on_the_way, .. } = &self.write;
+        // A write that was not made has not come, wherever the processor is.
+        let way = on_the_way.as_ref().filter(|way| *done & MADE != 0 && way.has_come());
+        let done = done | way.map_or(0, |way| 1 << way.number());
+        done != 0 && !self.is_held && done & self.wanted == self.wanted
     }
 
     #[inline]

@@ -49,21 +49,30 @@ impl InFlight {
             let Known { asked: by, done, is_held } = known.known();
             !is_held && write.awaited == if done == 0 { 1 << by } else { done & write.awaited }
         };
-        let known = entries.iter().find(|known| known.hash == write.hash);
-        if !known.is_none_or(is_there) {
-            return None;
-        }
-        let mut come = None;
-        if let Some(entry) = entries.only()
-            && (entry.look(&mut come) || mutant!("mkvs.entry.not_over"))
-        {
+        if let Some(entry) = entries.only() {
+            if entry.hash == write.hash && !is_there(entry) {
+                return None;
+            }
+            if entry.will_be_over() || mutant!("mkvs.entry.not_over") {
+                let number = self.next_number(stripe);
+                entry.become_fast(write, number, way);
+                self.count(stripe, 1, 1);
+                return Some(number);
+            }
+        } else if let Some(vacant) = entries.vacant() {
             let number = self.next_number(stripe);
-            let on_the_way = way.map(|way| OnTheWay::instead_of(come, way));
-            entry.become_fast(write, number, on_the_way);
+            let entry = vacant.insert(Entry::fast(write));
+            entry.write.number = number;
+            entry.write.on_the_way = way.map(OnTheWay::from);
             self.count(stripe, 1, 1);
             return Some(number);
+        } else {
+            let known = entries.iter().find(|known| known.hash == write.hash);
+            if !known.is_none_or(is_there) {
+                return None;
+            }
         }
-        Some(self.begin_in(stripe, &mut entries, Entry::fast(write), (way, come)))
+        Some(self.begin_in(stripe, &mut entries, Entry::fast(write), way))
     }
 
     /// Reports that all devices that a write waits for have it; the write was begun with [`Self::begin_fast`] and

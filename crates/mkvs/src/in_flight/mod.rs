@@ -205,7 +205,7 @@ impl InFlight {
     /// there is one.
     pub(crate) fn begin(&self, entry: Entry) {
         let stripe = Self::stripe_of(entry.hash);
-        self.begin_in(stripe, &mut self.entries(stripe), entry, (None, None));
+        self.begin_in(stripe, &mut self.entries(stripe), entry, None);
     }
 
     #[inline]
@@ -214,11 +214,11 @@ impl InFlight {
         stripe: usize,
         entries: &mut Held<'_, Entries>,
         mut entry: Entry,
-        (way, come): (Option<Way<'_>>, Option<OnTheWay>),
+        way: Option<Way<'_>>,
     ) -> u64 {
         let number = self.next_number(stripe);
         entry.write.number = number;
-        let come = entries.sweep().or(come);
+        let come = entries.sweep();
         entry.write.on_the_way = way.map(|way| OnTheWay::instead_of(come, way));
         match entries.find(entry.hash) {
             Some(known) => {

@@ -90,11 +90,26 @@ impl OnTheWay {
     /// A write on this way, in the place of one that has come: counting a reference to a track takes a locked
     /// instruction, and dropping one takes another.
     #[inline]
-    pub(crate) fn instead_of(come: Option<Self>, Way { track, place, number }: Way<'_>) -> Self {
-        match come.filter(|come| Arc::ptr_eq(&come.track, track)) {
-            Some(come) => Self { place, number, ..come },
-            None => Self::new(track, place, number),
+    pub(crate) fn instead_of(come: Option<Self>, way: Way<'_>) -> Self {
+        match come.filter(|come| come.is_on(&way)) {
+            Some(mut come) => {
+                come.turn_to(&way);
+                come
+            }
+            None => Self::from(way),
         }
+    }
+
+    /// True if it leads to the same device's ring.
+    #[inline]
+    pub(crate) fn is_on(&self, way: &Way<'_>) -> bool {
+        Arc::ptr_eq(&self.track, way.track)
+    }
+
+    /// Becomes another write on the way to the same device.
+    #[inline]
+    pub(crate) fn turn_to(&mut self, way: &Way<'_>) {
+        (self.place, self.number) = (way.place, way.number);
     }
 
     /// The number of the device.
@@ -106,6 +121,12 @@ impl OnTheWay {
     #[inline]
     pub(crate) fn has_come(&self) -> bool {
         self.track.has_made(self.place)
+    }
+}
+
+impl From<Way<'_>> for OnTheWay {
+    fn from(Way { track, place, number }: Way<'_>) -> Self {
+        Self::new(track, place, number)
     }
 }
 

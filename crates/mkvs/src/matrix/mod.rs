@@ -18,6 +18,7 @@ use crate::device::decision::Write;
 use crate::failover::Failover;
 use crate::failover::checkpoint::is_next;
 use crate::filter::hash_of;
+use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
 use crate::matrix::condition::{Erased, Given, If};
@@ -130,7 +131,7 @@ impl Writes {
             let is_put = write.decided().put.is_some();
             keyspace.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
             keyspace.in_flight.keep_tombstones(u64::from(!is_put));
-            self.look_after(hash, written.sequence);
+            self.look_after(keyspace.group_of(hash), written.sequence);
         }
         Ok(outcome)
     }
@@ -157,8 +158,7 @@ impl Writes {
 
     /// Occasionally checks what grows with writes: the filter of the key's group, and the watermark.
     #[inline]
-    fn look_after(&self, hash: u64, sequence: u64) {
-        let group = self.keyspace.group_of(hash);
+    fn look_after(&self, group: &Arc<Group>, sequence: u64) {
         if is_next(&group.looked_at, sequence / FILTERS) {
             self.filters.look_after_filter(group);
         }

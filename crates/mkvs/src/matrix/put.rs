@@ -42,7 +42,7 @@ impl Writes {
         }
         // Pinned once for all calls, but not during a long wait: a leaving device waits for pinned threads.
         let mut guard = pin_in();
-        group.prefetch_fast(hash, key);
+        group.prefetch_fast(hash, key, &guard);
         let stripe = InFlight::stripe_of(hash);
         let turn = match keyspace.in_flight.try_lock_key(stripe) {
             Some(turn) => turn,
@@ -66,7 +66,7 @@ impl Writes {
         }
         drop(turn);
         keyspace.counters.add(Count::Puts, 1);
-        self.look_after(hash, sequence);
+        self.look_after(group, sequence);
         Some((sequence, replaced))
     }
 }

@@ -198,7 +198,10 @@ impl Decisions {
 #[inline]
 fn form_of(decision: &Decision<'_>, is_told: bool) -> Option<(usize, u64)> {
     let Decision { decided: Decided { key, put }, options, .. } = decision;
-    let durability = DURABILITIES.iter().position(|known| *known == options.durability)?;
+    let durability = match options.durability {
+        None => 0,
+        named => DURABILITIES.iter().position(|known| *known == named)?,
+    };
     let (value, expires_at) = put.unwrap_or((&[], None));
     let words = HEADER + key.len().div_ceil(8) + value.len().div_ceil(8);
     let kind = if put.is_some() { PUT } else { 0 }
@@ -226,24 +229,22 @@ fn fill<A: Atomic>(writer: &mut Writer<'_, A>, decision: &Decision<'_>, kind: u6
 #[inline(always)]
 fn write_bytes<A: Atomic>(writer: &mut Writer<'_, A>, bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
-    for chunk in whole {
-        writer.push(u64::from_le_bytes(*chunk));
-    }
+    writer.push_all(whole);
     if !rest.is_empty() {
         // In a register: a word that is put together in memory is loaded only when all stores before it have left
         // the store buffer, those to the lines of the ring included, which the processor has.
-        writer.push(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        writer.push(match bytes.last_chunk::<8>() {
+            Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+            None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        });
     }
 }
 
 #[inline]
 fn read_bytes<A: Atomic>(reader: &mut Reader<'_, A>, len: usize, bytes: &mut Vec<u8>) {
-    bytes.clear();
-    bytes.reserve(len);
-    (0..len / 8).for_each(|_| bytes.extend_from_slice(&reader.pop().to_le_bytes()));
-    if !len.is_multiple_of(8) {
-        bytes.extend_from_slice(&reader.pop().to_le_bytes()[..len % 8]);
-    }
+    bytes.resize(len.next_multiple_of(8), 0);
+    bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = reader.pop().to_le_bytes());
+    bytes.truncate(len);
 }
 
 #[cfg(test)]

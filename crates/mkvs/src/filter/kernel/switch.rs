@@ -8,7 +8,7 @@
 //!   abandon:  phase = {A, since as before}
 //!
 //!   probe:    phase; current.may_contain
-//!   insert:   inside; phase; current.add; next.add
+//!   insert:   inside; phase; current.add; next.add        (absent: unless current.may_contain)
 //!   remove:   inside since g; phase; current.take if since <= g
 //!   undo:     inside since before the insertion; phase; take from each that the insertion met
 //! ```
@@ -31,6 +31,20 @@ pub(in crate::filter) struct Phase<A> {
     since: u64,
     /// The table that is being filled.
     next: Option<Born<A>>,
+}
+
+impl<A: Atomic> Phase<A> {
+    /// Counts a key in the table that is being filled, if there is one; the generation of the youngest table.
+    #[inline]
+    fn insert_next(&self, hash: u64) -> u64 {
+        match &self.next {
+            None => self.current.generation,
+            Some(next) => {
+                next.table.add(hash);
+                next.generation
+            }
+        }
+    }
 }
 
 /// A table and its generation.
@@ -105,14 +119,15 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
     pub(in crate::filter) fn insert(&self, _inside: &Stay, hash: u64) -> u64 {
         self.phase.look(|phase| {
             phase.current.table.add(hash);
-            match &phase.next {
-                None => phase.current.generation,
-                Some(next) => {
-                    next.table.add(hash);
-                    next.generation
-                }
-            }
+            phase.insert_next(hash)
         })
+    }
+
+    /// The same, unless the filter says that the key may be there.
+    #[inline]
+    pub(in crate::filter) fn insert_absent(&self, _inside: &Stay, hash: u64) -> Option<u64> {
+        self.phase
+            .look(|phase| phase.current.table.add_absent(hash).then(|| phase.insert_next(hash)))
     }
 
     /// Takes back the count that [`Self::insert`] made within the same stay; `youngest` is its result.

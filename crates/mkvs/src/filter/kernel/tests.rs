@@ -240,6 +240,15 @@ fn insert_first<const WAY: u8>(world: &World<WAY>) {
     world.assert_has(OTHER);
 }
 
+/// As a put in a matrix, which asks and counts at once.
+fn insert_absent<const WAY: u8>(world: &World<WAY>) {
+    world.change(|stay| {
+        assert!(world.switch.insert_absent(stay, OTHER).is_some());
+        world.put(2);
+    });
+    world.assert_has(OTHER);
+}
+
 fn put_first<const WAY: u8>(world: &World<WAY>) {
     world.change(|stay| {
         world.put(2);
@@ -287,6 +296,7 @@ fn a_removal_whose_change_began_after_the_delete_does() {
 #[test]
 fn an_insertion_in_a_rebuild_is_in_the_new_table() {
     explore!(4, [insert_first], rebuild, has_both);
+    explore!(4, [insert_absent], rebuild, has_both);
     explore!(4, [put_first], rebuild, has_both);
     explore!(4, [put_before], rebuild, has_both);
     explore!(2, [put_before, delete_a_twin], rebuild, has_both);

@@ -194,7 +194,7 @@ impl<A: Atomic> Ring<A> {
         let found = self.line(place).mark.load(Ordering::Acquire);
         let is_there = found >> LEN_BITS == place + 1;
         let lines = found & LINES_MAX as u64;
-        is_there.then_some(Reader { ring: self, next: place + lines, place, word: 0 })
+        is_there.then(|| Reader { lines: Lines::new(self, place), next: place + lines })
     }
 }
 
@@ -216,7 +216,7 @@ impl<A: Atomic> Reserved<'_, A> {
 
     #[inline]
     pub(super) fn writer(&self) -> Writer<'_, A> {
-        Writer { ring: self.ring, place: self.place, word: 0 }
+        Writer { lines: Lines::new(self.ring, self.place) }
     }
 
     /// Makes the record visible to the reader.
@@ -228,47 +228,81 @@ impl<A: Atomic> Reserved<'_, A> {
     }
 }
 
+/// The words of a record, one after the other, over the lines from its place on.
+struct Lines<'a, A> {
+    ring: &'a Ring<A>,
+    /// The line that the words are of, and those that are left of it.
+    place: u64,
+    words: std::slice::Iter<'a, A>,
+}
+
+impl<'a, A: Atomic> Lines<'a, A> {
+    #[inline(always)]
+    fn new(ring: &'a Ring<A>, place: u64) -> Self {
+        Self { ring, place, words: ring.line(place).words.iter() }
+    }
+
+    #[inline(always)]
+    fn next_word(&mut self) -> &'a A {
+        loop {
+            if let Some(word) = self.words.next() {
+                return word;
+            }
+            self.next_line();
+        }
+    }
+
+    #[inline(always)]
+    fn next_line(&mut self) {
+        self.place += 1;
+        self.words = self.ring.line(self.place).words.iter();
+    }
+}
+
 /// Puts the words of a record into its lines.
 pub(super) struct Writer<'a, A> {
-    ring: &'a Ring<A>,
-    place: u64,
-    word: usize,
+    lines: Lines<'a, A>,
 }
 
 impl<A: Atomic> Writer<'_, A> {
     #[inline(always)]
     pub(super) fn push(&mut self, word: u64) {
-        if self.word == WORDS {
-            (self.place, self.word) = (self.place + 1, 0);
+        self.lines.next_word().store(word, Ordering::Relaxed);
+    }
+
+    /// The same for several words, a line at a time.
+    #[inline(always)]
+    pub(super) fn push_all(&mut self, mut words: &[[u8; 8]]) {
+        loop {
+            let (now, later) = words.split_at(words.len().min(self.lines.words.len()));
+            for (word, place) in now.iter().zip(self.lines.words.by_ref()) {
+                place.store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            }
+            if later.is_empty() {
+                return;
+            }
+            words = later;
+            self.lines.next_line();
         }
-        self.ring.line(self.place).words[self.word].store(word, Ordering::Relaxed);
-        self.word += 1;
     }
 }
 
 /// Takes the words of the record at the head, one after the other.
 pub(super) struct Reader<'a, A> {
-    ring: &'a Ring<A>,
-    place: u64,
-    word: usize,
+    lines: Lines<'a, A>,
     next: u64,
 }
 
 impl<A: Atomic> Reader<'_, A> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop(&mut self) -> u64 {
-        if self.word == WORDS {
-            (self.place, self.word) = (self.place + 1, 0);
-        }
-        let word = self.ring.line(self.place).words[self.word].load(Ordering::Relaxed);
-        self.word += 1;
-        word
+        self.lines.next_word().load(Ordering::Relaxed)
     }
 
     /// Frees the lines of the record, after all words were taken; returns how many lines the reader is past then.
     #[inline]
     pub(super) fn free(self) -> u64 {
-        self.ring.head.store(self.next, Ordering::Release);
+        self.lines.ring.head.store(self.next, Ordering::Release);
         self.next
     }
 }
