@@ -31,6 +31,11 @@ pub(crate) struct Write<'a> {
     pub(crate) order: Order,
 }
 
+impl Standing<'_> {
+    /// A key that was not looked up yet.
+    pub(crate) const UNKNOWN: Self = Self { at: 0, slot: Slot::EMPTY, old: None, live: false };
+}
+
 impl Table {
     /// Probes a locked group for a key; none if it is absent and the group is full.
     pub(crate) fn look<'g>(
@@ -40,30 +45,46 @@ impl Table {
         key: &[u8],
         place: Place,
     ) -> Result<Option<Standing<'g>>> {
-        let mut old = None;
+        let mut standing = Standing::UNKNOWN;
+        let has_place = self.look_into(&mut standing, guard, held, key, place)?;
+        Ok(has_place.then_some(standing))
+    }
+
+    /// The same, into a value of the caller's that is [`Standing::UNKNOWN`]; false if the key is absent and the group
+    /// is full. Behind an append past the caches a copy of the result, whose parts were stored in other pieces, would
+    /// wait until the record has left the processor.
+    pub(crate) fn look_into<'g>(
+        &'g self,
+        standing: &mut Standing<'g>,
+        guard: &'g Guard,
+        held: &GroupLock<'_>,
+        key: &[u8],
+        place: Place,
+    ) -> Result<bool> {
+        debug_assert!(standing.old.is_none() && !standing.live);
+        let old = &mut standing.old;
         let probe = held.probe(place, &mut |slot| {
             let view = self.record(guard, slot)?;
             // A write also replaces a record whose key is damaged: otherwise the slot of that
             // record would stay for ever, and lead every sweep to the damage.
             let mine = view.key() == key || self.had_key(&view, key);
             if mine {
-                old = Some(view);
+                *old = Some(view);
             }
             Ok(mine)
         })?;
-        Ok(match probe {
-            Probe::Full => None,
-            Probe::Vacant { at } => {
-                Some(Standing { at, slot: Slot::EMPTY, old: None, live: false })
-            }
+        match probe {
+            Probe::Full => return Ok(false),
+            Probe::Vacant { at } => standing.at = at,
             Probe::Found { at, slot } => {
-                let live = match &old {
+                (standing.at, standing.slot) = (at, slot);
+                standing.live = match &standing.old {
                     Some(view) => !slot.is_tombstone() && !self.is_expired(view)?,
                     None => false,
                 };
-                Some(Standing { at, slot, old, live })
             }
-        })
+        }
+        Ok(true)
     }
 
     /// Lets the slot at `at` point at a record that was committed.

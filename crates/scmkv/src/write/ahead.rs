@@ -76,8 +76,11 @@ impl Writer {
         header.version = self.next_version(&mut held, sequence.map_or(0, |given| given - 1))?;
         let replaced = match beside {
             None => {
-                let recorded = self.record_ahead(&mut log, &held, &guard, write, &header, value)?;
-                let Some((appended, standing)) = recorded else { return Ok(None) };
+                let mut standing = Standing::UNKNOWN;
+                let record = (write, &header, value);
+                let recorded =
+                    self.record_ahead(&mut log, (&held, &guard), record, &mut standing)?;
+                let Some(appended) = recorded else { return Ok(None) };
                 self.account(&held, standing.slot, standing.old.as_ref(), &header);
                 let (at, of) = (standing.at, (&header, value.len()));
                 self.publish_record(&mut log, &mut held, write, at, of, appended)?;
@@ -100,15 +103,13 @@ impl Writer {
     fn record_ahead<'g>(
         &'g self,
         log: &mut Log,
-        held: &GroupLock<'_>,
-        guard: &'g Guard,
-        write: &Write<'_>,
-        header: &Header,
-        value: &[u8],
-    ) -> Result<Option<(Appended, Standing<'g>)>> {
+        (held, guard): (&GroupLock<'_>, &'g Guard),
+        (write, header, value): (&Write<'_>, &Header, &[u8]),
+        standing: &mut Standing<'g>,
+    ) -> Result<Option<Appended>> {
         let appended = log.append(self, header, write.key, &[value], Order::Strict)?;
-        match self.look(guard, held, write.key, write.place) {
-            Ok(Some(standing)) => Ok(Some((appended, standing))),
+        match self.look_into(standing, guard, held, write.key, write.place) {
+            Ok(true) => Ok(Some(appended)),
             seen => {
                 log.take_back(self, appended)?;
                 // The guard goes then, too: a writer that cleans for a split waits for all that
@@ -131,8 +132,10 @@ impl Writer {
         // Filled in and read in place: a copy of values that were stored in other pieces would wait
         // for the stores behind those to the medium.
         let (mut recorded, mut failure, mut flushed_at) = (None, Ok(()), None);
+        let mut standing = Standing::UNKNOWN;
         let goes_on = beside(&mut || {
-            match self.record_ahead(log, held, guard, write, header, value) {
+            let record = (write, header, value);
+            match self.record_ahead(log, (held, guard), record, &mut standing) {
                 Ok(made) => recorded = made,
                 Err(error) => failure = Err(error),
             }
@@ -142,7 +145,7 @@ impl Writer {
             recorded.is_some()
         });
         failure?;
-        let (Some((appended, standing)), Some(mark)) = (&recorded, flushed_at) else {
+        let (Some(appended), Some(mark)) = (&recorded, flushed_at) else {
             return Ok(None);
         };
         if !goes_on {

@@ -83,6 +83,11 @@ impl Bucket {
     }
 }
 
+#[cold]
+pub(super) fn no_segment(offset: u64) -> Error {
+    Error::Corrupt { offset, what: "the index names a segment that is none".to_owned() }
+}
+
 impl Index {
     /// The offset of the group of `place` in the segment of `leaf`.
     #[inline]
@@ -97,10 +102,7 @@ impl Index {
 
     #[inline]
     pub(super) fn line(&self, offset: u64) -> Result<[u64; 8]> {
-        self.space.load_line(offset).ok_or_else(|| Error::Corrupt {
-            offset,
-            what: "the index names a segment that is none".to_owned(),
-        })
+        self.space.load_line(offset).ok_or_else(|| no_segment(offset))
     }
 
     /// Probes without the lock.
@@ -117,7 +119,9 @@ impl Index {
         let home = place.home(self.shape.buckets);
         for step in 0..self.shape.buckets {
             let offset = group + u64::from((home + step) & mask) * LINE as u64;
-            let bucket = Bucket(self.line(offset)?);
+            // Not by way of a `Result`, which is taken apart into bytes and loaded as words.
+            let Some(line) = self.space.load_line(offset) else { return Err(no_segment(offset)) };
+            let bucket = Bucket(line);
             for (at, slot) in bucket.matches(signature) {
                 match verdict(slot) {
                     Verdict::Mine => return Ok(Glance::Found(slot)),
@@ -174,7 +178,9 @@ impl Index {
         let mut vacant = None;
         for step in 0..self.shape.buckets {
             let offset = group + u64::from((home + step) & mask) * LINE as u64;
-            let bucket = Bucket(self.line(offset)?);
+            // Not by way of a `Result`, which is taken apart into bytes and loaded as words.
+            let Some(line) = self.space.load_line(offset) else { return Err(no_segment(offset)) };
+            let bucket = Bucket(line);
             for (at, slot) in bucket.matches(signature) {
                 if verdict(slot)? {
                     return Ok(Probe::Found { at: offset + at, slot });

@@ -190,10 +190,7 @@ impl Index {
 
     #[inline]
     fn word(&self, offset: u64) -> Result<Word<'_, Durable>> {
-        self.space.word(offset).ok_or_else(|| Error::Corrupt {
-            offset,
-            what: "the index names a segment that is none".to_owned(),
-        })
+        self.space.word(offset).ok_or_else(|| group::no_segment(offset))
     }
 
     /// Flushes the line of the slot at `at`, whichever thread stored it.
