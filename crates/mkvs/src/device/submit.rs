@@ -26,9 +26,11 @@ impl Place<'_> {
 
     /// The write for which it was reserved was made: hands it to the device's processor.
     #[inline(always)]
-    pub(crate) fn hand_over(mut self, decision: &Decision<'_>) {
-        if let Some(reserved) = self.reserved.take() {
-            self.device.rouse(reserved.publish(decision));
+    pub(crate) fn hand_over(&mut self, decision: &Decision<'_>) {
+        if let Some(reserved) = &self.reserved {
+            let room = reserved.publish(decision);
+            self.reserved = None;
+            self.device.rouse(room);
         }
     }
 }

@@ -2,13 +2,13 @@
 //! ([`fence`](super::fence)).
 //!
 //! After the engine's fence, a locked instruction waits until the medium has all flushed data; so does a load of
-//! data that was stored in pieces of another size, and any instruction once the stores since the fence have filled the
-//! processor's store buffer (64 of them on Zen 4, where locked instructions do not wait). That wait is a fifth of such
-//! a put. So the steps that take a locked instruction come before: the place in the ring, the entry, which by then
-//! knows the place of the write, and the count in the filter. Afterwards only stores remain, and the caller's next
-//! steps go on beside the fence. (A place that is filled before the fence leaves room in the store buffer, but was
-//! slower: its lines may not have come from the processor yet.) Two cases are left: a new key that was not expected to
-//! be new is counted after the fence, and the followers after the first get the write there.
+//! data that was stored in pieces of another size, and any instruction once the stores since the fence have filled
+//! the processor's store buffer (64 of them on Zen 4, where locked instructions do not wait). That wait is a fifth of
+//! such a put. So the steps that take a locked instruction come before: the place in the ring, the entry, which by
+//! then knows the place of the write, and the count in the filter. Afterwards only stores remain, and the caller's
+//! next steps go on beside the fence. (A place that is filled before the fence leaves room in the store buffer, but
+//! was slower: its lines may not have come from the processor yet.) Two cases are left: a new key that was not
+//! expected to be new is counted after the fence, and the followers after the first get the write there.
 //!
 //! ```text
 //!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is filled, published ─▶ made ─▶ turn ends
@@ -28,6 +28,7 @@ use crate::shape::order::{Order, numbers};
 use crate::shape::position::{Ack, Devices};
 use coreplane_engine::{Completion, Error, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard};
+use coreplane_pmem::mutant;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -150,7 +151,7 @@ impl Group {
             WriteOptions { sequence: Some(sequence), completion: Completion::Wait, ..*options };
         let decided = Decided { key, put: Some((value, options.expires_at)) };
         let decision = Decision { hash, decided, options: &options };
-        let place =
+        let mut place =
             first.map(|it| it.reserve(self, &decision, guard).ok_or(())).transpose().ok()?;
         let way = first.zip(place.as_ref()).map(|(first, place)| first.way_to(place.end()));
         let write = FastWrite { hash, sequence, asked, awaited, members };
@@ -183,7 +184,7 @@ impl Group {
             _ => {}
         }
         self.note_put(!replaced);
-        if !self.hand_over_fast((now, is_made), place, others, &decision) {
+        if !self.hand_over_fast((now, is_made), &mut place, &mut others, &decision) {
             drop(begun);
             self.leave_failed(copies.failed);
             let made = if is_made { awaited } else { copies.made };
@@ -201,16 +202,22 @@ impl Group {
     }
 
     /// Hands a put to the rings of all followers, before it is reported: so a thread that drains a ring waits for
-    /// it. False if it was not made, or members leave or have left: then it may have come to the rings after that.
+    /// it. False if it was not made, or members leave or have left: then it may have come to the rings after that, or
+    /// the place is given up.
     #[inline(always)]
     fn hand_over_fast<'d>(
         self: &Arc<Self>,
         (now, is_made): (Moment, bool),
-        place: Option<Place<'_>>,
-        others: impl Iterator<Item = &'d Arc<Device>>,
+        place: &mut Option<Place<'_>>,
+        others: &mut impl Iterator<Item = &'d Arc<Device>>,
         decision: &Decision<'_>,
     ) -> bool {
         if !is_made || self.states.now() != now {
+            // At once: a change of the members waits for the processor, that for the place, and this put for the
+            // change.
+            if !mutant!("mkvs.put.place_kept") {
+                *place = None;
+            }
             return false;
         }
         if let Some(place) = place {
@@ -223,8 +230,8 @@ impl Group {
     }
 
     /// No device has made a put, as far as is known: takes back its entry, and the count of its key unless a record
-    /// may be there. A lone device may have one of a key that was not counted, which the put that is begun anew replaces. A key that
-    /// is counted once too often denies no key.
+    /// may be there. A lone device may have one of a key that was not counted, which the put that is begun anew
+    /// replaces. A key that is counted once too often denies no key.
     #[cold]
     fn refuse_fast(
         &self,

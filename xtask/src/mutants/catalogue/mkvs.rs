@@ -15,6 +15,7 @@ const COPIES: Suite = Suite::of(PACKAGE, "backup", &["a_copy_of_a_running"]);
 const COPIED_PRIMARY: Suite = Suite::of(PACKAGE, "backup", &["an_older_copy_of_a_primary"]);
 const SUCCESSION: Suite = Suite::of(PACKAGE, "full", &["before_a_successor"]);
 const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::followers"]);
+const SUBMISSION: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::submit::a_change"]);
 const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::tests"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
@@ -70,6 +71,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         .quick(),
     Mutant::new("mkvs.change.uncommitted", "a record is never committed", COPIES),
     Mutant::new("mkvs.change.answered", "a put is answered while members leave", FOLLOWERS),
+    Mutant::new(
+        "mkvs.put.place_kept",
+        "a put that waits for a change of the members keeps its place in a ring",
+        SUBMISSION,
+    ),
     Mutant::new("mkvs.quorum.any", "any one member is enough after a crash", QUORUM).quick(),
     Mutant::new("mkvs.resolve.older_copies", "older copies are members", COPIES).quick(),
     Mutant::new(

@@ -108,9 +108,10 @@ impl Reserved<'_> {
         self.place.end()
     }
 
-    /// The write was made: writes the decision for which the place was reserved, and shows it to the processor.
+    /// The write was made: writes the decision for which the place was reserved, and shows it to the processor. Once:
+    /// the place may be another write's then.
     #[inline(always)]
-    pub(crate) fn publish(self, decision: &Decision<'_>) -> Room {
+    pub(crate) fn publish(&self, decision: &Decision<'_>) -> Room {
         debug_assert_eq!(form_of(decision, false).map(|(_, kind)| kind), Some(self.kind));
         fill(&mut self.place.writer(), decision, self.kind);
         Room::of(self.place.publish())

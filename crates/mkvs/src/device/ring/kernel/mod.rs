@@ -219,9 +219,9 @@ impl<A: Atomic> Reserved<'_, A> {
         Writer { lines: Lines::new(self.ring, self.place) }
     }
 
-    /// Makes the record visible to the reader.
+    /// Makes the record visible to the reader. Once: from then on the lines are the reader's.
     #[inline]
-    pub(super) fn publish(self) -> Written {
+    pub(super) fn publish(&self) -> Written {
         let mark = mark(self.place, self.lines);
         self.ring.line(self.place).mark.store(mark, Ordering::Release);
         Written { taken: self.taken, end: self.end() }
