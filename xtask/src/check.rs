@@ -24,6 +24,11 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     // As a newcomer builds it: with the features of its own dependencies alone.
     let arguments = ["check", "--quiet", "--package", "coreplane", "--examples"];
     tally.count("the library alone", run_cargo(root, &arguments, None));
+    // The part with instructions, as for processors of no known kind. Apart, or everything would be compiled anew.
+    let arguments =
+        ["check", "--quiet", "--package", "coreplane-pmem", "--target-dir", "target/portable"];
+    let unknown = Some(("RUSTFLAGS", "--cfg coreplane_portable -D warnings"));
+    tally.count("any processor", run_cargo(root, &arguments, unknown));
     let arguments = ["doc", "--quiet", "--no-deps"];
     let deny = Some(("RUSTDOCFLAGS", "-D warnings"));
     tally.count("doc", run_cargo(root, &arguments, deny));

@@ -28,7 +28,7 @@ pub(crate) use x86_64::{available, copy_nt, crc32c_pairs, crc32c_words, fence, f
 pub(crate) use crc32c_pairs_by_bytes as crc32c_pairs;
 
 /// The CRC-32C of inputs of two words each.
-fn crc32c_pairs_by_bytes<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32; COUNT] {
+pub(crate) fn crc32c_pairs_by_bytes<const COUNT: usize>(pairs: [[u64; 2]; COUNT]) -> [u32; COUNT] {
     pairs.map(|pair| {
         pair.into_iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
     })
