@@ -139,11 +139,7 @@ impl Group {
             // Locks are taken from the greatest number down, the primary's first.
             return None;
         }
-        // One device alone prefetches by itself, as its put begins.
         let is_alone = awaited == 1 << asked;
-        if !is_alone {
-            self.each_of(awaited, |device| device.engine.prefetch_to_write(key, value.len()));
-        }
         let mut others = numbers(members & !awaited).filter_map(|number| self.at(number));
         let first = others.next();
         let sequence = self.draw(None);
