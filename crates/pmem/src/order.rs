@@ -76,16 +76,16 @@ fn choice() -> Choice {
             None if wanted.as_deref() == Some("none") => &[],
             None => &available[..],
         };
-        let named = match std::env::var("COREPLANE_APPEND").as_deref() {
+        let wanted_mode = match std::env::var("COREPLANE_APPEND").as_deref() {
             Ok("cached") => Some(WriteMode::Cached),
             Ok("non-temporal") => Some(WriteMode::NonTemporal),
             _ => None,
         };
         // So that no page of it is touched for the first time in a measurement.
         area.fill(1);
-        let (times, past_caches) = append_times(area, candidates, named.is_none());
+        let (times, past_caches) = append_times(area, candidates, wanted_mode.is_none());
         let best = times.iter().zip(candidates).min_by_key(|(time, _)| **time);
-        let append = named.unwrap_or(match best {
+        let append = wanted_mode.unwrap_or(match best {
             Some((time, _)) if is_clearly_less(past_caches, *time) => WriteMode::NonTemporal,
             _ => WriteMode::Cached,
         });

@@ -3,12 +3,13 @@
 //!
 //! After the engine's fence, a locked instruction waits until the medium has all flushed data; so does a load of
 //! data that was stored in pieces of another size, and any instruction once the stores since the fence have filled
-//! the processor's store buffer (64 of them on Zen 4, where locked instructions do not wait). That wait is a fifth of
-//! such a put. So the steps that take a locked instruction come before: the place in the ring, the entry, which by
-//! then knows the place of the write, and the count in the filter. Afterwards only stores remain, and the caller's
-//! next steps go on beside the fence. (A place that is filled before the fence leaves room in the store buffer, but
-//! was slower: its lines may not have come from the processor yet.) Two cases are left: a new key that was not
-//! expected to be new is counted after the fence, and the followers after the first get the write there.
+//! the processor's store buffer (64 of them on Zen 4, where plain instead of locked instructions before the fence
+//! made no difference). That wait is a fifth of such a put. So the steps that take a locked instruction come before:
+//! the place in the ring, the entry, which by then knows the place of the write, and the count in the filter.
+//! Afterwards only stores remain, and the caller's next steps go on beside the fence. (A place that is filled before
+//! the fence leaves room in the store buffer, but was slower: its lines may not have come from the processor yet.)
+//! Two cases are left: a new key that was not expected to be new is counted after the fence, and the followers after
+//! the first get the write there.
 //!
 //! ```text
 //!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is filled, published ─▶ made ─▶ turn ends
@@ -139,7 +140,7 @@ impl Group {
             // Locks are taken from the greatest number down, the primary's first.
             return None;
         }
-        let is_alone = awaited == 1 << asked;
+        let waits_for_one = awaited == 1 << asked;
         let mut others = numbers(members & !awaited).filter_map(|number| self.at(number));
         let first = others.next();
         let sequence = self.draw(None);
@@ -156,12 +157,12 @@ impl Group {
         // Counted before the put, as in any change of the group.
         let mut change = PUTS_NEW.get().then(|| self.filter.change());
         let counted = change.as_ref().and_then(|change| change.insert_absent(hash));
-        if !is_alone && !PUTS_NEW.get() {
+        if !waits_for_one && !PUTS_NEW.get() {
             // By now the prefetched data is here, and leads to the record that will be replaced on each device.
             self.each_of(awaited, |device| device.engine.prefetch_replaced(key));
         }
         let mut copies = Copies::default();
-        let (is_made, replaced) = match is_alone {
+        let (is_made, replaced) = match waits_for_one {
             true => put_alone(device, &decision, &mut copies),
             false => self.put_with_one_fence((awaited, asked), &decision, &mut copies),
         };

@@ -207,12 +207,12 @@ impl Space {
         self.syncer.as_ref().map_or(Ok(()), Syncer::check)
     }
 
-    /// True if no sync has failed, as [`Space::check_sync`] would find; without an error to carry.
+    /// True if [`Space::check_sync`] has an error: a sync has failed, or the medium is gone.
     #[inline]
-    pub fn is_syncing(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         match &self.behaviour {
-            Behaviour::Traced(_) => self.check_sync().is_ok(),
-            _ => self.check_lost().is_ok() && self.syncer.as_ref().is_none_or(Syncer::is_syncing),
+            Behaviour::Traced(_) => self.check_sync().is_err(),
+            _ => self.check_lost().is_err() || self.syncer.as_ref().is_some_and(Syncer::has_failed),
         }
     }
 

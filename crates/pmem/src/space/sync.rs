@@ -177,16 +177,16 @@ impl Syncer {
         self.check().map(|()| false)
     }
 
-    /// True if no sync has failed.
+    /// True if a sync has failed.
     #[inline]
-    pub(super) fn is_syncing(&self) -> bool {
-        !self.shared.failed.load(Ordering::Acquire)
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Acquire)
     }
 
     /// The error of the round that failed, if one did.
     #[inline]
     pub(super) fn check(&self) -> Result<(), SyncError> {
-        if self.is_syncing() {
+        if !self.has_failed() {
             return Ok(());
         }
         let error = self.shared.state.lock().rounds.error().cloned();

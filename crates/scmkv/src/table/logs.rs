@@ -25,6 +25,7 @@ impl Table {
         self.order_of(options)
     }
 
+    /// The same for any options.
     #[inline(never)]
     fn order_of(&self, options: &WriteOptions) -> Result<Order> {
         Ok(match options.durability.unwrap_or(self.durability) {

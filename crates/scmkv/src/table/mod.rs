@@ -152,7 +152,7 @@ impl Table {
     /// If writes have stopped.
     #[inline(always)]
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.closed.load(Ordering::Relaxed) || !self.space.is_syncing() {
+        if self.closed.load(Ordering::Relaxed) || self.space.has_failed() {
             return self.why_not_writable();
         }
         Ok(())
