@@ -337,8 +337,9 @@ impl Pool {
 
     /// Faults in an opened pool in the background, so that later accesses do not fault. Call it when the data
     /// needed at the start has been read: before, it would compete with the caller for processor and kernel
-    /// locks. A caller that opens several pools holds it back until all are open ([`FaultInHold`]). Does nothing
-    /// where it is not worth it, or a second time.
+    /// locks. A caller that opens several pools holds it back until all are open ([`FaultInHold`]). A pool of up to
+    /// 256 KiB is faulted in when it returns, unless that is held. Does nothing where it is not worth it, or a second
+    /// time.
     pub fn fault_in(&self) {
         self.faulting_in.get_or_init(|| FaultIn::start(&self.space));
     }

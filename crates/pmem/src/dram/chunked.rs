@@ -22,8 +22,8 @@ pub struct Chunked<T> {
     chunks: Pointers<T>,
     /// How many chunks were made.
     made: AtomicUsize,
-    /// The number behind the last chunk that was made: the pointers from here on, the large reserve of a small store,
-    /// are neither written nor read.
+    /// The number behind the last chunk that was made: the pointers from here on are in no use, and those of the large
+    /// reserve of a small store take no memory.
     end: AtomicUsize,
     /// Held while a chunk is made.
     making: Mutex<()>,

@@ -165,6 +165,9 @@ fn populate((start, len): (u64, u64), stop: &AtomicBool, chunk: impl Fn(u64, u64
     }
 }
 
+/// A pool up to this size is faulted in by the caller: a thread takes longer to start and to end.
+const AT_ONCE: u64 = 256 << 10;
+
 /// The access by which pages that were written before are faulted in. On a file in memory a read fault also maps the
 /// surrounding pages, and for stores as well; on a DAX file a store to a page that was only read faults again.
 fn access_of(space: &Space) -> Access {
@@ -213,9 +216,14 @@ pub(super) struct FaultIn {
 }
 
 impl FaultIn {
-    /// None if it is not worth it, or no thread can be started: pages are then faulted in as they are used.
+    /// None if it is done at once, or not worth it, or no thread can be started: pages are then faulted in as they are
+    /// used. A small pool is faulted in when it returns, unless that is held.
     pub(super) fn start(space: &Arc<Space>) -> Option<Self> {
         if !wants_faults(space) {
+            return None;
+        }
+        if space.len() <= AT_ONCE && HOLDS.load(Ordering::Relaxed) == 0 {
+            space.populate_for(0, space.len(), access_of(space));
             return None;
         }
         let stop = Arc::new(AtomicBool::new(false));

@@ -199,7 +199,12 @@ impl Space {
             // writes; if one did, there would be a race only with a non-atomic write.
             unsafe { AtomicU64::from_ptr(self.mapping.at(at).cast()) }.load(Ordering::Acquire)
         };
-        (0..self.len()).step_by(8).flat_map(|at| word(at).to_ne_bytes()).collect()
+        debug_assert!(self.len().is_multiple_of(8));
+        let mut bytes = vec![0; self.len() as usize];
+        for (bytes, at) in bytes.chunks_exact_mut(8).zip((0..).step_by(8)) {
+            bytes.copy_from_slice(&word(at).to_ne_bytes());
+        }
+        bytes
     }
 
     /// A mapped file. `behaviour` determines how its stores become durable.

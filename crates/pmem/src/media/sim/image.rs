@@ -89,8 +89,8 @@ impl Sim {
     /// If the memory cannot be allocated.
     pub fn after_all(spaces: &[Arc<Space>], options: &SimOptions) -> io::Result<Self> {
         let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(options) };
-        let bytes = spaces.iter().flat_map(|space| space.all_bytes()).collect();
-        Self::over(bytes, options, rules, false)
+        let bytes: Vec<_> = spaces.iter().map(|space| space.all_bytes()).collect();
+        Self::over(bytes.concat(), options, rules, false)
     }
 
     /// The machine after its program was killed without a power cut: the next program finds all stores,
