@@ -24,6 +24,8 @@ struct Workload {
     placement: Placement,
     /// Threads, each with keys of its own.
     threads: u8,
+    /// Bytes to which the store grows on the way.
+    len_max: u64,
 }
 
 impl Workload {
@@ -69,7 +71,7 @@ impl Subject for Workload {
             let mut draw = Draw(self.seed << 8 | u64::from(thread));
             for serial in 0..self.ops {
                 let op = match (thread, serial) {
-                    (0, serial) if serial == self.ops / 2 => Op::Grow(LEN_MAX),
+                    (0, serial) if serial == self.ops / 2 => Op::Grow(self.len_max),
                     _ => self.step(&mut draw, serial, thread),
                 };
                 run.acknowledged(op.clone(), || perform(store, &op));
@@ -106,8 +108,8 @@ fn seeds() -> u64 {
 fn explored(placement: Placement, threads: u8, options: &SimOptions) -> Report {
     let keys = story::keys(options.seed) / threads;
     let ops = 110 / usize::from(threads);
-    let workload = Workload { seed: options.seed, ops, keys, placement, threads };
-    explore(options, &workload)
+    let (seed, len_max) = (options.seed, options.max_len);
+    explore(options, &Workload { seed, ops, keys, placement, threads, len_max })
 }
 
 fn explore_all(
@@ -143,6 +145,31 @@ fn nothing_acknowledged_is_lost_by_several_threads() {
     explore_all(Placement::Dram, 2, 301, sim_options);
 }
 
+/// Two writers leave a page each, with so many bytes that two threads read the logs, where the machine has two
+/// processors; each fences the slots that it has put into the index.
+#[test]
+fn nothing_acknowledged_is_lost_where_several_threads_read_the_logs() {
+    const PAGE: u64 = 64 << 10;
+    let mut sum = Report::default();
+    for seed in 602..602 + scaled(2, 20) {
+        for placement in [Placement::Pool, Placement::Dram] {
+            let options = SimOptions {
+                len: 32 * PAGE,
+                max_len: 33 * PAGE,
+                page_size: PAGE as u32,
+                images_per_cut: 3,
+                recovery_cut_in: 4,
+                ..sim_options(seed)
+            };
+            let report = explored(placement, 2, &options);
+            assert!(report.violations.is_empty(), "{placement:?}, seed {seed}: {report:#?}");
+            sum.merge(report);
+        }
+    }
+    eprintln!("{} crash images, {} of recoveries", sum.images, sum.recovery_images);
+    assert!(sum.images > 2000 && sum.recovery_images > 500, "{sum:?}");
+}
+
 /// A writer replaces a record that the cleaner is copying, and its slot is not durable when the old
 /// page is freed: seldom, so this runs longer and looks at fewer images a cut.
 #[test]
@@ -150,7 +177,8 @@ fn no_slot_falls_back_into_a_page_that_the_cleaner_freed() {
     let mut images = 0;
     for seed in 5000..5000 + seeds() {
         let (ops, keys) = (350, 40);
-        let workload = Workload { seed, ops, keys, placement: Placement::Pool, threads: 2 };
+        let placement = Placement::Pool;
+        let workload = Workload { seed, ops, keys, placement, threads: 2, len_max: LEN_MAX };
         let options = SimOptions {
             len: 112 << 10,
             images_per_cut: 4,

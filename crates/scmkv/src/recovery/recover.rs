@@ -36,6 +36,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Records that are put into the index side by side.
 const LANE: usize = 24;
 
+/// Threads that read logs, at most.
+const THREADS_MAX: usize = 16;
+
+/// A thread is started for so many bytes of the logs, an unclean page counted whole: it takes as long to start it as to
+/// read them.
+const SHARE: u64 = 64 << 10;
+
 /// A log page to be read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogPage {
@@ -69,8 +76,8 @@ impl<'s> Recovery<'s> {
     /// Makes the records of log pages readable: sealed pages up to their length, unclean ones
     /// whole.
     pub(crate) fn adopt(&self, pages: &[LogPage]) -> Result<()> {
-        for LogPage { page, element } in pages {
-            let length = element.length.unwrap_or(self.geometry.page_size);
+        for entry in pages {
+            let (page, length) = (&entry.page, self.length(entry));
             if !self.left.adopt(*page, length) {
                 return Err(Error::Corrupt {
                     offset: self.space.start_of(*page),
@@ -112,15 +119,14 @@ impl<'s> Recovery<'s> {
             }
             // A flush counts only at a fence of its own thread.
             if !mutant!("scmkv.recover.fence")
+                && !mutant!("scmkv.recover.thread_fence")
                 && let Err(error) = self.space.fence()
             {
                 *failure.lock() = Some(crate::table::page::sync_failed(error));
             }
         };
-        let threads = match pages.len() {
-            0 | 1 => 1,
-            more => processors::available().min(more).min(16),
-        };
+        let bytes = pages.iter().map(|page| u64::from(self.length(page))).sum();
+        let threads = threads(processors::available(), pages.len(), bytes);
         if threads == 1 {
             work();
         } else {
@@ -158,6 +164,11 @@ impl<'s> Recovery<'s> {
         Ok(())
     }
 
+    /// Bytes of a page that may hold records: of an unclean one all.
+    fn length(&self, page: &LogPage) -> u32 {
+        page.element.length.unwrap_or(self.geometry.page_size)
+    }
+
     /// Reads a page; returns up to where it is sound. Batches that reach into other pages go to
     /// `foreign`.
     fn replay_page(&self, page: &LogPage, foreign: &Mutex<Vec<Vec<Run>>>) -> Result<u32> {
@@ -169,7 +180,7 @@ impl<'s> Recovery<'s> {
             what: "unreadable (poisoned)".to_owned(),
         })?;
         let sealed = page.element.length;
-        let end = start + u64::from(sealed.unwrap_or(self.geometry.page_size));
+        let end = start + u64::from(self.length(page));
         let mut at = start;
         let mut batched = Vec::new();
         let mut lane = Vec::with_capacity(LANE);
@@ -312,6 +323,12 @@ impl<'s> Recovery<'s> {
     }
 }
 
+/// Threads that read so many pages with so many bytes of records: at most one for each page and each [`SHARE`].
+fn threads(available: usize, pages: usize, bytes: u64) -> usize {
+    let shares = usize::try_from(bytes / SHARE).unwrap_or(usize::MAX);
+    available.min(pages).min(shares).clamp(1, THREADS_MAX)
+}
+
 /// The error with the page that it is about.
 fn in_page(page: u32, error: Error) -> Error {
     let (offset, what) = match error {
@@ -324,4 +341,20 @@ fn in_page(page: u32, error: Error) -> Error {
         other => return other,
     };
     Error::Corrupt { offset, what: format!("log page {page}: {what}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SHARE, THREADS_MAX, threads};
+
+    #[test]
+    fn a_thread_has_a_page_and_a_share_of_the_bytes() {
+        assert_eq!(threads(8, 0, 0), 1);
+        assert_eq!(threads(8, 2, 8 << 10), 1);
+        assert_eq!(threads(8, 2, 2 * SHARE), 2);
+        assert_eq!(threads(8, 1, 2 << 20), 1);
+        assert_eq!(threads(8, 100, 3 * SHARE), 3);
+        assert_eq!(threads(64, 1000, 1 << 30), THREADS_MAX);
+        assert_eq!(threads(1, 1000, 1 << 30), 1);
+    }
 }

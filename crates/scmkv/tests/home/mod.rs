@@ -5,6 +5,8 @@ use coreplane_engine::{Completion, Durability, Engine, Error, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -130,8 +132,14 @@ impl Home {
         std::fs::read(self.path()).expect("the pool's bytes")
     }
 
-    /// Replaces the bytes of the closed pool by `bytes`.
+    /// Replaces the bytes of the closed pool by `bytes`: in place, since a file that is cut short first gets new memory.
     pub(crate) fn put_bytes(&self, bytes: &[u8]) {
-        std::fs::write(self.path(), bytes).expect("write the pool's bytes");
+        let replace = || {
+            let file =
+                File::options().write(true).create(true).truncate(false).open(self.path())?;
+            file.write_all_at(bytes, 0)?;
+            file.set_len(bytes.len() as u64)
+        };
+        replace().expect("write the pool's bytes");
     }
 }

@@ -42,11 +42,16 @@ pub(crate) fn options() -> Options {
     Options { background: false, time: Some(Arc::new(|| NOW)), ..Options::default() }
 }
 
-/// A new store of tiny pages: every story begins with one.
+/// A new store with the medium's page size: every story begins with one.
 pub(crate) fn created(run: &Run<'_, Op>, placement: Placement, options: Options) -> Scmkv {
     run.acknowledged(Op::Create, || {
         let space = run.space().clone();
-        Scmkv::simulated_create(space, Geometry::TINY, placement, options).expect("create")
+        // Segments of 1 KiB: so small that they are split, and so large that a page of 64 KiB has room for all headers.
+        let geometry = match space.page_size() {
+            4096 => Geometry::TINY,
+            page_size => Geometry { page_size, groups: 16, buckets: 1, depth: 0 },
+        };
+        Scmkv::simulated_create(space, geometry, placement, options).expect("create")
     })
 }
 

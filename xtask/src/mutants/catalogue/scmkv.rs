@@ -9,6 +9,7 @@ const IN_DRAM: Suite = Suite::of(PACKAGE, "crashes", &["with_the_index_in_dram"]
 const ALL_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["nothing_ack", "no_slot_falls_back"]);
 const CLEANED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["no_slot_falls_back"]);
 const THREAD_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["by_several_threads"]);
+const READERS: Suite = Suite::of(PACKAGE, "crashes", &["several_threads_read"]);
 const LOOPS: Suite = Suite::of(PACKAGE, "early_crashes", &["an_answer_that_was_sent"]);
 const STAGED: Suite = Suite::of(PACKAGE, "staged", &[]);
 const GROWING: Suite = Suite::of(PACKAGE, "growth", &[]);
@@ -61,6 +62,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "scmkv.recover.fence",
         "a page counts as sealed before its slots are durable",
         IN_POOL,
+    ),
+    Mutant::new(
+        "scmkv.recover.thread_fence",
+        "one thread alone fences what several have put into the index",
+        READERS,
     ),
     Mutant::new("scmkv.appraise.unindexed", "a page is freed with what lost its slot", APPRAISAL),
     Mutant::new("scmkv.appraise.ownerless", "a page is freed with the value of one", APPRAISAL),
