@@ -229,7 +229,8 @@ impl Failover {
             let left = left & group.members();
             group.set_members(left, primary, |hash| self.keyspace.is_of(group.number, hash));
         }
-        // A caller that is informed of a departure finds the record in force.
+        // Behind the states: a checkpoint that reads this epoch drains a member that has joined with it. And before
+        // the call returns: a caller that is informed of a departure finds the record in force.
         self.membership.publish(record);
         for position in gone {
             let device = self.device_at(position).filter(|device| device.has_timed_out());
