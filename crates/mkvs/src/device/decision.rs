@@ -3,6 +3,7 @@
 //! Conditions (is the key there, is its value this one) are decided once, on a device that has the newest record of
 //! the key. The other devices do not get the condition but the outcome: this value, or none, with a sequence.
 
+use crate::in_flight::Old;
 use coreplane_engine::{
     Brief, ChangeRef, Error, Outcome, Remedy, Result, StorageEngine, UnixMillis, Visibility,
     WriteOptions,
@@ -16,9 +17,6 @@ pub(crate) type RemoteCall =
 /// A write of one key: decided on one device, made on the others.
 pub(crate) trait Write {
     /// Makes it on the device that decides, with these options.
-    ///
-    /// # Errors
-    /// As the engine.
     fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome>;
 
     /// The same for another thread, with copies of the caller's arguments; none if the caller's own code decides.
@@ -57,13 +55,15 @@ impl<'a> Decided<'a> {
         };
         Self { key: change.key(), put }
     }
+
+    /// To this state of the key.
+    pub(crate) fn to(key: &'a [u8], state: &'a Old) -> Self {
+        Self { key, put: state.as_ref().map(|(value, at)| (value.as_slice(), *at)) }
+    }
 }
 
 impl Decided<'_> {
     /// Makes the change, with the sequence of the options.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn make(&self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<()> {
         // Written, or not newer than the record that is there: both will do.
         match self.put {
@@ -80,9 +80,6 @@ impl Decided<'_> {
     }
 
     /// The same, with the outcome.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn make_told(
         &self,
         engine: &dyn StorageEngine,
@@ -98,24 +95,8 @@ impl Decided<'_> {
 
     /// Makes an earlier state again in place of a write that was taken back. A device that `is_spared`, since it
     /// did not have that write, gets no tombstone of a key that it does not have: tombstones would fill a full
-    /// device.
-    ///
-    /// # Errors
-    /// As the engine.
+    /// device. The outcome; none if the device was spared.
     pub(crate) fn restore(
-        &self,
-        engine: &dyn StorageEngine,
-        options: &WriteOptions,
-        is_spared: bool,
-    ) -> Result<()> {
-        self.restore_told(engine, options, is_spared).map(|_| ())
-    }
-
-    /// The same, with the outcome; none if the device was spared.
-    ///
-    /// # Errors
-    /// As the engine.
-    pub(crate) fn restore_told(
         &self,
         engine: &dyn StorageEngine,
         options: &WriteOptions,
@@ -153,8 +134,12 @@ pub(crate) fn is_failure(error: &Error) -> bool {
 /// # Errors
 /// As the call, and if it panics.
 pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call))
-        .unwrap_or_else(|_| Err(Error::Unusable("a device's engine has panicked".to_owned())))
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(panicked()))
+}
+
+/// The error of a call that has panicked.
+pub(crate) fn panicked() -> Error {
+    Error::Unusable("a device's engine has panicked".to_owned())
 }
 
 /// True if the bytes of a device differ from those that were written: a peer has them.

@@ -37,13 +37,14 @@ mod urgency;
 pub(crate) use drain::Drained;
 pub(crate) use submit::Place;
 
+use crate::device::decision::Decided;
 use crate::device::fault_guard::{FaultGuard, Guarded};
 use crate::device::ring::{Decisions, RING_BYTES};
 use crate::in_flight::track::{OnTheWay, Track, Way};
 use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
 use backlog::{Backlog, bytes_of};
-use coreplane_engine::{Batch, ChangeRef, Error, Outcome, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Batch, Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::background;
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff};
@@ -158,26 +159,16 @@ impl std::fmt::Debug for Device {
 }
 
 /// Makes the changes of a batch on an engine, as they were decided.
-///
-/// # Errors
-/// As the engine.
 pub(crate) fn make(
     engine: &dyn StorageEngine,
     batch: &Batch,
     options: &WriteOptions,
 ) -> Result<()> {
     match batch.only() {
-        Some(ChangeRef::Put { key, value, expires_at }) => {
-            let options = WriteOptions { expires_at, ..*options };
-            engine.put(key, value, &options).map(drop_outcome)
-        }
-        Some(ChangeRef::Delete { key }) => engine.delete(key, options).map(drop_outcome),
+        Some(change) => Decided::of(change).make(engine, options),
         None => engine.apply(batch, options).map(|_| ()),
     }
 }
-
-/// Written, or not newer than the record that is there: both will do.
-fn drop_outcome(_: Outcome) {}
 
 impl Device {
     pub(crate) fn new(number: u8, Guarded { engine, fault_guard }: Guarded) -> Self {

@@ -10,7 +10,7 @@
 use crate::failover::Failover;
 use crate::keyspace::intent::{Intent, Lost};
 use crate::membership::record::MembershipRecord;
-use coreplane_engine::{Error, Remedy, Result};
+use coreplane_engine::{Error, Remedy, Result, StorageEngine};
 use coreplane_pmem::mutant;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -157,7 +157,7 @@ impl Failover {
     /// Deletes those lost intents whose batches are over; all of them, if they have been taken back by now.
     pub(crate) fn drop_lost(&self, lost: &[Lost], are_taken_back: bool) {
         for lost in lost.iter().filter(|lost| lost.is_over || are_taken_back) {
-            if self.is_dropped(lost) {
+            if self.is_on_all(lost, Intent::drop) {
                 self.intents.find(lost.number);
             }
         }
@@ -170,10 +170,15 @@ impl Failover {
         }
     }
 
-    fn is_dropped(&self, Lost { number, group, .. }: &Lost) -> bool {
-        let (number, group) = (*number, &self.keyspace.groups[usize::from(*group)]);
+    /// Makes a change of a lost intent on all devices of its group; true if all that stay have it.
+    pub(crate) fn is_on_all(
+        &self,
+        Lost { number, group, .. }: &Lost,
+        change: impl Fn(&dyn StorageEngine, u32) -> Result<()>,
+    ) -> bool {
+        let group = &self.keyspace.groups[usize::from(*group)];
         group.of(group.followers()).all(|device| {
-            Intent::drop(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
+            change(&*device.engine, *number).is_ok() || group.drop_member(device).is_ok()
         })
     }
 }

@@ -100,12 +100,10 @@ pub(crate) mod bypass;
 mod counters;
 mod kernel;
 mod marks;
-mod resize_thread;
 mod stripe;
 
 pub use bloom::{Change, Filter, FilterError, Insertion, Rebuild, hash_of};
 pub use kernel::KEYS_PER_LINE;
-pub(crate) use resize_thread::ResizeThread;
 
 /// The least number of keys that a filter has room for.
 pub(crate) const CAPACITY_MIN: u64 = 4096;

@@ -55,12 +55,6 @@ impl Drop for Begun<'_> {
 }
 
 impl Group {
-    /// True if puts are made in the caller's thread on the devices that they wait for.
-    #[inline]
-    pub(crate) fn puts_fast(&self) -> bool {
-        !self.writes_by_rings()
-    }
-
     /// Prefetches the data of a key that is about to be put the fast way.
     #[inline]
     pub(crate) fn prefetch_fast(&self, hash: u64, key: &[u8], guard: &Guard<Calls>) {
@@ -164,7 +158,11 @@ impl Group {
         let mut copies = Copies::default();
         let (is_made, replaced) = match waits_for_one {
             true => put_alone(device, &decision, &mut copies),
-            false => self.put_with_one_fence((awaited, asked), &decision, &mut copies),
+            false => {
+                let devices = (awaited, asked);
+                let made = self.put_with_one_fence(devices, &decision, &mut copies, &mut || true);
+                (made, copies.replaced)
+            }
         };
         if !is_made && copies.made == 0 {
             self.refuse_fast(counted, (hash, members), &copies);

@@ -22,7 +22,7 @@
 
 use super::Group;
 use crate::device::Device;
-use crate::device::decision::Decided;
+use crate::device::decision::{Decided, panicked};
 use crate::device::ring::Decision;
 use crate::shape::position::Devices;
 #[cfg(doc)]
@@ -40,10 +40,6 @@ pub(super) struct Copies {
     pub(super) replaced: bool,
     /// The first device that has failed, and its error.
     pub(super) failed: Option<(Arc<Device>, Error)>,
-}
-
-fn panicked() -> Error {
-    Error::Unusable("a device's engine has panicked".to_owned())
 }
 
 /// Puts a value on one device, unconditionally: true if it is durable there, and true if it has replaced another.
@@ -110,19 +106,9 @@ impl Copies {
 
 impl Group {
     /// Puts a value unconditionally on all of these devices, given with their primary, with one fence; true if it
-    /// is durable on all, and true if it has replaced another. Any other result is noted in `copies`.
+    /// is durable on all. Whether it has replaced another, and any other result, is noted in `copies`. `others` is
+    /// called once all of these devices have their records, before the fence.
     pub(super) fn put_with_one_fence(
-        &self,
-        devices: (Devices, u8),
-        decision: &Decision<'_>,
-        copies: &mut Copies,
-    ) -> (bool, bool) {
-        let is_made = self.put_within(devices, decision, copies, &mut || true);
-        (is_made, copies.replaced)
-    }
-
-    /// The same; `others` is called once all of these devices have their records, before the fence.
-    fn put_within(
         &self,
         (devices, primary): (Devices, u8),
         decision: &Decision<'_>,
@@ -148,7 +134,7 @@ impl Group {
             };
             match rest {
                 0 => records(),
-                _ => self.put_within((rest, primary), decision, copies, &mut records),
+                _ => self.put_with_one_fence((rest, primary), decision, copies, &mut records),
             }
         };
         let put = || device.engine.put_briefly(key, value, options, Some(&mut beside));

@@ -2,10 +2,9 @@
 
 use super::copy::Copied;
 use super::{Group, NotMade};
-use crate::device::Host;
 use crate::device::decision::caught;
 use crate::device::ring::{Decision, Room};
-use crate::device::{Device, Job, make};
+use crate::device::{Device, Host, Job, make};
 use crate::in_flight::track::OnTheWay;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;

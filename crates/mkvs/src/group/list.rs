@@ -4,19 +4,18 @@ use crate::group::Group;
 use crate::shape::position::GROUPS_MAX;
 use coreplane_engine::Limits;
 use std::ops::Index;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The groups, by their numbers. No group is ever removed.
 pub(crate) struct Groups {
+    /// Filled from the first on.
     places: Box<[OnceLock<Arc<Group>>]>,
-    len: AtomicUsize,
 }
 
 impl Groups {
     pub(crate) fn new(groups: Vec<Arc<Group>>) -> Self {
         let places = (0..GROUPS_MAX).map(|_| OnceLock::new()).collect();
-        let these = Self { places, len: AtomicUsize::new(0) };
+        let these = Self { places };
         groups.into_iter().for_each(|group| {
             these.push(group);
         });
@@ -25,17 +24,11 @@ impl Groups {
 
     /// Adds a group; false if the matrix has the most groups already. One caller at a time.
     pub(crate) fn push(&self, group: Arc<Group>) -> bool {
-        let len = self.len();
-        let is_placed = self.places.get(len).is_some_and(|place| place.set(group).is_ok());
-        if is_placed {
-            self.len.store(len + 1, Ordering::Release);
-        }
-        is_placed
+        self.places.get(self.len()).is_some_and(|place| place.set(group).is_ok())
     }
 
-    #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.len.load(Ordering::Acquire)
+        self.iter().count()
     }
 
     pub(crate) fn get(&self, number: usize) -> Option<&Arc<Group>> {
@@ -43,7 +36,7 @@ impl Groups {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Group>> {
-        self.places[..self.len()].iter().filter_map(OnceLock::get)
+        self.places.iter().map_while(OnceLock::get)
     }
 }
 

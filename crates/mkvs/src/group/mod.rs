@@ -36,7 +36,7 @@ use crate::device::Device;
 use crate::device::decision::{Decided, Write, is_damage, is_failure};
 use crate::device::ring::Decision;
 use crate::filter::Filter;
-use crate::in_flight::{Entry, InFlight, Known};
+use crate::in_flight::{Entry, InFlight};
 use crate::membership::states::MemberStates;
 use crate::shape::append_list::AppendList;
 use crate::shape::order::{Order, numbers};
@@ -309,7 +309,7 @@ impl Group {
         options: &WriteOptions,
         write: &mut dyn Write,
     ) -> Result<Tried> {
-        let order = self.order(hash)?;
+        let order = self.order_of(&[hash])?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
         if let Decided { key, put: Some((value, _)) } = write.decided() {
@@ -385,19 +385,8 @@ impl Group {
         }
     }
 
-    /// The members in the order in which a write of a key comes to them. The awaited ones have the newest record of
-    /// the key: the call waits until enough members have it.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub(crate) fn order(&self, hash: u64) -> Result<Order> {
-        self.order_of(&[hash])
-    }
-
-    /// The same for several keys, whose write comes to each device at once.
-    ///
-    /// # Errors
-    /// If there is none.
+    /// The members in the order in which a write of these keys comes to them, to each at once. The awaited ones have
+    /// the newest records: the call waits until enough members have them. The caller has the key locks.
     pub(crate) fn order_of(&self, hashes: &[u64]) -> Result<Order> {
         let mut backoff = Backoff::new();
         loop {
@@ -407,11 +396,8 @@ impl Group {
             if members == 0 {
                 return Err(self.lost());
             }
-            let entries = hashes.iter().filter_map(|hash| self.in_flight.entry(*hash));
-            let current = entries.fold(members, |current, entry| match entry {
-                Known { done: 0, asked, .. } => current & 1 << asked,
-                Known { done, .. } => current & done,
-            });
+            let newest = |set, hash: &u64| set & self.in_flight.newest(*hash, members);
+            let current = hashes.iter().fold(members, newest);
             if current.count_ones() as usize >= copies && current & 1 << primary != 0 {
                 let hash = hashes.first().copied().unwrap_or_default();
                 return Ok(Order::new(hash, members, current, (copies, primary)));

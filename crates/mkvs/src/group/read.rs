@@ -4,15 +4,14 @@ use super::Group;
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::group::hedge::lookup;
-use crate::in_flight::{Current, Seen};
+use crate::in_flight::Seen;
 use crate::membership::states::Moment;
 use crate::shape::order::{nth, numbers};
 use crate::shape::position::Devices;
 use crate::shape::prototype::{Prototype, ReadPath};
 use coreplane_engine::{Found, Record, Result, Visibility};
-use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::thread_number;
+use coreplane_pmem::{mutant, thread_number};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,12 +35,7 @@ impl Group {
         loop {
             let now = self.states.now();
             let members = now.members() & !but;
-            let devices = match self.in_flight.current(hash, members) {
-                Current::All => members,
-                Current::Some(devices) => devices,
-                Current::Ask(device) => 1 << device,
-                Current::Wait => 0,
-            };
+            let devices = self.in_flight.current(hash, members);
             if self.states.now() == now {
                 return (devices, now);
             }
@@ -110,12 +104,7 @@ impl Group {
     #[inline]
     pub(crate) fn see_current(&self, hash: u64, device: u8, members: Devices) -> Option<Seen> {
         let seen = self.in_flight.see(hash);
-        let has_newest = match self.in_flight.current(hash, members) {
-            Current::All => true,
-            Current::Some(devices) => devices & 1 << device != 0,
-            Current::Ask(asked) => asked == device,
-            Current::Wait => false,
-        };
+        let has_newest = self.in_flight.current(hash, members) & 1 << device != 0;
         (has_newest || mutant!("mkvs.multi_get.current")).then_some(seen)
     }
 
@@ -187,9 +176,6 @@ impl Group {
 
     /// Reads a key on a device that was chosen since it has the newest record; none if a write has begun since, so
     /// that the record may not be shown.
-    ///
-    /// # Errors
-    /// As the engine.
     #[inline]
     pub(crate) fn read_on(
         &self,
@@ -215,9 +201,6 @@ impl Group {
 
     /// Reads a key on a device if it has the newest record of the key; none if it has not, or writes keep
     /// beginning.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn read_if_current(
         &self,
         device: &Device,
@@ -331,7 +314,7 @@ impl Group {
     pub(crate) fn denies(&self, hash: u64) -> bool {
         self.rules.asks_filters
             // This look drops the entry of a write that has come to all devices meanwhile.
-            && self.in_flight.entry(hash).is_none()
+            && !self.in_flight.has_entry(hash)
             // Checked before and after: meanwhile the filter may be replaced by one of all keys, and then by one of
             // fewer.
             && self.is_listed.load(Ordering::Acquire)

@@ -4,9 +4,8 @@
 //! It is made once: by the processor, or, if the processor ends before that, by the caller. A caller that waits for
 //! a device that is given up gets the error that the device has failed.
 
-use crate::device::Scratch;
 use crate::device::decision::{Decided, Write, caught};
-use crate::device::{Asked, Device};
+use crate::device::{Asked, Device, Scratch};
 use crate::group::Group;
 use crate::shape::prototype::{ReadPath, WritePath};
 use coreplane_engine::{Error, Outcome, Result, StorageEngine, WriteOptions};
@@ -131,9 +130,6 @@ impl Group {
     }
 
     /// Has a device decide a write: in its processor, if possible.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn decide_on(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -149,9 +145,6 @@ impl Group {
     }
 
     /// Makes a write on a device as another device has decided it.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn make_on(
         self: &Arc<Self>,
         device: &Arc<Device>,

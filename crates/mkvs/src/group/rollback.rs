@@ -3,8 +3,7 @@
 use super::{Group, NotMade, Tried};
 use crate::device::Device;
 use crate::device::decision::{Decided, is_damage};
-use crate::in_flight::Old;
-use crate::in_flight::Torn;
+use crate::in_flight::{Old, Torn};
 use crate::shape::order::numbers;
 use crate::shape::position::Devices;
 use coreplane_engine::{Error, Record, Result, Visibility, WriteOptions};
@@ -83,17 +82,16 @@ impl Group {
             let (old, known) = self.old_of(torn.made, torn.asked, key)?;
             (torn.old, torn.known) = (Some(old), known);
         }
-        let old = torn.old.as_ref().and_then(Option::as_ref);
-        let put = old.map(|(value, expires_at)| (value.as_slice(), *expires_at));
+        let old = Decided::to(key, torn.old.as_ref().unwrap_or(&None));
         let sequence = self.draw(None);
-        if put.is_some() {
+        if old.put.is_some() {
             self.renew(key, torn.known, sequence)?;
         }
         // The record takes the place of an earlier one: a full device must not be left out for that.
         let options =
             WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         self.restore(torn.made, |device, is_spared| {
-            Decided { key, put }.restore(&*device.engine, &options, is_spared)
+            old.restore(&*device.engine, &options, is_spared).map(|_| ())
         })
     }
 

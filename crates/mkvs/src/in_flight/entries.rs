@@ -64,17 +64,10 @@ impl Entries {
     /// Drops the entry of a key if `is_over`; true if it was.
     #[inline]
     pub(super) fn end(&mut self, hash: u64, is_over: impl FnOnce(&mut Entry) -> bool) -> bool {
-        if let Some(first) = self.first.as_mut().filter(|entry| entry.hash == hash) {
-            let is_over = is_over(first);
-            if is_over {
-                self.first = None;
-            }
-            return is_over;
-        }
-        let Some(at) = self.rest.iter().position(|entry| entry.hash == hash) else { return false };
-        let is_over = is_over(&mut self.rest[at]);
+        let is_over = self.find(hash).is_some_and(is_over);
         if is_over {
-            self.rest.swap_remove(at);
+            self.first.take_if(|entry| entry.hash == hash);
+            self.rest.retain(|entry| entry.hash != hash);
         }
         is_over
     }

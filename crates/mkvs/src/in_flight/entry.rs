@@ -33,17 +33,6 @@ pub(super) struct Write {
     pub(super) on_the_way: Option<OnTheWay>,
 }
 
-/// A copy of the state of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// The device to read while `done` is empty.
-    pub(crate) asked: u8,
-    /// Devices that have it.
-    pub(crate) done: Devices,
-    /// Readers wait until it is over.
-    pub(crate) is_held: bool,
-}
-
 impl Write {
     /// Notes if the write has come to the device that it is on the way to; returns that way if so.
     #[inline]
@@ -98,8 +87,16 @@ impl Entry {
         }
     }
 
-    pub(super) fn known(&self) -> Known {
-        Known { asked: self.asked, done: self.write.done, is_held: self.is_held }
+    /// The devices that have the newest write; the one to read while none is known to have it.
+    #[inline]
+    pub(super) fn newest(&self) -> Devices {
+        if self.write.done == 0 { 1 << self.asked } else { self.write.done }
+    }
+
+    /// The devices to read the key on; none while its readers must wait.
+    #[inline]
+    pub(super) fn current(&self) -> Devices {
+        if self.is_held { 0 } else { self.newest() }
     }
 
     /// The write of a sequence, if it is this one or the one before.

@@ -2,7 +2,7 @@
 //! stores the number of the last such write in the stripe, and the next thread that locks the entries notes it
 //! there.
 
-use super::{Entries, Entry, InFlight, Known, Stripe};
+use super::{Entries, Entry, InFlight, Stripe};
 use crate::in_flight::track::{OnTheWay, Way};
 use crate::shape::position::Devices;
 use coreplane_pmem::arch::prefetch_all_to_write;
@@ -45,10 +45,7 @@ impl InFlight {
     pub(crate) fn begin_fast(&self, write: &FastWrite, way: Option<Way<'_>>) -> Option<u64> {
         let stripe = Self::stripe_of(write.hash);
         let mut entries = self.entries(stripe);
-        let is_there = |known: &Entry| {
-            let Known { asked: by, done, is_held } = known.known();
-            !is_held && write.awaited == if done == 0 { 1 << by } else { done & write.awaited }
-        };
+        let is_there = |known: &Entry| known.current() & write.awaited == write.awaited;
         if let Some(entry) = entries.only() {
             if entry.hash == write.hash && !is_there(entry) {
                 return None;
@@ -94,7 +91,6 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Current;
     use super::*;
     use crate::in_flight::track::Track;
     use std::sync::Arc;
@@ -112,22 +108,22 @@ mod tests {
         };
         let current = || in_flight.current(7, 0b11);
         let first = plain(7, 1, 2).expect("nothing is there");
-        assert_eq!(current(), Current::Ask(1));
+        assert_eq!(current(), 1 << 1);
         // A processor that is past the place has not made a write that was not made on the awaited device.
         track.come_to(2);
-        assert_eq!(current(), Current::Ask(1));
+        assert_eq!(current(), 1 << 1);
         in_flight.made(7, first);
-        assert_eq!(current(), Current::All);
+        assert_eq!(current(), 0b11);
         assert!(in_flight.is_quiet(7));
         // It comes to the other device later; another write of the stripe says nothing about it.
         let second = plain(7, 2, 4).expect("all have it");
         let other = plain(8, 3, 6).expect("another key");
         in_flight.made(7, second);
-        assert_eq!(current(), Current::Some(0b10));
-        assert_eq!(in_flight.current(8, 0b11), Current::Ask(1));
+        assert_eq!(current(), 0b10);
+        assert_eq!(in_flight.current(8, 0b11), 1 << 1);
         in_flight.made(7, other);
         track.come_to(6);
-        assert_eq!((current(), in_flight.is_quiet(7)), (Current::All, true));
+        assert_eq!((current(), in_flight.is_quiet(7)), (0b11, true));
         // A write that is refused leaves the write before it, whatever is made after it.
         let third = plain(7, 4, 8).expect("all have it");
         in_flight.made(7, third);
@@ -135,14 +131,14 @@ mod tests {
         in_flight.stay(7);
         in_flight.refuse(7, 0b11);
         in_flight.made(7, fourth);
-        assert_eq!(current(), Current::Some(0b10));
+        assert_eq!(current(), 0b10);
         // A write that was never reported is not taken for made when others are.
         plain(7, 6, 12).expect("the one that is asked has it");
         in_flight.stay(7);
         let other = plain(8, 7, 14).expect("another key");
         in_flight.made(7, other);
         track.come_to(14);
-        assert_eq!(current(), Current::Ask(1));
+        assert_eq!(current(), 1 << 1);
         // A fast write is declined where another device has the newest record.
         in_flight.done(7, 6, 0b01, 0b11);
         assert_eq!(plain(7, 8, 16), None);

@@ -51,8 +51,8 @@ mod many;
 pub(crate) mod track;
 
 use entries::Entries;
+pub(crate) use entry::Entry;
 use entry::Write;
-pub(crate) use entry::{Entry, Known};
 pub(crate) use fast::FastWrite;
 pub(crate) use indeterminate::{Indeterminate, Old, Torn};
 pub(crate) use key_lock::KeyLock;
@@ -112,19 +112,6 @@ pub(crate) struct InFlight {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen(u64);
 
-/// Where to read a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Current {
-    /// Every member is current.
-    All,
-    /// These are current.
-    Some(Devices),
-    /// This is the device to ask.
-    Ask(u8),
-    /// No device may be asked now.
-    Wait,
-}
-
 impl InFlight {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
@@ -167,31 +154,35 @@ impl InFlight {
         self.word(hash) >> OPEN_BITS != seen.0 >> OPEN_BITS
     }
 
-    /// Where to read a key of a group whose members these are.
+    /// The members of a group that have the newest record of a key, or are to be read; none while its readers must
+    /// wait: the devices that have it are gone, and the others will have it soon.
     #[inline]
-    pub(crate) fn current(&self, hash: u64, members: Devices) -> Current {
-        match self.entry(hash) {
-            None => Current::All,
-            Some(Known { is_held: true, .. }) => Current::Wait,
-            Some(Known { done: 0, asked, .. }) if members & 1 << asked != 0 => Current::Ask(asked),
-            // The devices that have it are gone, and the others will have it soon.
-            Some(Known { done, .. }) if done & members == 0 => Current::Wait,
-            Some(Known { done, .. }) => Current::Some(done & members),
-        }
+    pub(crate) fn current(&self, hash: u64, members: Devices) -> Devices {
+        members & self.of_entry(hash, Entry::current).unwrap_or(Devices::MAX)
     }
 
-    /// The entry of a key.
+    /// The same for a writer, which does not wait as readers do.
+    pub(crate) fn newest(&self, hash: u64, members: Devices) -> Devices {
+        members & self.of_entry(hash, Entry::newest).unwrap_or(Devices::MAX)
+    }
+
+    /// True if a key has an entry.
+    pub(crate) fn has_entry(&self, hash: u64) -> bool {
+        self.of_entry(hash, |_| ()).is_some()
+    }
+
+    /// What the entry of a key says, if there is one.
     #[inline]
-    pub(crate) fn entry(&self, hash: u64) -> Option<Known> {
-        if self.is_quiet(hash) { None } else { self.entry_there(hash) }
+    fn of_entry<T>(&self, hash: u64, of: impl FnOnce(&Entry) -> T) -> Option<T> {
+        if self.is_quiet(hash) { None } else { self.of_entry_there(hash, of) }
     }
 
     #[inline(never)]
-    fn entry_there(&self, hash: u64) -> Option<Known> {
+    fn of_entry_there<T>(&self, hash: u64, of: impl FnOnce(&Entry) -> T) -> Option<T> {
         let stripe = Self::stripe_of(hash);
         let mut entries = self.entries(stripe);
         self.sweep(stripe, &mut entries, 0);
-        entries.iter().find(|entry| entry.hash == hash).map(Entry::known)
+        entries.iter().find(|entry| entry.hash == hash).map(of)
     }
 
     /// Drops finished entries, and counts `begun` writes that begin.
@@ -291,11 +282,12 @@ impl InFlight {
 
     /// The members that have the newest record of a key, or will have it.
     pub(crate) fn reached(&self, hash: u64, members: Devices) -> Devices {
-        match self.entry(hash) {
-            // While a write is being made no device has failed to make it yet.
-            Some(Known { is_held: false, done, .. }) => members & (done | !(done >> GIVEN_UP)),
-            _ => members,
-        }
+        // While a write is being made no device has failed to make it yet.
+        let has_it = |entry: &Entry| match entry.write.done {
+            done if !entry.is_held => done | !(done >> GIVEN_UP),
+            _ => Devices::MAX,
+        };
+        members & self.of_entry(hash, has_it).unwrap_or(Devices::MAX)
     }
 
     /// Drops the key's entry if `is_over`.
@@ -356,20 +348,20 @@ mod tests {
     #[test]
     fn a_key_is_read_where_it_is_newest() {
         let in_flight = InFlight::new();
-        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
+        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
         in_flight.begin(entry(1, 2));
-        assert_eq!(in_flight.current(7, MEMBERS), Current::Ask(2));
-        assert_eq!(in_flight.current(8, MEMBERS), Current::All, "another key");
+        assert_eq!(in_flight.current(7, MEMBERS), 1 << 2);
+        assert_eq!(in_flight.current(8, MEMBERS), MEMBERS, "another key");
         in_flight.done(7, 1, 1 << 2, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b100));
+        assert_eq!(in_flight.current(7, MEMBERS), 0b100);
         in_flight.done(7, 1, 1 << 0, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b101));
+        assert_eq!(in_flight.current(7, MEMBERS), 0b101);
         // A newer write; late reports of the older one do not count for it.
         in_flight.begin(entry(2, 0));
         in_flight.done(7, 1, 1 << 1, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), Current::Ask(0));
+        assert_eq!(in_flight.current(7, MEMBERS), 1 << 0);
         (0..3).for_each(|device| in_flight.done(7, 2, 1 << device, MEMBERS));
-        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
+        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
         assert!(in_flight.is_quiet(7));
     }
 
@@ -380,16 +372,16 @@ mod tests {
         in_flight.done(7, 1, 1 << 2, MEMBERS);
         in_flight.begin(entry(2, 2));
         in_flight.refuse(7, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b100));
+        assert_eq!(in_flight.current(7, MEMBERS), 0b100);
         // The progress of the write before is not forgotten.
         in_flight.begin(entry(3, 2));
         in_flight.done(7, 1, 1 << 0, MEMBERS);
         in_flight.done(7, 1, 1 << 1, MEMBERS);
         in_flight.refuse(7, MEMBERS);
-        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
+        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
         in_flight.begin(Entry::new(9, 3, 1, false));
         in_flight.refuse(9, MEMBERS);
-        assert_eq!(in_flight.current(9, MEMBERS), Current::All);
+        assert_eq!(in_flight.current(9, MEMBERS), MEMBERS);
     }
 
     /// A write in a ring is known to be made when the processor is past it, without a report.
@@ -403,30 +395,30 @@ mod tests {
             in_flight.done_and(7, sequence, way, 0b11);
         };
         write(1, 2);
-        assert_eq!(in_flight.current(7, 0b11), Current::Some(0b10));
+        assert_eq!(in_flight.current(7, 0b11), 0b10);
         track.come_to(2);
-        assert_eq!(in_flight.current(7, 0b11), Current::All);
+        assert_eq!(in_flight.current(7, 0b11), 0b11);
         assert!(in_flight.is_quiet(7), "who looks takes it away");
         // The write before is still on its way when a newer one begins, which is refused.
         write(2, 4);
         in_flight.begin(entry(3, 1));
         in_flight.refuse(7, 0b11);
-        assert_eq!(in_flight.current(7, 0b11), Current::Some(0b10));
+        assert_eq!(in_flight.current(7, 0b11), 0b10);
         in_flight.begin(entry(4, 1));
         track.come_to(4);
         in_flight.refuse(7, 0b11);
-        assert_eq!(in_flight.current(7, 0b11), Current::All);
+        assert_eq!(in_flight.current(7, 0b11), 0b11);
         // A write that was not made has not come, and no report follows.
         write(5, 6);
         track.stop(6);
         in_flight.give_up(7, (0, b"key"), 5, 0);
         track.come_to(8);
-        assert_eq!(in_flight.current(7, 0b11), Current::Some(0b10));
+        assert_eq!(in_flight.current(7, 0b11), 0b10);
         assert_eq!((in_flight.reached(7, 0b11), in_flight.reached(7, 0b01)), (0b10, 0));
         // From then on each write is reported, so that the track need not be read.
         write(6, 8);
         in_flight.done(7, 6, 0b01, 0b11);
-        assert_eq!(in_flight.current(7, 0b11), Current::All);
+        assert_eq!(in_flight.current(7, 0b11), 0b11);
     }
 
     /// A write that all devices had but one, which left and came back: no device is left to wait for.
@@ -437,11 +429,11 @@ mod tests {
         in_flight.done(7, 1, 1, MEMBERS);
         in_flight.begin(Entry::new(9, 2, 0, false));
         in_flight.filled(2, |hash| hash == 7 || hash == 9);
-        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b101));
-        assert_eq!(in_flight.current(9, MEMBERS), Current::Ask(0), "it is not made yet");
+        assert_eq!(in_flight.current(7, MEMBERS), 0b101);
+        assert_eq!(in_flight.current(9, MEMBERS), 1 << 0, "it is not made yet");
         in_flight.filled(1, |hash| hash == 7);
         in_flight.settle(MEMBERS, |_| true);
-        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
+        assert_eq!(in_flight.current(7, MEMBERS), MEMBERS);
     }
 
     #[test]
@@ -484,9 +476,9 @@ mod tests {
         let in_flight = InFlight::new();
         in_flight.begin(entry(1, 2));
         in_flight.done(7, 1, 1 << 2, MEMBERS);
-        assert_eq!(in_flight.current(7, 0b011), Current::Wait, "its only holder is gone");
+        assert_eq!(in_flight.current(7, 0b011), 0, "its only holder is gone");
         in_flight.done(7, 1, 1 << 0, 0b011);
-        assert_eq!(in_flight.current(7, 0b011), Current::Some(0b001));
+        assert_eq!(in_flight.current(7, 0b011), 0b001);
         in_flight.settle(0b001, |hash| hash == 7);
         assert!(in_flight.is_quiet(7), "all that are left have it");
     }

@@ -146,9 +146,6 @@ fn durable() -> WriteOptions {
 
 impl Intent {
     /// Writes the intent and its *go* to a device; durable when it returns.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn write(&self, engine: &dyn StorageEngine, number: u32) -> Result<()> {
         let mut batch = Batch::new();
         batch.put(&key(number), &self.encode());
@@ -157,9 +154,6 @@ impl Intent {
     }
 
     /// Deletes the *go* of an intent, so that its batch is not made; durable when it returns.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn refuse(engine: &dyn StorageEngine, number: u32) -> Result<()> {
         // A batch, because a leaf without room for the delete is then rewritten together with it. If the leaf
         // were rewritten before, a power cut between the two would leave the room that the user's batch had
@@ -170,9 +164,6 @@ impl Intent {
     }
 
     /// Deletes an intent; durable when it returns.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn drop(engine: &dyn StorageEngine, number: u32) -> Result<()> {
         // The *go* last: an intent without it would be taken back.
         let _outcome = engine.delete(&key(number), &durable())?;
@@ -197,28 +188,12 @@ impl Intent {
     }
 
     /// Deletes all intents on a device.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
         (0..INTENTS).try_for_each(|number| {
             let is_there =
                 engine.get(&key(number))?.is_some() || engine.get(&go_key(number))?.is_some();
             if is_there { Self::drop(engine, number) } else { Ok(()) }
         })
-    }
-
-    /// The number of records that intents have on a device.
-    ///
-    /// # Errors
-    /// As the engine.
-    pub(crate) fn records_on(engine: &dyn StorageEngine) -> Result<u64> {
-        let mut records = 0;
-        for number in 0..INTENTS {
-            records += u64::from(engine.get(&key(number))?.is_some());
-            records += u64::from(engine.get(&go_key(number))?.is_some());
-        }
-        Ok(records)
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -299,12 +274,10 @@ fn decode_put(from: &mut &[u8]) -> Option<Old> {
 }
 
 /// The number of the matrix's own records on a device.
-///
-/// # Errors
-/// As the engine.
 pub(crate) fn own_records(engine: &dyn StorageEngine) -> Result<u64> {
-    let record = u64::from(engine.get(&[RESERVED, b"membership"].concat())?.is_some());
-    Ok(record + Intent::records_on(engine)?)
+    let intents = (0..INTENTS).flat_map(|number| [key(number), go_key(number)]);
+    let mut keys = std::iter::once([RESERVED, b"membership"].concat()).chain(intents);
+    keys.try_fold(0, |count, key| Ok(count + u64::from(engine.get(&key)?.is_some())))
 }
 
 #[cfg(test)]

@@ -206,7 +206,7 @@ impl Keyspace {
         if let Some(begun_at) = timer
             && bytes <= STEADY_BYTES_MAX
         {
-            device.pace.note_lane(begun_at.elapsed(), lane.len(), group.is_watching());
+            device.pace.note_here(begun_at.elapsed(), lane.len(), group.is_watching());
         }
         let mut hits = 0;
         for (ask, _) in &known {

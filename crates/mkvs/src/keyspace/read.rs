@@ -4,13 +4,11 @@ use super::Keyspace;
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::record_copy::RecordCopy;
-use crate::filter::bypass;
-use crate::filter::hash_of;
+use crate::filter::{bypass, hash_of};
 use crate::group::Group;
 use crate::in_flight::{InFlight, Seen};
 use crate::membership::lost_ranges;
-use crate::shape::position::Devices;
-use crate::shape::position::is_reserved;
+use crate::shape::position::{Devices, is_reserved};
 use crate::stats::counters::{Count, Said};
 use crate::stats::latency;
 use coreplane_engine::{Found, Record, Result, Ticket};
@@ -191,7 +189,7 @@ impl Keyspace {
         let mut shown = SHOWN.take();
         let read = group.read_on(device, (hash, key), seen, &mut |record| shown.keep(&record));
         if let Some(begun_at) = timer {
-            device.pace.note_here(begun_at.elapsed(), group.is_watching());
+            device.pace.note_here(begun_at.elapsed(), 1, group.is_watching());
         }
         if let Ok(Some(Found { hit: true, .. })) = read {
             visit(shown.record());

@@ -34,8 +34,7 @@ impl Relaxed {
     /// record does not note such writes yet.
     #[inline]
     pub(crate) fn is_first(&self, options: &WriteOptions) -> bool {
-        is_unordered(options.durability.unwrap_or(self.usual))
-            && !self.is_noted.load(Ordering::Acquire)
+        self.is_asked(options) && !self.is_noted.load(Ordering::Acquire)
     }
 
     /// The membership record notes now that there are such writes.
@@ -45,7 +44,7 @@ impl Relaxed {
 
     #[inline]
     pub(crate) fn is_asked(&self, options: &WriteOptions) -> bool {
-        matches!(options.durability.unwrap_or(self.usual), Durability::Relaxed { .. })
+        is_unordered(options.durability.unwrap_or(self.usual))
     }
 
     /// The durability of a batch. An open after a crash, which checks whether the whole batch is there, must

@@ -225,7 +225,7 @@ impl Keyspace {
         if let Some(begun_at) = timer {
             // Without the time that copying so much takes.
             let copying = Duration::from_nanos(to.bytes());
-            device.pace.look(begun_at.elapsed().saturating_sub(copying));
+            device.pace.look(begun_at.elapsed().saturating_sub(copying), 1);
         }
         Ok(())
     }

@@ -25,9 +25,6 @@ fn mark(engine: &dyn StorageEngine, key: &[u8], sequence: u64) -> Result<Option<
 impl Keyspace {
     /// A key is about to be put with a given sequence: if one device knows of a delete that is not older, all
     /// do afterwards. True if so: then the put must not be made. The caller has the key lock.
-    ///
-    /// # Errors
-    /// As the devices.
     pub(crate) fn is_outdated(&self, group: &Arc<Group>, key: &[u8], given: u64) -> Result<bool> {
         let devices = || group.of(group.followers());
         let may_forget = |engine: &dyn StorageEngine| engine.tombstone_horizon() >= given;

@@ -13,8 +13,7 @@ use crate::device::{Device, Job, make};
 use crate::filter::hash_of;
 use crate::group::rollback::taken_back;
 use crate::group::{Group, NotMade};
-use crate::in_flight::Old;
-use crate::in_flight::{Entry, KeyLock, Torn};
+use crate::in_flight::{Entry, KeyLock, Old, Torn};
 use crate::keyspace::intent::{Intent, Lost, Step as Planned};
 use crate::matrix::Writes;
 use crate::membership::states::Moment;
@@ -22,7 +21,8 @@ use crate::shape::order::Order;
 use crate::shape::position::Devices;
 use crate::stats::counters::Count;
 use coreplane_engine::{
-    Batch, ChangeRef, Completion, Error, Record, Result, Ticket, WriteOptions, Written,
+    Batch, ChangeRef, Completion, Error, Record, Result, StorageEngine, Ticket, WriteOptions,
+    Written,
 };
 use coreplane_pmem::spin::Backoff;
 use smallvec::SmallVec;
@@ -56,8 +56,8 @@ struct Share<'b> {
     group: &'b Arc<Group>,
     steps: Vec<Step<'b>>,
     batch: Arc<Batch>,
-    /// The devices in their order, once it is known.
-    order: Option<Order>,
+    /// The devices that the batch waits for, all of which have the newest writes of all keys, and the others.
+    order: Order,
     /// The devices on which it was made.
     made: Devices,
     /// The states of the group by which those devices are enough.
@@ -67,6 +67,31 @@ struct Share<'b> {
 impl Share<'_> {
     fn hashes(&self) -> Vec<u64> {
         self.steps.iter().map(|step| step.hash).collect()
+    }
+
+    /// Changes its intent on all members, and on devices that may become members before the batch is acknowledged.
+    /// A device that fails to is no longer a member.
+    ///
+    /// # Errors
+    /// The last one of a device that can neither change it nor leave.
+    fn on_intent(&self, change: impl Fn(&dyn StorageEngine) -> Result<()>) -> Result<()> {
+        let mut changed = Ok(());
+        for device in self.holders() {
+            if let Err(error) = change(&*device.engine) {
+                device.note_failure(&error);
+                if self.group.drop_member(device).is_err() {
+                    let at = format!("g{}d{}", self.group.number, device.number);
+                    let what = format!("{at} could not change the batch's intent ({error})");
+                    changed = Err(Error::Unusable(what));
+                }
+            }
+        }
+        changed
+    }
+
+    fn holders(&self) -> impl Iterator<Item = &Arc<Device>> {
+        let now = self.group.states.now();
+        self.group.of(now.members() | now.candidates())
     }
 }
 
@@ -221,9 +246,11 @@ impl Writes {
                 batch.push(step.change);
             }
             let group = &self.keyspace.groups[usize::from(number)];
-            Share { group, steps, batch: Arc::new(batch), order: None, made: 0, then: None }
+            let hashes: Vec<u64> = steps.iter().map(|step| step.hash).collect();
+            let order = group.order_of(&hashes)?;
+            Ok(Share { group, steps, batch: Arc::new(batch), order, made: 0, then: None })
         };
-        Ok(by_group.into_iter().map(share).collect())
+        by_group.into_iter().map(share).collect()
     }
 
     /// Prefetches keys that are about to be read.
@@ -243,12 +270,11 @@ impl Writes {
     ) -> Result<Made> {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
-        shares.iter_mut().try_for_each(Share::choose_devices)?;
         let _holding = is_held.then(|| self.keyspace.in_flight.hold());
         for share in shares.iter() {
-            let asked = share.order.as_ref().map_or(0, Order::asked);
             for step in &share.steps {
-                self.keyspace.in_flight.begin(Entry::new(step.hash, sequence, asked, is_held));
+                let entry = Entry::new(step.hash, sequence, share.order.asked(), is_held);
+                self.keyspace.in_flight.begin(entry);
             }
         }
         let _publishing = self.keyspace.isolation.begin();
@@ -263,50 +289,49 @@ impl Writes {
             }
             Err(failed) => (None, Some(failed)),
         };
-        let mut taken_back = Ok(());
-        if failed.is_some() {
-            // From here on an open that finds the intent takes the batch back.
-            let refused = intent.map_or(Ok(()), |number| self.refuse_intent(&shares[0], number));
-            taken_back = refused.and_then(|()| self.take_back(shares, undone));
-        } else {
-            for share in shares.iter() {
-                let change = &counting[usize::from(share.group.number)];
-                for step in &share.steps {
-                    match (step.change, &step.old) {
-                        (ChangeRef::Put { .. }, None) => drop(change.insert(step.hash)),
-                        (ChangeRef::Delete { .. }, Some(_)) => change.remove(step.hash),
-                        _ => {}
-                    }
-                }
+        let Some(failed) = failed else {
+            self.count(shares, counting);
+            let dropped = intent.map_or(Ok(()), |intent| self.drop_intent(&shares[0], intent));
+            shares.iter().for_each(|share| self.release(share, sequence));
+            return Ok(dropped.map_or_else(Made::Perhaps, |()| Made::All));
+        };
+        // From here on an open that finds the intent takes the batch back.
+        let refuse = |it: Lost| shares[0].on_intent(|engine| Intent::refuse(engine, it.number));
+        let refused = intent.map_or(Ok(()), refuse);
+        let taken_back = refused.and_then(|()| self.take_back(shares, undone));
+        match (intent, &taken_back) {
+            (Some(intent), Ok(())) => {
+                let _dropped = self.drop_intent(&shares[0], intent).is_ok();
             }
-        }
-        let least = sequence.min(undone);
-        let mut is_dropped = Ok(());
-        if let Some(number) = intent.filter(|_| taken_back.is_err()) {
             // The scrub or the next open takes the batch back.
-            let group = shares[0].group.number;
-            self.failover.intents.lose(Lost { number, group, least, is_over: false });
-        } else if let Some(number) = intent {
-            is_dropped = self.drop_intent(&shares[0], number, least);
+            (Some(it), Err(_)) => self.failover.intents.lose(Lost { is_over: false, ..it }),
+            (None, _) => {}
         }
-        if failed.is_some() {
-            self.keyspace.in_flight.count_taken_back();
-            let is_torn = taken_back.is_err();
-            for share in shares.iter() {
-                let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
-                for step in &share.steps {
-                    // The value that was found is known to be the last one written.
-                    let (old, known) = (Some(step.old.clone()), u64::MAX);
-                    let torn = || Torn { made, asked, old, known };
-                    share.group.refuse(step.hash, step.change.key(), is_torn.then(torn));
+        self.keyspace.in_flight.count_taken_back();
+        for share in shares.iter() {
+            for step in &share.steps {
+                // The value that was found is known to be the last one written.
+                let (old, known) = (Some(step.old.clone()), u64::MAX);
+                let torn = || Torn { made: share.made, asked: share.order.asked(), old, known };
+                let torn = taken_back.is_err().then(torn);
+                share.group.refuse(step.hash, step.change.key(), torn);
+            }
+        }
+        taken_back.map(|()| Made::Nothing(failed))
+    }
+
+    /// A batch was made: counts its new keys in the filters, and uncounts those that it has deleted.
+    fn count(&self, shares: &[Share<'_>], counting: &[crate::filter::Change<'_>]) {
+        for share in shares {
+            let change = &counting[usize::from(share.group.number)];
+            for step in &share.steps {
+                match (step.change, &step.old) {
+                    (ChangeRef::Put { .. }, None) => drop(change.insert(step.hash)),
+                    (ChangeRef::Delete { .. }, Some(_)) => change.remove(step.hash),
+                    _ => {}
                 }
             }
         }
-        if let Some(failed) = failed {
-            return taken_back.map(|()| Made::Nothing(failed));
-        }
-        shares.iter().for_each(|share| self.release(share, sequence));
-        Ok(is_dropped.map_or_else(Made::Perhaps, |()| Made::All))
     }
 
     /// Has the other devices follow while the intent still exists, since a member that leaves meanwhile may
@@ -344,8 +369,7 @@ impl Writes {
                 let (batch, options) = (Arc::clone(&share.batch), *options);
                 group.call(device, move |engine| make(engine, &batch, &options))
             };
-            let Some(order) = &share.order else { continue };
-            match group.copy(order, share.made, make_on) {
+            match group.copy(&share.order, share.made, make_on) {
                 Ok((made, then)) => (share.made, share.then) = (made, Some(then)),
                 Err(NotMade { made, device, error }) => {
                     share.made = made;
@@ -366,7 +390,7 @@ impl Writes {
                 share.steps.iter().try_for_each(|step| {
                     let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));
                     let old = Decided { key: step.change.key(), put };
-                    old.restore(&*device.engine, &options, is_spared)
+                    old.restore(&*device.engine, &options, is_spared).map(|_| ())
                 })
             })?;
             for step in &share.steps {
@@ -376,104 +400,52 @@ impl Writes {
         Ok(())
     }
 
-    /// Records the whole batch on all members of its first group; durable when it returns.
+    /// Records the whole batch on all members of its first group; durable when it returns. Returns what is lost if
+    /// the intent cannot be deleted when the batch is over.
     fn write_intent(
         &self,
         shares: &[Share<'_>],
         (made, undone): (u64, u64),
-    ) -> std::result::Result<u32, Failed> {
+    ) -> std::result::Result<Lost, Failed> {
         let group = shares[0].group;
         let number = self.failover.intents.take().map_err(|error| (group.number, None, error))?;
+        let least = made.min(undone);
+        let written = Lost { number, group: group.number, least, is_over: true };
         let steps = shares.iter().flat_map(|share| &share.steps);
         let plan =
             |step: &Step<'_>| Planned { change: step.change.to_change(), old: step.old.clone() };
         let intent = Intent { made, undone, steps: steps.map(plan).collect() };
-        for device in share_members(&shares[0]) {
+        for device in shares[0].holders() {
             if let Err(error) = intent.write(&*device.engine, number) {
                 let is_member = group.members() & 1 << device.number != 0;
                 if !is_member && group.drop_member(device).is_ok() {
                     // The candidate does not become a member, which is no reason to refuse the batch.
                     continue;
                 }
-                let dropped = share_members(&shares[0]).try_for_each(|device| {
-                    // The next open must not find the intent and make the batch.
-                    let dropped = Intent::drop(&*device.engine, number);
-                    dropped.or_else(|error| {
-                        device.note_failure(&error);
-                        group.drop_member(device)
-                    })
-                });
-                let (at, least) = (group.number, made.min(undone));
-                match dropped {
-                    Ok(()) => self.failover.intents.give_back(number),
-                    Err(_) => {
-                        self.failover.intents.lose(Lost {
-                            number,
-                            group: at,
-                            least,
-                            is_over: false,
-                        });
-                    }
-                }
+                // The next open must not find the intent and make the batch.
+                let unmade = Lost { is_over: false, ..written };
+                let _dropped = self.drop_intent(&shares[0], unmade).is_ok();
                 return Err((group.number, Some(Arc::clone(device)), error));
             }
         }
-        Ok(number)
+        Ok(written)
     }
 
-    /// Deletes the intent of a batch that is over. A device that fails to delete it is no longer a member.
+    /// Deletes the intent of a batch that is over.
     ///
     /// # Errors
     /// If a device fails to delete it and is the last of its group: then the batch is made or taken back
     /// again when the matrix is opened, unless the intent can be deleted before.
-    fn drop_intent(&self, share: &Share<'_>, number: u32, least: u64) -> Result<()> {
-        let mut is_dropped = Ok(());
-        for device in share_members(share) {
-            if let Err(error) = Intent::drop(&*device.engine, number) {
-                device.note_failure(&error);
-                if share.group.drop_member(device).is_err() {
-                    let at = format!("g{}d{}", share.group.number, device.number);
-                    is_dropped = Err(Error::Unusable(format!(
-                        "the batch was made, and {at} could not note that ({error}): it may be taken back \
-                         when the matrix is opened again"
-                    )));
-                }
-            }
+    fn drop_intent(&self, share: &Share<'_>, intent: Lost) -> Result<()> {
+        let dropped = share.on_intent(|engine| Intent::drop(engine, intent.number));
+        match dropped {
+            Ok(()) => self.failover.intents.give_back(intent.number),
+            Err(_) => self.failover.intents.lose(intent),
         }
-        match is_dropped {
-            Ok(()) => self.failover.intents.give_back(number),
-            Err(_) => {
-                let group = share.group.number;
-                self.failover.intents.lose(Lost { number, group, least, is_over: true });
-            }
-        }
-        is_dropped
-    }
-
-    /// Notes that the batch of an intent is not to be made; durable when it returns. A device that fails to
-    /// is no longer a member.
-    fn refuse_intent(&self, share: &Share<'_>, number: u32) -> Result<()> {
-        for device in share_members(share) {
-            if let Err(error) = Intent::refuse(&*device.engine, number) {
-                device.note_failure(&error);
-                share.group.drop_member(device)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<Device>> {
-    // Devices that may become members before the write is acknowledged count too.
-    let now = share.group.states.now();
-    share.group.of(now.members() | now.candidates())
-}
-
-impl Share<'_> {
-    /// Chooses the devices that the batch waits for, all of which have the newest writes of all keys, and the
-    /// others.
-    fn choose_devices(&mut self) -> Result<()> {
-        self.order = Some(self.group.order_of(&self.hashes())?);
-        Ok(())
+        dropped.map_err(|error| {
+            Error::Unusable(format!(
+                "the batch was made, and {error}: it may be taken back when the matrix is opened again"
+            ))
+        })
     }
 }

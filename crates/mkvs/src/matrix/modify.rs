@@ -51,8 +51,7 @@ impl Write for Modified<'_, '_> {
     }
 
     fn decided(&self) -> Decided<'_> {
-        let put = self.value.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
-        Decided { key: self.key, put }
+        Decided::to(self.key, &self.value)
     }
 }
 

@@ -11,9 +11,6 @@ use std::sync::atomic::Ordering;
 
 impl Writes {
     /// Puts a value, unconditionally.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         match self.put_fast(key, value, options) {
             Some((sequence, replaced)) => {
@@ -30,14 +27,13 @@ impl Writes {
     #[inline(always)]
     fn put_fast(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Option<(u64, bool)> {
         let keyspace = &*self.keyspace;
-        let is_usual = !keyspace.relaxed.is_asked(options) && !keyspace.relaxed.is_first(options);
-        if options.sequence.is_some() || !is_usual {
+        if options.sequence.is_some() || keyspace.relaxed.is_asked(options) {
             return None;
         }
         let hash = hash_of(key);
         let group = keyspace.group_of(hash);
         let fits = keyspace.check_key(key).is_ok() && keyspace.check_value(value).is_ok();
-        if !group.puts_fast() || !fits {
+        if group.writes_by_rings() || !fits {
             return None;
         }
         // Pinned once for all calls, but not during a long wait: a leaving device waits for pinned threads.

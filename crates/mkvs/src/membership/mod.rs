@@ -2,8 +2,8 @@
 //!
 //! Each group has one *primary*. Every acknowledged write is on it; the other members follow. The primary and
 //! the members are in the [membership record](record), which all members have in their own pools. It alone
-//! states which devices have the newest writes: an open decides by nothing else ([`resolve`]), and a change
-//! while the matrix is open is durable before any write is answered that relies on it ([`change`]).
+//! states which devices have the newest writes: an open decides by nothing else, and a change while the matrix is
+//! open is durable before any write is answered that relies on it.
 //!
 //! ```text
 //!   open     look at all devices ─▶ resolve: which are current? ─▶ reconcile: the same on all members
@@ -15,13 +15,8 @@
 //!
 //! - [`record`]: the content of a membership record, and its bytes
 //! - [`quorum`]: which members together have every acknowledged write
-//! - [`resolve`]: which record and which devices count when a matrix is opened
-//! - [`reconcile`]: makes members equal again after a crash
-//! - [`intents`]: makes or takes back batches that were under way
 //! - [`lost_ranges`]: keys whose last write is unknown
 //! - [`states`]: the states of all devices of a group, in one word for readers and writers
-//! - [`change`]: puts another record in force
-//! - [`checkpoint`]: the stable watermark, up to which all members have every write
 //!
 //! `docs/replication.md` has the invariants, and the states that each power cut leaves.
 

@@ -12,10 +12,7 @@
 
 use super::lost_ranges::LostRange;
 use super::quorum::Quorum;
-use crate::shape::position::DEVICES_MAX;
-use crate::shape::position::Devices;
-use crate::shape::position::GROUPS_MAX;
-use crate::shape::position::{Ack, Position, RESERVED};
+use crate::shape::position::{Ack, DEVICES_MAX, Devices, GROUPS_MAX, Position, RESERVED};
 use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -250,9 +247,6 @@ impl MembershipRecord {
     }
 
     /// Writes the record to its device; durable when it returns.
-    ///
-    /// # Errors
-    /// As the engine.
     pub(crate) fn write(&self, engine: &dyn StorageEngine) -> Result<()> {
         let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
         let options = WriteOptions {

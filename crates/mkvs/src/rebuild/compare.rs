@@ -159,9 +159,6 @@ fn bucket_of(hash: u64, count: usize) -> usize {
 }
 
 /// The difference between the members of a group, if there is one, whether or not writers are active.
-///
-/// # Errors
-/// As the devices.
 pub(crate) fn difference(keyspace: &Keyspace, group: &Group) -> Result<Option<Damage>> {
     let members: Vec<Arc<Device>> = group.of(group.members()).map(Arc::clone).collect();
     if members.len() < 2 {

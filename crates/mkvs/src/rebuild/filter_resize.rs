@@ -14,17 +14,19 @@
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
-use crate::filter::CAPACITY_MIN;
-use crate::filter::{FilterError, Rebuild, ResizeThread, hash_of};
+use crate::filter::{CAPACITY_MIN, FilterError, Rebuild, hash_of};
 use crate::group::Group;
 use crate::keyspace::Keyspace;
 use crate::rebuild::scrub::show_sure;
 use crate::shape::position::is_reserved;
 use crate::stats::counters::Count;
 use coreplane_engine::{Entry, Error, Result};
+use coreplane_pmem::{background, spin};
+use parking_lot::Mutex;
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 
 /// The fill at which a filter asks for more room.
 const FULL: f64 = 7.0 / 8.0;
@@ -42,16 +44,6 @@ const AT_A_TIME: usize = 1024;
 /// How often the keys are listed if writes are taken back each time.
 const TRIES: u32 = 4;
 
-/// The result of filling a filter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Filling {
-    Done,
-    /// Writes were taken back during each try: the old filter is in force.
-    TakenBack,
-    /// There are more keys than may be listed.
-    TooMany,
-}
-
 fn unusable(error: FilterError) -> Error {
     Error::Unusable(error.to_string())
 }
@@ -67,7 +59,12 @@ pub(crate) struct Filters {
     /// A reference to itself, for the thread.
     weak: Weak<Self>,
     pub(super) keyspace: Arc<Keyspace>,
-    thread: ResizeThread,
+    /// A check of all filters was requested.
+    is_asked: AtomicBool,
+    /// Checks the filters; started at the first request.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held by a thread that makes a filter anew.
+    resizing: Mutex<()>,
     /// Filters of at least so many keys are kept at a close.
     pub(super) keeps_from: u64,
 }
@@ -76,7 +73,7 @@ fn run(filters: &Weak<Filters>) {
     while let Some(filters) =
         filters.upgrade().filter(|it| !it.keyspace.closed.load(Ordering::SeqCst))
     {
-        if filters.thread.take_request() {
+        if filters.is_asked.swap(false, Ordering::AcqRel) {
             filters.resize_filters();
         } else {
             // The thread must not keep the matrix open.
@@ -91,14 +88,21 @@ impl Filters {
         Arc::new_cyclic(|weak| Self {
             weak: weak.clone(),
             keyspace: Arc::clone(keyspace),
-            thread: ResizeThread::default(),
+            is_asked: AtomicBool::new(false),
+            thread: Mutex::default(),
+            resizing: Mutex::default(),
             keeps_from,
         })
     }
 
     /// Ends the thread. The matrix is closed by now.
     pub(crate) fn stop(&self) {
-        self.thread.stop();
+        let thread = spin::lock(&self.thread).take();
+        if let Some(thread) = thread {
+            thread.thread().unpark();
+            // A panic there has been reported by its thread.
+            let _ended = thread.join().is_ok();
+        }
     }
 
     /// Has the filter of a group resized if it is almost full; does not wait for that.
@@ -108,9 +112,19 @@ impl Filters {
         }
     }
 
+    /// Requests a check of all filters, unless the matrix is closed by now.
     fn ask_for_resize(&self) {
-        let filters = self.weak.clone();
-        self.thread.ask(|| self.keyspace.closed.load(Ordering::SeqCst), move || run(&filters));
+        self.is_asked.store(true, Ordering::Release);
+        let mut thread = spin::lock(&self.thread);
+        match &*thread {
+            Some(thread) => thread.thread().unpark(),
+            None if self.keyspace.closed.load(Ordering::SeqCst) => {}
+            None => {
+                let filters = self.weak.clone();
+                // If the system gives no thread, filters get fuller, and the next writer tries again.
+                *thread = background::spawn("coreplane-filters", move || run(&filters)).ok();
+            }
+        }
     }
 
     /// Fills filters that are not filled yet and resizes those that are almost full, until none is left.
@@ -137,11 +151,8 @@ impl Filters {
         // Known for a device that was closed.
         let counted = |device: &Arc<Device>| device.engine.stats().records;
         let (room, keys) = group.ask(|device| Ok((least_room(device), counted(device))))?;
-        let filled = match keys > most {
-            true => Filling::TooMany,
-            false => self.fill_up_to(group, room, Some(most))?,
-        };
-        if filled != Filling::Done {
+        let is_filled = keys <= most && self.fill_up_to(group, room, most)?;
+        if !is_filled {
             group.filter.admit_all().map_err(unusable)?;
             group.is_listed.store(false, Ordering::Release);
             group.is_to_be_listed.store(true, Ordering::Release);
@@ -157,18 +168,19 @@ impl Filters {
     /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
         // Another thread may be filling one.
-        let _alone = self.thread.alone();
+        let _alone = self.resizing.lock();
         let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
-        self.fill_up_to(group, (2 * keys).max(room), None).map(|filled| filled == Filling::Done)
+        self.fill_up_to(group, (2 * keys).max(room), u64::MAX)
     }
 
-    /// Rebuilds the filter with room for `capacity` keys, if there are at most `most`.
-    fn fill_up_to(&self, group: &Group, capacity: u64, most: Option<u64>) -> Result<Filling> {
+    /// Rebuilds the filter with room for `capacity` keys; false if there are more than `most`, or writes were taken
+    /// back during each try: then the old filter is in force.
+    fn fill_up_to(&self, group: &Group, capacity: u64, most: u64) -> Result<bool> {
         for _ in 0..TRIES {
             let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
             let taken_back = self.keyspace.in_flight.taken_back();
             let Some(is_listed) = self.list_all(group, &rebuild, most)? else {
-                return Ok(Filling::TooMany);
+                return Ok(false);
             };
             // A key whose delete was taken back since exists, but was not listed. Writes that may still be taken
             // back are waited for.
@@ -180,20 +192,15 @@ impl Filters {
             group.is_listed.fetch_and(is_listed, Ordering::AcqRel);
             rebuild.finish();
             group.is_listed.store(is_listed, Ordering::Release);
-            return Ok(Filling::Done);
+            return Ok(true);
         }
-        Ok(Filling::TakenBack)
+        Ok(false)
     }
 
     /// Counts all keys of a group in a filter that is being rebuilt; false if some cannot be listed, and none
     /// if there are more than `most`.
-    fn list_all(
-        &self,
-        group: &Group,
-        rebuild: &Rebuild<'_>,
-        most: Option<u64>,
-    ) -> Result<Option<bool>> {
-        let (counted, most) = (Cell::new(0_u64), most.unwrap_or(u64::MAX));
+    fn list_all(&self, group: &Group, rebuild: &Rebuild<'_>, most: u64) -> Result<Option<bool>> {
+        let counted = Cell::new(0_u64);
         let mut additions = rebuild.additions();
         // Only now: a key that was counted in the old table alone is on this device when it is listed. A key that
         // a failed device had listed is counted twice, which only makes the filter say "perhaps".

@@ -88,9 +88,6 @@ impl Head {
 }
 
 /// Deletes the snapshot on a device, whole or not.
-///
-/// # Errors
-/// As the engine.
 pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
     if engine.get(&head_key())?.is_none() {
         return Ok(());

@@ -5,11 +5,10 @@ use crate::device::decision::{Decided, is_damage};
 use crate::group::Group;
 use crate::group::rollback::sound_of;
 use crate::in_flight::{Entry, InFlight, Indeterminate};
-use crate::keyspace::intent::{Intent, Lost};
+use crate::keyspace::intent::Intent;
 use crate::rebuild::Rebuild;
 use crate::shape::order::numbers;
-use crate::shape::position::Devices;
-use crate::shape::position::Position;
+use crate::shape::position::{Devices, Position};
 use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 
@@ -34,7 +33,10 @@ impl Rebuild {
         let _alone = self.failover.intents.seeing_to.lock();
         let lost = self.failover.intents.lost();
         // An open from here on takes these batches back as well.
-        if lost.iter().all(|intent| intent.is_over || self.is_refused(intent)) {
+        if lost
+            .iter()
+            .all(|intent| intent.is_over || self.failover.is_on_all(intent, Intent::refuse))
+        {
             for (hash, doubt, _) in self.keyspace.in_flight.indeterminate() {
                 // A doubt that cannot be settled now stays.
                 let _cleared = self.clear_doubt(hash, &doubt.key).is_ok();
@@ -49,14 +51,6 @@ impl Rebuild {
             .collect();
         self.failover.drop_lost(&lost, left.is_empty());
         Ok(left)
-    }
-
-    /// Makes it durable on all members of the group that the batch of an intent is not to be made; true if it is.
-    fn is_refused(&self, Lost { number, group, .. }: &Lost) -> bool {
-        let (number, group) = (*number, &self.keyspace.groups[usize::from(*group)]);
-        group.of(group.followers()).all(|device| {
-            Intent::refuse(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
-        })
     }
 
     /// Settles the doubt about a key, if there still is one.
@@ -101,11 +95,10 @@ impl Rebuild {
             }
         }
         let (found, known) = read?;
-        let put = found.as_ref().map(|(value, at)| (value.as_slice(), *at));
         let sequence = group.draw(None);
         let options =
             WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
-        if put.is_some() {
+        if found.is_some() {
             group.renew(key, known, sequence)?;
             // A write that was not made was not counted. A key that is counted twice only makes the filter say
             // "perhaps".
@@ -114,7 +107,7 @@ impl Rebuild {
         }
         // Each of them is needed.
         group.restore(Devices::MAX, |device, _| {
-            Decided { key, put }.make(&*device.engine, &options)
+            Decided::to(key, &found).make(&*device.engine, &options)
         })?;
         self.make_known(group, hash);
         Ok(())

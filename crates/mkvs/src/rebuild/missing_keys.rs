@@ -177,7 +177,8 @@ impl Rebuild {
         key: &[u8],
         target: impl Fn(&[u8]) -> Option<usize>,
     ) -> Result<()> {
-        let has = |to: usize| Ok::<bool, Error>(self.keyspace.groups[to].seen(key)?.is_some());
+        let has =
+            |to: usize| Ok::<bool, Error>(self.keyspace.groups[to].sequence_of(key)?.is_some());
         // Mostly the target has it, and no key lock is needed to see that.
         let Some(to) = target(key) else { return Ok(()) };
         if has(to)? {

@@ -21,18 +21,16 @@ use crate::failover::assembly::assemble_group;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::group::item::Item;
+use crate::group::item::{Item, sequence_on};
 use crate::in_flight::InFlight;
 use crate::membership::lost_ranges::key_of;
 use crate::membership::rack::{Rack, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
 use crate::rebuild::Rebuild;
 use crate::rebuild::copy::{Copied, CopyOptions, Pace};
-use crate::shape::position::GROUPS_MAX;
-use crate::shape::position::Position;
-use crate::shape::position::is_reserved;
+use crate::shape::position::{GROUPS_MAX, Position, is_reserved};
 use crate::shape::slots::{SLOTS, share_of, slot_of};
-use coreplane_engine::{Error, KeyRange, Progress, Record, Result, Visibility};
+use coreplane_engine::{Error, KeyRange, Progress, Result};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -254,19 +252,16 @@ impl Rebuild {
                 if route.to() != Some(usize::from(group.number)) {
                     return Ok(());
                 }
-                let seen = self.keyspace.groups[route.owner()].seen(key)?;
-                if seen.is_some_and(|(known, ..)| known == sequence) {
+                let owner = &self.keyspace.groups[route.owner()];
+                if owner.sequence_of(key)? == Some(sequence) {
                     return Ok(());
                 }
                 // The sequence that was read may be out of date by now.
-                let mut has = None;
-                let visit = &mut |it: Record<'_>| has = Some(it.sequence);
-                if let Err(error) = device.engine.get_with(key, Visibility::Durable, visit) {
-                    return group.go_on_without(device, error);
+                match sequence_on(&*device.engine, key) {
+                    Err(error) => group.go_on_without(device, error),
+                    Ok(has) if has == owner.sequence_of(key)? => Ok(()),
+                    Ok(_) => self.keyspace.give_anew(route, key),
                 }
-                let seen = self.keyspace.groups[route.owner()].seen(key)?;
-                let is_same = has == seen.map(|(known, ..)| known);
-                if is_same { Ok(()) } else { self.keyspace.give_anew(route, key) }
             })?;
         }
         Ok(())

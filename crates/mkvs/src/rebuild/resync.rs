@@ -20,19 +20,17 @@ use crate::device::fault_guard::{Guarded, guarded};
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::group::item::Item;
+use crate::group::item::{Item, sequence_on};
 use crate::in_flight::InFlight;
 use crate::keyspace::intent::Intent;
 use crate::membership::lost_ranges::{LostRange, just, key_of};
 use crate::membership::rack::{Found, Rack, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
-use crate::rebuild::Rebuild;
 use crate::rebuild::copy::{Copied, CopyOptions, Pace};
-use crate::rebuild::filter_snapshot;
 use crate::rebuild::scrub::Scrubbed;
-use crate::shape::position::Position;
-use crate::shape::position::is_reserved;
-use coreplane_engine::{Error, KeyRange, Outcome, Progress, Result, Vacancy, Visibility};
+use crate::rebuild::{Rebuild, filter_snapshot};
+use crate::shape::position::{Position, is_reserved};
+use coreplane_engine::{Error, KeyRange, Outcome, Progress, Result, Vacancy};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -386,8 +384,7 @@ impl Rebuild {
         self.check_going_on()?;
         device.drain();
         let of_peers = group.item_of(key)?;
-        let mut has = None;
-        device.engine.get_with(key, Visibility::Durable, &mut |it| has = Some(it.sequence))?;
+        let has = sequence_on(&*device.engine, key)?;
         if has == of_peers.as_ref().map(|item| item.sequence) {
             return Ok(());
         }
@@ -457,9 +454,6 @@ fn check_joining(group: &Group, device: &Device) -> Result<()> {
 
 /// The keys that could not be given to a device, and that it has not received since: it must not report them
 /// as absent.
-///
-/// # Errors
-/// As the device.
 fn left_out(
     group: &Group,
     device: &Device,
@@ -467,11 +461,8 @@ fn left_out(
 ) -> Result<Vec<LostRange>> {
     let mut left_out = Vec::new();
     for it in lost {
-        let mut known = 0;
-        if let Some(key) = key_of(it) {
-            device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
-        }
-        if known <= since {
+        let known = key_of(it).map(|key| sequence_on(&*device.engine, key)).transpose()?;
+        if known.flatten().unwrap_or(0) <= since {
             left_out.push(LostRange::new(group.number, it.clone()));
         }
     }

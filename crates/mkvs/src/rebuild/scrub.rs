@@ -23,8 +23,7 @@ use crate::group::item::Item;
 use crate::in_flight::InFlight;
 use crate::membership::record::MemberState;
 use crate::rebuild::Rebuild;
-use crate::shape::position::Position;
-use crate::shape::position::is_reserved;
+use crate::shape::position::{Position, is_reserved};
 use coreplane_engine::{
     Damage, Entry, Error, KeyRange, Progress, Record, Result, StorageEngine, Visibility,
 };
@@ -361,9 +360,6 @@ fn overlap(one: &KeyRange, other: &KeyRange) -> bool {
 }
 
 /// Shows all records of a device except those in ranges of which it is in doubt.
-///
-/// # Errors
-/// As the engine.
 pub(crate) fn show_sure(
     engine: &dyn StorageEngine,
     doubts: &[KeyRange],
@@ -414,9 +410,6 @@ impl<'e> Keys<'e> {
     }
 
     /// Gives the next keys; false if they were the last.
-    ///
-    /// # Errors
-    /// As the engine.
     fn next(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<bool> {
         let from = match &mut self.place {
             Place::Cursor(cursor) => {

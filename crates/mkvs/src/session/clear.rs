@@ -14,8 +14,7 @@ use crate::matrix::Matrix;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot;
-use crate::shape::position::Position;
-use crate::shape::position::is_reserved;
+use crate::shape::position::{Position, is_reserved};
 use coreplane_engine::{Completion, Outcome, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
@@ -80,9 +79,6 @@ fn empty_one_by_one(engine: &dyn StorageEngine, watermark: u64) -> Result<()> {
 }
 
 /// Goes on with what was cut off.
-///
-/// # Errors
-/// As the engines.
 pub(crate) fn finish(
     found: &mut BTreeMap<Position, Found>,
     record: &mut MembershipRecord,

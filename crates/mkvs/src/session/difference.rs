@@ -18,9 +18,6 @@ pub(super) struct Missing {
 }
 
 /// The keys whose newest write some device lacks: those newer than `since` on a device, or without it all keys.
-///
-/// # Errors
-/// As the engines.
 pub(super) fn difference_since(
     members: &[(&Position, &Found)],
     since: Option<u64>,
@@ -74,9 +71,6 @@ struct Written {
 
 impl Written {
     /// Reads the writes since a sequence; without one, everything.
-    ///
-    /// # Errors
-    /// As the engine.
     fn since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Self> {
         let Self { mut keys, mut ends, mut doubts, order } = Self::default();
         let mut note = |entry: Entry<'_>| {

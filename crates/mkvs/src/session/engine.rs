@@ -96,7 +96,12 @@ impl Engine for Matrix {
     }
 
     fn count(&self) -> Result<()> {
-        self.count_on_devices();
+        for group in self.keyspace.groups.iter() {
+            for device in group.of(group.members()) {
+                // A failure is ignored: reads report it.
+                let _counted = device.engine.count().is_ok();
+            }
+        }
         Ok(())
     }
 
@@ -165,31 +170,6 @@ impl Replicated for Matrix {
 
 impl Repairable for Matrix {
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
-        self.verify_members(progress)
-    }
-
-    fn grow(&self, size: u64) -> Result<()> {
-        self.grow_devices(size)
-    }
-}
-
-impl Matrix {
-    /// Interrupts all fills and moves, those that are about to begin included: they continue when the matrix
-    /// is opened again.
-    pub fn interrupt(&self) {
-        self.rebuild.interrupted.store(true, Ordering::SeqCst);
-    }
-}
-
-impl Drop for Matrix {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-impl Matrix {
-    /// Verifies every device, and compares the members of each group.
-    fn verify_members(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         for group in self.keyspace.groups.iter() {
             let mut is_first = true;
@@ -213,6 +193,36 @@ impl Matrix {
             report.damages.extend(differs.flatten());
         }
         Ok(report)
+    }
+
+    fn grow(&self, size: u64) -> Result<()> {
+        // One after the other. A failure of one does not stop this, and counts if it is a member: a failed device
+        // has left.
+        let mut outcome = Ok(());
+        for group in self.keyspace.groups.iter() {
+            let members = group.members();
+            for device in group.devices().filter(|device| !device.has_gone()) {
+                let grown = device.engine.grow(size);
+                if members & 1 << device.number != 0 {
+                    outcome = outcome.and(grown);
+                }
+            }
+        }
+        outcome
+    }
+}
+
+impl Matrix {
+    /// Interrupts all fills and moves, those that are about to begin included: they continue when the matrix
+    /// is opened again.
+    pub fn interrupt(&self) {
+        self.rebuild.interrupted.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Matrix {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -29,16 +29,6 @@ impl Matrix {
         self.failover.membership.now().prototype
     }
 
-    /// Has each current device count its records and their bytes, which some engines otherwise do in the
-    /// background after an open. A failure is ignored: reads report it.
-    pub(super) fn count_on_devices(&self) {
-        for group in self.keyspace.groups.iter() {
-            for device in group.of(group.members()) {
-                let _counted = device.engine.count().is_ok();
-            }
-        }
-    }
-
     /// The engine of each present device.
     pub fn engines(&self) -> Vec<(Position, &'static str)> {
         let groups = self.keyspace.groups.iter();
@@ -96,6 +86,10 @@ impl Matrix {
             fullest = fullest.max(group.filter.load());
             add_group(group, &mut sum);
         }
+        for name in ["filter_denied", "filter_false_hits", "filter_unasked_misses"] {
+            let figures = sum.groups.iter().flat_map(|group| &group.figures);
+            sum.more.push((name, total_of(name, figures)));
+        }
         sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
         sum.dram_bytes += self.keyspace.in_flight.dram_bytes();
         self.keyspace.counters.add_to(&mut sum);
@@ -107,28 +101,22 @@ impl Matrix {
         }
         for (of_one, of_all) in SUMS {
             let figures = sum.devices.iter().flat_map(|device| &device.figures);
-            let total = figures.filter(|(name, _)| *name == of_one).map(|(_, figure)| figure).sum();
-            sum.more.push((of_all, total));
+            sum.more.push((of_all, total_of(of_one, figures)));
         }
         sum
     }
 }
 
-/// Adds the figures of a group, and their sums.
+/// The sum of the figures of this name.
+fn total_of<'a>(name: &str, figures: impl Iterator<Item = &'a (&'static str, u64)>) -> u64 {
+    figures.filter(|(known, _)| *known == name).map(|(_, figure)| figure).sum()
+}
+
+/// Adds the figures of a group.
 fn add_group(group: &Group, sum: &mut Stats) {
     let Answered { hits, denied, false_hits, unasked } = group.asked.answered();
     sum.hits += hits;
     sum.misses += denied + false_hits + unasked;
-    for (name, of_group) in [
-        ("filter_denied", denied),
-        ("filter_false_hits", false_hits),
-        ("filter_unasked_misses", unasked),
-    ] {
-        match sum.more.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, total)) => *total += of_group,
-            None => sum.more.push((name, of_group)),
-        }
-    }
     let figures = vec![
         ("devices_current", u64::from(group.members().count_ones())),
         ("hits", hits),

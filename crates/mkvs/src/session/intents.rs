@@ -99,10 +99,11 @@ fn make_intent(
             |step: &&Step| record.owners[slot_of(hash_of(step.change.key()))] == position.group;
         let mut steps = intent.steps.iter().filter(is_own);
         let made = steps.try_for_each(|Step { change, old }| {
-            let before = old.as_ref().map(|(value, at)| (value.as_slice(), *at));
-            let decided = Decided::of(change.as_ref());
-            let put = if is_made { decided.put } else { before };
-            Decided { put, ..decided }.make(&*device.engine, &options)
+            let decided = match is_made {
+                true => Decided::of(change.as_ref()),
+                false => Decided::to(change.key(), old),
+            };
+            decided.make(&*device.engine, &options)
         });
         match made {
             Err(error) if error.remedy() == Remedy::FreeSpace => full.push(*position),

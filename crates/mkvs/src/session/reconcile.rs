@@ -14,15 +14,14 @@
 use super::difference::{Missing, difference_since};
 use super::unsure::Unsure;
 use crate::device::decision::{Decided, is_damage, is_failure};
+use crate::group::item::sequence_on;
 use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::quorum::Quorum;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot::side_by_side;
 use crate::rebuild::scrub::is_within;
-use crate::shape::position::Devices;
-use crate::shape::position::is_reserved;
-use crate::shape::position::{Ack, Position};
+use crate::shape::position::{Ack, Devices, Position, is_reserved};
 use coreplane_engine::{
     Change, DamagedKey, Entry, Error, KeyRange, Outcome, Progress, Result, StorageEngine,
     Visibility, WriteOptions,
@@ -149,9 +148,6 @@ struct Lost {
 ///
 /// Most of the time goes to reading the members. So groups are reconciled side by side, and if there are more
 /// `threads` than groups the members of a group are read side by side, too.
-///
-/// # Errors
-/// As the engines.
 pub(crate) fn reconcile(
     found: &mut BTreeMap<Position, Found>,
     record: &mut MembershipRecord,
@@ -256,9 +252,7 @@ impl<'f> Members<'f> {
                 _ => {}
             }
             if sequence == 0 {
-                device
-                    .engine
-                    .get_with(key, Visibility::Durable, &mut |it| sequence = it.sequence)?;
+                sequence = sequence_on(&*device.engine, key)?.unwrap_or(0);
             }
             newest = match newest {
                 (known, devices) if known == sequence => (known, devices | 1 << position.device),
@@ -302,7 +296,7 @@ impl<'f> Members<'f> {
                 continue;
             }
             // A key that is absent need not be deleted: a full device has no space for more tombstones.
-            match Decided::of(change.as_ref()).restore_told(&*device.engine, &options, true) {
+            match Decided::of(change.as_ref()).restore(&*device.engine, &options, true) {
                 Err(error) if !is_failure(&error) => self.full.push(**position),
                 Ok(Some(Outcome::NotNewer(theirs, _))) if theirs == sequence => {
                     had.push(**position)
@@ -326,9 +320,6 @@ impl<'f> Members<'f> {
 
 /// Accepts losses: for keys that are lost ranges by themselves all members get the undamaged record of one
 /// member, and writes lost up to the sequence `lost` are not missed again.
-///
-/// # Errors
-/// As the engines.
 pub(crate) fn accept(
     found: &mut BTreeMap<Position, Found>,
     record: &mut MembershipRecord,

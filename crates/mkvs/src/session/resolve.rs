@@ -21,8 +21,7 @@ use crate::keyspace::intent::Intent;
 use crate::membership::loss::{Loss, names};
 use crate::membership::rack::{Found, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
-use crate::shape::position::Devices;
-use crate::shape::position::Position;
+use crate::shape::position::{Devices, Position};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
@@ -73,9 +72,6 @@ fn check_one_matrix(devices: &[(Position, Found)]) -> Result<()> {
 }
 
 /// The record of the highest epoch.
-///
-/// # Errors
-/// If there is none.
 pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<MembershipRecord> {
     let records = || found.values().map(|device| &device.record);
     let epoch = records().map(|record| record.epoch).max();

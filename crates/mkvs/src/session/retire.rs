@@ -36,22 +36,6 @@ impl Matrix {
         Ok(())
     }
 
-    /// Grows each present device, one after the other. A failure of one does not stop this; it is returned if
-    /// the device is a member, since a failed device has left.
-    pub(super) fn grow_devices(&self, size: u64) -> Result<()> {
-        let mut outcome = Ok(());
-        for group in self.keyspace.groups.iter() {
-            let members = group.members();
-            for device in group.devices().filter(|device| !device.has_gone()) {
-                let grown = device.engine.grow(size);
-                if members & 1 << device.number != 0 {
-                    outcome = outcome.and(grown);
-                }
-            }
-        }
-        outcome
-    }
-
     /// The files of the devices as they are now. No file is read.
     pub fn backings(&self) -> Vec<(Position, Backing)> {
         let groups = self.keyspace.groups.iter();

@@ -1,7 +1,6 @@
 //! The order in which a write comes to the devices of a group.
 
-use crate::shape::position::DEVICES_MAX;
-use crate::shape::position::Devices;
+use crate::shape::position::{DEVICES_MAX, Devices};
 use coreplane_pmem::mutant;
 
 /// The members in the order in which a write comes to them.

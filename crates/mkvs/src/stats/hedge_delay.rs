@@ -158,7 +158,7 @@ impl Pace {
             return;
         }
         let now = Instant::now();
-        self.look(now - begun_at);
+        self.look(now - begun_at, 1);
         let took = u64::try_from((now - asked_at).as_nanos()).unwrap_or(u64::MAX);
         bump(&self.spent, took);
         if latency::timer().is_some() {
@@ -171,20 +171,13 @@ impl Pace {
         self.median.store(changed.clamp(STEP, PATIENCE_MAX), Ordering::Relaxed);
     }
 
-    /// How long the device took for a read in the caller's thread; for the reads that are timed.
-    pub(crate) fn note_here(&self, took: Duration, is_watching: bool) {
-        self.gets.note(took);
-        if is_watching {
-            self.look(took);
-        }
-    }
-
-    /// How long the device took for several reads in one call. A stall is as long for all of them as for one.
-    pub(crate) fn note_lane(&self, took: Duration, reads: usize, is_watching: bool) {
+    /// How long the device took for some reads in one call in the caller's thread; for the reads that are timed. A
+    /// stall is as long for all of them as for one.
+    pub(crate) fn note_here(&self, took: Duration, reads: usize, is_watching: bool) {
         let reads = u32::try_from(reads.max(1)).unwrap_or(u32::MAX);
         self.gets.note(took / reads);
         if is_watching {
-            self.look_at(took.saturating_sub(LANE_READ * (reads - 1)), reads);
+            self.look(took.saturating_sub(LANE_READ * (reads - 1)), reads);
         }
     }
 
@@ -193,13 +186,9 @@ impl Pace {
         vec![self.gets.told("get"), self.puts.told("put")]
     }
 
-    /// How long the device took for a read, without the wait in the ring; for all reads, or for those that are
+    /// How long the device took for some reads, without the wait in the ring; for all reads, or for those that are
     /// timed.
-    pub(crate) fn look(&self, took: Duration) {
-        self.look_at(took, 1);
-    }
-
-    fn look_at(&self, took: Duration, reads: u32) {
+    pub(crate) fn look(&self, took: Duration, reads: u32) {
         // Several threads store here: a lost update does not matter.
         let looked = self.looked.load(Ordering::Relaxed).saturating_add(reads);
         let stalled = self.stalled.load(Ordering::Relaxed) + u32::from(took > STALL);
@@ -286,19 +275,19 @@ mod tests {
     #[test]
     fn stalls_of_one_in_a_hundred_are_noticed_and_forgotten() {
         let pace = Pace::new();
-        (0..5 * WINDOW).for_each(|_| pace.look(Duration::from_micros(1)));
+        (0..5 * WINDOW).for_each(|_| pace.look(Duration::from_micros(1), 1));
         assert!(!pace.is_unsteady());
         for number in 0..WINDOW {
             let stalls = number % 100 == 0;
-            pace.look(Duration::from_micros(if stalls { 1000 } else { 1 }));
+            pace.look(Duration::from_micros(if stalls { 1000 } else { 1 }), 1);
         }
         assert!(pace.is_unsteady());
-        (0..3 * WINDOW).for_each(|_| pace.look(Duration::from_micros(1)));
+        (0..3 * WINDOW).for_each(|_| pace.look(Duration::from_micros(1), 1));
         assert!(!pace.is_unsteady());
         // Rare pauses of the caller's CPU do not make a device unsteady.
         for number in 0..10 * WINDOW {
             let stalls = number % WINDOW == 0;
-            pace.look(Duration::from_micros(if stalls { 5000 } else { 1 }));
+            pace.look(Duration::from_micros(if stalls { 5000 } else { 1 }), 1);
         }
         assert!(!pace.is_unsteady());
     }
@@ -310,13 +299,13 @@ mod tests {
         let looks = |stalled_every: u32| {
             let pace = Pace::new();
             let lane = |at: u32| if at.is_multiple_of(stalled_every) { slow } else { fast };
-            (1..1000).for_each(|at| pace.note_lane(lane(at), 64, true));
+            (1..1000).for_each(|at| pace.note_here(lane(at), 64, true));
             pace.is_unsteady()
         };
         assert!(!looks(16), "one read in 1,024");
         assert!(looks(3), "one in 192");
         let slow = Pace::new();
-        (0..1000).for_each(|_| slow.note_lane(Duration::from_micros(64 * 4), 64, true));
+        (0..1000).for_each(|_| slow.note_here(Duration::from_micros(64 * 4), 64, true));
         assert!(!slow.is_unsteady(), "it takes its time for each");
     }
 

@@ -43,9 +43,6 @@ pub(crate) trait Question: Send + Sync + 'static {
     type Answer: Default + Send + 'static;
 
     /// Looks for the answer on a device; false if that device has none to give.
-    ///
-    /// # Errors
-    /// As the engine.
     fn look(&self, on: (&Group, &Device), answer: &mut Self::Answer) -> Result<bool>;
 
     /// The devices that may be asked now.

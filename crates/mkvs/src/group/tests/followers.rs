@@ -46,7 +46,7 @@ fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
     let (key, put) = (b"key", Some((b"value".as_slice(), None)));
     let decision =
         Decision { hash: hash_of(key), decided: Decided { key, put }, options: &options };
-    let (order, then) = (group.order(decision.hash).expect("members"), group.states.now());
+    let (order, then) = (group.order_of(&[decision.hash]).expect("members"), group.states.now());
     in_flight.begin(Entry::new(decision.hash, 1, order.asked(), false));
     let primary = group.device(order.asked()).expect("it is there");
     decision.decided.make(&*primary.engine, &options).expect("made on the primary");
