@@ -131,7 +131,7 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
 /// In one test, since the resources are counted for the whole process.
 #[test]
 fn nothing_is_left_of_devices_that_were_replaced() {
-    // One in a hundred that stays is counted.
+    // If one in a hundred stays, it is counted.
     replaced_often(Kind::Scmkv, Ack::All, scaled(130, 300));
     replaced_often(Kind::Bptree, Ack::First, 30);
 }

@@ -157,7 +157,7 @@ impl Failover {
     /// Deletes those lost intents whose batches are over; all of them, if they have been taken back by now.
     pub(crate) fn drop_lost(&self, lost: &[Lost], are_taken_back: bool) {
         for lost in lost.iter().filter(|lost| lost.is_over || are_taken_back) {
-            if self.is_on_all(lost, Intent::drop) {
+            if self.change_on_all(lost, Intent::drop) {
                 self.intents.find(lost.number);
             }
         }
@@ -170,8 +170,8 @@ impl Failover {
         }
     }
 
-    /// Makes a change of a lost intent on all devices of its group; true if all that stay have it.
-    pub(crate) fn is_on_all(
+    /// Changes a lost intent on all devices of its group; true if all that stay have the change.
+    pub(crate) fn change_on_all(
         &self,
         Lost { number, group, .. }: &Lost,
         change: impl Fn(&dyn StorageEngine, u32) -> Result<()>,

@@ -74,7 +74,7 @@ impl Share<'_> {
     ///
     /// # Errors
     /// The last one of a device that can neither change it nor leave.
-    fn on_intent(&self, change: impl Fn(&dyn StorageEngine) -> Result<()>) -> Result<()> {
+    fn change_intent(&self, change: impl Fn(&dyn StorageEngine) -> Result<()>) -> Result<()> {
         let mut changed = Ok(());
         for device in self.holders() {
             if let Err(error) = change(&*device.engine) {
@@ -296,7 +296,7 @@ impl Writes {
             return Ok(dropped.map_or_else(Made::Perhaps, |()| Made::All));
         };
         // From here on an open that finds the intent takes the batch back.
-        let refuse = |it: Lost| shares[0].on_intent(|engine| Intent::refuse(engine, it.number));
+        let refuse = |it: Lost| shares[0].change_intent(|engine| Intent::refuse(engine, it.number));
         let refused = intent.map_or(Ok(()), refuse);
         let taken_back = refused.and_then(|()| self.take_back(shares, undone));
         match (intent, &taken_back) {
@@ -437,7 +437,7 @@ impl Writes {
     /// If a device fails to delete it and is the last of its group: then the batch is made or taken back
     /// again when the matrix is opened, unless the intent can be deleted before.
     fn drop_intent(&self, share: &Share<'_>, intent: Lost) -> Result<()> {
-        let dropped = share.on_intent(|engine| Intent::drop(engine, intent.number));
+        let dropped = share.change_intent(|engine| Intent::drop(engine, intent.number));
         match dropped {
             Ok(()) => self.failover.intents.give_back(intent.number),
             Err(_) => self.failover.intents.lose(intent),

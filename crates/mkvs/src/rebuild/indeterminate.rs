@@ -35,7 +35,7 @@ impl Rebuild {
         // An open from here on takes these batches back as well.
         if lost
             .iter()
-            .all(|intent| intent.is_over || self.failover.is_on_all(intent, Intent::refuse))
+            .all(|intent| intent.is_over || self.failover.change_on_all(intent, Intent::refuse))
         {
             for (hash, doubt, _) in self.keyspace.in_flight.indeterminate() {
                 // A doubt that cannot be settled now stays.

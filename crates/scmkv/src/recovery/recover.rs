@@ -4,7 +4,8 @@
 //! not sound; there the page is sealed for good, so that records stranded behind it can never come
 //! back. (If these prove that the page is damaged, the open fails with an error, and
 //! [`repair`](crate::upkeep::repair) is the remedy. A page without any sound record is free or in
-//! [`quarantine`](crate::table::quarantine).) One thread takes each unclean page, as in the paper.
+//! [`quarantine`](crate::table::quarantine).) Each page is read by one thread, as in the paper; a thread is started for
+//! pages enough to be worth it, and fences what it has flushed.
 //!
 //! - Index in the pool: every slot was flushed, and its flush fenced with the log's next write.
 //!   So only records of unclean pages can be missing, and they are put into the index again,
