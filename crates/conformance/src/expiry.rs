@@ -6,6 +6,8 @@ use crate::model::ManualClock;
 use coreplane_engine::{
     Batch, Expected, Mutation, Outcome, StorageEngine, UnixMillis, Visibility, WriteOptions,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::scope;
 
 /// A store with a clock that can be set, and the clock; none if the store has none.
 fn with_clock(factory: Factory<'_>) -> Option<(Fixture, ManualClock)> {
@@ -176,4 +178,31 @@ pub(super) fn a_sweep_removes_what_has_expired(factory: Factory<'_>) {
     assert!(!put(engine, &key(0), b"2").replaced);
     assert_eq!(value(engine, &key(0)).as_deref(), Some(&b"2"[..]));
     assert!(engine.verify(&mut |_| ()).unwrap().is_sound());
+}
+
+pub(super) fn what_expires_is_counted_all_along(factory: Factory<'_>) {
+    let Some((fixture, clock)) = with_clock(factory) else { return };
+    let engine = &*fixture.engine;
+    let soon = UnixMillis(clock.now().0 + 1000);
+    let count = fixture.scale.keys_of(128, 200);
+    for number in 0..count {
+        written(engine.put(&key(number), b"1", &until(soon)).unwrap());
+    }
+    let due = engine.stats().expired + count as u64;
+    clock.set(soon);
+    let is_swept = AtomicBool::new(false);
+    scope(|scope| {
+        scope.spawn(|| {
+            while !is_swept.load(Ordering::Acquire) {
+                // In this order: between the two a record may be removed, and count twice.
+                let (len, expired) = (engine.len().unwrap(), engine.stats().expired);
+                assert!(len + expired >= due, "{len} there and {expired} expired of {due}");
+            }
+        });
+        let swept = engine.sweep_expired();
+        is_swept.store(true, Ordering::Release);
+        assert!(swept.unwrap() <= count as u64);
+    });
+    assert_eq!(engine.len().unwrap(), 0);
+    assert!(engine.stats().expired >= due);
 }

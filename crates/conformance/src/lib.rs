@@ -210,7 +210,8 @@ macro_rules! __conformance_properties {
                 beyond_a_limit_nothing_changes, a_full_store_can_be_overwritten, a_full_store_keeps_what_it_has;
             expiry: gone_at_the_very_millisecond, gone_for_every_operation,
                 a_write_sets_or_drops_expiry, expiry_on_the_system_clock,
-                a_clock_set_back_revives_nothing, a_sweep_removes_what_has_expired;
+                a_clock_set_back_revives_nothing, a_sweep_removes_what_has_expired,
+                what_expires_is_counted_all_along;
             conditional: compare_with_absent, compare_with_value, compare_with_sequence,
                 modify_does_as_told, modify_expiry;
             sequences: own_sequences_grow, a_given_sequence_decides, a_tombstone_decides,

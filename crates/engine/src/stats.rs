@@ -37,7 +37,8 @@ pub struct Stats {
     pub free_bytes: u64,
     /// Bytes of DRAM for index and tables.
     pub dram_bytes: u64,
-    /// Records removed because they had expired.
+    /// Records removed because they had expired: counted before [`Engine::len`](crate::Engine::len)
+    /// leaves them out.
     pub expired: u64,
     /// Other figures, by name.
     pub more: Vec<(&'static str, u64)>,

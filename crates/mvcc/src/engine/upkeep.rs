@@ -120,7 +120,6 @@ impl Store {
                 None => break,
             }
         }
-        self.add(Count::Expired, swept as i64);
         Ok(swept)
     }
 
@@ -165,6 +164,8 @@ impl Store {
                 let new = self.append(&mut map, &guard, header, key, &[])?;
                 map.link(&guard, key, new)?;
             }
+            // While the map is locked, so that no one finds it in neither count.
+            self.add(Count::Expired, 1);
             map.tidy()?;
             let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
             break ticket;

@@ -224,6 +224,8 @@ impl Writer {
                 };
                 let len = header.record_len(key, birth.len());
                 if len <= log.room_for(Demand::Reserve) {
+                    // Before it leaves the records: who counts those first, misses none.
+                    self.counters.add(Count::Expired, 1);
                     self.account(&held, slot, Some(&old), &header);
                     let appended = log.append(self, &header, key, &[&birth], order)?;
                     log.commit(self, appended.offset, order)?;
@@ -231,7 +233,6 @@ impl Writer {
                     log.note_published(self, at);
                     self.leave_to_census(&held, appended.offset, appended.len);
                     self.count_tombstone(&held, appended.len);
-                    self.counters.add(Count::Expired, 1);
                     return Ok(true);
                 }
                 len
