@@ -35,6 +35,9 @@ const WAY: u64 = 24;
 /// Pages that a leader leaves to followers, whose records are packed differently.
 const FOR_FOLLOWERS: usize = 2;
 
+/// The most commits for the room of one call.
+const COMMITS_MAX: usize = 8;
+
 /// The most bytes that the end of a page takes.
 const PAGE_END: usize = 16;
 
@@ -163,15 +166,21 @@ impl LogMap {
     }
 
     /// Repeats a call that found no room, after a commit, which gives back the pages of entries applied since the
-    /// last one.
+    /// last one: once, and more often while much of the pool is neither free nor live (unused ends of pages count as
+    /// such), since the cleaner of a tree that has few free pages gives back some with each commit.
     fn with_room(&self, mut call: impl FnMut() -> Result<()>) -> Result<()> {
-        match call() {
-            Err(Error::NoSpace { .. }) if !mutant!("mvcc.log.unsettled") => {
-                self.wait_durable(self.commit()?)?;
-                call()
+        let much = self.store.volume.space.len() / 8;
+        for at in 0..COMMITS_MAX {
+            match call() {
+                Err(Error::NoSpace { reclaimable, .. })
+                    if (at == 0 || reclaimable > much) && !mutant!("mvcc.log.unsettled") =>
+                {
+                    self.wait_durable(self.commit()?)?;
+                }
+                called => return called,
             }
-            called => called,
         }
+        call()
     }
 
     /// Fails unless there is room for an entry of these changes without the [reserve](LogMap::append), or, for

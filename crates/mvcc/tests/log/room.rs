@@ -176,3 +176,42 @@ fn a_full_log_says_so_and_goes_on() {
         }
     }
 }
+
+/// A full log whose records are all deleted takes others, though nothing was committed since: its pages are free only
+/// after several commits.
+#[test]
+fn what_was_applied_makes_room_before_it_is_committed() {
+    for kind in MapKind::ALL {
+        for world in [WORLD, FILE] {
+            let world = World { kind, pages: 256, ..world };
+            let sim = Sim::new(&sim_options(&world, 9)).expect("memory");
+            let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+            let log = log.expect("create");
+            let (mut count, mut newest) = (0_u32, 0);
+            let full = loop {
+                let mut batch = Batch::new();
+                batch.put(&count.to_le_bytes(), &[7; 8]);
+                match log.append(newest + 1, b"header", &batch, false) {
+                    Ok(()) => (count, newest) = (count + 1, newest + 1),
+                    Err(error) => break error,
+                }
+                log.apply(newest).expect("apply");
+            };
+            assert!(matches!(full, Error::NoSpace { .. }), "{full}");
+            committed(&log);
+            for from in (0..count).step_by(100) {
+                let mut batch = Batch::new();
+                for number in from..(from + 100).min(count) {
+                    batch.delete(&number.to_le_bytes());
+                }
+                log.append(newest + 1, b"header", &batch, true).expect("room for deletes");
+                newest += 1;
+                log.apply(newest).expect("apply");
+            }
+            let mut batch = Batch::new();
+            batch.put(b"k", b"v");
+            log.check_room(&batch, 0).unwrap_or_else(|error| panic!("{world:?}: {error}"));
+            log.append(newest + 1, b"header", &batch, false).expect("room");
+        }
+    }
+}
