@@ -77,7 +77,7 @@ fn a_store_is_exported_and_imported_as_a_whole() -> Outcome<()> {
         series.expect(0, "query", &[statement])?;
     }
     let text = b"# CONTEXT-DATABASE: first one \n# CONTEXT-RETENTION-POLICY:hours\n\
-        m,t=x v=\"a\n# DDL\n# CONTEXT-DATABASE:no\n\",w=1i 1600000000000000000\nm v=\"b\" 1600000000000000001\n\
+        m,t=3.5\" v=\"a\n# DDL\n# CONTEXT-DATABASE:no\n\",w=1i 1600000000000000000\nm v=\"b\" 1600000000000000001\n\
         # CONTEXT-DATABASE:second\nm u=1 1\n# CONTEXT-RETENTION-POLICY:autogen\nm u=2 2\nm u= 3\n";
     let output = session::coreplane(&series.with("import", &[]), text)?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

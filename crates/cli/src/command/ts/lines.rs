@@ -11,7 +11,8 @@
 //!
 //! `influx_inspect export` writes such a text, and `influx -import` reads it.
 
-/// The ends of the lines of a text, in order. A line does not end within a string, which may have newlines.
+/// The ends of the lines of a text, in order. A line does not end within a string, which may have newlines. A string
+/// is the value of a field: a quote in a name or in a tag begins none.
 pub(super) struct Ends<'t> {
     text: &'t [u8],
     at: usize,
@@ -30,14 +31,19 @@ impl Iterator for Ends<'_> {
         let rest = self.text.get(self.at..)?;
         let is_comment = rest.first() == Some(&b'#');
         let (mut is_quoted, mut is_escaped) = (false, false);
+        let (mut is_begun, mut has_fields, mut is_value) = (false, false, false);
         for (at, byte) in rest.iter().enumerate() {
             if *byte == b'\n' && (is_comment || !(is_quoted || is_escaped)) {
                 self.at += at + 1;
                 return Some(self.at);
             }
+            let is_blank = matches!(byte, b' ' | b'\t' | b'\0');
+            has_fields |= is_begun && *byte == b' ' && !is_escaped;
+            is_begun |= !is_blank;
             if *byte == b'"' && !is_escaped {
-                is_quoted = !is_quoted;
+                is_quoted = !is_quoted && is_value;
             }
+            is_value = *byte == b'=' && has_fields && !is_escaped;
             is_escaped = *byte == b'\\' && !is_escaped;
         }
         None
@@ -112,6 +118,10 @@ mod tests {
             ("# it's \"so\n# \"x\"\nm", 17),
             ("m,a=b\\\nc v=1\nm", 13),
             ("m v=\"\\\\\"\nm", 9),
+            ("m,size=3.5\" v=1\nm v=2\n", 22),
+            (" m,a=\" v=1\nm\"\nm", 14),
+            ("m,a=\\ =\" v\\=\"=\"\n\"\nm", 18),
+            ("m v=\"=\"\nm", 8),
         ] {
             assert_eq!(last_end(text.as_bytes()), end, "{text:?}");
         }
