@@ -174,6 +174,16 @@ fn lines_of_opentsdb_are_told_what_is_wrong() -> Outcome<()> {
     ] {
         assert_eq!(client.line()?, expected);
     }
+    // Once, though it is asked for twice.
+    client.send(b"stats\nstats\nversion\n")?;
+    let mut names = std::collections::BTreeSet::new();
+    loop {
+        let line = client.line()?;
+        if line.starts_with("net.opentsdb") {
+            break;
+        }
+        assert!(names.insert(line.split(' ').next().unwrap_or_default().to_owned()), "{line}");
+    }
     client.send(b"stats\nexit\nversion\n")?;
     assert!(client.line()?.starts_with("tsd.coreplane_http_points_written_total "));
     assert!(client.is_ended()?);

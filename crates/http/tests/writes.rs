@@ -40,7 +40,7 @@ fn writes_are_answered_as_influxdb_does() -> Outcome<()> {
         assert_eq!(write(&served, "db=d", "")?, WRITTEN);
         assert_eq!(write(&served, "db=d&rp=autogen&consistency=any", "m v=1 5")?, WRITTEN);
         let gone = refusal(404, "database not found: \"none\"");
-        for lines in ["m v=1", "broken"] {
+        for lines in ["m v=1", "broken", "", "# x"] {
             assert_eq!(write(&served, "db=none", lines)?, gone, "{lines}");
         }
         let no_policy = refusal(500, "retention policy not found: none");
@@ -276,6 +276,48 @@ fn queries_of_opentsdb_are_answered() -> Outcome<()> {
     let gone = served.ask("GET", "/api/query?start=1&m=sum:none", b"")?;
     assert_eq!(gone.status, 400);
     assert!(gone.body.contains("No such name for 'metrics': 'none'"), "{gone:?}");
+    Ok(())
+}
+
+/// A tag that some series lack does not differ in the others.
+#[test]
+fn tags_that_some_series_lack_belong_to_the_group() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    for (metric, tags) in [
+        ("one", [r#""host":"a""#, r#""host":"b","dc":"x""#]),
+        ("other", [r#""host":"a","dc":"x""#, r#""host":"b""#]),
+    ] {
+        for tags in tags {
+            let point =
+                format!(r#"{{"metric":"{metric}","timestamp":1,"value":1,"tags":{{{tags}}}}}"#);
+            assert_eq!(served.ask("POST", "/api/put", point.as_bytes())?.status, 204);
+        }
+        let answer = served.ask("GET", &format!("/api/query?start=1&end=2&m=sum:{metric}"), b"")?;
+        let expected = r#""tags":{"dc":"x"},"aggregateTags":["host"]"#;
+        assert!(answer.body.contains(expected), "{answer:?}");
+    }
+    Ok(())
+}
+
+/// Filters are counted before they are compiled.
+#[test]
+fn filters_of_a_query_are_bounded() -> Outcome<()> {
+    let served = Served::start(Options::default())?;
+    let filter = |kind: &str| format!(r#"{{"type":"{kind}","tagk":"a","filter":"b"}}"#);
+    let sub =
+        |filters: &str| format!(r#"{{"aggregator":"sum","metric":"m","filters":[{filters}]}}"#);
+    let filters = format!("{}{}", format!("{},", filter("regexp")).repeat(256), filter("none"));
+    let subs = format!("{}{}", format!("{},", sub(&filter("none"))).repeat(256), sub(""));
+    for (queries, said) in [
+        (sub(&filters), "at most 256 filters"),
+        (subs, "at most 100 sub-queries"),
+        (sub(&filter("none")), "Unrecognized filter"),
+    ] {
+        let body = format!(r#"{{"start":1,"queries":[{queries}]}}"#);
+        let answer = served.ask("POST", "/api/query", body.as_bytes())?;
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert!(answer.body.contains(said), "{answer:?}");
+    }
     Ok(())
 }
 

@@ -143,7 +143,7 @@ fn write_text(
     write_points(host, database, policy, &batch, &mut written, &mut patience)?;
     add(&host.metrics.lines_refused, refused);
     // A store that got no points has not reported whether the database exists.
-    if written.written + written.dropped == 0 && refused > 0 {
+    if written.written + written.dropped == 0 {
         host.store.policies(database)?;
     }
     written.refusal()

@@ -19,7 +19,8 @@
 //! - `/api/query` supports the options `start`, `end`, `msResolution` and `arrays`, and in a sub-query aggregator,
 //!   metric, tags, filters, rate and downsampling. It does not support calendars, time zones, `tsuids`, histograms,
 //!   annotations and `delete`.
-//! - A point that could not be written for lack of room is reported as an error, like a wrong point.
+//! - A request that finds no room ends with the status 500, and without the number of points that were written
+//!   before: a client repeats it.
 
 mod aggregate;
 mod downsample;

@@ -100,17 +100,23 @@ fn run(host: &Host, query: &Query, unwanted: &Unwanted) -> Result<(Vec<u8>, Shar
 async fn answer(host: &Arc<Host>, request: Request) -> Result<Response<Body>, Refused> {
     let url = Parameters::of(request.uri().query());
     let now = now() / 1_000_000;
-    let query = if request.method() == Method::POST {
+    let body = if request.method() == Method::POST {
         let (parts, body) = request.into_parts();
         let mut body = body::collect(host, &parts.headers, body).await?;
         body.decode(host.options.body_max)?;
         body.reserve(body.bytes.len() * 4)?;
-        Query::of_json(&body.bytes, &url, now)
+        Some(body)
     } else {
-        Query::of_url(&url, now)
+        None
     };
-    let query = query.map_err(|wrong| Refused::new(400, wrong))?;
-    let (text, share) = host.run_query(move |host, unwanted| run(host, &query, unwanted)).await??;
+    let call = move |host: &Host, unwanted: &Unwanted| {
+        let query = match body {
+            Some(body) => Query::of_json(&body.bytes, &url, now),
+            None => Query::of_url(&url, now),
+        };
+        run(host, &query.map_err(|wrong| Refused::new(400, wrong))?, unwanted)
+    };
+    let (text, share) = host.run_query(call).await??;
     Ok(json_answer(200, body::held(text, share)))
 }
 

@@ -11,8 +11,21 @@ use std::collections::BTreeMap;
 /// The maximum number of sub-queries.
 const SUBS_MAX: usize = 100;
 
-/// The maximum number of filters of a sub-query.
-const FILTERS_MAX: usize = 64;
+/// The maximum number of filters of a query, in all of its sub-queries: each may be an expression, which takes
+/// memory when it is compiled.
+const FILTERS_MAX: usize = 256;
+
+/// # Errors
+/// If a query has too many sub-queries, or filters.
+fn check_counts(subs: usize, filters: usize) -> Result<(), String> {
+    if subs > SUBS_MAX {
+        return Err(format!("A query has at most {SUBS_MAX} sub-queries"));
+    }
+    if filters > FILTERS_MAX {
+        return Err(format!("A query has at most {FILTERS_MAX} filters"));
+    }
+    Ok(())
+}
 
 /// A query.
 #[derive(Debug)]
@@ -176,9 +189,6 @@ impl AskedSub {
             let text = asked.filter.as_deref().unwrap_or_default();
             filters.push(Filter::of(kind, key, text, asked.group_by)?);
         }
-        if filters.len() > FILTERS_MAX {
-            return Err(format!("A query has at most {FILTERS_MAX} filters"));
-        }
         let rate = self.rate_options.map_or(Rate::default(), |it| Rate {
             is_counter: it.counter,
             max: it.counter_max.unwrap_or(Rate::default().max),
@@ -213,9 +223,6 @@ impl Query {
         if subs.is_empty() {
             return Err("Missing queries".to_owned());
         }
-        if subs.len() > SUBS_MAX {
-            return Err(format!("A query has at most {SUBS_MAX} sub-queries"));
-        }
         Ok(Self { start, end, subs, is_in_milliseconds: false, has_arrays: false })
     }
 
@@ -228,6 +235,8 @@ impl Query {
         }
         let is_in_milliseconds = asked.ms_resolution || has_flag(url, "ms");
         let has_arrays = has_flag(url, "arrays");
+        let filters = asked.queries.iter().map(|sub| sub.tags.len() + sub.filters.len()).sum();
+        check_counts(asked.queries.len(), filters)?;
         let subs = asked.queries.into_iter().map(AskedSub::sub).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { is_in_milliseconds, has_arrays, ..Self::new(asked.start, asked.end, subs, now)? })
     }
@@ -238,7 +247,13 @@ impl Query {
             return Err("tsuids are not supported: name a metric".to_owned());
         }
         let moment = |name| url.some(name).map(|text| Moment::Text(text.to_owned()));
-        let subs = url.all("m").map(sub_of_text).collect::<Result<Vec<_>, _>>()?;
+        let (mut subs, mut filters) = (Vec::new(), 0);
+        for text in url.all("m") {
+            let sub = sub_of_text(text)?;
+            filters += sub.filters.len();
+            subs.push(sub);
+            check_counts(subs.len(), filters)?;
+        }
         let query = Self::new(moment("start"), moment("end"), subs, now)?;
         let (is_in_milliseconds, has_arrays) = (has_flag(url, "ms"), has_flag(url, "arrays"));
         Ok(Self { is_in_milliseconds, has_arrays, ..query })
@@ -311,9 +326,7 @@ fn push_filters(text: &str, is_group: bool, filters: &mut Vec<Filter>) -> Result
     for piece in pieces.filter(|piece| !piece.is_empty()) {
         let (key, text) = piece.split_once('=').ok_or_else(|| format!("Invalid tag: {piece}"))?;
         filters.push(Filter::of_tag(key.trim(), text.trim(), is_group)?);
-        if filters.len() > FILTERS_MAX {
-            return Err(format!("A query has at most {FILTERS_MAX} filters"));
-        }
+        check_counts(1, filters.len())?;
     }
     Ok(())
 }

@@ -253,16 +253,23 @@ impl Source<'_, '_> {
     }
 }
 
-/// The tags that are equal in all series of a group, and the keys of those that differ.
+/// The tags of which no two series of a group have different values, and the keys of the others.
 fn tags_of(group: &[Arc<Series>]) -> (BTreeMap<String, String>, BTreeSet<String>) {
     let mut common: BTreeMap<String, String> = BTreeMap::new();
     let mut aggregated = BTreeSet::new();
-    let Some((first, others)) = group.split_first() else { return (common, aggregated) };
-    for (key, value) in first.tags() {
-        if others.iter().all(|series| series.tag(key) == value) {
-            common.insert(key.to_string(), value.to_string());
-        } else {
-            aggregated.insert(key.to_string());
+    for (key, value) in group.iter().flat_map(|series| series.tags()) {
+        if aggregated.contains(key) {
+            continue;
+        }
+        match common.get(key) {
+            None => {
+                common.insert(key.to_string(), value.to_string());
+            }
+            Some(known) if known == value => {}
+            Some(_) => {
+                common.remove(key);
+                aggregated.insert(key.to_string());
+            }
         }
     }
     (common, aggregated)

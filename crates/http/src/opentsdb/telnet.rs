@@ -23,8 +23,8 @@ const LINE_MAX: usize = 8 << 10;
 /// Bytes that are read at a time.
 const READ: usize = 16 << 10;
 
-/// The maximum length of the errors of one turn, in bytes.
-const ERRORS_MAX: usize = 64 << 10;
+/// The length of the answers of one turn, in bytes, beyond which lines that are not written are not answered.
+const REPLY_MAX: usize = 64 << 10;
 
 /// The result of the lines of a turn.
 #[derive(Default)]
@@ -32,6 +32,8 @@ struct Turn {
     points: Vec<Point<'static>>,
     reply: String,
     errors: u64,
+    /// It contains the statistics, which are collected once a turn.
+    has_stats: bool,
     is_end: bool,
 }
 
@@ -49,7 +51,9 @@ impl Turn {
                 }
                 Err(why) => self.error(&format!("put: {why}")),
             },
+            "version" | "stats" | "help" if self.reply.len() > REPLY_MAX => Ok(()),
             "version" => writeln!(self.reply, "net.opentsdb.tools {VERSION} built by coreplane"),
+            "stats" if std::mem::replace(&mut self.has_stats, true) => Ok(()),
             "stats" => self.reply.write_str(&stats(host)),
             "help" => writeln!(self.reply, "available commands: put stats version exit help"),
             "exit" | "quit" => {
@@ -66,7 +70,7 @@ impl Turn {
 
     fn error(&mut self, text: &str) -> std::fmt::Result {
         self.errors += 1;
-        if self.reply.len() > ERRORS_MAX { Ok(()) } else { writeln!(self.reply, "{text}") }
+        if self.reply.len() > REPLY_MAX { Ok(()) } else { writeln!(self.reply, "{text}") }
     }
 
     /// Writes the points.
