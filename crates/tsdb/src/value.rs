@@ -171,6 +171,14 @@ impl Column {
 }
 
 impl Column {
+    /// Bytes of the texts of strings.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Self::String(values) => values.iter().map(|it| it.len()).sum(),
+            _ => 0,
+        }
+    }
+
     /// The values at these places, in the order of the places; places out of range are left out.
     pub(crate) fn gather(&self, places: impl Iterator<Item = usize>) -> Self {
         fn of<T: Clone>(values: &[T], places: impl Iterator<Item = usize>) -> Vec<T> {

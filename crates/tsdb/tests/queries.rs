@@ -200,6 +200,22 @@ fn each_limit_ends_a_statement() {
         let said = error(&store, text, small.clone());
         assert!(said.contains("max-select-bytes"), "{text}: {said}");
     }
+    assert!(
+        error(&store, "SELECT moving_average(f, 1000000) FROM m", small.clone())
+            .contains("max-select-bytes")
+    );
+    let stars = format!("SELECT {}* FROM m", "*,".repeat(2000));
+    assert!(error(&store, &stars, small.clone()).contains("max-select-bytes"));
+    let long = "x".repeat(2000);
+    for text in [
+        format!("SELECT f AS \"{long}\" FROM m GROUP BY *"),
+        format!("SELECT {} mean(*) AS \"{long}\" FROM m", "mean(*),".repeat(20)),
+    ] {
+        let few = Limits { bytes_max: 20_000, ..limits() };
+        assert!(error(&store, &text, few).contains("max-select-bytes"), "{text}");
+    }
+    let shown = "SHOW CONTINUOUS QUERIES;".repeat(1000);
+    assert!(error(&store, &shown, small.clone()).contains("max-select-bytes"));
     // Bytes that a statement has held are free for the next one, except those of its answer.
     let three = "SELECT count(median) FROM (SELECT median(f) FROM m GROUP BY time(10s));".repeat(3);
     let enough = Limits { bytes_max: 700_000, ..limits() };
@@ -214,6 +230,23 @@ fn each_limit_ends_a_statement() {
     let unwanted = Limits { cancel: Some(Arc::new(AtomicBool::new(true))), ..limits() };
     for text in ["SELECT f FROM m", "SELECT mean(f) FROM m", "SHOW SERIES"] {
         assert_eq!(error(&store, text, unwanted.clone()), "query interrupted", "{text}");
+    }
+}
+
+/// A point that is held counts with its text.
+#[test]
+fn the_texts_of_strings_count() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    for at in 0..200 {
+        let line = format!("m s=\"{at}{}\" {at}", "x".repeat(10_000));
+        assert_eq!(store.write("d", None, &[point(&line)]).unwrap().written, 1);
+    }
+    let small = Limits { bytes_max: 1 << 20, ..limits() };
+    for text in ["SELECT mode(s) FROM m", "SELECT count(distinct(s)) FROM m"] {
+        assert!(error(&store, text, small.clone()).contains("max-select-bytes"), "{text}");
+        assert!(asked(&store, text).iter().all(|it| it.outcome.is_ok()), "{text}");
     }
 }
 
@@ -242,7 +275,12 @@ fn names_are_changed_by_statements_that_may() {
     let shown = policies("CREATE RETENTION POLICY p ON d DURATION 3d REPLICATION 1");
     assert!(shown.contains(r#""p", "72h0m0s", "24h0m0s", 1, false"#), "{shown}");
     let shown = policies("ALTER RETENTION POLICY p ON d DURATION INF DEFAULT");
-    assert!(shown.contains(r#""p", "0s", "168h0m0s", 1, true"#), "{shown}");
+    assert!(shown.contains(r#""p", "0s", "24h0m0s", 1, true"#), "{shown}");
+    let shorter = asked(&store, "ALTER RETENTION POLICY p ON d DURATION 2h");
+    let shorter = rendered(&shorter);
+    assert!(shorter.contains("must be greater than the shard duration"), "{shorter}");
+    let shown = policies("ALTER RETENTION POLICY p ON d DURATION 2h SHARD DURATION 1h");
+    assert!(shown.contains(r#""p", "2h0m0s", "1h0m0s", 1, true"#), "{shown}");
     let shown = policies("DROP RETENTION POLICY p ON d");
     assert!(!shown.contains(r#""p""#), "{shown}");
     assert_eq!(rendered(&asked(&store, "CREATE DATABASE e WITH DURATION 1d NAME q")), "");

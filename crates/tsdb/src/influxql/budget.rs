@@ -239,6 +239,14 @@ impl<'q> Budget<'q> {
         Ok(())
     }
 
+    /// Counts bytes of the answer beside its rows: of the names and tags of a table.
+    pub(super) fn table(&self, bytes: usize) -> Fallible<()> {
+        self.tick()?;
+        self.hold(bytes)?;
+        self.answers.set(self.answers.get().saturating_add(bytes));
+        Ok(())
+    }
+
     /// Forgets the cost of the statement before: only its answer is still held.
     pub(super) fn begin_statement(&self) {
         self.buckets.set(0);

@@ -102,7 +102,7 @@ fn policy(name: &str, change: &PolicyChange, known: Option<&Policy>) -> Fallible
         return Err("retention policy duration must be at least 1h0m0s".to_owned());
     }
     let said = change.shard.filter(|it| *it > 0);
-    let kept = known.filter(|_| change.duration.is_none()).map(|it| of(it.shard_ns));
+    let kept = known.map(|it| of(it.shard_ns));
     let shard = match said.or(kept) {
         Some(it) => it.max(HOUR),
         None if duration == 0 || duration >= 180 * DAY => 7 * DAY,

@@ -1,7 +1,7 @@
 //! The columns of a SELECT: wildcards are expanded, names are made, expressions become formulas.
 
 use super::ast::{Cast, Column, Expr};
-use super::budget::Fallible;
+use super::budget::{Budget, Fallible};
 use super::evaluate::{Formula, math};
 use super::function::{Call, Function, Whole};
 use super::inputs::{Input, Inputs};
@@ -201,14 +201,32 @@ fn collect<'e>(expr: &'e Expr, names: &mut Vec<&'e str>) {
     }
 }
 
+/// The columns of a SELECT, as its text has them, and its GROUP BY clause.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) columns: &'a [Column],
+    pub(super) groups: &'a [Expr],
+}
+
+/// Bytes of a column, about, without its names.
+const COLUMN_BYTES: usize = 512;
+
+/// Counts a column.
+fn hold(budget: &Budget<'_>, names: usize) -> Fallible<()> {
+    budget.tick()?;
+    // It is in a formula, in a slot, and among the names.
+    budget.hold(COLUMN_BYTES + 4 * names)
+}
+
 /// Columns without wildcards.
 fn expanded(
-    asked: &[Column],
-    groups: &[Expr],
+    Asked { columns: asked, groups }: Asked<'_>,
     dimensions: &[String],
     read: &[Input],
     inputs: &Inputs<'_>,
+    budget: &Budget<'_>,
 ) -> Fallible<Vec<Column>> {
+    asked.iter().try_for_each(|_| hold(budget, 0))?;
     if !asked.iter().any(|it| is_wildcard(innermost(&it.expr))) {
         return Ok(asked.to_vec());
     }
@@ -231,6 +249,8 @@ fn expanded(
                 ));
             }
             wildcard @ (Expr::Wildcard(_) | Expr::Regex(_)) => {
+                let alias = column.alias.as_ref().map_or(0, String::len);
+                let asked = if is_call { alias + column.expr.to_string().len() } else { 0 };
                 for it in &known {
                     let is_wanted = match wildcard {
                         Expr::Wildcard(Cast::Field) => it.1 != Cast::Tag,
@@ -241,6 +261,7 @@ fn expanded(
                     if !is_wanted {
                         continue;
                     }
+                    hold(budget, asked + it.0.len())?;
                     if !is_call {
                         columns.push(Column { expr: reference(it), alias: None });
                     } else if is_expanded(innermost_name(&column.expr), it.1) {
@@ -289,13 +310,13 @@ fn find_slots(
 impl Columns {
     /// The columns that a SELECT asks for.
     pub(super) fn new(
-        asked: &[Column],
-        groups: &[Expr],
+        asked: Asked<'_>,
         dimensions: &[String],
         read: &[Input],
         inputs: &Inputs<'_>,
+        budget: &Budget<'_>,
     ) -> Fallible<Self> {
-        let asked = expanded(asked, groups, dimensions, read, inputs)?;
+        let asked = expanded(asked, dimensions, read, inputs, budget)?;
         let kind = |name: &str, cast: Cast| kind(read, name, cast);
         let is_tag = |name: &str| is_tag(read, inputs, name);
         let mut columns = Self::default();

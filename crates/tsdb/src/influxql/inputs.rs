@@ -1,13 +1,16 @@
 //! The inputs of a SELECT: measurements of a store, and other SELECTs.
 
 use super::ast::{Measurement, Name};
-use super::budget::Fallible;
+use super::budget::{Budget, Fallible};
 use super::plan::Plan;
 use crate::catalogue::Field;
 use crate::read::{Reader, Scope};
 use crate::store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Bytes of a field of an input, about.
+const FIELD_BYTES: usize = 128;
 
 /// An input of a SELECT.
 #[derive(Debug)]
@@ -88,7 +91,12 @@ impl<'s> Inputs<'s> {
     }
 
     /// Adds the measurements that a query names.
-    pub(super) fn stored(&mut self, asked: &Measurement, to: &mut Vec<Input>) -> Fallible<()> {
+    pub(super) fn stored(
+        &mut self,
+        asked: &Measurement,
+        budget: &Budget<'_>,
+        to: &mut Vec<Input>,
+    ) -> Fallible<()> {
         let at = self.open(asked.database.as_deref(), asked.policy.as_deref())?;
         let Some(reader) = self.reader(at) else { return Ok(()) };
         let names = match &asked.name {
@@ -100,7 +108,9 @@ impl<'s> Inputs<'s> {
             }
         };
         for name in names {
+            budget.tick()?;
             let fields = reader.fields(&name);
+            budget.hold(fields.len() * FIELD_BYTES)?;
             let fields = fields.into_iter().map(|it| (Arc::clone(&it.name), it)).collect();
             to.push(Input::Stored(Stored { reader: at, name, fields }));
         }

@@ -198,7 +198,7 @@ fn execute(
     let inputs = Inputs::new(store, database, None);
     let mut show = Show { store, inputs, database, budget, now: request.now };
     match statement {
-        Statement::ShowDatabases => Ok(show.databases()),
+        Statement::ShowDatabases => show.databases(),
         Statement::ShowPolicies(on) => show.policies(on.as_deref()),
         Statement::ShowMeasurements(scope) => show.measurements(scope),
         Statement::ShowTagKeys(scope) => show.tag_keys(scope),

@@ -151,7 +151,10 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
                 };
                 Box::new(Integral::new(points, unit, interval, time, is_descending))
             }
-            step => Box::new(Steps::new(points, step, interval, is_descending)),
+            step => {
+                let budget = self.context.budget;
+                Box::new(Steps::new(budget, points, step, interval, is_descending))
+            }
         }
     }
 

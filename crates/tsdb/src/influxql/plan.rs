@@ -5,7 +5,7 @@
 //! is a plan of its own whose groups are at least as fine as those of the SELECT around it.
 
 use super::ast::{Cast, Expr, Fill, Select, Window};
-use super::budget::Fallible;
+use super::budget::{Budget, Fallible};
 use super::columns::{self, Columns};
 use super::condition::{Said, resolved, split};
 use super::function::{Call, Function, Simple};
@@ -61,14 +61,19 @@ struct Around {
 }
 
 impl Plan {
-    /// The plan of a SELECT.
-    pub(super) fn new(select: &Select, inputs: &mut Inputs<'_>, now: i64) -> Fallible<Self> {
-        Self::within(select, inputs, now, None)
+    /// The plan of a SELECT. It counts as held until the statement ends.
+    pub(super) fn new(
+        select: &Select,
+        inputs: &mut Inputs<'_>,
+        budget: &Budget<'_>,
+        now: i64,
+    ) -> Fallible<Self> {
+        Self::within(select, (inputs, budget), now, None)
     }
 
     fn within(
         select: &Select,
-        inputs: &mut Inputs<'_>,
+        (inputs, budget): (&mut Inputs<'_>, &Budget<'_>),
         now: i64,
         around: Option<Around>,
     ) -> Fallible<Self> {
@@ -100,16 +105,17 @@ impl Plan {
         let mut read = Vec::new();
         for source in &select.sources {
             match source {
-                super::ast::Source::Measurement(it) => inputs.stored(it, &mut read)?,
+                super::ast::Source::Measurement(it) => inputs.stored(it, budget, &mut read)?,
                 super::ast::Source::Select(it) => {
                     let around = Around { range, interval, is_descending };
-                    read.push(Input::Inner(Box::new(Self::within(it, inputs, now, Some(around))?)));
+                    let inner = Self::within(it, (&mut *inputs, budget), now, Some(around))?;
+                    read.push(Input::Inner(Box::new(inner)));
                 }
             }
         }
         let mut dimensions = dimensions(&select.dimensions, &read, inputs);
-        let columns =
-            columns::Columns::new(&asked, &select.dimensions, &dimensions, &read, inputs)?;
+        let wanted = columns::Asked { columns: &asked, groups: &select.dimensions };
+        let columns = columns::Columns::new(wanted, &dimensions, &read, inputs, budget)?;
         let own_dimensions = dimensions.clone();
         dimensions.sort();
         dimensions.dedup();

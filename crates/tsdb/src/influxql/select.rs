@@ -14,6 +14,7 @@ use super::stream::{Ahead, Context, Limited, Point};
 use super::{Cell, Cells, Limits, Table};
 use crate::value::{FieldType, Value};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// The answer to a SELECT.
 pub(super) fn select(
@@ -22,9 +23,13 @@ pub(super) fn select(
     budget: &Budget<'_>,
     now: i64,
 ) -> Fallible<Vec<Table>> {
-    let plan = Plan::new(select, inputs, now)?;
+    let plan = Plan::new(select, inputs, budget, now)?;
     let context = Context { inputs: &*inputs, budget };
+    let names: usize = plan.columns.names.iter().map(|it| size_of::<String>() + it.len()).sum();
     of_groups(&plan, context, &|group, rows, budget| {
+        let of_tag =
+            |(key, value): &(String, Arc<str>)| 2 * size_of::<String>() + key.len() + value.len();
+        budget.table(names + group.tags.iter().map(of_tag).sum::<usize>())?;
         let mut table = Table {
             name: Some(group.name.to_string()),
             tags: group.tags.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),

@@ -14,6 +14,10 @@ use smallvec::smallvec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Bytes of a row of one name, and of a table, about.
+const ROW_BYTES: usize = 64;
+const TABLE_BYTES: usize = 256;
+
 fn text(of: &str) -> Cell {
     Cell::String(of.into())
 }
@@ -113,9 +117,11 @@ impl<'s> Show<'_, 's> {
     }
 
     /// SHOW DATABASES
-    pub(super) fn databases(&self) -> Vec<Table> {
-        let rows = self.store.databases().iter().map(|it| smallvec![text(it)]).collect();
-        vec![table(Some("databases"), &["name"], rows)]
+    pub(super) fn databases(&self) -> Fallible<Vec<Table>> {
+        let names = self.store.databases();
+        names.iter().try_for_each(|_| self.budget.row(ROW_BYTES))?;
+        let rows = names.iter().map(|it| smallvec![text(it)]).collect();
+        Ok(vec![table(Some("databases"), &["name"], rows)])
     }
 
     /// SHOW of something that does not exist here, answered as clients expect it.
@@ -126,6 +132,7 @@ impl<'s> Show<'_, 's> {
             "SUBSCRIPTIONS" => return Ok(Vec::new()),
             "CONTINUOUS QUERIES" => {
                 let names = self.store.databases();
+                names.iter().try_for_each(|_| self.budget.row(TABLE_BYTES))?;
                 let empty = |it: &Arc<str>| table(Some(it), &["name", "query"], Vec::new());
                 return Ok(names.iter().map(empty).collect());
             }
@@ -138,6 +145,7 @@ impl<'s> Show<'_, 's> {
     pub(super) fn policies(&self, on: Option<&str>) -> Fallible<Vec<Table>> {
         let database = named(self.store, on.or(self.database))?;
         let policies = self.store.policies(database).map_err(|it| it.to_string())?;
+        policies.iter().try_for_each(|_| self.budget.row(5 * ROW_BYTES))?;
         let rows = policies.iter().map(|it| {
             smallvec![
                 text(&it.name),
@@ -173,7 +181,7 @@ impl<'s> Show<'_, 's> {
         }
         let rows: Vec<_> =
             windowed(names.iter(), scope.rows).map(|it| smallvec![text(it)]).collect();
-        rows.iter().try_for_each(|_| budget.row(64))?;
+        rows.iter().try_for_each(|_| budget.row(ROW_BYTES))?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -191,7 +199,7 @@ impl<'s> Show<'_, 's> {
         let mut tables = Vec::new();
         for about in self.about(scope)? {
             let rows: Vec<_> = windowed(of(&about, budget)?.into_iter(), scope.rows).collect();
-            rows.iter().try_for_each(|_| budget.row(64))?;
+            rows.iter().try_for_each(|_| budget.row(ROW_BYTES))?;
             if !rows.is_empty() {
                 tables.push(table(Some(&about.name), columns, rows));
             }
@@ -246,7 +254,7 @@ impl<'s> Show<'_, 's> {
         keys.sort();
         let mut rows = Vec::new();
         for key in windowed(keys.into_iter(), scope.rows) {
-            budget.row(64)?;
+            budget.row(ROW_BYTES)?;
             rows.push(smallvec![Cell::String(key)]);
         }
         if rows.is_empty() {

@@ -1,6 +1,6 @@
 //! Functions from point to point.
 
-use super::budget::Fallible;
+use super::budget::{Budget, Fallible};
 use super::evaluate::as_float;
 use super::function::Step;
 use super::interval::Interval;
@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 /// The results of a function from point to point.
 pub(super) struct Steps<'a> {
+    budget: &'a Budget<'a>,
     input: Stream<'a>,
     step: Step,
     interval: Option<Interval>,
@@ -23,12 +24,14 @@ pub(super) struct Steps<'a> {
 impl<'a> Steps<'a> {
     /// Nothing is read yet.
     pub(super) fn new(
+        budget: &'a Budget<'a>,
         input: Stream<'a>,
         step: Step,
         interval: Option<Interval>,
         is_descending: bool,
     ) -> Self {
         Self {
+            budget,
             input,
             step,
             interval,
@@ -114,13 +117,24 @@ impl Points for Steps<'_> {
     fn next(&mut self) -> Fallible<Option<Point>> {
         while let Some(point) = self.input.next()? {
             let Some(value) = point.value else { continue };
-            if let Some(value) = self.answer(point.time, value) {
+            let before = self.window.len();
+            let answer = self.answer(point.time, value);
+            if self.window.len() > before {
+                self.budget.hold(size_of::<Value>())?;
+            }
+            if let Some(value) = answer {
                 let beside = point.beside;
                 let member = point.member;
                 return Ok(Some(Point { time: point.time, member, value: Some(value), beside }));
             }
         }
         Ok(None)
+    }
+}
+
+impl Drop for Steps<'_> {
+    fn drop(&mut self) {
+        self.budget.release(self.window.len() * size_of::<Value>());
     }
 }
 

@@ -15,7 +15,13 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Bytes of a point that is held.
-const HELD: usize = size_of::<Point>();
+fn held(point: &Point) -> usize {
+    let text = match &point.value {
+        Some(Value::String(text)) => text.len(),
+        _ => 0,
+    };
+    size_of::<Point>() + text
+}
 
 /// The number of the tag set of each member of the group; each tag set counts once.
 pub(super) type TagSets = Vec<u32>;
@@ -64,7 +70,7 @@ impl<'a> Wholes<'a> {
             start = Some(of);
             self.budget.tick()?;
             if self.is_kept(&point, &mut points, &mut seen) {
-                self.budget.hold(HELD)?;
+                self.budget.hold(held(&point))?;
                 points.push(point);
             }
         }
@@ -91,10 +97,9 @@ impl<'a> Wholes<'a> {
             }
             Whole::Rank(is_top, count, _) => {
                 if points.len() >= count.saturating_mul(2).saturating_add(64) {
-                    let before = points.len();
                     points.sort_by(|a, b| ranked(*is_top, a, b));
-                    points.truncate(*count);
-                    self.budget.release((before - points.len()) * HELD);
+                    let rest = points.drain((*count).min(points.len())..);
+                    self.budget.release(rest.map(|it| held(&it)).sum());
                 }
                 true
             }
@@ -150,7 +155,7 @@ impl Points for Wholes<'_> {
                 return Ok(Some(point));
             }
             let Some((start, points)) = self.bucket()? else { return Ok(None) };
-            let held = points.len() * HELD;
+            let held = points.iter().map(held).sum();
             let mut made = made(self.function, points);
             self.budget.release(held);
             let is_bucket_time = self.is_bucket_time;

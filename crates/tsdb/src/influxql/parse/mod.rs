@@ -2,8 +2,9 @@
 //!
 //! The parser must not run out of stack. The depth of its calls and of every tree that it makes is at most the
 //! number of operators, calls and parentheses of a statement, which is bounded ([`PARTS_MAX`]); a SELECT within a
-//! SELECT within a SELECT is refused. The length of the text is bounded, too ([`TEXT_MAX`]). The words and the
-//! places of errors are those of InfluxDB.
+//! SELECT within a SELECT is refused. The length of the text is bounded, too ([`TEXT_MAX`]), and so are number and
+//! size of the regular expressions, which are compiled here. The words and the places of errors are those of
+//! InfluxDB.
 
 mod change;
 mod expression;
@@ -15,12 +16,15 @@ mod show;
 use super::ast::{Expr, Measurement, Name, Pattern, Statement, Window};
 use super::text::quoted_name;
 use super::token::{Lexer, Place, Token};
-use regex::Regex;
+use regex::RegexBuilder;
 
 /// The maximum length of a query, in bytes.
 const TEXT_MAX: usize = 256 * 1024;
-/// The maximum number of operators, calls and parentheses of a statement.
+/// The maximum number of operators, calls, parentheses, sources and dimensions of a statement.
 const PARTS_MAX: usize = 1000;
+/// The maximum number of regular expressions of a query, and the maximum size of each when it is compiled, in bytes.
+const PATTERNS_MAX: usize = 128;
+const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 /// The parsed item, or an error.
 pub(super) type Parsed<T> = Result<T, String>;
@@ -30,7 +34,7 @@ pub(super) fn query(text: &str) -> Parsed<Vec<Statement>> {
     if text.len() > TEXT_MAX {
         return Err(format!("the query has {} bytes, and may have {TEXT_MAX}", text.len()));
     }
-    let mut parser = Parser { lexer: Lexer::new(text), parts: 0 };
+    let mut parser = Parser { lexer: Lexer::new(text), parts: 0, patterns: 0 };
     let mut statements = Vec::new();
     let mut is_apart = true;
     loop {
@@ -63,7 +67,10 @@ fn unexpected(token: &Token, expected: &str, place: Place) -> String {
 /// The rest of a query.
 struct Parser<'a> {
     lexer: Lexer<'a>,
+    /// Of the statement.
     parts: usize,
+    /// Of the query.
+    patterns: usize,
 }
 
 impl Parser<'_> {
@@ -84,7 +91,7 @@ impl Parser<'_> {
 
     /// The next token, without taking it.
     fn ahead(&self) -> (Token, Place) {
-        Self { lexer: self.lexer, parts: 0 }.next()
+        Self { lexer: self.lexer, parts: 0, patterns: 0 }.next()
     }
 
     /// Counts a part of the statement.
@@ -92,7 +99,8 @@ impl Parser<'_> {
         self.parts += 1;
         if self.parts > PARTS_MAX {
             let message = format!(
-                "a statement may have {PARTS_MAX} operators, calls and parentheses, and there are more"
+                "a statement may have {PARTS_MAX} operators, calls, parentheses, sources and dimensions, and there \
+                 are more"
             );
             return Err(at(&message, self.ahead().1));
         }
@@ -173,7 +181,16 @@ impl Parser<'_> {
     fn regex(&mut self) -> Parsed<Option<Pattern>> {
         let before = self.lexer;
         match self.lexer.regex() {
-            Some((Token::Regex(text, true), place)) => pattern(&text, place).map(Some),
+            Some((Token::Regex(text, true), place)) => {
+                self.patterns += 1;
+                if self.patterns > PATTERNS_MAX {
+                    let message = format!(
+                        "a query may have {PATTERNS_MAX} regular expressions, and there are more"
+                    );
+                    return Err(at(&message, place));
+                }
+                pattern(&text, place).map(Some)
+            }
             Some((_, place)) => Err(at("bad regex: ", place)),
             None => {
                 self.lexer = before;
@@ -291,7 +308,8 @@ const STATEMENTS: &str =
 
 /// Compiles a regular expression.
 fn pattern(text: &str, place: Place) -> Parsed<Pattern> {
-    Regex::new(text).map(Pattern).map_err(|it| {
+    let compiled = RegexBuilder::new(text).size_limit(PATTERN_BYTES_MAX).build();
+    compiled.map(Pattern).map_err(|it| {
         let reason = it.to_string();
         let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
         at(&format!("error parsing regexp: {last}: `{text}`"), place)

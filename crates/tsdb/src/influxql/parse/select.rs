@@ -12,6 +12,7 @@ impl Parser<'_> {
         self.expect_word("FROM")?;
         let mut sources = vec![self.source(is_inner)?];
         while self.take_if(&Token::Mark(",")) {
+            self.part()?;
             sources.push(self.source(is_inner)?);
         }
         let condition = self.condition()?;
@@ -93,6 +94,7 @@ impl Parser<'_> {
             if !self.take_if(&Token::Mark(",")) {
                 return Ok(dimensions);
             }
+            self.part()?;
         }
     }
 
