@@ -94,6 +94,8 @@ impl Output {
         if self.sent == self.bytes.len() {
             (self.sent, self.free) = (0, 0);
             self.bytes.clear();
+            // Held parts without bytes: their turns' answers were muted, or are still to come.
+            self.held.iter_mut().for_each(|(end, _)| *end = 0);
             if self.bytes.capacity() > Self::KEPT {
                 self.bytes = Vec::new();
             }
@@ -145,6 +147,24 @@ mod tests {
         output.discard_held();
         write(&mut output, b"c", None);
         assert_eq!(output.ready(), b"ac");
+    }
+
+    #[test]
+    fn parts_without_bytes_are_held_at_their_place() {
+        let mut output = Output::default();
+        write(&mut output, b"abc", None);
+        output.seal(Some(1));
+        output.sent(3);
+        output.release(1);
+        assert!(output.ready().is_empty() && !output.is_held());
+        write(&mut output, b"abcdef", None);
+        output.seal(Some(1));
+        output.sent(6);
+        write(&mut output, b"of turn 2", Some(2));
+        output.release(1);
+        assert_eq!(output.ready(), b"");
+        output.release(2);
+        assert_eq!(output.ready(), b"of turn 2");
     }
 
     #[test]

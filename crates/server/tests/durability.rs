@@ -288,3 +288,37 @@ fn a_full_store_is_an_error_and_nothing_is_half_done() {
     assert_eq!(wire.say("EXISTS a b c"), ":1\\r\\n");
     assert_eq!(wire.say("GET a"), "$1\\r\\n1\\r\\n");
 }
+
+/// A write without an answer rests on its turn, too. Its place is behind an answer that is still being sent, and that
+/// may be sent completely before the write is durable.
+#[test]
+fn a_muted_write_behind_a_long_answer_is_held_at_its_place() {
+    const VALUE: usize = 32 << 20;
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
+    let mut other = server.connect();
+    other.send(&wire::command(&[b"SET", b"big", &vec![b'v'; VALUE]]));
+    until_undurable(engine);
+    engine.make_durable();
+    assert_eq!(wire::shown(&other.reply()), "+OK\\r\\n");
+    let pending = |other: &mut Wire| {
+        let text = other.say("INFO");
+        let (_, rest) = text.split_once("client_recent_max_output_buffer:").expect("a figure");
+        rest.split("\\r").next().and_then(|it| it.parse::<u64>().ok()).expect("a number")
+    };
+    let mut slow = server.connect();
+    slow.send(b"GET big\r\n");
+    while pending(&mut other) == 0 {
+        std::thread::yield_now();
+    }
+    slow.send(b"CLIENT REPLY SKIP\r\nSET k v\r\n");
+    until_undurable(engine);
+    std::thread::sleep(A_WHILE);
+    assert_eq!(slow.reply().len(), VALUE + 13);
+    while pending(&mut other) > 0 {
+        std::thread::yield_now();
+    }
+    engine.make_durable();
+    assert_eq!(slow.say("PING"), "+PONG\\r\\n");
+    assert_eq!(other.say("GET k"), "$1\\r\\nv\\r\\n");
+}
