@@ -309,6 +309,10 @@ impl Engine for Bptree {
         self.store.clear()
     }
 
+    fn clears_at_once(&self) -> bool {
+        true
+    }
+
     fn sweep_expired(&self) -> Result<u64> {
         self.store.sweep_expired()
     }
@@ -418,10 +422,6 @@ impl Replicated for Bptree {
 
     fn tombstone_horizon(&self) -> u64 {
         self.store.forgotten_tombstones.load(Ordering::Acquire)
-    }
-
-    fn clears_at_once(&self) -> bool {
-        true
     }
 }
 

@@ -352,6 +352,11 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::put`].
     fn clear(&self) -> Result<()>;
 
+    /// True if a crash during [`Engine::clear`] leaves all records or none.
+    fn clears_at_once(&self) -> bool {
+        false
+    }
+
     /// Removes every record that has expired by now, so that it is no longer counted; returns their
     /// number. Readers see no difference, and what remains of a record keeps its sequence. Engines
     /// also do this by themselves, sooner or later.

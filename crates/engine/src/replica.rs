@@ -55,9 +55,4 @@ pub trait Replicated: Engine {
 
     /// The sequence above which no tombstone has been dropped yet.
     fn tombstone_horizon(&self) -> u64;
-
-    /// True if a crash during [`Engine::clear`] leaves all records or none.
-    fn clears_at_once(&self) -> bool {
-        false
-    }
 }

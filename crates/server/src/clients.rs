@@ -39,7 +39,7 @@ pub(crate) struct ClientInfo {
     pub fd: i32,
     /// When it connected.
     pub since: Instant,
-    /// Milliseconds after `since` at which it last sent a request.
+    /// Milliseconds after `since` at which it last sent a request, or received bytes of an answer.
     pub active_after: AtomicU64,
     /// Its latest command, by its number in the table.
     pub command: AtomicUsize,
@@ -113,7 +113,13 @@ impl ClientInfo {
         self.is_resp3.store(proto == Proto::Three, Ordering::Relaxed);
     }
 
-    /// Seconds since it connected, and since its last request.
+    /// It has sent a request, or received a part of an answer.
+    pub(crate) fn note_activity(&self, now: Instant) {
+        let active = now.saturating_duration_since(self.since).as_millis();
+        self.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Seconds since it connected, and since it was last active.
     pub(crate) fn age_and_idle(&self) -> (u64, u64) {
         let age = self.since.elapsed();
         let active = std::time::Duration::from_millis(self.active_after.load(Ordering::Relaxed));

@@ -14,6 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// Pending output bytes from which on nothing more is run for a client that has not given the password.
+const STRANGER_OUTPUT_MAX: u64 = 16 << 10;
+
 /// A socket of either kind.
 #[derive(Debug)]
 pub(crate) enum Stream {
@@ -242,15 +245,15 @@ impl Connection {
     /// All commands that had arrived have been run.
     pub(crate) fn note_activity(&mut self, now: Instant) {
         self.parser.shrink();
-        let info = &self.session.info;
-        let active = now.saturating_duration_since(info.since).as_millis();
-        info.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.session.info.note_activity(now);
     }
 
     /// The number of pending output bytes from which on nothing more is run for it, where `pause` is that number in
-    /// general. While a long answer is sent it is smaller, since the answer goes on when these bytes have been sent.
+    /// general. While a long answer is sent it is smaller, since the answer goes on when these bytes have been sent;
+    /// and before a client has given the password.
     pub(crate) fn output_pause(&self, pause: u64) -> u64 {
         match self.session.continuation {
+            _ if !self.session.is_authenticated => pause.min(STRANGER_OUTPUT_MAX),
             Some(_) => pause.min(Pieces::OUTPUT_MAX as u64),
             None => pause,
         }

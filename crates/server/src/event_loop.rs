@@ -29,7 +29,7 @@ use crate::service::{PolledService, is_of_service};
 use crate::slice::Slice;
 use crate::upstream::{FIRST_UPSTREAM, standing_of};
 use crate::withheld::Withheld;
-use coreplane_engine::{Horizon, UnixMillis};
+use coreplane_engine::Horizon;
 use mio::{Events, Poll, Token};
 use slab::Slab;
 use std::io::{self, Write};
@@ -70,7 +70,6 @@ pub(crate) struct EventLoop {
     /// Connections with work left over from the last turn.
     pub(crate) again: Vec<usize>,
     pub(crate) now: Instant,
-    pub(crate) now_unix: UnixMillis,
     /// The slice for long commands in this turn.
     pub(crate) slice: Slice,
     /// The position at which the next round of long commands begins.
@@ -99,7 +98,6 @@ impl EventLoop {
         poll: Poll,
         listeners: Option<Listeners>,
     ) -> Self {
-        let now_unix = host.engine.now();
         let settles = host.engine.settles_by_itself();
         let standing = standing_of(host.config.cluster.as_deref());
         Self {
@@ -114,7 +112,6 @@ impl EventLoop {
             touched: Vec::new(),
             again: Vec::new(),
             now: Instant::now(),
-            now_unix,
             slice: Slice::default(),
             round: 0,
             last_tick: Instant::now(),
@@ -136,7 +133,6 @@ impl EventLoop {
     pub(crate) fn turn(&mut self, events: &mut Events) -> io::Result<()> {
         self.wait(events)?;
         self.now = Instant::now();
-        self.now_unix = self.host.engine.now();
         if let Some(service) = &mut self.service {
             for event in events.iter().filter(|event| is_of_service(event.token())) {
                 service.ready(self.poll.registry(), event);
@@ -322,6 +318,9 @@ impl EventLoop {
             }
         }
         self.host.ports[self.member].counters.bytes_out.add(sent);
+        if sent > 0 {
+            connection.session.info.note_activity(self.now);
+        }
         if connection.watches_writable != is_blocked {
             connection.watches_writable = is_blocked;
             let registry = self.poll.registry();

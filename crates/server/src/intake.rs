@@ -40,7 +40,11 @@ impl OutputBounds {
     fn new(host: &Host, connection: &Connection) -> Self {
         let settings = &host.settings;
         let of_turn = connection.output.len().saturating_add(Pieces::OUTPUT_MAX) as u64;
-        let pause = settings.output_pause_bytes.load(Ordering::Relaxed).min(of_turn);
+        let pause = settings.output_pause_bytes.load(Ordering::Relaxed);
+        let pause = match connection.session.is_authenticated {
+            true => pause.min(of_turn),
+            false => connection.output_pause(pause),
+        };
         let mut max = usize::MAX;
         if settings.limits_output.load(Ordering::Relaxed) {
             let hard = settings.output_limit.lock().hard_bytes;
@@ -142,10 +146,15 @@ impl EventLoop {
             return 0;
         };
         let bulk_len_max = host.settings.bulk_len_max.load(Ordering::Relaxed);
+        if !connection.session.is_authenticated {
+            // The password may have been removed since it connected.
+            let has_password = host.settings.has_password.load(Ordering::Acquire);
+            connection.session.is_authenticated = !has_password;
+        }
         let output = OutputBounds::new(host, connection);
         self.slice.turn_to_next();
         let shared = (&mut self.horizon, &mut self.slice);
-        let mut turn = Turn::new(host, self.member, self.now_unix, shared, output.max);
+        let mut turn = Turn::new(host, self.member, shared, output.max);
         connection.is_stalled = false;
         connection.session.upstream = connection.upstream_state();
         if connection.upstream.as_ref().is_some_and(|upstream| upstream.is_full()) {

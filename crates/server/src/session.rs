@@ -62,7 +62,7 @@ impl Queue {
     }
 
     /// Bytes of memory for all of them.
-    fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let (spans, commands) = (size_of::<Span>(), size_of::<(usize, usize)>());
         self.bytes.len() + self.spans.len() * spans + self.commands.len() * commands
     }

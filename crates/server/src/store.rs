@@ -29,8 +29,8 @@ pub(crate) struct Store<'a> {
     pub rests: bool,
     /// Something was written.
     pub has_written: bool,
-    /// The time of the turn.
-    pub now: UnixMillis,
+    /// The time at which the transaction began.
+    began_at: UnixMillis,
 }
 
 impl<'a> Store<'a> {
@@ -41,7 +41,6 @@ impl<'a> Store<'a> {
         watched: &'a WatchedAbsences,
         horizon: &'a mut Horizon,
         withholds: bool,
-        now: UnixMillis,
     ) -> Self {
         Self {
             engine,
@@ -52,13 +51,14 @@ impl<'a> Store<'a> {
             withholds,
             rests: false,
             has_written: false,
-            now,
+            began_at: UnixMillis(0),
         }
     }
 
     /// Collects changes from now on, until [`Store::finish`]: of so many commands, whose words have so many bytes.
     pub(crate) fn begin(&mut self, commands: usize, bytes: usize) {
         self.leadership = self.engine.leaderships();
+        self.began_at = self.engine.now();
         self.overlay = Some(Overlay::with_capacity(commands, bytes));
     }
 
@@ -78,8 +78,9 @@ impl<'a> Store<'a> {
             return Ok(());
         };
         overlay.check()?;
-        // Where a clear is made in steps, which others can observe, the clear of a transaction is a batch.
-        if overlay.clears() && overlay.is_empty() && !self.engine.settles_by_itself() {
+        // Where others can observe a part of a clear, or a crash can leave one, that of a transaction is a batch.
+        let is_whole = !self.engine.settles_by_itself() && self.engine.clears_at_once();
+        if overlay.clears() && overlay.is_empty() && is_whole {
             return self.clear_step(&mut Clear::default()).map(|_| ());
         }
         let limits = self.engine.limits();
@@ -147,7 +148,7 @@ impl<'a> Store<'a> {
     /// Shows the record of `key`; false if there is none.
     pub(crate) fn read(&mut self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         if let Some(overlay) = &mut self.overlay {
-            match overlay.look(key, self.now) {
+            match overlay.look(key, self.began_at) {
                 Look::Present(record) => {
                     visit(record);
                     return Ok(true);
@@ -316,7 +317,7 @@ impl<'a> Store<'a> {
         count: usize,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
-        let now = self.now;
+        let now = self.began_at;
         let mut tickets = Horizon::new();
         if let Some(overlay) = &mut self.overlay {
             if cursor == 0 {
@@ -401,7 +402,7 @@ impl<'a> Store<'a> {
     /// The number of records after the changes of a transaction.
     fn len_with(&mut self, overlay: &mut Overlay) -> Result<u64> {
         let mut added: u64 = 0;
-        overlay.live(self.now, &mut |_| added += 1);
+        overlay.live(self.began_at, &mut |_| added += 1);
         let mut kept = 0;
         if !overlay.clears() {
             kept = self.engine.len()?;
@@ -434,9 +435,10 @@ impl<'a> Store<'a> {
         self.engine.leaderships()
     }
 
-    /// The time with which expiries are compared.
-    pub(crate) fn engine_now(&self) -> UnixMillis {
-        self.engine.now()
+    /// The time with which expiries are compared; within a transaction, the time at which it began. It is asked for
+    /// when a command needs it: other loops may have held this one up since its turn began.
+    pub(crate) fn now(&self) -> UnixMillis {
+        if self.overlay.is_some() { self.began_at } else { self.engine.now() }
     }
 
     /// Makes the answer wait for all earlier writes, and so for all that was read before.

@@ -181,3 +181,16 @@ fn watched_increments_are_not_lost() {
     together(&server, write, |wire| drop(wire.say("GET n")));
     assert_eq!(server.connect().say("GET n"), "$3\\r\\n600\\r\\n");
 }
+
+/// An expiry counts from the command that sets it, however long the commands before it take.
+#[test]
+fn a_relative_expiry_counts_from_its_command() {
+    let server = start();
+    let mut wire = server.connect();
+    wire.send(b"DEBUG SLEEP 0.7\r\nSET k v PX 600\r\nGET k\r\nPTTL k\r\n");
+    assert_eq!(shown(&wire.reply()), "+OK\\r\\n");
+    assert_eq!(shown(&wire.reply()), "+OK\\r\\n");
+    assert_eq!(shown(&wire.reply()), "$1\\r\\nv\\r\\n");
+    let left: u32 = shown(&wire.reply()).trim_matches([':', '\\', 'r', 'n']).parse().unwrap();
+    assert!((1..=600).contains(&left), "{left}");
+}

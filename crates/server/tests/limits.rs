@@ -249,3 +249,65 @@ fn a_transaction_of_more_keys_than_a_batch_may_hold_writes_nothing() {
     assert_eq!(answer, format!("*40\\r\\n{}", "+OK\\r\\n".repeat(40)));
     assert_eq!((len.as_str(), last.as_str()), (":10\\r\\n", "$2\\r\\n39\\r\\n"));
 }
+
+/// What `MULTI` keeps for `EXEC` is bounded as the input of a client is.
+#[test]
+fn a_transaction_that_never_ends_is_cut() {
+    let server = start(Config { query_buffer_max: 1 << 20, ..config() });
+    let mut wire = server.connect();
+    assert_eq!(wire.say("MULTI"), "+OK\\r\\n");
+    let value = vec![b'v'; 100_000];
+    let set = command(&[b"SET", b"k", &value]);
+    let sent = (0..100).take_while(|_| wire.try_send(&set)).count();
+    let queued = wire.rest().len() / b"+QUEUED\r\n".len();
+    assert!(queued <= 11, "{queued} of {sent} commands were kept");
+    assert_eq!(server.connect().say("GET k"), "$-1\\r\\n");
+}
+
+/// The answers to a client without the password wait in its own machine.
+#[test]
+fn strangers_get_little_memory_for_answers() {
+    let server = start(config());
+    let mut other = server.connect();
+    assert_eq!(other.say("CONFIG SET requirepass secret"), "+OK\\r\\n");
+    let mut stranger = Wire::tcp(server.address);
+    let sender = std::thread::spawn(move || {
+        stranger.try_send(&b"x\r\n".repeat(1_000_000));
+        stranger
+    });
+    let mut largest = 0;
+    let mut look = |other: &mut Wire| {
+        std::thread::sleep(Duration::from_millis(2));
+        largest = largest.max(info(other, "client_recent_max_output_buffer"));
+        largest
+    };
+    // It is answered until the bound.
+    assert!((0..5000).any(|_| look(&mut other) >= 16 << 10), "the stranger is not answered");
+    let largest = (0..50).map(|_| look(&mut other)).max();
+    assert!(largest.is_some_and(|it| it < 64 << 10), "{largest:?}");
+    drop(server);
+    drop(sender.join());
+}
+
+/// A client that receives its answer slowly is not idle.
+#[test]
+fn who_receives_an_answer_is_not_idle() {
+    const VALUE: usize = 48 << 20;
+    let idle_timeout = Duration::from_secs(2);
+    let server = start(Config { idle_timeout, ..config() });
+    let mut wire = server.connect();
+    assert_eq!(wire.ask(&[b"SET", b"k", &vec![b'v'; VALUE]]), b"+OK\r\n");
+    wire.send(b"GET k\r\n");
+    let (mut left, mut longest) = (VALUE + 13, Duration::ZERO);
+    while left > 0 {
+        let (part, since) = ((4 << 20).min(left), Instant::now());
+        std::thread::sleep(Duration::from_millis(300));
+        if !wire.part(part) {
+            // After a stop of the machine it was idle.
+            assert!(longest.max(since.elapsed()) >= idle_timeout / 2, "dropped: {left} to come");
+            return;
+        }
+        longest = longest.max(since.elapsed());
+        left -= part;
+    }
+}

@@ -304,6 +304,10 @@ impl Engine for ModelEngine {
         Ok(())
     }
 
+    fn clears_at_once(&self) -> bool {
+        true
+    }
+
     fn sweep_expired(&self) -> Result<u64> {
         let mut state = self.lock();
         state.check_writable()?;

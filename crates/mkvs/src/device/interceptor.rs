@@ -224,6 +224,10 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
         self.call(Call::Delete, |engine| engine.clear())
     }
 
+    fn clears_at_once(&self) -> bool {
+        self.told(|engine| engine.clears_at_once(), true)
+    }
+
     fn sweep_expired(&self) -> Result<u64> {
         self.call(Call::Delete, |engine| engine.sweep_expired())
     }
@@ -315,10 +319,6 @@ impl<A: Interceptor, S: Seat> Replicated for Intercepted<A, S> {
 
     fn tombstone_horizon(&self) -> u64 {
         self.told(|engine| engine.tombstone_horizon(), 0)
-    }
-
-    fn clears_at_once(&self) -> bool {
-        self.told(|engine| engine.clears_at_once(), true)
     }
 }
 

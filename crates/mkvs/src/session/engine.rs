@@ -109,6 +109,10 @@ impl Engine for Matrix {
         self.remove_all()
     }
 
+    fn clears_at_once(&self) -> bool {
+        true
+    }
+
     fn sweep_expired(&self) -> Result<u64> {
         self.keyspace.sweep_expired()
     }

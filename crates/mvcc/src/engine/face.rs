@@ -149,6 +149,10 @@ impl Engine for MapEngine {
         self.store.clear()
     }
 
+    fn clears_at_once(&self) -> bool {
+        true
+    }
+
     fn sweep_expired(&self) -> Result<u64> {
         self.store.sweep_expired()
     }
@@ -218,10 +222,6 @@ impl Replicated for MapEngine {
 
     fn tombstone_horizon(&self) -> u64 {
         self.store.map.read().tombstone_horizon()
-    }
-
-    fn clears_at_once(&self) -> bool {
-        true
     }
 }
 

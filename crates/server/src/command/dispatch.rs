@@ -19,7 +19,7 @@ use crate::resp::reply::Reply;
 use crate::session::{Answers, Session};
 use crate::slice::Slice;
 use crate::store::Store;
-use coreplane_engine::{Error, Horizon, UnixMillis};
+use coreplane_engine::{Error, Horizon};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,6 @@ pub(crate) struct Turn<'a> {
     pub host: &'a Host,
     member: usize,
     pub counters: &'a LoopCounters,
-    now: UnixMillis,
     /// The writes that the answers of the turn depend on.
     horizon: &'a mut Horizon,
     /// The time that long commands have left.
@@ -50,12 +49,11 @@ impl<'a> Turn<'a> {
     pub(crate) fn new(
         host: &'a Host,
         member: usize,
-        now: UnixMillis,
         (horizon, slice): (&'a mut Horizon, &'a mut Slice),
         output_max: usize,
     ) -> Self {
         let counters = &host.ports[member].counters;
-        Self { host, member, counters, now, horizon, slice, output_max, is_new: true }
+        Self { host, member, counters, horizon, slice, output_max, is_new: true }
     }
 }
 
@@ -84,14 +82,14 @@ pub(crate) fn run(
         &turn.host.watched,
         turn.horizon,
         turn.host.config.withholds(),
-        turn.now,
     );
     let mut ran = None;
     let answer = place.and_then(|(index, command)| {
         let number = number(index, command);
         session.info.command.store(number, Ordering::Relaxed);
         if session.queue.is_some() && !command.has(AT_ONCE) {
-            queue(session, index, words, out);
+            let memory_max = turn.host.settings.query_buffer_max.load(Ordering::Relaxed);
+            queue(session, (index, words), memory_max, out);
             return Ok(());
         }
         let began = account::begin(turn.host, turn.member, &mut session.stopwatch, number);
@@ -325,10 +323,18 @@ fn mute(session: &mut Session, start: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn queue(session: &mut Session, index: usize, words: Words<'_>, out: &mut Vec<u8>) {
+/// Adds a command to those that wait for `EXEC`. If all of them take more memory than a client's input may take, the
+/// client is disconnected.
+fn queue(
+    session: &mut Session,
+    (index, words): (usize, Words<'_>),
+    memory_max: u64,
+    out: &mut Vec<u8>,
+) {
     if let Some(queue) = &mut session.queue {
         queue.push(index, &words);
         out.extend_from_slice(b"+QUEUED\r\n");
+        session.is_dropped |= queue.memory() as u64 > memory_max;
     }
     session.publish();
 }

@@ -71,7 +71,7 @@ impl Conditions {
 fn expire(call: &mut Call<'_, '_>, unit: i64, is_relative: bool) -> Answer {
     let bad = format!("ERR invalid expire time in '{}' command", call.name);
     let conditions = Conditions::read(call)?;
-    let now = i64::try_from(call.store.now.0).unwrap_or(i64::MAX);
+    let now = i64::try_from(call.store.now().0).unwrap_or(i64::MAX);
     let at = call
         .integer(2)?
         .checked_mul(unit)
@@ -124,7 +124,7 @@ pub(super) fn when_millis(call: &mut Call<'_, '_>) -> Answer {
 }
 
 fn answer_expiry(call: &mut Call<'_, '_>, show: fn(i64, i64) -> i64) -> Answer {
-    let now = i64::try_from(call.store.now.0).unwrap_or(i64::MAX);
+    let now = i64::try_from(call.store.now().0).unwrap_or(i64::MAX);
     let mut answer = -2;
     call.store.read(call.word(1), &mut |record| {
         answer = match record.expires_at {

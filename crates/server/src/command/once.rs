@@ -100,7 +100,7 @@ pub(super) fn once(call: &mut Call<'_, '_>) -> Answer {
         return Err("ERR the answer is too long to be remembered: nothing was done".into());
     }
     let proto = call.session.proto.number();
-    let until = UnixMillis(call.store.now.0.saturating_add(MEMORY_MS));
+    let until = UnixMillis(call.store.now().0.saturating_add(MEMORY_MS));
     let last = Last { sequence, words: checksum, proto, answer };
     call.store.put(&key, &last.encode(), Some(until))?;
     call.store.finish()?;

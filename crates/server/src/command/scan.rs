@@ -93,7 +93,7 @@ fn scan_count(value: &[u8]) -> Result<usize, Failure> {
 
 /// `RANDOMKEY`
 pub(super) fn random_key(call: &mut Call<'_, '_>) -> Answer {
-    let random = RandomState::new().hash_one(call.store.now.0);
+    let random = RandomState::new().hash_one(call.store.now().0);
     let drawn = match call.store.is_ordered() {
         true => draw_of_ordered(call.store)?,
         false => draw_by_cursor(call.store, random)?,
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::watch::WatchedAbsences;
     use coreplane_conformance::model::ModelEngine;
-    use coreplane_engine::{Engine, Horizon, UnixMillis, WriteOptions};
+    use coreplane_engine::{Engine, Horizon, WriteOptions};
     use std::collections::BTreeMap;
 
     fn draws(keys: &[Vec<u8>], times: usize) -> BTreeMap<Vec<u8>, usize> {
@@ -176,7 +176,7 @@ mod tests {
             assert!(put.is_written());
         }
         let (watched, mut horizon) = (WatchedAbsences::default(), Horizon::new());
-        let mut store = Store::new(&engine, &watched, &mut horizon, true, UnixMillis(1));
+        let mut store = Store::new(&engine, &watched, &mut horizon, true);
         let mut drawn = BTreeMap::new();
         for _ in 0..times {
             if let Ok(Some(key)) = draw_of_ordered(&mut store) {

@@ -47,7 +47,6 @@ pub(super) fn debug(call: &mut Call<'_, '_>) -> Answer {
         word if is(word, "SLEEP") && call.words.len() == 3 => {
             let seconds = parse_f64(call.word(2)).unwrap_or(0.0).clamp(0.0, LONGEST);
             std::thread::sleep(Duration::from_secs_f64(seconds));
-            call.store.now = call.host.engine.now();
             call.reply.ok();
             Ok(())
         }

@@ -110,7 +110,7 @@ fn moment(
 ) -> Result<UnixMillis, Failure> {
     let bad = || Failure::from(format!("ERR invalid expire time in '{}' command", call.name));
     let time = parse_i64(time).ok_or(NOT_INTEGER)?;
-    let now = i64::try_from(call.store.now.0).map_err(|_| bad())?;
+    let now = i64::try_from(call.store.now().0).map_err(|_| bad())?;
     let millis = match unit {
         Unit::Seconds => time.checked_mul(1000),
         Unit::Millis => Some(time),
@@ -239,7 +239,7 @@ pub(super) fn get_expire(call: &mut Call<'_, '_>) -> Answer {
         }
         _ => Ok(None),
     };
-    let now = call.store.now;
+    let now = call.store.now();
     let Call { store, reply, .. } = call;
     let start = reply.out.len();
     let mut is_hit = false;

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::watch::WatchedAbsences;
     use coreplane_conformance::model::ModelEngine;
-    use coreplane_engine::{Completion, Engine, Horizon, UnixMillis, WriteOptions};
+    use coreplane_engine::{Completion, Engine, Horizon, WriteOptions};
 
     #[test]
     fn a_key_is_added_once() {
@@ -218,7 +218,7 @@ mod tests {
         let mut turns = 0;
         loop {
             let mut horizon = Horizon::new();
-            let mut store = Store::new(&engine, &watched, &mut horizon, true, UnixMillis(1));
+            let mut store = Store::new(&engine, &watched, &mut horizon, true);
             turns += 1;
             if listing.step(&mut store, Wanted::new(None, true)).expect("a step") {
                 assert!(store.rests, "the answer of {turns} turns waits for nothing");

@@ -232,7 +232,7 @@ impl ManyKeys {
         let takes_its_time = self.attempts >= ATTEMPTS_MAX;
         self.attempts += 1;
         loop {
-            self.take_expired(store.engine_now());
+            self.take_expired(store.now());
             if self.written.len() > LAST_KEYS && !takes_its_time {
                 return Ok(false);
             }

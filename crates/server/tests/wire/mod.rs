@@ -154,6 +154,11 @@ impl Wire {
         }
     }
 
+    /// Reads so many bytes; false if the other end has closed before.
+    pub(crate) fn part(&mut self, len: usize) -> bool {
+        self.stream.read_exact(&mut vec![0; len]).is_ok()
+    }
+
     /// Everything until the other end closes.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
