@@ -34,6 +34,31 @@ fn what_was_acknowledged_is_there_after_sigterm() -> Outcome<()> {
     Ok(())
 }
 
+/// scmkv clears record by record: within a transaction all records are one batch, which a crash cannot split.
+#[test]
+fn flushall_in_a_transaction_is_one_batch() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.pool("made.pool")?;
+    let served = pool.serve(&["--size", "64MiB"])?;
+    let mut client = served.connect()?;
+    for number in 0..100_u32 {
+        client.call(&[b"SET", &number.to_be_bytes(), b"value"])?;
+    }
+    let batches = |client: &mut Client| -> Outcome<u64> {
+        let info = client.call(&[b"INFO"])?.text().unwrap_or_default();
+        let figure = info.lines().find_map(|line| line.strip_prefix("engine_batches:"));
+        Ok(figure.ok_or("no engine_batches")?.parse()?)
+    };
+    let before = batches(&mut client)?;
+    assert_eq!(client.call(&[b"MULTI"])?, Reply::ok());
+    client.call(&[b"FLUSHALL"])?;
+    client.send(&[b"EXEC"])?;
+    assert_eq!((client.line()?, client.line()?), ("*1".to_owned(), "+OK".to_owned()));
+    assert_eq!(batches(&mut client)?, before + 1);
+    assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(0));
+    served.terminate()
+}
+
 #[test]
 fn the_line_is_truthful_for_every_durability() -> Outcome<()> {
     let place = Place::on_disk()?;

@@ -1,6 +1,6 @@
 //! Flipped bits: a read of a sector returns the written bytes or an error.
 
-use coreplane_tio::{Disk, Error, Options, Source, Tio};
+use coreplane_tio::{Disk, Error, Options, Policy, Source, Tio};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -119,6 +119,49 @@ fn flipped_bits_are_errors_and_what_is_written_anew_is_whole() {
         let bits: Vec<u64> = bits.iter().map(|bit| SECTOR * 8 + bit).collect();
         let count = flip(&pool, &written, &bits).expect("a disk");
         assert!(count >= 100, "an extent is lost: {count}");
+    }
+}
+
+/// Each partition has a word for each extent of the disk: 0 for those that others have.
+#[test]
+fn damaged_words_of_extents_of_other_partitions_are_set_right() {
+    let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a place");
+    let path = place.path().join("disk");
+    let options = Options { size: 16 << 20, partitions: 2, policy: Policy::Pid, ..options() };
+    let disk = Disk::create(&path, &options).expect("create");
+    let sectors = [0, 512];
+    for (connection, sector) in (0..).zip(sectors) {
+        let mut tios = [Tio::write(sector * SECTOR, bytes_of(sector))];
+        disk.run(&Source::of_connection(connection), &mut tios);
+        assert!(tios[0].outcome.is_ok());
+    }
+    disk.close().expect("close");
+    let pool = path.join("q0");
+    let whole = std::fs::read(&pool).expect("a pool");
+    let word_of = |extent: usize| SECTOR as usize + 8 * extent;
+    assert!(whole[word_of(0)..][..8] != [0; 8] && whole[word_of(1)..][..8] == [0; 8]);
+    // Of the other partition's extent, and of one that nobody has.
+    for (extent, bits) in (0..64).map(|bit| (1, vec![bit])).chain([
+        (1, vec![3, 40]),
+        (1, vec![0, 9, 33, 50]),
+        (2, vec![7]),
+    ]) {
+        let mut bytes = whole.clone();
+        for bit in &bits {
+            bytes[word_of(extent) + bit / 8] ^= 1 << (bit % 8);
+        }
+        std::fs::write(&pool, &bytes).expect("a pool");
+        for repaired in [1, 0] {
+            let disk = Disk::open(&path, &options).expect("open");
+            for sector in sectors {
+                let mut tios = [Tio::read(sector * SECTOR, SECTOR)];
+                disk.run(&Source::of_connection(0), &mut tios);
+                assert!(tios[0].outcome.is_ok() && tios[0].bytes == bytes_of(sector), "{bits:?}");
+            }
+            let findings = disk.verify(&mut |_, _| {}).expect("verify");
+            assert!(findings.is_sound() && findings.repaired == repaired, "{bits:?}: {findings:?}");
+            disk.close().expect("close");
+        }
     }
 }
 

@@ -89,6 +89,12 @@ impl Rounds {
         }
     }
 
+    /// The rounds of the next process on the medium: it knows of no flush and of no round before it.
+    pub(crate) fn of_next_process(&self) -> Self {
+        let begun = self.begun;
+        Self { begun, running: false, ended: begun, wanted: begun, error: None }
+    }
+
     /// The error of the round that failed.
     pub(crate) fn error(&self) -> Option<&SyncError> {
         self.error.as_ref()

@@ -167,8 +167,9 @@ impl Disk {
         })
     }
 
-    fn without_threads(volumes: Vec<Volume>, options: &Options) -> Result<(Self, usize)> {
+    fn without_threads(mut volumes: Vec<Volume>, options: &Options) -> Result<(Self, usize)> {
         check(&volumes)?;
+        settle_lost(&mut volumes)?;
         let geometry = volumes.first().map(Volume::geometry);
         let geometry =
             geometry.ok_or_else(|| Error::Partitions("a disk without pools".to_owned()))?;
@@ -208,6 +209,27 @@ impl Disk {
         }
         Ok(disk)
     }
+}
+
+/// Gives each extent whose word is damaged in a directory to one partition: to the one that has it, or to the first.
+fn settle_lost(volumes: &mut [Volume]) -> Result<()> {
+    for at in 0..volumes.len() {
+        let lost = volumes.get_mut(at).map(|volume| std::mem::take(&mut volume.lost));
+        for extent in lost.unwrap_or_default() {
+            let is_others = volumes.iter().any(|volume| volume.has(extent));
+            let Some(volume) = volumes.get_mut(at) else { continue };
+            let replaced = match is_others {
+                true => Err(volume.no_space()),
+                false => volume.replace_lost(&[extent]),
+            };
+            match replaced {
+                // An extent of its own would have left room when it was lost.
+                Err(Error::NoSpace { .. }) => volume.forget_lost(extent)?,
+                replaced => replaced?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Fails unless these are the partitions of one disk, in their order.

@@ -1,9 +1,10 @@
-//! A sync that fails under several partitions.
+//! A sync that fails under several partitions, and a process that is killed in a commit.
 
 use super::{Disk, Options};
 use crate::balance::Policy;
 use crate::tio::{Source, Tio};
 use coreplane_pmem::MediaChoice;
+use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use std::time::Duration;
 
 /// The partitions are synced concurrently, and each reports its own result.
@@ -35,5 +36,46 @@ fn a_sync_that_fails_is_told_to_those_who_wrote_there_and_to_all_who_flush() {
         let failed = tios.each_ref().map(|tio| tio.outcome.is_err());
         assert_eq!(failed, [failing == 0, failing == 1]);
         assert!(disk.flush().is_err() && disk.flush().is_err());
+    }
+}
+
+/// Names whose sync a killed process had not come to are durable before the journal forgets them.
+#[test]
+fn a_process_that_is_killed_in_a_commit_leaves_what_was_flushed() {
+    const SECTOR: u64 = 1024;
+    let options = Options {
+        size: 300 * SECTOR,
+        sector_len: SECTOR as u32,
+        partitions: 1,
+        ..Options::default()
+    };
+    let len = Disk::partition_len(&options).expect("a size");
+    let (page_size, model) = (options.sector_len, Model::File);
+    let sim = SimOptions { len, max_len: len, page_size, model, ..SimOptions::default() };
+    let sim = Sim::new(&sim).expect("memory");
+    let disk = Disk::simulated_create(sim.spaces(), &options).expect("create");
+    let source = Source::of_connection(0);
+    for byte in [1, 2] {
+        let mut tios = [Tio::write(0, vec![byte; SECTOR as usize])];
+        disk.run(&source, &mut tios);
+        assert!(tios[0].outcome.is_ok());
+        disk.flush().expect("flush");
+        match byte {
+            1 => disk.shared.volumes[0].commit().expect("commit"),
+            _ => disk.shared.volumes[0].begin_commit(),
+        }
+    }
+    let sim = sim.killed().expect("memory");
+    let before = sim.events();
+    drop(Disk::simulated_open(sim.spaces(), &options).expect("open"));
+    for events in before..=sim.events() {
+        for seed in 0..8 {
+            let sim = sim.crash_at(events, Eviction::Seeded(seed)).reopen().expect("memory");
+            let disk = Disk::simulated_open(sim.spaces(), &options).expect("open");
+            let mut tios = [Tio::read(0, SECTOR)];
+            disk.run(&source, &mut tios);
+            assert!(tios[0].outcome.is_ok(), "{events}, {seed}");
+            assert_eq!(tios[0].bytes[0], 2, "{events}, {seed}");
+        }
     }
 }

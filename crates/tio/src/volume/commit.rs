@@ -183,6 +183,14 @@ impl Volume {
         fresh
     }
 
+    /// Does what a commit does before the sync of the names, and no more.
+    #[cfg(test)]
+    pub(crate) fn begin_commit(&self) {
+        let names = std::mem::take(&mut self.pending.lock().names);
+        let names = names.into_iter().map(|(sector, (word, _))| (sector, word));
+        self.store_names(names, &self.take_fresh());
+    }
+
     /// Stores and flushes names.
     fn store_names(&self, names: impl Iterator<Item = (u64, u64)>, fresh: &[u64]) {
         let mut line = u64::MAX;

@@ -162,12 +162,12 @@ impl Journal {
 }
 
 impl Volume {
-    /// Repeats the recorded writes that are not committed, if their bytes are there. Afterwards extents with a `lost`
-    /// map page get new ones: these must not take pages that are blocks of such writes.
+    /// Repeats the recorded writes that are not committed, if their bytes are there. Extents of such writes with a
+    /// `lost` map page get new ones, which must not take pages that are blocks of such writes; the others are returned.
     ///
     /// # Errors
     /// As [`Volume::commit`].
-    pub(super) fn replay(&self, lost: &[u64]) -> Result<()> {
+    pub(super) fn replay(&self, lost: Vec<u64>) -> Result<Vec<u64>> {
         let entries = self.journal.lock().open(self.space());
         let (mut adopted, mut made) = (HashSet::new(), BTreeMap::new());
         let len = self.geometry.sector_len;
@@ -199,7 +199,11 @@ impl Volume {
         let left: Vec<u32> = adopted.difference(&kept).copied().collect();
         self.space().retire_all(&left);
         self.blocks.lock().free.retain(|page| !adopted.contains(page));
-        self.replace_lost(lost)?;
+        let extents: HashSet<u64> =
+            made.keys().map(|sector| sector / self.geometry.extent_sectors()).collect();
+        let (own, lost): (Vec<u64>, Vec<u64>) =
+            lost.into_iter().partition(|extent| extents.contains(extent));
+        self.replace_lost(&own)?;
         let last = self.journal.lock().last;
         for (sector, word) in made {
             self.take_in(sector / self.geometry.extent_sectors())?;
@@ -211,8 +215,9 @@ impl Volume {
         if said.is_some_and(|said| last > 0 && said.load() != committed_word(last)) {
             self.journal.lock().store_committed(self.space(), last);
             self.space().fence()?;
-            self.journal.lock().note_committed(last);
         }
-        Ok(())
+        // The stored number has fewer bits than this one.
+        self.journal.lock().note_committed(last);
+        Ok(lost)
     }
 }

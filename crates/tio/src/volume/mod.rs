@@ -80,8 +80,10 @@ pub(crate) struct Volume {
     parts: RwLock<()>,
     /// Batches that writers leave for reuse.
     spares: Mutex<Vec<Batch>>,
-    /// The number of directory bits that were corrected at the open.
+    /// The number of directory words that were corrected at the open.
     pub(crate) repaired: u64,
+    /// Extents of which the directory's words are damaged: another partition may have them.
+    pub(crate) lost: Vec<u64>,
 }
 
 /// Writes that wait for a commit.
@@ -187,7 +189,7 @@ impl Volume {
         self.blocks.lock().unpromised.saturating_sub(spare) / self.geometry.extent_pages()
     }
 
-    fn no_space(&self) -> Error {
+    pub(crate) fn no_space(&self) -> Error {
         Error::NoSpace { partition: self.identity.partition }
     }
 

@@ -114,24 +114,27 @@ pub(crate) fn directory_word(extent: u64, page: u32) -> u64 {
 }
 // media-format: end
 
-/// The map page that a word of the directory denotes, and whether one of its bits had to be corrected; none if there
-/// is none.
+/// The map page that a word of the directory denotes, none if there is none, and whether one of its bits had to be
+/// corrected.
 ///
 /// # Errors
 /// [`Unsound`].
-pub(crate) fn map_page_of(extent: u64, word: u64) -> Result<Option<(u32, bool)>, Unsound> {
+pub(crate) fn map_page_of(extent: u64, word: u64) -> Result<(Option<u32>, bool), Unsound> {
     if word == 0 {
-        return Ok(None);
+        return Ok((None, false));
     }
     let page_in = |word: u64| {
         let page = word as u32;
         (page > 0 && word == directory_word(extent, page)).then_some(page)
     };
     if let Some(page) = page_in(word) {
-        return Ok(Some((page, false)));
+        return Ok((Some(page), false));
+    }
+    if word.is_power_of_two() {
+        return Ok((None, true));
     }
     let flipped = (0..64).find_map(|bit| page_in(word ^ 1 << bit));
-    flipped.map(|page| Some((page, true))).ok_or(Unsound)
+    flipped.map(|page| (Some(page), true)).ok_or(Unsound)
 }
 
 #[cfg(test)]
@@ -162,14 +165,14 @@ mod tests {
     fn a_flipped_bit_of_the_directory_is_set_right() {
         for (extent, page) in [(0, 1), (5, 900), (1 << 20, BLOCKS_MAX - 1)] {
             let word = directory_word(extent, page);
-            assert_eq!(map_page_of(extent, word), Ok(Some((page, false))));
+            assert_eq!(map_page_of(extent, word), Ok((Some(page), false)));
             assert_eq!(map_page_of(extent + 1, word), Err(Unsound));
             for bit in 0..64 {
-                assert_eq!(map_page_of(extent, word ^ 1 << bit), Ok(Some((page, true))));
+                assert_eq!(map_page_of(extent, word ^ 1 << bit), Ok((Some(page), true)));
             }
         }
-        assert_eq!(map_page_of(3, 0), Ok(None));
-        // A zero word with one flipped bit is not a page.
-        assert!((0..64).all(|bit| map_page_of(3, 1 << bit) == Err(Unsound)));
+        assert_eq!(map_page_of(3, 0), Ok((None, false)));
+        assert!((0..64).all(|bit| map_page_of(3, 1 << bit) == Ok((None, true))));
+        assert!((1..64).all(|bit| map_page_of(3, 1 | 1 << bit) == Err(Unsound)));
     }
 }

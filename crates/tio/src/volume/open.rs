@@ -6,7 +6,9 @@ use super::layout::{Geometry, Identity, KIND, Root, WORD};
 use super::name::{DAMAGED, Name, directory_word, map_page_of};
 use super::{Batch, Extent, Volume};
 use crate::error::{Error, Result};
-use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Space};
+use coreplane_pmem::{
+    Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Space, mutant,
+};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::Path;
@@ -134,50 +136,68 @@ impl Volume {
             parts: RwLock::default(),
             spares: Mutex::default(),
             repaired: 0,
+            lost: Vec::new(),
             pool,
         };
         let lost = volume.find_extents()?;
         volume.find_free();
-        volume.replay(&lost)?;
+        volume.lost = volume.replay(lost)?;
         Ok(volume)
     }
 
-    /// Reads the directory and all names.
+    /// Reads the directory and all names. They are durable when it returns: a killed process may have left them in
+    /// the caches, and all that follows builds on them.
     fn find_extents(&mut self) -> Result<Vec<u64>> {
         let (mut found, mut repaired, mut lost) = (Vec::new(), 0, Vec::new());
+        let tables =
+            self.geometry.directory_pages() + self.geometry.journal_pages(self.identity.partitions);
+        let page_len = u64::from(self.geometry.sector_len);
+        let is_kept = !mutant!("tio.open.kept");
+        if is_kept {
+            self.space().flush(self.directory, tables * page_len);
+        }
         for extent in 0..self.geometry.extents() {
             let Some(word) = self.space().word::<Durable>(self.directory + extent * WORD) else {
                 continue;
             };
-            let (page, was_flipped) = match map_page_of(extent, word.load()) {
-                Ok(None) => continue,
-                Ok(Some(it)) => it,
-                Err(_) => {
-                    lost.push(extent);
-                    continue;
-                }
+            let Ok((page, was_flipped)) = map_page_of(extent, word.load()) else {
+                lost.push(extent);
+                continue;
             };
             if was_flipped {
-                word.store(directory_word(extent, page));
+                word.store(page.map_or(0, |page| directory_word(extent, page)));
                 word.flush();
                 repaired += 1;
             }
+            let Some(page) = page else { continue };
             if self.space().claim_words(page, Claim::WordsAsStored) {
+                if is_kept {
+                    self.space().flush(self.space().start_of(page), page_len);
+                }
                 found.push((extent, self.names_of(page)));
             } else {
                 lost.push(extent);
             }
         }
-        if repaired > 0 {
-            self.space().fence()?;
-            self.repaired = repaired;
-        }
+        self.space().fence()?;
+        self.repaired = repaired;
         self.adopt(found)?;
         Ok(lost)
     }
 
+    /// Forgets an extent whose map page is unknown, since another partition has it; durable with the next fence.
+    pub(crate) fn forget_lost(&mut self, extent: u64) -> Result<()> {
+        if let Some(word) = self.space().word::<Durable>(self.directory + extent * WORD) {
+            word.store(0);
+            word.flush();
+        }
+        self.space().fence()?;
+        self.repaired += 1;
+        Ok(())
+    }
+
     /// Replaces extents whose map pages are unknown: their sectors are damaged until they are written again.
-    pub(super) fn replace_lost(&self, lost: &[u64]) -> Result<()> {
+    pub(crate) fn replace_lost(&self, lost: &[u64]) -> Result<()> {
         for extent in lost {
             self.take_in(*extent)?;
             let first = extent * self.geometry.extent_sectors();

@@ -95,6 +95,13 @@ impl Device {
         }
     }
 
+    /// The process was killed, and the next one begins. It makes a sync only after a flush of its own; that also covers
+    /// what was flushed before, by a sync that had not ended or by none.
+    pub(super) fn killed(&mut self) {
+        self.rounds = self.rounds.of_next_process();
+        (self.dirty, self.failing) = (false, None);
+    }
+
     /// Makes every sync fail from now on, including the one under way.
     pub(super) fn fail(&mut self) {
         self.failing = Some(0);

@@ -94,11 +94,13 @@ impl Sim {
     }
 
     /// The machine after its program was killed without a power cut: the next program finds all stores,
-    /// and a later power cut may still lose stores that were never flushed.
+    /// and a later power cut may still lose stores that were never flushed. Where a fence is a sync, those that no
+    /// sync has covered are lost, too, unless the next program flushes something before it syncs.
     ///
     /// # Errors
     /// If the memory cannot be allocated.
     pub fn killed(self) -> io::Result<Self> {
+        self.recorder.killed();
         let of_space = self.options.of_space();
         let mut start = 0;
         let space = |(number, old): (usize, &Arc<Space>)| {

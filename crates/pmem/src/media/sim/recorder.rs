@@ -132,6 +132,13 @@ impl Recorder {
         (result, Cost::of(&state.log.events[before..], is_mine))
     }
 
+    /// The process was killed.
+    pub(super) fn killed(&self) {
+        if let Some(state) = &self.state {
+            state.lock().devices.iter_mut().for_each(Device::killed);
+        }
+    }
+
     /// Makes every sync fail from now on.
     pub(super) fn fail_syncs(&self) {
         if let Some(state) = &self.state {
