@@ -18,7 +18,7 @@ use protobuf::{Message as _, ProtobufEnum};
 use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
 
 /// The version of the format; others are refused.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const RAFT: u8 = 1;
 const PAGE: u8 = 2;
 const RECEIPT: u8 = 3;
@@ -70,6 +70,8 @@ pub(crate) struct Hello {
     pub(crate) leader: NodeId,
     /// The entry that made the members it knows.
     pub(crate) index: u64,
+    /// The longest key that its map takes, in bytes.
+    pub(crate) key_len_max: u64,
     /// Its knowledge of the receiver.
     pub(crate) known: Peer,
 }
@@ -189,8 +191,9 @@ impl Envelope {
             Body::Hello(hello) => {
                 writer.byte(u8::from(hello.is_bound) | u8::from(hello.asks) << 1);
                 let Peer { node, identity, start, life } = hello.known;
-                let words = [hello.leader, hello.index, node, identity, start, life];
-                words.into_iter().for_each(|it| writer.word(it));
+                let of_node = [hello.leader, hello.index, hello.key_len_max];
+                let words = of_node.into_iter().chain([node, identity, start, life]);
+                words.for_each(|it| writer.word(it));
             }
             Body::Ask(number) => writer.word(*number),
             Body::Told(number, index) => {
@@ -234,10 +237,11 @@ fn decode_rest(reader: &mut Reader<'_>) -> Option<Envelope> {
         HELLO => {
             let flags = reader.byte()?;
             let (leader, index) = (reader.word()?, reader.word()?);
+            let key_len_max = reader.word()?;
             let (node, identity) = (reader.word()?, reader.word()?);
             let known = Peer { node, identity, start: reader.word()?, life: reader.word()? };
             let (is_bound, asks) = (flags & 1 != 0, flags & 2 != 0);
-            Body::Hello(Hello { is_bound, asks, leader, index, known })
+            Body::Hello(Hello { is_bound, asks, leader, index, key_len_max, known })
         }
         ASK => Body::Ask(reader.word()?),
         TOLD => Body::Told(reader.word()?, reader.word()?),
@@ -434,6 +438,7 @@ mod tests {
                 asks: false,
                 leader: 3,
                 index: 9,
+                key_len_max: 1988,
                 known: Peer { node: 2, identity: 3, start: 4, life: 5 },
             }),
         ]

@@ -27,7 +27,7 @@
 use super::{Node, State, mix};
 use crate::codec::{Body, Envelope, Hello};
 use crate::members::{MemberChange, NodeId, Peer};
-use coreplane_engine::Result;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
 
 /// Entries that a node may lack when it becomes a voter.
@@ -113,13 +113,17 @@ impl Node {
             let notes = view.notes();
             let known = notes.peer(to).unwrap_or_default();
             let (is_bound, index) = (notes.is_bound && !notes.is_blank, notes.members.index);
-            Hello { is_bound, asks, leader, index, known }
+            let key_len_max = view.map.key_len_max() as u64;
+            Hello { is_bound, asks, leader, index, key_len_max, known }
         };
         self.send(to, Body::Hello(hello));
     }
 
     fn take_hello(&mut self, envelope: &Envelope, hello: &Hello) -> Result<()> {
         let Envelope { from, identity, .. } = *envelope;
+        if !self.takes_keys_of(envelope, hello)? {
+            return Ok(());
+        }
         self.heard.insert(from, (identity, hello.is_bound));
         let known = (hello.known.start, hello.known.life);
         if hello.known.node == 0 || known == (self.start, self.life) {
@@ -156,6 +160,32 @@ impl Node {
             self.say_hello(from, false);
         }
         self.bind()
+    }
+
+    /// False if the sender's map takes longer keys than this one, or only shorter ones, and it is no member: an entry
+    /// with such a key would stop one of the two. Of such nodes the one that takes no part yet stops.
+    fn takes_keys_of(&mut self, envelope: &Envelope, hello: &Hello) -> Result<bool> {
+        let Envelope { from, identity, .. } = *envelope;
+        let (own, is_member, takes_part) = {
+            let view = self.view();
+            let notes = view.notes();
+            let is_member = notes.peer(from).is_some_and(|it| it.identity == identity);
+            (view.map.key_len_max() as u64, is_member, notes.is_bound && !notes.is_blank)
+        };
+        if own == hello.key_len_max || is_member || mutant!("replica.identity.keys") {
+            return Ok(true);
+        }
+        if !takes_part && (hello.is_bound || self.settings.id > from) {
+            return Err(Error::Unusable(format!(
+                "keys have {own} bytes at most here, and {} in node {from}: all nodes of a cluster need the same kind \
+                 of map, with pages of the same size",
+                hello.key_len_max
+            )));
+        }
+        if hello.asks {
+            self.say_hello(from, false);
+        }
+        Ok(false)
     }
 
     /// Takes part from now on, if all peers of a new cluster have stated their identity and this node is neither

@@ -87,8 +87,9 @@ impl Node {
             // A removed leader would go on as leader. Another node has to lead first.
             let others = raw.raft.prs().iter().filter(|(id, _)| **id != self.settings.id);
             let voters = raw.raft.prs().conf().voters();
-            let next =
-                others.filter(|(id, _)| voters.contains(**id)).max_by_key(|(_, it)| it.matched);
+            let next = others.filter(|(id, _)| voters.contains(**id));
+            // One that answers, if there is one.
+            let next = next.max_by_key(|(_, it)| (it.recent_active, it.matched));
             if let Some((next, _)) = next.map(|(id, _)| (*id, ())) {
                 raw.transfer_leader(next);
             }

@@ -1,9 +1,9 @@
 //! Pools that are wiped, put back or foreign: whose messages count, and which pools are filled anew.
 
-use crate::table::Table;
+use crate::table::{LEN, Seat, Table};
 use coreplane_mvcc::MapKind;
 use coreplane_pmem::media::sim::Model;
-use coreplane_replica::{MemberChange, Role};
+use coreplane_replica::{Envelope, MemberChange, Role, Settings};
 
 /// The place of a node that claims to be another one.
 const STRANGER: u64 = 9;
@@ -334,4 +334,49 @@ fn a_new_cluster_waits_for_all_its_nodes() {
     table.seat(3).start();
     table.run(100);
     assert!(table.leader().is_some());
+}
+
+/// Runs the nodes; the one that stops is taken away, and why is returned.
+fn why_one_stops(table: &mut Table, id: u64) -> String {
+    for _ in 0..50 {
+        let all: Vec<u64> = table.seats.keys().copied().collect();
+        all.into_iter().for_each(|id| table.tick(id));
+        while !table.letters.is_empty() {
+            let (_, to, bytes) = table.letters.remove(0);
+            if table.seat(to).node.is_none() {
+                continue;
+            }
+            let envelope = Envelope::decode(&bytes).expect("what was sent");
+            if let Err(error) = table.node(to).step(envelope) {
+                assert_eq!(to, id, "{error}");
+                table.seat(to).node = None;
+                return error.to_string();
+            }
+            table.hear(to);
+        }
+    }
+    panic!("{id} does not stop");
+}
+
+/// A write with a key that only some of the maps take would stop the others.
+#[test]
+fn a_node_whose_map_takes_other_keys_takes_no_part() {
+    let mut table = Table::new(MapKind::List, (3, 3));
+    let settings = table.seat(3).settings.clone();
+    let tree = || Seat::new(MapKind::CowTree, settings.clone(), Model::X86, LEN);
+    table.seats.insert(3, tree());
+    let why = why_one_stops(&mut table, 3);
+    assert!(why.contains("the same kind of map"), "{why}");
+    table.run(50);
+    assert_eq!(table.leader(), None, "two of three form no cluster");
+    // With the right pool they do, and a node that comes with another one later changes nothing.
+    table.seats.insert(3, Seat::new(MapKind::List, settings.clone(), Model::X86, LEN));
+    table.lead(1);
+    let settings = Settings { identity: 777, life: 5, ..settings.clone() };
+    table.seats.insert(3, Seat::new(MapKind::CowTree, settings, Model::X86, LEN));
+    let why = why_one_stops(&mut table, 3);
+    assert!(why.contains("the same kind of map"), "{why}");
+    table.put(1, b"value");
+    table.run(5);
+    assert_eq!(table.value(2).as_deref(), Some(&b"value"[..]));
 }
