@@ -29,6 +29,7 @@ use crate::codec::{Body, Envelope, Hello};
 use crate::members::{MemberChange, NodeId, Peer};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
+use raft::eraftpb::MessageType;
 
 /// Entries that a node may lack when it becomes a voter.
 const LAG_MAX: u64 = 64;
@@ -70,8 +71,12 @@ impl Node {
         }
         let is_it = known.identity == envelope.identity;
         let life = (envelope.start, envelope.life);
+        if !is_it && self.leads_a_later(envelope) {
+            return Ok(true);
+        }
         if !is_it || life != (known.start, known.life) && life.0 <= known.start {
-            self.say_hello(from, false);
+            // The answer states which members the sender knows.
+            self.say_hello(from, !is_it);
             return Ok(false);
         }
         if life.0 > known.start {
@@ -84,6 +89,26 @@ impl Node {
             self.heard.insert(from, (envelope.identity, true));
         }
         Ok(true)
+    }
+
+    /// True of what only a leader says, from a pool that is a member by entries which this node lacks: only that leader
+    /// can send them. Votes and acknowledgements of the pool do not count before.
+    fn leads_a_later(&self, envelope: &Envelope) -> bool {
+        let is_of_leader = match &envelope.body {
+            Body::Page(_) => true,
+            Body::Raft(message) => {
+                matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgHeartbeat)
+            }
+            _ => false,
+        };
+        let view = self.view();
+        let notes = view.notes();
+        let is_later = |it: &(u64, u64)| it.0 == envelope.identity && it.1 > notes.members.index;
+        is_of_leader
+            && notes.cluster != 0
+            && notes.cluster == envelope.cluster
+            && self.members_at.get(&envelope.from).is_some_and(is_later)
+            && !mutant!("replica.identity.later")
     }
 
     fn note_life(&mut self, node: NodeId, (start, life): (u64, u64)) -> Result<()> {
@@ -125,6 +150,9 @@ impl Node {
             return Ok(());
         }
         self.heard.insert(from, (identity, hello.is_bound));
+        if hello.is_bound {
+            self.members_at.insert(from, (identity, hello.index));
+        }
         let known = (hello.known.start, hello.known.life);
         if hello.known.node == 0 || known == (self.start, self.life) {
             self.greeted.insert(from);
@@ -163,19 +191,22 @@ impl Node {
     }
 
     /// False if the sender's map takes longer keys than this one, or only shorter ones, and it is no member: an entry
-    /// with such a key would stop one of the two. Of such nodes the one that takes no part yet stops.
+    /// with such a key would stop one of the two. The one that takes no part yet stops; of two new ones, the one with
+    /// the greater number.
     fn takes_keys_of(&mut self, envelope: &Envelope, hello: &Hello) -> Result<bool> {
         let Envelope { from, identity, .. } = *envelope;
-        let (own, is_member, takes_part) = {
+        let (own, is_member, is_new, takes_part) = {
             let view = self.view();
             let notes = view.notes();
             let is_member = notes.peer(from).is_some_and(|it| it.identity == identity);
-            (view.map.key_len_max() as u64, is_member, notes.is_bound && !notes.is_blank)
+            let (is_new, takes_part) =
+                (!notes.is_bound && !notes.is_blank, notes.is_bound && !notes.is_blank);
+            (view.map.key_len_max() as u64, is_member, is_new, takes_part)
         };
         if own == hello.key_len_max || is_member || mutant!("replica.identity.keys") {
             return Ok(true);
         }
-        if !takes_part && (hello.is_bound || self.settings.id > from) {
+        if !takes_part && hello.is_bound || is_new && self.settings.id > from {
             return Err(Error::Unusable(format!(
                 "keys have {own} bytes at most here, and {} in node {from}: all nodes of a cluster need the same kind \
                  of map, with pages of the same size",

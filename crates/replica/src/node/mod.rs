@@ -62,6 +62,8 @@ pub struct Node {
     life: u64,
     /// Nodes that have said hello: their identities, and whether they belong to a cluster.
     heard: BTreeMap<NodeId, (u64, bool)>,
+    /// Members that have said hello: their identities, and the entries that made the members they know.
+    members_at: BTreeMap<NodeId, (u64, u64)>,
     /// Nodes that others have named as the leader.
     told_of: BTreeSet<NodeId>,
     /// Nodes that know of this start.
@@ -140,6 +142,7 @@ impl Node {
             start,
             life: settings.life,
             heard: BTreeMap::new(),
+            members_at: BTreeMap::new(),
             told_of: BTreeSet::new(),
             greeted: BTreeSet::new(),
             // The first hello is sent with the first tick.

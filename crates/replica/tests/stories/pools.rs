@@ -95,6 +95,32 @@ fn a_node_that_lags_does_not_know_better() {
     }
 }
 
+/// A node that lags follows a leader whose pool it does not know yet, since another one had that number before.
+#[test]
+fn a_node_that_lags_follows_a_pool_that_took_anothers_place() {
+    for kind in MapKind::ALL {
+        let mut table = Table::new(kind, (5, 5));
+        table.lead(1);
+        table.run(5);
+        table.part(&[5], &[1, 2, 3, 4]);
+        table.seat(2).wipe(777);
+        table.letters.clear();
+        table.run(200);
+        assert_eq!(table.node(2).status().members.voters, [1, 2, 3, 4, 5]);
+        table.lead(2);
+        table.put(2, b"after");
+        table.cut.clear();
+        table.run(100);
+        assert_eq!(table.leader(), Some(2), "of {kind:?}");
+        assert_eq!(table.value(5).as_deref(), Some(&b"after"[..]), "of {kind:?}");
+        // From then on it counts.
+        table.part(&[1, 3], &[2, 4, 5]);
+        let number = table.put(2, b"more");
+        table.run(5);
+        assert!(table.seats[&2].settled.contains(&number), "of {kind:?}");
+    }
+}
+
 /// A node that was removed comes back with a new pool, and with the earlier peers: it forms no cluster with them, and
 /// is added like any other.
 #[test]

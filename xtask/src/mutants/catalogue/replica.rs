@@ -78,6 +78,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.members.lazy", "a change of members is applied and forgotten", STORIES),
     Mutant::new("replica.stop.told", "an open write of a stopped node is refused", STOPPED),
     Mutant::new("replica.identity.keys", "a node whose map takes other keys takes part", STORIES),
+    Mutant::new("replica.identity.later", "a node that lags does not follow a new pool", STORIES),
     Mutant::new("replica.age.told", "a follower counts its age from the answer", REPLICAS),
     Mutant::new("replica.feed.early", "what a majority does not have is shown", REPLICAS),
     Mutant::new("replica.feed.gap", "changes that are gone are passed over", REPLICAS),
