@@ -165,6 +165,30 @@ fn damaged_words_of_extents_of_other_partitions_are_set_right() {
     }
 }
 
+/// A block that the medium has lost is a damaged sector, and does not end the process: the file was cut short.
+#[test]
+fn a_block_that_is_gone_is_told_by_its_sector() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pool");
+    let disk = Disk::create(&path, &options()).expect("create");
+    let sectors = [5, 9];
+    for sector in sectors {
+        let mut tios = [Tio::write(sector * SECTOR, bytes_of(sector))];
+        disk.run(&Source::of_connection(0), &mut tios);
+        assert!(tios[0].outcome.is_ok());
+    }
+    disk.flush().expect("flush");
+    let bytes = std::fs::read(&path).expect("a pool");
+    let at = |sector| bytes.chunks(SECTOR as usize).position(|block| block == bytes_of(sector));
+    let (first, second) = (at(5).expect("a block"), at(9).expect("a block"));
+    assert!(first < second);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a pool");
+    file.set_len(second as u64 * SECTOR).expect("truncate");
+    let findings = disk.verify(&mut |_, _| {}).expect("verify");
+    assert_eq!((findings.sectors, findings.damaged), (2, vec![9]));
+    file.set_len(bytes.len() as u64).expect("extend");
+}
+
 /// The scrub finds a flipped bit in a sector that is not read.
 #[test]
 fn the_scrub_finds_what_nobody_reads_and_goes_round() {

@@ -82,6 +82,11 @@ impl Volume {
             let before = self.name_word(sector);
             if before != 0 {
                 findings.sectors += 1;
+                // A load from a block that the medium has lost would end the process.
+                if Name::block_of(before).is_some_and(|block| self.space().probe(block).is_err()) {
+                    findings.damaged.push(sector);
+                    continue;
+                }
                 match self.read(sector * u64::from(self.geometry.sector_len), &mut bytes) {
                     Ok(()) => {}
                     Err(Error::Damaged { .. }) => {
