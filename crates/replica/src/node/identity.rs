@@ -71,7 +71,7 @@ impl Node {
         }
         let is_it = known.identity == envelope.identity;
         let life = (envelope.start, envelope.life);
-        if !is_it && self.leads_a_later(envelope) {
+        if !is_it && self.is_of_later_leader(envelope) {
             return Ok(true);
         }
         if !is_it || life != (known.start, known.life) && life.0 <= known.start {
@@ -93,7 +93,7 @@ impl Node {
 
     /// True of what only a leader says, from a pool that is a member by entries which this node lacks: only that leader
     /// can send them. Votes and acknowledgements of the pool do not count before.
-    fn leads_a_later(&self, envelope: &Envelope) -> bool {
+    fn is_of_later_leader(&self, envelope: &Envelope) -> bool {
         let is_of_leader = match &envelope.body {
             Body::Page(_) => true,
             Body::Raft(message) => {
@@ -146,7 +146,7 @@ impl Node {
 
     fn take_hello(&mut self, envelope: &Envelope, hello: &Hello) -> Result<()> {
         let Envelope { from, identity, .. } = *envelope;
-        if !self.takes_keys_of(envelope, hello)? {
+        if !self.has_equal_key_limit(envelope, hello)? {
             return Ok(());
         }
         self.heard.insert(from, (identity, hello.is_bound));
@@ -193,7 +193,7 @@ impl Node {
     /// False if the sender's map takes longer keys than this one, or only shorter ones, and it is no member: an entry
     /// with such a key would stop one of the two. The one that takes no part yet stops; of two new ones, the one with
     /// the greater number.
-    fn takes_keys_of(&mut self, envelope: &Envelope, hello: &Hello) -> Result<bool> {
+    fn has_equal_key_limit(&mut self, envelope: &Envelope, hello: &Hello) -> Result<bool> {
         let Envelope { from, identity, .. } = *envelope;
         let (own, is_member, is_new, takes_part) = {
             let view = self.view();

@@ -68,18 +68,24 @@ fn a_pool_that_was_put_back_is_filled_anew() {
     }
 }
 
+/// Five nodes, of which 2 was wiped and filled again while 5 was cut off.
+fn with_a_pool_unknown_to_5(kind: MapKind) -> Table {
+    let mut table = Table::new(kind, (5, 5));
+    table.lead(1);
+    table.run(5);
+    table.part(&[5], &[1, 2, 3, 4]);
+    table.seat(2).wipe(777);
+    table.letters.clear();
+    table.run(200);
+    table
+}
+
 /// A node that lags still knows the pool that another one had before it was wiped. The new pool must not be given up
 /// for that.
 #[test]
 fn a_node_that_lags_does_not_know_better() {
     for kind in MapKind::ALL {
-        let mut table = Table::new(kind, (5, 5));
-        table.lead(1);
-        table.run(5);
-        table.part(&[5], &[1, 2, 3, 4]);
-        table.seat(2).wipe(777);
-        table.letters.clear();
-        table.run(200);
+        let mut table = with_a_pool_unknown_to_5(kind);
         table.put(1, b"after");
         table.run(5);
         let status = table.node(2).status();
@@ -99,13 +105,7 @@ fn a_node_that_lags_does_not_know_better() {
 #[test]
 fn a_node_that_lags_follows_a_pool_that_took_anothers_place() {
     for kind in MapKind::ALL {
-        let mut table = Table::new(kind, (5, 5));
-        table.lead(1);
-        table.run(5);
-        table.part(&[5], &[1, 2, 3, 4]);
-        table.seat(2).wipe(777);
-        table.letters.clear();
-        table.run(200);
+        let mut table = with_a_pool_unknown_to_5(kind);
         assert_eq!(table.node(2).status().members.voters, [1, 2, 3, 4, 5]);
         table.lead(2);
         table.put(2, b"after");

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::queue::QueueSet;
 use crate::volume::Volume;
 use crate::volume::layout::{Geometry, Identity};
-use coreplane_pmem::{MediaChoice, Pool, Space};
+use coreplane_pmem::{MediaChoice, Pool, Space, mutant};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
@@ -218,11 +218,11 @@ fn settle_lost(volumes: &mut [Volume]) -> Result<()> {
         for extent in lost.unwrap_or_default() {
             let is_others = volumes.iter().any(|volume| volume.has(extent));
             let Some(volume) = volumes.get_mut(at) else { continue };
-            let replaced = match is_others {
-                true => Err(volume.no_space()),
-                false => volume.replace_lost(&[extent]),
-            };
-            match replaced {
+            if is_others && !mutant!("tio.lost.twice") {
+                volume.forget_lost(extent)?;
+                continue;
+            }
+            match volume.replace_lost(&[extent]) {
                 // An extent of its own would have left room when it was lost.
                 Err(Error::NoSpace { .. }) => volume.forget_lost(extent)?,
                 replaced => replaced?,

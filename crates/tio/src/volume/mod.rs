@@ -189,7 +189,7 @@ impl Volume {
         self.blocks.lock().unpromised.saturating_sub(spare) / self.geometry.extent_pages()
     }
 
-    pub(crate) fn no_space(&self) -> Error {
+    fn no_space(&self) -> Error {
         Error::NoSpace { partition: self.identity.partition }
     }
 

@@ -8,7 +8,7 @@ const LOG_ROOM: Suite = Suite::of("coreplane-mvcc", "log", &["what_was_applied"]
 const ROOM: Suite = Suite::of("coreplane-replica", "room", &["what_is_said_to_fit"]);
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
 const REPLICAS: Suite = Suite::of("coreplane-replica", "replicas", &[]);
-const STOPPED: Suite = Suite::of("coreplane-replica", "stopped", &[]);
+const STOP: Suite = Suite::of("coreplane-replica", "stop", &[]);
 const DRAFTS: Suite = Suite::of("coreplane-replica", "drafts", &[]);
 const WAL: Suite = Suite::of("coreplane-replica", "wal", &[]);
 const WAL_CRASHES: Suite = Suite::of("coreplane-replica", "wal_crashes", &[]);
@@ -76,7 +76,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.wal.life", "frames behind the end that a start has found", WAL_CRASHES),
     Mutant::new("replica.wal.killed", "what a killed process has left is not flushed", WAL_CRASHES),
     Mutant::new("replica.members.lazy", "a change of members is applied and forgotten", STORIES),
-    Mutant::new("replica.stop.told", "an open write of a stopped node is refused", STOPPED),
+    Mutant::new("replica.stop.told", "an open write of a stopped node is refused", STOP),
     Mutant::new("replica.identity.keys", "a node whose map takes other keys takes part", STORIES),
     Mutant::new("replica.identity.later", "a node that lags does not follow a new pool", STORIES),
     Mutant::new("replica.age.told", "a follower counts its age from the answer", REPLICAS),

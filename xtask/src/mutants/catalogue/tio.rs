@@ -4,7 +4,7 @@ use super::{Mutant, Suite};
 
 const CRASHES: Suite = Suite::of("coreplane-tio", "crashes", &[]);
 const KILLED: Suite = Suite::of("coreplane-tio", "requests", &["a_killed_process"]);
-const CUT_AFTER_KILL: Suite = Suite::of("coreplane-tio", "killed", &[]);
+const CUT_AFTER_KILL: Suite = Suite::of("coreplane-tio", "kill", &[]);
 const GROWTH: Suite = Suite::of("coreplane-tio", "requests", &["cut_while"]);
 const DAMAGE: Suite = Suite::of("coreplane-tio", "damage", &[]);
 
@@ -25,6 +25,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.superseded.reused", "what was flushed goes before what replaces it", CRASHES),
     Mutant::new("tio.commit.early", "the journal forgets what has no durable name", CRASHES),
     Mutant::new("tio.open.kept", "an open builds on what a killed process left", CUT_AFTER_KILL),
+    Mutant::new("tio.lost.twice", "an extent of another partition is replaced", DAMAGE),
     Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
     Mutant::new("tio.growth.flush", "the root names tables that are not durable", GROWTH),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
