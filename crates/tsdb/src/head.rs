@@ -140,6 +140,11 @@ impl Head {
         self.entries.iter().any(|entry| entry.shard == shard)
     }
 
+    /// Shards and series of the entries from this one on, in the order in which they came.
+    pub(crate) fn series_from(&self, at: usize) -> impl Iterator<Item = (ShardId, SeriesId)> {
+        self.entries.iter().skip(at).map(|entry| (entry.shard, entry.series))
+    }
+
     fn points(&self, (shard, series, field): (ShardId, SeriesId, FieldId)) -> Option<&Points> {
         let entry = self.entries.get(*self.places.get(&(shard, series))? as usize)?;
         let at = entry.fields.binary_search_by_key(&field, |points| points.field).ok()?;

@@ -174,6 +174,11 @@ impl Catalogue {
         self.shards.contains_key(&id)
     }
 
+    /// True if a shard was ever dropped.
+    pub(crate) fn has_dropped_shards(&self) -> bool {
+        self.shards.len() < self.next.shard as usize
+    }
+
     /// The shards whose points are all older at a time (nanoseconds since 1970) than their policies allow.
     pub(crate) fn expired_shards(&self, now: i64) -> impl Iterator<Item = ShardId> {
         self.policies.values().flat_map(move |state| state.expired(now))
@@ -223,6 +228,11 @@ impl Catalogue {
             series: |id| self.series.get(id).map(|series| &**series),
         };
         selection.of(filter).into_owned()
+    }
+
+    /// The numbers of the series of a measurement, ascending.
+    pub(crate) fn series_ids_of(&self, of: MeasurementId) -> &[SeriesId] {
+        self.measurements.get(of).map_or(&[], |measurement| measurement.postings.all())
     }
 
     /// The number of series.

@@ -16,11 +16,13 @@
 
 use super::{MeasurementId, SeriesId};
 use crate::point::{is_special, unescape};
+use coreplane_pmem::mutant;
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A series.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Series {
     /// Its number.
     pub id: SeriesId,
@@ -32,7 +34,16 @@ pub struct Series {
     pub key: Box<str>,
     /// Its tags in plain text, if the key has escapes.
     unescaped: Option<Box<Unescaped>>,
+    /// [`LIVE`], [`EMPTY`] or [`DOOMED`].
+    standing: AtomicU8,
 }
+
+/// A series as usual.
+const LIVE: u8 = 0;
+/// Retention has left it no point; the next write keeps it.
+const EMPTY: u8 = 1;
+/// Its drop is being logged: a write waits for the end of it, and makes a new series.
+const DOOMED: u8 = 2;
 
 /// Tag keys and tag values by turns, one in each line. A box of it is one word, and most series have none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +59,36 @@ impl Series {
         unescaped: Option<Box<str>>,
     ) -> Self {
         let unescaped = unescaped.map(|text| Box::new(Unescaped(text)));
-        Self { id, set, measurement, key, unescaped }
+        Self { id, set, measurement, key, unescaped, standing: AtomicU8::new(LIVE) }
+    }
+
+    /// Notes that it was found without a point. A write that does not see this note must have ended before the
+    /// series is looked at again and doomed.
+    pub(crate) fn note_empty(&self) {
+        self.standing.store(EMPTY, Ordering::Release);
+    }
+
+    /// Keeps the series for a point to be written; false if it is doomed.
+    #[inline]
+    pub(crate) fn keep(&self) -> bool {
+        let standing = self.standing.load(Ordering::Acquire);
+        standing == LIVE || mutant!("tsdb.series.kept") || self.change(EMPTY, LIVE)
+    }
+
+    /// Dooms the series, whose drop is to be logged; false if a write has kept it.
+    pub(crate) fn doom(&self) -> bool {
+        self.change(EMPTY, DOOMED)
+    }
+
+    /// Keeps the series, whatever it was. The caller has the lock of the log, so that no drop is being logged.
+    pub(crate) fn revive(&self) {
+        self.standing.store(LIVE, Ordering::Release);
+    }
+
+    /// True if it is `to` afterwards.
+    fn change(&self, from: u8, to: u8) -> bool {
+        let changed = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        changed.map_or_else(|found| found == to, |_| true)
     }
 
     /// Its tags, ascending by key.

@@ -171,8 +171,10 @@ impl<'c> Draft<'c> {
         key: &str,
         interval: Option<Duration>,
     ) -> Result<()> {
-        let is_known = self.catalogue.series_of(database, key).is_some();
-        if is_known || self.series.contains(&(database, Box::from(key))) {
+        let known = self.catalogue.series_of(database, key);
+        // The point is written after this: a drop for lack of points must not come between.
+        known.inspect(|series| series.revive());
+        if known.is_some() || self.series.contains(&(database, Box::from(key))) {
             return Ok(());
         }
         self.catalogue.check_series(key, self.series.len())?;

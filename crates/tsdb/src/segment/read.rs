@@ -106,6 +106,20 @@ impl Segment {
         Ok(from)
     }
 
+    /// True if it has a point of a series. `near` is as for [`Segment::entries`].
+    ///
+    /// # Errors
+    /// [`Error::Damage`].
+    pub(crate) fn has_series(
+        &self,
+        (pages, guard): (&Pages, &Guard),
+        series: SeriesId,
+        near: &mut u32,
+    ) -> Result<bool> {
+        *near = self.lower_bound(pages, guard, (series, 0, i64::MIN), *near)?;
+        Ok(*near < self.info.entries && self.entry(pages, guard, *near)?.series == series)
+    }
+
     /// Shows the entries of a field of a series that have times in the range, ascending. `near` is where the
     /// entries of a previous field ended, or 0; it is set to where these end.
     ///

@@ -20,6 +20,7 @@
 mod last;
 mod merge;
 mod open;
+mod presence;
 mod seal;
 
 pub(crate) use last::{LastKey, LastPoint, later};

@@ -6,9 +6,10 @@ use crate::error::{Error, Result};
 use crate::names::Draft;
 use crate::pages::Pages;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The maximum number of series in one record.
-const IDS_MAX: usize = 200;
+pub(super) const IDS_MAX: usize = 200;
 
 impl Store {
     fn change<T>(&self, draw: impl FnOnce(&mut Draft<'_>) -> Result<T>) -> Result<T> {
@@ -85,7 +86,9 @@ impl Store {
             let (id, _) = draft.catalogue.policy(id, Some(policy)).ok_or_else(missing)?;
             draft.push([Change::PolicyDropped { id }]);
             Ok(())
-        })
+        })?;
+        self.shared.is_thinned.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Drops a measurement with its series. Durable when it returns.

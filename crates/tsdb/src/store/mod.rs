@@ -2,6 +2,7 @@
 
 mod administration;
 mod open;
+mod retention;
 mod scrub;
 #[cfg(test)]
 mod tests;
@@ -98,6 +99,10 @@ pub(crate) struct Shared {
     options: Options,
     bell: Bell,
     scrubbed: scrub::Counts,
+    /// Shards were dropped, so that there may be series without points.
+    is_thinned: AtomicBool,
+    /// Held by the thread that drops them.
+    thinning: Mutex<()>,
     /// The current time, in tests; 0: that of the system.
     clock: AtomicI64,
 }

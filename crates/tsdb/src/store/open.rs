@@ -11,6 +11,7 @@ use crate::names::Names;
 use crate::pages::{Pages, Role};
 use crate::set::{Opening, Set};
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool, PoolError, Space};
+use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -159,6 +160,8 @@ impl Store {
             let what = "the catalogue in q0 is older than another pool: they are not of one time";
             return Err(Error::Pools(what.to_owned()));
         }
+        // Series may have lost their last points before the store was closed.
+        let is_thinned = AtomicBool::new(catalogue.has_dropped_shards());
         drop(catalogue);
         let shared = Shared {
             names,
@@ -166,6 +169,8 @@ impl Store {
             options: options.clone(),
             bell: Bell::default(),
             scrubbed: Counts::default(),
+            is_thinned,
+            thinning: Mutex::new(()),
             clock: AtomicI64::new(0),
         };
         Ok(Self { shared: Arc::new(shared), upkeep: None })

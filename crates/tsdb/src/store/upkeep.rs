@@ -1,7 +1,6 @@
 //! The work of the background thread: it seals points, merges segments, and drops shards that have expired.
 
 use super::{Shared, Store};
-use crate::catalogue::Change;
 use crate::error::{Error, Result};
 use crate::set::Set;
 use coreplane_pmem::{background, spin};
@@ -143,23 +142,6 @@ impl Shared {
         spin::lock(&self.bell.state).is_due |= trouble.is_some();
         *spin::lock(&self.bell.trouble) = trouble;
         self.bell.changed.notify_all();
-    }
-
-    /// Drops the shards whose points are older than their policies allow, by one record for all sets.
-    pub(super) fn expire(&self) -> Result<()> {
-        let now = self.now();
-        let expired: Vec<u32> = self.names.read().expired_shards(now).collect();
-        let Some(first) = self.sets.first().filter(|_| !expired.is_empty()) else { return Ok(()) };
-        self.names.change(&first.pages, |draft| {
-            let is_there = |id: &&u32| draft.catalogue.is_shard_live(**id);
-            let dropped: Vec<Change> = expired
-                .iter()
-                .filter(is_there)
-                .map(|id| Change::ShardDropped { id: *id })
-                .collect();
-            draft.push(dropped);
-            Ok(())
-        })
     }
 
     /// Does everything that is due; also merges cold shards, if there was nothing else to do. A failure holds up
@@ -312,14 +294,6 @@ impl Store {
             while self.shared.merge(set, i64::MAX)? {}
         }
         Ok(())
-    }
-
-    /// Drops the shards whose points are all older than their policies allow. Durable when it returns.
-    ///
-    /// # Errors
-    /// [`Error::Full`], [`Error::Sync`].
-    pub fn expire(&self) -> Result<()> {
-        self.shared.expire()
     }
 
     /// For tests: the next work of the background thread panics.

@@ -13,6 +13,7 @@ use crate::point::{FieldValue, Point};
 use crate::rows::{Batch, Place};
 use crate::set::Set;
 use crate::value::STRING_MAX;
+use coreplane_pmem::epoch::{Calls, pin_in};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,19 +82,9 @@ impl Store {
         patience: &mut Patience,
     ) -> Result<Outcome> {
         self.shared.check_upkeep()?;
-        let mut rows = Rows::new(&self.shared, database, policy, points)?;
-        let mut from = 0;
-        while from < points.len() {
-            let to = points.len().min(from + GATHER);
-            from = rows.gather(from, to);
-            if from < to {
-                // One of its names is missing, and maybe some names of later points.
-                rows.name(from)?;
-            }
-        }
-        rows.commit()?;
+        let outcome = self.shared.write(database, policy, points)?;
         self.make_room(patience)?;
-        Ok(rows.outcome)
+        Ok(outcome)
     }
 }
 
@@ -152,6 +143,9 @@ impl<'w, 'p> Rows<'w, 'p> {
         Catalogue::check_time(point.time).map_err(Stop::Rejected)?;
         let key = point.series.as_str();
         let series: &Arc<Series> = names.series_of(self.database, key).ok_or(Stop::Unknown)?;
+        if !series.keep() {
+            return Err(Stop::Unknown);
+        }
         let is_in = |it: &Shard| it.start <= point.time && point.time < it.end;
         if !self.shard.as_ref().is_some_and(is_in) {
             self.shard = names.shard_of(self.policy, point.time).copied();
@@ -254,6 +248,24 @@ fn no_sets() -> Error {
 }
 
 impl Shared {
+    /// Writes points; does not wait for room.
+    fn write(&self, database: &str, policy: Option<&str>, points: &[Point<'_>]) -> Result<Outcome> {
+        // No series that is used here is dropped for lack of points before they are there.
+        let _begun = pin_in::<Calls>();
+        let mut rows = Rows::new(self, database, policy, points)?;
+        let mut from = 0;
+        while from < points.len() {
+            let to = points.len().min(from + GATHER);
+            from = rows.gather(from, to);
+            if from < to {
+                // One of its names is missing, and maybe some names of later points.
+                rows.name(from)?;
+            }
+        }
+        rows.commit()?;
+        Ok(rows.outcome)
+    }
+
     /// The sampling interval that a point's device states, or that its points here have.
     fn interval_of(&self, points: &[Point<'_>], at: usize) -> Option<Duration> {
         let point = points.get(at)?;
@@ -277,3 +289,127 @@ const TIME: &str = "time";
 const GATHER: usize = 2048;
 /// The number of following points in which the next point of the same series is looked for.
 const LOOK_AHEAD: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{Policy, TagFilter};
+    use crate::point::SeriesKey;
+    use crate::store::Options;
+    use coreplane_pmem::media::sim::{Sim, SimOptions};
+    use std::time::Instant;
+
+    const HOUR: i64 = 3_600_000_000_000;
+
+    fn sim() -> Sim {
+        let len = 4 << 20;
+        let (spaces, page_size, own_epochs) = (1, 16 << 10, true);
+        let options = SimOptions {
+            spaces,
+            len,
+            max_len: len,
+            page_size,
+            own_epochs,
+            ..SimOptions::default()
+        };
+        Sim::new(&options).expect("memory")
+    }
+
+    fn point(time: i64) -> Point<'static> {
+        Point {
+            series: SeriesKey::new("m", [("a", "1")]).expect("a key").into_owned(),
+            fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
+            time,
+        }
+    }
+
+    /// A series, whose point is over at [`LATER`]; without a background thread.
+    fn store(sim: &Sim) -> Store {
+        let store = Store::simulated_create(sim.spaces(), &Options::default()).expect("a store");
+        store.set_clock(HOUR);
+        store.create_database("d").expect("a database");
+        let (name, duration_ns, shard_ns) = ("autogen".to_owned(), HOUR as u64, HOUR as u64);
+        let policy = Policy { name, duration_ns, shard_ns, is_default: true };
+        store.put_policy("d", &policy).expect("a policy");
+        store.write("d", None, &[point(HOUR)]).expect("written");
+        store
+    }
+
+    const LATER: i64 = 10 * HOUR;
+
+    /// The numbers of series and of points.
+    fn counts(store: &Store) -> (usize, u64) {
+        let reader = store.reader("d", None).expect("a reader");
+        let all = reader.series("m", &TagFilter::All);
+        let Some(field) = reader.fields("m").pop() else { return (all.len(), 0) };
+        let sums = all
+            .iter()
+            .flat_map(|it| reader.summaries(it, &field, 0..=i64::MAX, None).expect("sums"));
+        (all.len(), sums.map(|(_, it)| it.count).sum())
+    }
+
+    /// A write has found its series, and appends its rows after the series was seen to be without points.
+    #[test]
+    fn a_series_is_not_dropped_while_a_write_that_found_it_goes_on() {
+        let sim = sim();
+        let store = store(&sim);
+        let points = [point(5 * LATER)];
+        let begun = pin_in::<Calls>();
+        let mut rows = Rows::new(&store.shared, "d", None, &points).expect("rows");
+        // The shard is missing.
+        assert_eq!(rows.gather(0, 1), 0);
+        rows.name(0).expect("names");
+        assert_eq!(rows.gather(0, 1), 1);
+        store.set_clock(LATER);
+        std::thread::scope(|scope| {
+            let expiry = scope.spawn(|| store.expire());
+            let since = Instant::now();
+            while !expiry.is_finished() && since.elapsed() < Duration::from_millis(300) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            rows.commit().expect("written");
+            drop(begun);
+            expiry.join().expect("the expiry").expect("dropped");
+        });
+        assert_eq!(counts(&store), (1, 1));
+        // Without another write it leaves.
+        store.set_clock(9 * LATER);
+        store.expire().expect("dropped");
+        assert_eq!(counts(&store), (0, 0));
+    }
+
+    /// A write comes between the second look at a series without points, and its drop.
+    #[test]
+    fn a_write_keeps_a_series_that_was_found_without_points() {
+        let sim = sim();
+        let store = store(&sim);
+        store.write("d", None, &[point(5 * LATER)]).expect("written");
+        let series = store.reader("d", None).expect("a reader").series("m", &TagFilter::All);
+        let its = series.first().expect("a series");
+        for is_named in [false, true] {
+            its.note_empty();
+            let before = counts(&store).1;
+            // A point that needs a shard makes names; the other does not.
+            let time = if is_named { 6 * LATER } else { 5 * LATER + 1 };
+            store.write("d", None, &[point(time)]).expect("written");
+            store.shared.drop_doomed(&[its.id]).expect("none to drop");
+            assert_eq!(counts(&store), (1, before + 1));
+        }
+        its.note_empty();
+        store.shared.drop_doomed(&[its.id]).expect("dropped");
+        assert_eq!(counts(&store), (0, 0));
+    }
+
+    /// A write finds a series whose drop is being logged, which then fails.
+    #[test]
+    fn a_write_revives_a_series_whose_drop_has_failed() {
+        let sim = sim();
+        let store = store(&sim);
+        let series = store.reader("d", None).expect("a reader").series("m", &TagFilter::All);
+        let its = series.first().expect("a series");
+        its.note_empty();
+        assert!(its.doom() && !its.keep());
+        let outcome = store.write("d", None, &[point(HOUR + 1)]).expect("written");
+        assert_eq!((outcome.written, counts(&store)), (1, (1, 2)));
+    }
+}

@@ -8,6 +8,7 @@ const STORIES: Suite = Suite::of("coreplane-tsdb", "stories", &[]);
 const DAMAGE: Suite = Suite::of("coreplane-tsdb", "damage", &[]);
 const LAST: Suite = Suite::of("coreplane-tsdb", "last", &["full_read"]);
 const NAMES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["names::"]);
+const WRITES: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["store::write::"]);
 const LOGS: Suite = Suite::of("coreplane-tsdb", Suite::UNIT, &["log::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -52,6 +53,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         DAMAGE,
     ),
     Mutant::new("tsdb.names.stop", "a change that cannot be holds up those behind it", NAMES),
+    Mutant::new("tsdb.series.kept", "a series is dropped though a write uses it", WRITES),
+    Mutant::new(
+        "tsdb.series.unsettled",
+        "a series is dropped while a write that found it goes on",
+        WRITES,
+    ),
     Mutant::new("tsdb.last.stale", "a last value that knows nothing of a later sealing", LAST),
     Mutant::new("tsdb.last.equal", "of two points of a time the older is the last one", LAST),
     Mutant::new("tsdb.last.bound", "a last value that is later than what was asked for", LAST),
