@@ -41,6 +41,7 @@ mod repair;
 mod reserve;
 mod root;
 mod types;
+mod unsynced;
 
 pub use allocate::{FaultInHold, space_at, sync_directory};
 pub use error::PoolError;
@@ -94,8 +95,9 @@ impl Pool {
         barrier::prepare();
         let header = Static::of(options, header::random_uuid()?)?;
         let file = allocate::create_file(path)?;
-        // The mark of an earlier pool at this path.
+        // The marks of an earlier pool at this path.
         cut_short::lift(path)?;
+        unsynced::lift(path)?;
         let made = Self::create_in(path, file, header, options);
         if made.is_err() {
             // This call created the file. If it cannot be removed, it still is no pool.
@@ -186,6 +188,8 @@ impl Pool {
     ) -> Result<Self, PoolError> {
         barrier::prepare();
         let file = lock::open(path)?;
+        unsynced::settle(&file, path)?;
+        unsynced::lift(path)?;
         let (header, root) = header::read_file(&file, path)?;
         let found = len_of(&file, path)?;
         if found < root.size {
@@ -210,6 +214,8 @@ impl Pool {
     pub fn open_copy(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
         barrier::prepare();
         let file = lock::open_to_read(path)?;
+        // The mark stays: it may not be permitted to remove it.
+        unsynced::settle(&file, path)?;
         let (header, root) = header::read_file(&file, path)?;
         let found = cut_short::len_left(path, allocate::file_len(&file, path)?)?;
         if found < root.size {
@@ -405,7 +411,7 @@ impl Pool {
     /// when it returns. Does nothing if it is already that large.
     ///
     /// # Errors
-    /// [`PoolError::NoSpace`] and [`PoolError::Geometry`], after which the pool is as before;
+    /// [`PoolError::NoSpace`], [`PoolError::Geometry`] and [`PoolError::Truncated`], after which the pool is as before;
     /// [`PoolError::Sync`], [`PoolError::Io`].
     pub fn grow(&self, size: u64) -> Result<(), PoolError> {
         let size = header::whole_pages(size, self.header.page_size)?;
@@ -424,6 +430,11 @@ impl Pool {
         }
         if let Some(Opened { path, file }) = &self.file {
             allocate::extend(file, path, root.size, size)?;
+            // Where a fence is a sync of the file, the fences of the root cover its length. A sync here could get the
+            // error of a failed write, which the kernel reports once, in place of the fence that has to fail.
+            if self.space.fences_at_once() {
+                allocate::sync(file, path)?;
+            }
         }
         self.space.grow(size).io("map the grown pool")?;
         if self.file.is_some() {

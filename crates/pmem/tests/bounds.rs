@@ -2,6 +2,7 @@
 
 use coreplane_pmem::{PageWriter, Space, SpaceOptions, epoch};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const PAGE: u64 = 4096;
 const LOG_PAGE: u32 = 3;
@@ -116,4 +117,50 @@ fn what_is_said_to_be_durable_publishes_nothing() {
     assert_eq!(space.watermarks(LOG_PAGE + 1), Some((PAGE as u32 - 1, PAGE as u32)));
     let pen = coreplane_pmem::Pen::new(&space);
     assert!(pen.take_up(LOG_PAGE + 1).is_err(), "a writer goes on at a word");
+}
+
+/// A store past the caches is not ordered before the store that publishes it, unless by a fence.
+#[test]
+fn what_is_published_does_not_change() {
+    const ROUNDS: u32 = 20_000;
+    let page_size = 1 << 20;
+    let options = SpaceOptions { page_size, reserve: 1 << 21, own_epochs: false };
+    let space = Arc::new(Space::dram(1 << 21, &options).unwrap());
+    let mut writer = space.claim_log(1).unwrap();
+    let next = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let (space, next) = (&space, &next);
+        let reader = scope.spawn(move || {
+            let mut wrong = 0;
+            for round in 0..ROUNDS {
+                let offset = u64::from(page_size) + 8 * u64::from(round);
+                loop {
+                    let guard = epoch::pin();
+                    if let Some(bytes) = space.bytes(&guard, offset, 8) {
+                        wrong += u32::from(bytes != 7_u64.to_le_bytes());
+                        break;
+                    }
+                    std::hint::spin_loop();
+                }
+                next.store(round + 1, Ordering::Release);
+            }
+            wrong
+        });
+        for round in 0..ROUNDS {
+            writer.append_nt(&[&7_u64.to_le_bytes()]).unwrap();
+            writer.publish();
+            while next.load(Ordering::Acquire) <= round {
+                std::hint::spin_loop();
+            }
+        }
+        assert_eq!(reader.join().unwrap(), 0, "reads of {ROUNDS}");
+    });
+}
+
+#[test]
+fn a_writer_goes_back_to_whole_words() {
+    let (_space, mut writer) = with_a_record();
+    let offset = writer.append(&[&[7; 16]]).unwrap();
+    assert!(!writer.rewind(offset + 4));
+    assert!(writer.rewind(offset + 8) && writer.rewind(offset));
 }

@@ -156,3 +156,49 @@ fn tables_without_end_do_not_use_up_the_ranges_of_the_address_space() {
     let ranges = ranges();
     assert!((3..2100).contains(&ranges), "{ranges} ranges");
 }
+
+/// Bytes that this thread has had read from a disk.
+fn read_bytes() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    let line = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")).unwrap();
+    line.parse().unwrap()
+}
+
+/// After a failed sync the kernel takes pages for clean that the medium lacks. The next open reads from the medium.
+#[test]
+fn a_pool_whose_sync_has_failed_is_read_from_the_medium() {
+    let (pool, path, _directory) = create(16 << 20, PAGE);
+    let mut writer = pool.space().claim_log(3).unwrap();
+    let offset = writer.append(&[&vec![7; 1 << 20]]).unwrap();
+    pool.space().persist(offset, 1 << 20).unwrap();
+    writer.publish();
+    drop(writer);
+    let read = |pool: &Pool| {
+        let mut bytes = vec![0; 1 << 20];
+        let before = read_bytes();
+        // The offset within the file is that in the space.
+        let file = std::fs::File::open(pool.path().unwrap()).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, offset).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        read_bytes() - before
+    };
+    assert_eq!(read(&pool), 0, "it is in the page cache");
+    pool.space().fail_syncs();
+    let word = vec![1; 8];
+    let mut writer = pool.space().claim_log(4).unwrap();
+    let other = writer.append(&[&word]).unwrap();
+    assert!(pool.space().persist(other, 8).is_err());
+    drop((writer, pool));
+    let mark = path.with_extension("sync-failed");
+    assert!(mark.exists());
+    // A copy that is looked at is of the medium, too.
+    let copy = Pool::open_copy(&path, &OpenOptions::default()).unwrap();
+    assert!(read(&copy) >= 1 << 20 && mark.exists());
+    drop(copy);
+    let pool = Pool::open(&path, &OpenOptions::default()).unwrap();
+    assert!(!mark.exists());
+    assert!(read(&pool) >= 1 << 20, "it is still in the page cache");
+    drop(pool);
+    let pool = Pool::open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(read(&pool), 0);
+}

@@ -1,7 +1,9 @@
 //! A pool that is outlived: its file is truncated under the mapping, and the process goes on; a
 //! thread that has read missing bytes finds the mark.
 
-use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, Pool, epoch};
+use coreplane_pmem::{
+    Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, PoolError, Preparation, epoch,
+};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Barrier;
@@ -122,16 +124,58 @@ fn nobody_sees_a_zero_without_the_mark() {
     }
 }
 
+/// A pool on a file system, that is outlived.
+fn pool_on_a_file(path: &Path) -> Pool {
+    let (size, media) = (PAGES * u64::from(PAGE), MediaChoice::File);
+    let (kind, parameters) = ("test".to_owned(), [0; 8]);
+    let options = CreateOptions { size, media, page_size: PAGE, kind, parameters };
+    let pool = Pool::create(path, &options).unwrap();
+    assert!(pool.outlive().unwrap());
+    pool
+}
+
+/// Nobody has looked at what is missing: free pages are prepared, and the pool is made larger.
+#[test]
+fn a_file_that_was_cut_short_does_not_get_its_length_back() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let pool = pool_on_a_file(&path);
+    let file = cut(&path, 2);
+    let space = pool.space();
+    assert!(space.prepare(9, Preparation::First).is_err());
+    let grown = pool.grow(2 * PAGES * u64::from(PAGE));
+    assert!(matches!(grown, Err(PoolError::Truncated { .. })), "{grown:?}");
+    assert!(space.prepare(9, Preparation::Again).is_err());
+    assert_eq!(file.metadata().unwrap().len(), 2 * u64::from(PAGE));
+    drop((pool, file));
+    let opened = Pool::open(&path, &OpenOptions::default());
+    assert!(matches!(opened, Err(PoolError::Truncated { .. })), "{opened:?}");
+}
+
+/// A sync of a truncated file succeeds.
+#[test]
+fn a_sync_of_a_lost_file_proves_nothing() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let pool = pool_on_a_file(&path);
+    let space = pool.space();
+    let mut writer = space.claim_log(9).unwrap();
+    let offset = writer.append(&[&[7; 64]]).unwrap();
+    let _file = cut(&path, 2);
+    space.flush(offset, 64);
+    writer.publish();
+    assert_eq!(space.bytes(&epoch::pin(), offset, 64).unwrap(), [0; 64]);
+    let generation = space.sync_generation();
+    assert!(space.sync_wait(generation).is_err());
+    assert!(space.sync_is_done(generation).is_err());
+}
+
 /// Without a check of the length, a write by a call would extend the truncated file.
 #[test]
 fn a_block_is_not_written_behind_the_end_of_a_file_that_was_cut_short() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("p");
-    let (size, media) = (PAGES * u64::from(PAGE), MediaChoice::File);
-    let (kind, parameters) = ("test".to_owned(), [0; 8]);
-    let options = CreateOptions { size, media, page_size: PAGE, kind, parameters };
-    let pool = Pool::create(&path, &options).unwrap();
-    assert!(pool.outlive().unwrap());
+    let pool = pool_on_a_file(&path);
     let space = pool.space();
     let append = |page| {
         let mut writer = space.claim_log(page).unwrap();

@@ -1,8 +1,10 @@
 //! The pool itself under power cuts: creation, the root, growth.
 
-use coreplane_pmem::media::sim::{Fault, History, Model, Run, SimOptions, Subject, explore};
+use coreplane_pmem::media::sim::{
+    Eviction, Fault, History, Model, Run, Sim, SimOptions, Subject, explore,
+};
 use coreplane_pmem::pool::ROOT_WORDS;
-use coreplane_pmem::{CreateOptions, MediaChoice, Pool, Space};
+use coreplane_pmem::{CreateOptions, Durable, MediaChoice, Pool, Space};
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy)]
@@ -144,6 +146,36 @@ fn without_flushes_or_fences_it_does_not() {
             let report =
                 explore(&SimOptions { fault: Some(fault), ..options(model, 4096) }, &Pools(4096));
             assert!(!report.violations.is_empty(), "{report}");
+        }
+    }
+}
+
+/// A process is killed in the middle of a change of the root, whose state it has not flushed; the next one completes
+/// the change, and the power is cut meanwhile.
+#[test]
+fn a_root_of_a_killed_process_is_completed_so_that_a_cut_damages_nothing() {
+    /// The word that tells whether the root is written, and its generation.
+    const STATE: u64 = 8 * 192;
+    for model in [Model::X86, Model::File] {
+        let sim = Sim::new(&options(model, 4096)).unwrap();
+        let pool = Pool::simulated_create(sim.space().clone(), &create_options()).unwrap();
+        let word = sim.space().word::<Durable>(STATE).unwrap();
+        // As it is with a greater generation, while that is written.
+        let low = (word.load() & u64::from(u32::MAX)) + 2 | 1;
+        let uuid = crc32c::crc32c(&pool.uuid());
+        word.store(low | u64::from(crc32c::crc32c_append(uuid, &low.to_le_bytes())) << 32);
+        drop(pool);
+        let sim = sim.killed().unwrap();
+        let before = sim.events();
+        let pool = Pool::simulated_open(sim.space().clone()).unwrap();
+        assert_eq!(pool.root(), [0; ROOT_WORDS]);
+        for fences in 0..=4 {
+            for image in [Eviction::Nothing, Eviction::Everything] {
+                let cut = sim.crash_at_fence(before, fences, image).reopen().unwrap();
+                let again = Pool::simulated_open(cut.space().clone());
+                let root = again.map(|pool| pool.root());
+                assert_eq!(root.expect("the pool"), [0; ROOT_WORDS], "{model:?} {fences}");
+            }
         }
     }
 }

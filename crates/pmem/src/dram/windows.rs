@@ -47,8 +47,7 @@ impl Windows {
     /// from now on: its log is still locked, or it was noted in a locked instruction.
     #[inline]
     pub fn opened(&self, window: Duration) {
-        let micros = window.as_secs().saturating_mul(1_000_000) + u64::from(window.subsec_micros());
-        let micros = micros.min(NONE - 1);
+        let micros = u64::try_from(window.as_micros()).unwrap_or(NONE).min(NONE - 1);
         // If one is open already, the thread that ends the windows has not come to this log yet.
         if micros < self.open.load(Ordering::SeqCst) {
             self.open_for(micros);
@@ -110,4 +109,16 @@ impl Windows {
 /// most half of it.
 fn turn_of(micros: u64) -> u64 {
     if micros == NONE { NONE } else { (micros / 2).max(TURN_MIN) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_window_is_a_window() {
+        let windows = Windows::new();
+        windows.opened(Duration::MAX);
+        assert_eq!(windows.open.load(Ordering::SeqCst), NONE - 1);
+    }
 }

@@ -6,7 +6,7 @@ use crate::dram::background;
 use crate::media::Behaviour;
 use crate::space::{Access, Space};
 use parking_lot::Mutex;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -31,19 +31,34 @@ pub(super) fn file_len(file: &File, path: &Path) -> Result<u64, PoolError> {
     Ok(file.metadata().io(format!("stat {}", path.display()))?.len())
 }
 
-/// Allocates the blocks of `start .. end`, and makes the file that long.
+/// Allocates the blocks of `start .. end`, where nothing was written yet, and makes the file that long.
 pub(super) fn blocks(file: &File, path: &Path, start: u64, end: u64) -> Result<(), PoolError> {
+    match fallocate(file, path, start, end)? {
+        Allocated::Done => Ok(()),
+        // Writing zeroes allocates blocks, too.
+        Allocated::Unsupported => {
+            let context = || format!("allocate {} bytes for {}", end - start, path.display());
+            file.set_len(end).io(context())?;
+            write_zeroes(file, path, start, end)
+        }
+    }
+}
+
+enum Allocated {
+    Done,
+    /// The file system lacks the call, or it is not allowed.
+    Unsupported,
+}
+
+/// Allocates the blocks of `start .. end` that are missing; no byte is changed.
+fn fallocate(file: &File, path: &Path, start: u64, end: u64) -> Result<Allocated, PoolError> {
     let context = || format!("allocate {} bytes for {}", end - start, path.display());
     loop {
         return match rustix::fs::fallocate(file, FallocateFlags::empty(), start, end - start) {
             Err(Errno::INTR) => continue,
             Err(Errno::NOSPC | Errno::DQUOT) => Err(no_space(file, end - start)),
-            // The file system lacks this call: writing zeroes allocates blocks, too.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                file.set_len(end).io(context())?;
-                write_zeroes(file, path, start, end)
-            }
-            other => other.io(context()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Allocated::Unsupported),
+            other => other.map(|()| Allocated::Done).io(context()),
         };
     }
 }
@@ -66,7 +81,30 @@ pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), Pool
     if stat.blocks().saturating_mul(512) >= size {
         return Ok(());
     }
-    blocks(file, path, 0, size)
+    match fallocate(file, path, 0, size)? {
+        Allocated::Done => Ok(()),
+        Allocated::Unsupported => write_to_holes(file, path, size),
+    }
+}
+
+/// Writes zeroes to the holes of `0 .. size`, and to nothing else. A file system that compresses has fewer blocks than
+/// bytes, and no hole.
+fn write_to_holes(file: &File, path: &Path, size: u64) -> Result<(), PoolError> {
+    let context = || format!("find the holes of {}", path.display());
+    let seek = |to| match rustix::fs::seek(file, to) {
+        // There is no data up to the end.
+        Err(Errno::NXIO) => Ok(size),
+        other => other.io(context()),
+    };
+    let mut at = 0;
+    while at < size {
+        let hole = seek(SeekFrom::Hole(at))?.min(size);
+        at = seek(SeekFrom::Data(hole))?.min(size);
+        if hole < at {
+            write_zeroes(file, path, hole, at)?;
+        }
+    }
+    Ok(())
 }
 
 /// Allocates by writing. Not done where `fallocate` works: a block that was never written costs a
@@ -116,10 +154,17 @@ pub fn sync_directory(path: &Path) -> Result<(), PoolError> {
 }
 
 /// Allocates `old .. new` of a file whose first `old` bytes are a pool; if that fails the file is
-/// as long as before.
+/// as long as before. Durable at the next sync of the file.
+///
+/// # Errors
+/// [`PoolError::Truncated`] for a file that is shorter than the pool: it must not get its length back, which would
+/// hide the loss. [`PoolError::NoSpace`], [`PoolError::Io`].
 pub(super) fn extend(file: &File, path: &Path, old: u64, new: u64) -> Result<(), PoolError> {
     let len = file_len(file, path)?;
-    let extended = blocks(file, path, old, new).and_then(|()| sync(file, path));
+    if len < old {
+        return Err(PoolError::Truncated { expected: old, found: len });
+    }
+    let extended = blocks(file, path, old, new);
     if extended.is_err() {
         // Blocks beyond the acknowledged size are useless.
         let _given_back = file.set_len(len.min(new).max(old)).is_ok();

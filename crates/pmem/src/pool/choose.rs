@@ -3,7 +3,7 @@
 use super::error::PoolError;
 use super::types::{MediaChoice, Medium};
 use crate::media::{Behaviour, Profile, dax, emulated, file};
-use crate::order;
+use crate::order::{self, Instruction};
 use std::fs::File;
 use std::path::Path;
 
@@ -33,6 +33,12 @@ impl Chosen {
         let region = dax::Region::of(file);
         let caches_persist =
             region.as_ref().is_some_and(|region| region.domain == Some(dax::Domain::Caches));
+        // It can be asked for, for a measurement.
+        let is_flushed = caches_persist || order::chosen() != Instruction::None;
+        let power_cut_loses = match is_flushed {
+            true => "nothing",
+            false => "what is in the caches: COREPLANE_FLUSH is none",
+        };
         let persists_by = if caches_persist {
             "fence alone (the CPU caches persist)".to_owned()
         } else {
@@ -42,8 +48,8 @@ impl Chosen {
             behaviour: Behaviour::Dax { caches_persist },
             medium: Medium {
                 name: "dax".to_owned(),
-                power_safe: true,
-                power_cut_loses: "nothing".to_owned(),
+                power_safe: is_flushed,
+                power_cut_loses: power_cut_loses.to_owned(),
                 persists_by,
             },
             unsafe_shutdowns: region.and_then(|region| region.unsafe_shutdowns),

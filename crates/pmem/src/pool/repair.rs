@@ -2,7 +2,7 @@
 
 use super::error::{IoContext, PoolError};
 use super::types::OpenOptions;
-use super::{Pool, allocate, choose, cut_short, header, lock};
+use super::{Pool, allocate, choose, cut_short, header, lock, unsynced};
 use crate::mutant;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -44,6 +44,7 @@ impl Pool {
         keeps_part: bool,
     ) -> Result<Vec<String>, PoolError> {
         let file = lock::open(path)?;
+        unsynced::settle(&file, path)?;
         choose::medium(&file, path, &options.media)?;
         let mut restored = header::repair_file(&file, path)?;
         let (header, root) = header::read_file(&file, path)?;
@@ -55,6 +56,7 @@ impl Pool {
             }
             if len < root.size {
                 allocate::extend(&file, path, len, root.size)?;
+                allocate::sync(&file, path)?;
             }
             let part = if keeps_part { 0 } else { found % u64::from(header.page_size) };
             if part > 0 {

@@ -6,6 +6,7 @@
 
 use super::error::{IoContext, PoolError};
 use super::header::Static;
+use super::unsynced;
 use crate::media::Behaviour;
 use crate::space::{Space, SpaceOptions};
 use std::fs::File;
@@ -52,6 +53,8 @@ pub(super) fn map(
         match Space::file(Arc::clone(&file), size, &options, behaviour.clone()) {
             Ok(space) => {
                 space.set_name(path);
+                let its_path = path.to_owned();
+                space.on_sync_failure(Box::new(move || unsynced::lay(&its_path)));
                 return Ok(Arc::new(space));
             }
             // A limit on address space: try a smaller reserve.

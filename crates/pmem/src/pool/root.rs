@@ -306,6 +306,11 @@ impl Roots {
         let root = decoded.current()?;
         let roots = Self { uuid, generation: decoded.generation(), root };
         if decoded.state.writing && !mutant!("pmem.root.uncompleted") {
+            // The word may have been left in the caches by a process that was killed: a cut would then show a write at
+            // rest, with copies that differ.
+            if !mutant!("pmem.root.inherited") {
+                roots.write_state(space, true)?;
+            }
             roots.write_slots(space)?;
             roots.write_state(space, false)?;
         }

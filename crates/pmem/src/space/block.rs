@@ -5,11 +5,11 @@
 //! dirty, and takes no fault: the next sync writes just those. The mapping shows the bytes at once, since both use
 //! the same page cache.
 
+use super::prepare::has_length;
 use super::{PageWriter, Space};
 use crate::WriteMode;
 use crate::media::Behaviour;
 use crate::mutant;
-use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::os::unix::fs::FileExt;
 
 impl PageWriter {
@@ -52,10 +52,7 @@ impl Space {
         let end = offset + bytes.len() as u64;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         let is_allowed = limit.is_none_or(|limit| limit >= end);
-        // Only the length is requested: to report times, some file systems first write out dirty pages.
-        let (flags, size) = (AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::SIZE);
-        let is_whole = statx(file, "", flags, size).is_ok_and(|it| it.stx_size >= end);
-        let may_write = is_allowed && is_whole && self.check_lost().is_ok();
+        let may_write = is_allowed && has_length(file, end) && self.check_lost().is_ok();
         // After a partial write the caller stores the whole.
         may_write && file.write_all_at(bytes, offset).is_ok()
     }

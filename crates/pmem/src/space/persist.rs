@@ -1,11 +1,10 @@
 //! Flushes and fences, which make stores durable, and their counts.
 
-use super::sync::Syncer;
+use super::sync::{Syncer, lost};
 use super::{Counter, Space, SyncError, WriteMode, bump, thread_number};
 use crate::arch;
 use crate::media::Behaviour;
 use crate::order::{self, Instruction, LINE};
-use crate::poison::LostAt;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -13,6 +12,12 @@ use std::sync::atomic::Ordering;
 thread_local! {
     /// The number of fence instructions that this thread has made.
     static FENCES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number of fence instructions that this thread has made.
+#[inline]
+pub(super) fn fences() -> u64 {
+    FENCES.get()
 }
 
 /// A moment between the fences of one thread.
@@ -26,7 +31,7 @@ pub struct FenceMark {
 /// The current moment, for [`Space::fence_since`].
 #[inline]
 pub fn fence_mark() -> FenceMark {
-    FenceMark { fences: FENCES.get(), _of_thread: PhantomData }
+    FenceMark { fences: fences(), _of_thread: PhantomData }
 }
 
 #[inline]
@@ -34,15 +39,10 @@ fn note_fence() {
     FENCES.set(FENCES.get() + 1);
 }
 
-#[cold]
-fn lost(at: LostAt) -> SyncError {
-    SyncError(at.to_string())
-}
-
 impl Space {
     /// Writes back the lines of the range: durable at this thread's next [`Space::fence`]. On
-    /// `file` media it marks the file as dirty instead. A range that ends outside the space is not
-    /// flushed: nothing can have been stored there.
+    /// `file` media it marks the file as dirty instead. Of a range that ends outside the space nothing
+    /// is flushed: such a range was never stored to.
     #[inline]
     pub fn flush(&self, offset: u64, len: u64) {
         if matches!(self.behaviour, Behaviour::Dram) {
@@ -133,7 +133,7 @@ impl Space {
     /// As [`Space::fence`].
     #[inline]
     pub fn fence_since(&self, mark: FenceMark) -> Result<(), SyncError> {
-        if FENCES.get() == mark.fences || !self.fences_at_once() {
+        if fences() == mark.fences || !self.fences_at_once() {
             return self.fence();
         }
         match &self.behaviour {

@@ -34,6 +34,7 @@
 use super::Space;
 use super::map::system_pages;
 use crate::media::Behaviour;
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -148,6 +149,10 @@ impl Space {
         if limit.is_some_and(|limit| limit < start + len) {
             return Ok(());
         }
+        if !has_length(file, start + len) {
+            // The write would give a truncated file its length back, which would hide the loss.
+            return Err(io::Error::other("the file was truncated"));
+        }
         self.forget_folios(file, start, len);
         let zeroes = [0; FOLIO];
         let end = start + len;
@@ -191,6 +196,13 @@ impl Space {
                 rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed).is_ok();
         }
     }
+}
+
+/// True if a file is at least this long.
+pub(super) fn has_length(file: &File, len: u64) -> bool {
+    // Only the length is requested: to report times, some file systems first write out dirty pages.
+    let (flags, size) = (AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::SIZE);
+    statx(file, "", flags, size).is_ok_and(|it| it.stx_size >= len)
 }
 
 /// Writes out the range, and waits until the device has it: where this is not supported, a later

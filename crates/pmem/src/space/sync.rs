@@ -41,17 +41,23 @@ use super::Space;
 use super::rounds::Rounds;
 use crate::dram::background;
 use crate::media::Behaviour;
+use crate::poison::LostAt;
 use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// A sync of the medium failed: writes that were not yet durable may be lost.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("sync failed: {0}")]
 pub struct SyncError(pub String);
+
+#[cold]
+pub(super) fn lost(at: LostAt) -> SyncError {
+    SyncError(at.to_string())
+}
 
 /// Called as rounds end; must be quick and must not call back into the space.
 type Listener = Arc<dyn Fn() + Send + Sync>;
@@ -74,6 +80,8 @@ struct Shared {
     failed: AtomicBool,
     fail_next: AtomicBool,
     listeners: Mutex<Vec<Listener>>,
+    /// Called once, when a sync fails.
+    on_failure: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +105,7 @@ impl Syncer {
             failed: AtomicBool::new(false),
             fail_next: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
+            on_failure: OnceLock::new(),
         };
         Self { shared: Arc::new(shared), thread: Mutex::new(None) }
     }
@@ -218,6 +227,10 @@ impl Shared {
         } else {
             (self.sync)()
         };
+        if result.is_err() {
+            // Before anybody hears of the failure, and may end the process.
+            self.on_failure.get().inspect(|call| call());
+        }
         let mut state = self.state.lock();
         if state.rounds.end(result.map_err(|error| SyncError(error.to_string()))) {
             self.ended.store(number, Ordering::Release);
@@ -289,7 +302,11 @@ impl Space {
     #[inline]
     pub fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError> {
         match (&self.behaviour, &self.syncer) {
-            (Behaviour::File, Some(syncer)) => syncer.is_done(generation),
+            (Behaviour::File, Some(syncer)) => {
+                let is_done = syncer.is_done(generation)?;
+                self.check_lost().map_err(lost)?;
+                Ok(is_done)
+            }
             (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
                 trace.sync_is_done(generation)
             }
@@ -305,7 +322,8 @@ impl Space {
         match (&self.behaviour, &self.syncer) {
             (Behaviour::File, Some(syncer)) => {
                 self.count_fence();
-                syncer.sync_to(generation)
+                syncer.sync_to(generation)?;
+                self.check_lost().map_err(lost)
             }
             (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
                 if trace.sync_is_done(generation)? { Ok(()) } else { self.fence() }
@@ -320,6 +338,13 @@ impl Space {
     pub fn on_synced(&self, listener: Arc<dyn Fn() + Send + Sync>) {
         if let Some(syncer) = &self.syncer {
             syncer.shared.listeners.lock().push(listener);
+        }
+    }
+
+    /// Calls `call` when a sync fails, before anybody else hears of it; a second call of this has no effect.
+    pub(crate) fn on_sync_failure(&self, call: Box<dyn Fn() + Send + Sync>) {
+        if let Some(syncer) = &self.syncer {
+            let _is_first = syncer.shared.on_failure.set(call).is_ok();
         }
     }
 

@@ -1,6 +1,6 @@
 //! The owner of a log page that is being filled, or of several in turn.
 
-use super::Space;
+use super::{Space, persist};
 use crate::arch;
 use crate::media::Behaviour;
 use crate::mutant;
@@ -26,6 +26,9 @@ pub struct PageWriter {
     start: u64,
     tail: u32,
     published: u32,
+    /// The number of fences that the thread had made when it last stored past the caches; none if there were no such
+    /// stores since the last publication.
+    past_caches: Option<u64>,
     /// The buffer in which a record that goes past the caches is assembled; allocated when first needed.
     stage: Option<Box<Stage>>,
 }
@@ -65,7 +68,8 @@ impl Pen {
 
     fn writer(self, page: u32, tail: u32) -> PageWriter {
         let start = self.space.start_of(page);
-        PageWriter { space: self.space, page, start, tail, published: tail, stage: self.stage }
+        let (space, stage, published) = (self.space, self.stage, tail);
+        PageWriter { space, page, start, tail, published, past_caches: None, stage }
     }
 }
 
@@ -92,6 +96,7 @@ impl PageWriter {
     #[inline]
     pub fn finish(mut self) -> Pen {
         if self.space.fences_at_once() {
+            self.order();
             self.space.roles.finish(self.page, self.tail);
             return self.into_pen();
         }
@@ -105,6 +110,7 @@ impl PageWriter {
     #[inline]
     pub fn finish_early(mut self) -> Pen {
         if self.space.fences_at_once() {
+            self.order();
             self.space.roles.finish_early(self.page, self.tail);
             return self.into_pen();
         }
@@ -269,6 +275,7 @@ impl PageWriter {
                 }
                 // SAFETY: as in `copy`; tail and length are multiples of 8.
                 unsafe { arch::copy_nt(self.space.mapping.at(offset), bytes.as_ptr(), len) };
+                self.past_caches = Some(persist::fences());
                 self.space.note_nt(offset, len as u64);
             }
         }
@@ -316,9 +323,20 @@ impl PageWriter {
         }
     }
 
+    /// Orders stores past the caches before the store that publishes them, which the processor may otherwise show
+    /// first. The caller has mostly made a fence. (A writer that another thread gets comes to it through a locked
+    /// instruction, which orders them, too.)
+    #[inline]
+    fn order(&mut self) {
+        if self.past_caches.take() == Some(persist::fences()) {
+            arch::fence();
+        }
+    }
+
     /// Publishes everything appended so far, which the caller has made durable.
     #[inline]
     pub fn publish(&mut self) {
+        self.order();
         self.published = self.tail;
         self.space.roles.raise_both(self.page, self.tail);
     }
@@ -327,6 +345,7 @@ impl PageWriter {
     /// [`Space::mark_durable`] follows when it is.
     #[inline]
     pub fn publish_early(&mut self) {
+        self.order();
         self.published = self.tail;
         if mutant!("pmem.writer.published_is_durable") {
             self.space.roles.raise_both(self.page, self.tail);
@@ -335,11 +354,11 @@ impl PageWriter {
     }
 
     /// Discards the bytes appended from `offset` on, if they are not published yet: the next append
-    /// starts there. False if some of them are published.
+    /// starts there. False if some of them are published, or if `offset` is in the middle of a word.
     pub fn rewind(&mut self, offset: u64) -> bool {
         let within = offset.wrapping_sub(self.start);
         let is_published = within < u64::from(self.published) && !mutant!("pmem.writer.rewind");
-        if is_published || within > u64::from(self.tail) {
+        if is_published || within > u64::from(self.tail) || !within.is_multiple_of(8) {
             return false;
         }
         self.tail = within as u32;

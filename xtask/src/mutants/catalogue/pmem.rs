@@ -5,6 +5,7 @@ use super::{Mutant, Suite};
 const PACKAGE: &str = "coreplane-pmem";
 /// Creation, root and growth, cut everywhere.
 const POOL_CUTS: Suite = Suite::of(PACKAGE, "sim_pool", &["a_pool_survives_every_cut"]);
+const ROOT_OF_KILLED: Suite = Suite::of(PACKAGE, "sim_pool", &["a_root_of_a_killed_process"]);
 const POOL_FLIPS: Suite = Suite::of(PACKAGE, "pool", &["flip", "older_root", "damaged"]);
 const COPIES: Suite = Suite::of(
     PACKAGE,
@@ -40,6 +41,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("pmem.root.unannounced", "slots are written over without saying so", POOL_CUTS),
     Mutant::new("pmem.root.state_first", "the new root is current before its slots", POOL_CUTS),
     Mutant::new("pmem.root.uncompleted", "a root that was cut short is left so", POOL_CUTS),
+    Mutant::new(
+        "pmem.root.inherited",
+        "a root is completed before it is durable that it is being written",
+        ROOT_OF_KILLED,
+    ),
     Mutant::new("pmem.root.checksum", "checksums of the root are not looked at", POOL_FLIPS),
     Mutant::new("pmem.block.dirty", "a block that is written by a call is not synced", FOLIOS),
     Mutant::new("pmem.writer.flush", "what was appended is not flushed", RECORD_CUTS),

@@ -1,0 +1,109 @@
+//! Pools where `fallocate` does not work, as on file systems without it, or where a sandbox refuses it.
+
+use coreplane_pmem::pool::ROOT_WORDS;
+use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+const PAGE: u32 = 64 << 10;
+const PAGES: u64 = 16;
+
+/// From now on `fallocate` of this thread fails as if the kernel did not have it.
+fn refuse_fallocate() {
+    const fn statement(code: u32, jump: (u8, u8), k: u32) -> libc::sock_filter {
+        libc::sock_filter { code: code as u16, jt: jump.0, jf: jump.1, k }
+    }
+    let mut program = [
+        // The number of the call is first in the data.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (0, 1), libc::SYS_fallocate as u32),
+        statement(
+            libc::BPF_RET | libc::BPF_K,
+            (0, 0),
+            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
+        ),
+        statement(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the first call takes no memory, the second reads the program, which is there until it returns. A thread
+    // may always limit its own calls.
+    let outcome = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            | libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0)
+    };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn create(path: &Path) -> Pool {
+    let options = CreateOptions {
+        size: PAGES * u64::from(PAGE),
+        media: MediaChoice::Auto,
+        page_size: PAGE,
+        kind: "test".to_owned(),
+        parameters: [0; 8],
+    };
+    Pool::create(path, &options).expect("a pool")
+}
+
+fn open(path: &Path) -> Pool {
+    Pool::open(path, &OpenOptions::default()).expect("the pool")
+}
+
+/// A copy that leaves out what is zero, as `cp --sparse=always` makes it; returns its bytes.
+fn copy(from: &Path, to: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(from).expect("bytes");
+    let file = File::create(to).expect("a copy");
+    file.set_len(bytes.len() as u64).expect("its length");
+    for (number, block) in (0..).zip(bytes.chunks(4096)) {
+        if block.iter().any(|byte| *byte != 0) {
+            file.write_all_at(block, number * 4096).expect("written");
+        }
+    }
+    assert!(file.metadata().expect("its state").blocks() * 512 < bytes.len() as u64);
+    bytes
+}
+
+/// Each test is in a thread of its own, which has the filter to its end.
+#[test]
+fn a_sparse_copy_is_opened_unchanged() {
+    for directory in [tempfile::tempdir_in("/dev/shm"), tempfile::tempdir()] {
+        let directory = directory.expect("a directory");
+        let (path, sparse) = (directory.path().join("p"), directory.path().join("sparse"));
+        let pool = create(&path);
+        let mut writer = pool.space().claim_log(9).expect("a page");
+        writer.append(&[&[7; 4096]]).expect("appended");
+        writer.publish();
+        pool.set_root([5; ROOT_WORDS]).expect("the root");
+        pool.space().persist(9 * u64::from(PAGE), 4096).expect("a fence");
+        drop(pool);
+        let bytes = copy(&path, &sparse);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                refuse_fallocate();
+                assert_eq!(open(&sparse).root(), [5; ROOT_WORDS]);
+            });
+        });
+        assert!(std::fs::read(&sparse).expect("bytes") == bytes);
+        // It has all blocks.
+        let state = std::fs::metadata(&sparse).expect("its state");
+        assert!(state.blocks() * 512 >= bytes.len() as u64);
+    }
+}
+
+#[test]
+fn a_pool_is_made_and_grown() {
+    refuse_fallocate();
+    for directory in [tempfile::tempdir_in("/dev/shm"), tempfile::tempdir()] {
+        let directory = directory.expect("a directory");
+        let path = directory.path().join("p");
+        let pool = create(&path);
+        pool.set_root([5; ROOT_WORDS]).expect("the root");
+        pool.grow(2 * PAGES * u64::from(PAGE)).expect("grown");
+        drop(pool);
+        let state = std::fs::metadata(&path).expect("its state");
+        assert_eq!(state.len(), 2 * PAGES * u64::from(PAGE));
+        assert!(state.blocks() * 512 >= state.len());
+        assert_eq!(open(&path).root(), [5; ROOT_WORDS]);
+    }
+}
