@@ -242,6 +242,32 @@ fn a_page_that_was_lost_gives_nothing_back() {
     assert!(was_lost > 10, "{was_lost}");
 }
 
+/// The first commit after a start takes several pages; a power cut leaves any of them.
+#[test]
+fn the_first_pages_of_a_start_are_lost_in_any_order() {
+    for model in [Model::X86, Model::File] {
+        for seed in 0..60 {
+            let sim = Sim::new(&simulated(seed, model, false)).unwrap();
+            let map = WalBaseline::simulated_create(sim.space().clone(), &OPTIONS).unwrap();
+            append(&map, 1..=5, 1);
+            drop(map);
+            let sim = sim.crash(Eviction::Everything).reopen().unwrap();
+            let map = open(&sim);
+            let before = sim.events();
+            append(&map, 6..=40, 2);
+            let fences = sim.fences_since(before);
+            assert!(fences > 1);
+            for at in 0..fences {
+                let cut = sim.crash_at_fence(before, at, Eviction::Seeded(seed)).reopen().unwrap();
+                let newest = open(&cut).control().newest;
+                assert!((5..=40).contains(&newest), "{newest}");
+            }
+            let cut = sim.crash(Eviction::Nothing).reopen().unwrap();
+            assert_eq!(open(&cut).control().newest, 40);
+        }
+    }
+}
+
 /// A process is killed before it has flushed; the next one relies on the frames that it has found.
 #[test]
 fn what_a_killed_process_has_left_is_made_durable() {

@@ -18,7 +18,8 @@
 //! - The header of a page and the frames in it may become durable in any order before the fence of a commit: frames
 //!   without a header belong to no part, and a log ends where frames are missing.
 //! - The pages of a part are free once the root that makes it void is durable.
-//! - After a start, frames behind the end that it has found go to a new page, of another life.
+//! - After a start, frames behind the end that it has found go to a new page, of another life, whose header is durable
+//!   before there is a second one.
 
 use super::index::{Extent, Index};
 use super::page_header::{self, PageHeader, seed_of};
@@ -211,7 +212,9 @@ impl Storage for Pages {
         for extent in killed {
             shared.space.flush(shared.space.start_of(extent.page), shared.space.page_size().into());
         }
-        let mut writer = PartWriter { shared: Arc::clone(shared), part, writer: None, len };
+        let is_continued = !extents.is_empty();
+        let mut writer =
+            PartWriter { shared: Arc::clone(shared), part, writer: None, len, is_continued };
         if extents.is_empty() {
             writer.turn()?;
         }
@@ -221,7 +224,7 @@ impl Storage for Pages {
 
     fn begin_checkpoint(&self, number: u64) -> Result<Box<dyn Draft>> {
         let (shared, part) = (Arc::clone(&self.0), Part::Checkpoint(number));
-        let writer = PartWriter { shared, part, writer: None, len: 0 };
+        let writer = PartWriter { shared, part, writer: None, len: 0, is_continued: false };
         Ok(Box::new(PageDraft { writer, is_published: false }))
     }
 
@@ -290,6 +293,8 @@ struct PartWriter {
     part: Part,
     writer: Option<PageWriter>,
     len: u64,
+    /// The part was begun in an earlier life, and has no page of this one yet.
+    is_continued: bool,
 }
 
 impl PartWriter {
@@ -311,6 +316,10 @@ impl PartWriter {
         let bytes = header.encode(*seed);
         self.writer = Some(space.claim_log(page).ok_or_else(in_use)?);
         self.store(&bytes);
+        if std::mem::take(&mut self.is_continued) && !mutant!("replica.wal.continued") {
+            // Without it a later page of this life would look as if it belonged behind a page that is missing.
+            self.shared.fence().map_err(sync_failed)?;
+        }
         Ok(())
     }
 

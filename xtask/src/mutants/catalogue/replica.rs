@@ -4,7 +4,6 @@ use super::{Mutant, Suite};
 
 /// The requirements for an engine, in a cluster of one.
 const ENGINE: Suite = Suite::of("coreplane-replica", "conformance", &["a_list_in_memory"]);
-const LOG_ROOM: Suite = Suite::of("coreplane-mvcc", "log", &["what_was_applied"]);
 const ROOM: Suite = Suite::of("coreplane-replica", "room", &["what_is_said_to_fit"]);
 const STORIES: Suite = Suite::of("coreplane-replica", "stories", &[]);
 const REPLICAS: Suite = Suite::of("coreplane-replica", "replicas", &[]);
@@ -74,6 +73,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.wal.unflushed", "frames in a pool are not flushed", WAL_CRASHES),
     Mutant::new("replica.wal.unfenced", "a commit in a pool has no fence", WAL_CRASHES),
     Mutant::new("replica.wal.life", "frames behind the end that a start has found", WAL_CRASHES),
+    Mutant::new(
+        "replica.wal.continued",
+        "the first page of a start may be lost alone",
+        WAL_CRASHES,
+    ),
     Mutant::new("replica.wal.killed", "what a killed process has left is not flushed", WAL_CRASHES),
     Mutant::new("replica.members.lazy", "a change of members is applied and forgotten", STORIES),
     Mutant::new("replica.stop.told", "an open write of a stopped node is refused", STOP),
@@ -87,7 +91,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("replica.room.follower", "a follower takes what it has no room for", STORIES),
     Mutant::new("replica.snapshot.unfit", "all is given up for what does not fit", STORIES),
     Mutant::new("mvcc.log.unawaited", "a sync that is to come is taken for pages", ROOM),
-    Mutant::new("mvcc.log.unsettled", "a full pool is not asked once more", LOG_ROOM),
     Mutant::new("replica.turn.late", "more is proposed than a turn has room for", REPLICAS),
     Mutant::new("replica.draft.twice", "two changes of a key in one entry", DRAFTS),
     Mutant::new("replica.draft.clear", "a clear leaves what was proposed just before", DRAFTS),
