@@ -31,12 +31,14 @@
 //! | `Entry` | the end of the changes of an entry of a log: their number, and a header |
 
 mod errors;
+mod expiries;
 mod options;
 mod pair;
 mod pool_file;
 pub mod sealed;
 
 pub use errors::{lost, outlive, pool_error, sync_failed};
+pub use expiries::Expiries;
 pub use options::Options;
 pub use pair::Pair;
 pub use pool_file::backing_of;

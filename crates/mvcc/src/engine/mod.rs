@@ -5,11 +5,14 @@
 
 mod batch;
 pub(crate) mod durable;
+mod expiry;
 mod face;
 pub(crate) mod open;
 pub(crate) mod patience;
 mod read;
 pub(crate) mod snapshot;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 mod walk;
 pub(crate) mod write;
@@ -23,7 +26,7 @@ use coreplane_pmem::spin;
 use coreplane_pmem::stripes::Stripes;
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
-use coreplane_record::{Options, outlive, pool_error, sync_failed};
+use coreplane_record::{Expiries, Options, outlive, pool_error, sync_failed};
 use durable::{Reading, Writing};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
@@ -107,6 +110,7 @@ pub(crate) struct Store {
     counts: Stripes<COUNTS>,
     cursors: Mutex<Cursors<Box<[u8]>>>,
     windows: Windows,
+    expiries: Expiries,
     durability: Durability,
     check_reads: bool,
     /// The most bytes of a key.
@@ -225,6 +229,9 @@ impl MapEngine {
                 // If the medium has failed, writers get the error.
                 of_windows.windows.end_in_time(is_closed, || of_windows.end_windows().is_ok());
             }))?;
+            if !options.is_copy {
+                this.start_sweep()?;
+            }
             if !store.is_whole.load(Ordering::Acquire) {
                 this.keep(background::spawn("coreplane-count", move || store.count_all()))?;
             }
@@ -243,6 +250,7 @@ impl MapEngine {
         self.store.windows.wake();
         let threads = std::mem::take(&mut *self.background.lock());
         for thread in threads {
+            thread.thread().unpark();
             // A panic there has been reported by its thread; durable records stay durable.
             let _ended = thread.join().is_ok();
         }

@@ -7,10 +7,10 @@ use crate::tree::Tree;
 use crate::volume::Volume;
 use crate::volume::geometry::{Geometry, Use};
 use crate::volume::root::{Root, STEP};
-use coreplane_engine::{Cursors, Error, Progress, Result};
+use coreplane_engine::{Cursors, Error, KEY_LEN_MAX, Progress, Result};
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool, mutant};
-use coreplane_record::{Options, pool_error, sync_failed};
+use coreplane_record::{Expiries, Options, pool_error, sync_failed};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -113,7 +113,8 @@ impl Store {
         version: u64,
         options: &Options,
     ) -> Self {
-        let key_len_max = map.key_len_max(volume.space.page_size() as usize);
+        // The header of a record has few bits for the length.
+        let key_len_max = map.key_len_max(volume.space.page_size() as usize).min(KEY_LEN_MAX);
         let is_whole = map.is_whole();
         if is_whole {
             volume.adopted_all();
@@ -134,6 +135,7 @@ impl Store {
             counts: coreplane_pmem::stripes::Stripes::default(),
             cursors: Mutex::new(Cursors::default()),
             windows: Windows::new(),
+            expiries: Expiries::unknown(),
             durability: options.durability,
             check_reads: options.check_reads,
         }

@@ -14,7 +14,7 @@ const STEPS: usize = 32;
 /// A pinned version.
 pub(crate) struct Pinned {
     store: Arc<Store>,
-    version: u64,
+    pub(super) version: u64,
 }
 
 impl Pinned {

@@ -14,8 +14,18 @@ use coreplane_record::{Header, Kind, pool_error, sync_failed};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-/// Expired records that are removed in one group.
+/// The most expired records that are removed between two looks.
 const SWEPT: usize = 64;
+/// Keys that are looked at between two looks at the time.
+const LOOKED: usize = 64;
+
+/// A part of a sweep.
+pub(super) struct Swept {
+    /// Expired records that were removed.
+    pub(super) count: u64,
+    /// The key from which to go on; none at the end.
+    pub(super) next: Option<Vec<u8>>,
+}
 
 impl Store {
     /// Leaves a clean store behind. Writes fail from then on.
@@ -97,30 +107,44 @@ impl Store {
 
     /// Removes expired records; returns their number.
     pub(super) fn sweep_expired(&self) -> Result<u64> {
-        self.check_writable()?;
-        let (mut from, mut swept) = (Vec::new(), 0);
+        let (mut from, mut count) = (Vec::new(), 0);
         loop {
-            let mut keys: Vec<Vec<u8>> = Vec::new();
-            let mut next = None;
-            self.walk(Place::Up(from), (u64::MAX, usize::MAX), &mut |_, met| {
-                if keys.len() == SWEPT {
-                    next = Some(met.key.to_vec());
-                    return Ok(ControlFlow::Break(()));
-                }
-                if met.view.header.kind == Kind::Put && !met.is_live && met.sure.is_ok() {
-                    keys.push(met.key.to_vec());
-                }
-                Ok(ControlFlow::Continue(()))
-            })?;
-            for key in &keys {
-                swept += u64::from(self.remove_expired(key)?);
-            }
-            match next {
-                Some(key) => from = key,
-                None => break,
+            let swept = self.sweep_some(&from, &|| false)?;
+            count += swept.count;
+            match swept.next {
+                Some(next) => from = next,
+                None => return Ok(count),
             }
         }
-        Ok(swept)
+    }
+
+    /// Removes expired records from this key on: some, and at least one if there is one; stops looking for them
+    /// between two keys when `is_over`. Notes the least expiry that lies ahead.
+    pub(super) fn sweep_some(&self, from: &[u8], is_over: &dyn Fn() -> bool) -> Result<Swept> {
+        self.check_writable()?;
+        let (mut keys, mut next): (Vec<Vec<u8>>, Option<Vec<u8>>) = (Vec::new(), None);
+        let (mut seen, mut soonest) = (0_usize, None::<UnixMillis>);
+        self.walk(Place::Up(from.to_vec()), (u64::MAX, usize::MAX), &mut |_, met| {
+            seen += 1;
+            if keys.len() == SWEPT || seen.is_multiple_of(LOOKED) && is_over() {
+                next = Some(met.key.to_vec());
+                return Ok(ControlFlow::Break(()));
+            }
+            if met.view.header.kind == Kind::Put && met.sure.is_ok() {
+                if !met.is_live {
+                    keys.push(met.key.to_vec());
+                } else if let Some(at) = met.view.header.expires_at {
+                    soonest = Some(soonest.map_or(at, |it| it.min(at)));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        self.expiries.note(soonest);
+        let mut count = 0;
+        for key in &keys {
+            count += u64::from(self.remove_expired(key)?);
+        }
+        Ok(Swept { count, next })
     }
 
     /// Replaces an expired record by a tombstone with its sequence; false if there is none any more.
@@ -143,6 +167,8 @@ impl Store {
                 return Ok(false);
             };
             if standing.is_live || !standing.is_sure {
+                // The clock may have been set back.
+                self.expiries.note(view.header.expires_at);
                 return Ok(false);
             }
             let header =

@@ -316,6 +316,7 @@ impl Store {
             &birth
         };
         let len = header.record_len(key, value.len()) as u32;
+        self.expiries.note(header.expires_at);
         let offset = stream.append(header, key, &[value])?;
         let (version, sequence) = (header.version, header.sequence.unwrap_or(header.version));
         Ok(Linked { offset, version, sequence, len, is_put })

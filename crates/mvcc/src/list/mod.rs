@@ -33,12 +33,11 @@ use crate::volume::stream::Stream;
 use clean::Victim;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use damage::Damage;
 use entries::Entries;
 use grave::Grave;
-use pins::Aged;
+use pins::{Aged, is_between_pins};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -256,8 +255,7 @@ impl Map for List {
         let old = versions.newest();
         let view = self.stream.volume.view(guard, old)?;
         self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
-        let is_seen = self.pins.range(view.header.version..new.version).next().is_some();
-        if is_seen && !mutant!("mvcc.list.pin") {
+        if is_between_pins(&self.pins, view.header.version, new.version) {
             match versions {
                 Versions::Many(offsets) => offsets.push(new.offset),
                 Versions::One(old) => {

@@ -10,7 +10,7 @@ use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::Kind;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Keys that are trimmed at a time when a pin has gone.
 const TRIMMED: usize = 4;
@@ -66,10 +66,16 @@ impl Aged {
     }
 }
 
+/// True if a pin sees this version of a key, which a later one replaces. A damaged version may be the greater one.
+pub(super) fn is_between_pins(pins: &BTreeMap<u64, u32>, version: u64, replaced_by: u64) -> bool {
+    let mut seen = (version < replaced_by).then(|| pins.range(version..replaced_by)).into_iter();
+    !mutant!("mvcc.list.pin") && seen.any(|mut range| range.next().is_some())
+}
+
 impl List {
     /// True if a pin sees this version of a key, which a later one replaces.
     pub(super) fn is_pinned(&self, version: u64, replaced_by: u64) -> bool {
-        !mutant!("mvcc.list.pin") && self.pins.range(version..replaced_by).next().is_some()
+        is_between_pins(&self.pins, version, replaced_by)
     }
 
     pub(super) fn version_of(&self, guard: &Guard, offset: u64) -> Result<u64> {
@@ -137,13 +143,15 @@ impl List {
     /// Trims the next keys; false if there are no more.
     pub(super) fn trim_some(&mut self, guard: &Guard) -> Result<bool> {
         for _ in 0..TRIMMED {
-            let Some(key) = self.aged.pop_due() else { return Ok(false) };
-            let is_aged = self.trim(guard, &key);
+            let Some(key) = self.aged.pop_due() else {
+                // Pages that the cleaner has set aside meanwhile, for a pin that is gone.
+                self.stream.pages.release();
+                return Ok(false);
+            };
             // A key that still has several versions, or cannot be read, is examined again when the next pin has gone.
-            if !matches!(is_aged, Ok(false)) {
+            if !matches!(self.trim(guard, &key), Ok(false)) {
                 self.aged.push(key);
             }
-            is_aged?;
         }
         if mutant!("mvcc.list.trim") {
             return Ok(false);

@@ -35,9 +35,6 @@ const WAY: u64 = 24;
 /// Pages that a leader leaves to followers, whose records are packed differently.
 const FOR_FOLLOWERS: usize = 2;
 
-/// The most commits for the room of one call.
-const COMMITS_MAX: usize = 8;
-
 /// The most bytes that the end of a page takes.
 const PAGE_END: usize = 16;
 
@@ -112,25 +109,20 @@ impl LogMap {
     /// each.
     ///
     /// # Errors
-    /// As [`LogMap::append`]; the entries before the one with the error were appended.
+    /// As [`LogMap::append`]; the entries before the one with the error were appended, unless there was no room for a
+    /// large value of any.
     pub fn append_entries(&self, entries: &[LogAppend<'_>], uses_reserve: bool) -> Result<()> {
         let Some(first) = entries.first() else { return Ok(()) };
         self.check_next(&mut self.store.map.write(), first.timestamp)?;
         let all = entries.iter().map(|entry| self.changes_of(entry));
         let mut all: Vec<Vec<Change<'_>>> = all.collect::<Result<_>>()?;
-        let mut done = 0;
-        self.with_room(|| {
-            let rest = all.get_mut(done..).unwrap_or_default();
-            let appended = self.write_all_large(rest, uses_reserve).and_then(|()| {
-                for (entry, changes) in entries.iter().zip(&mut all).skip(done) {
-                    self.append_all((entry.timestamp, entry.header), changes, uses_reserve)?;
-                    done += 1;
-                }
-                Ok(())
-            });
-            all.iter_mut().flatten().for_each(|it| self.store.drop_prepared(&mut it.prepared));
-            appended
-        })
+        let appended = self.write_all_large(&mut all, uses_reserve).and_then(|()| {
+            entries.iter().zip(&mut all).try_for_each(|(entry, changes)| {
+                self.append_all((entry.timestamp, entry.header), changes, uses_reserve)
+            })
+        });
+        all.iter_mut().flatten().for_each(|it| self.store.drop_prepared(&mut it.prepared));
+        appended
     }
 
     /// The changes of an entry in the order of keys, each key once.
@@ -165,24 +157,6 @@ impl LogMap {
         if is_any { store.fence_large() } else { Ok(()) }
     }
 
-    /// Repeats a call that found no room, after a commit, which gives back the pages of entries applied since the
-    /// last one: once, and more often while much of the pool is neither free nor live (unused ends of pages count as
-    /// such), since the cleaner of a tree that has few free pages gives back some with each commit.
-    fn with_room(&self, mut call: impl FnMut() -> Result<()>) -> Result<()> {
-        let much = self.store.volume.space.len() / 8;
-        for at in 0..COMMITS_MAX {
-            match call() {
-                Err(Error::NoSpace { reclaimable, .. })
-                    if (at == 0 || reclaimable > much) && !mutant!("mvcc.log.unsettled") =>
-                {
-                    self.wait_durable(self.commit()?)?;
-                }
-                called => return called,
-            }
-        }
-        call()
-    }
-
     /// Fails unless there is room for an entry of these changes without the [reserve](LogMap::append), or, for
     /// deletes alone, beside the pages that are kept for those; and also for so many bytes of records `beside`, which
     /// were asked for before and are not appended yet. Called before an entry is proposed that other nodes have to
@@ -204,7 +178,7 @@ impl LogMap {
         }
         let purpose = purpose_of(!need.has_puts);
         let mut patience = Patience::default();
-        self.with_room(|| self.look_for_room(&need, purpose, (&mut patience, false)))
+        self.look_for_room(&need, purpose, (&mut patience, false))
     }
 
     /// True if there is so much room that [`LogMap::room_for_entries`] need not be called for so many entries, with
@@ -232,7 +206,7 @@ impl LogMap {
     /// As [`LogMap::check_room`], except for lack of space.
     pub fn room_for_entries(&self, entries: &[Batch]) -> Result<usize> {
         let least = entries.iter().take_while(|changes| changes.is_empty()).count();
-        let (mut count, mut patience, mut is_committed) = (entries.len(), Patience::brief(), false);
+        let (mut count, mut patience) = (entries.len(), Patience::brief());
         while let Some(first) = entries.get(..count).filter(|_| count > least) {
             // A control record for applied entries comes before them.
             let mut need = Need { lengths: vec![self.store.inline_max(&[])], ..Need::default() };
@@ -244,11 +218,6 @@ impl LogMap {
             let purpose = if need.has_puts { purpose_of(true) } else { Purpose::Delete };
             match self.look_for_room(&need, purpose, (&mut patience, true)) {
                 Ok(()) => break,
-                // The next commit gives back the pages of entries that were applied since the last.
-                Err(Error::NoSpace { .. }) if !is_committed && !mutant!("mvcc.log.unsettled") => {
-                    self.wait_durable(self.commit()?)?;
-                    is_committed = true;
-                }
                 Err(Error::NoSpace { .. }) => count /= 2,
                 Err(error) => return Err(error),
             }
@@ -303,6 +272,8 @@ impl LogMap {
         let (group, chains) = (Group { lengths, keys }, *chains);
         loop {
             let mut map = store.map.write();
+            // A closed stream gets no page.
+            store.check_writable()?;
             let guard = epoch::pin();
             let mut space = store.space_for(&mut map, &guard, group, purpose)?;
             if space == Space::Found && chains > 0 {

@@ -30,22 +30,25 @@ const ROUND: usize = 32;
 const PASSES: u64 = 2;
 
 impl Tree {
-    /// Ensures that `pages` pages are free, and `reserve` more.
+    /// Ensures that `pages` pages are free, and `reserve` more. A reserve of all pages stands for a map that is too full
+    /// for the request: then everything that only waits for commits is let go, and the caller asks anew.
     pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
-        let wanted = pages + reserve;
-        if reserve >= self.stream.pages.total_and_free().0 {
-            let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
-            return Err(Error::NoSpace { needed, reclaimable: self.reclaimable() });
-        }
-        if self.stream.pages.refresh_free() < wanted && self.need().bytes() > 0 {
+        let wanted = pages.saturating_add(reserve);
+        let is_refused = reserve >= self.stream.pages.total_and_free().0;
+        let is_short = !is_refused && self.stream.pages.refresh_free() < wanted;
+        if is_short && self.need().bytes() > 0 {
             // Fresh nodes are a part of the wanted pages: the caller asks for less when they are sealed.
             self.push_out()?;
             return Ok(Space::Wait(self.stream.pending().unwrap_or(0)));
         }
+        let was_full = self.is_full();
         loop {
             let free = self.stream.pages.refresh_free();
             if free >= wanted {
                 return Ok(Space::Found);
+            }
+            if is_refused && was_full && !self.is_full() {
+                return Ok(Space::Again);
             }
             if self.release_said() {
                 continue;
@@ -59,12 +62,21 @@ impl Tree {
                 self.push_out()?;
                 continue;
             }
-            if can_commit && self.is_late_before(self.stream.end_position()) {
+            // Other writers replace records all the time: a request that is refused waits for none of them.
+            if !is_refused && can_commit && self.is_late_before(self.stream.end_position()) {
                 self.push_out()?;
                 match self.stream.pending() {
                     Some(generation) => return Ok(Space::Wait(generation)),
                     None => continue,
                 }
+            }
+            if can_commit && !mutant!("mvcc.tree.graves") && self.bury_graves() {
+                self.push_out()?;
+                return Ok(Space::Again);
+            }
+            if is_refused {
+                let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
+                return Err(Error::NoSpace { needed, reclaimable: self.reclaimable() });
             }
             if self.count_nodes(count::STEP) {
                 return Ok(Space::Again);
@@ -78,7 +90,7 @@ impl Tree {
             self.push_out()?;
             // Pages whose word the first call has set to 0.
             self.push_out()?;
-            if self.stream.pages.refresh_free() > free {
+            if self.stream.pages.refresh_free() > free || self.release_said() {
                 continue;
             }
             if self.stream.coming() == 0 {

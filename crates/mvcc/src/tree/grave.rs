@@ -7,7 +7,7 @@ use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::Kind;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The most tombstones that are removed after one commit: each removal writes the path to it anew.
@@ -25,14 +25,15 @@ struct Grave {
 #[derive(Debug)]
 pub(super) struct Graves {
     open: VecDeque<Grave>,
-    kept: Vec<Grave>,
+    /// The newest of each key: version and sequence.
+    kept: BTreeMap<Box<[u8]>, (u64, u64)>,
     /// Tombstones with a sequence above this are held.
     held: u64,
 }
 
 impl Graves {
     pub(super) fn new(held: u64) -> Self {
-        Self { open: VecDeque::new(), kept: Vec::new(), held }
+        Self { open: VecDeque::new(), kept: BTreeMap::new(), held }
     }
 
     /// True if a tombstone with this sequence is not held.
@@ -41,18 +42,17 @@ impl Graves {
     }
 
     pub(super) fn dig(&mut self, key: &[u8], version: u64, sequence: u64) {
-        let grave = Grave { key: key.into(), version, sequence };
         if self.may_go(sequence) {
-            self.open.push_back(grave);
+            self.open.push_back(Grave { key: key.into(), version, sequence });
         } else {
-            self.kept.push(grave);
+            self.kept.insert(key.into(), (version, sequence));
         }
     }
 
     pub(super) fn hold(&mut self, sequence: u64) {
         self.held = sequence;
-        for it in std::mem::take(&mut self.kept) {
-            self.dig(&it.key, it.version, it.sequence);
+        for (key, (version, sequence)) in std::mem::take(&mut self.kept) {
+            self.dig(&key, version, sequence);
         }
         for it in std::mem::take(&mut self.open) {
             self.dig(&it.key, it.version, it.sequence);
@@ -67,23 +67,24 @@ impl Graves {
 
 impl Tree {
     /// Removes the entries of durable tombstones, as long as there are pages for the nodes that this makes fresh. The
-    /// others are removed by later calls.
-    pub(super) fn bury_graves(&mut self) {
+    /// others are removed by later calls. True if there were any to remove.
+    pub(super) fn bury_graves(&mut self) -> bool {
         if self.stream.is_closed {
-            return;
+            return false;
         }
         let guard = epoch::pin();
-        for _ in 0..AT_ONCE {
-            let Some(grave) = self.graves.open.pop_front() else { return };
+        for count in 0..AT_ONCE {
+            let Some(grave) = self.graves.open.pop_front() else { return count > 0 };
             match self.bury_grave(&guard, &grave) {
                 Ok(true) => {}
                 // `verify` reports a tree that cannot be read; the tombstone does no harm.
                 Ok(false) | Err(_) => {
                     self.graves.open.push_front(grave);
-                    return;
+                    return count > 0;
                 }
             }
         }
+        true
     }
 
     /// False if the tombstone has to wait.
@@ -107,6 +108,8 @@ impl Tree {
         self.fresh_max += self.height as usize;
         change.remove(&mut self.root, &grave.key)?;
         self.bury(&view);
+        // There is more to clean.
+        self.cleaned_before = self.pages_cleaned;
         self.horizon = self.horizon.max(grave.sequence);
         Ok(true)
     }

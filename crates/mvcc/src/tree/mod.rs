@@ -396,7 +396,7 @@ impl Map for Tree {
 
     fn settle(&mut self) {
         self.removed.clear();
-        self.bury_graves();
+        let _any = self.bury_graves();
     }
 
     fn walk(&self, guard: &Guard, way: Way<'_>, at: u64, visit: Visit<'_>) -> Result<()> {
@@ -424,7 +424,7 @@ impl Map for Tree {
 
     fn hold_tombstones(&mut self, sequence: u64) {
         self.graves.hold(sequence);
-        self.bury_graves();
+        let _any = self.bury_graves();
     }
 
     fn tombstone_horizon(&self) -> u64 {

@@ -294,6 +294,12 @@ impl Pages {
         }
     }
 
+    /// Pages that are kept for pins, though no version is left in them.
+    #[cfg(test)]
+    pub(crate) fn empty_and_kept(&self) -> Vec<u32> {
+        self.kept.iter().copied().filter(|page| self.live_of(*page) == 0).collect()
+    }
+
     /// The oldest page of the stream that is in use. None if it is still written to, or has no live records and so
     /// becomes free by itself.
     pub(crate) fn oldest(&mut self) -> Option<u32> {

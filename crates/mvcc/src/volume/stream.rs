@@ -186,6 +186,9 @@ impl Stream {
     /// # Errors
     /// [`Error::NoSpace`] if it is longer than a page, or no page is free; if the medium fails.
     pub(crate) fn append(&mut self, header: Header, key: &[u8], value: &[&[u8]]) -> Result<u64> {
+        if self.is_closed {
+            return Err(Error::Closed);
+        }
         let len = header.record_len(key, value.iter().map(|part| part.len()).sum());
         self.make_room(len)?;
         // After `make_room`, which may have written an end mark that is not durable yet.
@@ -388,6 +391,8 @@ impl Stream {
             Some(mark) if mark.generation == self.generation => mark.end = self.end,
             _ => self.covers.push_back(Mark { generation: self.generation, end: self.end }),
         }
+        // Both lists are cut here: a list asks for neither.
+        self.proven();
         self.forget_marks();
         self.wait_for_generation();
         let waits = std::mem::take(&mut self.carries) || waits;
@@ -408,6 +413,12 @@ impl Stream {
             self.durable = mark.end;
             self.marks.pop_front();
         }
+    }
+
+    /// The number of generations that are known, and not known to have ended.
+    #[cfg(test)]
+    pub(crate) fn covers_count(&self) -> usize {
+        self.covers.len()
     }
 
     /// The end of the stream.

@@ -215,3 +215,33 @@ fn what_was_applied_makes_room_before_it_is_committed() {
         }
     }
 }
+
+/// A full log is closed; whether there is room is asked after that, as a leader does which does not know it yet.
+#[test]
+fn a_closed_log_is_left_as_it_is() {
+    for kind in MapKind::ALL {
+        for world in [WORLD, FILE] {
+            let world = World { kind, pages: 64, ..world };
+            let sim = Sim::new(&sim_options(&world, 9)).expect("memory");
+            let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+            let log = log.expect("create");
+            let mut batch = Batch::new();
+            for newest in 1.. {
+                batch = Batch::new();
+                batch.put(&(newest as u32).to_le_bytes(), &[7; 100]);
+                if log.append(newest, b"header", &batch, false).is_err() {
+                    break;
+                }
+                log.apply(newest).expect("apply");
+            }
+            committed(&log);
+            log.close().expect("closed");
+            let room = log.check_room(&batch, 0);
+            assert!(matches!(room, Err(Error::Closed)), "{world:?}: {room:?}");
+            drop(log);
+            let sim = sim.killed().expect("memory");
+            let again = LogMap::simulated_open(world.kind, Arc::clone(sim.space()), &options());
+            again.unwrap_or_else(|error| panic!("{world:?}: {error}"));
+        }
+    }
+}

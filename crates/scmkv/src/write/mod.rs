@@ -31,10 +31,9 @@ use coreplane_engine::{
 };
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
-use coreplane_record::{Header, Kind, View};
+use coreplane_record::{Expiries, Header, Kind, View};
 use std::borrow::Cow;
 use std::ops::Deref;
-use sweep_expired::Expiries;
 
 /// A table to be written to: writes that are short of pages have pages cleaned.
 pub(crate) struct Writer {

@@ -31,7 +31,6 @@ use crate::write::Writer;
 use coreplane_engine::{Error, Result, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch;
 use coreplane_record::{Header, Kind, View};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often to check whether a record has expired.
@@ -46,40 +45,6 @@ const REST_AFTER: u32 = 20;
 const REST_AFTER_MIN: Duration = Duration::from_secs(1);
 /// The rest after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
-
-/// When the first record expires.
-#[derive(Debug)]
-pub(crate) struct Expiries {
-    /// In milliseconds since 1970; no record in the store expires before.
-    soonest: AtomicU64,
-}
-
-impl Expiries {
-    /// Of a store without expiries.
-    pub(crate) fn none() -> Self {
-        Self { soonest: AtomicU64::new(u64::MAX) }
-    }
-
-    /// Of a store whose expiries are unknown.
-    pub(crate) fn unknown() -> Self {
-        Self { soonest: AtomicU64::new(0) }
-    }
-
-    /// Notes a record with this expiry: its slot is published, or its group still locked.
-    #[inline]
-    pub(crate) fn note(&self, expires_at: Option<UnixMillis>) {
-        if let Some(UnixMillis(at)) = expires_at
-            && at < self.soonest.load(Ordering::Relaxed)
-        {
-            self.soonest.fetch_min(at, Ordering::AcqRel);
-        }
-    }
-
-    fn is_due(&self, now: UnixMillis) -> bool {
-        let soonest = self.soonest.load(Ordering::Acquire);
-        soonest <= now.0 && soonest != u64::MAX
-    }
-}
 
 /// A round through the index.
 #[derive(Debug)]
@@ -152,7 +117,7 @@ impl Writer {
     /// Later writes are noted by their writers, and earlier ones are found by the round, since a
     /// writer notes before the lock of the group is free, or after its slot is published.
     fn begin_round(&self) -> Round {
-        self.expiries.soonest.swap(u64::MAX, Ordering::AcqRel);
+        self.expiries.begin_round();
         Round { position: Some(Position::default()), soonest: None, worked: Duration::ZERO }
     }
 
@@ -239,24 +204,5 @@ impl Writer {
             };
             self.make_room(&mut log, len, Demand::Reserve)?;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_due_before_the_first_expiry_that_was_noted() {
-        let expiries = Expiries::none();
-        assert!(!expiries.is_due(UnixMillis(u64::MAX)));
-        expiries.note(None);
-        assert!(!expiries.is_due(UnixMillis(u64::MAX)));
-        for at in [30, 20, 40] {
-            expiries.note(Some(UnixMillis(at)));
-        }
-        assert!(!expiries.is_due(UnixMillis(19)));
-        assert!(expiries.is_due(UnixMillis(20)));
-        assert!(Expiries::unknown().is_due(UnixMillis(0)));
     }
 }

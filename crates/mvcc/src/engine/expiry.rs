@@ -1,0 +1,82 @@
+//! The background sweep of expired records.
+//!
+//! Expired records are absent to every reader, and yet they are counted and take space. So a thread goes through the
+//! map when a record may have expired, in slices, between which it rests many times as long, and replaces expired
+//! records by tombstones. A log has no such thread: its caller appends what is to be removed.
+
+use super::upkeep::Swept;
+use super::{MapEngine, Store};
+use coreplane_engine::Error;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often to check whether a record has expired.
+const LOOK: Duration = Duration::from_millis(100);
+/// The sweep works about this long at a time.
+const SLICE: Duration = Duration::from_micros(500);
+/// Within a round it rests this many times as long as it has worked.
+const REST: u32 = 7;
+/// Between rounds it rests this many times as long as the last round has worked.
+const REST_AFTER: u32 = 20;
+const REST_AFTER_MIN: Duration = Duration::from_secs(1);
+/// The rest after a failure.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// A round through the map.
+struct Round {
+    /// The key from which it goes on.
+    from: Vec<u8>,
+    worked: Duration,
+}
+
+impl Store {
+    /// All work of the thread.
+    pub(super) fn sweep_in_background(&self) {
+        let mut round: Option<Round> = None;
+        while !self.volume.closed.load(Ordering::Acquire) {
+            let until = Instant::now() + self.sweep_on(&mut round);
+            while !self.volume.closed.load(Ordering::Acquire) {
+                let Some(left) = until.checked_duration_since(Instant::now()) else { break };
+                std::thread::park_timeout(left);
+            }
+        }
+    }
+
+    /// Goes on with the sweep for a slice, if there is work; returns how long to rest then.
+    fn sweep_on(&self, at: &mut Option<Round>) -> Duration {
+        let mut round = match at.take() {
+            Some(round) => round,
+            None if self.expiries.is_due(self.volume.now()) => {
+                self.expiries.begin_round();
+                Round { from: Vec::new(), worked: Duration::ZERO }
+            }
+            None => return LOOK,
+        };
+        let start = Instant::now();
+        let swept = self.sweep_some(&round.from, &|| start.elapsed() >= SLICE);
+        let worked = start.elapsed();
+        round.worked += worked;
+        match swept {
+            Ok(Swept { next: Some(next), .. }) => {
+                *at = Some(Round { from: next, ..round });
+                worked * REST
+            }
+            Ok(Swept { next: None, .. }) => (round.worked * REST_AFTER).max(REST_AFTER_MIN),
+            // Nothing can be removed from a full or damaged store now; a later round finds what is left.
+            Err(error) => {
+                let is_over = matches!(error, Error::Closed);
+                self.expiries.note((!is_over).then_some(coreplane_engine::UnixMillis(1)));
+                PAUSE
+            }
+        }
+    }
+}
+
+impl MapEngine {
+    /// Starts the sweep.
+    pub(super) fn start_sweep(&self) -> coreplane_engine::Result<()> {
+        let store = std::sync::Arc::clone(&self.store);
+        let sweep = move || store.sweep_in_background();
+        self.keep(coreplane_pmem::background::spawn("coreplane-expire", sweep))
+    }
+}

@@ -1,0 +1,174 @@
+//! The engine and its inner state: lists that have to stay short, pages that must not leak, damage that a write meets.
+
+use super::{MapEngine, MapKind};
+use crate::volume::geometry::Geometry;
+use coreplane_engine::{Engine, Error, TimeSource, UnixMillis, WriteOptions};
+use coreplane_pmem::MediaChoice;
+use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
+use coreplane_record::Options;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+fn sim(model: Model, pages: u64) -> Sim {
+    let len = pages << 12;
+    let options = SimOptions { model, len, max_len: len, page_size: 4096, ..SimOptions::default() };
+    Sim::new(&options).expect("memory")
+}
+
+fn quiet() -> Options {
+    Options { background: false, ..Options::default() }
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key-{number:06}").into_bytes()
+}
+
+fn put(engine: &MapEngine, key: &[u8], value: &[u8]) {
+    let outcome = engine.put(key, value, &WriteOptions::default()).expect("written");
+    assert!(outcome.is_written(), "{outcome:?}");
+}
+
+fn create(path: &Path, kind: MapKind, options: &Options) -> MapEngine {
+    let geometry = Geometry { page_size: 4096, ..Geometry::default() };
+    let (size, media) = (4 << 20, MediaChoice::Auto);
+    MapEngine::create(kind, path, size, geometry, media, options).expect("an engine")
+}
+
+/// On a file each write draws a generation.
+#[test]
+fn syncs_leave_nothing_behind_in_memory() {
+    for kind in MapKind::ALL {
+        let sim = sim(Model::File, 64);
+        let engine = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &quiet());
+        let engine = engine.expect("an engine");
+        for number in 0..2_000 {
+            put(&engine, &key(number % 7), b"value");
+        }
+        let count = engine.store.map.read().stream().covers_count();
+        assert!(count < 10, "{kind:?} knows {count} syncs");
+    }
+}
+
+/// The version of a record is damaged, and there was a snapshot.
+#[test]
+fn a_put_over_a_damaged_version_is_a_put() {
+    for kind in MapKind::ALL {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let path = directory.path().join("pool");
+        let engine = create(&path, kind, &quiet());
+        put(&engine, b"other", b"value");
+        put(&engine, b"the key that is damaged", b"value");
+        drop(engine.snapshots().expect("snapshots").snapshot().expect("a snapshot"));
+        let bytes = std::fs::read(&path).expect("bytes");
+        let at = bytes.windows(23).position(|it| it == b"the key that is damaged");
+        // The highest byte of the version, which is 8 bytes before the key.
+        let at = at.expect("its record") as u64 - 1;
+        let file = std::fs::File::options().write(true).open(&path).expect("the file");
+        file.write_all_at(&[0x40], at).expect("written");
+        put(&engine, b"the key that is damaged", b"new");
+        let found = engine.get(b"the key that is damaged").expect("a value");
+        assert_eq!(found, Some(b"new".to_vec()));
+        assert_eq!(engine.len().expect("a count"), 2);
+    }
+}
+
+/// The cleaner runs while versions that a snapshot has kept are dropped.
+#[test]
+fn pages_cleaned_while_a_snapshot_goes_are_free_in_the_end() {
+    let sim = sim(Model::X86, 256);
+    let engine = MapEngine::simulated_create(MapKind::List, Arc::clone(sim.space()), &quiet());
+    let engine = engine.expect("an engine");
+    let store = &engine.store;
+    let write = |step: usize, from: u32, value: u8| {
+        (from..800).step_by(step).for_each(|number| put(&engine, &key(number), &[value; 200]));
+    };
+    write(1, 0, 1);
+    write(2, 0, 2);
+    let snapshot = super::snapshot::Pinned::within(store, &mut store.map.write());
+    let snapshot = snapshot.expect("a snapshot");
+    // The first pages have dead records, and such that only the snapshot sees.
+    write(2, 1, 3);
+    {
+        let mut map = store.map.write();
+        let guard = coreplane_pmem::epoch::pin();
+        map.unpin(&guard, snapshot.version).expect("unpinned");
+        let (total, free) = map.stream().pages.total_and_free();
+        // Pages are cleaned before the versions that only the snapshot saw are dropped.
+        for pages in free..total {
+            if map.make_space(pages, 0).is_err() {
+                break;
+            }
+        }
+        while map.release_some(&guard).expect("released") {}
+    }
+    std::mem::forget(snapshot);
+    let map = store.map.read();
+    let pages = &map.stream().pages;
+    assert_eq!(pages.empty_and_kept(), [0_u32; 0], "of {:?}", pages.total_and_free());
+}
+
+/// Nobody reads the records.
+#[test]
+fn expired_records_leave_in_the_background() {
+    for kind in MapKind::ALL {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let clock = Arc::new(AtomicU64::new(1_000_000));
+        let source = Arc::clone(&clock);
+        let time: TimeSource = Arc::new(move || UnixMillis(source.load(Ordering::Relaxed)));
+        let path = directory.path().join("pool");
+        let options = Options { time: Some(time), ..Options::default() };
+        let mut engine = create(&path, kind, &options);
+        let until =
+            |at| WriteOptions { expires_at: Some(UnixMillis(at)), ..WriteOptions::default() };
+        for number in 0..300 {
+            let at = until(1_001_000 + u64::from(number % 2));
+            assert!(engine.put(&key(number), b"v", &at).expect("written").is_written());
+        }
+        put(&engine, b"for ever", b"v");
+        let is_left = |engine: &MapEngine, left: u64| {
+            let since = Instant::now();
+            while engine.len().expect("a count") > left && since.elapsed() < Duration::from_secs(20)
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(engine.len().expect("a count"), left, "{kind:?}");
+        };
+        clock.store(1_001_000, Ordering::Relaxed);
+        is_left(&engine, 151);
+        // After a start the expiries of the others are found again.
+        engine.close().expect("closed");
+        drop(engine);
+        let media = MediaChoice::Auto;
+        engine = MapEngine::open(kind, &path, media, &options, &|_| {}).expect("opened");
+        clock.store(1_002_000, Ordering::Relaxed);
+        is_left(&engine, 1);
+    }
+}
+
+/// The header of a record has few bits for the length of a key, and pages of 1 MiB have room for more.
+#[test]
+fn the_longest_key_is_read_back_from_the_longest_pages() {
+    for kind in MapKind::ALL {
+        let (len, page_size) = (32 << 20, 1 << 20);
+        let options = SimOptions { len, max_len: len, page_size, ..SimOptions::default() };
+        let sim = Sim::new(&options).expect("memory");
+        let engine = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &quiet());
+        let engine = engine.expect("an engine");
+        let longest = engine.limits().key_len_max;
+        put(&engine, &vec![b'k'; longest], b"value");
+        put(&engine, b"small", b"value");
+        let long = engine.put(&vec![b'k'; (128 << 10) + 5], b"v", &WriteOptions::default());
+        assert!(matches!(long, Err(Error::KeyTooLong { .. })), "{longest}");
+        engine.close().expect("closed");
+        drop(engine);
+        let sim = sim.crash(Eviction::Nothing).reopen().expect("memory");
+        let engine = MapEngine::simulated_open(kind, Arc::clone(sim.space()), &quiet());
+        let engine = engine.expect("opened");
+        for key in [&vec![b'k'; longest][..], b"small"] {
+            assert_eq!(engine.get(key).expect("a value"), Some(b"value".to_vec()));
+        }
+    }
+}
