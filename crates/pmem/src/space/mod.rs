@@ -9,6 +9,7 @@
 
 mod block;
 mod claim;
+mod generations;
 mod guard;
 mod map;
 mod page_bytes;

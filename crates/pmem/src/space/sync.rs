@@ -37,10 +37,8 @@
 //! take half or a third of the time by one `fdatasync` (otherwise each needs a device flush). And
 //! the next fence must cover all dirty bytes of a file pool anyway, since its index lives in DRAM.
 
-use super::Space;
 use super::rounds::Rounds;
 use crate::dram::background;
-use crate::media::Behaviour;
 use crate::poison::LostAt;
 use parking_lot::{Condvar, Mutex};
 use std::fs::File;
@@ -60,7 +58,7 @@ pub(super) fn lost(at: LostAt) -> SyncError {
 }
 
 /// Called as rounds end; must be quick and must not call back into the space.
-type Listener = Arc<dyn Fn() + Send + Sync>;
+pub(super) type Listener = Arc<dyn Fn() + Send + Sync>;
 
 pub(super) struct Syncer {
     shared: Arc<Shared>,
@@ -122,7 +120,7 @@ impl Syncer {
     }
 
     /// Returns once the round `wanted` has ended; leads rounds if no other thread does.
-    fn sync_to(&self, wanted: u64) -> Result<(), SyncError> {
+    pub(super) fn sync_to(&self, wanted: u64) -> Result<(), SyncError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         loop {
@@ -143,14 +141,14 @@ impl Syncer {
 
     /// The generation that covers all flushes before the call. The caller requests it
     /// ([`Syncer::request`]) or waits for it.
-    fn draw(&self) -> u64 {
+    pub(super) fn draw(&self) -> u64 {
         let state = self.shared.state.lock();
         state.rounds.covering(self.shared.dirty.load(Ordering::Acquire))
     }
 
     /// Requests the rounds up to `wanted`, without waiting for them. A thread that runs a round
     /// checks for more when it has ended, so that only an idle thread is woken.
-    fn request(&self, wanted: u64) {
+    pub(super) fn request(&self, wanted: u64) {
         let shared = &self.shared;
         if shared.ended.load(Ordering::Acquire) >= wanted {
             return;
@@ -179,11 +177,30 @@ impl Syncer {
         }
     }
 
-    fn is_done(&self, generation: u64) -> Result<bool, SyncError> {
+    pub(super) fn is_done(&self, generation: u64) -> Result<bool, SyncError> {
         if self.shared.ended.load(Ordering::Acquire) >= generation {
             return Ok(true);
         }
         self.check().map(|()| false)
+    }
+
+    pub(super) fn listen(&self, listener: Listener) {
+        self.shared.listeners.lock().push(listener);
+    }
+
+    /// Calls `call` when a round fails, before anybody else hears of it; a second call of this has no effect.
+    pub(super) fn on_failure(&self, call: Box<dyn Fn() + Send + Sync>) {
+        let _is_first = self.shared.on_failure.set(call).is_ok();
+    }
+
+    /// The last round that succeeded.
+    pub(super) fn ended(&self) -> u64 {
+        self.shared.ended.load(Ordering::Acquire)
+    }
+
+    /// For tests: every later round fails.
+    pub(super) fn fail(&self) {
+        self.shared.fail_next.store(true, Ordering::Release);
     }
 
     /// True if a sync has failed.
@@ -259,106 +276,6 @@ impl Shared {
                 self.changed.wait(&mut state);
             }
             self.round(state);
-        }
-    }
-}
-
-/// Durability without waiting.
-impl Space {
-    /// The generation of the sync that covers all flushes of this thread; this call begins no sync.
-    /// Where a fence is an instruction it is made at once.
-    pub fn sync_generation(&self) -> u64 {
-        match (&self.behaviour, &self.syncer) {
-            (Behaviour::File, Some(syncer)) => syncer.draw(),
-            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => trace.sync_generation(),
-            _ => {
-                // An instruction does not fail.
-                let _always = self.fence().is_ok();
-                0
-            }
-        }
-    }
-
-    /// Requests all syncs up to `generation`, without waiting for a device: [`Space::sync_is_done`]
-    /// tells when they are done.
-    pub fn sync_request(&self, generation: u64) {
-        match (&self.behaviour, &self.syncer) {
-            (Behaviour::File, Some(syncer)) => {
-                self.count_fence();
-                syncer.request(generation);
-            }
-            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
-                self.count_fence();
-                trace.sync_request(generation);
-            }
-            _ => {}
-        }
-    }
-
-    /// True once everything that `generation` covers is durable.
-    ///
-    /// # Errors
-    /// [`SyncError`] if it can no longer become durable.
-    #[inline]
-    pub fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError> {
-        match (&self.behaviour, &self.syncer) {
-            (Behaviour::File, Some(syncer)) => {
-                let is_done = syncer.is_done(generation)?;
-                self.check_lost().map_err(lost)?;
-                Ok(is_done)
-            }
-            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
-                trace.sync_is_done(generation)
-            }
-            _ => self.check_sync().map(|()| true),
-        }
-    }
-
-    /// Returns once everything that `generation` covers is durable.
-    ///
-    /// # Errors
-    /// [`SyncError`] if it can no longer become durable.
-    pub fn sync_wait(&self, generation: u64) -> Result<(), SyncError> {
-        match (&self.behaviour, &self.syncer) {
-            (Behaviour::File, Some(syncer)) => {
-                self.count_fence();
-                syncer.sync_to(generation)?;
-                self.check_lost().map_err(lost)
-            }
-            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
-                if trace.sync_is_done(generation)? { Ok(()) } else { self.fence() }
-            }
-            _ => self.check_sync(),
-        }
-    }
-
-    /// Calls `listener` after every sync, also a failed one, in the thread that made it. It must
-    /// be quick and must not call back into the space. Never called where a fence is an
-    /// instruction.
-    pub fn on_synced(&self, listener: Arc<dyn Fn() + Send + Sync>) {
-        if let Some(syncer) = &self.syncer {
-            syncer.shared.listeners.lock().push(listener);
-        }
-    }
-
-    /// Calls `call` when a sync fails, before anybody else hears of it; a second call of this has no effect.
-    pub(crate) fn on_sync_failure(&self, call: Box<dyn Fn() + Send + Sync>) {
-        if let Some(syncer) = &self.syncer {
-            let _is_first = syncer.shared.on_failure.set(call).is_ok();
-        }
-    }
-
-    /// The number of successful syncs of the file; 0 where a fence is an instruction. Many fences
-    /// share one sync.
-    pub fn syncs(&self) -> u64 {
-        self.syncer.as_ref().map_or(0, |syncer| syncer.shared.ended.load(Ordering::Acquire))
-    }
-
-    /// For tests: every sync from now on fails.
-    #[doc(hidden)]
-    pub fn fail_syncs(&self) {
-        if let Some(syncer) = &self.syncer {
-            syncer.shared.fail_next.store(true, Ordering::Release);
         }
     }
 }
