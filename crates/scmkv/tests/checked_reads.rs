@@ -163,3 +163,29 @@ fn no_value_is_made_of_a_damaged_one() {
         damaged(store.compare_and_set(KEY, expected, b"two", &options), "compare_and_set");
     });
 }
+
+/// Keys are put until every segment of the index was split several times, which asks each record for its key.
+#[test]
+fn a_damaged_key_is_no_absence_after_splits() {
+    for placement in [Placement::Pool, Placement::Dram] {
+        let home = Home::in_memory();
+        let mut new = New::tiny(8_192).placed(placement);
+        new.options.check_reads = true;
+        let store = home.create(new);
+        let _outcome = store.put(KEY, b"worth one million", &write()).expect("put");
+        flip_live(&home, KEY, 3);
+        damaged(store.get(KEY), "get");
+        for number in 0..6_000_u32 {
+            let key = format!("another key {number}");
+            let _outcome = store.put(key.as_bytes(), b"v", &write()).expect("a put of another key");
+        }
+        damaged(store.get(KEY), "get after splits");
+        let inserted = store.insert(KEY, b"again", &write()).expect("insert");
+        assert!(matches!(inserted, Outcome::Exists(_)), "{inserted:?}");
+        damaged(store.clear(), "clear");
+        let _outcome = store.put(KEY, b"again", &write()).expect("put");
+        assert_eq!(store.get(KEY).expect("get").as_deref(), Some(&b"again"[..]));
+        store.clear().expect("cleared");
+        assert_eq!(store.len().expect("a count"), 0);
+    }
+}

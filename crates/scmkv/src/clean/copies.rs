@@ -232,7 +232,6 @@ impl Cleaner {
             if header.kind == Kind::Put && self.is_expired(view)? {
                 header = Header { kind: Kind::Delete, large: false, expires_at: None, ..header };
                 value = &birth;
-                self.counters.add(Count::Expired, 1);
             } else if header.kind == Kind::Delete {
                 let written_at = view.value_word(0).unwrap_or(u64::MAX);
                 if self.may_drop(view, written_at, moving.oldest_other) {
@@ -310,6 +309,8 @@ impl Cleaner {
         slots.push(at);
         held.publish(at, Slot::new(held.signature(place), offset, delete, expires))?;
         if delete && !copy.slot.is_tombstone() {
+            // Before it leaves the records: who counts those first, misses none.
+            self.counters.add(Count::Expired, 1);
             self.account(&held, slot, Some(&old()?), &copy.header);
             self.count_tombstone(&held, len);
         } else if held.is_counted() {

@@ -40,8 +40,10 @@ use crate::table::demand::Demand;
 use crate::table::hash::Place;
 use crate::table::index::{Leaf, Slot};
 use crate::table::log::Log;
+use crate::table::misled;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin::{self, Patience};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -58,6 +60,9 @@ pub(crate) enum SplitPages<'a> {
 
 /// The bytes that a writer may append without payment while another one is cleaning.
 const CREDIT: usize = 64 << 10;
+
+/// Bytes of a damaged key in which a flipped bit is looked for.
+const KEY_TRIED: usize = 256;
 
 /// How many pages in a row may be cleaned without a gain.
 const MISSES_MAX: u32 = 64;
@@ -216,9 +221,9 @@ impl Cleaner {
             SplitPages::ByCleaning(_) => None,
             SplitPages::AsItIs(guard) => Some(*guard),
         };
-        let rehash = |slot: Slot| -> Result<u32> {
-            let y_of = |guard: &Guard| Ok(self.place(self.record(guard, slot)?.key()).y);
-            recovering.map_or_else(|| y_of(&epoch::pin()), y_of)
+        let rehash = |slot: Slot, is_its: &dyn Fn(Place) -> bool| -> Result<Place> {
+            let place_of = |guard: &Guard| self.place_of_slot(guard, slot, is_its);
+            recovering.map_or_else(|| place_of(&epoch::pin()), place_of)
         };
         self.counters.add(Count::Splits, 1);
         let page = u64::from(self.geometry.page_size);
@@ -233,6 +238,32 @@ impl Cleaner {
             }
         }
         Ok(())
+    }
+
+    /// The place of the key of a slot, which `is_its` accepts if it is the place from which the slot was made. Of a
+    /// key with one flipped bit it is the place of the key as it was.
+    fn place_of_slot(
+        &self,
+        guard: &Guard,
+        slot: Slot,
+        is_its: &dyn Fn(Place) -> bool,
+    ) -> Result<Place> {
+        let view = self.record(guard, slot)?;
+        let place = self.place(view.key());
+        if is_its(place) || mutant!("scmkv.split.unchecked") {
+            return Ok(place);
+        }
+        let mut key = view.key().to_vec();
+        for bit in 0..8 * key.len().min(KEY_TRIED) {
+            key[bit / 8] ^= 1 << (bit % 8);
+            let place = self.place(&key);
+            if is_its(place) && self.had_key(&view, &key) {
+                return Ok(place);
+            }
+            key[bit / 8] ^= 1 << (bit % 8);
+        }
+        self.doubt_index();
+        Err(misled(slot))
     }
 
     /// An index page, for a split.

@@ -182,7 +182,7 @@ impl<'s> Recovery<'s> {
         })?;
         let sealed = page.element.length;
         let end = start + u64::from(self.length(page));
-        let mut at = start;
+        let (mut at, mut undurable) = (start, start);
         let mut batched = Vec::new();
         let mut lane = Vec::with_capacity(LANE);
         while at < end {
@@ -194,6 +194,9 @@ impl<'s> Recovery<'s> {
                 }
                 Err(_) => break,
             };
+            if view.header.follows {
+                undurable = at;
+            }
             match view.header.kind {
                 Kind::Overflow | Kind::Lost | Kind::Node | Kind::Entry => {}
                 Kind::Commit => {
@@ -219,6 +222,10 @@ impl<'s> Recovery<'s> {
             at += u64::from(view.len());
         }
         self.restore_lane(&guard, &mut lane)?;
+        // A process that was killed may have left records in the caches: a later cut would take what was shown.
+        if sealed.is_none() && !mutant!("scmkv.recover.killed") {
+            self.space.flush(undurable, at - undurable);
+        }
         Ok((at - start) as u32)
     }
 

@@ -99,6 +99,8 @@ impl Cell {
 #[derive(Debug)]
 pub(crate) struct Pages {
     space: Arc<Space>,
+    /// Pages with an element; while the pool grows, it has more.
+    count: AtomicU32,
     cells: Chunked<Cell>,
     free: Mutex<VecDeque<u32>>,
     free_len: AtomicU32,
@@ -110,6 +112,7 @@ pub(crate) struct Pages {
 impl Pages {
     pub(crate) fn new(space: Arc<Space>, pages_max: usize) -> Self {
         Self {
+            count: AtomicU32::new(space.pages()),
             space,
             cells: Chunked::new(pages_max, 512, Cell::default),
             free: Mutex::default(),
@@ -151,9 +154,9 @@ impl Pages {
         self.cells.get(page as usize)
     }
 
-    /// Pages of the pool.
+    /// Pages of the pool, as far as they have an element.
     pub(crate) fn len(&self) -> u32 {
-        self.space.pages()
+        self.count.load(Ordering::Acquire)
     }
 
     pub(crate) fn dram_bytes(&self) -> u64 {
@@ -163,7 +166,7 @@ impl Pages {
     /// Writes the elements of the pages `from ..` of a pool that is new or has grown, durable when
     /// it returns. No thread can take these pages before [`Pages::offer`].
     pub(crate) fn format(&self, from: u32) -> Result<()> {
-        let pages = self.len();
+        let pages = self.space.pages();
         for page in (from..pages).filter(|page| self.is_table(*page)) {
             if page != 0 && !self.space.claim_words(page, Claim::Words) {
                 return Err(Error::Unusable(format!("page {page} is in use already")));
@@ -180,7 +183,9 @@ impl Pages {
             self.space.flush(offset, u64::from(end - start) * ELEMENT_LEN);
             start = end;
         }
-        self.space.fence().map_err(sync_failed)
+        self.space.fence().map_err(sync_failed)?;
+        self.count.store(pages, Ordering::Release);
+        Ok(())
     }
 
     /// Stores an element: the state word last. Not flushed.

@@ -196,6 +196,9 @@ impl Writer {
         let mut list = Vec::with_capacity(runs.len() * Run::LEN);
         runs.iter().for_each(|run| run.encode(&mut list));
         let header = Header { kind: Kind::Commit, ..Header::put(0) };
+        // The pages of a longer batch are sealed: the cleaner may copy their records as records of their own, which
+        // must not outlive a commit record that is lost.
+        let order = if whole { order } else { Order::Strict };
         if !whole {
             log.commit(self, first, Order::Strict)?;
             self.open_page_aside(log, header.record_len(&[], list.len()), demand)?;

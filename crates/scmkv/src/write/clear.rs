@@ -1,6 +1,7 @@
 //! Emptying the store.
 
-use crate::table::index::Position;
+use crate::table::index::{Position, Slot};
+use crate::table::misled;
 use crate::write::{Plan, Writer};
 use coreplane_engine::{Completion, Result, WriteOptions};
 use coreplane_pmem::epoch;
@@ -13,13 +14,15 @@ impl Writer {
             let (leaf, group, next) = self.index.step(here);
             let keys: Vec<Vec<u8>> = {
                 let guard = epoch::pin();
-                let Some(_held) = self.index.lock_group(leaf, here.y, group) else { continue };
-                self.index
-                    .slots(leaf, group)?
-                    .into_iter()
-                    .filter(|found| !found.slot.is_tombstone())
-                    .map(|found| Ok(self.record(&guard, found.slot)?.key().to_vec()))
-                    .collect::<Result<_>>()?
+                let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+                let key_of = |slot: Slot| {
+                    let key = self.record(&guard, slot)?.key();
+                    // Otherwise the tombstone would be of another key.
+                    let is_its = held.signature(self.place(key)) == slot.signature();
+                    if is_its { Ok(key.to_vec()) } else { Err(misled(slot)) }
+                };
+                let slots = self.index.slots(leaf, group)?.into_iter().map(|found| found.slot);
+                slots.filter(|slot| !slot.is_tombstone()).map(key_of).collect::<Result<_>>()?
             };
             for key in keys {
                 // Expired ones too, which `erase` would not find.

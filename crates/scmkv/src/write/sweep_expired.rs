@@ -174,6 +174,8 @@ impl Writer {
                     return Ok(false);
                 };
                 let Standing { at, slot, old: Some(old), live: false } = standing else {
+                    // The clock may have been set back, or the record was written anew.
+                    self.expiries.note(standing.old.and_then(|old| old.header.expires_at));
                     return Ok(false);
                 };
                 if slot.is_tombstone() {

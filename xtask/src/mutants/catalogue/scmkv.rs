@@ -19,6 +19,7 @@ const CHECKPOINTS: Suite = Suite::of(PACKAGE, "checkpoint", &["power_cut", "rela
 const LOST_PAGES: Suite = Suite::of(PACKAGE, "lost_pages", &[]);
 const FLIPS: Suite = Suite::of(PACKAGE, "flips", &["makes_a_read_lie", "hidden_by_the_cleaner"]);
 const CHECKED: Suite = Suite::of(PACKAGE, "checked_reads", &[]);
+const UNDURABLE: Suite = Suite::of(PACKAGE, "undurable", &[]);
 const GIVEN: Suite = Suite::of(PACKAGE, "given", &[]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
 const ONE_CUT: Suite = Suite::of(PACKAGE, "one_cut", &[]);
@@ -58,6 +59,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a page that is used again has its old generation",
         ALL_CUTS,
     ),
+    Mutant::new(
+        "scmkv.recover.killed",
+        "what a killed process left is shown, not flushed",
+        UNDURABLE,
+    ),
+    Mutant::new("scmkv.split.unchecked", "a split believes a damaged key", CHECKED),
     Mutant::new(
         "scmkv.recover.fence",
         "a page counts as sealed before its slots are durable",

@@ -18,7 +18,7 @@ use super::lock::Lock;
 use super::pass::Passes;
 use super::{GroupLock, Index, Slot};
 use crate::table::geometry::{Geometry, SLOTS};
-use crate::table::hash::{home_of, window, window_start};
+use crate::table::hash::{Place, home_of, window, window_start};
 use crate::table::page::sync_failed;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::chunked::Chunked;
@@ -68,7 +68,7 @@ impl SegmentHeader {
 pub(crate) type Supply<'a> = &'a mut dyn FnMut() -> Result<Option<u64>>;
 
 /// Reads the `y` of the key that a slot points at.
-pub(crate) type Rehash<'a> = &'a dyn Fn(Slot) -> Result<u32>;
+pub(crate) type Rehash<'a> = &'a dyn Fn(Slot, &dyn Fn(Place) -> bool) -> Result<Place>;
 
 /// The pages of the segments, and the free segments.
 #[derive(Debug, Default)]
@@ -270,6 +270,13 @@ impl Index {
     /// Ends the split that a crash cut short: drops the lone half or the parent of two.
     fn settle(&self, found: &mut HashMap<SegmentHeader, u32>, growth: &mut Growth) -> Result<()> {
         let dropped = superfluous(found.keys().copied(), |header| found.contains_key(&header));
+        if !dropped.is_empty() {
+            // A process that was killed may have left the headers of the halves in the caches.
+            for number in found.values() {
+                self.space.flush(growth.place(*number, &self.shape).1, 8);
+            }
+            self.space.fence().map_err(sync_failed)?;
+        }
         for superfluous in dropped {
             if let Some(number) = found.remove(&superfluous) {
                 let (_, at) = growth.place(number, &self.shape);
@@ -365,8 +372,11 @@ impl Index {
                     let (slot, bit) = if new_start == start {
                         (slot, bit)
                     } else {
-                        let y = rehash(slot)?;
-                        debug_assert_eq!(prefix(y, depth), full_prefix);
+                        let is_its = |place: Place| {
+                            prefix(place.y, depth) == full_prefix
+                                && place.signature(start) == slot.signature()
+                        };
+                        let y = rehash(slot, &is_its)?.y;
                         (slot.with_window(window(y, new_start)), y >> (31 - depth) & 1)
                     };
                     halves[bit as usize].insert(slot, group, &self.shape)?;
