@@ -111,6 +111,10 @@ fn are_right(matrix: &Matrix, part: Part, but: Option<u64>) {
     for number in (0..KEYS).filter(|it| Some(*it) != but) {
         assert_eq!(matrix.get(&part.key(number)).expect("get"), Some(part.value(number)));
     }
+    are_standing(matrix);
+}
+
+fn are_standing(matrix: &Matrix) {
     assert!(matrix.member_states().iter().all(|(_, standing)| *standing == MemberState::Current));
 }
 
@@ -241,5 +245,23 @@ fn what_may_be_older_is_an_error_still_when_it_was_written_anew() {
         }
         put(&matrix, &key, b"since");
         assert_eq!(matrix.get(&key).expect("get").as_deref(), Some(&b"since"[..]), "{full:?}");
+    }
+}
+
+/// Jobs that look at every key of every device do not make a device leave whose records are damaged: its peer has
+/// them, also where the peer has damaged records of other keys.
+#[test]
+fn a_device_with_damaged_records_stays_while_a_group_is_added_and_expired_records_go() {
+    for part in PARTS {
+        let shelf = killed(part, Ack::All);
+        part.damage(&shelf, at(0, 0), HURT);
+        part.damage(&shelf, at(0, 1), HURT + 1);
+        let matrix = opened(&shelf).expect("open");
+        matrix.sweep_expired().expect("sweep");
+        are_standing(&matrix);
+        matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
+        are_standing(&matrix);
+        matrix.scrub(&|_| {}).expect("scrub");
+        are_right(&matrix, part, None);
     }
 }

@@ -250,6 +250,8 @@ impl Keyspace {
                 device.drain();
                 match group.call(device, |engine| engine.sweep_expired()) {
                     Ok(swept) => most = most.max(swept),
+                    // It has swept what it could read.
+                    Err(error) if is_damage(&error) => {}
                     Err(error) => group.go_on_without(device, error)?,
                 }
             }

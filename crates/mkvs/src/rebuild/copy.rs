@@ -121,7 +121,7 @@ impl Pace {
 ///
 /// # Errors
 /// The given error, if it has not.
-fn hurt_of(engine: &dyn StorageEngine, error: Error) -> Result<Vec<DamagedKey>> {
+pub(crate) fn hurt_of(engine: &dyn StorageEngine, error: Error) -> Result<Vec<DamagedKey>> {
     let hurt = engine.damaged_keys_since(0)?;
     if hurt.is_empty() || !engine.lost_ranges()?.is_empty() {
         return Err(error);

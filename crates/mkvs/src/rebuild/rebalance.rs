@@ -16,6 +16,7 @@
 //! the owner is the old group, which has everything.
 
 use crate::device::Device;
+use crate::device::decision::is_damage;
 use crate::device::fault_guard::guarded;
 use crate::failover::assembly::assemble_group;
 use crate::failover::change::Joiner;
@@ -27,7 +28,7 @@ use crate::membership::lost_ranges::key_of;
 use crate::membership::rack::{Rack, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
 use crate::rebuild::Rebuild;
-use crate::rebuild::copy::{Copied, CopyOptions, Pace};
+use crate::rebuild::copy::{Copied, CopyOptions, Pace, hurt_of};
 use crate::shape::position::{GROUPS_MAX, Position, is_reserved};
 use crate::shape::slots::{SLOTS, share_of, slot_of};
 use coreplane_engine::{Error, KeyRange, Progress, Result};
@@ -210,12 +211,13 @@ impl Rebuild {
     }
 
     /// Shows every key on a device whose slot its group does not own; if the device fails, the keys found by then.
+    /// Returns the damage because of which it may not have shown all others.
     fn each_guest(
         &self,
         group: &Group,
         device: &Device,
         see: &mut dyn FnMut(&[u8], u64) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Option<Error>> {
         let mut cursor = 0;
         loop {
             let mut guests = Vec::new();
@@ -226,30 +228,43 @@ impl Rebuild {
                     guests.push((entry.key.to_vec(), entry.sequence));
                 }
             });
-            cursor = match listed {
-                Ok(cursor) => cursor,
+            let damage;
+            (cursor, damage) = match listed {
+                Ok(cursor) => (cursor, None),
+                // The peers know the rest.
+                Err(error) if is_damage(&error) => (0, hurt_of(&*device.engine, error).err()),
                 // When the device returns it is compared with its peers.
-                Err(error) => return group.go_on_without(device, error),
+                Err(error) => return group.go_on_without(device, error).map(|()| None),
             };
             for (key, sequence) in &guests {
                 self.check_going_on()?;
                 see(key, *sequence)?;
             }
             if cursor == 0 {
-                return Ok(());
+                return Ok(damage);
             }
         }
     }
 
     /// Compares a group's records of slots that move to it with their owners: records that the owners do not
     /// have are removed, and differing ones are overwritten. They are left from an earlier try.
+    ///
+    /// # Errors
+    /// As the devices, and if each member has damage because of which it does not show all others: a record that
+    /// its owner does not have might be among those.
     fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
+        let number = usize::from(group.number);
+        let mut routes = (0..SLOTS).map(|slot| self.keyspace.owners.of_slot(slot));
+        if !routes.any(|route| route.to() == Some(number)) {
+            return Ok(());
+        }
+        let (mut is_listed, mut damage) = (false, None);
         for device in group.of(group.followers()) {
-            self.each_guest(group, device, &mut |key, sequence| {
+            let hidden = self.each_guest(group, device, &mut |key, sequence| {
                 let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
                 self.check_going_on()?;
                 let route = self.keyspace.owners.of(hash_of(key));
-                if route.to() != Some(usize::from(group.number)) {
+                if route.to() != Some(number) {
                     return Ok(());
                 }
                 let owner = &self.keyspace.groups[route.owner()];
@@ -258,13 +273,15 @@ impl Rebuild {
                 }
                 // The sequence that was read may be out of date by now.
                 match sequence_on(&*device.engine, key) {
-                    Err(error) => group.go_on_without(device, error),
+                    Err(error) if !is_damage(&error) => group.go_on_without(device, error),
                     Ok(has) if has == owner.sequence_of(key)? => Ok(()),
-                    Ok(_) => self.keyspace.give_anew(route, key),
+                    _ => self.keyspace.give_anew(route, key),
                 }
             })?;
+            is_listed |= hidden.is_none() && group.is_member(device);
+            damage = damage.or(hidden);
         }
-        Ok(())
+        damage.filter(|_| !is_listed).map_or(Ok(()), Err)
     }
 
     /// Hands slots over to their new owners: durably, when it returns.
@@ -341,10 +358,11 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Removes a group's records of slots that it does not own and that do not move to it.
+    /// Removes a group's records of slots that it does not own and that do not move to it. A record that no member
+    /// shows stays, and is not shown to readers either.
     fn remove_guests(&self, group: &Arc<Group>) -> Result<()> {
         for device in group.of(group.followers()) {
-            self.each_guest(group, device, &mut |key, _| {
+            let _hidden = self.each_guest(group, device, &mut |key, _| {
                 let hash = hash_of(key);
                 let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
                 self.check_going_on()?;
