@@ -10,6 +10,7 @@ use coreplane_mkvs::{
 };
 use shelf::sample::{at, opened, put};
 use shelf::{Kind, Shelf};
+use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -263,5 +264,50 @@ fn a_device_with_damaged_records_stays_while_a_group_is_added_and_expired_record
         are_standing(&matrix);
         matrix.scrub(&|_| {}).expect("scrub");
         are_right(&matrix, part, None);
+    }
+}
+
+/// The primary has a lesser number than its peer, since an earlier primary has failed: scans and iterations go around
+/// its damaged records. If both have some, they fail, and come to an end.
+#[test]
+fn scans_and_iterations_go_around_a_damaged_primary_whatever_its_number() {
+    let part = Part::KeysPage;
+    for are_both in [false, true] {
+        let shelf = killed(part, Ack::All);
+        let matrix = opened(&shelf).expect("open");
+        shelf.pull(at(0, 1));
+        put(&matrix, &part.key(0), &part.value(0));
+        let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
+        matrix.replace(&shelf, at(0, 1), &fresh, &|_| {}).expect("replace");
+        drop(matrix);
+        part.damage(&shelf, at(0, 0), HURT);
+        if are_both {
+            part.damage(&shelf, at(0, 1), HURT + 1);
+        }
+        let matrix = opened(&shelf).expect("open");
+        let ordered = matrix.ordered().expect("in order");
+        let mut scanned = 0;
+        let scan = ordered.scan(b"", None, false, usize::MAX, &mut |_| {
+            scanned += 1;
+            true
+        });
+        let (mut listed, mut cursor, mut calls) = (BTreeSet::new(), 0, 0);
+        let listing = loop {
+            let next = matrix.iterate(cursor, 7, &mut |entry| {
+                listed.insert(entry.key.to_vec());
+            });
+            calls += 1;
+            assert!(calls < 100, "it does not end");
+            match next {
+                Ok(0) => break Ok(()),
+                Ok(next) => cursor = next,
+                Err(error) => break Err(error),
+            }
+        };
+        assert_eq!((scan.is_err(), listing.is_err()), (are_both, are_both), "{scan:?} {listing:?}");
+        if !are_both {
+            assert_eq!((scanned, listed.len() as u64), (KEYS, KEYS));
+        }
+        are_standing(&matrix);
     }
 }

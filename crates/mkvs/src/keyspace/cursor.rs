@@ -64,7 +64,9 @@ impl Keyspace {
             let is_about = |_: &Stretch, _: &[u8]| true;
             (device, inner) = match of.aside(from.0) {
                 Some(on) => {
-                    self.read_around(of, (on + 1, of.gone()), &mut stretch, read, is_about)?
+                    // The numbers only go down, and not to the primary again: a member that takes over begins anew.
+                    let set = ((2 << on) - 1) & !of.states.now().primary_set();
+                    self.read_around(of, (set, of.gone()), &mut stretch, read, is_about)?
                 }
                 None => self.read_settled(of, &mut stretch, read, is_about)?,
             };

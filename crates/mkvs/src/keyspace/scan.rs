@@ -17,9 +17,11 @@ use crate::device::decision::is_damage;
 use crate::device::stretch::{Bounds, Stretch};
 use crate::group::Group;
 use crate::group::hedge::stretch;
+use crate::shape::position::Devices;
 use crate::stats::counters::Count;
 use coreplane_engine::{Entry, Error, Ordered, Result};
 use coreplane_pmem::mutant;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -99,10 +101,11 @@ impl Keyspace {
             tries += 1;
             let taken_back = self.in_flight.taken_back();
             let on = if turns.is_some() { of.primary()? } else { of.settled()? };
+            let others = !(1 << on.number);
             match read(on, into) {
                 Ok(_) if !of.is_sure(on, |key| is_about(into, key)) => {
                     drop(turns);
-                    return self.read_around(of, (on.number, of.gone()), into, read, is_about);
+                    return self.read_around(of, (others, of.gone()), into, read, is_about);
                 }
                 Ok(read) => {
                     let is_as_before = self.in_flight.is_as_before(taken_back);
@@ -113,7 +116,7 @@ impl Keyspace {
                 Err(error) if is_damage(&error) => {
                     drop(turns);
                     self.counters.add(Count::DamagedReads, 1);
-                    return self.read_around(of, (on.number, error), into, read, is_about);
+                    return self.read_around(of, (others, error), into, read, is_about);
                 }
                 // The device has been replaced, and the one in its place has not failed.
                 Err(_) if !of.is_there(on) => {}
@@ -122,23 +125,23 @@ impl Keyspace {
         }
     }
 
-    /// Reads on a member with a number below `below` that is neither damaged nor in doubt there, while no
-    /// writer is active: then all members have the same. The numbers only go down, so that a caller that
-    /// continues with another member from its beginning comes to an end.
+    /// Reads on a member of a set, the greatest number first, that is neither damaged nor in doubt there, while no
+    /// writer is active: then all members have the same.
     pub(crate) fn read_around<'g, S, T>(
         &self,
         group: &'g Arc<Group>,
-        (below, error): (u8, Error),
+        (set, error): (Devices, Error),
         into: &mut S,
         mut read: impl FnMut(&'g Arc<Device>, &mut S) -> Result<T>,
         is_about: impl Fn(&S, &[u8]) -> bool,
     ) -> Result<T> {
-        let others = || group.of(group.members() & ((1 << below) - 1));
+        let others = || group.of(group.members() & set);
         // Most of the draining, before the writers are kept out.
         others().for_each(|device| device.drain());
         let _turns = self.in_flight.all_turns();
-        let others: Vec<&'g Arc<Device>> = others().collect();
-        for device in others.into_iter().rev() {
+        let mut others: Vec<&'g Arc<Device>> = others().collect();
+        others.sort_by_key(|device| Reverse(device.number));
+        for device in others {
             device.drain();
             // The failure of a device is handled by the next read that asks that device alone.
             if let Ok(read) = read(device, into)
