@@ -179,6 +179,17 @@ fn what_is_counted_beyond_the_end_is_never_denied() {
     assert_eq!((filter.len(), contained(&filter, 0..500)), (0, 0));
 }
 
+/// Damage may have hidden a key when keys were listed. When it is removed no other key is denied.
+#[test]
+fn the_removal_of_a_key_that_was_never_counted_denies_no_other() {
+    let filter = Filter::with_capacity(1_000).expect("memory");
+    insert(&filter, 0..1_000);
+    for key in (1_000..20_000).filter(|key| !filter.may_contain(hash(*key))) {
+        remove(&filter, key..key + 1);
+    }
+    assert_eq!((contained(&filter, 0..1_000), filter.len()), (1_000, 1_000));
+}
+
 fn figure_of_group(matrix: &Matrix, name: &str) -> u64 {
     let figures = &matrix.stats().groups[0].figures;
     figures.iter().find(|(known, _)| *known == name).expect("a figure").1

@@ -5,7 +5,7 @@ mod shelf;
 use coreplane_engine::{Engine, Record, Repairable, Visibility, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Position, ReadPath, Shape};
 use shelf::sample::{at, put};
-use shelf::{Kind, Shelf};
+use shelf::{Kind, Shelf, wait_until};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -13,6 +13,9 @@ use std::sync::atomic::Ordering;
 
 /// Bytes of a record before its key: header and sequence.
 const HEADER: usize = 28;
+
+/// The bit of a slot that says that the key was deleted.
+const TOMBSTONE: u32 = 40;
 
 /// Reads of a key, enough that each of two devices is asked.
 const READS: u64 = 130;
@@ -35,7 +38,7 @@ fn file(shelf: &Shelf, place: Position) -> File {
 }
 
 /// The places of the keys' index slots in the pool, by the keys' numbers: the only words that point at their
-/// records.
+/// records. Not those of a key with two such words, of which one is a copy that is out of use.
 fn slots_of(shelf: &Shelf, place: Position) -> BTreeMap<u64, u64> {
     let bytes = std::fs::read(shelf.path(place)).expect("read");
     let keys = bytes.windows(8).enumerate().filter(|(_, it)| it.starts_with(b"key-"));
@@ -43,13 +46,14 @@ fn slots_of(shelf: &Shelf, place: Position) -> BTreeMap<u64, u64> {
     let records: BTreeMap<u64, u64> =
         keys.filter_map(|(at, key)| Some(((at - HEADER) as u64, number(key)?))).collect();
     let words = bytes.chunks_exact(8).map(word).enumerate();
-    let mut slots = BTreeMap::new();
+    let mut slots: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for (at, slot) in words.filter(|(_, slot)| slot >> 41 != 0) {
         if let Some(number) = records.get(&((slot & ((1 << 39) - 1)) << 3)) {
-            assert_eq!(slots.insert(*number, 8 * at as u64), None, "two slots of {number}");
+            slots.entry(*number).or_default().push(8 * at as u64);
         }
     }
-    slots
+    slots.retain(|_, slots| slots.len() == 1);
+    slots.into_iter().map(|(number, slots)| (number, slots[0])).collect()
 }
 
 /// Flips a bit of the word at `at`.
@@ -141,4 +145,37 @@ fn a_key_that_is_not_there_costs_one_read_more_where_the_filter_is_wrong() {
     let wrong = wrong() - wrong_before;
     assert!(wrong > 0 && wrong < 400, "{wrong} of 40,000");
     assert_eq!(gets, 2 * wrong);
+}
+
+/// The filter is made anew while a slot of the primary says that its key was deleted: the peer has the key, and the
+/// filter denies neither this key nor, when it is deleted, any other.
+#[test]
+fn a_key_that_the_primary_hides_is_in_a_filter_that_grows() {
+    let (shelf, matrix) = created(ReadPath::Inline);
+    let more = |number: u64| format!("more-{number:05}").into_bytes();
+    shelf.holds_filters.store(true, Ordering::SeqCst);
+    (0..16_000).for_each(|number| put(&matrix, &more(number), b"value"));
+    let slots = slots_of(&shelf, at(0, 1));
+    let hidden: Vec<u64> = slots.keys().copied().take(100).collect();
+    assert!(hidden.len() > 50, "{hidden:?}");
+    hidden.iter().for_each(|number| flip(&file(&shelf, at(0, 1)), slots[number], TOMBSTONE));
+    shelf.holds_filters.store(false, Ordering::SeqCst);
+    wait_until(|| matrix.stats().figure("filter_growths").is_some_and(|made| made > 0));
+    let get = |key: &[u8]| {
+        // A new thread asks the filter.
+        std::thread::scope(|scope| scope.spawn(|| matrix.get(key)).join()).expect("join")
+    };
+    for number in &hidden {
+        assert_eq!(get(&key(*number)).expect("get"), Some(value(*number)), "{number}");
+    }
+    for number in &hidden {
+        let _outcome = matrix.delete(&key(*number), &WriteOptions::default()).expect("delete");
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..16_000 {
+                assert!(matrix.get(&more(number)).expect("get").is_some(), "{number} is denied");
+            }
+        });
+    });
 }

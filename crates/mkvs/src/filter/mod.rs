@@ -71,6 +71,9 @@
 //! - The switch does not return before all changes have ended that began before it. So the next
 //!   rebuild has to wait only for changes that began after it.
 //!
+//! Damage of an engine's index may hide a key while keys are listed. So the removal of a key that B denies lowers
+//! nothing.
+//!
 //! A put that finds its key there already takes back its count ([`Insertion::undo`]). That is exact during a
 //! rebuild too, and also in B: the put knows which of the tables that it finds then have counted the key.
 //!

@@ -211,12 +211,18 @@ impl Filters {
             }
         };
         let is_enough = || counted.get() > most;
-        match self
-            .keyspace
-            .read_through(group, &mut |device| self.list(device, &mut add, &is_enough))
-        {
+        let mut listed = None;
+        let read = self.keyspace.read_through(group, &mut |device| {
+            listed = Some(Arc::clone(device));
+            self.list(device, &mut add, &is_enough)
+        });
+        match read {
             Err(error) if is_damage(&error) => {}
-            read => return read.map(|()| (!is_enough()).then_some(true)),
+            Ok(()) if !is_enough() => {
+                let is_whole = listed.map_or(Ok(true), |it| self.list_hidden(group, &it, &mut add));
+                return is_whole.map(Some);
+            }
+            read => return read.map(|()| None),
         }
         // Each member has lost something: all that can be listed is on the members together.
         for device in group.of(group.members()) {
@@ -227,6 +233,34 @@ impl Filters {
             }
         }
         Ok(Some(false))
+    }
+
+    /// Shows the records that a device, which was listed, does not find although another member has them: a flipped
+    /// bit of its index may hide them. False if damage hides records of the others.
+    fn list_hidden(
+        &self,
+        group: &Group,
+        listed: &Device,
+        show: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<bool> {
+        if listed.engine.proves_absence() {
+            return Ok(true);
+        }
+        let mut is_whole = true;
+        for device in group.of(group.members() & !(1 << listed.number)) {
+            device.drain();
+            let mut show_hidden = |entry: Entry<'_>| {
+                if !matches!(listed.engine.check(entry.key), Ok(true)) {
+                    show(entry);
+                }
+            };
+            match self.list(device, &mut show_hidden, &|| false) {
+                Err(error) if is_damage(&error) => is_whole = false,
+                Err(error) => group.go_on_without(device, error)?,
+                Ok(()) => {}
+            }
+        }
+        Ok(is_whole)
     }
 
     /// Shows the records of a device, until there are enough.

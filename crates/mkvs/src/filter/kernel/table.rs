@@ -98,12 +98,15 @@ impl<A: Atomic> Table<A> {
         self.tally.add(0, 1);
     }
 
-    /// Takes back the count of a key that was counted.
+    /// Takes back the count of a key that was counted. A key that was not, since damage had hidden it when keys were
+    /// listed, changes nothing: to lower the counters of others would deny them.
     #[inline]
     pub(in crate::filter) fn take(&self, hash: u64) {
-        debug_assert!(self.may_contain(hash), "a key was removed that was not there");
-        let line = self.line(hash);
-        for (word, marks) in Marks::of(hash).words {
+        let (line, marks) = (self.line(hash), Marks::of(hash));
+        if !has_marks(line, marks) {
+            return;
+        }
+        for (word, marks) in marks.words {
             update(&line[word], |value| counters::lowered(value, marks));
         }
         self.tally.add(0, -1);
