@@ -1,11 +1,11 @@
-//! The bytes that wait for a slow device are bounded.
+//! What waits for a slow device: the bytes are bounded, and a batch does not wait for ever.
 
 mod shelf;
 
-use coreplane_engine::{Engine, Repairable, WriteOptions};
+use coreplane_engine::{Batch, Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
 use shelf::{Kind, Shelf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const MIB: usize = 1 << 20;
 const FOLLOWER: Position = Position { group: 0, device: 0 };
@@ -61,4 +61,42 @@ fn values_of_a_mebibyte_wait_up_to_the_limit() {
 #[test]
 fn one_that_is_larger_than_the_limit_passes_when_nothing_waits() {
     assert_eq!(acknowledged(&[17 * MIB, MIB], 3), 1);
+}
+
+/// Writers keep the ring of a slow follower full, so that single writes always wait there: a batch is made between
+/// them, and a sync that waits for the batch returns while the writers continue.
+#[test]
+fn a_batch_is_made_although_single_writes_never_cease() {
+    const PUTS: u64 = 10_000;
+    let shelf = Shelf::new(Kind::Bptree, 64 << 20);
+    let shape = Shape { groups: 1, devices: 2, ack: Ack::First, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    shelf.gate(FOLLOWER).slows_puts.store(true, Ordering::SeqCst);
+    let (is_synced, running) = (AtomicBool::new(false), AtomicU64::new(4));
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (matrix, is_synced, running) = (&matrix, &is_synced, &running);
+            scope.spawn(move || {
+                for number in (0..PUTS).take_while(|_| !is_synced.load(Ordering::SeqCst)) {
+                    let key = [thread.to_le_bytes(), (number % 100).to_le_bytes()].concat();
+                    let _outcome =
+                        matrix.put(&key, b"value", &WriteOptions::default()).expect("put");
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        while figure(&matrix, "queue") < 100 && running.load(Ordering::SeqCst) == 4 {
+            std::thread::yield_now();
+        }
+        let mut batch = Batch::new();
+        batch.put(b"one", b"value");
+        batch.put(b"other", b"value");
+        matrix.apply(&batch, &WriteOptions::default()).expect("apply");
+        matrix.sync().expect("sync");
+        let still_running = running.load(Ordering::SeqCst);
+        is_synced.store(true, Ordering::SeqCst);
+        assert!(still_running > 0, "the batch has waited for all single writes");
+    });
+    matrix.sync().expect("sync");
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }

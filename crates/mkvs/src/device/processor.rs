@@ -83,7 +83,7 @@ impl Device {
         self.rings(&pin_in()).is_none_or(Rings::is_idle)
     }
 
-    /// Executes some requests, reads before each write; false if there were none.
+    /// Executes some requests, those reads that wait before each write; false if there were none.
     fn work<H: Host>(
         &self,
         group: &Weak<H>,
@@ -109,25 +109,33 @@ impl Device {
         };
         for _ in 0..AT_A_TIME {
             self.answer(rings, scratch);
-            if batch.take(&rings.decisions, &mut |key| self.engine.prefetch(key)) {
+            let has_batch = batch.take(&rings.decisions, &mut |key| self.engine.prefetch(key));
+            if has_batch {
                 self.apply_batch((&*group, rings), batch, scratch);
-            } else if let Some(job) = rings.jobs.pop() {
+            }
+            // Behind each apply batch, since the ring of decisions may never be empty. The order does not matter: an
+            // engine keeps the greatest sequence.
+            if !rings.jobs.is_empty()
+                && let Some(job) = rings.jobs.pop()
+            {
                 self.in_call(|| group.catch_up_all(self, &job));
                 self.backlog.remove(bytes_of(&job.batch));
                 self.completed.fetch_add(1, Ordering::AcqRel);
-            } else if rings.reads.is_empty() {
+            } else if !has_batch && rings.reads.is_empty() {
                 break;
             }
         }
         true
     }
 
-    /// Answers the reads that wait.
+    /// Answers the reads that wait at this moment: others may follow for ever, and writes wait meanwhile.
     #[inline]
     pub(super) fn answer(&self, rings: &Rings, scratch: &mut Scratch) {
-        while !rings.reads.is_empty()
-            && let Some((asked, asked_at)) = rings.reads.pop()
-        {
+        if rings.reads.is_empty() {
+            return;
+        }
+        for _ in 0..rings.reads.len() {
+            let Some((asked, asked_at)) = rings.reads.pop() else { return };
             self.in_call(|| asked.run(self, asked_at, scratch));
         }
     }

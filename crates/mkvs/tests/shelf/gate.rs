@@ -7,6 +7,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The power of all devices.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub(crate) struct Gate {
     /// Gets wait; puts; deletes.
     pub(crate) holds_gets: AtomicBool,
     pub(crate) holds_puts: AtomicBool,
+    /// Puts of the device's own processor take a moment.
+    pub(crate) slows_puts: AtomicBool,
     pub(crate) holds_deletes: AtomicBool,
     /// Iterations wait; scans.
     pub(crate) holds_looks: AtomicBool,
@@ -245,6 +248,9 @@ impl Interceptor for Gate {
         }
         self.hold(call);
         wait_while(|| self.holds_up());
+        if matches!(call, Call::Put(_)) && is(&self.slows_puts) && is_processor() {
+            std::thread::sleep(Duration::from_micros(50));
+        }
         assert!(!self.panics(call), "a bug in the engine");
         let turn = self.turn.as_ref().map(spin::lock);
         self.power.count(call);
