@@ -6,6 +6,7 @@ use coreplane_engine::{Engine, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{CopyOptions, Matrix, Options, Position, Rack, Shape, TimeSource};
 use shelf::{Kind, Shelf};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -83,6 +84,23 @@ fn a_clean_open_reads_no_key() {
     }
 }
 
+/// An open that only looks leaves the filter where it is, and counts it as no record.
+#[test]
+fn what_was_kept_is_not_counted() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = closed(kind);
+        let looks = Options { looks_only: true, ..options() };
+        let matrix = Matrix::open(&shelf, &looks, &|_| {}).expect("open");
+        matrix.count().expect("count");
+        assert_eq!(matrix.len().expect("len"), KEYS - DELETED, "{kind:?}");
+        assert_eq!(matrix.stats().records, KEYS - DELETED, "{kind:?}");
+        assert_eq!(matrix.verify(&mut |_| {}).expect("verify").records, KEYS - DELETED);
+        drop(matrix);
+        let matrix = opened(&shelf);
+        assert_eq!(matrix.stats().records, KEYS - DELETED, "{kind:?}");
+    }
+}
+
 /// The device with the kept filter was missing while others were written to.
 #[test]
 fn what_was_kept_of_other_times_is_not_taken() {
@@ -131,6 +149,36 @@ fn what_was_kept_and_is_damaged_is_not_taken() {
     let matrix = opened(&shelf);
     assert!(looks(&shelf) > 0);
     are_found(&matrix, DELETED..KEYS);
+}
+
+/// A wrong bit in the head itself, which the engine finds, does not keep the matrix from opening.
+#[test]
+fn what_was_kept_is_dropped_if_its_head_cannot_be_read() {
+    let shelf = closed(Kind::Scmkv);
+    shelf.checks_reads.store(true, Ordering::SeqCst);
+    let places = || (0..2).flat_map(|group| (0..2).map(move |device| Position { group, device }));
+    let mut damaged = 0;
+    for place in places() {
+        let needle = b"\"is_sealed\":true";
+        let bytes = std::fs::read(shelf.path(place)).expect("read");
+        let file = std::fs::File::options().write(true).open(shelf.path(place)).expect("open");
+        for (offset, _) in bytes.windows(needle.len()).enumerate().filter(|(_, it)| it == needle) {
+            file.write_at(b"#", offset as u64).expect("write");
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 2, "one member of each group has it");
+    for _ in 0..2 {
+        let matrix = opened(&shelf);
+        are_found(&matrix, DELETED..KEYS);
+        let engines = places().map(|place| shelf.engine(place));
+        for engine in engines {
+            for name in ["", "/000000"] {
+                let name = [b"\0coreplane matrix\0filter", name.as_bytes()].concat();
+                assert_eq!(engine.get(&name).expect("get"), None);
+            }
+        }
+    }
 }
 
 /// The head of a kept filter, as JSON, with another version and the checksum for that.

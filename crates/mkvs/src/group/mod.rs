@@ -82,6 +82,8 @@ pub(crate) struct Group {
     pub(crate) is_listed: AtomicBool,
     /// True if its keys have not been listed since it was opened: the background does that.
     pub(crate) is_to_be_listed: AtomicBool,
+    /// Records of a kept filter that its primary has, in a matrix that is only looked at: others have used it up.
+    pub(crate) kept_records: AtomicU64,
     /// The last stretch of sequences in which a thread checked the load of the filter; and keys that batches have
     /// written.
     pub(crate) looked_at: AtomicU64,
@@ -163,6 +165,7 @@ impl Group {
             asked: Asked::default(),
             is_listed: AtomicBool::new(true),
             is_to_be_listed: AtomicBool::new(false),
+            kept_records: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
             batched: AtomicU64::new(0),
             in_flight,

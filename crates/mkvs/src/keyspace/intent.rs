@@ -16,10 +16,11 @@
 //! when the matrix is opened. While such an intent exists the stable watermark stays below it, so that later
 //! deletes are known.
 
+use crate::device::decision::is_damage;
 use crate::in_flight::Old;
 use crate::shape::position::RESERVED;
 use coreplane_engine::{
-    Batch, Change, Durability, Error, Result, StorageEngine, UnixMillis, WriteOptions,
+    Batch, Change, Durability, Error, Result, StorageEngine, UnixMillis, Visibility, WriteOptions,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -273,11 +274,42 @@ fn decode_put(from: &mut &[u8]) -> Option<Old> {
     }
 }
 
+/// The key of the description of a kept filter.
+pub(crate) fn filter_key() -> Vec<u8> {
+    [RESERVED, b"filter"].concat()
+}
+
+/// The key of a part of a kept filter.
+pub(crate) fn filter_part_key(number: u64) -> Vec<u8> {
+    [RESERVED, format!("filter/{number:06}").as_bytes()].concat()
+}
+
 /// The number of the matrix's own records on a device.
 pub(crate) fn own_records(engine: &dyn StorageEngine) -> Result<u64> {
     let intents = (0..INTENTS).flat_map(|number| [key(number), go_key(number)]);
     let mut keys = std::iter::once([RESERVED, b"membership"].concat()).chain(intents);
-    keys.try_fold(0, |count, key| Ok(count + u64::from(engine.get(&key)?.is_some())))
+    let count = keys.try_fold(0, |count, key| Ok(count + u64::from(has(engine, &key)?)))?;
+    Ok(count + kept_records(engine)?)
+}
+
+/// The number of records of a kept filter on a device.
+pub(crate) fn kept_records(engine: &dyn StorageEngine) -> Result<u64> {
+    if !has(engine, &filter_key())? {
+        return Ok(0);
+    }
+    let mut parts = 0;
+    while has(engine, &filter_part_key(parts))? {
+        parts += 1;
+    }
+    Ok(1 + parts)
+}
+
+/// True if an engine has a record, damaged or not.
+fn has(engine: &dyn StorageEngine, key: &[u8]) -> Result<bool> {
+    match engine.get_with(key, Visibility::Durable, &mut |_| {}) {
+        Err(error) if is_damage(&error) => Ok(true),
+        found => Ok(found?.hit),
+    }
 }
 
 #[cfg(test)]

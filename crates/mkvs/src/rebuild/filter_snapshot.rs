@@ -11,9 +11,10 @@
 //! member is missing, or has no space, keys are read.
 
 use crate::device::Device;
+use crate::device::decision::is_damage;
 use crate::group::Group;
+use crate::keyspace::intent::{filter_key, filter_part_key};
 use crate::rebuild::filter_resize::Filters;
-use crate::shape::position::RESERVED;
 use coreplane_engine::{Completion, Durability, Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::mutant;
 use serde::{Deserialize, Serialize};
@@ -49,14 +50,6 @@ struct Head {
 /// A head of the first version had no checksum, and in the second keys had other lines: such snapshots are not used.
 const VERSION: u32 = 3;
 
-fn head_key() -> Vec<u8> {
-    [RESERVED, b"filter"].concat()
-}
-
-fn chunk_key(number: u64) -> Vec<u8> {
-    [RESERVED, format!("filter/{number:06}").as_bytes()].concat()
-}
-
 impl Head {
     /// The checksum that the head must have.
     fn sum(&self) -> u64 {
@@ -76,34 +69,35 @@ impl Head {
             serde_json::to_vec(&sealed).map_err(|error| Error::Unusable(error.to_string()))?;
         let durability = Some(Durability::Strict);
         let options = WriteOptions { durability, ..WriteOptions::default() };
-        engine.put(&head_key(), &text, &options).map(|_| ())
+        engine.put(&filter_key(), &text, &options).map(|_| ())
     }
 
     /// The head, of whatever version, if its checksum is right.
-    fn read(engine: &dyn StorageEngine) -> Result<Option<Self>> {
-        let text = engine.get(&head_key())?;
+    fn of(text: Option<Vec<u8>>) -> Option<Self> {
         let head = text.and_then(|text| serde_json::from_slice(&text).ok());
-        Ok(head.filter(|head: &Self| head.sum() == head.head_checksum))
+        head.filter(|head: &Self| head.sum() == head.head_checksum)
     }
 }
 
 /// Deletes the snapshot on a device, whole or not.
 pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
-    if engine.get(&head_key())?.is_none() {
-        return Ok(());
-    }
+    let head = match engine.get(&filter_key()) {
+        Ok(None) => return Ok(()),
+        Err(error) if is_damage(&error) => None,
+        head => Head::of(head?),
+    };
     let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
     // If the head cannot be read, all chunks that exist.
-    let chunks = Head::read(engine)?.map_or(u64::MAX, |head| head.chunks);
+    let chunks = head.map_or(u64::MAX, |head| head.chunks);
     for number in 0..chunks {
-        let outcome = engine.delete(&chunk_key(number), &early)?;
+        let outcome = engine.delete(&filter_part_key(number), &early)?;
         if chunks == u64::MAX && outcome.written().is_none() {
             break;
         }
     }
     // The head last: it states which chunks there are.
     engine.sync()?;
-    engine.delete(&head_key(), &WriteOptions::default()).map(|_| ())
+    engine.delete(&filter_key(), &WriteOptions::default()).map(|_| ())
 }
 
 /// Writes a snapshot to a device; durable when it returns.
@@ -133,7 +127,7 @@ fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
     for number in 0..chunks {
         image.read(number * chunk_len as u64, chunk_len, &mut bytes);
         sum.update(&bytes);
-        let _outcome = engine.put(&chunk_key(number), &bytes, &early)?;
+        let _outcome = engine.put(&filter_part_key(number), &bytes, &early)?;
     }
     engine.sync()?;
     (head.is_sealed, head.checksum) = (true, sum.digest());
@@ -142,7 +136,7 @@ fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
 
 /// Restores the filter of a group from a snapshot of this epoch; false if the device has none.
 fn read(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<bool> {
-    let Some(head) = Head::read(engine)? else { return Ok(false) };
+    let Some(head) = Head::of(engine.get(&filter_key())?) else { return Ok(false) };
     let is_current = head.version == VERSION || mutant!("mkvs.kept.version");
     if !is_current || !head.is_sealed || head.epoch != epoch {
         return Ok(false);
@@ -150,7 +144,7 @@ fn read(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<bool> {
     let Ok(rebuild) = group.filter.rebuild(head.capacity) else { return Ok(false) };
     let mut sum = Xxh3::new();
     for number in 0..head.chunks {
-        let bytes = engine.get(&chunk_key(number))?;
+        let bytes = engine.get(&filter_part_key(number))?;
         let Some(bytes) = bytes.filter(|it| it.len() <= head.chunk_len) else { return Ok(false) };
         sum.update(&bytes);
         if !rebuild.restore(number * head.chunk_len as u64, &bytes) {

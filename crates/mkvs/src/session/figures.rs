@@ -10,6 +10,7 @@ use crate::shape::prototype::Prototype;
 use crate::stats::counters::Answered;
 use coreplane_engine::{DeviceStats, GroupStats, Stats};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 /// Figures whose sum over all devices is reported too.
 const SUMS: [(&str, &str); 8] = [
@@ -73,9 +74,10 @@ impl Matrix {
                 if members & 1 << device.number != 0 {
                     add(&mut sum, &stats);
                     if device.number == now.primary() {
-                        // Without the membership record and intents, for which no device is called.
+                        // Without the matrix's own records, for which no device is called.
                         let intents = lost.iter().filter(|it| it.group == group.number).count();
-                        records = stats.records.saturating_sub(1 + intents as u64);
+                        let kept = group.kept_records.load(Ordering::Relaxed);
+                        records = stats.records.saturating_sub(1 + intents as u64 + kept);
                     }
                 }
                 let position = Position { group: group.number, device: device.number };

@@ -17,7 +17,7 @@ use crate::group::list::{Groups, limits};
 use crate::group::{Group, Rules};
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
-use crate::keyspace::intent::Intent;
+use crate::keyspace::intent::{Intent, kept_records};
 use crate::keyspace::relaxed::{Relaxed, is_unordered};
 use crate::matrix::{Matrix, Writes};
 use crate::membership::loss::Loss;
@@ -237,6 +237,11 @@ impl Matrix {
                 keyspace.closed.store(true, Ordering::SeqCst);
                 filters.stop();
                 return Err(error);
+            }
+        } else {
+            for group in keyspace.groups.iter() {
+                let kept = group.primary().and_then(|device| kept_records(&*device.engine));
+                group.kept_records.store(kept.unwrap_or(0), Ordering::Relaxed);
             }
         }
         Ok(Self {

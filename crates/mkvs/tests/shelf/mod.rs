@@ -42,6 +42,8 @@ pub(crate) struct Shelf {
     power: Mutex<Arc<Power>>,
     /// Threads that fill filters in the background wait.
     pub(crate) holds_filters: Arc<AtomicBool>,
+    /// Devices that are opened from now on check what they read.
+    pub(crate) checks_reads: AtomicBool,
 }
 
 /// Waits for something that comes soon. If it does not, the program ends: threads that hang would keep a
@@ -92,6 +94,7 @@ impl Shelf {
             engines,
             power,
             holds_filters,
+            checks_reads: AtomicBool::new(false),
         }
     }
 
@@ -204,13 +207,14 @@ impl Rack for Shelf {
 
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let (path, time) = (self.path(place), Some(Arc::clone(time)));
+        let check_reads = self.checks_reads.load(Ordering::SeqCst);
         let engine: Arc<dyn StorageEngine> = match self.kind_at(place) {
             Kind::Bptree => {
-                let options = coreplane_bptree::Options { time, ..Default::default() };
+                let options = coreplane_bptree::Options { time, check_reads, ..Default::default() };
                 Arc::new(Bptree::open(&path, self.media.clone(), &options, &|_| {})?)
             }
             Kind::Scmkv => {
-                let options = coreplane_scmkv::Options { time, ..Default::default() };
+                let options = coreplane_scmkv::Options { time, check_reads, ..Default::default() };
                 Arc::new(Scmkv::open(&path, self.media.clone(), options)?)
             }
         };
