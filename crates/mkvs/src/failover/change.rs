@@ -379,7 +379,8 @@ impl Failover {
 /// How long the threads that write the record are waited for between two looks at the time.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Writes the record to each device in a thread of its own; returns those that failed or did not answer in time.
+/// Writes the record to each device in a thread of its own, or, if the system gives none, in this thread and without
+/// the deadline; returns those that failed or did not answer in time.
 fn write_within(
     record: &MembershipRecord,
     devices: Vec<(bool, Position, Arc<Device>)>,
@@ -388,9 +389,9 @@ fn write_within(
     let mut patience = Patience::new(within);
     let (sender, receiver) = mpsc::channel();
     let mut open = BTreeMap::new();
-    let mut failed = Vec::new();
+    let (mut failed, mut left) = (Vec::new(), Vec::new());
     for (_, at, device) in devices {
-        let (own, sender) = (record.at(at), sender.clone());
+        let (own, sender, known) = (record.at(at), sender.clone(), Arc::clone(&device));
         let write = move || {
             let _number = ShortLived::begin();
             // If it was too late there is no receiver.
@@ -398,9 +399,8 @@ fn write_within(
         };
         match background::spawn_in_time("coreplane-record", write) {
             Ok(thread) => drop(open.insert(at, thread)),
-            Err(source) => {
-                failed.push((at, Error::Io { context: "a thread".to_owned(), source }));
-            }
+            // That the system gives no thread is no failure of the device.
+            Err(_) => left.push((at, known)),
         }
     }
     while !open.is_empty() {
@@ -420,5 +420,9 @@ fn write_within(
         (at, Error::Io { context, source: io::ErrorKind::TimedOut.into() })
     };
     failed.extend(open.into_keys().map(late));
+    let write = |(at, device): (Position, Arc<Device>)| {
+        record.at(at).write(&*device.engine).err().map(|error| (at, error))
+    };
+    failed.extend(left.into_iter().filter_map(write));
     failed
 }

@@ -198,7 +198,7 @@ impl Filters {
     }
 }
 
-/// Calls a function for each item, with so many threads; returns the results in the order of the items.
+/// Calls a function for each item, with at most so many threads; returns the results in the order of the items.
 pub(crate) fn side_by_side<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
@@ -218,7 +218,9 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(
         }
     };
     let mut made: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(take)).collect();
+        // If the system gives fewer threads, those do everything.
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, take).ok();
+        let others: Vec<_> = (1..threads).filter_map(spawn).collect();
         let mut made = take();
         for other in others {
             made.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
