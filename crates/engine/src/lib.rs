@@ -92,7 +92,7 @@ pub struct WriteOptions {
     pub completion: Completion,
     /// A sequence given by the caller (a matrix). The write is then made only if this is newer than
     /// the sequence of the record (or its tombstone); else the answer is [`Outcome::NotNewer`].
-    /// None: the engine assigns the next sequence.
+    /// None: the engine assigns the next sequence. It must be below 2^61, and below 2^60 for a matrix.
     pub sequence: Option<u64>,
     /// The write may use the reserve (pages that are kept for deletes), so that it succeeds in a full pool
     /// as a delete does. For small records that now and then replace others of their kind.

@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Repairable, Replicated, WriteOptions};
+use coreplane_engine::{Batch, Engine, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Shape};
 use shelf::sample::{at, key, opened, put};
 use shelf::{Kind, Shelf};
@@ -112,4 +112,52 @@ fn the_least_watermark_of_all_members_counts() {
             }
         }
     }
+}
+
+/// The matrix draws sequences above every given one, and its engines take those below 2^61: greater given ones than
+/// 2^60 are refused, and all others leave room for very many writes.
+#[test]
+fn a_given_sequence_leaves_sequences_for_all_later_writes() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = Matrix::create(&shelf, Shape::default(), &Options::default()).expect("create");
+    let mut batch = Batch::new();
+    batch.put(KEY, b"value");
+    for given in [(1 << 61) - 1, 1 << 60, (1 << 60) - 1] {
+        let options = WriteOptions { sequence: Some(given), ..WriteOptions::default() };
+        let found = matrix.put(KEY, b"value", &options);
+        let is_taken = given < 1 << 60;
+        assert_eq!(found.is_ok(), is_taken, "{given}: {found:?}");
+        assert_eq!(matrix.apply(&batch, &options).is_ok(), is_taken, "{given}");
+        put(&matrix, b"other", b"value");
+    }
+    drop(matrix);
+    put(&opened(&shelf).expect("open"), KEY, b"later");
+}
+
+/// A write with an older sequence lowers the watermark first. If that could not be made durable, the next such write
+/// tries it again.
+#[test]
+fn the_watermark_is_lowered_again_if_that_has_failed() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let watermark = || {
+        let record = shelf.engine(at(0, 0)).get(b"\0coreplane matrix\0membership").expect("get");
+        let record: serde_json::Value =
+            serde_json::from_slice(&record.expect("one")).expect("JSON");
+        record["watermark"].as_u64().expect("a number")
+    };
+    let put_at = |sequence| {
+        let given = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
+        matrix.put(&key(0, sequence), b"value", &given)
+    };
+    // So great that a checkpoint is due.
+    let newest = matrix.advance_sequence().expect("sequence") + (1 << 20);
+    let _outcome = put_at(newest).expect("put");
+    assert!(watermark() >= newest - 1);
+    shelf.pull(at(0, 0));
+    assert!(put_at(100).is_err());
+    shelf.put_back(at(0, 0));
+    let _outcome = put_at(200).expect("put");
+    assert!(watermark() < 200, "{}", watermark());
 }

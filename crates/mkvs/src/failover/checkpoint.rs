@@ -14,8 +14,9 @@ use coreplane_engine::{Error, Remedy, Result, StorageEngine};
 use coreplane_pmem::mutant;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Only sequences below this are accepted.
-const SEQUENCE_MAX: u64 = 1 << 61;
+/// Only given sequences below this are accepted. Engines take those below 2^61: the matrix must still be able to draw
+/// sequences above every given one.
+const GIVEN_MAX: u64 = 1 << 60;
 
 /// Sequences between checkpoints.
 pub(super) const CHECKPOINT: u64 = 1 << 20;
@@ -115,8 +116,8 @@ impl Failover {
     /// If no device takes the sequence, or the record cannot be written.
     pub(crate) fn make_way_for(&self, given: Option<u64>) -> Result<()> {
         let Some(given) = given else { return Ok(()) };
-        if given >= SEQUENCE_MAX {
-            let operation = "sequences from 2^61 on";
+        if given >= GIVEN_MAX {
+            let operation = "a given sequence of 2^60 or more";
             return Err(Error::Unsupported { engine: crate::shape::NAME, operation });
         }
         if given > self.watermark.load(Ordering::Acquire) {
@@ -124,12 +125,13 @@ impl Failover {
         }
         let mut record = self.membership.lock();
         let below = given.saturating_sub(1);
-        self.watermark.fetch_min(below, Ordering::AcqRel);
         if record.watermark > below {
             let before = record.clone();
             record.watermark = below;
             self.commit(&mut record, &before)?;
         }
+        // If the record could not be written, the next such write must try again.
+        self.watermark.fetch_min(below, Ordering::AcqRel);
         Ok(())
     }
 
