@@ -7,7 +7,7 @@ use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, T
 use shelf::sample::{
     at, key, opened, put, put_back, refused, standing, take_out, two_by_two, two_by_two_of,
 };
-use shelf::{Kind, Shelf};
+use shelf::{Kind, Shelf, wait_until};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -416,4 +416,35 @@ fn a_full_device_is_not_left_out() {
         assert_eq!(standing(&matrix, at(1, 1)), MemberState::Current, "{kind:?}");
         assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
+}
+
+/// A loss was accepted, and the new primary lacked a put and a delete of a key, which its peer had. It gets the
+/// delete, although it does not have the key: an open after the next kill does not find that it lacks a write.
+#[test]
+fn a_primary_that_was_named_by_an_accepted_loss_lacks_no_delete() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 3, ack: Ack::First, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    put(&matrix, &key(0, 0), b"value");
+    matrix.sync().expect("all have it");
+    let gate = shelf.gate(at(0, 1));
+    gate.is_lagging.store(true, Ordering::SeqCst);
+    put(&matrix, &key(0, 1), b"value");
+    let _outcome = matrix.delete(&key(0, 1), &WriteOptions::default()).expect("delete");
+    put(&matrix, &key(0, 2), b"value");
+    let follower = shelf.engine(at(0, 0));
+    wait_until(|| follower.get(&key(0, 2)).expect("get").is_some());
+    drop(follower);
+    shelf.cut_power();
+    gate.is_lagging.store(false, Ordering::SeqCst);
+    drop(matrix);
+    shelf.restore_power();
+    take_out(&shelf, at(0, 2));
+    let accept = Options { accept_loss: true, ..Options::default() };
+    drop(Matrix::open(&shelf, &accept, &|_| {}).expect("it was accepted"));
+    let matrix = opened(&shelf).expect("nothing is lost");
+    for (number, is_there) in [(0, true), (1, false), (2, true)] {
+        assert_eq!(matrix.get(&key(0, number)).expect("get").is_some(), is_there, "{number}");
+    }
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }

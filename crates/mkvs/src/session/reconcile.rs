@@ -23,7 +23,7 @@ use crate::rebuild::filter_snapshot::side_by_side;
 use crate::rebuild::scrub::is_within;
 use crate::shape::position::{Ack, Devices, Position, is_reserved};
 use coreplane_engine::{
-    Change, DamagedKey, Entry, Error, KeyRange, Outcome, Progress, Result, StorageEngine,
+    Change, DamagedKey, Entry, Error, KeyRange, Outcome, Progress, Remedy, Result, StorageEngine,
     Visibility, WriteOptions,
 };
 use coreplane_pmem::mutant;
@@ -197,13 +197,17 @@ struct Members<'f> {
     all: Vec<(&'f Position, &'f Found)>,
     /// Members without space.
     full: Vec<Position>,
+    /// The primary, if no other member may have a write that it lacks.
+    first: Option<Position>,
 }
 
 impl<'f> Members<'f> {
     fn of(found: &'f BTreeMap<Position, Found>, record: &MembershipRecord, group: u16) -> Self {
         let of_group = |(position, _): &(&Position, &Found)| position.group == group;
         let all = primaries_first(found, record).filter(of_group).collect();
-        Self { all, full: Vec::new() }
+        let first = Position { group, device: record.primary_of(group) };
+        let first = (record.ack == Ack::First).then_some(first);
+        Self { all, full: Vec::new(), first }
     }
 
     fn set(&self) -> Devices {
@@ -295,8 +299,17 @@ impl<'f> Members<'f> {
             if set & 1 << position.device == 0 || self.full.contains(*position) {
                 continue;
             }
-            // A key that is absent need not be deleted: a full device has no space for more tombstones.
-            match Decided::of(change.as_ref()).restore(&*device.engine, &options, true) {
+            // A key that is absent need not be deleted: a full device has no space for more tombstones. But if this
+            // open is cut off, the next one must not take the primary for one that lacks the delete.
+            let give = |is_spared| {
+                Decided::of(change.as_ref()).restore(&*device.engine, &options, is_spared)
+            };
+            let is_needed = self.first == Some(**position);
+            let given = match give(!is_needed) {
+                Err(error) if is_needed && error.remedy() == Remedy::FreeSpace => give(true),
+                given => given,
+            };
+            match given {
                 Err(error) if !is_failure(&error) => self.full.push(**position),
                 Ok(Some(Outcome::NotNewer(theirs, _))) if theirs == sequence => {
                     had.push(**position)
