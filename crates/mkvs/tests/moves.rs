@@ -53,6 +53,23 @@ fn a_group_that_is_added_is_given_what_it_takes() {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
+/// So are values that are longer together than what is read at a time.
+#[test]
+fn long_values_are_given_too_and_counted() {
+    let shelf = Shelf::new(Kind::Bptree, 64 << 20);
+    let matrix = created(&shelf);
+    let keys: Vec<Vec<u8>> = moving().take(12).collect();
+    let value = |number: usize| vec![number as u8; 1 << 20];
+    (0..).zip(&keys).for_each(|(number, key)| put(&matrix, key, &value(number)));
+    let copied = matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
+    let len: usize = keys.iter().map(Vec::len).sum();
+    assert_eq!((copied.records, copied.bytes), (12, (12 << 20) + len as u64));
+    for (number, key) in (0..).zip(&keys) {
+        let found = shelf.engine(at(1, 0)).get(key).expect("get");
+        assert!(found == Some(value(number)), "{number}");
+    }
+}
+
 /// Everything has been copied and compared with its owner, and no slot has changed hands: later writes are
 /// not checked again.
 #[test]

@@ -3,6 +3,9 @@
 use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Ticket, UnixMillis, Value};
 use std::ops::Range;
 
+/// Bytes of keys and values with which a stretch ends: one more value may follow.
+const BYTES_MAX: usize = 8 << 20;
+
 /// Bounds of a scan and its direction.
 pub(crate) type Bounds<'a> = (&'a [u8], Option<&'a [u8]>, bool);
 
@@ -21,10 +24,10 @@ struct Next {
 pub(crate) struct Stretch {
     records: Vec<Next>,
     bytes: Vec<u8>,
-    /// The last key that was looked at, shown or not, if the scan has reached its count.
+    /// The last key that was looked at, shown or not, if the stretch `is_cut`.
     pub(crate) last: Vec<u8>,
-    /// How many records were looked at.
-    pub(crate) seen: usize,
+    /// The scan has reached its count, or the stretch its bytes: there may be more records.
+    pub(crate) is_cut: bool,
     /// The number of the device.
     pub(crate) by: u8,
 }
@@ -34,7 +37,7 @@ impl Stretch {
         self.records.clear();
         self.bytes.clear();
         self.last.clear();
-        self.seen = 0;
+        self.is_cut = false;
     }
 
     pub(crate) fn push(&mut self, key: &[u8], record: &Record<'_>) {
@@ -47,7 +50,8 @@ impl Stretch {
         self.records.push(Next { key, value, sequence, expires_at });
     }
 
-    /// Reads at most `count` records, and keeps those that `is_shown` accepts.
+    /// Reads at most `count` records, and not many more bytes than [`BYTES_MAX`], and keeps those that `is_shown`
+    /// accepts.
     ///
     /// # Errors
     /// As the engine, and if the engine has no order.
@@ -63,15 +67,17 @@ impl Stretch {
         let ordered =
             ordered.ok_or(Error::Unsupported { engine: crate::shape::NAME, operation })?;
         self.clear();
+        let mut seen = 0;
         ordered.scan(start, end, reverse, count, &mut |entry| {
-            self.seen += 1;
-            if self.seen == count {
-                self.last.extend_from_slice(entry.key);
-            }
+            seen += 1;
             if let (true, Some(record)) = (is_shown(entry.key), &entry.record) {
                 self.push(entry.key, record);
             }
-            true
+            self.is_cut = seen == count || self.bytes.len() >= BYTES_MAX;
+            if self.is_cut {
+                self.last.extend_from_slice(entry.key);
+            }
+            !self.is_cut
         })
     }
 
@@ -109,5 +115,33 @@ impl Stretch {
         };
         let key = &self.bytes[next.key.clone()];
         Entry { key, record: Some(record), sequence: next.sequence }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_bptree::{Bptree, Options};
+    use coreplane_engine::{Engine, WriteOptions};
+    use coreplane_pmem::MediaChoice;
+
+    #[test]
+    fn a_stretch_of_long_values_ends_before_its_count() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let (path, options) = (directory.path().join("pool"), Options::default());
+        let engine = Bptree::create(&path, 32 << 20, 8192, MediaChoice::Auto, &options);
+        let engine = engine.expect("create");
+        for key in 0..12_u8 {
+            let value = vec![key; 1 << 20];
+            let _outcome = engine.put(&[key], &value, &WriteOptions::default()).expect("put");
+        }
+        let (mut stretch, mut from, mut keys) = (Stretch::default(), vec![], vec![]);
+        for len in [8, 4] {
+            stretch.fetch(&engine, (&from, None, false), 64, |_| true).expect("fetch");
+            assert_eq!((stretch.len(), stretch.is_cut), (len, len == 8));
+            keys.extend(stretch.entries().map(|entry| entry.key[0]));
+            from = [&stretch.last[..], &[0]].concat();
+        }
+        assert!(keys.into_iter().eq(0..12));
     }
 }

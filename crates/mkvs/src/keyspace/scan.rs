@@ -62,7 +62,7 @@ impl Stream<'_> {
             };
             self.at = 0;
             self.keyspace.fetch(self.group, bounds, count, &mut self.stretch)?;
-            self.is_over = self.stretch.seen < count;
+            self.is_over = !self.stretch.is_cut;
             let from = self.from.get_or_insert_default();
             std::mem::swap(from, &mut self.stretch.last);
             if !reverse {
@@ -165,7 +165,7 @@ impl Keyspace {
         let (start, end, reverse) = bounds;
         // Nothing is claimed about keys behind the last one.
         let is_about = |to: &Stretch, key: &[u8]| {
-            let last = Some(to.last.as_slice()).filter(|_| to.seen == count);
+            let last = Some(to.last.as_slice()).filter(|_| to.is_cut);
             let is_ahead = last.is_none_or(|last| if reverse { key >= last } else { key <= last });
             is_ahead && key >= start && end.is_none_or(|end| key < end)
         };
@@ -179,7 +179,7 @@ impl Keyspace {
             return Ok(());
         }
         // Only the part that was read.
-        let last = Some(to.last.as_slice()).filter(|_| to.seen == count);
+        let last = Some(to.last.as_slice()).filter(|_| to.is_cut);
         let behind = last.map(|last| [last, &[0]].concat());
         let (from, to) =
             if reverse { (last.unwrap_or(start), end) } else { (start, behind.as_deref().or(end)) };

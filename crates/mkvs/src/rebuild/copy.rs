@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Records that are read at a time.
 pub(crate) const AT_A_TIME: usize = 256;
 
+/// Bytes of values that are read at a time: the values behind them are read one by one.
+const BYTES_AT_A_TIME: usize = 8 << 20;
+
 /// How a device or a group is filled.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CopyOptions {
@@ -55,12 +58,13 @@ pub(crate) struct Pace {
     lost: Vec<KeyRange>,
 }
 
-/// The next records of a device, and the next cursor.
+/// The next records of a device, and the next cursor. A record without a value has one that is still to be read.
 pub(crate) fn items_of(device: &Device, cursor: u64) -> (Vec<Item>, Result<u64>) {
-    let mut items = Vec::with_capacity(AT_A_TIME);
+    let (mut items, mut bytes) = (Vec::with_capacity(AT_A_TIME), 0);
     let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
         let Some(record) = &entry.record else { return };
-        let put = Some((record.value.to_vec(), record.expires_at));
+        let put = (bytes < BYTES_AT_A_TIME).then(|| (record.value.to_vec(), record.expires_at));
+        bytes += put.as_ref().map_or(0, |(value, _)| value.len());
         items.push(Item { key: entry.key.to_vec(), put, sequence: entry.sequence });
     });
     (items, listed)
@@ -74,9 +78,13 @@ impl Pace {
     }
 
     fn count(&mut self, item: &Item) {
-        let value_len = item.put.as_ref().map_or(0, |(value, _)| value.len());
         self.records += 1;
-        self.bytes += (item.key.len() + value_len) as u64;
+        self.bytes += item.key.len() as u64 + value_len(item);
+    }
+
+    /// Counts bytes of values that their records were given without.
+    pub(crate) fn count_values(&mut self, bytes: u64) {
+        self.bytes += bytes;
     }
 
     /// Waits if it was faster than allowed.
@@ -115,6 +123,11 @@ impl Pace {
         let lost = lost.iter().map(|it| it.start.clone()).collect();
         Copied { records, bytes, elapsed: begun.elapsed(), lost }
     }
+}
+
+/// Bytes of the value of a record.
+pub(crate) fn value_len(item: &Item) -> u64 {
+    item.put.as_ref().map_or(0, |(value, _)| value.len() as u64)
 }
 
 /// The damaged keys that a device has skipped, if it has shown all others.
@@ -172,14 +185,18 @@ impl Rebuild {
                 }
                 Ok(cursor) => cursor,
             };
-            let (mut failed, mut lost) = (None, Vec::new());
+            let (mut failed, mut lost, mut later) = (None, Vec::new(), 0);
             self.give_each(
                 &items,
                 pace,
                 &mut |item| match self.check_listed((&device, from), item) {
                     // Records that it showed before it failed are not used: the next primary has all of them.
                     _ if failed.is_some() => Ok(()),
-                    Ok(true) => give(item),
+                    Ok(true) if item.put.is_some() => give(item),
+                    Ok(true) => self.give_sound(group, &item.key, &mut lost, &mut |item| {
+                        later += value_len(item);
+                        give(item)
+                    }),
                     Ok(false) => {
                         strange.push(item.key.clone());
                         Ok(())
@@ -193,6 +210,7 @@ impl Rebuild {
                     }
                 },
             )?;
+            pace.count_values(later);
             lost.iter().for_each(|key| pace.leave_out(just(key)));
             if let Some(error) = failed {
                 group.go_on_without(&device, error)?;
@@ -316,5 +334,30 @@ impl Rebuild {
             pace.keep();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::fault_guard::guarded;
+    use coreplane_bptree::{Bptree, Options};
+    use coreplane_engine::{Engine, WriteOptions};
+    use coreplane_pmem::MediaChoice;
+
+    #[test]
+    fn values_that_are_read_at_a_time_are_bounded_by_their_bytes() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let (path, options) = (directory.path().join("pool"), Options::default());
+        let engine = Bptree::create(&path, 32 << 20, 8192, MediaChoice::Auto, &options);
+        let engine = engine.expect("create");
+        for key in 0..12_u8 {
+            let value = vec![key; 1 << 20];
+            let _outcome = engine.put(&[key], &value, &WriteOptions::default()).expect("put");
+        }
+        let device = Device::new(0, guarded(Arc::new(engine)).expect("a device"));
+        let (items, next) = items_of(&device, 0);
+        let with_values = items.iter().filter(|item| item.put.is_some());
+        assert_eq!((items.len(), with_values.count(), next.expect("the last")), (12, 8, 0));
     }
 }

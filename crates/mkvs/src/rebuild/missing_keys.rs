@@ -114,8 +114,8 @@ impl Rebuild {
                     }
                 };
                 self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
-                    Ok(true) => give(item),
-                    // Its peers have the record.
+                    Ok(true) if item.put.is_some() => give(item),
+                    // Its peers have the record, or its value is still to be read.
                     _ => self.give_sound(group, &item.key, &mut lost, give),
                 })?;
                 if cursor == 0 {
