@@ -311,3 +311,25 @@ fn scans_and_iterations_go_around_a_damaged_primary_whatever_its_number() {
         are_standing(&matrix);
     }
 }
+
+/// A record that is damaged on every device is deleted all the same.
+#[test]
+fn a_key_that_no_device_can_show_is_deleted() {
+    for part in PARTS {
+        let shelf = killed(part, Ack::All);
+        // Records that are newer than the watermark would be lost ranges.
+        opened(&shelf).expect("open").close().expect("close");
+        [at(0, 0), at(0, 1)].iter().for_each(|place| part.damage(&shelf, *place, HURT));
+        shelf.checks_reads.store(true, Ordering::SeqCst);
+        let matrix = opened(&shelf).expect("open");
+        assert!(matrix.get(&part.key(HURT)).is_err(), "{part:?}");
+        let deleted = matrix.delete(&part.key(HURT), &WriteOptions::default());
+        assert!(deleted.expect("delete").written().is_some(), "{part:?}");
+        assert_eq!(matrix.get(&part.key(HURT)).expect("get"), None, "{part:?}");
+        for number in (0..KEYS).filter(|it| *it != HURT) {
+            assert_eq!(matrix.get(&part.key(number)).expect("get"), Some(part.value(number)));
+        }
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound(), "{part:?}");
+        are_standing(&matrix);
+    }
+}

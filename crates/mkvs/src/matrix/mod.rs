@@ -14,7 +14,7 @@ pub(crate) mod condition;
 mod modify;
 mod put;
 
-use crate::device::decision::Write;
+use crate::device::decision::{Write, is_damage};
 use crate::failover::Failover;
 use crate::failover::checkpoint::is_next;
 use crate::filter::hash_of;
@@ -149,7 +149,13 @@ impl Writes {
 
     pub(crate) fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let is_given = options.sequence.is_some();
-        let outcome = self.write(key, options, &mut Erased::new(key, is_given))?;
+        let outcome = match self.write(key, options, &mut Erased::new(key, is_given)) {
+            // No member can tell what the record was, and none need be able to.
+            Err(error) if is_damage(&error) && !is_given => {
+                self.write(key, options, &mut Erased::new(key, true))?
+            }
+            outcome => outcome?,
+        };
         Ok(match outcome {
             Outcome::Kept(ticket) if !is_given => Outcome::Missing(ticket),
             other => other,
