@@ -5,7 +5,7 @@ mod scale;
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use scale::scaled;
 use shelf::gate::Gate;
 use shelf::sample::{put_back, standing, take_out};
@@ -322,4 +322,23 @@ fn a_write_that_was_taken_back_is_not_taken_for_an_older_one() {
         assert!(written.is_err(), "device {full}, {is_batch}: {written:?}");
         assert_eq!(matrix.get(b"key").expect("get").as_deref(), Some(&b"old"[..]));
     }
+}
+
+/// A full group has given half of its keys to a group that was added: the tombstones of those keys do not keep the
+/// room that the keys had.
+#[test]
+fn what_moves_to_a_group_that_is_added_leaves_its_room() {
+    let shelf = Shelf::new(Kind::Bptree, 2 << 20);
+    let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let fill = |from: u64| {
+        let put = |number: &u64| matrix.put(&key(*number), b"value", &WriteOptions::default());
+        (from..).find(|number| put(number).is_err()).expect("it is full at last")
+    };
+    let count = fill(0);
+    matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
+    let old = shelf.engine(Position { group: 0, device: 0 });
+    assert_eq!(old.tombstone_horizon(), 0);
+    fill(count);
+    assert!(old.tombstone_horizon() > 0, "the tombstones are still there");
 }

@@ -373,6 +373,7 @@ impl Rebuild {
                     return Ok(());
                 }
                 let item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
+                self.keyspace.in_flight.keep_tombstones(1);
                 group.give(hash, &item).map(|_| ())
             })?;
         }
