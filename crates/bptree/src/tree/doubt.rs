@@ -26,9 +26,13 @@ use coreplane_pmem::epoch::Guard;
 use std::sync::atomic::Ordering;
 
 impl Tree {
-    /// Records of a leaf were lost, and the answer may depend on them.
+    /// Records of a leaf were lost, or the key of one is damaged, and the answer may depend on them.
     #[cold]
     pub(crate) fn in_doubt(&self, guard: &Guard, page: u32) -> Error {
+        if self.leaves.get(page as usize).doubt() == 0 {
+            let what = "a damaged key, which may be the one that is looked for".to_owned();
+            return Error::Corrupt { offset: self.space.start_of(page), what };
+        }
         let (least, bound) = self.bounds(guard, page).unwrap_or_default();
         let least = least.escape_ascii();
         let bound = bound.map_or(String::new(), |it| format!(" to \"{}\"", it.escape_ascii()));

@@ -1,6 +1,6 @@
 //! Looks up a key in its leaf: the places of its tag, and the records there.
 
-use crate::leaf::{Directory, tag_of};
+use crate::leaf::{Directory, generation, tag_of};
 use crate::tree::Tree;
 use crate::tree::doubt::is_doubtful;
 use crate::volume::hurt::{Match, is_damage};
@@ -17,7 +17,8 @@ pub(crate) struct Standing<'g> {
     pub(crate) old: Option<View<'g>>,
     /// It is a record, and has not expired.
     pub(crate) live: bool,
-    /// A newer record may have been lost, or, if there is none, any record.
+    /// A newer record may have been lost, or, if there is none, any record; for one, if there is a damaged record
+    /// that may be that of the key.
     pub(crate) is_doubtful: bool,
     /// Its key is damaged, or the rest of the key.
     pub(crate) is_hurt: bool,
@@ -114,29 +115,44 @@ impl Tree {
                 return Ok(Standing { place, old, live, is_doubtful, is_hurt });
             }
         }
-        if !candidates.is_empty()
-            && let Some(place) = self.hurt_place(guard, page, leaf, tag)
-        {
-            let old = self.record_at(guard, page, leaf, place)?;
-            let live = old.header.kind == Kind::Put && !self.is_expired(&old)?;
-            let (place, old) = (Some(place), Some(old));
-            return Ok(Standing { place, old, live, is_doubtful: false, is_hurt: true });
+        let mut is_doubtful = leaf.doubt() > 0;
+        if !candidates.is_empty() {
+            let (place, may_be_lost) = self.hurt_place(guard, page, leaf, (key, tag));
+            if let Some(place) = place {
+                let old = self.record_at(guard, page, leaf, place)?;
+                let live = old.header.kind == Kind::Put && !self.is_expired(&old)?;
+                let (place, old) = (Some(place), Some(old));
+                return Ok(Standing { place, old, live, is_doubtful: false, is_hurt: true });
+            }
+            is_doubtful |= may_be_lost;
         }
-        let is_doubtful = leaf.doubt() > 0;
         Ok(Standing { place: None, old: None, live: false, is_doubtful, is_hurt: false })
     }
 
-    /// A place of this tag whose key now has another tag: it is not the key that was written, which no lookup finds
-    /// any more. It may be the key of a caller that searches for one with this tag and does not find it.
+    /// Looks for places of this tag whose keys now have another tag: they are not the keys that were written, which
+    /// no lookup finds any more. Returns the place of the record that is sound with `key` in place of its own; and
+    /// if there is none, whether there is any such place: then its record may be that of `key`, or of another key
+    /// with this tag, so that no write may take its place.
     #[inline(never)]
-    fn hurt_place(&self, guard: &Guard, page: u32, leaf: &Directory, tag: u8) -> Option<usize> {
+    fn hurt_place(
+        &self,
+        guard: &Guard,
+        page: u32,
+        leaf: &Directory,
+        (key, tag): (&[u8], u8),
+    ) -> (Option<usize>, bool) {
+        let mut may_be_lost = false;
         for place in leaf.candidates(tag) {
-            let view = self.record_at(guard, page, leaf, place).ok()?;
+            let Ok(view) = self.record_at(guard, page, leaf, place) else { continue };
             if self.is_hurt_inline(view.key(), tag) {
-                return Some(place);
+                let seed = coreplane_record::seed(self.seed, generation(leaf.birth()), view.offset);
+                if view.had_key(seed, key) {
+                    return (Some(place), false);
+                }
+                may_be_lost = true;
             }
         }
-        None
+        (None, may_be_lost)
     }
 
     /// True if a key that is complete in its record is not the one that had this tag when it was written.

@@ -2,11 +2,13 @@
 //!
 //! Of a short key a leaf has the tag. If a record is at a place with this tag, and its key has another tag, the key
 //! is not the one that was written: a read that looks for a key with the tag and does not find it reports the
-//! damage, and not absence; a write that does not depend on the old record takes its place; an iteration shows all
-//! others, and reports the damage last. One damaged key in 256 still has the same tag. Therefore a key that is not
-//! found among records of its tag, one of which fails its checksum, is answered with that damage where reads are
-//! [checked](coreplane_record::Options::check_reads). Otherwise reads do not notice it; the scrub and `verify`,
-//! which check every record against its checksum, report it.
+//! damage, and not absence; a write that does not depend on the old record takes its place, if the record is sound
+//! with the key of the write in place of its own (otherwise the record may be that of any key with the tag, and the
+//! write takes a place of its own); an iteration shows all others, and reports the damage last. One damaged key in
+//! 256 still has the same tag. Therefore a key that is not found among records of its tag, one of which fails its
+//! checksum, is answered with that damage where reads are [checked](coreplane_record::Options::check_reads).
+//! Otherwise reads do not notice it; the scrub and `verify`, which check every record against its checksum, report
+//! it.
 //!
 //! A rewritten leaf has no record of a damaged short key: its tag would be computed from the damaged bytes, and be
 //! that of another key. The successors are in [doubt](crate::tree::doubt) of all keys that they lack, until a peer

@@ -6,6 +6,7 @@ use coreplane_engine::{
     Batch, Engine, Entry, Error, Outcome, Repairable, Replicated, WriteOptions,
 };
 use coreplane_pmem::MediaChoice;
+use coreplane_pmem::checksum::crc32c_append;
 use std::os::unix::fs::FileExt as _;
 
 const KEYS: u32 = 30;
@@ -93,6 +94,58 @@ fn a_short_key_that_is_damaged_is_told_of_and_put_again() {
             // Dead records may still be damaged, and a recovery would read them.
             assert!(store.scrub(&mut |_| {}).expect("scrub").damages.is_empty());
             assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+        }
+    }
+}
+
+/// Only the tag of the damaged key is left in the leaf: one key in 256 has it.
+#[test]
+fn a_write_of_another_key_with_its_tag_leaves_a_damaged_key_where_it_is() {
+    let tag = |key: &[u8]| (crc32c_append(0, key) >> 11) as u8;
+    let tagged = |number: &u32| tag(&key(*number)) == tag(&key(HURT));
+    let other = key((KEYS..).find(tagged).expect("a key with this tag"));
+    type Write = fn(&Bptree, &[u8]) -> Result<(), Error>;
+    let writes: [Write; 3] = [
+        |store, key| {
+            let outcome = store.put(key, b"new", &WriteOptions::default())?;
+            assert!(outcome.written().is_some_and(|it| !it.replaced), "{outcome:?}");
+            Ok(())
+        },
+        |store, key| {
+            let options = WriteOptions { sequence: Some(1), ..Default::default() };
+            let outcome = store.put(key, b"new", &options)?;
+            assert!(outcome.written().is_some_and(|it| !it.replaced), "{outcome:?}");
+            Ok(())
+        },
+        |store, key| {
+            let mut batch = Batch::new();
+            batch.put(key, b"new");
+            let options = WriteOptions { sequence: Some(1), ..Default::default() };
+            assert!(!store.apply(&batch, &options)?.replaced);
+            Ok(())
+        },
+    ];
+    for (number, write) in writes.iter().enumerate() {
+        for check_reads in [false, true] {
+            let (_directory, store) = hurt(&Options { check_reads, ..Options::default() });
+            for answer in [
+                store.get(&other).map(drop),
+                store.insert(&other, b"new", &WriteOptions::default()).map(drop),
+                store.delete(&other, &WriteOptions::default()).map(drop),
+            ] {
+                assert!(answer.as_ref().is_err_and(is_damage), "{number}: {answer:?}");
+            }
+            write(&store, &other).expect("a write");
+            assert_eq!(store.get(&other).expect("get").as_deref(), Some(&b"new"[..]), "{number}");
+            let found = store.get(&key(HURT));
+            assert!(found.as_ref().is_err_and(is_damage), "{number}: {found:?}");
+            assert_eq!(store.len().expect("len"), u64::from(KEYS) + 1, "{number}");
+            // Its own key takes its place.
+            let outcome = store.put(&key(HURT), b"anew", &WriteOptions::default()).expect("put");
+            assert!(outcome.written().is_some_and(|it| it.replaced), "{number}: {outcome:?}");
+            assert_eq!(store.get(&key(HURT)).expect("get").as_deref(), Some(&b"anew"[..]));
+            assert_eq!(store.get(&other).expect("get").as_deref(), Some(&b"new"[..]), "{number}");
+            assert_eq!(store.len().expect("len"), u64::from(KEYS) + 1, "{number}");
         }
     }
 }
