@@ -389,16 +389,16 @@ impl Reader {
                 let known = known.map(Into::into);
                 hurt.push(DamagedField { error, known, is_whole, offset, sequence, is_record });
             };
+            if is_hurt {
+                hurts(self.damaged_key(guard, offset, view.key()), None, false);
+                continue;
+            }
             // Checked at any setting of `check_reads`: a caller that walks all keys would take it for another key.
             let Ok(parts) = self.parts(guard, view.key(), true) else {
                 let error = self.damaged_key(guard, offset, view.key());
                 hurts(error, Some(self.prefix_of(view.key())), false);
                 continue;
             };
-            if is_hurt {
-                hurts(self.damaged_key(guard, offset, view.key()), None, false);
-                continue;
-            }
             let key = parts.whole();
             if is_doubtful {
                 doubtful.push(key);

@@ -4,6 +4,7 @@ use crate::leaf::{Directory, generation, tag_of};
 use crate::tree::Tree;
 use crate::tree::doubt::is_doubtful;
 use crate::volume::hurt::{Match, is_damage};
+use crate::volume::keys::tag_of_field;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::Guard;
@@ -155,9 +156,11 @@ impl Tree {
         (None, may_be_lost)
     }
 
-    /// True if a key that is complete in its record is not the one that had this tag when it was written.
+    /// True if the field of a key is not the one that had this tag when it was written: of a long key the checksum
+    /// of the key is in it, and no field is longer.
     #[inline]
     pub(crate) fn is_hurt_inline(&self, field: &[u8], tag: u8) -> bool {
-        !self.is_long(field) && tag_of(field) != tag
+        let field_max = self.field_max();
+        field.len() > field_max || tag_of_field(field, field_max) != tag
     }
 }

@@ -15,7 +15,7 @@
 //! has settled that; in a store by itself such reads fail from then on.
 //!
 //! Of a long key a leaf still has the prefix, the length and the checksum. That is enough to recognize it when a
-//! caller asks for it: a read reports that it is damaged, and a write that does not depend on the old record takes
+//! caller asks for it, and so are the prefix, the length and the rest if the checksum is damaged: a read reports that it is damaged, and a write that does not depend on the old record takes
 //! its place, with a new rest. For that the leaf is rewritten without the old field, as for a batch: two fields of
 //! one key would be two keys.
 //!
@@ -66,15 +66,20 @@ impl Volume {
     pub(crate) fn match_long(&self, guard: &Guard, field: &[u8], key: &[u8]) -> Result<Match> {
         let field_max = self.field_max();
         let prefix_len = prefix_len(field_max);
-        // A damaged rest may read as another key: the checksum of this one decides.
-        if field.len() != field_max || crc_of(field) != crc32c_append(0, key) {
+        if field.len() != field_max {
             return Ok(Match::No);
         }
+        // A damaged rest may read as another key: the checksum of this one decides.
+        let has_crc = crc_of(field) == crc32c_append(0, key);
         if field[..prefix_len] != key[..prefix_len] || long_len(field, field_max) != key.len() {
-            return Ok(Match::Damaged);
+            return Ok(if has_crc { Match::Damaged } else { Match::No });
         }
         match self.parts(guard, field, false) {
-            Ok(parts) if parts.cmp_key(key).is_eq() => return Ok(Match::Yes),
+            Ok(parts) if parts.cmp_key(key).is_eq() => {
+                return Ok(if has_crc { Match::Yes } else { Match::Damaged });
+            }
+            Ok(_) if !has_crc => return Ok(Match::No),
+            Err(error) if !has_crc && is_damage(&error) => return Ok(Match::No),
             // It should be the same key, unless the checksums of the rest show that it is another.
             Ok(_) => {}
             Err(error) if is_damage(&error) => return Ok(Match::Damaged),

@@ -183,9 +183,10 @@ impl Volume {
         let (len, first) = (word(0), word(8));
         let (mut page, mut left) = (word(16) as u32, len);
         let count = len.div_ceil(self.overflow_page_max() as u64);
-        if count >= u64::from(self.space.pages()) {
+        // No row is empty.
+        if count == 0 || count >= u64::from(self.space.pages()) {
             let offset = self.space.start_of(page);
-            let what = format!("{len} bytes, which begin in page {page}, are more than there are");
+            let what = format!("{len} bytes, which begin in page {page}, are none, or too many");
             return Err(Error::Corrupt { offset, what });
         }
         let mut overflow = Vec::with_capacity(count as usize);

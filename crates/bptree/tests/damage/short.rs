@@ -262,6 +262,87 @@ fn any_bit_of_a_key_that_flips_is_told_where_reads_are_checked() {
     }
 }
 
+/// A store with this key, and ten others behind it, in which a bit has flipped since, of the byte at a place of the
+/// key's record.
+fn flipped(key: &[u8], at: usize, bit: u8, options: &Options) -> (tempfile::TempDir, Bptree) {
+    const HEADER: usize = 20;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, 256 << 10, PAGE as u32, MediaChoice::Auto, options);
+    let store = store.expect("create");
+    let _outcome = store.put(key, b"value", &WriteOptions::default()).expect("put");
+    put_others(&store, 10);
+    let bytes = std::fs::read(&path).expect("read");
+    let beginning = &key[..key.len().min(100)];
+    let found = bytes.windows(beginning.len()).position(|it| it == beginning).expect("the key");
+    let file = std::fs::File::options().write(true).open(&path).expect("open");
+    let at = found - HEADER + at;
+    file.write_at(&[bytes[at] ^ bit], at as u64).expect("write");
+    (directory, store)
+}
+
+/// Overwrites ten keys in turn.
+fn put_others(store: &Bptree, count: u32) {
+    for number in 0..count {
+        let _outcome =
+            store.put(&key(number % 10), &[1; 50], &WriteOptions::default()).expect("put");
+    }
+}
+
+/// Its field is as long as that of a long key then, or longer.
+#[test]
+fn a_length_of_a_key_that_is_damaged_is_told_and_it_is_put_again() {
+    for check_reads in [false, true] {
+        for wanted in [key(17), vec![7; 40]] {
+            let options = Options { check_reads, background: false, ..Options::default() };
+            // 512 bytes more.
+            let (_directory, store) = flipped(&wanted, 5, 2, &options);
+            let is_told = |what: &str| {
+                let insert = store.insert(&wanted, b"new", &WriteOptions::default()).map(drop);
+                for answer in [store.get(&wanted).map(drop), insert] {
+                    assert!(answer.as_ref().is_err_and(is_damage), "{what}: {answer:?}");
+                }
+            };
+            is_told("as it was");
+            let (keys, error) = listed(&store).expect_err("one is damaged");
+            assert!(
+                is_damage(&error) && keys.iter().eq((0..10).map(key).collect::<Vec<_>>().iter())
+            );
+            put_others(&store, 200);
+            assert!(store.stats().figure("leaves_rewritten").expect("a figure") > 0);
+            is_told("written anew");
+            let _outcome = store.put(&wanted, b"new", &WriteOptions::default()).expect("put");
+            assert_eq!(store.get(&wanted).expect("get").as_deref(), Some(&b"new"[..]));
+            assert_eq!(store.len().expect("len"), 11);
+        }
+    }
+}
+
+/// The last four bytes that the record has of it.
+#[test]
+fn a_checksum_of_a_long_key_that_is_damaged_is_told_and_it_is_put_again() {
+    let key: Vec<u8> = (0..900_u32).map(|at| (at * 37) as u8).collect();
+    let field_len = PAGE / 8 - 64;
+    for bit in (0..32).step_by(3) {
+        for (check_reads, is_rewritten) in [(false, false), (false, true), (true, true)] {
+            let options = Options { check_reads, background: false, ..Options::default() };
+            let at = 20 + field_len - 4 + bit / 8;
+            let (_directory, store) = flipped(&key, at, 1 << (bit % 8), &options);
+            if is_rewritten {
+                put_others(&store, 200);
+                assert!(store.stats().figure("leaves_rewritten").expect("a figure") > 0);
+            }
+            let insert = store.insert(&key, b"new", &WriteOptions::default()).map(drop);
+            for answer in [store.get(&key).map(drop), insert] {
+                assert!(answer.as_ref().is_err_and(is_damage), "{bit}: {answer:?}");
+            }
+            let _outcome = store.put(&key, b"new", &WriteOptions::default()).expect("put");
+            assert_eq!(store.get(&key).expect("get").as_deref(), Some(&b"new"[..]), "{bit}");
+            assert_eq!(store.len().expect("len"), 11, "{bit}");
+        }
+    }
+}
+
 /// In the part that the record has: that includes its whole checksum.
 #[test]
 fn a_bit_that_flips_in_the_beginning_of_a_long_key_is_told_and_it_is_put_again() {
