@@ -36,7 +36,7 @@
 //! | `inner` | from a key to its leaf |
 //! | `volume` | the pool as pages: `pages`, `root`, `durable`, `keys` and `hurt`, `overflow`, `counters` |
 //! | `tree` | from a key to its leaf and into it, the leaf's page, rewritten leaves |
-//! | `read` | `get`, `scan`, `cursor`, `newer`, `damage` |
+//! | `read` | `get`, `scan` and `snapshot`, `cursor`, `newer`, `damage` |
 //! | `write` | writes, and room for them |
 //! | `recovery` | `open`; after a crash: `recover`, `coverage`, `prove`; after a close: `checkpoint` |
 //! | `upkeep` | the store: `close`, `scrub`, `verify`, `settle`, `sweep`, `tombstones` |

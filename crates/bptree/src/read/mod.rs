@@ -5,6 +5,7 @@ pub(crate) mod damage;
 pub(crate) mod get;
 pub(crate) mod newer;
 mod scan;
+mod snapshot;
 
 use crate::tree::Tree;
 use coreplane_engine::Cursors;

@@ -4,7 +4,7 @@ use crate::leaf::{Directory, generation, tag_of};
 use crate::tree::Tree;
 use crate::tree::doubt::is_doubtful;
 use crate::volume::hurt::{Match, is_damage};
-use crate::volume::keys::tag_of_field;
+use crate::volume::keys::has_tag;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::Guard;
@@ -156,11 +156,9 @@ impl Tree {
         (None, may_be_lost)
     }
 
-    /// True if the field of a key is not the one that had this tag when it was written: of a long key the checksum
-    /// of the key is in it, and no field is longer.
+    /// True if the field of a key is not the one that had this tag when it was written.
     #[inline]
     pub(crate) fn is_hurt_inline(&self, field: &[u8], tag: u8) -> bool {
-        let field_max = self.field_max();
-        field.len() > field_max || tag_of_field(field, field_max) != tag
+        !has_tag(field, self.field_max(), tag)
     }
 }

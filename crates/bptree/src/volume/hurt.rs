@@ -4,20 +4,20 @@
 //! is not the one that was written: a read that looks for a key with the tag and does not find it reports the
 //! damage, and not absence; a write that does not depend on the old record takes its place, if the record is sound
 //! with the key of the write in place of its own (otherwise the record may be that of any key with the tag, and the
-//! write takes a place of its own); an iteration shows all others, and reports the damage last. One damaged key in
-//! 256 still has the same tag. Therefore a key that is not found among records of its tag, one of which fails its
-//! checksum, is answered with that damage where reads are [checked](coreplane_record::Options::check_reads).
-//! Otherwise reads do not notice it; the scrub and `verify`, which check every record against its checksum, report
-//! it.
+//! write takes a place of its own); an iteration shows all others, and reports the damage last; a scan reports it
+//! when it comes to the key. One damaged key in 256 still has the same tag. Therefore a key that is not found among
+//! records of its tag, one of which fails its checksum, is answered with that damage where reads are
+//! [checked](coreplane_record::Options::check_reads). Otherwise reads do not notice it; the scrub and `verify`,
+//! which check every record against its checksum, report it.
 //!
 //! A rewritten leaf has no record of a damaged short key: its tag would be computed from the damaged bytes, and be
 //! that of another key. The successors are in [doubt](crate::tree::doubt) of all keys that they lack, until a peer
 //! has settled that; in a store by itself such reads fail from then on.
 //!
 //! Of a long key a leaf still has the prefix, the length and the checksum. That is enough to recognize it when a
-//! caller asks for it, and so are the prefix, the length and the rest if the checksum is damaged: a read reports that it is damaged, and a write that does not depend on the old record takes
-//! its place, with a new rest. For that the leaf is rewritten without the old field, as for a batch: two fields of
-//! one key would be two keys.
+//! caller asks for it, and so are the prefix, the length and the rest if the checksum is damaged: a read reports
+//! that it is damaged, and a write that does not depend on the old record takes its place, with a new rest. For that
+//! the leaf is rewritten without the old field, as for a batch: two fields of one key would be two keys.
 //!
 //! The place of a damaged key among the keys with the same prefix is unknown. It is sorted before all of them; a
 //! leaf is never cut between them, since the key could then be looked for in another leaf than it is in; and a scan

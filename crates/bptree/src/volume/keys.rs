@@ -149,6 +149,13 @@ pub(crate) fn tag_of_field(field: &[u8], field_max: usize) -> u8 {
     if field.len() < field_max { crate::leaf::tag_of(field) } else { tag_from(crc_of(field)) }
 }
 
+/// True if this may be the field of a key with this tag: of a long key the checksum of the key is in it, and no
+/// field is longer.
+#[inline]
+pub(crate) fn has_tag(field: &[u8], field_max: usize, tag: u8) -> bool {
+    field.len() <= field_max && tag_of_field(field, field_max) == tag
+}
+
 impl Volume {
     /// The length of the field of a long key; all others are shorter. A leaf between two bounds of this length has
     /// room for two records of the greatest length, so that each can be replaced.
