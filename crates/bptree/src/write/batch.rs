@@ -443,7 +443,8 @@ impl Writer {
         (generation, level): (u64, Level),
     ) -> (Vec<u32>, Vec<Vec<u8>>) {
         let (mut dead, mut sparse) = (Vec::new(), Vec::new());
-        shares.retain(|share| !share.is_idle());
+        // Locked until all others are published: no other write comes in between.
+        let idle: Vec<Share<'_>> = shares.extract_if(.., |share| share.is_idle()).collect();
         {
             let _publishing = (!mutant!("bptree.batch.isolation")).then(|| self.isolation.begin());
             for share in &mut shares {
@@ -486,6 +487,7 @@ impl Writer {
                 if places.is_empty() { locked.held.free() } else { drop(locked) }
             }
         }
+        drop(idle);
         (dead, sparse)
     }
 }
