@@ -17,8 +17,8 @@ use crate::volume::pages::Patience;
 use coreplane_engine::{
     Error, Progress, Result, SCRUB_BYTES, SCRUB_PACE, Scrub, ScrubReport, VerifyReport, scrub_rest,
 };
-use coreplane_pmem::epoch;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{epoch, mutant};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ impl Store {
         }
     }
 
-    /// Rewrites each leaf that a recovery would not find as it is known.
+    /// Rewrites each leaf that a recovery would not find as it is known. Durable when it returns.
     ///
     /// # Errors
     /// If the medium fails, and once the store is closed.
@@ -66,9 +66,14 @@ impl Store {
             (patience, done) = (Patience::default(), done + 1);
             progress(Progress { stage: "reading leaves", done, total: self.pages_in_use() });
             // The tree knows where the next leaf begins, whether this one is readable or not.
-            let Some(next) = self.inner.bound_of(&from) else { return Ok(report) };
+            let Some(next) = self.inner.bound_of(&from) else { break };
             from = next;
         }
+        // Where a fence is a sync, the superseded marks wait for one.
+        if report.rewritten > 0 && !mutant!("bptree.scrub.fence") {
+            self.fence()?;
+        }
+        Ok(report)
     }
 
     fn scrub_leaf(&self, from: &[u8], report: &mut ScrubReport) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use crate::{KEYS, Map, PAGE, key, options, wrong};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Repairable, WriteOptions};
+use coreplane_engine::{Batch, Deferred, Engine, Horizon, Repairable, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -195,4 +195,25 @@ fn a_put_of_a_long_key_does_not_share_a_damaged_rest() {
         assert!(running.store.scrub(&mut |_| {}).expect("scrub").damages.is_empty());
         assert!(running.store.verify(&mut |_| {}).expect("verify").is_sound());
     }
+}
+
+/// In a file, where each write waits for its sync.
+#[test]
+fn a_scrub_is_durable_when_it_returns() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let options = Options { background: false, ..options() };
+    let store = Bptree::create(&path, 1 << 20, PAGE as u32, MediaChoice::File, &options);
+    let store = store.expect("create");
+    for value in [b"a dead record", b"the live one "] {
+        let _outcome = store.put(&key(1), value, &WriteOptions::default()).expect("put");
+    }
+    let pool = std::fs::read(&path).expect("read");
+    let at = pool.windows(13).position(|it| it == b"a dead record").expect("the record");
+    let file = std::fs::File::options().write(true).open(&path).expect("open");
+    file.write_all_at(b"A", at as u64).expect("write");
+    let report = store.scrub(&mut |_| {}).expect("scrub");
+    assert!(report.rewritten == 1 && report.damages.is_empty(), "{report:?}");
+    let horizon = Horizon::from(store.visible_ticket());
+    assert!(store.is_durable(&horizon).expect("durable"));
 }

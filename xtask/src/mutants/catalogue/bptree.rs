@@ -15,6 +15,7 @@ const NEVER_COUNTED: Suite = Suite::of(PACKAGE, "torn", &["leaves_that_never_cou
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
 const DAMAGED_KEYS: Suite = Suite::of(PACKAGE, "damage", &["short::"]);
+const SCRUBS: Suite = Suite::of(PACKAGE, "damage", &["a_scrub_is_durable"]);
 const LENGTHS: Suite = Suite::of(PACKAGE, "damage", &["lengths_with_two_wrong_bits"]);
 const HELD: Suite = Suite::of(PACKAGE, "held", &[]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
@@ -74,6 +75,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     )
     .quick(),
     Mutant::new("bptree.batch.hurt", "a damaged key is absent behind a batch", DAMAGED_KEYS),
+    Mutant::new("bptree.scrub.fence", "a scrub does not wait for its sync", SCRUBS),
     Mutant::new("bptree.get.checksum", "reads look at no checksum", DAMAGE),
     Mutant::new("bptree.head.checksum", "a leaf's head is believed", DAMAGE),
     Mutant::new("bptree.clear.births", "a clear forgets what it has cleared", CLEAR_CUTS),
