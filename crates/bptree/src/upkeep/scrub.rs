@@ -109,22 +109,33 @@ impl Store {
 
     /// The birth of a leaf's page, and whether all of it is sound; none for any other page, and for a leaf that has
     /// changed meanwhile: its turn comes again.
-    fn scrub_page(&self, page: u32) -> Option<(u64, bool)> {
+    pub(super) fn scrub_page(&self, page: u32) -> Option<(u64, bool)> {
         let guard = epoch::pin();
         let leaf = self.leaves.made(page as usize);
         let Some((leaf, version)) = leaf.and_then(|leaf| Some((leaf, leaf.version()?))) else {
             return self.scrub_unloaded(&guard, page);
         };
-        let mut report = VerifyReport::default();
-        let read = self.read_leaf(&guard, page, leaf, None);
         let birth = leaf.birth();
+        let mut is_sound = self.is_sound(&guard, page, leaf);
+        if !is_sound {
+            // A writer may have appended records that it has not published yet.
+            let _held = leaf.try_lock(version)?;
+            is_sound = self.is_sound(&guard, page, leaf);
+        }
+        // The pages of a value go when its record goes.
+        leaf.is_at(version).then_some((birth, is_sound))
+    }
+
+    /// True if all of a loaded leaf is sound. Valid if the leaf has not changed meanwhile.
+    fn is_sound(&self, guard: &Guard, page: u32, leaf: &Directory) -> bool {
+        let mut report = VerifyReport::default();
+        let read = self.read_leaf(guard, page, leaf, None);
         for (_, whole) in read.iter().flat_map(|leaf| &leaf.records) {
-            self.verify_record(&guard, &whole.view, birth, &mut report);
+            self.verify_record(guard, &whole.view, leaf.birth(), &mut report);
         }
         let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none() && leaf.hurt.is_empty())
-            && self.check_page(&guard, page, leaf).is_ok();
-        // The pages of a value go when its record goes.
-        leaf.is_at(version).then_some((birth, is_whole && report.is_sound()))
+            && self.check_page(guard, page, leaf).is_ok();
+        is_whole && report.is_sound()
     }
 
     /// As [`Store::scrub_page`], for a leaf that is not loaded.

@@ -7,6 +7,7 @@ mod locks;
 mod merges;
 mod pins;
 mod rows;
+mod scrubs;
 
 use crate::recovery::open::{Options, create_options};
 use crate::upkeep::Store;
