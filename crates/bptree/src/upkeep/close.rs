@@ -11,8 +11,8 @@ use coreplane_pmem::{epoch, spin};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The longest wait for threads that are about to give a page back. Only the next recovery finds a page that comes
-/// later.
+/// The longest wait for threads that are about to give a page back. Only a recovery finds a page that comes later:
+/// if it is one of a row that no record names, the next open is one.
 const STRAGGLERS_MAX: Duration = Duration::from_millis(200);
 
 impl Store {
@@ -25,6 +25,8 @@ impl Store {
         }
         let _whole = spin::lock(&self.whole);
         let leaves = self.shut_leaves();
+        self.wait_for_stragglers();
+        // Where that is a sync, pages that they have given back are free after it.
         self.fence()?;
         let checkpoint = self.write_checkpoint(leaves)?;
         let _changing = spin::lock(&self.root_change);
@@ -32,15 +34,18 @@ impl Store {
         self.set_root(Root { flags: root.flags | Root::CLEAN, checkpoint, ..root })
     }
 
-    /// Writes a checkpoint of a store whose leaves are shut; returns its first page, for the root to name.
+    /// Writes a checkpoint of a store whose leaves are shut; returns its first page, for the root to name. None if
+    /// there are pages of a write that has yet to find the store closed: in a checkpoint they would be in use.
     fn write_checkpoint(&self, leaves: Vec<Bound>) -> Result<Option<Life>> {
-        wait_for_stragglers();
-        Sheet::of(self, leaves)?.write(self)
+        let Some(quiet) = self.unnamed_rows.quiet() else { return Ok(None) };
+        let sheet = Sheet::of(self, leaves)?;
+        if self.unnamed_rows.is_quiet_since(quiet) { sheet.write(self) } else { Ok(None) }
     }
-}
 
-/// Waits for threads that have written and not yet given back pages that nothing leads to any more.
-fn wait_for_stragglers() {
-    let (stamp, mut patience) = (epoch::stamp(), Patience::new(STRAGGLERS_MAX));
-    while !epoch::has_passed(stamp) && patience.wait() {}
+    /// Waits for threads that have written and not yet given back pages that nothing leads to any more.
+    fn wait_for_stragglers(&self) {
+        let (stamp, mut patience) = (epoch::stamp(), Patience::new(STRAGGLERS_MAX));
+        let is_over = || self.unnamed_rows.quiet().is_some() && epoch::has_passed(stamp);
+        while !is_over() && patience.wait() {}
+    }
 }

@@ -14,6 +14,7 @@ pub(crate) mod root;
 use crate::leaf::{Head, generation};
 use coreplane_engine::{Durability, Error, Result, TimeSource, UnixMillis};
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{PageBytes, Pen, Pool, Space, spin, thread_number};
 use coreplane_record::{self as record, Header, Options, Reader, sync_failed};
@@ -47,6 +48,8 @@ pub(crate) struct Volume {
     pub(crate) early: Option<Early>,
     pub(crate) windows: Windows,
     durability: Durability,
+    /// Tells a close whether there were rows of pages that no record names yet.
+    pub(crate) unnamed_rows: Isolation,
     /// Held while the root is changed.
     pub(crate) root_change: Mutex<()>,
     /// Versions given out are greater than this.
@@ -86,6 +89,7 @@ impl Volume {
             early: Early::new(&space),
             windows: Windows::new(),
             durability: options.durability,
+            unnamed_rows: Isolation::default(),
             root_change: Mutex::new(()),
             version_base: AtomicU64::new(root.version_base),
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),

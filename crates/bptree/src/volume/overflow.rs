@@ -18,6 +18,7 @@ use crate::volume::Volume;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::isolation::Publishing;
 use coreplane_pmem::{Recovery, WriteMode, mutant};
 use coreplane_record::View;
 
@@ -51,6 +52,7 @@ pub(crate) struct Overflow<'s> {
     first: Life,
     /// The name, which the record has instead of the value.
     name: [u8; NAME],
+    _unnamed: Publishing<'s>,
 }
 
 impl Overflow<'_> {
@@ -105,7 +107,9 @@ impl Volume {
         let overflow: Vec<&[u8]> = bytes.chunks(self.overflow_page_max()).collect();
         let mut first = Life { page: LAST, birth: self.birth()? };
         let pages = self.pages.take(overflow.len(), reserve)?;
-        let mut written = Overflow { volume: self, pages: Vec::new(), first, name: [0; NAME] };
+        let _unnamed = self.unnamed_rows.begin();
+        let mut written =
+            Overflow { volume: self, pages: Vec::new(), first, name: [0; NAME], _unnamed };
         for (page, overflow_page) in pages.iter().zip(overflow).rev() {
             self.write_overflow_page(row, (*page, first), overflow_page)?;
             written.pages.push(*page);

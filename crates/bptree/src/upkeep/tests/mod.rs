@@ -1,6 +1,7 @@
 //! Tests that need a whole store.
 
 mod batches;
+mod closes;
 mod large;
 mod loads;
 mod locks;
