@@ -71,8 +71,12 @@ pub(crate) struct Head {
 impl Head {
     /// Bytes in the page.
     pub(crate) fn len(&self) -> usize {
-        let bound = self.bound.as_ref().map_or(0, |bound| bound.len());
-        (FIXED + self.least.len() + bound).next_multiple_of(8)
+        Self::len_of(&self.least, self.bound.as_deref())
+    }
+
+    /// Bytes in the page of a head with these bounds.
+    pub(crate) fn len_of(least: &[u8], bound: Option<&[u8]>) -> usize {
+        (FIXED + least.len() + bound.map_or(0, <[u8]>::len)).next_multiple_of(8)
     }
 
     /// The fields of the least key of a leaf and of its bound, in the page, unchecked; none if they are not

@@ -51,9 +51,13 @@ pub(crate) struct Contents<'g> {
     /// Doubtful records that are no longer kept.
     settled: Vec<View<'g>>,
     pub(crate) cuts: Cuts,
-    /// Records with short keys that are damaged: their keys are unknown. They are in none of the others, and the
-    /// leaf's successors are in doubt unless the keys are overwritten.
+    /// Damaged records whose keys are unknown, or that are longer than a record can be. They are in none of the
+    /// others, and the leaf's successors are in doubt unless the keys are overwritten.
     pub(crate) hurt: Vec<View<'g>>,
+    /// The number of other records that are lost: by a damaged length they end outside of the page.
+    pub(crate) lost: i64,
+    /// Their bytes, as far as they are known.
+    pub(crate) lost_bytes: i64,
 }
 
 impl Contents<'_> {
@@ -66,7 +70,14 @@ impl Contents<'_> {
             settled: Vec::new(),
             cuts: Cuts::default(),
             hurt: Vec::new(),
+            lost: 0,
+            lost_bytes: 0,
         }
+    }
+
+    /// True if there are records that are in no successor.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost > 0 || !self.hurt.is_empty()
     }
 }
 
@@ -90,7 +101,7 @@ impl Tree {
         let is_lost = locked.leaf.doubt() > 0;
         let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
         let contents = self.records_of(guard, &locked)?;
-        if !contents.hurt.is_empty() && !mutant!("bptree.rewrite.hurt") {
+        if contents.has_lost() && !mutant!("bptree.rewrite.hurt") {
             // In a rewritten leaf they would be other keys, with valid checksums.
             return self.rewrite_damaged(guard, locked, (key, len, reserve)).map(drop);
         }
@@ -136,7 +147,8 @@ impl Tree {
         (key, len, reserve): (&[u8], usize, u32),
         (head, contents): (Head, Contents<'_>),
     ) -> Result<()> {
-        let Contents { kept: items, expired, settled, dropped, cuts, .. } = contents;
+        let Contents { kept: items, expired, settled, dropped, cuts, lost, lost_bytes, .. } =
+            contents;
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - SUPERSEDED_MARK_LEN;
         let fill = self.fill_factor();
@@ -169,6 +181,7 @@ impl Tree {
         let old = locked.page;
         let successors = self.begin_all(images);
         self.count_out(&expired, &settled);
+        self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
         locked.held.free();
         self.lead_to_successors((old, key), &successors);
         self.counters.add(count, 1);
@@ -200,7 +213,7 @@ impl Tree {
     ) -> Result<Contents<'g>> {
         let is_in_doubt = locked.leaf.doubt() > 0;
         let contents = self.records_if(guard, locked, is_in_doubt)?;
-        if is_in_doubt || contents.hurt.is_empty() {
+        if is_in_doubt || !contents.has_lost() {
             return Ok(contents);
         }
         self.records_if(guard, locked, true)
@@ -217,11 +230,13 @@ impl Tree {
         let page = locked.page;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         for place in locked.leaf.used() {
-            let within = locked.leaf.offset(place);
-            let Some(view) = View::of(&bytes, within) else {
-                return Err(self.no_record(page, within));
+            let Some(view) = View::of(&bytes, locked.leaf.offset(place)) else {
+                contents.lost += 1;
+                continue;
             };
-            if self.is_hurt_inline(view.key(), locked.leaf.tag(place)) {
+            if view.len() as usize > self.record_len_max()
+                || self.is_hurt_inline(view.key(), locked.leaf.tag(place))
+            {
                 contents.hurt.push(view);
             } else {
                 self.take_over(locked, view, is_in_doubt, &mut contents)?;
@@ -353,7 +368,7 @@ impl Tree {
     /// on nothing may be refused, so that every step that takes pages comes before.
     ///
     /// # Errors
-    /// If the medium fails.
+    /// If damaged lengths of records make one too long for its page, before any is written; if the medium fails.
     pub(crate) fn write_images<'s>(
         &self,
         mut head: Head,
@@ -362,6 +377,17 @@ impl Tree {
     ) -> Result<Vec<Image<'s>>> {
         let bounds = edges.iter().skip(1).map(|edge| Some(edge.field.clone()));
         let bounds: Vec<_> = bounds.chain([head.bound.take()]).collect();
+        let mut rest = items;
+        for ((len, edge), bound) in lens.iter().zip(&edges).zip(&bounds) {
+            let (mine, others) = rest.split_at(*len);
+            let head_len = Head::len_of(&edge.field, bound.as_deref());
+            let image_len = head_len + mine.iter().map(Item::len).sum::<usize>();
+            if image_len + SUPERSEDED_MARK_LEN > self.space.page_size() as usize {
+                pages.iter().for_each(|page| self.pages.leave(*page));
+                return Err(Error::Unusable(format!("{image_len} bytes are too long for a leaf")));
+            }
+            rest = others;
+        }
         let mut images = Vec::with_capacity(lens.len());
         let mut rest = items;
         let mut pen = self.pen().take();

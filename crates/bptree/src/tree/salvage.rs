@@ -17,7 +17,6 @@ use crate::tree::image::{Item, Source, live_len};
 use crate::tree::lock::Locked;
 use crate::tree::rewrite::Contents;
 use crate::tree::{SUPERSEDED_MARK_LEN, Tree};
-use crate::volume::counters::Count;
 use crate::volume::keys::{Edge, tag_of_field};
 use coreplane_engine::{Damage, Result};
 use coreplane_pmem::epoch::Guard;
@@ -63,16 +62,15 @@ impl Tree {
         contents.kept.extend(salvage.named.iter().map(|view| damaged_item(view, given)));
         contents.cuts = self.sort_items(guard, &mut contents.kept)?;
         let live = salvage.sound.iter().chain(&salvage.named).map(live_len).sum::<u32>();
-        let lost_bytes = i64::from(locked.leaf.live()) - i64::from(live);
+        contents.lost_bytes = i64::from(locked.leaf.live()) - i64::from(live);
         // A tombstone has no live bytes. If several records are lost, it is unknown how many of them were
         // tombstones.
-        let lost = if lost_bytes > 0 { salvage.lost as i64 } else { 0 };
+        contents.lost = if contents.lost_bytes > 0 { salvage.lost as i64 } else { 0 };
         let page = locked.page;
         let head = Head { is_lost, ..beginning.head };
         let rewritten = self.rewrite_as(guard, locked, room, (head, contents));
         // The write counts, whatever the result of the rest.
         if !matches!(rewritten, Err(coreplane_engine::Error::NoSpace { .. })) {
-            self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
             beginning.edges.into_iter().filter_map(|edge| edge.rest).for_each(|rest| rest.own());
         }
         rewritten?;

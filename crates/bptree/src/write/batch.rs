@@ -97,6 +97,8 @@ struct Gone<'g> {
     expired: Vec<View<'g>>,
     /// Records whose keys are no longer known.
     lost: Vec<View<'g>>,
+    /// The number of places without a record.
+    missing: i64,
     /// Fields of keys of which no record is left; of short keys too.
     dropped: Vec<&'g [u8]>,
     /// Steps whose tombstones are forgotten at once, in their order.
@@ -305,6 +307,7 @@ impl Writer {
         written.replaced = done.iter().any(|(_, standing)| standing.live);
         let len = self.count_steps(steps, &done);
         self.count_out(&gone.expired, &gone.lost);
+        self.counters.add(Count::Records, -gone.missing);
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
         // From here on the batch counts, even if pages that it frees are not given back: the next recovery finds
         // those.

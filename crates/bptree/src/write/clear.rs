@@ -136,7 +136,8 @@ impl Writer {
             let has_overflow = leaf.has_large() || leaf.has_long();
             let used = if has_overflow { leaf.used() } else { PlaceSet::first(0) };
             for place in used {
-                let view = self.record_at(guard, *page, leaf, place)?;
+                // The pages of a record that is not there are unknown, too.
+                let Ok(view) = self.record_at(guard, *page, leaf, place) else { continue };
                 if view.header.large && view.header.kind == Kind::Put {
                     overflow.extend(self.pages_of(guard, &view)?);
                 }

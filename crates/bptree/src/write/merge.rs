@@ -140,7 +140,7 @@ impl Writer {
         let mut joint = Contents::new();
         for locked in run {
             let contents = self.records_of(guard, locked)?;
-            if !contents.hurt.is_empty() || !contents.cuts.are_free() {
+            if contents.has_lost() || !contents.cuts.are_free() {
                 return Ok(None);
             }
             joint.kept.extend(contents.kept);

@@ -2,6 +2,7 @@
 //! where the bit is in the last record of a leaf, behind which nothing was written.
 
 mod heads;
+mod lengths;
 mod long;
 mod made;
 mod order;

@@ -200,18 +200,18 @@ impl Writer {
         let mut items = Vec::new();
         self.ask_for_records(&share.locked);
         let contents = self.records_of(guard, &share.locked)?;
-        let Contents { kept, expired, dropped, hurt, .. } = contents;
+        let Contents { kept, expired, dropped, hurt, lost, .. } = contents;
         // A damaged key does not tell which record this is; its place does.
         let is_written_over = |view: &View<'_>| {
-            let olds = share.steps.iter().filter_map(|(_, it)| it.old.filter(|_| it.is_hurt));
-            olds.into_iter().any(|old| old.offset == view.offset)
+            share.steps.iter().filter_map(|(_, it)| it.old).any(|old| old.offset == view.offset)
         };
         let (mut left, _counted_with_its_step): (Vec<_>, Vec<_>) =
             hurt.into_iter().partition(|view| !is_written_over(view));
         // The keys of the remaining ones are lost.
-        let is_told = !left.is_empty() && !mutant!("bptree.batch.hurt");
+        let is_told = (lost > 0 || !left.is_empty()) && !mutant!("bptree.batch.hurt");
         let is_lost = share.locked.leaf.doubt() > 0 || is_told;
         gone.lost.append(&mut left);
+        gone.missing += lost;
         let is_kept = |field: &[u8]| {
             let is_of =
                 |it: &Standing<'_>| it.is_hurt && it.old.is_some_and(|it| it.key() == field);
