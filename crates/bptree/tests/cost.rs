@@ -1,10 +1,13 @@
 //! The cost of operations, counted by the simulated medium.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Durability, Engine, Ordered, WriteOptions};
+use coreplane_engine::{
+    Batch, Durability, Engine, Ordered, Replicated, TimeSource, UnixMillis, WriteOptions,
+};
 use coreplane_pmem::LINE;
 use coreplane_pmem::media::sim::{Cost, Sim, SimOptions};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const VALUE: [u8; 100] = [7; 100];
 const PAGE: u32 = 16 << 10;
@@ -30,16 +33,20 @@ struct Counted {
 
 impl Counted {
     fn new(non_temporal: bool) -> Self {
+        Self::with(non_temporal, &Options::default())
+    }
+
+    fn with(non_temporal: bool, options: &Options) -> Self {
         let len = 4 << 20;
-        let options = SimOptions {
+        let simulated = SimOptions {
             len,
             max_len: len,
             page_size: PAGE,
             non_temporal,
             ..SimOptions::default()
         };
-        let sim = Sim::new(&options).expect("memory");
-        let store = Bptree::simulated_create(Arc::clone(sim.space()), &Options::default());
+        let sim = Sim::new(&simulated).expect("memory");
+        let store = Bptree::simulated_create(Arc::clone(sim.space()), options);
         Self { store: store.expect("create"), sim }
     }
 
@@ -158,4 +165,47 @@ fn reading_flushes_nothing() {
         store.multi_get(&keys, visibility, &mut |_, it| assert!(it.is_some())).expect("gets");
     });
     assert_eq!((cost.fences, cost.flushed_lines.len()), (0, 0), "{cost:?}");
+}
+
+/// That a record has expired is told by a change of the root, with four fences.
+#[test]
+fn expiries_are_told_leaf_by_leaf() {
+    const KEYS: u32 = 400;
+    type Look<'a> = (&'a str, &'a dyn Fn(&Bptree));
+    let looks: [Look<'_>; 5] = [
+        ("a sweep", &|store| assert_eq!(store.sweep_expired().expect("sweep"), u64::from(KEYS))),
+        ("gets", &|store| {
+            (0..KEYS).for_each(|number| assert_eq!(store.get(&key(number)).expect("get"), None));
+        }),
+        ("a scan", &|store| {
+            let shown = &mut |_: coreplane_engine::Entry<'_>| panic!("it has expired");
+            store.scan(b"", None, false, usize::MAX, shown).expect("scan");
+        }),
+        ("an iteration", &|store| {
+            let shown = &mut |_: coreplane_engine::Entry<'_>| panic!("it has expired");
+            assert_eq!(store.iterate(0, usize::MAX, shown).expect("iterate"), 0);
+        }),
+        ("changes", &|store| {
+            store.changes_since(0, &mut |it| assert!(it.record.is_none())).expect("changes");
+        }),
+    ];
+    for (what, look) in looks {
+        let clock = Arc::new(AtomicU64::new(1));
+        let time: TimeSource = {
+            let clock = Arc::clone(&clock);
+            Arc::new(move || UnixMillis(clock.load(Ordering::Relaxed)))
+        };
+        let counted = Counted::with(false, &Options { time: Some(time), ..Options::default() });
+        counted.store.hold_tombstones(0).expect("hold");
+        for number in 0..KEYS {
+            let expires_at = Some(UnixMillis(1000 + u64::from(number)));
+            let options = WriteOptions { expires_at, ..WriteOptions::default() };
+            let _outcome = counted.store.put(&key(number), &VALUE, &options).expect("put");
+        }
+        let leaves = counted.figure("leaves_split") + 1;
+        assert!(leaves > 4, "{leaves} leaves");
+        clock.store(2000, Ordering::Relaxed);
+        let cost = counted.cost(look);
+        assert!(cost.fences <= 8 * leaves + 4, "{what}: {} for {leaves}", cost.fences);
+    }
 }

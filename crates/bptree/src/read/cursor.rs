@@ -5,9 +5,9 @@
 //! have been shown.
 
 use crate::read::Reader;
-use crate::read::get::Leaf;
+use crate::read::get::{Leaf, Listed};
 use crate::read::newer::Passed;
-use coreplane_engine::{Entry, Error, Result};
+use coreplane_engine::{Entry, Error, Result, UnixMillis};
 use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
@@ -33,6 +33,11 @@ impl Default for Place {
 #[cold]
 fn passed_by(offset: u64) -> Error {
     Error::Corrupt { offset, what: "a damaged record was passed by".to_owned() }
+}
+
+/// The expiries of the records of a leaf.
+fn expiries(records: &[Listed<'_>]) -> impl Iterator<Item = UnixMillis> {
+    records.iter().filter_map(|(_, whole)| whole.view.header.expires_at)
 }
 
 impl Reader {
@@ -64,7 +69,7 @@ impl Reader {
                     continue;
                 }
                 met += 1;
-                if !self.is_expired(view)? {
+                if !self.is_expired(view, || expiries(&leaf.records))? {
                     shown += 1;
                     visit(whole.entry(key));
                 }
@@ -112,7 +117,8 @@ impl Reader {
             doubt = doubt.or(in_doubt).or_else(|| hurt.into_iter().next().map(|it| it.error));
             for (key, whole) in &records {
                 let view = &whole.view;
-                let live = view.header.kind == Kind::Put && !self.is_expired(view)?;
+                let live = view.header.kind == Kind::Put
+                    && !self.is_expired(view, || expiries(&records))?;
                 let entry = whole.entry(key);
                 visit(Entry { record: entry.record.filter(|_| live), ..entry });
             }

@@ -201,7 +201,7 @@ impl Reader {
         (view, place): (View<'g>, Place),
         (lost, visit): (&mut usize, &mut dyn FnMut(Entry<'_>) -> bool),
     ) -> Result<Shown> {
-        if view.header.kind != Kind::Put || self.is_expired(&view)? {
+        if view.header.kind != Kind::Put || self.is_expired(&view, || snapshot.expiries())? {
             return Ok(Shown::Not);
         }
         let checked = if self.check_reads {

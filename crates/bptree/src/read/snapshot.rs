@@ -9,7 +9,7 @@ use crate::leaf::{Directory, PLACES, Version};
 use crate::read::Reader;
 use crate::read::get::TRIES;
 use crate::volume::keys::{Parts, has_tag};
-use coreplane_engine::{Error, Horizon, Result};
+use coreplane_engine::{Error, Horizon, Result, UnixMillis};
 use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::{HEADER, Kind, View};
@@ -75,6 +75,11 @@ impl<'g> Snapshot<'g> {
     #[inline(always)]
     pub(super) fn view(&self, place: Place) -> Result<View<'g>> {
         view(&self.bytes, place)
+    }
+
+    /// The expiries of its records.
+    pub(super) fn expiries(&self) -> impl Iterator<Item = UnixMillis> {
+        self.places().iter().filter_map(|place| self.view(*place).ok()?.header.expires_at)
     }
 
     /// Checks the key of a record against the tag of its place.

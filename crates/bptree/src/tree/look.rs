@@ -48,6 +48,24 @@ impl Tree {
         Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
     }
 
+    /// True if a record of a leaf has expired, durably so.
+    ///
+    /// # Errors
+    /// As [`Volume::is_expired`](crate::volume::Volume::is_expired).
+    #[inline]
+    pub(crate) fn is_expired_in(
+        &self,
+        guard: &Guard,
+        page: u32,
+        leaf: &Directory,
+        view: &View<'_>,
+    ) -> Result<bool> {
+        self.is_expired(view, || {
+            let views = leaf.used().map(|place| self.record_at(guard, page, leaf, place));
+            views.filter_map(|view| view.ok()?.header.expires_at)
+        })
+    }
+
     /// Looks up a key in a leaf, and prefetches `lines` lines of each candidate before its first line arrives.
     ///
     /// # Errors
@@ -110,7 +128,8 @@ impl Tree {
             let Some(view) = view else { return Err(self.no_record(page, offset)) };
             let found = self.is_key(guard, view.key(), key)?;
             if found != Match::No {
-                let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
+                let live = view.header.kind == Kind::Put
+                    && !self.is_expired_in(guard, page, leaf, &view)?;
                 let is_doubtful = is_doubtful(leaf, view.header.doubtful, offset);
                 let (place, old, is_hurt) = (Some(place), Some(view), found == Match::Damaged);
                 return Ok(Standing { place, old, live, is_doubtful, is_hurt });
@@ -121,7 +140,8 @@ impl Tree {
             let (place, may_be_lost) = self.hurt_place(guard, page, leaf, (key, tag));
             if let Some(place) = place {
                 let old = self.record_at(guard, page, leaf, place)?;
-                let live = old.header.kind == Kind::Put && !self.is_expired(&old)?;
+                let live =
+                    old.header.kind == Kind::Put && !self.is_expired_in(guard, page, leaf, &old)?;
                 let (place, old) = (Some(place), Some(old));
                 return Ok(Standing { place, old, live, is_doubtful: false, is_hurt: true });
             }

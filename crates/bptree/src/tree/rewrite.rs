@@ -239,7 +239,7 @@ impl Tree {
             {
                 contents.hurt.push(view);
             } else {
-                self.take_over(locked, view, is_in_doubt, &mut contents)?;
+                self.take_over(guard, locked, view, is_in_doubt, &mut contents)?;
             }
         }
         contents.cuts = self.sort_items(guard, &mut contents.kept)?;
@@ -252,6 +252,7 @@ impl Tree {
     /// If the fact that it has expired cannot be made durable.
     pub(crate) fn take_over<'g>(
         &self,
+        guard: &Guard,
         locked: &Locked<'_>,
         view: View<'g>,
         is_in_doubt: bool,
@@ -267,7 +268,9 @@ impl Tree {
             contents.kept.push(item);
             return Ok(());
         }
-        if item.header.kind == Kind::Put && !self.is_expired(&view)? {
+        if item.header.kind == Kind::Put
+            && !self.is_expired_in(guard, locked.page, locked.leaf, &view)?
+        {
             contents.kept.push(item);
             return Ok(());
         }

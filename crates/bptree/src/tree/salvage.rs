@@ -56,7 +56,7 @@ impl Tree {
         let is_lost = locked.leaf.doubt() > 0 || salvage.lost > 0;
         let mut contents = Contents::new();
         for view in &salvage.sound {
-            self.take_over(&locked, *view, is_lost, &mut contents)?;
+            self.take_over(guard, &locked, *view, is_lost, &mut contents)?;
         }
         let given = locked.held.given();
         contents.kept.extend(salvage.named.iter().map(|view| damaged_item(view, given)));

@@ -17,7 +17,7 @@ pub(crate) struct Root {
     pub(crate) version_base: u64,
     /// All births that were ever given out are below this.
     pub(crate) births_end: u64,
-    /// The greatest expiry that a caller was told has passed, in milliseconds since 1970.
+    /// The greatest expiry that counts as told to a caller, in milliseconds since 1970. It has passed.
     pub(crate) told_expired: u64,
     /// Leaves with a birth below this are sealed: their last records may not have been durable when the process was
     /// killed, and later records behind them would state that they were.
@@ -63,32 +63,45 @@ impl Root {
 impl Volume {
     /// True if the record has expired. Durably so, since a caller that was told that a record is gone must not see
     /// it again after a restart with a clock that was set back. The root keeps the greatest expiry that was told,
-    /// never the time of the look.
+    /// never the time of the look. A change of the root takes four fences: so that a leaf needs one, those of the
+    /// expiries of its `others` that have passed count as told, too.
     ///
     /// # Errors
     /// If the expiry cannot be made durable.
     #[inline]
-    pub(crate) fn is_expired(&self, view: &View<'_>) -> Result<bool> {
-        match view.header.expires_at {
-            Some(at) => self.has_passed(at),
-            None => Ok(false),
-        }
-    }
-
-    fn has_passed(&self, at: UnixMillis) -> Result<bool> {
+    pub(crate) fn is_expired<I: Iterator<Item = UnixMillis>>(
+        &self,
+        view: &View<'_>,
+        others: impl FnOnce() -> I,
+    ) -> Result<bool> {
+        let Some(at) = view.header.expires_at else { return Ok(false) };
         if at.0 <= self.told_expired.load(Ordering::Acquire) {
             return Ok(true);
         }
-        if at > (self.time)() {
+        let now = (self.time)();
+        if at > now {
             return Ok(false);
         }
+        self.tell_expired(at, now, others)?;
+        Ok(true)
+    }
+
+    /// Makes an expiry durable, with those of `others` that have passed now.
+    #[cold]
+    fn tell_expired<I: Iterator<Item = UnixMillis>>(
+        &self,
+        at: UnixMillis,
+        now: UnixMillis,
+        others: impl FnOnce() -> I,
+    ) -> Result<()> {
+        let at = others().filter(|at| *at <= now).fold(at, Ord::max);
         let _changing = spin::lock(&self.root_change);
         if at.0 > self.told_expired.load(Ordering::Acquire) {
             let root = Root::from_words(self.pool.root());
             self.set_root(Root { told_expired: at.0, ..root })?;
             self.told_expired.store(at.0, Ordering::Release);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The time, which never goes back before an expiry that was told.
