@@ -4,6 +4,9 @@
 //!
 //! A leaf that is not loaded is read from its page, and stays so.
 //!
+//! It also removes the expired records of a sound leaf ([`sweep`](crate::upkeep::sweep)), to which nobody may write
+//! ever again. That counts as a part of its work, of which it rests a multiple.
+//!
 //! A caller that has copies elsewhere asks for more ([`Store::scrub`]): each leaf is checked against the state that
 //! a recovery would read, and if that differs from the known state, the leaf is rewritten
 //! ([`salvage`](crate::tree::salvage)).
@@ -96,10 +99,13 @@ impl Store {
     }
 
     /// False if there was nothing to look at for so long that it is time for a rest.
-    fn scrub_next(&self, scrub: &mut Scrub) -> bool {
-        let Some(looked) = scrub.step(self.space.pages(), |page| self.scrub_page(page)) else {
-            return false;
-        };
+    pub(super) fn scrub_next(&self, scrub: &mut Scrub) -> bool {
+        let mut is_sound = false;
+        let look = |page| self.scrub_page(page).inspect(|looked| is_sound = looked.1);
+        let Some(looked) = scrub.step(self.space.pages(), look) else { return false };
+        if is_sound {
+            self.sweep_page(looked.page);
+        }
         self.counters.add(Count::ScrubbedPages, 1);
         if looked.is_new_damage {
             self.counters.add(Count::DamagedPages, 1);

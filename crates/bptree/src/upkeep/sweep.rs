@@ -3,9 +3,10 @@
 use crate::upkeep::Store;
 use crate::volume::counters::Count;
 use crate::volume::hurt::is_damage;
-use crate::volume::pages::Patience;
+use crate::volume::pages::{Demand, Patience};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
+use coreplane_record::{Kind, View};
 
 impl Store {
     /// Removes expired records; returns how many. Goes on behind damage, and reports it last.
@@ -38,6 +39,40 @@ impl Store {
         damage.map_or(Ok(swept), Err)
     }
 
+    /// Removes the expired records of the leaf in a page. Not urgent: where there is no page for a leaf without them,
+    /// it stays as it is, and its turn comes again.
+    pub(super) fn sweep_page(&self, page: u32) {
+        let Some(least) = self.least_if_expired(page) else { return };
+        if self.sweep_at(&least, self.pages.reserve(Demand::Overwrite)).is_ok() {
+            self.merge_after(&least);
+        }
+    }
+
+    /// The least key of the leaf in a page, if a record in it may have expired.
+    fn least_if_expired(&self, page: u32) -> Option<Box<[u8]>> {
+        let guard = epoch::pin();
+        let now = self.now();
+        let has_expired = |view: &View<'_>| {
+            view.header.kind == Kind::Put && view.header.expires_at.is_some_and(|at| at <= now)
+        };
+        let leaf = self.leaves.made(page as usize).filter(|leaf| !leaf.is_unloaded());
+        let is_any = match leaf {
+            Some(leaf) => {
+                let mut views = leaf.used().map(|place| self.record_at(&guard, page, leaf, place));
+                views.any(|view| view.is_ok_and(|view| has_expired(&view)))
+            }
+            None => {
+                let (end, _) = self.space.watermarks(page)?;
+                let head = self.head_of(&guard, page).ok()?;
+                let (_, latest) = self.read_leaf_page(&guard, page, head, (end, end)).ok()?;
+                latest.views().iter().any(has_expired)
+            }
+        };
+        // If it is a leaf no more, its successor is looked at under its lock.
+        let (least, _) = if is_any { self.bounds(&guard, page).ok()? } else { return None };
+        Some(least.into())
+    }
+
     /// As [`Store::sweep_at`]. Waits for pages that readers may still use: not to be called with a guard or a lock.
     ///
     /// # Errors
@@ -45,24 +80,24 @@ impl Store {
     fn sweep_in_time(&self, key: &[u8], patience: &mut Patience) -> Result<()> {
         patience.renew();
         loop {
-            match self.sweep_at(key) {
+            match self.sweep_at(key, 0) {
                 Err(Error::NoSpace { .. }) if self.pages.wait_for_more(patience) => {}
                 swept => return swept,
             }
         }
     }
 
-    /// Rewrites the leaf that serves `key`, if any record in it has expired.
+    /// Rewrites the leaf that serves `key`, if any record in it has expired; leaves `reserve` pages.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    fn sweep_at(&self, key: &[u8]) -> Result<()> {
+    fn sweep_at(&self, key: &[u8], reserve: u32) -> Result<()> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key, 0)?;
         self.ask_for_records(&locked);
         if self.records_of(&guard, &locked)?.expired.is_empty() {
             return Ok(());
         }
-        self.rewrite(&guard, locked, (key, 0), 0)
+        self.rewrite(&guard, locked, (key, 0), reserve)
     }
 }

@@ -1,11 +1,17 @@
 //! Scrubs beside writers.
 
+use crate::recovery::open::{Options, create_options};
 use crate::tree::image::{Item, Source};
 use crate::tree::multi_leaf_commit::NewPart;
-use crate::upkeep::tests::new_store;
-use coreplane_engine::WriteOptions;
+use crate::upkeep::Store;
+use crate::upkeep::tests::{GUARD, PAGE, new_store};
+use crate::volume::counters::Count;
+use coreplane_engine::{Scrub, TimeSource, UnixMillis, WriteOptions};
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use coreplane_record::Header;
 use smallvec::smallvec;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 /// A large batch appends to its first leaf long before it publishes the records.
 #[test]
@@ -24,4 +30,52 @@ fn a_leaf_with_records_that_are_not_published_yet_is_not_damaged() {
     // The writer is gone, and the record is known to nobody.
     drop(locked);
     assert!(matches!(store.scrub_page(page), Some((_, false))));
+}
+
+/// Nobody writes to their leaves, or reads them. After an open with a checkpoint they are not loaded.
+#[test]
+fn expired_records_are_removed_by_the_scrub() {
+    const KEYS: u64 = 300;
+    let key = |number: u64| format!("key {number:05}").into_bytes();
+    for is_opened in [false, true] {
+        let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
+        let clock = Arc::new(AtomicU64::new(1));
+        let time: TimeSource = {
+            let clock = Arc::clone(&clock);
+            Arc::new(move || UnixMillis(clock.load(Ordering::Relaxed)))
+        };
+        let options = Options { background: false, time: Some(time), ..Options::default() };
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let path = directory.path().join("pool");
+        let pool = Pool::create(&path, &create_options(1 << 20, PAGE, MediaChoice::Auto));
+        let mut store = Store::format(pool.expect("a pool"), &options).expect("a store");
+        for number in 0..KEYS {
+            // One in three stays.
+            let expires_at = (number % 3 > 0).then_some(UnixMillis(10 + number % 3));
+            let write = WriteOptions { expires_at, ..WriteOptions::default() };
+            let _outcome = store.put(&key(number), &[7; 100], &write).expect("put");
+        }
+        let leaves = store.inner.leaves().len();
+        if is_opened {
+            store.close().expect("close");
+            drop(store);
+            let pool = Pool::open(&path, &OpenOptions::default()).expect("a pool");
+            store = Store::open(pool, &options, &|_| {}).expect("open");
+        }
+        let round = |store: &Store| {
+            let mut scrub = Scrub::default();
+            (0..store.space.pages()).for_each(|_| _ = store.scrub_next(&mut scrub));
+        };
+        round(&store);
+        assert_eq!(store.len(), KEYS, "none has expired");
+        assert!(!is_opened || store.opened.unloaded.load(Ordering::Relaxed) > 0, "they stay so");
+        for (now, left) in [(11, KEYS * 2 / 3), (12, KEYS / 3)] {
+            clock.store(now, Ordering::Relaxed);
+            round(&store);
+            assert_eq!(store.len(), left, "opened: {is_opened}");
+        }
+        assert!(store.inner.leaves().len() < leaves, "leaves with few records are merged");
+        assert_eq!(store.counters.get(Count::DamagedPages), 0);
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    }
 }
