@@ -161,7 +161,7 @@ fn a_root_of_a_killed_process_is_completed_so_that_a_cut_damages_nothing() {
         let pool = Pool::simulated_create(sim.space().clone(), &create_options()).unwrap();
         let word = sim.space().word::<Durable>(STATE).unwrap();
         // As it is with a greater generation, while that is written.
-        let low = (word.load() & u64::from(u32::MAX)) + 2 | 1;
+        let low = ((word.load() & u64::from(u32::MAX)) + 2) | 1;
         let uuid = crc32c::crc32c(&pool.uuid());
         word.store(low | u64::from(crc32c::crc32c_append(uuid, &low.to_le_bytes())) << 32);
         drop(pool);

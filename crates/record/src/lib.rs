@@ -33,6 +33,7 @@
 mod errors;
 mod expiries;
 mod options;
+mod original;
 mod pair;
 mod pool_file;
 pub mod sealed;
@@ -40,11 +41,12 @@ pub mod sealed;
 pub use errors::{lost, outlive, pool_error, sync_failed};
 pub use expiries::Expiries;
 pub use options::Options;
+pub use original::Original;
 pub use pair::Pair;
 pub use pool_file::backing_of;
 
 use coreplane_engine::{Error, Result, UnixMillis};
-use coreplane_pmem::checksum::{crc32c_append, crc32c_difference};
+use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{PageBytes, Space, mutant};
 
@@ -342,33 +344,6 @@ impl<'a> View<'a> {
     pub fn value_word(&self, n: usize) -> Option<u64> {
         let value = self.value();
         (value.len() >= 8 * n + 8).then(|| word64(value, 8 * n))
-    }
-}
-
-/// A record that is to be copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Original<'a> {
-    /// From the header to the end of the value.
-    bytes: &'a [u8],
-    /// The seed of its checksum.
-    seed: u32,
-}
-
-impl Original<'_> {
-    /// Appends a padded copy with the flags of `header`; everything else in `header` must be as in the original. The
-    /// checksum of the copy begins with `seed`; it is right if that of the original is, and wrong otherwise.
-    #[inline]
-    pub fn copy(&self, header: &Header, seed: u32, to: &mut Vec<u8>) {
-        let start = to.len();
-        to.extend_from_slice(self.bytes);
-        let (crc, lengths) = (word32(self.bytes, 0), word32(self.bytes, 4));
-        let shift = KEY_BITS + 3;
-        let flagged = lengths & !(FLAGS << shift) | header.flags() << shift;
-        let first = (lengths ^ flagged).to_le_bytes();
-        let difference = crc32c_difference(self.seed ^ seed, &first, self.bytes.len() - 8);
-        to[start..start + 4].copy_from_slice(&(crc ^ difference).to_le_bytes());
-        to[start + 4..start + 8].copy_from_slice(&flagged.to_le_bytes());
-        to.resize(start + self.bytes.len().next_multiple_of(8), 0);
     }
 }
 

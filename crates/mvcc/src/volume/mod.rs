@@ -11,6 +11,7 @@ pub(crate) mod release;
 pub(crate) mod root;
 pub(crate) mod stream;
 pub(crate) mod table;
+pub(crate) mod visibility;
 
 use coreplane_engine::{Error, Result, TimeSource, UnixMillis};
 use coreplane_pmem::epoch::Guard;

@@ -60,9 +60,9 @@ impl Position {
 
 /// The position up to which a sync covers the stream.
 #[derive(Debug, Clone, Copy)]
-struct Mark {
-    generation: u64,
-    end: Position,
+pub(super) struct Mark {
+    pub(super) generation: u64,
+    pub(super) end: Position,
 }
 
 /// The one writer of a pool.
@@ -77,11 +77,11 @@ pub(crate) struct Stream {
     dirty: Vec<(u64, u64)>,
     /// The end of the appended records, and the end of the durable ones.
     pub(super) end: Position,
-    durable: Position,
+    pub(super) durable: Position,
     /// Where a fence is a sync: the position up to which the last generation covers the stream.
     covered: Position,
     /// Where a fence is a sync: syncs that cover records not yet durable, as far as a writer waits for them.
-    marks: VecDeque<Mark>,
+    pub(super) marks: VecDeque<Mark>,
     /// The last generation that was drawn.
     pub(super) generation: u64,
     /// Where a fence is a sync: the positions up to which unfinished syncs cover the stream, and up to which finished
@@ -457,43 +457,6 @@ impl Stream {
         }
         let within = (offset - self.volume.space.start_of(page)) as u32;
         Position { birth: self.pages.birth(page), within }
-    }
-
-    /// Where a fence is an instruction: true if the record is not durable, and so not visible.
-    #[inline]
-    pub(crate) fn is_hidden(&self, offset: u64) -> bool {
-        self.fences_at_once() && self.end != self.durable && self.position(offset) >= self.durable
-    }
-
-    /// Where a fence is an instruction: true if there are records that are not visible.
-    pub(crate) fn is_hiding(&self) -> bool {
-        self.fences_at_once() && self.end != self.durable
-    }
-
-    /// Where a fence is an instruction: true if the end of a full page is not visible.
-    pub(crate) fn is_partly_hidden(&self, page: u32) -> bool {
-        self.fences_at_once()
-            && self.end != self.durable
-            && self.pages.birth(page) >= self.durable.birth
-            && !self.pages.is_apart(page)
-    }
-
-    /// Where a fence is a sync: the generation that has to end before the record is durable; none if it is durable,
-    /// or if no reader has to wait for it.
-    pub(crate) fn covering(&self, offset: u64) -> Option<u64> {
-        let last = self.marks.back()?;
-        let position = self.position(offset);
-        if position < self.durable || position >= last.end {
-            return None;
-        }
-        let mark = self.marks.iter().find(|mark| position < mark.end)?;
-        let is_done = matches!(self.volume.space.sync_is_done(mark.generation), Ok(true));
-        (!is_done).then_some(mark.generation)
-    }
-
-    /// Where a fence is a sync: true if the record is known to be durable, because a later position is.
-    pub(crate) fn is_known_durable(&self, offset: u64) -> bool {
-        self.position(offset) < self.durable
     }
 
     /// The last generation that was drawn, if it has not ended.
