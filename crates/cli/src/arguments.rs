@@ -101,8 +101,11 @@ pub(crate) enum Command {
     /// changed: page, offset, bytes, and the keys as far as they can be named. A lost key is
     /// absent afterwards; where keys cannot be named, those that were last written there are
     /// absent, or hold what they held before. To keep what there is for others to look at, copy
-    /// the file first. A file that was cut short is given its length again; what was cut off is lost. A pool of list or cow-tree is repaired only where its file was cut short. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not
-    /// to be trusted any more is taken out by `matrix retire`, and `matrix replace --fresh` makes another.
+    /// the file first. A file that was cut short is given its length again, and a damaged copy of the root is restored
+    /// from the other one, before that is told; what was cut off is lost. A pool of list or cow-tree is repaired only where
+    /// its file was cut short. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not to
+    /// be trusted any more is taken out by `matrix retire`, and `matrix replace --fresh` makes another. A single device is
+    /// repaired only with --accept-loss: what is given up is deleted on its peers, too.
     Verify(Verify),
     /// Show the counters of a pool.
     Stats(Tended),
@@ -163,7 +166,7 @@ pub(crate) struct Pool {
     #[arg(long, default_value = "auto")]
     pub(crate) media: MediaChoice,
     /// Open a matrix although devices are missing that may be the only ones to have what was
-    /// acknowledged: that is lost then.
+    /// acknowledged, or repair a device of it: that is lost then.
     #[arg(long, help_heading = MATRIX)]
     pub(crate) accept_loss: bool,
     /// Seconds that a device of a matrix may take for one call that is made in its own thread, before it

@@ -12,6 +12,7 @@
 //! | 70 | a page of the pool could not be read (SIGBUS) |
 
 use crate::ask::Refusal;
+use coreplane::admin::is_device_at;
 use coreplane_engine::{Error, Remedy, Vacancy};
 
 /// The answer was no: an [`Outcome`] that is a code, but no failure.
@@ -92,6 +93,10 @@ impl Failure {
             Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Truncated { .. } => {
                 Self::at(path, UNUSABLE, format!("{error}; {RESTORE}"))
             }
+            Error::Unusable(_) if is_device_at(path) => {
+                let hint = "with `--accept-loss` a device without peers is repaired";
+                Self::of_pool(error, path).with_hint(way_out_of("mkvs")).with_hint(hint)
+            }
             _ => Self::of_pool(error, path),
         }
     }
@@ -112,7 +117,7 @@ const RESTORE: &str =
 
 /// The remedy for damage at `path`.
 pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
-    if path.is_dir() {
+    if path.is_dir() || is_device_at(path) {
         return way_out_of("mkvs");
     }
     coreplane::admin::engine_at(path).map_or(RESTORE, |engine| way_out_of(engine.name()))
@@ -121,6 +126,7 @@ pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
 /// The remedy for a pool that was cut short: no part of it can be opened as it is.
 fn way_out_of_truncation(path: &std::path::Path) -> &'static str {
     match coreplane::admin::engine_at(path) {
+        Some(_) if is_device_at(path) => way_out_of("mkvs"),
         Some(_) => {
             "`coreplane verify --repair` gives up what was cut off, says what is lost, and gives back the rest"
         }

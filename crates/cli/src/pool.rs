@@ -75,17 +75,15 @@ fn has_writable_devices(directory: &Path) -> bool {
     devices.all(|path| std::fs::File::options().write(true).open(path).is_ok())
 }
 
-/// Refuses a device of a matrix: its peers would not have what is written to it.
+/// Refuses a device of a matrix, whatever its file is called: its peers would not have what is written to it.
 pub(crate) fn refuse_device(store: &Store, path: &Path) -> Result<(), Failure> {
-    // Checked by its name, too: any client may have written records that look like a device's.
-    let name = path.file_name().and_then(|name| name.to_str());
-    if name.is_none_or(|name| name.parse::<Position>().is_err()) || !store.is_device() {
+    if !store.is_device() {
         return Ok(());
     }
     store.close()?;
-    let (device, matrix) = (path.display(), path.parent().unwrap_or(path).display());
+    let device = path.display();
     let message =
-        format!("{device} is a device of a matrix: write to the matrix, `--pool {matrix}`");
+        format!("{device} is a device of a matrix: write to the matrix, by `--pool DIRECTORY`");
     Err(Failure::new(crate::failure::UNUSABLE, message))
 }
 

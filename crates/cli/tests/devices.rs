@@ -182,6 +182,16 @@ fn devices_are_made_where_links_lead() -> Outcome<()> {
     matrix.expect(0, &[&["create"][..], &TWO_BY_TWO].concat())?;
     filled(&matrix, b"value")?;
     assert!(disks[0].join("device").is_file() && disks[1].join("device").is_file());
+    // It is a device, although its file is not called so.
+    let device = Pool::at(&disks[0].join("device"))?;
+    for command in [&["put", "key 1", "new"][..], &["del", "key 1"], &["serve", "--port", "0"]] {
+        tells(&device, 2, &["is a device of a matrix"], command)?;
+    }
+    device.says_with(2, &["is a device of a matrix"], &["load"], b"")?;
+    device.expect(0, &["dump"])?;
+    let served = matrix.serve(&[])?;
+    check(&served, b"value")?;
+    served.terminate()?;
     // A disk that is missing.
     std::fs::rename(&disks[0], place.path("away"))?;
     tells(&matrix, 0, &["degraded: g0d1 is missing"], &["matrix", "status"])?;
@@ -190,6 +200,48 @@ fn devices_are_made_where_links_lead() -> Outcome<()> {
     matrix.expect(0, &["matrix", "add-group"])?;
     assert!(disks[0].join("device").is_file() && disks[2].join("device").is_file());
     matrix.is_sound()
+}
+
+/// A pool with records of such keys would be taken for a device.
+#[test]
+fn a_single_pool_takes_no_key_of_a_matrix() -> Outcome<()> {
+    const OWN: &[u8] = b"\0coreplane matrix\0membership";
+    let digits: String = OWN.iter().map(|byte| format!("{byte:02x}")).collect();
+    let place = Place::in_memory()?;
+    for engine in ["bptree", "scmkv"] {
+        let pool = place.created(engine, &["--size", "16MiB", "--engine", engine])?;
+        let served = pool.serve(&[])?;
+        let mut client = served.connect()?;
+        let commands: [&[&[u8]]; 9] = [
+            &[b"SET", OWN, b"v"],
+            &[b"SET", OWN, b"v", b"PX", b"10000"],
+            &[b"SET", OWN, b"v", b"NX"],
+            &[b"SETNX", OWN, b"v"],
+            &[b"GETSET", OWN, b"v"],
+            &[b"APPEND", OWN, b"v"],
+            &[b"INCR", OWN],
+            &[b"MSET", b"k", b"v", OWN, b"v"],
+            &[b"MSETNX", b"k", b"v", OWN, b"v"],
+        ];
+        for command in commands {
+            let reply = client.call(command)?;
+            let is_refused = matches!(&reply, Reply::Failed(why) if why.contains("matrix"));
+            assert!(is_refused, "{engine} {command:?}: {reply:?}");
+        }
+        assert_eq!(client.call(&[b"SET", b"k", b"v"])?, Reply::ok());
+        let copies: [&[&[u8]]; 2] = [&[b"RENAME", b"k", OWN], &[b"COPY", b"k", OWN]];
+        for command in copies {
+            assert!(matches!(client.call(command)?, Reply::Failed(_)), "{engine} {command:?}");
+        }
+        assert_eq!(client.call(&[b"DEL", OWN, b"none"])?, Reply::Number(0));
+        assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(1));
+        served.terminate()?;
+        tells(&pool, 3, &["the matrix's own name"], &["put", "--key-hex", &digits, "v"])?;
+        let line = format!("{{\"key_hex\":\"{digits}\",\"value\":\"v\"}}\n");
+        pool.says_with(3, &["the matrix's own name"], &["load"], line.as_bytes())?;
+        assert_eq!(pool.expect(0, &["get", "k"])?, "v\n");
+    }
+    Ok(())
 }
 
 /// A matrix that is full: its devices can be grown, and writes to a single device are refused.

@@ -222,7 +222,8 @@ impl StoreConfig {
         self
     }
 
-    /// Opens a matrix even if only missing devices may have some acknowledged writes: these are lost then.
+    /// Opens a matrix even if only missing devices may have some acknowledged writes: these are lost then. A repair takes
+    /// a device of a matrix, although its peers lose what it gives up.
     #[must_use]
     pub fn accept_loss(mut self, accept_loss: bool) -> Self {
         self.accept_loss = accept_loss;
@@ -289,7 +290,7 @@ impl StoreConfig {
     /// # Errors
     /// As [`StoreConfig::open`], for damage that cannot be repaired: of the pool's header, of both copies of its
     /// root, of the table with the state of each page. [`coreplane_engine::Error::NoSpace`] if the pool has no free
-    /// page for the repair.
+    /// page for the repair. [`coreplane_engine::Error::Unusable`] for a device of a matrix, unless losses are accepted.
     pub fn repair(&self, tell: Tell<'_>) -> Result<(Store, Repair)> {
         Store::repair(self, tell)
     }

@@ -4,12 +4,14 @@ use crate::config::{EngineChoice, StoreConfig};
 use crate::geometry::{check_nodes, check_pages, create_map};
 use crate::store::{bptree_options, index_of, map_options, pool_engine, scmkv_options};
 use coreplane_bptree::Bptree;
-use coreplane_engine::{Error, Result, StorageEngine};
-use coreplane_mkvs::{DEVICES_MAX, GROUPS_MAX, Position, Rack, TimeSource};
+use coreplane_engine::{Batch, ChangeRef, Error, Result, StorageEngine};
+use coreplane_mkvs::{DEVICES_MAX, GROUPS_MAX, OWN_KEY_PREFIX, Position, Rack, TimeSource};
 use coreplane_mvcc::MapEngine;
 use coreplane_pmem::Medium;
 use coreplane_scmkv::{Placement, Scmkv};
 use parking_lot::Mutex;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -127,6 +129,54 @@ pub(crate) fn places(path: &Path) -> std::io::Result<Vec<Position>> {
         places.extend(place.filter(|_| entry.path().exists()));
     }
     Ok(places)
+}
+
+/// Checks the key of a write: with a record of one of a matrix's own keys a pool would be taken for a device.
+///
+/// # Errors
+/// [`Error::Unsupported`] for such a key, of any store.
+#[inline]
+pub fn check_key(key: &[u8]) -> Result<()> {
+    if coreplane_mkvs::is_own_key(key) {
+        let operation = "a key that begins with the matrix's own name";
+        return Err(Error::Unsupported { engine: coreplane_mkvs::NAME, operation });
+    }
+    Ok(())
+}
+
+/// As [`check_key`], for the keys that a batch writes.
+///
+/// # Errors
+/// As [`check_key`].
+pub fn check_batch(batch: &Batch) -> Result<()> {
+    let put = |change| match change {
+        ChangeRef::Put { key, .. } => Some(key),
+        ChangeRef::Delete { .. } => None,
+    };
+    batch.changes().filter_map(put).try_for_each(check_key)
+}
+
+/// True if the file at `path` is a device of a matrix, wherever it lies and however it is called: one of the matrix's
+/// own keys is found in its bytes. It may be damaged, cut short, or open elsewhere. A pool with a value that has such
+/// a key in it is taken for a device, too.
+pub fn is_device_at(path: &Path) -> bool {
+    const PIECE: usize = 64 << 10;
+    // The open of a pipe would wait for a writer.
+    if !path.is_file() {
+        return false;
+    }
+    let Ok(file) = File::open(path) else { return false };
+    let len = file.metadata().map_or(0, |found| found.len());
+    // A key may begin at the end of a piece.
+    let mut bytes = vec![0; PIECE + OWN_KEY_PREFIX.len() - 1];
+    let has_key = |at| {
+        // What cannot be read is passed over: the device may have its own records in other places.
+        let filled = file.read_at(&mut bytes, at).unwrap_or(0);
+        let mut found = bytes[..filled].windows(OWN_KEY_PREFIX.len());
+        // The second byte tells zeroes apart.
+        found.any(|found| found[1] == OWN_KEY_PREFIX[1] && found == OWN_KEY_PREFIX)
+    };
+    (0..len).step_by(PIECE).any(has_key)
 }
 
 impl Rack for Directory<'_> {

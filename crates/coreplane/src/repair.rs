@@ -21,6 +21,7 @@
 
 use crate::config::{EngineChoice, StoreConfig};
 use crate::geometry::pool_page_size;
+use crate::matrix::is_device_at;
 use crate::store::{Pooled, Store, bptree_options, map_options, scmkv_options};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{
@@ -43,6 +44,13 @@ impl Store {
         if path.is_dir() {
             let operation = "repairing a matrix: a device that is damaged is left out";
             return Err(Error::Unsupported { engine: coreplane_mkvs::NAME, operation });
+        }
+        // Before the file gets its length back.
+        if !config.accept_loss && is_device_at(path) {
+            let path = path.display();
+            return Err(Error::Unusable(format!(
+                "{path} is a device of a matrix: what its repair gives up would be deleted on its peers, too"
+            )));
         }
         let media = config.media.clone();
         let options = coreplane_bptree::Options {

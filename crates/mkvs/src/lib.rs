@@ -68,6 +68,8 @@ pub use rebuild::scrub::Scrubbed;
 pub use session::open::Shape;
 pub use session::options::Options;
 pub use shape::NAME;
-pub use shape::position::{Ack, DEVICES_MAX, GROUPS_MAX, Position, is_reserved as is_own_key};
+pub use shape::position::{
+    Ack, DEVICES_MAX, GROUPS_MAX, Position, RESERVED as OWN_KEY_PREFIX, is_reserved as is_own_key,
+};
 pub use shape::prototype::{Prototype, ReadPath, WritePath};
 pub use shape::slots::{self, SLOTS};

@@ -10,6 +10,7 @@
 
 use crate::overlay::{Look, Overlay};
 use crate::watch::WatchedAbsences;
+use coreplane::admin::{check_batch, check_key};
 use coreplane_engine::{
     Batch, Clear, Completion, Deferred, Entry, Error, Horizon, Limits, Mutation, Outcome, Record,
     Result, Ticket, UnixMillis, Visibility, WriteOptions,
@@ -195,6 +196,7 @@ impl<'a> Store<'a> {
         value: &[u8],
         expires_at: Option<UnixMillis>,
     ) -> Result<()> {
+        check_key(key)?;
         if let Some(overlay) = &mut self.overlay {
             overlay.put(key, value, expires_at);
             return Ok(());
@@ -213,6 +215,7 @@ impl<'a> Store<'a> {
         value: &[u8],
         expires_at: Option<UnixMillis>,
     ) -> Result<bool> {
+        check_key(key)?;
         if self.overlay.is_some() {
             let fits = self.contains(key)? == present;
             if fits {
@@ -249,6 +252,7 @@ impl<'a> Store<'a> {
         key: &[u8],
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<bool> {
+        check_key(key)?;
         if self.overlay.is_some() {
             return self.modify_overlay(key, decide);
         }
@@ -289,6 +293,7 @@ impl<'a> Store<'a> {
         if batch.is_empty() {
             return Ok(());
         }
+        check_batch(&batch)?;
         if let Some(overlay) = &mut self.overlay {
             overlay.add(&batch);
             return Ok(());

@@ -3,6 +3,7 @@
 use crate::arguments::{Del, Get, Put};
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
+use coreplane::admin::check_key;
 use coreplane::{Entry, UnixMillis, Visibility, WriteOptions};
 use coreplane_engine::StorageEngine;
 use serde_json::json;
@@ -47,6 +48,7 @@ pub(crate) fn put(put: Put) -> Outcome {
             value
         }
     };
+    check_key(&key)?;
     let store = put.pool.open_to_write()?;
     let (engine, key) = (store.engine(), key.as_slice());
     let expires_at = put.ttl.map(|ttl| {

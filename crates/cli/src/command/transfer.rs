@@ -7,6 +7,7 @@ use crate::failure::{self, Failure, Outcome};
 use crate::json;
 use crate::pool;
 use crate::progress::Bar;
+use coreplane::admin::check_key;
 use coreplane::{Entry, Record, UnixMillis, Value, WriteOptions};
 use coreplane_engine::{StorageEngine, Ticket};
 use serde_json::json;
@@ -65,6 +66,7 @@ fn load_lines(
             Failure::new(failure::REFUSED, message)
         })?;
         let options = WriteOptions { expires_at: record.expires_at, ..WriteOptions::default() };
+        check_key(&record.key)?;
         let _outcome = engine.put(&record.key, &record.value, &options)?;
         loaded += 1;
     }

@@ -27,7 +27,7 @@ pub(crate) fn run(verify: &Verify) -> Outcome {
     let Some(mut server) = Asked::connect(&verify.behind)? else { return check(pool) };
     let engine = remote::told(&mut server, &["STORE", "STATUS"])?["engine"].clone();
     let verdict = remote::work(server, &["STORE".to_owned(), "VERIFY".to_owned()])?;
-    show(&verdict, pool.json, failure::way_out_of(engine.as_str().unwrap_or_default()))
+    show(&verdict, pool.json, || failure::way_out_of(engine.as_str().unwrap_or_default()))
 }
 
 fn check(pool: &Pool) -> Outcome {
@@ -36,12 +36,12 @@ fn check(pool: &Pool) -> Outcome {
         let report = map?.verify(&mut |progress| bar.show(progress));
         drop(bar);
         let report = report.map_err(|error| Failure::of_pool(&error, &pool.path()))?;
-        return show(&verdict(&report), pool.json, FILL_NODE);
+        return show(&verdict(&report), pool.json, || FILL_NODE);
     }
     let store = pool.open_to_verify()?;
     let report = read_all(&store, pool)?;
     // The verdict comes first, since the close of a damaged store may fail.
-    let code = show(&verdict(&report), pool.json, failure::way_out(&pool.path()))?;
+    let code = show(&verdict(&report), pool.json, || failure::way_out(&pool.path()))?;
     store.close()?;
     Ok(code)
 }
@@ -74,7 +74,7 @@ fn repair(pool: &Pool) -> Outcome {
             "repaired: damage in {places} places, {lost} keys named that are lost"
         )?;
     }
-    show(&verdict(&report), pool.json, failure::way_out(&pool.path()))?;
+    show(&verdict(&report), pool.json, || failure::way_out(&pool.path()))?;
     let was_sound = repair.findings.is_empty() && report.is_sound();
     Ok(if was_sound { 0 } else { failure::NO })
 }
@@ -117,7 +117,7 @@ fn tell_of(finding: &Finding, as_json: bool) -> Result<(), Failure> {
 }
 
 /// Shows a verdict, and the remedy; returns the exit code.
-fn show(verdict: &Value, as_json: bool, way_out: &str) -> Outcome {
+fn show(verdict: &Value, as_json: bool, way_out: impl FnOnce() -> &'static str) -> Outcome {
     let mut out = io::stdout().lock();
     let is_sound = verdict["sound"] == true;
     let code = if is_sound { 0 } else { failure::NO };
@@ -141,7 +141,7 @@ fn show(verdict: &Value, as_json: bool, way_out: &str) -> Outcome {
     let bytes = terms::human(verdict["bytes"].as_u64().unwrap_or(0));
     writeln!(out, "{word}: {records} records, {bytes} checked")?;
     if !is_sound {
-        writeln!(out, "{way_out}")?;
+        writeln!(out, "{}", way_out())?;
     }
     Ok(code)
 }

@@ -1,6 +1,7 @@
 //! Changes that are made together.
 
 use super::Db;
+use crate::matrix::check_batch;
 use coreplane_engine::{Batch, Result, UnixMillis, WriteOptions, Written};
 
 /// Changes of a store that are collected, and made by [`WriteBatch::commit`]: all of them or none, even after a
@@ -84,6 +85,7 @@ impl WriteBatch {
     /// # Errors
     /// As [`WriteBatch::commit`].
     pub fn commit_with(&mut self, options: &WriteOptions) -> Result<Written> {
+        check_batch(&self.changes)?;
         let written = self.db.engine().apply(&self.changes, options)?;
         self.changes.clear();
         Ok(written)

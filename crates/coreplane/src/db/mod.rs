@@ -35,7 +35,6 @@ pub use range::Range;
 use crate::config::{EngineChoice, StoreConfig};
 use crate::store::Store;
 use coreplane_engine::{Error, Result, Stats, StorageEngine, Ticket, UnixMillis};
-use coreplane_mkvs::Position;
 use coreplane_pmem::Medium;
 use parking_lot::Mutex;
 use std::path::Path;
@@ -223,19 +222,17 @@ impl Db {
     }
 }
 
-/// Refuses a single device of a matrix, whose peers would not have the writes to it.
+/// Refuses a single device of a matrix, whatever its file is called: its peers would not have the writes to it.
 ///
 /// # Errors
 /// [`Error::Unusable`] for such a device, unless it is opened as a copy.
 fn refuse_device(config: &StoreConfig, store: &Store) -> Result<()> {
-    let path = config.path();
-    // By its name too: a client may have written records that look like a device's.
-    let name = path.file_name().and_then(|name| name.to_str());
-    let is_named = name.is_some_and(|name| name.parse::<Position>().is_ok());
-    if config.is_copy || !is_named || !store.is_device() {
+    if config.is_copy || !store.is_device() {
         return Ok(());
     }
     store.close()?;
-    let (device, matrix) = (path.display(), path.parent().unwrap_or(path).display());
-    Err(Error::Unusable(format!("{device} is a device of a matrix: open the matrix, {matrix}")))
+    let device = config.path().display();
+    Err(Error::Unusable(format!(
+        "{device} is a device of a matrix: open the matrix, its directory"
+    )))
 }

@@ -1,6 +1,7 @@
 //! One key at a time.
 
 use super::Db;
+use crate::matrix::check_key;
 use coreplane_engine::{
     Error, Expected, Mutation, Outcome, Record, Result, UnixMillis, Visibility, WriteOptions,
     Written,
@@ -81,7 +82,8 @@ impl Db {
 /// [`WriteOptions`] instead: another durability, an expiry, no wait.
 ///
 /// All of them may return [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`], [`Error::Closed`] and
-/// [`Error::ReadOnly`]. A write that returned an error was not made, except with [`Error::Indeterminate`].
+/// [`Error::ReadOnly`], and [`Error::Unsupported`] for a key that a matrix keeps for itself
+/// ([`is_own_key`](crate::admin::is_own_key)). A write that returned an error was not made, except with [`Error::Indeterminate`].
 impl Db {
     /// Writes `value` for `key`, whether or not there is a record; without expiry. Returns when it is durable;
     /// [`Written::replaced`] tells whether there was one.
@@ -104,6 +106,7 @@ impl Db {
         value: impl AsRef<[u8]>,
         options: &WriteOptions,
     ) -> Result<Outcome> {
+        check_key(key.as_ref())?;
         self.engine().put(key.as_ref(), value.as_ref(), options)
     }
 
@@ -192,6 +195,7 @@ impl Db {
         value: impl AsRef<[u8]>,
         options: &WriteOptions,
     ) -> Result<Outcome> {
+        check_key(key.as_ref())?;
         self.engine().insert(key.as_ref(), value.as_ref(), options)
     }
 
@@ -216,6 +220,7 @@ impl Db {
         value: impl AsRef<[u8]>,
         options: &WriteOptions,
     ) -> Result<Outcome> {
+        check_key(key.as_ref())?;
         self.engine().update(key.as_ref(), value.as_ref(), options)
     }
 
@@ -259,6 +264,7 @@ impl Db {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let (key, value) = (key.as_ref(), value.as_ref());
+        check_key(key)?;
         self.engine().compare_and_set(key, expected.into(), value, options)
     }
 
@@ -302,6 +308,7 @@ impl Db {
         mut decide: impl FnMut(Option<Record<'_>>) -> Mutation,
         options: &WriteOptions,
     ) -> Result<Outcome> {
+        check_key(key.as_ref())?;
         self.engine().modify(key.as_ref(), options, &mut decide)
     }
 }

@@ -120,6 +120,12 @@ fn a_device_of_a_matrix_is_not_written_to_alone() {
     let device = path.join("g0d0");
     let error = Db::open(&device).unwrap_err();
     assert!(matches!(&error, Error::Unusable(what) if what.contains("matrix")), "{error}");
+    // By its content: its file may be called otherwise.
+    let elsewhere = directory.path().join("elsewhere");
+    std::fs::rename(&device, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &device).unwrap();
+    let error = Db::open(&elsewhere).unwrap_err();
+    assert!(matches!(&error, Error::Unusable(what) if what.contains("matrix")), "{error}");
     let copy = StoreConfig::at(&device).copy(true).open_db().unwrap();
     assert_eq!(copy.get("k").unwrap().as_deref(), Some(&b"v"[..]));
     drop(copy);

@@ -34,6 +34,26 @@ fn reads_see_what_was_written() {
     });
 }
 
+/// A pool with such a record would be taken for a device of a matrix.
+#[test]
+fn keys_of_a_matrix_are_refused() {
+    each(|name, db| {
+        let own = b"\0coreplane matrix\0membership";
+        let outcomes = [
+            db.put(own, "v").map(drop),
+            db.put_if_absent(own, "v").map(drop),
+            db.update(own, "v").map(drop),
+            db.compare_and_set(own, None, "v").map(drop),
+            db.modify(own, |_| Mutation::Keep).map(drop),
+            db.batch().put("k", "v").put(own, "v").commit().map(drop),
+        ];
+        for outcome in outcomes {
+            assert!(matches!(outcome, Err(Error::Unsupported { .. })), "{name}: {outcome:?}");
+        }
+        assert!(db.is_empty().unwrap(), "{name}");
+    });
+}
+
 #[test]
 fn a_write_says_what_came_of_it() {
     each(|name, db| {

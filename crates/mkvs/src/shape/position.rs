@@ -12,7 +12,7 @@ pub const GROUPS_MAX: u16 = 256;
 pub(crate) type Devices = u32;
 
 /// The prefix of the matrix's own keys.
-pub(crate) const RESERVED: &[u8] = b"\0coreplane matrix\0";
+pub const RESERVED: &[u8] = b"\0coreplane matrix\0";
 
 /// True for a key that is the matrix's own.
 #[inline]
