@@ -58,8 +58,8 @@ pub(crate) struct Arguments {
 
 const EXIT_CODES: &str = "Exit codes:
   0   done
-  1   verify or matrix scrub found damage, or repaired it; matrix replace left out what is damaged; get or del found
-      no such key; put did not write, as it was told; bench --workload resync lost something
+  1   verify or matrix scrub found damage, or repaired it; matrix replace or ts export left out what is damaged; get
+      or del found no such key; put did not write, as it was told; bench --workload resync lost something
   2   the pool cannot be used: it is not there, is no pool, is locked, or cannot be opened
   3   what was asked for cannot be: over a limit, not in this engine
   4   no space: delete records, grow the pool (of a matrix all devices, or add a group), or free the file system

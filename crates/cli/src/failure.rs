@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | `verify` or `matrix scrub` found damage, or repaired it; `matrix replace` left out what is damaged; `bench --workload resync` lost something; `get`, `del` found no such key; `put` did not write, as it was told |
+//! | 1 | `verify` or `matrix scrub` found damage, or repaired it; `matrix replace` or `ts export` left out what is damaged; `bench --workload resync` lost something; `get`, `del` found no such key; `put` did not write, as it was told |
 //! | 2 | the pool cannot be used: it is not there, is no pool, or cannot be opened |
 //! | 3 | what was asked for cannot be: over a limit, not in this engine |
 //! | 4 | no space: delete records, `grow` the pool (a matrix: `add-group`), or free the file system |

@@ -56,8 +56,22 @@ fn is_there(path: &Path) -> bool {
     path.join("q0").exists()
 }
 
-/// Opens a store that must exist.
+/// Opens a store that must exist, and says what in it is damaged.
 fn open_there(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
+    let store = find(path, media)?;
+    say_damage(&store, path);
+    Ok(store)
+}
+
+/// Says what was found to be damaged at the open: the answers do not have it.
+fn say_damage(store: &Store, path: &Path) {
+    for what in store.damage() {
+        eprintln!("coreplane: {}: damaged: {what}", path.display());
+    }
+}
+
+/// Opens a store that must exist.
+fn find(path: &Path, media: &MediaChoice) -> Result<Store, Failure> {
     if !is_there(path) {
         let message = format!(
             "{}: there is no time-series store; `coreplane ts serve --pool {0}` makes one",
@@ -153,9 +167,7 @@ impl Service<'_> {
         }
         let store = Store::open(&path, &options).map_err(|error| failure_of(&error, &path))?;
         let store = Arc::new(store);
-        for what in store.damage() {
-            eprintln!("coreplane: {}: damaged: {what}", path.display());
-        }
+        say_damage(&store, &path);
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let options = coreplane_http::Options {
             threads: http.http_threads,
@@ -315,7 +327,8 @@ fn names_of(store: &Store) -> Vec<String> {
 }
 
 fn verify(pool: &TsPool) -> Outcome {
-    let store = open(pool)?;
+    // The verdict has the damage of the open, too.
+    let store = find(&pool.pool, &pool.media)?;
     let bar = Bar::new("verify", 0, false);
     let found = store.verify(&mut |done, total| {
         bar.show(coreplane::admin::Progress { stage: "verify", done, total });

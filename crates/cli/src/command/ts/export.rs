@@ -3,7 +3,7 @@
 
 use super::{failure_of, open};
 use crate::arguments::TsExport;
-use crate::failure::{FAILED, Failure, Outcome, REFUSED};
+use crate::failure::{self, FAILED, Failure, Outcome, REFUSED};
 use coreplane_tsdb::influxql::creation;
 use coreplane_tsdb::{Block, Field, Reader, Result, Series, Store, TagFilter, Value, line};
 use flate2::Compression;
@@ -174,5 +174,9 @@ pub(super) fn export(export: &TsExport) -> Outcome {
     };
     plain.flush()?;
     eprintln!("coreplane: {written} points written");
+    if store.damage().next().is_some() {
+        eprintln!("coreplane: what is damaged is not among them");
+        return Ok(failure::NO);
+    }
     Ok(0)
 }

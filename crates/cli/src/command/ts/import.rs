@@ -126,7 +126,7 @@ impl Imported<'_> {
     /// Imports a text of whole lines.
     fn piece(&mut self, text: &[u8]) -> Result<()> {
         let (mut from, mut begin) = (0, 0);
-        for end in Ends::of(text) {
+        for end in Ends::of(text, self.is_statements) {
             let heading = Heading::of(text.get(begin..end).unwrap_or_default());
             if let Some(heading) = heading {
                 self.part(text.get(from..begin).unwrap_or_default())?;
@@ -162,11 +162,6 @@ impl Imported<'_> {
         }
         Ok(())
     }
-}
-
-/// The end of the last line of a text; 0 if there is none.
-fn last_end(text: &[u8]) -> usize {
-    Ends::of(text).last().unwrap_or(0)
 }
 
 fn source(path: Option<&Path>) -> std::result::Result<Box<dyn Read>, Failure> {
@@ -212,7 +207,8 @@ pub(super) fn import(import: &TsImport) -> Outcome {
         let wanted = PIECE as u64;
         let came = input.by_ref().take(wanted).read_to_end(&mut text)?;
         let is_end = came == 0;
-        let end = if is_end { text.len() } else { last_end(&text) };
+        let ends = Ends::of(&text, imported.is_statements);
+        let end = if is_end { text.len() } else { ends.last().unwrap_or(0) };
         if end == 0 && text.len() > LINE_MAX {
             let message = format!("line {}: it does not end", imported.lines + 1);
             return Err(Failure::new(REFUSED, message));

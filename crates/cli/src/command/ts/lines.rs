@@ -12,15 +12,17 @@
 //! `influx_inspect export` writes such a text, and `influx -import` reads it.
 
 /// The ends of the lines of a text, in order. A line does not end within a string, which may have newlines. A string
-/// is the value of a field: a quote in a name or in a tag begins none.
+/// is the value of a field: a quote in a name or in a tag begins none. A statement ends with its line.
 pub(super) struct Ends<'t> {
     text: &'t [u8],
     at: usize,
+    is_statements: bool,
 }
 
 impl<'t> Ends<'t> {
-    pub(super) fn of(text: &'t [u8]) -> Self {
-        Self { text, at: 0 }
+    /// Those of a text that begins with statements, or with points.
+    pub(super) fn of(text: &'t [u8], is_statements: bool) -> Self {
+        Self { text, at: 0, is_statements }
     }
 }
 
@@ -30,10 +32,16 @@ impl Iterator for Ends<'_> {
     fn next(&mut self) -> Option<usize> {
         let rest = self.text.get(self.at..)?;
         let is_comment = rest.first() == Some(&b'#');
+        let is_one_line = is_comment || self.is_statements;
         let (mut is_quoted, mut is_escaped) = (false, false);
         let (mut is_begun, mut has_fields, mut is_value) = (false, false, false);
         for (at, byte) in rest.iter().enumerate() {
-            if *byte == b'\n' && (is_comment || !(is_quoted || is_escaped)) {
+            if *byte == b'\n' && (is_one_line || !(is_quoted || is_escaped)) {
+                match Heading::of(&rest[..=at]) {
+                    Some(Heading::Statements) => self.is_statements = true,
+                    Some(Heading::Points) => self.is_statements = false,
+                    _ => {}
+                }
                 self.at += at + 1;
                 return Some(self.at);
             }
@@ -87,7 +95,7 @@ mod tests {
     use super::*;
 
     fn last_end(text: &[u8]) -> usize {
-        Ends::of(text).last().unwrap_or(0)
+        Ends::of(text, false).last().unwrap_or(0)
     }
 
     #[test]
@@ -122,6 +130,8 @@ mod tests {
             (" m,a=\" v=1\nm\"\nm", 14),
             ("m,a=\\ =\" v\\=\"=\"\n\"\nm", 18),
             ("m v=\"=\"\nm", 8),
+            ("# DDL\nCREATE DATABASE \"a=\"\nx", 27),
+            ("# DDL\nx y=\"\n# DML\nm v=\"\n", 18),
         ] {
             assert_eq!(last_end(text.as_bytes()), end, "{text:?}");
         }

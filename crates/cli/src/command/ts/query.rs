@@ -5,7 +5,8 @@ use crate::arguments::TsQuery;
 use crate::failure::{FAILED, Failure, Outcome, REFUSED};
 use crate::terms;
 use coreplane_tsdb::influxql::{self, Limits, Request};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use serde::Deserialize;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -49,7 +50,8 @@ fn look(query: &TsQuery, path: &Path) -> Outcome {
     }
 }
 
-/// Queries a server, in HTTP/1.0: the answer ends with the connection.
+/// Queries a server, in HTTP/1.0: the answer ends with the connection, and is whole if its length is the one in its
+/// head, where it has one.
 fn ask(query: &TsQuery, url: &str) -> Outcome {
     let wrong = || Failure::new(REFUSED, format!("{url}: http://HOST:PORT is a server"));
     let host = url.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
@@ -84,9 +86,14 @@ fn ask(query: &TsQuery, url: &str) -> Outcome {
     let mut line = String::new();
     answer.read_line(&mut line).map_err(failed)?;
     let status: u16 = line.split(' ').nth(1).and_then(|it| it.parse().ok()).ok_or_else(wrong)?;
+    let mut expected: Option<u64> = None;
     while !line.trim_end().is_empty() {
         line.clear();
         answer.read_line(&mut line).map_err(failed)?;
+        let (name, value) = line.split_once(':').unwrap_or_default();
+        if name.eq_ignore_ascii_case("content-length") {
+            expected = value.trim().parse().ok();
+        }
     }
     if status != 200 {
         let mut said = String::new();
@@ -94,8 +101,77 @@ fn ask(query: &TsQuery, url: &str) -> Outcome {
         let code = if status < 500 { REFUSED } else { FAILED };
         return Err(Failure::new(code, format!("{url}: {status}: {}", said.trim())));
     }
-    let mut out = io::stdout().lock();
-    io::copy(&mut answer, &mut out)?;
-    out.flush()?;
-    Ok(0)
+    let mut body = Body { answer, out: BufWriter::new(io::stdout().lock()), len: 0 };
+    let error = if query.json { body.json_error() } else { body.csv_error() };
+    // All of it is shown, whatever is wrong with it.
+    io::copy(&mut body, &mut io::sink())?;
+    body.out.flush()?;
+    if let Some(expected) = expected.filter(|expected| *expected != body.len) {
+        let message = format!("{url}: {} of {expected} bytes of the answer came", body.len);
+        return Err(Failure::new(FAILED, message));
+    }
+    match error? {
+        None => Ok(0),
+        Some(error) => Err(Failure::new(REFUSED, error)),
+    }
+}
+
+/// The body of an answer, shown as it is read.
+struct Body<R, W> {
+    answer: R,
+    out: W,
+    /// Bytes that have been read.
+    len: u64,
+}
+
+impl<R: Read, W: Write> Read for Body<R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let filled = self.answer.read(buffer)?;
+        self.out.write_all(&buffer[..filled])?;
+        self.len += filled as u64;
+        Ok(filled)
+    }
+}
+
+/// A document of answers, as far as it has errors.
+#[derive(Deserialize)]
+struct Document {
+    #[serde(default)]
+    results: Vec<Answered>,
+    error: Option<String>,
+}
+
+/// The answer to a statement.
+#[derive(Deserialize)]
+struct Answered {
+    error: Option<String>,
+}
+
+impl<R: Read, W: Write> Body<R, W> {
+    /// The first error of a statement.
+    fn json_error(&mut self) -> Result<Option<String>, Failure> {
+        let mut documents = serde_json::Deserializer::from_reader(self);
+        let Document { results, error } = Document::deserialize(&mut documents)?;
+        Ok(error.or_else(|| results.into_iter().find_map(|answered| answered.error)))
+    }
+
+    /// The same, in comma-separated values: a table with the only column `error`. Tables are separated by an empty
+    /// line.
+    fn csv_error(&mut self) -> Result<Option<String>, Failure> {
+        let (mut lines, mut line) = (BufReader::new(self), Vec::new());
+        let (mut is_quoted, mut begins_table, mut is_error) = (false, true, false);
+        while lines.read_until(b'\n', &mut line)? > 0 {
+            if is_error {
+                let error = String::from_utf8_lossy(&line);
+                return Ok(Some(error.trim_end().trim_matches('"').replace("\"\"", "\"")));
+            }
+            is_error = begins_table && line == b"error\n";
+            let quotes = line.iter().filter(|byte| **byte == b'"').count();
+            // A string may have newlines.
+            is_quoted ^= quotes % 2 == 1;
+            begins_table = !is_quoted && line == b"\n";
+            line.clear();
+        }
+        Ok(None)
+    }
 }
