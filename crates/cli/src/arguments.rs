@@ -63,7 +63,7 @@ const EXIT_CODES: &str = "Exit codes:
   2   the pool cannot be used: it is not there, is no pool, is locked, or cannot be opened
   3   what was asked for cannot be: over a limit, not in this engine
   4   no space: delete records, grow the pool (of a matrix all devices, or add a group), or free the file system
-  5   the system or the medium failed
+  5   the system or the medium failed, or nobody read what was to be told
   64  wrong usage of the command
   70  a page of the pool could not be read (SIGBUS)";
 
@@ -398,7 +398,7 @@ pub(crate) struct Dump {
     pub(crate) pool: Pool,
     #[command(flatten)]
     pub(crate) behind: Behind,
-    /// Where to write [default: the standard output].
+    /// Where to write; a file is made or replaced when all is written [default: the standard output].
     pub(crate) output: Option<PathBuf>,
 }
 

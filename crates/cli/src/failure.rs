@@ -7,7 +7,7 @@
 //! | 2 | the pool cannot be used: it is not there, is no pool, or cannot be opened |
 //! | 3 | what was asked for cannot be: over a limit, not in this engine |
 //! | 4 | no space: delete records, `grow` the pool (a matrix: `add-group`), or free the file system |
-//! | 5 | the system or the medium failed |
+//! | 5 | the system or the medium failed, or nobody read what was to be told |
 //! | 64 | wrong usage of the command |
 //! | 70 | a page of the pool could not be read (SIGBUS) |
 

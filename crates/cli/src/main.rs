@@ -16,13 +16,14 @@ mod geometry;
 mod json;
 mod node_pool;
 mod notation;
+mod output;
 mod pool;
 mod progress;
 mod remote;
 mod scrub;
 mod terms;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Cluster, Command, Matrix, Ts};
 use clap::Parser;
 use failure::{Cause, Failure, Outcome};
 use std::process::ExitCode;
@@ -37,13 +38,27 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    let is_listing = is_listing(&arguments.command);
     match run(arguments.command) {
         Ok(code) => ExitCode::from(code),
-        Err(Failure { cause: Cause::BrokenPipe, .. }) => ExitCode::SUCCESS,
+        Err(Failure { cause: Cause::BrokenPipe, .. }) if is_listing => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("coreplane: {}", failure.message);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// True for a command that only shows something: its reader may leave when it has seen enough. The others have a
+/// verdict, a backup or a change to tell of.
+fn is_listing(command: &Command) -> bool {
+    match command {
+        Command::Info(_) | Command::Stats(_) | Command::Get(_) | Command::Scan(_) => true,
+        Command::Completions { .. } | Command::Man { .. } => true,
+        Command::Matrix(matrix) => matches!(matrix, Matrix::Status(_)),
+        Command::Cluster(cluster) => matches!(cluster, Cluster::Status(_)),
+        Command::Ts(ts) => matches!(ts, Ts::Query(_) | Ts::Stats(_)),
+        _ => false,
     }
 }
 

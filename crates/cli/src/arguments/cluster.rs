@@ -100,7 +100,7 @@ pub(crate) enum Cluster {
 pub(crate) struct ClusterBackup {
     #[command(flatten)]
     pub(crate) behind: Behind,
-    /// Where to write [default: the standard output].
+    /// Where to write; a file is made or replaced when all is written [default: the standard output].
     pub(crate) output: Option<PathBuf>,
 }
 

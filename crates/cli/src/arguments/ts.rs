@@ -240,6 +240,6 @@ pub(crate) struct TsExport {
     /// Pack the lines by gzip.
     #[arg(long)]
     pub(crate) gzip: bool,
-    /// Where to write [default: the standard output].
+    /// Where to write; a file is made or replaced when all is written [default: the standard output].
     pub(crate) output: Option<PathBuf>,
 }

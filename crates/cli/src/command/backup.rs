@@ -5,10 +5,11 @@ use crate::arguments::{Behind, ClusterBackup, ClusterRestore};
 use crate::ask::{Answer, Asked};
 use crate::failure::{FAILED, Failure, Outcome, REFUSED};
 use crate::json;
+use crate::output::Output;
 use coreplane::{Record, UnixMillis, Value};
 use coreplane_engine::{Entry, Ticket};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 /// Records that are written together.
@@ -49,11 +50,7 @@ fn unpin(asked: &mut Asked, number: &[u8]) -> Result<(), Failure> {
 
 pub(super) fn write(backup: &ClusterBackup) -> Outcome {
     let (mut asked, number) = pin(&backup.behind)?;
-    let output: Box<dyn Write> = match &backup.output {
-        Some(path) => Box::new(File::create(path).map_err(at(path))?),
-        None => Box::new(io::stdout().lock()),
-    };
-    let mut out = BufWriter::with_capacity(1 << 20, output);
+    let mut out = Output::to(backup.output.as_deref())?;
     let mut start = Vec::new();
     loop {
         let page = asked.ask(&[b"CLUSTER", b"SNAPSHOT", &number, &start])?;
@@ -80,7 +77,7 @@ pub(super) fn write(backup: &ClusterBackup) -> Outcome {
             None => break,
         }
     }
-    out.flush()?;
+    out.finish()?;
     unpin(&mut asked, &number)?;
     Ok(0)
 }

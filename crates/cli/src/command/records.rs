@@ -22,7 +22,9 @@ pub(crate) fn get(get: &Get) -> Outcome {
         } else {
             let end: &[u8] = if get.raw { b"" } else { b"\n" };
             let mut pieces = record.value.pieces().chain([end]);
-            pieces.try_for_each(|piece| out.write_all(piece)).map_err(Failure::from)
+            let written = pieces.try_for_each(|piece| out.write_all(piece));
+            // A value without an end of line stays in the buffer.
+            written.and_then(|()| out.flush()).map_err(Failure::from)
         };
     })?;
     store.close()?;

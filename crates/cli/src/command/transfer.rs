@@ -5,6 +5,7 @@ use crate::ask::{Answer, Asked};
 use crate::command::records::each_record;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
+use crate::output::Output;
 use crate::pool;
 use crate::progress::Bar;
 use coreplane::admin::check_key;
@@ -12,7 +13,7 @@ use coreplane::{Entry, Record, UnixMillis, Value, WriteOptions};
 use coreplane_engine::{StorageEngine, Ticket};
 use serde_json::json;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 /// Records that are requested from a server at a time.
@@ -73,18 +74,9 @@ fn load_lines(
     Ok(loaded)
 }
 
-/// The output of a dump.
-fn output_of(dump: &Dump) -> Result<BufWriter<Box<dyn Write>>, Failure> {
-    let output: Box<dyn Write> = match &dump.output {
-        Some(path) => Box::new(File::create(path).map_err(at(path))?),
-        None => Box::new(io::stdout().lock()),
-    };
-    Ok(BufWriter::with_capacity(1 << 20, output))
-}
-
 /// Requests some records after the others from the server.
 fn dump_by_server(dump: &Dump, mut server: Asked) -> Outcome {
-    let mut out = output_of(dump)?;
+    let mut out = Output::to(dump.output.as_deref())?;
     let bar = Bar::new("dump", 0, false);
     let mut cursor = b"0".to_vec();
     loop {
@@ -111,7 +103,7 @@ fn dump_by_server(dump: &Dump, mut server: Asked) -> Outcome {
         }
         cursor.clone_from(next);
     }
-    out.flush()?;
+    out.finish()?;
     Ok(0)
 }
 
@@ -120,7 +112,7 @@ pub(crate) fn dump(dump: &Dump) -> Outcome {
         return dump_by_server(dump, server);
     }
     let store = dump.pool.look()?;
-    let mut out = output_of(dump)?;
+    let mut out = Output::to(dump.output.as_deref())?;
     let bar = Bar::new("dump", store.engine().len()?, false);
     // A dump of a device saves the records of a matrix: the device's own records are of no use elsewhere.
     let is_device = store.is_device();
@@ -133,9 +125,8 @@ pub(crate) fn dump(dump: &Dump) -> Outcome {
         Ok(true)
     });
     drop(bar);
-    let flushed = out.flush();
+    let finished = done.and_then(|()| out.finish());
     store.close()?;
-    done?;
-    flushed?;
+    finished?;
     Ok(0)
 }

@@ -53,13 +53,14 @@ fn repair(pool: &Pool) -> Outcome {
     }
     let config = pool.config().background(false);
     expect_pool(&config)?;
-    let mut told = Ok(());
     let tell = &mut |finding: &Finding| {
-        let shown = tell_of(finding, pool.json);
-        told = std::mem::replace(&mut told, Ok(())).and(shown);
+        if let Err(failure) = tell_of(finding, pool.json) {
+            // Before anything is given up of which nobody is told. A repair that is cut off is begun anew.
+            eprintln!("coreplane: {}: nothing more is repaired", failure.message);
+            std::process::exit(i32::from(failure.code));
+        }
     };
     let repaired = config.repair(tell);
-    told?;
     let (store, repair) = repaired.map_err(|error| Failure::of_repair(&error, config.path()))?;
     let report = read_all(&store, pool)?;
     if report.is_sound() {

@@ -4,12 +4,12 @@
 use super::{failure_of, open};
 use crate::arguments::TsExport;
 use crate::failure::{self, FAILED, Failure, Outcome, REFUSED};
+use crate::output::Output;
 use coreplane_tsdb::influxql::creation;
 use coreplane_tsdb::{Block, Field, Reader, Result, Series, Store, TagFilter, Value, line};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 
 /// Bytes that are written at a time.
 const PIECE: usize = 1 << 20;
@@ -156,14 +156,7 @@ fn write_all(
 
 pub(super) fn export(export: &TsExport) -> Outcome {
     let store = open(&export.pool)?;
-    let plain: Box<dyn Write> = match &export.output {
-        None => Box::new(io::stdout().lock()),
-        Some(path) => {
-            let at = |error| Failure::new(FAILED, format!("{}: {error}", path.display()));
-            Box::new(File::create(path).map_err(at)?)
-        }
-    };
-    let mut plain = BufWriter::with_capacity(PIECE, plain);
+    let mut plain = Output::to(export.output.as_deref())?;
     let written = if export.gzip {
         let mut packed = GzEncoder::new(&mut plain, Compression::fast());
         let written = write_all(export, &store, &mut packed)?;
@@ -172,7 +165,7 @@ pub(super) fn export(export: &TsExport) -> Outcome {
     } else {
         write_all(export, &store, &mut plain)?
     };
-    plain.flush()?;
+    plain.finish()?;
     eprintln!("coreplane: {written} points written");
     if store.damage().next().is_some() {
         eprintln!("coreplane: what is damaged is not among them");

@@ -1,0 +1,149 @@
+//! The file that a command writes: a dump, a backup, an export.
+//!
+//! A file that is there already may be the last good backup, so the new one is written beside it, and takes its place
+//! when it is whole and durable. A pool is not overwritten: its path was meant for `--pool`.
+
+use crate::failure::{FAILED, Failure, REFUSED};
+use coreplane_pmem::pool::sync_directory;
+use coreplane_pmem::{Pool, PoolError};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are written at a time.
+const PIECE: usize = 1 << 20;
+
+/// The output of a command; nothing takes its place before [`Output::finish`].
+pub(crate) struct Output {
+    out: BufWriter<Target>,
+}
+
+enum Target {
+    /// The standard output, a pipe, a terminal.
+    Stream(Box<dyn Write>),
+    File(Beside),
+}
+
+/// A file beside the one that it is to be; removed unless that has been done.
+struct Beside {
+    file: File,
+    beside: PathBuf,
+    path: PathBuf,
+}
+
+impl Output {
+    /// To the file at `path`, or to the standard output. The file is made or replaced at the end.
+    pub(crate) fn to(path: Option<&Path>) -> Result<Self, Failure> {
+        let target = match path {
+            None => Target::Stream(Box::new(io::stdout().lock())),
+            Some(path) => Target::of(path)?,
+        };
+        Ok(Self { out: BufWriter::with_capacity(PIECE, target) })
+    }
+
+    /// Ends the output: a file is durable, in its place, when it returns.
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        self.out.flush()?;
+        match self.out.get_ref() {
+            Target::Stream(_) => Ok(()),
+            Target::File(file) => file.settle(),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
+    move |error| Failure::new(FAILED, format!("{}: {error}", path.display()))
+}
+
+/// True for the names of open files of this process, which are no places of files.
+fn is_open_file(path: &Path) -> bool {
+    let names = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
+    names.iter().any(|name| path.starts_with(name))
+}
+
+impl Target {
+    fn of(path: &Path) -> Result<Self, Failure> {
+        let found = path.metadata().ok();
+        if found.as_ref().is_some_and(std::fs::Metadata::is_file) {
+            refuse_pool(path)?;
+        }
+        // A link that leads nowhere yet is followed, and a directory is an error.
+        let is_other = found.as_ref().map_or(path.is_symlink(), |found| !found.is_file());
+        if is_other || is_open_file(path) {
+            return Ok(Self::Stream(Box::new(File::create(path).map_err(at(path))?)));
+        }
+        let path = match &found {
+            Some(_) => path.canonicalize().map_err(at(path))?,
+            None => path.to_owned(),
+        };
+        let mut beside = path.clone().into_os_string();
+        beside.push(format!(".partial-{}", std::process::id()));
+        let beside = PathBuf::from(beside);
+        if found.is_some() {
+            // A file that may not be written is not replaced.
+            File::options().write(true).open(&path).map_err(at(&path))?;
+        }
+        let file = File::options().write(true).create_new(true).open(&beside);
+        let file = Beside { file: file.map_err(at(&beside))?, beside, path };
+        if let Some(found) = found {
+            file.file.set_permissions(found.permissions()).map_err(at(&file.beside))?;
+        }
+        Ok(Self::File(file))
+    }
+}
+
+/// Refuses a file in which a pool is recognised, even a damaged one.
+fn refuse_pool(path: &Path) -> Result<(), Failure> {
+    match Pool::kind_at(path) {
+        Err(PoolError::NotAPool(_)) => Ok(()),
+        Err(PoolError::Io { source, .. }) => Err(at(path)(source)),
+        Ok(_) | Err(_) => {
+            let path = path.display();
+            let message = format!("{path} is a pool, and is not overwritten: name it by --pool");
+            Err(Failure::new(REFUSED, message))
+        }
+    }
+}
+
+impl Beside {
+    fn settle(&self) -> Result<(), Failure> {
+        // tidy-allow: persistence: the file is no pool; it must be whole before it replaces the one before it.
+        self.file.sync_all().map_err(at(&self.beside))?;
+        std::fs::rename(&self.beside, &self.path).map_err(at(&self.path))?;
+        let synced = sync_directory(&self.path);
+        synced.map_err(|error| Failure::new(FAILED, format!("{}: {error}", self.path.display())))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It is not there any more if it has taken its place.
+        let _removed = std::fs::remove_file(&self.beside).is_ok();
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stream(stream) => stream.write(bytes),
+            Self::File(file) => file.file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stream(stream) => stream.flush(),
+            Self::File(file) => file.file.flush(),
+        }
+    }
+}
