@@ -13,6 +13,7 @@ pub(crate) use matrix::{AddGroup, Looked, Matrix, Replace, Retire, Tended};
 pub(crate) use nbd::{Nbd, NbdGrow, NbdPool, NbdServe};
 pub(crate) use ts::{Http, SeriesBeside, Ts, TsExport, TsGrow, TsImport, TsPool, TsQuery, TsServe};
 
+use crate::failure::Failure;
 use crate::geometry::Geometry;
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
@@ -151,7 +152,7 @@ pub(crate) struct Behind {
 
 impl Behind {
     /// The password, if there is one.
-    pub(crate) fn password(&self) -> std::io::Result<Option<String>> {
+    pub(crate) fn password(&self) -> Result<Option<String>, Failure> {
         self.password_file.as_deref().map(terms::password_in).transpose()
     }
 }

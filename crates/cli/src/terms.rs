@@ -1,5 +1,6 @@
 //! The notation of sizes, times and levels on the command line.
 
+use crate::failure::{self, Failure};
 use coreplane::{Durability, Placement};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -101,12 +102,17 @@ pub(crate) fn human(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
-/// The password in a file: all of it except its end of line.
-pub(crate) fn password_in(path: &Path) -> std::io::Result<String> {
+/// The password in a file: all of it except its end of line. It is not empty: that would be none.
+pub(crate) fn password_in(path: &Path) -> Result<String, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
     })?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    let password = text.trim_end_matches(['\r', '\n']);
+    if password.is_empty() {
+        let message = format!("{}: there is no password in the file", path.display());
+        return Err(Failure::new(failure::USAGE, message));
+    }
+    Ok(password.to_owned())
 }
 
 /// The default pool: in the user's data directory.

@@ -240,3 +240,22 @@ fn the_options_of_a_help_are_grouped() -> Outcome<()> {
     }
     Ok(())
 }
+
+/// A password that everybody knows is none: with it the server would serve other machines.
+#[test]
+fn an_empty_password_is_refused() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let (pool, file) = (place.argument("pool")?, place.argument("password")?);
+    for content in ["", "\n", "\r\n"] {
+        std::fs::write(&file, content)?;
+        for command in [&["serve", "--port", "0"][..], &["ts", "serve", "--http-port", "0"]] {
+            let arguments = [command, &["--pool", &pool, "--requirepass-file", &file]].concat();
+            let output = session::coreplane(&arguments, b"")?;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(64), "{content:?} {command:?}: {said}");
+            assert!(said.contains(&file) && said.contains("no password"), "{said}");
+            assert!(!std::fs::exists(&pool)?, "a pool was made");
+        }
+    }
+    Ok(())
+}

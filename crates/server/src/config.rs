@@ -39,7 +39,7 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// Time between TCP keep-alive probes; zero: none.
     pub tcp_keepalive: Duration,
-    /// The password that clients must give; none: no password.
+    /// The password that clients must give; none or an empty one: no password.
     pub password: Option<String>,
     /// Without a password, refuse clients from other machines.
     pub protected_mode: bool,

@@ -36,6 +36,7 @@ impl Settings {
     /// The settings at the start.
     pub(crate) fn new(config: &Config) -> Self {
         let limit = config.output_limit;
+        let password = config.password.clone().filter(|password| !password.is_empty());
         Self {
             max_clients: u64::from(config.max_clients).into(),
             idle_timeout_ms: millis(config.idle_timeout).into(),
@@ -44,8 +45,8 @@ impl Settings {
             query_buffer_max: config.query_buffer_max.into(),
             output_pause_bytes: config.output_pause_bytes.into(),
             protected_mode: config.protected_mode.into(),
-            has_password: config.password.is_some().into(),
-            password: Mutex::new(config.password.clone()),
+            has_password: password.is_some().into(),
+            password: Mutex::new(password),
             output_limit: Mutex::new(limit),
             limits_output: (limit.hard_bytes > 0 || limit.soft_bytes > 0).into(),
             other_output_limits: Mutex::default(),
@@ -80,4 +81,19 @@ pub(crate) const BULK_LEN_MAX: u64 = 1 << 40;
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With one that everybody knows the server would not be protected from other machines.
+    #[test]
+    fn an_empty_password_is_none() {
+        for password in [None, Some(String::new())] {
+            let settings = Settings::new(&Config { password, ..Config::default() });
+            assert!(!settings.has_password.load(Ordering::Relaxed));
+            assert_eq!(*settings.password.lock(), None);
+        }
+    }
 }
