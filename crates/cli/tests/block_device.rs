@@ -436,3 +436,31 @@ print('kept', len(numbers))"
     disk.finish(served)?;
     Ok(said)
 }
+
+/// A server that was killed while it made the disk.
+#[test]
+fn a_disk_whose_making_was_cut_off_is_made_anew() -> Outcome<()> {
+    for (disk, is_directory) in disks()?.into_iter().zip([true, false]) {
+        let mut first = disk.pool.path.clone();
+        if is_directory {
+            std::fs::create_dir(&first)?;
+            first.push("q0");
+        }
+        for len in [0, 1 << 20].into_iter().skip(usize::from(!is_directory)) {
+            std::fs::write(&first, vec![0; len])?;
+            disk.finish(disk.serve()?)?;
+            disk.verify(0)?;
+            std::fs::remove_file(&first)?;
+            if is_directory {
+                (1..4).try_for_each(|it| {
+                    std::fs::remove_file(disk.pool.path.join(format!("q{it}")))
+                })?;
+            }
+        }
+        // Bytes of somebody are left as they are.
+        std::fs::write(&first, vec![7; 1 << 20])?;
+        assert!(disk.serve().is_err());
+        assert!(std::fs::read(&first)? == vec![7; 1 << 20], "it was changed");
+    }
+    Ok(())
+}

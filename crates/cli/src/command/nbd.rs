@@ -55,7 +55,8 @@ fn open_or_create(serve: &NbdServe) -> Result<Disk, Failure> {
         mode: serve.driver,
         ..Options::default()
     };
-    let is_there = path.is_file() || path.join("q0").exists();
+    let is_there = Disk::is_there(path, &options.media);
+    let is_there = is_there.map_err(|error| failure_of(&error, path))?;
     if !is_there {
         let (size, queues) = (terms::human(serve.size), serve.queues);
         eprintln!("coreplane: creating {} ({size}, {queues} queue sets)", path.display());

@@ -8,6 +8,7 @@
 //! All requests for an extent are executed by one set, from any connection: so a read sees earlier writes, and a pool
 //! has one writer.
 
+mod leftovers;
 mod open;
 mod run;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
 /// The pool of a partition of a disk that is a directory.
-fn partition_path(path: &Path, partition: u32) -> PathBuf {
+pub(super) fn partition_path(path: &Path, partition: u32) -> PathBuf {
     path.join(format!("q{partition}"))
 }
 
@@ -46,13 +46,15 @@ pub(super) fn geometry_of(options: &Options) -> Result<Geometry> {
 
 impl Disk {
     /// Makes a disk whose sectors are all zeroes, durable when it returns: a disk with one partition in a pool at
-    /// `path`, one with several in `path`/q0, q1 …; the directory is made if it does not exist.
+    /// `path`, one with several in `path`/q0, q1 …; the directory is made if it does not exist. What a making left
+    /// there that was cut off is removed.
     ///
     /// # Errors
     /// As [`Pool::create`]; [`Error::Partitions`] for invalid sizes. The files that were made are removed.
     pub fn create(path: &Path, options: &Options) -> Result<Self> {
         let geometry = geometry_of(options)?;
         let partitions = options.partitions;
+        Self::remove_leftovers(path, &options.media)?;
         let disk = RandomState::new().hash_one(path).max(1);
         let (mut paths, mut is_made) = (vec![path.to_owned()], false);
         if partitions > 1 {
