@@ -99,7 +99,7 @@ pub(crate) enum Command {
     ///
     /// With --repair, what is damaged in a pool is repaired: exit code 0 if nothing was, 1 if something was
     /// damaged and is repaired now, 2 if it cannot be. What was lost is told before anything is
-    /// changed: page, offset, bytes, and the keys as far as they can be named. A lost key is
+    /// given up: page, offset, bytes, and the keys as far as they can be named. A lost key is
     /// absent afterwards; where keys cannot be named, those that were last written there are
     /// absent, or hold what they held before. To keep what there is for others to look at, copy
     /// the file first. A file that was cut short is given its length again, and a damaged copy of the root is restored

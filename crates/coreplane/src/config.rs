@@ -285,7 +285,8 @@ impl StoreConfig {
     }
 
     /// Repairs the pool, as far as it is damaged, and opens it. `tell` is called with each damage and its loss,
-    /// before anything is changed for it. A sound pool is left as it is: then there are no findings.
+    /// before anything is given up for it; that a file got its length back, or a copy of the root was restored from the
+    /// other one, is told afterwards. A sound pool is left as it is: then there are no findings.
     ///
     /// # Errors
     /// As [`StoreConfig::open`], for damage that cannot be repaired: of the pool's header, of both copies of its

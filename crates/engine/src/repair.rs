@@ -45,7 +45,7 @@ pub struct Repair {
     pub findings: Vec<Finding>,
 }
 
-/// Receives each finding, before anything is changed because of it.
+/// Receives each finding, before anything is given up because of it.
 pub type Tell<'t> = &'t mut dyn FnMut(&Finding);
 
 impl Repair {
