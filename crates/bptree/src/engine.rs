@@ -438,11 +438,6 @@ impl Repairable for Bptree {
         self.store.check_record_of(key)
     }
 
-    fn proves_absence(&self) -> bool {
-        // Of a key that is damaged in one way in 256 its leaf knows nothing but the checksum of its record.
-        self.store.check_reads
-    }
-
     fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
         self.store.lost_ranges()
     }

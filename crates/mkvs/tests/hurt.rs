@@ -333,3 +333,35 @@ fn a_key_that_no_device_can_show_is_deleted() {
         are_standing(&matrix);
     }
 }
+
+/// A key in the first leaf, which has the matrix's own records, is damaged. The leaf is written anew without it, and
+/// answers for each absent key with that damage.
+#[test]
+fn records_are_counted_beside_a_leaf_in_doubt() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let hurt = b"a key that is damaged";
+    put(&matrix, hurt, b"value");
+    for number in 0..50_u32 {
+        put(&matrix, format!("a{number:03}").as_bytes(), b"value");
+    }
+    let pool = std::fs::read(shelf.path(at(0, 0))).expect("read");
+    let found = pool.windows(hurt.len()).position(|it| it == hurt).expect("the key");
+    let file = std::fs::File::options().write(true).open(shelf.path(at(0, 0))).expect("open");
+    file.write_at(&[pool[found + 5] ^ 1], found as u64 + 5).expect("write");
+    for round in 0..20_u32 {
+        for number in 0..50_u32 {
+            put(&matrix, format!("a{number:03}").as_bytes(), &round.to_le_bytes());
+        }
+    }
+    assert!(matrix.get(hurt).is_err(), "the leaf is in no doubt");
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let counted = matrix.len().is_ok_and(|len| len > 51);
+        let verified = matrix.verify(&mut |_| ()).is_ok_and(|report| report.is_sound());
+        let _is_heard = send.send((counted, verified)).is_ok();
+    });
+    let counted = receive.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(counted.expect("it ends"), (false, false));
+}

@@ -5,7 +5,7 @@
 //! damage, and not absence; a write that does not depend on the old record takes its place, if the record is sound
 //! with the key of the write in place of its own (otherwise the record may be that of any key with the tag, and the
 //! write takes a place of its own); an iteration shows all others, and reports the damage last; a scan reports it
-//! when it comes to the key. One damaged key in 256 still has the same tag. Therefore a key that is not found among
+//! when it comes to the key, when its search for the beginning meets the key, and when it sorts the leaf. One damaged key in 256 still has the same tag. Therefore a key that is not found among
 //! records of its tag, one of which fails its checksum, is answered with that damage where reads are
 //! [checked](coreplane_record::Options::check_reads). Otherwise reads do not notice it; the scrub and `verify`,
 //! which check every record against its checksum, report it.

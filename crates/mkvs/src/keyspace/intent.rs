@@ -292,24 +292,25 @@ pub(crate) fn own_records(engine: &dyn StorageEngine) -> Result<u64> {
     Ok(count + kept_records(engine)?)
 }
 
-/// The number of records of a kept filter on a device.
+/// The number of records of a kept filter on a device. Of damaged ones it is not known whether they are there: they
+/// end the count.
 pub(crate) fn kept_records(engine: &dyn StorageEngine) -> Result<u64> {
-    if !has(engine, &filter_key())? {
-        return Ok(0);
-    }
+    let has_whole = |key: &[u8]| match has(engine, key) {
+        Err(error) if is_damage(&error) => Ok(false),
+        found => found,
+    };
     let mut parts = 0;
-    while has(engine, &filter_part_key(parts))? {
+    while has_whole(&filter_part_key(parts))? {
         parts += 1;
     }
-    Ok(1 + parts)
+    // A damaged description is one, too.
+    let has_head = parts > 0 || has_whole(&filter_key())?;
+    Ok(u64::from(has_head) + parts)
 }
 
-/// True if an engine has a record, damaged or not.
+/// True if an engine has a record.
 fn has(engine: &dyn StorageEngine, key: &[u8]) -> Result<bool> {
-    match engine.get_with(key, Visibility::Durable, &mut |_| {}) {
-        Err(error) if is_damage(&error) => Ok(true),
-        found => Ok(found?.hit),
-    }
+    Ok(engine.get_with(key, Visibility::Durable, &mut |_| {})?.hit)
 }
 
 #[cfg(test)]

@@ -193,10 +193,14 @@ impl Rebuild {
                     // Records that it showed before it failed are not used: the next primary has all of them.
                     _ if failed.is_some() => Ok(()),
                     Ok(true) if item.put.is_some() => give(item),
-                    Ok(true) => self.give_sound(group, &item.key, &mut lost, &mut |item| {
-                        later += value_len(item);
-                        give(item)
-                    }),
+                    // Its value was left out.
+                    Ok(true) => {
+                        let give = &mut |item: &Item| {
+                            later += value_len(item);
+                            give(item)
+                        };
+                        self.give_long(group, &item.key, &mut lost, give)
+                    }
                     Ok(false) => {
                         strange.push(item.key.clone());
                         Ok(())
@@ -278,6 +282,24 @@ impl Rebuild {
         let left = hurt.into_iter().filter(|it| left.contains(it));
         left.for_each(|it| pace.leave_out(it.within));
         Ok(())
+    }
+
+    /// Gives a record whose value was left out, or notes that no device has it undamaged.
+    ///
+    /// # Errors
+    /// As the devices.
+    fn give_long(
+        &self,
+        group: &Arc<Group>,
+        key: &[u8],
+        lost: &mut Vec<Vec<u8>>,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        match group.item_of(key) {
+            Ok(item) => item.map_or(Ok(()), |item| give(&item)),
+            Err(error) if is_damage(&error) => self.give_sound(group, key, lost, give),
+            Err(error) => Err(error),
+        }
     }
 
     /// Heals a key whose record is damaged on the primary and gives the record, or notes that no device has

@@ -20,7 +20,7 @@ use crate::keyspace::Keyspace;
 use crate::rebuild::scrub::show_sure;
 use crate::shape::position::is_reserved;
 use crate::stats::counters::Count;
-use coreplane_engine::{Entry, Error, Result};
+use coreplane_engine::{Entry, Error, Result, Visibility};
 use coreplane_pmem::{background, spin};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -250,7 +250,9 @@ impl Filters {
         for device in group.of(group.members() & !(1 << listed.number)) {
             device.drain();
             let mut show_hidden = |entry: Entry<'_>| {
-                if !matches!(listed.engine.check(entry.key), Ok(true)) {
+                // Its value does not matter.
+                let found = listed.engine.get_with(entry.key, Visibility::Early, &mut |_| {});
+                if !found.is_ok_and(|found| found.hit) {
                     show(entry);
                 }
             };

@@ -9,7 +9,7 @@ use crate::group::item::Item;
 use crate::in_flight::InFlight;
 use crate::membership::lost_ranges::just;
 use crate::rebuild::Rebuild;
-use crate::rebuild::copy::{AT_A_TIME, Pace, items_of};
+use crate::rebuild::copy::{AT_A_TIME, Pace, items_of, value_len};
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
 use crate::shape::slots::SLOTS;
@@ -113,11 +113,16 @@ impl Rebuild {
                         continue 'members;
                     }
                 };
+                let mut later = 0;
                 self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
                     Ok(true) if item.put.is_some() => give(item),
-                    // Its peers have the record, or its value is still to be read.
-                    _ => self.give_sound(group, &item.key, &mut lost, give),
+                    // Its peers have the record, or its value was left out.
+                    _ => self.give_sound(group, &item.key, &mut lost, &mut |item| {
+                        later += value_len(item);
+                        give(item)
+                    }),
                 })?;
+                pace.count_values(later);
                 if cursor == 0 {
                     break;
                 }
