@@ -6,7 +6,6 @@
 
 use super::upkeep::Swept;
 use super::{MapEngine, Store};
-use coreplane_engine::Error;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -62,10 +61,9 @@ impl Store {
                 worked * REST
             }
             Ok(Swept { next: None, .. }) => (round.worked * REST_AFTER).max(REST_AFTER_MIN),
-            // Nothing can be removed from a full or damaged store now; a later round finds what is left.
-            Err(error) => {
-                let is_over = matches!(error, Error::Closed);
-                self.expiries.note((!is_over).then_some(coreplane_engine::UnixMillis(1)));
+            // A full store makes room as its writers ask for it, and they get the error.
+            Err(_) => {
+                *at = Some(round);
                 PAUSE
             }
         }

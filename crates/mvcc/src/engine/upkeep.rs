@@ -2,7 +2,6 @@
 
 use super::patience::Patience;
 use super::read::Seen;
-use super::walk::Place;
 use super::{Count, Store};
 use crate::map::{Group, Purpose, Slice, Space};
 use coreplane_engine::{
@@ -11,13 +10,12 @@ use coreplane_engine::{
 use coreplane_pmem::epoch;
 use coreplane_pmem::{Claim, mutant};
 use coreplane_record::{Header, Kind, pool_error, sync_failed};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 /// The most expired records that are removed between two looks.
 const SWEPT: usize = 64;
-/// Keys that are looked at between two looks at the time.
-const LOOKED: usize = 64;
 
 /// A part of a sweep.
 pub(super) struct Swept {
@@ -118,39 +116,45 @@ impl Store {
         }
     }
 
-    /// Removes expired records from this key on: some, and at least one if there is one; stops looking for them
-    /// between two keys when `is_over`. Notes the least expiry that lies ahead.
+    /// Removes expired records from this key on, those of some keys at least; looks for no more of them when `is_over`.
+    /// Notes the least expiry that lies ahead. Damaged records are for `verify`.
     pub(super) fn sweep_some(&self, from: &[u8], is_over: &dyn Fn() -> bool) -> Result<Swept> {
         self.check_writable()?;
-        let (mut keys, mut next): (Vec<Vec<u8>>, Option<Vec<u8>>) = (Vec::new(), None);
-        let (mut seen, mut soonest) = (0_usize, None::<UnixMillis>);
-        self.walk(Place::Up(from.to_vec()), (u64::MAX, usize::MAX), &mut |_, met| {
-            seen += 1;
-            if keys.len() == SWEPT || seen.is_multiple_of(LOOKED) && is_over() {
-                next = Some(met.key.to_vec());
-                return Ok(ControlFlow::Break(()));
+        let (mut keys, mut soonest, due) = (Vec::new(), None::<UnixMillis>, Cell::new(0));
+        let goes_on = || due.get() < SWEPT && !is_over();
+        let next = self.walk_over(from.to_vec(), &goes_on, &mut |_, met| {
+            if met.view.header.kind != Kind::Put || met.sure.is_err() {
+                return Ok(ControlFlow::Continue(()));
             }
-            if met.view.header.kind == Kind::Put && met.sure.is_ok() {
-                if !met.is_live {
-                    keys.push(met.key.to_vec());
-                } else if let Some(at) = met.view.header.expires_at {
-                    soonest = Some(soonest.map_or(at, |it| it.min(at)));
-                }
+            if !met.is_live {
+                keys.push(met.key.to_vec());
+                due.set(keys.len());
+            } else if let Some(at) = met.view.header.expires_at {
+                soonest = Some(soonest.map_or(at, |it| it.min(at)));
             }
             Ok(ControlFlow::Continue(()))
         })?;
         self.expiries.note(soonest);
-        let mut count = 0;
+        let (mut count, mut last) = (0, None);
         for key in &keys {
-            count += u64::from(self.remove_expired(key)?);
+            match self.remove_expired(key) {
+                Ok(Some(ticket)) => (count, last) = (count + 1, Some(ticket)),
+                Ok(None) | Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // It covers the tombstones before it.
+        if let Some(ticket) = last {
+            self.wait(ticket, &WriteOptions::default())?;
         }
         Ok(Swept { count, next })
     }
 
-    /// Replaces an expired record by a tombstone with its sequence; false if there is none any more.
-    fn remove_expired(&self, key: &[u8]) -> Result<bool> {
+    /// Replaces an expired record by a tombstone with its sequence; none if there is none any more. Durable with the
+    /// ticket.
+    fn remove_expired(&self, key: &[u8]) -> Result<Option<Ticket>> {
         let mut patience = Patience::default();
-        let ticket = loop {
+        loop {
             let mut map = self.writing()?;
             // A store that was closed meanwhile ends well, and has to stay so.
             self.check_writable()?;
@@ -164,12 +168,12 @@ impl Store {
                 }
             };
             let Some(view) = standing.view.filter(|it| it.header.kind == Kind::Put) else {
-                return Ok(false);
+                return Ok(None);
             };
             if standing.is_live || !standing.is_sure {
                 // The clock may have been set back.
                 self.expiries.note(view.header.expires_at);
-                return Ok(false);
+                return Ok(None);
             }
             let header =
                 Header { kind: Kind::Delete, sequence: Some(view.sequence()), ..Header::put(0) };
@@ -193,11 +197,8 @@ impl Store {
             // While the map is locked, so that no one finds it in neither count.
             self.add(Count::Expired, 1);
             map.tidy()?;
-            let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
-            break ticket;
-        };
-        self.wait(ticket, &WriteOptions::default())?;
-        Ok(true)
+            return Ok(Some(self.end_group(&mut map, len, &WriteOptions::default())?));
+        }
     }
 
     fn make_known(&self, at: UnixMillis) -> Result<()> {

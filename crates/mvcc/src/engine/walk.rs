@@ -42,6 +42,19 @@ pub(super) enum Place {
     Down(Option<Vec<u8>>),
 }
 
+/// A step of a walk.
+#[derive(Clone, Copy)]
+struct Step {
+    /// The greatest version that is shown.
+    at: u64,
+    /// Keys at most.
+    most: usize,
+    /// The map is held while records are read.
+    holds: bool,
+    /// Damaged records are passed over.
+    passes: bool,
+}
+
 /// The way in which a walk continues.
 enum Next {
     At(Place),
@@ -108,7 +121,8 @@ impl Store {
                 Next::Again(place) => (place, 1, true),
                 Next::End => return Ok(()),
             };
-            next = self.walk_some(place, (at, most, holds), &mut found, visit)?;
+            let this = Step { at, most, holds, passes: false };
+            next = self.walk_some(place, this, &mut found, visit)?;
             if step.is_multiple_of(STEPS) {
                 spin::yield_processor();
             }
@@ -116,11 +130,32 @@ impl Store {
         Ok(())
     }
 
-    /// Shows some keys, holding the map if it `holds`; returns where to continue.
+    /// Shows keys from this one on with their newest version, as long as `goes_on`. Damaged ones are passed over, and
+    /// large values are not read. Returns the key from which to go on; none at the end.
+    pub(super) fn walk_over(
+        &self,
+        from: Vec<u8>,
+        goes_on: &dyn Fn() -> bool,
+        visit: Visit<'_>,
+    ) -> Result<Option<Vec<u8>>> {
+        let (mut found, mut next) = (Vec::new(), Next::At(Place::Up(from)));
+        let step = Step { at: u64::MAX, most: STEP, holds: false, passes: true };
+        loop {
+            let (place, step) = match &next {
+                Next::At(Place::Up(key)) if !goes_on() => return Ok(Some(key.clone())),
+                Next::At(place) => (place, step),
+                Next::Again(place) => (place, Step { most: 1, holds: true, ..step }),
+                Next::End => return Ok(None),
+            };
+            next = self.walk_some(place, step, &mut found, visit)?;
+        }
+    }
+
+    /// Shows some keys; returns where to continue.
     fn walk_some(
         &self,
         place: &Place,
-        (at, most, holds): (u64, usize, bool),
+        Step { at, most, holds, passes }: Step,
         found: &mut Vec<Found>,
         visit: Visit<'_>,
     ) -> Result<Next> {
@@ -140,10 +175,11 @@ impl Store {
                 Err(_) if !holds && !mutant!("mvcc.walk.again") => {
                     return Ok(Next::Again(place.at(&key)));
                 }
+                Err(_) if passes => continue,
                 Err(error) => return Err(error),
             };
             let (view, is_live) = match seen {
-                Seen::Live(view) if view.header.large && !holds => {
+                Seen::Live(view) if view.header.large && !holds && !passes => {
                     return Ok(Next::Again(place.at(&key)));
                 }
                 Seen::Live(view) => (view, true),

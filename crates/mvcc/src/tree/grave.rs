@@ -45,7 +45,8 @@ impl Graves {
         if self.may_go(sequence) {
             self.open.push_back(Grave { key: key.into(), version, sequence });
         } else {
-            self.kept.insert(key.into(), (version, sequence));
+            let kept = self.kept.entry(key.into()).or_default();
+            *kept = (*kept).max((version, sequence));
         }
     }
 
