@@ -57,7 +57,7 @@ struct Slot {
 // read `pinned` alone, which is atomic.
 unsafe impl Sync for Slot {}
 
-const DOMAINS: usize = 2;
+const DOMAINS: usize = 3;
 
 /// One thread's slots, of each domain.
 type Slots = CachePadded<[Slot; DOMAINS]>;
@@ -73,8 +73,13 @@ pub enum Pages {}
 #[derive(Debug, Clone, Copy)]
 pub enum Calls {}
 
+/// Writes that have found a name, which may be dropped.
+#[derive(Debug, Clone, Copy)]
+pub enum Writes {}
+
 impl Domain for Pages {}
 impl Domain for Calls {}
+impl Domain for Writes {}
 
 mod sealed {
     /// A domain, by its number.
@@ -88,6 +93,10 @@ mod sealed {
 
     impl Numbered for super::Calls {
         const NUMBER: usize = 1;
+    }
+
+    impl Numbered for super::Writes {
+        const NUMBER: usize = 2;
     }
 }
 

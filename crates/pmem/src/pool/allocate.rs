@@ -88,7 +88,7 @@ pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), Pool
 }
 
 /// Writes zeroes to the holes of `0 .. size`, and to nothing else. A file system that compresses has fewer blocks than
-/// bytes, and no hole.
+/// bytes, and no hole; one that does not tell its holes leaves them.
 fn write_to_holes(file: &File, path: &Path, size: u64) -> Result<(), PoolError> {
     let context = || format!("find the holes of {}", path.display());
     let seek = |to| match rustix::fs::seek(file, to) {

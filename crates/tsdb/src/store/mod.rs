@@ -22,7 +22,7 @@ pub use scrub::Scrub;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub use upkeep::{Patience, Stats};
 pub use verify::Findings;
 pub use write::Outcome;
@@ -101,8 +101,8 @@ pub(crate) struct Shared {
     scrubbed: scrub::Counts,
     /// Shards were dropped, so that there may be series without points.
     is_thinned: AtomicBool,
-    /// Held by the thread that drops them.
-    thinning: Mutex<()>,
+    /// Held by the thread that drops them. After a failure: the time before which it is not tried again.
+    thinning: Mutex<Option<Instant>>,
     /// The current time, in tests; 0: that of the system.
     clock: AtomicI64,
 }

@@ -170,7 +170,7 @@ impl Store {
             bell: Bell::default(),
             scrubbed: Counts::default(),
             is_thinned,
-            thinning: Mutex::new(()),
+            thinning: Mutex::default(),
             clock: AtomicI64::new(0),
         };
         Ok(Self { shared: Arc::new(shared), upkeep: None })

@@ -12,8 +12,8 @@
 use super::administration::IDS_MAX;
 use super::{Shared, Store};
 use crate::catalogue::{Catalogue, Change, Series, SeriesId};
-use crate::error::Result;
-use coreplane_pmem::epoch::{Calls, has_passed_in, stamp_in};
+use crate::error::{Error, Result};
+use coreplane_pmem::epoch::{Writes, has_passed_in, stamp_in};
 use coreplane_pmem::{mutant, spin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// The time that writes have to end in. A write takes longer if a sync does.
 const WRITES_END_WITHIN: Duration = Duration::from_secs(10);
+/// The time after which series without points are looked for again, if they could not be dropped.
+const PAUSE: Duration = Duration::from_secs(600);
 
 impl Shared {
     /// Drops the shards whose points are older than their policies allow, by one record for all sets, and series
@@ -43,12 +45,21 @@ impl Shared {
             })?;
             self.is_thinned.store(true, Ordering::Relaxed);
         }
-        let _alone = spin::lock(&self.thinning);
+        let mut not_before = spin::lock(&self.thinning);
+        if not_before.is_some_and(|it| Instant::now() < it) {
+            return Ok(());
+        }
         if self.is_thinned.swap(false, Ordering::Relaxed) {
             let dropped = self.drop_empty_series();
-            // It is tried again.
-            self.is_thinned.fetch_or(!matches!(dropped, Ok(true)), Ordering::Relaxed);
-            dropped?;
+            let is_done = matches!(dropped, Ok(true));
+            // It is tried again, and looks at all series then.
+            *not_before = (!is_done).then(|| Instant::now() + PAUSE);
+            self.is_thinned.fetch_or(!is_done, Ordering::Relaxed);
+            // A full store seals and merges as before.
+            return dropped.map(drop).or_else(|error| match error {
+                Error::Full(_) => Ok(()),
+                error => Err(error),
+            });
         }
         Ok(())
     }
@@ -95,8 +106,8 @@ impl Shared {
 
     /// Waits until the writes that have begun have ended; false if they did not in time.
     fn wait_for_writes(&self) -> Result<bool> {
-        let (stamp, since) = (stamp_in::<Calls>(), Instant::now());
-        while !has_passed_in::<Calls>(stamp) && !mutant!("tsdb.series.unsettled") {
+        let (stamp, since) = (stamp_in::<Writes>(), Instant::now());
+        while !has_passed_in::<Writes>(stamp) && !mutant!("tsdb.series.unsettled") {
             if since.elapsed() > WRITES_END_WITHIN {
                 return Ok(false);
             }

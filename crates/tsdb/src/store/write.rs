@@ -13,7 +13,7 @@ use crate::point::{FieldValue, Point};
 use crate::rows::{Batch, Place};
 use crate::set::Set;
 use crate::value::STRING_MAX;
-use coreplane_pmem::epoch::{Calls, pin_in};
+use coreplane_pmem::epoch::{Writes, pin_in};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -251,7 +251,7 @@ impl Shared {
     /// Writes points; does not wait for room.
     fn write(&self, database: &str, policy: Option<&str>, points: &[Point<'_>]) -> Result<Outcome> {
         // No series that is used here is dropped for lack of points before they are there.
-        let _begun = pin_in::<Calls>();
+        let _begun = pin_in::<Writes>();
         let mut rows = Rows::new(self, database, policy, points)?;
         let mut from = 0;
         while from < points.len() {
@@ -354,7 +354,7 @@ mod tests {
         let sim = sim();
         let store = store(&sim);
         let points = [point(5 * LATER)];
-        let begun = pin_in::<Calls>();
+        let begun = pin_in::<Writes>();
         let mut rows = Rows::new(&store.shared, "d", None, &points).expect("rows");
         // The shard is missing.
         assert_eq!(rows.gather(0, 1), 0);
