@@ -73,13 +73,22 @@ impl Failure {
         let code = if error.remedy() == Remedy::FreeSpace { NO_SPACE } else { UNUSABLE };
         let mut message = error.to_string();
         match error {
-            Error::Corrupt { .. } | Error::ChecksumMismatch { .. } => {
+            // Whether it is a device would have to be read out of the whole file.
+            Error::Corrupt { .. } | Error::ChecksumMismatch { .. } if path.is_dir() => {
                 message += "; ";
-                message += way_out(path);
+                message += way_out_of("mkvs");
             }
-            Error::Truncated { .. } => {
+            Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Truncated { .. } => {
+                let engine = coreplane::admin::engine_at(path);
                 message += "; ";
-                message += way_out_of_truncation(path);
+                message += match (&engine, error) {
+                    (None, _) => RESTORE,
+                    (Some(_), Error::Truncated { .. }) => OF_TRUNCATION,
+                    (Some(engine), _) => way_out_of(engine.name()),
+                };
+                if engine.is_some() {
+                    message += OF_DEVICE;
+                }
             }
             Error::Locked(_) => message += ASK_THE_SERVER,
             _ => {}
@@ -94,7 +103,8 @@ impl Failure {
                 Self::at(path, UNUSABLE, format!("{error}; {RESTORE}"))
             }
             Error::Unusable(_) if is_device_at(path) => {
-                let hint = "with `--accept-loss` a device without peers is repaired";
+                let hint = "a device without peers is repaired with `--accept-loss`: peers would lose, too, what \
+                            it gives up";
                 Self::of_pool(error, path).with_hint(way_out_of("mkvs")).with_hint(hint)
             }
             _ => Self::of_pool(error, path),
@@ -115,7 +125,7 @@ impl Failure {
 const RESTORE: &str =
     "it cannot be repaired: restore it from a copy, or load a dump into a new pool";
 
-/// The remedy for damage at `path`.
+/// The remedy for damage at `path`, whose bytes are read to tell a device of a matrix.
 pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
     if path.is_dir() || is_device_at(path) {
         return way_out_of("mkvs");
@@ -124,15 +134,10 @@ pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
 }
 
 /// The remedy for a pool that was cut short: no part of it can be opened as it is.
-fn way_out_of_truncation(path: &std::path::Path) -> &'static str {
-    match coreplane::admin::engine_at(path) {
-        Some(_) if is_device_at(path) => way_out_of("mkvs"),
-        Some(_) => {
-            "`coreplane verify --repair` gives up what was cut off, says what is lost, and gives back the rest"
-        }
-        None => RESTORE,
-    }
-}
+const OF_TRUNCATION: &str = "`coreplane verify --repair` gives up what was cut off, says what is lost, and gives back the rest";
+
+/// The remedy if the pool is a device of a matrix.
+const OF_DEVICE: &str = "; of a device of a matrix: `coreplane matrix scrub`, or `coreplane matrix retire` and `replace --fresh`";
 
 /// The remedy for damage of a store with this engine.
 pub(crate) fn way_out_of(engine: &str) -> &'static str {

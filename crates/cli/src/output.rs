@@ -24,11 +24,13 @@ enum Target {
     File(Beside),
 }
 
-/// A file beside the one that it is to be; removed unless that has been done.
+/// A file beside the one that it is to be; removed unless it is that, or is whole. What a killed command has left is
+/// used again.
 struct Beside {
     file: File,
     beside: PathBuf,
     path: PathBuf,
+    is_whole: bool,
 }
 
 impl Output {
@@ -44,7 +46,7 @@ impl Output {
     /// Ends the output: a file is durable, in its place, when it returns.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.out.flush()?;
-        match self.out.get_ref() {
+        match self.out.get_mut() {
             Target::Stream(_) => Ok(()),
             Target::File(file) => file.settle(),
         }
@@ -66,7 +68,7 @@ fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
 }
 
 /// True for the names of open files of this process, which are no places of files.
-fn is_open_file(path: &Path) -> bool {
+pub(crate) fn is_open_file(path: &Path) -> bool {
     let names = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
     names.iter().any(|name| path.starts_with(name))
 }
@@ -86,20 +88,30 @@ impl Target {
             Some(_) => path.canonicalize().map_err(at(path))?,
             None => path.to_owned(),
         };
-        let mut beside = path.clone().into_os_string();
-        beside.push(format!(".partial-{}", std::process::id()));
-        let beside = PathBuf::from(beside);
         if found.is_some() {
             // A file that may not be written is not replaced.
             File::options().write(true).open(&path).map_err(at(&path))?;
         }
-        let file = File::options().write(true).create_new(true).open(&beside);
-        let file = Beside { file: file.map_err(at(&beside))?, beside, path };
-        if let Some(found) = found {
-            file.file.set_permissions(found.permissions()).map_err(at(&file.beside))?;
+        match Beside::of(&path) {
+            Ok(file) => {
+                if let Some(found) = found {
+                    file.file.set_permissions(found.permissions()).map_err(at(&file.beside))?;
+                }
+                Ok(Self::File(file))
+            }
+            // There can be no file beside it.
+            Err(error) if is_impossible(&error) => {
+                Ok(Self::Stream(Box::new(File::create(&path).map_err(at(&path))?)))
+            }
+            Err(error) => Err(at(&path)(error)),
         }
-        Ok(Self::File(file))
     }
+}
+
+/// True if a directory takes no file of the name that is tried.
+fn is_impossible(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidFilename, PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), InvalidFilename | PermissionDenied | ReadOnlyFilesystem)
 }
 
 /// Refuses a file in which a pool is recognised, even a damaged one.
@@ -116,10 +128,25 @@ fn refuse_pool(path: &Path) -> Result<(), Failure> {
 }
 
 impl Beside {
-    fn settle(&self) -> Result<(), Failure> {
+    fn of(path: &Path) -> io::Result<Self> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".partial");
+        let beside = PathBuf::from(beside);
+        let file = File::options().write(true).create(true).truncate(false).open(&beside)?;
+        file.try_lock().map_err(|_| io::Error::other("another command is writing it"))?;
+        file.set_len(0)?;
+        Ok(Self { file, beside, path: path.to_owned(), is_whole: false })
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
         // tidy-allow: persistence: the file is no pool; it must be whole before it replaces the one before it.
         self.file.sync_all().map_err(at(&self.beside))?;
-        std::fs::rename(&self.beside, &self.path).map_err(at(&self.path))?;
+        self.is_whole = true;
+        let renamed = std::fs::rename(&self.beside, &self.path);
+        let (path, beside) = (self.path.display(), self.beside.display());
+        renamed.map_err(|error| {
+            Failure::new(FAILED, format!("{path}: {error}; what was written is in {beside}"))
+        })?;
         let synced = sync_directory(&self.path);
         synced.map_err(|error| Failure::new(FAILED, format!("{}: {error}", self.path.display())))
     }
@@ -127,8 +154,9 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // It is not there any more if it has taken its place.
-        let _removed = std::fs::remove_file(&self.beside).is_ok();
+        if !self.is_whole {
+            let _removed = std::fs::remove_file(&self.beside).is_ok();
+        }
     }
 }
 

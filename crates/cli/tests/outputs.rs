@@ -97,6 +97,16 @@ fn a_dump_that_fails_leaves_the_one_before_it() -> Outcome<()> {
         assert!(std::fs::symlink_metadata(&link)?.is_symlink());
     }
     let whole = std::fs::read(&backup)?;
+    // What a killed command has left is used again, and of two commands one is refused.
+    let partial = place.path("backup.partial");
+    std::fs::write(&partial, vec![b'x'; 1 << 20])?;
+    pool.expect(0, &["dump", &link])?;
+    assert!(std::fs::read(&backup)? == whole && !partial.exists());
+    let other = File::create(&partial)?;
+    other.lock()?;
+    pool.says(5, &["another command"], &["dump", &link])?;
+    drop(other);
+    std::fs::remove_file(&partial)?;
     damage(&pool)?;
     for output in [&link, text(&backup)?] {
         let (code, said) = pool.ask(&["dump", output], b"")?;

@@ -51,6 +51,13 @@ fn an_export_says_what_it_lacks() -> Outcome<()> {
         let lines = String::from_utf8(output.stdout)?;
         assert!(lines.contains("another one") && !lines.contains(MARKER), "{lines}");
     }
+    // An export that lacks points does not replace one that may be whole.
+    let before = series.place.path("before");
+    std::fs::write(&before, "the last export")?;
+    let output = coreplane(&series.with("export", &[&before.display().to_string()]), b"")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(std::fs::read_to_string(&before)?, "the last export");
     for command in [&["stats"][..], &["query", "SHOW DATABASES"]] {
         let output = coreplane(&series.with(command[0], &command[1..]), b"")?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -106,3 +106,25 @@ fn a_disk_with_data_is_not_made_anew() {
         assert_eq!(first_byte(&Disk::open(&path, &options(partitions)).expect("open")), 7);
     }
 }
+
+/// Files that begin with zeroes, and a link to a file of zeroes, are somebody's.
+#[test]
+fn what_is_somebody_elses_is_left() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (path, media) = (directory.path().join("disk"), MediaChoice::Auto);
+    // A disk image with a partition table and nothing else, and a short file.
+    let mut image = vec![0; 1 << 20];
+    image[446..512].fill(0x55);
+    for bytes in [image, [&[0; 8][..], b"a note"].concat()] {
+        std::fs::write(&path, &bytes).expect("written");
+        assert!(Disk::is_there(&path, &media).expect("read"));
+        assert!(Disk::create(&path, &options(1)).is_err());
+        assert!(std::fs::read(&path).expect("bytes") == bytes, "it was changed");
+    }
+    std::fs::remove_file(&path).expect("removed");
+    let far = directory.path().join("far");
+    std::fs::write(&far, vec![0; 1 << 20]).expect("zeroes");
+    std::os::unix::fs::symlink(&far, &path).expect("a link");
+    assert!(Disk::create(&path, &options(1)).is_err());
+    assert!(path.is_symlink() && far.exists());
+}

@@ -13,6 +13,11 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+/// Bytes of the part of a header that is written before the magic, with the magic. The root comes behind it.
+const STATIC_LEN: u64 = 512;
+/// The place of the kind in it.
+const KIND_AT: std::ops::Range<usize> = 32..40;
+
 /// The pool of the first partition.
 fn first_of(path: &Path) -> PathBuf {
     if path.is_dir() { partition_path(path, 0) } else { path.to_owned() }
@@ -23,12 +28,17 @@ fn first_of(path: &Path) -> PathBuf {
 fn is_unfinished(path: &Path, media: &MediaChoice) -> Result<bool> {
     match Pool::open(path, &OpenOptions { media: media.clone() }) {
         Ok(pool) => Ok(pool.expect_kind(KIND).is_ok() && pool.root()[0] == 0),
-        Err(PoolError::NotAPool(_)) if path.is_file() => {
-            let mut magic = Vec::new();
-            File::open(path)?.take(8).read_to_end(&mut magic)?;
+        // A link leads to a place that somebody has chosen.
+        Err(PoolError::NotAPool(_)) if path.symlink_metadata()?.is_file() => {
+            let mut head = Vec::new();
+            File::open(path)?.take(STATIC_LEN).read_to_end(&mut head)?;
+            let mut kind = [0; 8];
+            kind.iter_mut().zip(KIND.bytes()).for_each(|(to, byte)| *to = byte);
+            let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
             // An empty file may be anybody's, unless its name is that of a partition.
-            let is_ours = !magic.is_empty() || path.ends_with("q0");
-            Ok(is_ours && magic.iter().all(|byte| *byte == 0) && is_blank(path)?)
+            let is_ours = !head.is_empty() || path.ends_with("q0");
+            let is_made = is_zero(&head) || head.get(KIND_AT) == Some(&kind);
+            Ok(is_ours && is_zero(&head[..head.len().min(8)]) && is_made && is_blank(path)?)
         }
         // An open reports why.
         Err(_) => Ok(false),

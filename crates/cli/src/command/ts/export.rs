@@ -4,7 +4,7 @@
 use super::{failure_of, open};
 use crate::arguments::TsExport;
 use crate::failure::{self, FAILED, Failure, Outcome, REFUSED};
-use crate::output::Output;
+use crate::output::{Output, is_open_file};
 use coreplane_tsdb::influxql::creation;
 use coreplane_tsdb::{Block, Field, Reader, Result, Series, Store, TagFilter, Value, line};
 use flate2::Compression;
@@ -156,6 +156,15 @@ fn write_all(
 
 pub(super) fn export(export: &TsExport) -> Outcome {
     let store = open(&export.pool)?;
+    if let Some(path) = export.output.as_deref().filter(|it| it.is_file())
+        && !is_open_file(path)
+        && store.damage().next().is_some()
+    {
+        let path = path.display();
+        let what =
+            format!("{path} is there, and may be a better export: what is damaged is left out now");
+        return Err(Failure::new(failure::REFUSED, what));
+    }
     let mut plain = Output::to(export.output.as_deref())?;
     let written = if export.gzip {
         let mut packed = GzEncoder::new(&mut plain, Compression::fast());
