@@ -8,6 +8,7 @@ use coreplane_pmem::pool::sync_directory;
 use coreplane_pmem::{Pool, PoolError};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at a time.
@@ -133,7 +134,12 @@ impl Beside {
         beside.push(".partial");
         let beside = PathBuf::from(beside);
         let file = File::options().write(true).create(true).truncate(false).open(&beside)?;
-        file.try_lock().map_err(|_| io::Error::other("another command is writing it"))?;
+        let is_taken = || io::Error::other("another command is writing it");
+        file.try_lock().map_err(|_| is_taken())?;
+        // Another command may just have put it in its place.
+        if beside.metadata().map_err(|_| is_taken())?.ino() != file.metadata()?.ino() {
+            return Err(is_taken());
+        }
         file.set_len(0)?;
         Ok(Self { file, beside, path: path.to_owned(), is_whole: false })
     }

@@ -102,7 +102,6 @@ fn a_device_with_damaged_records_is_not_repaired_by_itself() -> Outcome<()> {
         let bytes = device.bytes()?;
         let (code, said) = device.ask(&["verify"], b"")?;
         assert!(code > 0 && said.contains("matrix scrub"), "{engine}: {said}");
-        assert!(!said.contains("--repair"), "{engine}: {said}");
         device.says(2, &["is a device of a matrix"], &["verify", "--repair"])?;
         device.says(2, &["matrix scrub"], &["verify", "--repair"])?;
         assert!(device.bytes()? == bytes, "{engine}: it was changed");
@@ -125,7 +124,7 @@ fn a_device_that_was_cut_short_is_not_repaired_by_itself() -> Outcome<()> {
         let bytes = device.bytes()?;
         device.put_bytes(&bytes[..LEFT])?;
         let (code, said) = device.ask(&["verify"], b"")?;
-        assert!(code == 2 && !said.contains("--repair"), "{engine}: {said}");
+        assert!(code == 2 && said.contains("of a device of a matrix"), "{engine}: {said}");
         device.says(2, &["is a device of a matrix"], &["verify", "--repair"])?;
         assert!(device.bytes()? == bytes[..LEFT], "{engine}: it was changed");
         has_all(&matrix)?;
