@@ -40,8 +40,8 @@ mod lock;
 mod repair;
 mod reserve;
 mod root;
+mod sync_failure;
 mod types;
-mod unsynced;
 
 pub use allocate::{FaultInHold, space_at, sync_directory};
 pub use error::PoolError;
@@ -97,7 +97,7 @@ impl Pool {
         let file = allocate::create_file(path)?;
         // The marks of an earlier pool at this path.
         cut_short::lift(path)?;
-        unsynced::lift(path)?;
+        sync_failure::lift(path)?;
         let made = Self::create_in(path, file, header, options);
         if made.is_err() {
             // This call created the file. If it cannot be removed, it still is no pool.
@@ -188,8 +188,8 @@ impl Pool {
     ) -> Result<Self, PoolError> {
         barrier::prepare();
         let file = lock::open(path)?;
-        unsynced::settle(&file, path)?;
-        unsynced::lift(path)?;
+        sync_failure::settle(&file, path)?;
+        sync_failure::lift(path)?;
         let (header, root) = header::read_file(&file, path)?;
         let found = len_of(&file, path)?;
         if found < root.size {
@@ -215,7 +215,7 @@ impl Pool {
         barrier::prepare();
         let file = lock::open_to_read(path)?;
         // The mark stays: it may not be permitted to remove it.
-        unsynced::settle(&file, path)?;
+        sync_failure::settle(&file, path)?;
         let (header, root) = header::read_file(&file, path)?;
         let found = cut_short::len_left(path, allocate::file_len(&file, path)?)?;
         if found < root.size {

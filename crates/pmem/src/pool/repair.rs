@@ -2,7 +2,7 @@
 
 use super::error::{IoContext, PoolError};
 use super::types::OpenOptions;
-use super::{Pool, allocate, choose, cut_short, header, lock, unsynced};
+use super::{Pool, allocate, choose, cut_short, header, lock, sync_failure};
 use crate::mutant;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Pool {
         keeps_part: bool,
     ) -> Result<Vec<String>, PoolError> {
         let file = lock::open(path)?;
-        unsynced::settle(&file, path)?;
+        sync_failure::settle(&file, path)?;
         choose::medium(&file, path, &options.media)?;
         let mut restored = header::repair_file(&file, path)?;
         let (header, root) = header::read_file(&file, path)?;

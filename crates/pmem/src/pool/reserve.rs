@@ -6,7 +6,7 @@
 
 use super::error::{IoContext, PoolError};
 use super::header::Static;
-use super::unsynced;
+use super::sync_failure;
 use crate::media::Behaviour;
 use crate::space::{Space, SpaceOptions};
 use std::fs::File;
@@ -54,7 +54,7 @@ pub(super) fn map(
             Ok(space) => {
                 space.set_name(path);
                 let its_path = path.to_owned();
-                space.on_sync_failure(Box::new(move || unsynced::lay(&its_path)));
+                space.on_sync_failure(Box::new(move || sync_failure::lay(&its_path)));
                 return Ok(Arc::new(space));
             }
             // A limit on address space: try a smaller reserve.

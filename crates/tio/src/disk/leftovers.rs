@@ -26,10 +26,13 @@ fn first_of(path: &Path) -> PathBuf {
 /// True if the pool is not made whole: its first bytes are written at the end, then its root. No other bytes are
 /// there yet.
 fn is_unfinished(path: &Path, media: &MediaChoice) -> Result<bool> {
+    // A link leads to a place that somebody has chosen.
+    if !path.symlink_metadata()?.is_file() {
+        return Ok(false);
+    }
     match Pool::open(path, &OpenOptions { media: media.clone() }) {
         Ok(pool) => Ok(pool.expect_kind(KIND).is_ok() && pool.root()[0] == 0),
-        // A link leads to a place that somebody has chosen.
-        Err(PoolError::NotAPool(_)) if path.symlink_metadata()?.is_file() => {
+        Err(PoolError::NotAPool(_)) => {
             let mut head = Vec::new();
             File::open(path)?.take(STATIC_LEN).read_to_end(&mut head)?;
             let mut kind = [0; 8];

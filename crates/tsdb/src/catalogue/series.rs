@@ -35,7 +35,7 @@ pub struct Series {
     /// Its tags in plain text, if the key has escapes.
     unescaped: Option<Box<Unescaped>>,
     /// [`LIVE`], [`EMPTY`] or [`DOOMED`].
-    standing: AtomicU8,
+    state: AtomicU8,
 }
 
 /// A series as usual.
@@ -59,20 +59,20 @@ impl Series {
         unescaped: Option<Box<str>>,
     ) -> Self {
         let unescaped = unescaped.map(|text| Box::new(Unescaped(text)));
-        Self { id, set, measurement, key, unescaped, standing: AtomicU8::new(LIVE) }
+        Self { id, set, measurement, key, unescaped, state: AtomicU8::new(LIVE) }
     }
 
     /// Notes that it was found without a point. A write that does not see this note must have ended before the
     /// series is looked at again and doomed.
     pub(crate) fn note_empty(&self) {
-        self.standing.store(EMPTY, Ordering::Release);
+        self.state.store(EMPTY, Ordering::Release);
     }
 
     /// Keeps the series for a point to be written; false if it is doomed.
     #[inline]
     pub(crate) fn keep(&self) -> bool {
-        let standing = self.standing.load(Ordering::Acquire);
-        standing == LIVE || mutant!("tsdb.series.kept") || self.change(EMPTY, LIVE)
+        let state = self.state.load(Ordering::Acquire);
+        state == LIVE || mutant!("tsdb.series.kept") || self.change(EMPTY, LIVE)
     }
 
     /// Dooms the series, whose drop is to be logged; false if a write has kept it.
@@ -82,12 +82,12 @@ impl Series {
 
     /// Keeps the series, whatever it was. The caller has the lock of the log, so that no drop is being logged.
     pub(crate) fn revive(&self) {
-        self.standing.store(LIVE, Ordering::Release);
+        self.state.store(LIVE, Ordering::Release);
     }
 
     /// True if it is `to` afterwards.
     fn change(&self, from: u8, to: u8) -> bool {
-        let changed = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        let changed = self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         changed.map_or_else(|found| found == to, |_| true)
     }
 

@@ -87,7 +87,7 @@ impl Store {
             draft.push([Change::PolicyDropped { id }]);
             Ok(())
         })?;
-        self.shared.is_thinned.store(true, Ordering::Relaxed);
+        self.shared.may_have_empty_series.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -100,9 +100,9 @@ pub(crate) struct Shared {
     bell: Bell,
     scrubbed: scrub::Counts,
     /// Shards were dropped, so that there may be series without points.
-    is_thinned: AtomicBool,
+    may_have_empty_series: AtomicBool,
     /// Held by the thread that drops them. After a failure: the time before which it is not tried again.
-    thinning: Mutex<Option<Instant>>,
+    series_drop: Mutex<Option<Instant>>,
     /// The current time, in tests; 0: that of the system.
     clock: AtomicI64,
 }

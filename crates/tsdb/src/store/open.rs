@@ -161,7 +161,7 @@ impl Store {
             return Err(Error::Pools(what.to_owned()));
         }
         // Series may have lost their last points before the store was closed.
-        let is_thinned = AtomicBool::new(catalogue.has_dropped_shards());
+        let may_have_empty_series = AtomicBool::new(catalogue.has_dropped_shards());
         drop(catalogue);
         let shared = Shared {
             names,
@@ -169,8 +169,8 @@ impl Store {
             options: options.clone(),
             bell: Bell::default(),
             scrubbed: Counts::default(),
-            is_thinned,
-            thinning: Mutex::default(),
+            may_have_empty_series,
+            series_drop: Mutex::default(),
             clock: AtomicI64::new(0),
         };
         Ok(Self { shared: Arc::new(shared), upkeep: None })

@@ -43,18 +43,18 @@ impl Shared {
                 draft.push(dropped);
                 Ok(())
             })?;
-            self.is_thinned.store(true, Ordering::Relaxed);
+            self.may_have_empty_series.store(true, Ordering::Relaxed);
         }
-        let mut not_before = spin::lock(&self.thinning);
-        if not_before.is_some_and(|it| Instant::now() < it) {
+        let mut next_try = spin::lock(&self.series_drop);
+        if next_try.is_some_and(|it| Instant::now() < it) {
             return Ok(());
         }
-        if self.is_thinned.swap(false, Ordering::Relaxed) {
+        if self.may_have_empty_series.swap(false, Ordering::Relaxed) {
             let dropped = self.drop_empty_series();
             let is_done = matches!(dropped, Ok(true));
             // It is tried again, and looks at all series then.
-            *not_before = (!is_done).then(|| Instant::now() + PAUSE);
-            self.is_thinned.fetch_or(!is_done, Ordering::Relaxed);
+            *next_try = (!is_done).then(|| Instant::now() + PAUSE);
+            self.may_have_empty_series.fetch_or(!is_done, Ordering::Relaxed);
             // A full store seals and merges as before.
             return dropped.map(drop).or_else(|error| match error {
                 Error::Full(_) => Ok(()),
@@ -82,7 +82,7 @@ impl Shared {
             }
             Ok(has_ended)
         });
-        // Those that were not dropped after all. No other thread dooms any: see `thinning`.
+        // Those that were not dropped after all. No other thread dooms any: see `series_drop`.
         noted.iter().for_each(|it| it.revive());
         dropped
     }

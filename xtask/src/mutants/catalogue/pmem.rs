@@ -13,6 +13,7 @@ const COPIES: Suite = Suite::of(
     &["a_copy_shows", "a_repair_that_is_not_ended", "a_page_of_which_a_part"],
 );
 const FOLIOS: Suite = Suite::of(PACKAGE, "folios", &["a_block_that"]);
+const SYNC_FAILURE: Suite = Suite::of(PACKAGE, "folios", &["a_pool_whose_sync"]);
 const WRITERS: Suite = Suite::of(PACKAGE, "bounds", &[]);
 const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retirement"]);
 /// An engine above it, cut everywhere.
@@ -54,6 +55,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "published early is taken for durable",
         WRITERS,
     ),
+    Mutant::new("pmem.writer.order", "stores past the caches are published unordered", WRITERS),
+    Mutant::new("pmem.sync_failure.mark", "a failed sync leaves no mark", SYNC_FAILURE),
     Mutant::new("pmem.writer.rewind", "a writer goes back behind what is published", WRITERS),
     Mutant::new("pmem.word.flush", "the flush of a word does nothing", POOL_CUTS),
     Mutant::new("pmem.page.reclaim", "a page is used again under its readers", RETIRED).quick(),

@@ -13,6 +13,7 @@
 
 use super::allocate;
 use super::error::{IoContext, PoolError};
+use crate::mutant;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,9 @@ fn mark_of(path: &Path) -> PathBuf {
 
 /// Leaves the mark, if the file system lets it.
 pub(super) fn lay(path: &Path) {
-    let _best_effort = File::create(mark_of(path)).is_ok();
+    if !mutant!("pmem.sync_failure.mark") {
+        let _best_effort = File::create(mark_of(path)).is_ok();
+    }
 }
 
 /// Drops what the page cache has of a marked pool that the medium lacks. Nothing may have the file mapped.
