@@ -2,6 +2,43 @@
 
 use coreplane_engine::UnixMillis;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often to check whether a record has expired.
+const LOOK: Duration = Duration::from_millis(100);
+/// Within a round a sweep rests this many times as long as it has worked.
+const REST: u32 = 7;
+/// Between rounds it rests this many times as long as the last round has worked: if much is to expire, every round
+/// finds a little of it.
+const REST_AFTER: u32 = 20;
+const REST_AFTER_MIN: Duration = Duration::from_secs(1);
+
+/// A sweep works about this long at a time.
+pub const SWEEP_SLICE: Duration = Duration::from_micros(500);
+
+/// How long a sweep rests.
+#[derive(Debug, Clone, Copy)]
+pub enum SweepRest {
+    /// Nothing has expired.
+    Idle,
+    /// It has worked so long at a part of a round.
+    Part(Duration),
+    /// It has worked so long at a round.
+    Round(Duration),
+    /// It has failed.
+    Failure,
+}
+
+impl From<SweepRest> for Duration {
+    fn from(rest: SweepRest) -> Self {
+        match rest {
+            SweepRest::Idle => LOOK,
+            SweepRest::Part(worked) => worked * REST,
+            SweepRest::Round(worked) => (worked * REST_AFTER).max(REST_AFTER_MIN),
+            SweepRest::Failure => Self::from_secs(10),
+        }
+    }
+}
 
 /// When the first record expires.
 #[derive(Debug)]

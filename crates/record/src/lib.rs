@@ -39,7 +39,7 @@ mod pool_file;
 pub mod sealed;
 
 pub use errors::{lost, outlive, pool_error, sync_failed};
-pub use expiries::Expiries;
+pub use expiries::{Expiries, SWEEP_SLICE, SweepRest};
 pub use options::Options;
 pub use original::Original;
 pub use pair::Pair;

@@ -6,20 +6,9 @@
 
 use super::upkeep::Swept;
 use super::{MapEngine, Store};
+use coreplane_record::{SWEEP_SLICE, SweepRest};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// How often to check whether a record has expired.
-const LOOK: Duration = Duration::from_millis(100);
-/// The sweep works about this long at a time.
-const SLICE: Duration = Duration::from_micros(500);
-/// Within a round it rests this many times as long as it has worked.
-const REST: u32 = 7;
-/// Between rounds it rests this many times as long as the last round has worked.
-const REST_AFTER: u32 = 20;
-const REST_AFTER_MIN: Duration = Duration::from_secs(1);
-/// The rest after a failure.
-const PAUSE: Duration = Duration::from_secs(10);
 
 /// A round through the map.
 struct Round {
@@ -49,22 +38,22 @@ impl Store {
                 self.expiries.begin_round();
                 Round { from: Vec::new(), worked: Duration::ZERO }
             }
-            None => return LOOK,
+            None => return SweepRest::Idle.into(),
         };
         let start = Instant::now();
-        let swept = self.sweep_some(&round.from, &|| start.elapsed() >= SLICE);
+        let swept = self.sweep_some(&round.from, &|| start.elapsed() >= SWEEP_SLICE);
         let worked = start.elapsed();
         round.worked += worked;
         match swept {
             Ok(Swept { next: Some(next), .. }) => {
                 *at = Some(Round { from: next, ..round });
-                worked * REST
+                SweepRest::Part(worked).into()
             }
-            Ok(Swept { next: None, .. }) => (round.worked * REST_AFTER).max(REST_AFTER_MIN),
+            Ok(Swept { next: None, .. }) => SweepRest::Round(round.worked).into(),
             // A full store makes room as its writers ask for it, and they get the error.
             Err(_) => {
                 *at = Some(round);
-                PAUSE
+                SweepRest::Failure.into()
             }
         }
     }

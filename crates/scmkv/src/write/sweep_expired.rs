@@ -30,21 +30,8 @@ use crate::table::look::Standing;
 use crate::write::Writer;
 use coreplane_engine::{Error, Result, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch;
-use coreplane_record::{Header, Kind, View};
+use coreplane_record::{Header, Kind, SWEEP_SLICE, SweepRest, View};
 use std::time::{Duration, Instant};
-
-/// How often to check whether a record has expired.
-const LOOK: Duration = Duration::from_millis(100);
-/// The sweep works this long at a time, and then ends the group that it is at.
-const SLICE: Duration = Duration::from_micros(500);
-/// Within a round it rests this many times as long as it has worked.
-const REST: u32 = 7;
-/// Between rounds it rests this many times as long as the last round has worked: if much is to expire, every round
-/// finds a little of it.
-const REST_AFTER: u32 = 20;
-const REST_AFTER_MIN: Duration = Duration::from_secs(1);
-/// The rest after a failure.
-const PAUSE: Duration = Duration::from_secs(10);
 
 /// A round through the index.
 #[derive(Debug)]
@@ -68,7 +55,7 @@ impl Writer {
         let mut round = match sweep.round.take() {
             Some(round) => round,
             None if self.expiries.is_due(self.clock.now()) => self.begin_round(),
-            None => return LOOK,
+            None => return SweepRest::Idle.into(),
         };
         let start = Instant::now();
         while let Some(here) = round.position {
@@ -78,9 +65,9 @@ impl Writer {
                     self.counters.add(Count::BackgroundFailures, 1);
                 }
                 sweep.round = Some(round);
-                return PAUSE;
+                return SweepRest::Failure.into();
             }
-            if start.elapsed() >= SLICE {
+            if start.elapsed() >= SWEEP_SLICE {
                 break;
             }
         }
@@ -88,10 +75,10 @@ impl Writer {
         round.worked += worked;
         if round.position.is_some() {
             sweep.round = Some(round);
-            return worked * REST;
+            return SweepRest::Part(worked).into();
         }
         self.expiries.note(round.soonest);
-        (round.worked * REST_AFTER).max(REST_AFTER_MIN)
+        SweepRest::Round(round.worked).into()
     }
 
     /// A whole round at once; returns how many expired records it found.
