@@ -154,7 +154,11 @@ impl Node {
             self.members_at.insert(from, (identity, hello.index));
         }
         let known = (hello.known.start, hello.known.life);
-        if hello.known.node == 0 || known == (self.start, self.life) {
+        // A peer that knows nothing of this node, or only an earlier pool of it, knows no start of this pool.
+        let knows_none = hello.known.node == 0
+            || hello.known.identity != self.view().notes().identity
+                && !mutant!("replica.identity.earlier");
+        if knows_none || known == (self.start, self.life) {
             self.greeted.insert(from);
         }
         if hello.leader != 0 {

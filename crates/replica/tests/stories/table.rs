@@ -52,6 +52,7 @@ impl Seat {
     /// Replaces its pool by a new one.
     pub(crate) fn wipe(&mut self, identity: u64) {
         self.settings.identity = identity;
+        self.settings.life += 1;
         let settings = self.settings.clone();
         *self = Self::new(self.kind, settings, Model::X86, LEN);
     }

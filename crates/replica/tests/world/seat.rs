@@ -94,7 +94,8 @@ impl Seat {
 
     /// Replaces its pool by a new one.
     pub(crate) fn wipe(&mut self, identity: u64) {
-        let (settings, clock) = (Settings { identity, ..self.settings.clone() }, self.clock());
+        let (life, clock) = (self.settings.life + 1, self.clock());
+        let settings = Settings { identity, life, ..self.settings.clone() };
         *self = Self::new(self.kind, settings);
         self.set_clock(clock);
     }

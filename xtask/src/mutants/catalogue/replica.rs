@@ -47,6 +47,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a node that lags makes another one give up its pool",
         STORIES,
     ),
+    Mutant::new(
+        "replica.identity.earlier",
+        "a new pool waits for a peer that knows the earlier one",
+        STORIES,
+    ),
     Mutant::new("replica.identity.foreign", "a pool of another cluster is given up", STORIES),
     Mutant::new("replica.identity.stranger", "a member that is there is replaced", STORIES),
     Mutant::new("replica.start.early", "a node speaks before its start is durable", STORIES),
