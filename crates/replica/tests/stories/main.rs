@@ -4,6 +4,7 @@ mod pools;
 mod promise;
 mod room;
 mod table;
+mod transfers;
 
 use coreplane_engine::{Batch, Error};
 use coreplane_mvcc::{LogMap, MapKind, Options};

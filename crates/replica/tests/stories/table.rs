@@ -229,6 +229,17 @@ impl Table {
         number
     }
 
+    /// Writes so many other keys, one after the other.
+    pub(crate) fn fill_keys(&mut self, id: u64, count: u32) {
+        for number in 0..count {
+            let mut batch = Batch::new();
+            batch.put(&number.to_le_bytes(), &[7; 100]);
+            self.node(id).propose(&batch, None).expect("a leader");
+            self.flush(id);
+            self.run(2);
+        }
+    }
+
     pub(crate) fn change(&mut self, id: u64, changes: &[MemberChange]) {
         self.node(id).propose_members(changes).expect("a change");
         self.flush(id);

@@ -72,6 +72,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("replica.promise.vote", "a vote for one who has less than was promised", STORIES),
     Mutant::new("replica.promise.election", "a node leads without what it has promised", STORIES),
+    Mutant::new("replica.snapshot.halted", "pages of an earlier transfer are waited for", STORIES),
     Mutant::new("replica.install.vote", "a node that installs forgets its vote", WORLD),
     Mutant::new("replica.wal.restated", "a log file that is begun takes entries back", WAL),
     Mutant::new("replica.wal.begun", "a checkpoint makes void what is nowhere else", WAL),
