@@ -219,6 +219,18 @@ impl Notes {
         self.peers.iter().copied().find(|peer| peer.node == node)
     }
 
+    /// Notes starts of pools that are noted here with an earlier start, or with none.
+    pub(crate) fn note_starts(&mut self, heard: &[Peer]) {
+        for peer in &mut self.peers {
+            let is_later = |it: &&Peer| {
+                (it.node, it.identity) == (peer.node, peer.identity) && it.start > peer.start
+            };
+            if let Some(later) = heard.iter().find(is_later) {
+                *peer = *later;
+            }
+        }
+    }
+
     /// Notes other members: their pools, where these are given, and nothing of nodes that are not members.
     pub(crate) fn note_members(&mut self, members: Members, changes: &[(MemberChange, u64)]) {
         for (change, identity) in changes.iter().filter(|(_, identity)| *identity != 0) {
@@ -364,6 +376,22 @@ mod tests {
         assert!(most.encode().unwrap().len() <= coreplane_mvcc::MEMBERS_MAX);
         let many = Members { voters: (0..13).collect(), ..Members::default() };
         assert!(Notes { members: many, ..Notes::default() }.encode().is_err());
+    }
+
+    #[test]
+    fn a_later_start_of_the_same_pool_is_noted() {
+        let peer = |node, identity, start, life| Peer { node, identity, start, life };
+        let peers = vec![peer(1, 7, 3, 30), peer(2, 8, 3, 30), peer(3, 9, 3, 30), peer(4, 5, 0, 0)];
+        let mut notes = Notes { peers, ..Notes::default() };
+        notes.note_starts(&[
+            peer(1, 7, 4, 40),
+            // An earlier start, another pool, another node.
+            peer(2, 8, 2, 20),
+            peer(3, 1, 9, 90),
+            peer(6, 5, 9, 90),
+        ]);
+        let noted = [peer(1, 7, 4, 40), peer(2, 8, 3, 30), peer(3, 9, 3, 30), peer(4, 5, 0, 0)];
+        assert_eq!(notes.peers, noted);
     }
 
     #[test]

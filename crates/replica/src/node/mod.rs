@@ -16,7 +16,7 @@ mod turn;
 use crate::codec::{Body, Envelope};
 use crate::log_view::{LogView, SharedView};
 use crate::map::{MapSnapshot, ReplicaMap};
-use crate::members::NodeId;
+use crate::members::{NodeId, Peer};
 use coreplane_engine::{Error, Result, Ticket, UnixMillis};
 use draft::Draft;
 use parking_lot::{Mutex, MutexGuard};
@@ -202,7 +202,7 @@ impl Node {
     /// If the medium fails, or is damaged: the node has stopped.
     pub fn step(&mut self, envelope: Envelope) -> Result<()> {
         self.check_running()?;
-        let Envelope { from, to, .. } = envelope;
+        let Envelope { from, to, identity, start, life, .. } = envelope;
         if to != self.settings.id || from == to {
             return Ok(());
         }
@@ -212,7 +212,9 @@ impl Node {
             }
             match envelope.body {
                 Body::Raft(message) => node.step_raft(message),
-                Body::Page(page) => node.take_page(from, page),
+                Body::Page(page) => {
+                    node.take_page(Peer { node: from, identity, start, life }, page)
+                }
                 Body::Receipt(receipt) => node.take_receipt(from, receipt),
                 Body::Hello(_) => Ok(()),
                 Body::Ask(number) => {

@@ -22,7 +22,7 @@ use super::{Node, Role, State, consensus};
 use crate::codec::{Body, Page, Receipt, Received, Record};
 use crate::entry::Header;
 use crate::map::MapSnapshot;
-use crate::members::{NodeId, Notes};
+use crate::members::{NodeId, Notes, Peer};
 use bytes::Bytes;
 use coreplane_engine::{Error, Result};
 use coreplane_mvcc::SnapshotRecord;
@@ -217,15 +217,16 @@ impl Node {
     }
 
     /// A part of a snapshot.
-    pub(super) fn take_page(&mut self, from: NodeId, page: Page) -> Result<()> {
-        let Some(state) = self.receive(from, &page)? else { return Ok(()) };
+    pub(super) fn take_page(&mut self, sender: Peer, page: Page) -> Result<()> {
+        let Some(state) = self.receive(sender, &page)? else { return Ok(()) };
         let receipt = Receipt { term: page.term, index: page.index, state };
-        self.send(from, Body::Receipt(receipt));
+        self.send(sender.node, Body::Receipt(receipt));
         Ok(())
     }
 
     /// Takes a page; the answer, if any.
-    fn receive(&mut self, from: NodeId, page: &Page) -> Result<Option<Received>> {
+    fn receive(&mut self, sender: Peer, page: &Page) -> Result<Option<Received>> {
+        let from = sender.node;
         let Some(header) = Header::decode(&page.header) else { return Ok(None) };
         let Some(sent) = Notes::decode(&page.members) else { return Ok(None) };
         {
@@ -275,7 +276,7 @@ impl Node {
             }
             return Ok(Some(Received::Wants(next + 1)));
         }
-        self.end_install(page)?;
+        self.end_install(sender, page)?;
         Ok(Some(Received::All))
     }
 
@@ -348,10 +349,17 @@ impl Node {
         self.view.0.lock().map.install(&mut records)
     }
 
-    fn end_install(&mut self, page: &Page) -> Result<()> {
+    fn end_install(&mut self, sender: Peer, page: &Page) -> Result<()> {
         {
             let mut view = self.view.0.lock();
-            let sent = Notes::decode(&page.members).ok_or_else(no_members)?;
+            let mut sent = Notes::decode(&page.members).ok_or_else(no_members)?;
+            // The sender may have heard less of the other nodes than this one, and does not note its own starts.
+            if !mutant!("replica.install.starts") {
+                sent.note_starts(&view.notes().peers);
+            }
+            if !mutant!("replica.install.sender") {
+                sent.note_starts(&[sender]);
+            }
             let Notes { identity, mut last, .. } = *view.notes();
             if mutant!("replica.promise.dropped") {
                 last = (0, 0);

@@ -42,3 +42,92 @@ fn a_transfer_that_was_given_up_is_taken_up_again() {
         assert_eq!((third.newest, third.applied), (newest, newest));
     }
 }
+
+/// A node has heard of a start of its leader, and is filled by it. It still recognizes an earlier copy of the leader,
+/// which would be elected without the acknowledged entries that the node lacks. So does a node that was wiped, and has
+/// heard of that start by the pages alone.
+#[test]
+fn a_start_is_not_forgotten_over_a_snapshot() {
+    for (kind, wipes) in MapKind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let mut table = Table::with(kind, (3, 3), Model::X86, |it| it.ring_bytes = 1);
+        table.lead(1);
+        table.put(1, b"before");
+        table.run(5);
+        let copy = table.seat(1).copy();
+        table.seat(1).cut();
+        table.letters.clear();
+        table.seat(1).start();
+        table.run(20);
+        table.lead(1);
+        if wipes {
+            table.seat(3).wipe(777);
+            table.letters.clear();
+        } else {
+            table.part(&[3], &[1, 2]);
+            table.fill_keys(1, 30);
+            table.cut.clear();
+        }
+        while table.node(3).installed() == 0 {
+            if !table.deliver() {
+                (1..=3).for_each(|id| table.tick(id));
+            }
+        }
+        // It hears no more of the others.
+        table.letters.clear();
+        table.part(&[3], &[1, 2]);
+        let number = table.put(1, b"acknowledged");
+        while !table.seats[&1].settled.contains(&number) {
+            assert!(table.deliver());
+        }
+        table.seat(2).cut();
+        table.seat(1).put_back(copy);
+        table.letters.clear();
+        table.cut.clear();
+        table.run(300);
+        assert_eq!(table.leader(), None, "of {kind:?}: an acknowledged write is lost");
+        let role = table.node(1).status().role;
+        assert_eq!(role, Role::Installing, "of {kind:?}: a copy is taken for the pool");
+        if !wipes {
+            table.seat(2).start();
+            table.run(300);
+            for id in 1..=3 {
+                assert_eq!(table.value(id).as_deref(), Some(&b"acknowledged"[..]), "of {kind:?}");
+            }
+        }
+    }
+}
+
+/// A node has heard of a start of which its leader has not, and is filled by the leader. It still recognizes an
+/// earlier copy.
+#[test]
+fn a_start_is_known_although_the_sender_of_a_snapshot_knows_less() {
+    for kind in MapKind::ALL {
+        let mut table = Table::with(kind, (3, 3), Model::X86, |it| it.ring_bytes = 1);
+        table.lead(1);
+        table.part(&[3], &[1, 2]);
+        table.fill_keys(1, 30);
+        let copy = table.seat(2).copy();
+        table.seat(2).cut();
+        table.letters.clear();
+        table.cut.clear();
+        table.part(&[1], &[2]);
+        table.seat(2).start();
+        (0..3).for_each(|_| table.tick(2));
+        table.deliver_of(2);
+        while table.node(3).installed() == 0 {
+            if !table.deliver() {
+                [1, 3].into_iter().for_each(|id| table.tick(id));
+            }
+        }
+        table.seat(2).put_back(copy);
+        for _ in 0..30 {
+            [1, 2, 3].into_iter().for_each(|id| table.tick(id));
+            while table.deliver() {}
+        }
+        let role = table.node(2).status().role;
+        assert_eq!(role, Role::Installing, "of {kind:?}: a copy is taken for the pool");
+        table.cut.clear();
+        table.run(200);
+        assert_eq!(table.node(2).installed(), 1, "of {kind:?}");
+    }
+}

@@ -72,6 +72,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("replica.promise.vote", "a vote for one who has less than was promised", STORIES),
     Mutant::new("replica.promise.election", "a node leads without what it has promised", STORIES),
+    Mutant::new(
+        "replica.install.starts",
+        "a snapshot makes a node forget the starts of its peers",
+        STORIES,
+    ),
+    Mutant::new("replica.install.sender", "a filled node takes a copy for its leader", STORIES),
     Mutant::new("replica.snapshot.halted", "pages of an earlier transfer are waited for", STORIES),
     Mutant::new("replica.install.vote", "a node that installs forgets its vote", WORLD),
     Mutant::new("replica.wal.restated", "a log file that is begun takes entries back", WAL),
