@@ -4,10 +4,32 @@
 //! for example, a leader that calls entries committed which this node once had and lacks now, or a follower that has
 //! more than its leader. A peer that was put back to an older state sends such messages, and so may a defective one.
 //! They are dropped.
+//!
+//! Each election raises the term by one, so no cluster reaches the last term by itself. A node that took it from a
+//! message would note it durably, and no node could be elected any more.
 
+use crate::codec::Body;
 use crate::log_view::{LogView, SharedView};
+use coreplane_pmem::mutant;
 use raft::eraftpb::{Message, MessageType};
 use raft::{RawNode, StateRole};
+
+/// Terms up to this one leave room for all elections.
+const TERM_AMPLE: u64 = 1 << 62;
+
+/// The most terms by which a message may be ahead of both that one and the term that a node knows.
+const TERM_AHEAD: u64 = 1 << 32;
+
+/// True if a node that knows the term `known` may take the term of a message. The bound moves with the known term:
+/// nodes that have taken a term at the bound still take the terms of their next elections.
+pub(super) fn has_possible_term(body: &Body, known: u64) -> bool {
+    let term = match body {
+        Body::Raft(message) => message.term,
+        Body::Page(page) => page.term,
+        Body::Receipt(_) | Body::Hello(_) | Body::Ask(_) | Body::Told(..) => return true,
+    };
+    term <= known.max(TERM_AMPLE).saturating_add(TERM_AHEAD) || mutant!("replica.term.last")
+}
 
 /// True if the message does not contradict the state of this node, whose `newest` entry is given.
 pub(super) fn is_possible(

@@ -210,6 +210,10 @@ impl Node {
             if !node.is_heard(&envelope)? {
                 return Ok(());
             }
+            let known = node.view().control().term;
+            if !admission::has_possible_term(&envelope.body, known) {
+                return Ok(());
+            }
             match envelope.body {
                 Body::Raft(message) => node.step_raft(message),
                 Body::Page(page) => {

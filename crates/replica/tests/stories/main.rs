@@ -4,6 +4,7 @@ mod pools;
 mod promise;
 mod room;
 mod table;
+mod terms;
 mod transfers;
 
 use coreplane_engine::{Batch, Error};
