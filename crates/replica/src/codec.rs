@@ -119,7 +119,7 @@ pub(crate) enum Received {
     All,
     /// It is older than the receiver's state: a newer one is wanted.
     Older,
-    /// It is larger than the receiver's pool.
+    /// The receiver's pool has no room for it.
     Unfit,
 }
 

@@ -176,6 +176,9 @@ pub trait ReplicaMap: Send + Sync {
     /// As [`LogMap::snapshot`].
     fn snapshot(&self) -> Result<Box<dyn MapSnapshot>>;
 
+    /// True if a pinned state keeps pages of the pool.
+    fn is_pinned(&self) -> bool;
+
     /// Gives up the whole state for a snapshot of this timestamp.
     ///
     /// # Errors
@@ -332,6 +335,10 @@ impl ReplicaMap for LogMap {
 
     fn snapshot(&self) -> Result<Box<dyn MapSnapshot>> {
         Ok(Box::new(self.snapshot()?))
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.is_pinned()
     }
 
     fn begin_install(&self, timestamp: u64) -> Result<()> {

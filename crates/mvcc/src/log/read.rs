@@ -239,6 +239,12 @@ impl LogMap {
         self.store.sync()?;
         Ok(snapshot)
     }
+
+    /// True if a state is pinned.
+    pub fn is_pinned(&self) -> bool {
+        let map = self.store.map.read();
+        map.log().is_some_and(|log| log.oldest_pin().is_some())
+    }
 }
 
 /// The applied state at one moment. Dropping it releases the versions that it sees.

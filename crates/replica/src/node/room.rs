@@ -8,10 +8,10 @@
 //! A leader checks the room in its own map before it proposes. The map of a follower may have less: its pool is
 //! smaller, less of it is clean, or readers hold pages. The follower takes the entries that fit. The leader sends the
 //! others again, as it does with lost messages, until entries applied meanwhile have given pages back, or until the
-//! node lags so far that it is sent a snapshot. The node refuses a snapshot that is larger than its pool. So every
-//! acknowledged entry has its pages, and a node without room lags. Entries without changes are taken without a check.
-//! A cluster that cannot commit without such a node waits for it, and the node reports the reason
-//! ([`Node::lacks_room`]).
+//! node lags so far that it is sent a snapshot. The node refuses a snapshot that is larger than its pool, or that may
+//! not fit beside a pinned state. So every acknowledged entry has its pages, and a node without room lags. Entries
+//! without changes are taken without a check. A cluster that cannot commit without such a node waits for it, and the
+//! node reports the reason ([`Node::lacks_room`]).
 
 use super::{Node, Role, State};
 use crate::log_view::Room;
@@ -101,6 +101,19 @@ impl Node {
         let refuses = is_running && !self.view().map.may_fit(bytes);
         self.shortage.is_there |= refuses;
         refuses
+    }
+
+    /// True if there may be no room for a snapshot of so many bytes beside the states that are pinned here, for a
+    /// backup for example. Pages of a state that is given up come back only when it is not pinned any more: until then
+    /// the node keeps it.
+    pub(super) fn lacks_room_beside_pins(&mut self, bytes: u64) -> bool {
+        let lacks = {
+            let view = self.view();
+            view.map.is_pinned() && !view.map.has_ample_room((1, 0, bytes))
+        };
+        let lacks = lacks && !mutant!("replica.snapshot.pinned");
+        self.shortage.is_there |= lacks;
+        lacks
     }
 
     /// True if the last entries that a leader has sent, or the last snapshot, did not fit into the pool.

@@ -253,18 +253,21 @@ impl Node {
         if page.number == 0 && self.refuses_snapshot(page.bytes) {
             return Ok(Some(Received::Unfit));
         }
-        let next = match &self.state {
-            State::Installing(Some(it))
-                if (it.from, it.term, it.index) == (from, page.term, page.index) =>
-            {
-                it.next
+        let begun = match &self.state {
+            State::Installing(begun) => {
+                begun.filter(|it| (it.from, it.term, it.index) == (from, page.term, page.index))
             }
-            // Another snapshot, from its beginning.
-            _ if page.number == 0 => match self.begin_install(from, page) {
+            State::Running(_) => None,
+        };
+        let next = match begun {
+            Some(it) => it.next,
+            // Another snapshot is wanted from its beginning.
+            None if page.number > 0 => 0,
+            None if self.lacks_room_beside_pins(page.bytes) => return Ok(Some(Received::Unfit)),
+            None => match self.begin_install(from, page) {
                 Err(Error::OutOfRange { .. }) => return Ok(Some(Received::Older)),
                 begun => begun?,
             },
-            _ => 0,
         };
         if page.number != next {
             return Ok(Some(Received::Wants(next)));

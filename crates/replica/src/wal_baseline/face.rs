@@ -262,6 +262,11 @@ impl ReplicaMap for WalBaseline {
         Ok(Box::new(WalSnapshot { pin, header: applied_header, members }))
     }
 
+    fn is_pinned(&self) -> bool {
+        // Pinned states are in DRAM.
+        false
+    }
+
     fn begin_install(&self, timestamp: u64) -> Result<()> {
         let mut inner = self.inner.lock();
         inner.check_writable()?;

@@ -151,3 +151,40 @@ fn a_full_follower_gives_up_what_was_never_committed() {
         assert_eq!(get(&mut table, 3, 1), None);
     }
 }
+
+/// A leader pins its state, for a backup, and is deposed. It is sent a snapshot that does not fit beside the pinned
+/// state: it keeps what it has until the pin is gone.
+#[test]
+fn a_node_with_a_pinned_state_gives_up_nothing_for_a_snapshot() {
+    for kind in MapKind::ALL {
+        let mut table = table(kind, SHORT, LEN);
+        let count = fill(&mut table);
+        for number in 0..count / 8 {
+            let mut batch = Batch::new();
+            batch.delete(&key(number));
+            assert!(write(&mut table, &batch));
+        }
+        table.lead(3);
+        let before = table.node(3).installed();
+        let pinned = table.node(3).snapshot().expect("an applied state");
+        table.lead(1);
+        table.part(&[3], &[1, 2]);
+        for _ in 0..2 * SHORT / 300 {
+            let mut batch = Batch::new();
+            batch.put(&key(count - 1), &[8; 300]);
+            assert!(write(&mut table, &batch), "an overwrite of {kind:?}");
+        }
+        table.cut.clear();
+        table.run(100);
+        assert_eq!(table.node(3).installed(), before, "of {kind:?}");
+        assert_eq!(get(&mut table, 3, count - 1).as_deref(), Some(&[7; 300][..]));
+        assert!(table.node(3).lacks_room());
+        drop(pinned);
+        table.run(100);
+        let (newest, third) = (table.node(1).status().newest, table.node(3).status());
+        assert_eq!((third.newest, third.applied), (newest, newest), "of {kind:?}");
+        assert_eq!(table.node(3).installed(), before + 1, "of {kind:?}");
+        assert_eq!(get(&mut table, 3, count - 1).as_deref(), Some(&[8; 300][..]));
+        assert!(!table.node(3).lacks_room());
+    }
+}
