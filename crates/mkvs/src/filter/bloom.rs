@@ -171,23 +171,6 @@ impl Filter {
         Image(self.switch.current())
     }
 
-    /// Says "perhaps" for every key until it is made anew: the keys of the group are not known yet.
-    ///
-    /// # Errors
-    /// As [`Filter::rebuild`].
-    pub(crate) fn admit_all(&self) -> Result<(), FilterError> {
-        let rebuild = self.rebuild(KEYS_PER_LINE)?;
-        rebuild.next.saturate();
-        rebuild.finish();
-        Ok(())
-    }
-
-    /// True if it should be made anew with more room. To be asked now and then, such as once in a
-    /// thousand insertions.
-    pub fn needs_growth(&self) -> bool {
-        self.load() > 1.0
-    }
-
     /// Bytes of DRAM in its tables: one, or two while it is made anew. An old one that probes were
     /// still in when it was replaced is dropped by this call if it can be.
     pub fn dram_bytes(&self) -> u64 {

@@ -10,14 +10,13 @@
 //! has room its fill is checked again without a request.
 //!
 //! If a matrix was not closed and has many keys, the same thread fills its filters after it is open. Until
-//! then a filter says "perhaps" for every key, and readers do not ask it.
+//! then a filter lacks keys, and readers do not ask it.
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::filter::{CAPACITY_MIN, FilterError, Rebuild, hash_of};
 use crate::group::Group;
 use crate::keyspace::Keyspace;
-use crate::rebuild::scrub::show_sure;
 use crate::shape::position::is_reserved;
 use crate::stats::counters::Count;
 use coreplane_engine::{Entry, Error, Result, Visibility};
@@ -143,7 +142,7 @@ impl Filters {
     }
 
     /// Fills the filter of a group that is being opened, if it has at most `most` keys; otherwise that is
-    /// done later, and the filter says "perhaps" until then. No other thread uses the group yet.
+    /// done later, and the filter is not asked until then. No other thread uses the group yet.
     ///
     /// # Errors
     /// As the engine, and if there is no memory.
@@ -153,7 +152,6 @@ impl Filters {
         let (room, keys) = group.ask(|device| Ok((least_room(device), counted(device))))?;
         let is_filled = keys <= most && self.fill_up_to(group, room, most)?;
         if !is_filled {
-            group.filter.admit_all().map_err(unusable)?;
             group.is_listed.store(false, Ordering::Release);
             group.is_to_be_listed.store(true, Ordering::Release);
             self.ask_for_resize();
@@ -217,22 +215,14 @@ impl Filters {
             self.list(device, &mut add, &is_enough)
         });
         match read {
-            Err(error) if is_damage(&error) => {}
+            // Each member has lost something. A filter that lacks keys is not asked.
+            Err(error) if is_damage(&error) => Ok(Some(false)),
             Ok(()) if !is_enough() => {
                 let is_whole = listed.map_or(Ok(true), |it| self.list_hidden(group, &it, &mut add));
-                return is_whole.map(Some);
+                is_whole.map(Some)
             }
-            read => return read.map(|()| None),
+            read => read.map(|()| None),
         }
-        // Each member has lost something: all that can be listed is on the members together.
-        for device in group.of(group.members()) {
-            match show_sure(&*device.engine, &device.engine.lost_ranges()?, &mut add) {
-                // The group does not count as listed anyway.
-                Err(error) if is_damage(&error) => {}
-                shown => shown?,
-            }
-        }
-        Ok(Some(false))
     }
 
     /// Shows the records that a device, which was listed, does not find although another member has them: a flipped

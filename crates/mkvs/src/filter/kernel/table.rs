@@ -132,12 +132,6 @@ impl Table<AtomicU64> {
         to.extend(words.flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
     }
 
-    /// Sets all counters to 15, where they stay: the table says "perhaps" for every key, and any key may be removed
-    /// from it.
-    pub(in crate::filter) fn saturate(&self) {
-        self.words_from(0).for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
-    }
-
     /// Sets the counters from `offset` on; false if there are not so many.
     pub(in crate::filter) fn restore(&self, offset: u64, bytes: &[u8]) -> bool {
         let (whole, rest) = bytes.as_chunks::<8>();
