@@ -1,6 +1,7 @@
 //! Where a key belongs: its slot, the group that owns it, and the order of the group's devices.
 
 pub(crate) mod append_list;
+mod name;
 pub(crate) mod order;
 pub(crate) mod owners;
 pub(crate) mod position;

@@ -1,5 +1,6 @@
 //! Positions of devices, how many of them a write waits for, and keys that are the matrix's own.
 
+use crate::shape::name::parse;
 use serde::{Deserialize, Serialize};
 
 /// Devices of a group at most.
@@ -48,12 +49,7 @@ impl std::str::FromStr for Ack {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "first" => Ok(Self::First),
-            "majority" => Ok(Self::Majority),
-            "all" => Ok(Self::All),
-            _ => Err(format!("`{text}` is none of first, majority, all")),
-        }
+        parse(text, &[(Self::First, "first"), (Self::Majority, "majority"), (Self::All, "all")])
     }
 }
 

@@ -1,5 +1,6 @@
 //! The three prototypes of the paper, and the paths of reads and writes.
 
+use crate::shape::name::parse;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -41,11 +42,7 @@ impl FromStr for Prototype {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::NAMES.iter().find(|(_, name)| *name == text);
-        known.map(|(prototype, _)| *prototype).ok_or_else(|| {
-            let names: Vec<&str> = Self::NAMES.iter().map(|(_, name)| *name).collect();
-            format!("`{text}` is none of {}", names.join(", "))
-        })
+        parse(text, &Self::NAMES)
     }
 }
 
@@ -67,12 +64,7 @@ impl FromStr for ReadPath {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "inline" => Ok(Self::Inline),
-            "rings" => Ok(Self::Rings),
-            _ => Err(format!("`{text}` is none of auto, inline, rings")),
-        }
+        parse(text, &[(Self::Auto, "auto"), (Self::Inline, "inline"), (Self::Rings, "rings")])
     }
 }
 
@@ -91,11 +83,7 @@ impl FromStr for WritePath {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "inline" => Ok(Self::Inline),
-            "rings" => Ok(Self::Rings),
-            _ => Err(format!("`{text}` is none of inline, rings")),
-        }
+        parse(text, &[(Self::Inline, "inline"), (Self::Rings, "rings")])
     }
 }
 
