@@ -1,17 +1,15 @@
 //! Writes that a follower makes several at a time.
 
-use super::pair::pair;
+use super::pair::{directory, pair, put, wait_until};
 use crate::device::Device;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
 use crate::group::{Demote, Group};
 use crate::in_flight::InFlight;
-use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
-use coreplane_pmem::epoch::pin_in;
+use coreplane_engine::{Error, Result, StorageEngine};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// Keys that follow in one apply batch.
 const KEYS: u8 = 5;
@@ -44,14 +42,6 @@ impl Interceptor for Gates {
     }
 }
 
-fn wait_until(is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never comes");
-        std::thread::yield_now();
-    }
-}
-
 /// A pair whose second device has made some keys, one more than an apply batch. The first device has made the first
 /// key by itself, and the others as a batch that waits to be made durable.
 fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFlight>, Arc<Gates>) {
@@ -69,8 +59,7 @@ fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFli
     gates.holds_puts.store(true, Ordering::SeqCst);
     gates.holds_care.store(true, Ordering::SeqCst);
     for key in 0..=KEYS {
-        let options = WriteOptions::default();
-        assert!(group.put_fast(hash_of(&[key]), (&[key], b"value"), &options, &pin_in()).is_some());
+        assert!(put(&group, &[key]));
         // The first is taken out of the ring before the others come into it.
         wait_until(|| gates.puts.load(Ordering::SeqCst) == 1);
     }
@@ -78,10 +67,6 @@ fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFli
     wait_until(|| gates.care.load(Ordering::SeqCst) == 1);
     assert_eq!(gates.puts.load(Ordering::SeqCst), u64::from(KEYS) + 1, "all were made");
     (group, in_flight, gates)
-}
-
-fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
 #[test]

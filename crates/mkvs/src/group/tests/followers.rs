@@ -1,13 +1,12 @@
 //! A write that is made on the primary and not yet in the rings of the others when members leave.
 
-use super::pair::pair;
+use super::pair::{directory, engine, pair};
 use crate::device::decision::Decided;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::ring::Decision;
 use crate::filter::hash_of;
 use crate::in_flight::{Entry, InFlight};
-use coreplane_bptree::Bptree;
-use coreplane_engine::{Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,16 +31,11 @@ impl Interceptor for Lags {
 /// into the ring after that is not acknowledged before the successor has it.
 #[test]
 fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    let engine = |number: u8| -> Arc<dyn StorageEngine> {
-        let (path, options) = (directory.path().join(number.to_string()), Default::default());
-        let media = coreplane_pmem::MediaChoice::Auto;
-        Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
-    };
-    let (successor, around) = (engine(0), Arc::new(Lags::default()));
+    let directory = directory();
+    let (successor, around) = (engine(&directory, 0), Arc::new(Lags::default()));
     let lags = Intercepted { engine: Arc::clone(&successor), around: Arc::clone(&around) };
     let in_flight = Arc::new(InFlight::new());
-    let group = pair([Arc::new(lags), engine(1)], &in_flight, Box::new(|_, _| Ok(())));
+    let group = pair([Arc::new(lags), engine(&directory, 1)], &in_flight, Box::new(|_, _| Ok(())));
     let options = WriteOptions { sequence: Some(1), ..WriteOptions::default() };
     let (key, put) = (b"key", Some((b"value".as_slice(), None)));
     let decision =

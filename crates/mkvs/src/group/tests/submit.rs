@@ -1,19 +1,16 @@
 //! A processor that sleeps, and places in its ring that are given up.
 
-use super::pair::pair;
+use super::pair::{directory, engine, pair, put, wait_until};
 use crate::device::Drained;
 use crate::device::interceptor::{Call, Intercepted, Interceptor};
-use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
-use coreplane_bptree::Bptree;
-use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
-use coreplane_pmem::epoch::pin_in;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Patience;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Refuses puts once it is full.
 #[derive(Default)]
@@ -47,36 +44,26 @@ impl Interceptor for Interrupted {
 
 /// Two devices: writes wait for the second, and the first follows.
 fn group<I: Interceptor + 'static>(directory: &tempfile::TempDir, around: &Arc<I>) -> Arc<Group> {
-    let engine = |number: u8| -> Arc<dyn StorageEngine> {
-        let (path, options) = (directory.path().join(number.to_string()), Default::default());
-        let media = coreplane_pmem::MediaChoice::Auto;
-        Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
-    };
     let around = Arc::clone(around);
-    let filled = Arc::new(Intercepted { engine: engine(1), around });
-    pair([engine(0), filled], &Arc::new(InFlight::new()), Box::new(|_, _| Ok(())))
+    let filled = Arc::new(Intercepted { engine: engine(directory, 1), around });
+    pair([engine(directory, 0), filled], &Arc::new(InFlight::new()), Box::new(|_, _| Ok(())))
 }
 
 /// Otherwise it looks by itself a tenth of a second later, and holds up the writes behind the place.
 #[test]
 fn a_processor_that_sleeps_is_woken_for_a_place_that_is_dropped() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let directory = directory();
     let around = Arc::new(Fills::default());
     let group = group(&directory, &around);
     let follower = group.device(0).expect("it is there");
-    let (options, begun) = (WriteOptions::default(), Instant::now());
-    let put = |key: &[u8]| group.put_fast(hash_of(key), (key, b"value"), &options, &pin_in());
     for round in 0..20_u64 {
         let [made, refused] = [2 * round, 2 * round + 1].map(u64::to_le_bytes);
-        assert!(put(&made).is_some());
+        assert!(put(&group, &made));
         let is_asleep = || follower.is_asleep();
-        while follower.queued() > 0 || !is_asleep() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it has nothing to do");
-            std::thread::yield_now();
-        }
+        wait_until(|| follower.queued() == 0 && is_asleep());
         let submitted = follower.lines_submitted();
         around.0.store(true, Ordering::SeqCst);
-        assert!(put(&refused).is_none());
+        assert!(!put(&group, &refused));
         around.0.store(false, Ordering::SeqCst);
         assert!(follower.lines_submitted() > submitted, "it had a place");
         assert!(!is_asleep() || follower.queued() == 0, "round {round}: it sleeps");
@@ -87,19 +74,15 @@ fn a_processor_that_sleeps_is_woken_for_a_place_that_is_dropped() {
 /// The change waits for what is in the ring, and the write, once it is made on the primary, for the change.
 #[test]
 fn a_change_of_the_members_does_not_wait_for_a_write_that_waits_for_it() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let directory = directory();
     let around = Arc::new(Interrupted::default());
     let group = group(&directory, &around);
-    let put = |group: &Arc<Group>, key: &[u8]| {
-        let options = WriteOptions::default();
-        group.put_fast(hash_of(key), (key, b"value"), &options, &pin_in())
-    };
     let (drained, changing) = (Arc::new(Mutex::new(None)), Arc::clone(&group));
     let (noted, thread) = (Arc::clone(&drained), Arc::new(Mutex::new(None)));
     let kept = Arc::clone(&thread);
     let step = move || {
         // Another write lies in the ring behind the place of the first one.
-        assert!(put(&changing, b"another").is_some());
+        assert!(put(&changing, b"another"));
         changing.states.begin_change();
         let drain = move || {
             let follower = changing.device(0).expect("it is there");
@@ -110,7 +93,7 @@ fn a_change_of_the_members_does_not_wait_for_a_write_that_waits_for_it() {
         *kept.lock() = Some(std::thread::spawn(drain));
     };
     *around.0.lock() = Some(Box::new(step));
-    assert!(put(&group, b"key").is_some());
+    assert!(put(&group, b"key"));
     let thread = thread.lock().take().expect("the step was executed");
     thread.join().expect("no panic");
     assert!(
