@@ -40,7 +40,7 @@ pub(crate) use submit::Place;
 use crate::device::decision::Decided;
 use crate::device::fault_guard::{FaultGuard, Guarded};
 use crate::device::ring::{Decisions, RING_BYTES};
-use crate::in_flight::track::{OnTheWay, Track, Way};
+use crate::in_flight::track::{Track, Way};
 use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
 use backlog::{Backlog, bytes_of};
@@ -235,12 +235,7 @@ impl Device {
         self.rings(&pin_in()).map_or(0, |rings| rings.reads.len() as u64)
     }
 
-    /// Tells whether the device has made the write that ends at this place of its ring.
-    pub(crate) fn on_the_way(&self, place: u64) -> OnTheWay {
-        OnTheWay::new(&self.track, place, self.number)
-    }
-
-    /// The place at which a write will end in its ring.
+    /// The place at which a write ends in its ring.
     #[inline]
     pub(crate) fn way_to(&self, place: u64) -> Way<'_> {
         Way { track: &self.track, place, number: self.number }

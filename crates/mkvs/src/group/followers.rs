@@ -5,7 +5,7 @@ use super::{Group, NotMade};
 use crate::device::decision::caught;
 use crate::device::ring::{Decision, Room};
 use crate::device::{Device, Host, Job, make};
-use crate::in_flight::track::OnTheWay;
+use crate::in_flight::track::Way;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;
 use coreplane_engine::{Batch, Completion, Horizon, Result, WriteOptions};
@@ -26,15 +26,15 @@ impl Group {
     /// Has a device follow a write of one key: through its ring, or at once if that is full. A write in the ring is
     /// reported when it is made if it `is_told`, and otherwise its way is returned.
     #[inline]
-    pub(super) fn follow(
+    pub(super) fn follow<'d>(
         self: &Arc<Self>,
-        device: &Arc<Device>,
+        device: &'d Arc<Device>,
         decision: &Decision<'_>,
         is_told: bool,
-    ) -> Option<OnTheWay> {
+    ) -> Option<Way<'d>> {
         match device.follow(self, decision, is_told) {
             Room::Enough(place) | Room::Scarce(place) => {
-                return (!is_told).then(|| device.on_the_way(place));
+                return (!is_told).then(|| device.way_to(place));
             }
             Room::None => {
                 device.wait_for_processor();
@@ -62,23 +62,23 @@ impl Group {
         (mut made, mut now): Copied,
     ) -> std::result::Result<(), NotMade> {
         let Decision { hash, decided, options } = decision;
-        let on_the_way = loop {
+        let way = loop {
             // The write is in their rings before it is reported, so that a thread that drains a ring waits for it.
-            let mut on_the_way = None;
+            let mut way = None;
             for device in self.of(self.followers() & !made) {
-                let is_told = on_the_way.is_some();
-                let way = self.follow(device, decision, is_told);
-                on_the_way = on_the_way.or(way);
+                let is_told = way.is_some();
+                let its = self.follow(device, decision, is_told);
+                way = way.or(its);
             }
             if self.is_as_then(now) {
-                break on_the_way;
+                break way;
             }
             // It may be in the ring of a new primary behind writes which that device made before it became the
             // primary.
             (made, now) = self.copy_of(order, made, decided, options)?;
         };
         let sequence = options.sequence.unwrap_or_default();
-        self.in_flight.done_and(*hash, sequence, (made, on_the_way), self.followers());
+        self.in_flight.done_and(*hash, sequence, (made, way), self.followers());
         Ok(())
     }
 

@@ -267,13 +267,13 @@ impl InFlight {
         &self,
         hash: u64,
         sequence: u64,
-        (devices, on_the_way): (Devices, Option<OnTheWay>),
+        (devices, way): (Devices, Option<Way<'_>>),
         members: Devices,
     ) {
         self.end(hash, |entry| {
             if let Some(write) = entry.write_of(sequence) {
                 write.done |= devices;
-                write.on_the_way = on_the_way.or(write.on_the_way.take());
+                write.on_the_way = way.map(OnTheWay::from).or(write.on_the_way.take());
             }
             entry.wanted = members;
             entry.is_over()
@@ -391,7 +391,7 @@ mod tests {
         let track = Arc::new(Track::new());
         let write = |sequence, place| {
             in_flight.begin(entry(sequence, 1));
-            let way = (0b10, Some(OnTheWay::new(&track, place, 0)));
+            let way = (0b10, Some(Way { track: &track, place, number: 0 }));
             in_flight.done_and(7, sequence, way, 0b11);
         };
         write(1, 2);

@@ -82,11 +82,6 @@ pub(crate) struct OnTheWay {
 }
 
 impl OnTheWay {
-    /// A write on the way to the device of this number, in whose ring it ends at `place`.
-    pub(crate) fn new(track: &Arc<Track>, place: u64, number: u8) -> Self {
-        Self { track: Arc::clone(track), place, number }
-    }
-
     /// A write on this way, in the place of one that has come: counting a reference to a track takes a locked
     /// instruction, and dropping one takes another.
     #[inline]
@@ -126,7 +121,7 @@ impl OnTheWay {
 
 impl From<Way<'_>> for OnTheWay {
     fn from(Way { track, place, number }: Way<'_>) -> Self {
-        Self::new(track, place, number)
+        Self { track: Arc::clone(track), place, number }
     }
 }
 
@@ -138,8 +133,8 @@ mod tests {
     fn a_way_takes_the_place_of_one_of_the_same_track() {
         let [track, another] = [0, 1].map(|_| Arc::new(Track::new()));
         let counts = || [&track, &another].map(Arc::strong_count);
-        let first = OnTheWay::new(&track, 2, 1);
         let way = |track, place, number| Way { track, place, number };
+        let first = OnTheWay::from(way(&track, 2, 1));
         let second = OnTheWay::instead_of(Some(first), way(&track, 4, 1));
         assert_eq!(counts(), [2, 1]);
         track.come_to(2);
@@ -155,7 +150,7 @@ mod tests {
     #[test]
     fn what_was_not_made_has_not_come() {
         let track = Arc::new(Track::new());
-        let ways = [2, 4, 6].map(|place| OnTheWay::new(&track, place, 1));
+        let ways = [2, 4, 6].map(|place| OnTheWay::from(Way { track: &track, place, number: 1 }));
         let come = || ways.each_ref().map(OnTheWay::has_come);
         assert_eq!(come(), [false; 3]);
         track.come_to(2);
