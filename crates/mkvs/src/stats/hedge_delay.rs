@@ -47,7 +47,7 @@ const STEADY: u32 = 1;
 const STEP: u64 = 32;
 
 /// The times of a device's reads, and the decisions based on them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Nanoseconds that half of the reads take at most.
     median: AtomicU64,
@@ -84,23 +84,7 @@ pub(crate) enum End {
 
 impl Pace {
     pub(crate) fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self {
-            median: AtomicU64::new(PATIENCE_MIN),
-            spent: zero(),
-            reads: zero(),
-            wins: zero(),
-            losses: zero(),
-            cancelled: zero(),
-            hedges: zero(),
-            late: zero(),
-            is_late: AtomicBool::new(false),
-            is_unsteady: AtomicBool::new(false),
-            looked: AtomicU32::new(0),
-            stalled: AtomicU32::new(0),
-            gets: Times::new(),
-            puts: Times::new(),
-        }
+        Self { median: AtomicU64::new(PATIENCE_MIN), ..Self::default() }
     }
 
     /// How long a read may take.

@@ -35,11 +35,13 @@ pub(crate) struct Times {
     sum_ns: AtomicU64,
 }
 
-impl Times {
-    pub(crate) fn new() -> Self {
+impl Default for Times {
+    fn default() -> Self {
         Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0) }
     }
+}
 
+impl Times {
     /// Notes that a call took so long.
     pub(crate) fn note(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     fn one_call_in_seventeen_is_timed() {
-        let times = Times::new();
+        let times = Times::default();
         for _ in 0..32 * TIMED_EVERY {
             times.of(|| ());
         }
