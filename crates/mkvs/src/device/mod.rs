@@ -28,6 +28,7 @@ mod idle;
 pub mod interceptor;
 mod processor;
 pub(crate) mod record_copy;
+pub(crate) mod records;
 mod release;
 pub(crate) mod ring;
 pub(crate) mod stretch;

@@ -4,12 +4,13 @@ use super::Keyspace;
 use super::intent::own_records;
 use crate::device::Device;
 use crate::device::decision::is_damage;
+use crate::device::records::each_entry;
 use crate::device::stretch::Stretch;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::stats::counters::Count;
-use coreplane_engine::{Entry, Error, Record, Result, Value};
+use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Value};
 use coreplane_pmem::spin;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -229,17 +230,13 @@ impl Keyspace {
     }
 
     /// Counts the records that a group shows, one by one: while slots move it has other records too.
-    fn count_shown(&self, group: u16, engine: &dyn coreplane_engine::Engine) -> Result<u64> {
+    fn count_shown(&self, group: u16, engine: &dyn StorageEngine) -> Result<u64> {
         let _still = self.moves.read_recursive();
-        let (mut count, mut cursor) = (0, 0);
-        loop {
-            cursor = engine.iterate(cursor, 1024, &mut |entry| {
-                count += u64::from(self.owners.shows(group, entry.key));
-            })?;
-            if cursor == 0 {
-                return Ok(count);
-            }
-        }
+        let mut count = 0;
+        each_entry(engine, &mut |entry| {
+            count += u64::from(self.owners.shows(group, entry.key));
+        })?;
+        Ok(count)
     }
 
     /// Removes expired records on every device.

@@ -6,6 +6,7 @@
 //! that remains is real, however busy the matrix is, and only writers of that key wait.
 
 use crate::device::Device;
+use crate::device::records::each_entry;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
@@ -14,9 +15,6 @@ use crate::shape::position::is_reserved;
 use coreplane_engine::{Damage, Record, Result, StorageEngine, UnixMillis, Visibility};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Records that are read at a time.
-const AT_A_TIME: usize = 1024;
 
 /// The approximate number of keys of a bucket; and the least and the greatest number of buckets.
 const KEYS_OF_ONE: u64 = 16;
@@ -57,20 +55,14 @@ impl Look<'_> {
         engine: &dyn StorageEngine,
         mut show: impl FnMut(&[u8], u64, u64),
     ) -> Result<()> {
-        let mut cursor = 0;
-        loop {
-            cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                let Some(record) = entry.record.filter(|it| self.lasts(it)) else { return };
-                let hash = hash_of(entry.key);
-                // A record on its way to another group, or one that has moved, is not on every member.
-                if !is_reserved(entry.key) && self.keyspace.is_of(self.group.number, hash) {
-                    show(entry.key, hash, mark_of(&record));
-                }
-            })?;
-            if cursor == 0 {
-                return Ok(());
+        each_entry(engine, &mut |entry| {
+            let Some(record) = entry.record.filter(|it| self.lasts(it)) else { return };
+            let hash = hash_of(entry.key);
+            // A record on its way to another group, or one that has moved, is not on every member.
+            if !is_reserved(entry.key) && self.keyspace.is_of(self.group.number, hash) {
+                show(entry.key, hash, mark_of(&record));
             }
-        }
+        })
     }
 
     fn lasts(&self, record: &Record<'_>) -> bool {

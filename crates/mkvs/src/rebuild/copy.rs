@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Records that are read at a time.
-pub(crate) const AT_A_TIME: usize = 256;
+pub(super) const AT_A_TIME: usize = 256;
 
 /// Bytes of values that are read at a time: the values behind them are read one by one.
 const BYTES_AT_A_TIME: usize = 8 << 20;
@@ -59,7 +59,7 @@ pub(crate) struct Pace {
 }
 
 /// The next records of a device, and the next cursor. A record without a value has one that is still to be read.
-pub(crate) fn items_of(device: &Device, cursor: u64) -> (Vec<Item>, Result<u64>) {
+fn items_of(device: &Device, cursor: u64) -> (Vec<Item>, Result<u64>) {
     let (mut items, mut bytes) = (Vec::with_capacity(AT_A_TIME), 0);
     let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
         let Some(record) = &entry.record else { return };
@@ -82,7 +82,7 @@ impl Pace {
         self.bytes += item.key.len() as u64 + value_len(item);
     }
 
-    /// Counts bytes of values that their records were given without.
+    /// Counts bytes of values that their records were listed without.
     pub(crate) fn count_values(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
@@ -156,13 +156,14 @@ impl Rebuild {
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         let mut device = Arc::clone(group.settled()?);
-        // Keys that the device lists and does not find.
-        let (mut cursor, mut strange) = (0, Vec::new());
+        // Keys that the device lists and does not find; and the damage with which its list has ended.
+        let (mut cursor, mut strange, mut damage) = (0, Vec::new(), None);
         loop {
             let primary = group.settled()?;
             if !Arc::ptr_eq(primary, &device) {
                 // The order of an iteration on another device is different.
-                (device, cursor, strange) = (Arc::clone(primary), 0, Vec::new());
+                (device, cursor) = (Arc::clone(primary), 0);
+                (strange, damage) = (Vec::new(), None);
             }
             let from = cursor;
             let (items, listed) = items_of(&device, cursor);
@@ -171,16 +172,8 @@ impl Rebuild {
                     group.go_on_without(&device, error)?;
                     continue;
                 }
-                // The device has shown all other records by then.
                 Err(error) => {
-                    match self.leave_hurt_out(group, &device, pace, error) {
-                        // It has not shown all others: a peer may show the rest.
-                        Err(error) if is_damage(&error) => {
-                            self.give_lacking(group, &device, pace, give)?;
-                            self.give_as_a_peer(group, error, pace, give)?;
-                        }
-                        left_out => left_out?,
-                    }
+                    damage = Some(error);
                     0
                 }
                 Ok(cursor) => cursor,
@@ -193,24 +186,20 @@ impl Rebuild {
                     // Records that it showed before it failed are not used: the next primary has all of them.
                     _ if failed.is_some() => Ok(()),
                     Ok(true) if item.put.is_some() => give(item),
-                    // Its value was left out.
-                    Ok(true) => {
-                        let give = &mut |item: &Item| {
-                            later += value_len(item);
-                            give(item)
-                        };
-                        self.give_long(group, &item.key, &mut lost, give)
-                    }
                     Ok(false) => {
                         strange.push(item.key.clone());
                         Ok(())
                     }
-                    Err(error) if is_damage(&error) => {
-                        self.give_sound(group, &item.key, &mut lost, give)
-                    }
-                    Err(error) => {
+                    Err(error) if !is_damage(&error) => {
                         failed = Some(error);
                         Ok(())
+                    }
+                    // Its value was left out, or the record is damaged.
+                    Ok(true) | Err(_) => {
+                        self.give_sound(group, &item.key, &mut lost, &mut |given| {
+                            later += if item.put.is_none() { value_len(given) } else { 0 };
+                            give(given)
+                        })
                     }
                 },
             )?;
@@ -219,13 +208,11 @@ impl Rebuild {
             if let Some(error) = failed {
                 group.go_on_without(&device, error)?;
             } else if cursor == 0 {
-                // Each stands for a record whose key a peer may know.
-                let is_strange = !strange.is_empty();
-                if is_strange && self.give_lacking(group, &device, pace, give)? < strange.len() {
-                    strange.iter().for_each(|key| pace.leave_out(just(key)));
-                }
                 break;
             }
+        }
+        if damage.is_some() || !strange.is_empty() {
+            self.give_of_members(group, (&device, damage), strange, pace, give)?;
         }
         if mutant!("mkvs.fill.tombstones") {
             return Ok(());
@@ -261,49 +248,8 @@ impl Rebuild {
         Ok(gone)
     }
 
-    /// Heals the records that a device has skipped, as far as its peers have them; the rest is left out.
-    ///
-    /// # Errors
-    /// If the device could not go through all of its keys, and as the devices.
-    fn leave_hurt_out(
-        &self,
-        group: &Arc<Group>,
-        device: &Device,
-        pace: &mut Pace,
-        error: Error,
-    ) -> Result<()> {
-        let hurt = hurt_of(&*device.engine, error)?;
-        let mut scrubbed = Scrubbed::default();
-        for peer in group.of(group.members()).filter(|peer| peer.number != device.number) {
-            // The peers know the keys. Healed records also reach the device or group that is being filled.
-            self.scrub_keys_of(group, (peer, &[]), &mut scrubbed, &|_| {})?;
-        }
-        let left = device.engine.damaged_keys_since(0)?;
-        let left = hurt.into_iter().filter(|it| left.contains(it));
-        left.for_each(|it| pace.leave_out(it.within));
-        Ok(())
-    }
-
-    /// Gives a record whose value was left out, or notes that no device has it undamaged.
-    ///
-    /// # Errors
-    /// As the devices.
-    fn give_long(
-        &self,
-        group: &Arc<Group>,
-        key: &[u8],
-        lost: &mut Vec<Vec<u8>>,
-        give: &mut dyn FnMut(&Item) -> Result<()>,
-    ) -> Result<()> {
-        match group.item_of(key) {
-            Ok(item) => item.map_or(Ok(()), |item| give(&item)),
-            Err(error) if is_damage(&error) => self.give_sound(group, key, lost, give),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Heals a key whose record is damaged on the primary and gives the record, or notes that no device has
-    /// it undamaged.
+    /// Gives the record of a key, which is healed if the primary lacks it or has it damaged; or notes that no device
+    /// has it undamaged.
     pub(crate) fn give_sound(
         &self,
         group: &Arc<Group>,
@@ -311,19 +257,23 @@ impl Rebuild {
         lost: &mut Vec<Vec<u8>>,
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
-        let mut scrubbed = Scrubbed::default();
-        self.scrub_key(group, key, &mut scrubbed)?;
-        if !scrubbed.lost.is_empty() {
-            if !lost.iter().any(|it| it == key) {
-                lost.append(&mut scrubbed.lost);
+        let mut item = match group.item_of(key) {
+            Err(error) if is_damage(&error) => None,
+            item => item?,
+        };
+        if item.is_none() {
+            let mut scrubbed = Scrubbed::default();
+            self.scrub_key(group, key, &mut scrubbed)?;
+            if !scrubbed.lost.is_empty() {
+                if !lost.iter().any(|it| it == key) {
+                    lost.append(&mut scrubbed.lost);
+                }
+                return Ok(());
             }
-            return Ok(());
+            // None: it was deleted meanwhile, and the device or group that is being filled has received the delete.
+            item = group.item_of(key)?;
         }
-        match group.item_of(key)? {
-            Some(item) => give(&item),
-            // It was deleted meanwhile, and the device or group that is being filled has received the delete.
-            None => Ok(()),
-        }
+        item.map_or(Ok(()), |item| give(&item))
     }
 
     /// # Errors

@@ -3,29 +3,18 @@
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
+use crate::device::records::each_lot;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::group::item::Item;
 use crate::in_flight::InFlight;
 use crate::membership::lost_ranges::just;
 use crate::rebuild::Rebuild;
-use crate::rebuild::copy::{AT_A_TIME, Pace, items_of, value_len};
+use crate::rebuild::copy::{AT_A_TIME, Pace, hurt_of, value_len};
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
-use crate::shape::slots::SLOTS;
-use coreplane_engine::{Entry, Error, Result, StorageEngine};
+use coreplane_engine::{Entry, Error, Result};
 use std::sync::Arc;
-
-/// Shows all records of a device.
-fn list_of(engine: &dyn StorageEngine, show: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
-    let mut cursor = 0;
-    loop {
-        cursor = engine.iterate(cursor, AT_A_TIME, show)?;
-        if cursor == 0 {
-            return Ok(());
-        }
-    }
-}
 
 impl Rebuild {
     /// Checks the checksum of a record that a device lists from this cursor on; false if the device lists the
@@ -50,89 +39,70 @@ impl Rebuild {
         Ok(is_listed)
     }
 
-    /// Gives the records that the primary's peers list and the primary does not find, and heals them; returns
-    /// the number of these keys.
-    pub(crate) fn give_lacking(
-        &self,
-        group: &Arc<Group>,
-        primary: &Device,
-        pace: &mut Pace,
-        give: &mut dyn FnMut(&Item) -> Result<()>,
-    ) -> Result<usize> {
-        let mut lacking = Vec::new();
-        let members = group.members() & !(1 << primary.number);
-        for device in group.of(members) {
-            device.drain();
-            let listed = list_of(&*device.engine, &mut |entry| {
-                let is_there = || matches!(primary.engine.check(entry.key), Ok(true));
-                if entry.record.is_some() && !is_reserved(entry.key) && !is_there() {
-                    lacking.push(Item { key: entry.key.to_vec(), put: None, sequence: 0 });
-                }
-            });
-            match listed {
-                // The device has shown all other records.
-                Err(error) if !is_damage(&error) => group.go_on_without(device, error)?,
-                _ => {}
-            }
-        }
-        lacking.sort_unstable_by(|one, other| one.key.cmp(&other.key));
-        lacking.dedup_by(|one, other| one.key == other.key);
-        let (mut lacked, mut lost) = (0, Vec::new());
-        self.give_each(&lacking, pace, &mut |item| {
-            self.give_sound(group, &item.key, &mut lost, &mut |item| {
-                lacked += 1;
-                give(item)
-            })
-        })?;
-        lost.iter().for_each(|key| pace.leave_out(just(key)));
-        Ok(lacked)
-    }
-
-    /// Gives all records of a member that lists them to the end, which may be the current primary.
+    /// Gives the records that the primary's peers list and the primary does not find, and heals them. If the primary
+    /// has not shown all others because of some damage, gives all records of all members, one of which must show
+    /// them to the end. Notes the keys that no member has undamaged, the `strange` ones among them.
     ///
     /// # Errors
-    /// The given error, if no member does.
-    pub(crate) fn give_as_a_peer(
+    /// The given damage, if no member has shown all of its records; and as the devices.
+    pub(crate) fn give_of_members(
         &self,
         group: &Arc<Group>,
-        error: Error,
+        (primary, damage): (&Arc<Device>, Option<Error>),
+        strange: Vec<Vec<u8>>,
         pace: &mut Pace,
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
-        let mut lost = Vec::new();
-        'members: for device in group.of(group.members()) {
+        // The keys that the primary has skipped, if it has shown all others.
+        let (hurt, damage) = match damage.map(|error| hurt_of(&*primary.engine, error)) {
+            Some(Err(error)) if is_damage(&error) => (Vec::new(), Some(error)),
+            hurt => (hurt.transpose()?.unwrap_or_default(), None),
+        };
+        let is_there = |key: &[u8]| matches!(primary.engine.check(key), Ok(true));
+        let take = |entry: &Entry<'_>| {
+            let is_record = entry.record.is_some() && !is_reserved(entry.key);
+            let is_taken = is_record && (damage.is_some() || !is_there(entry.key));
+            is_taken.then(|| Item { key: entry.key.to_vec(), put: None, sequence: 0 })
+        };
+        let (mut is_whole, mut lacked, mut lost) = (damage.is_none(), 0, Vec::new());
+        let peers = group.of(group.members() & !(1 << primary.number));
+        // The primary last: by then it has what its peers have.
+        for device in peers.chain([primary]) {
+            if is_whole && device.number == primary.number {
+                break;
+            }
             device.drain();
-            let mut cursor = 0;
-            loop {
-                let (items, listed) = items_of(device, cursor);
-                cursor = match listed {
-                    Ok(cursor) => cursor,
-                    Err(error) if is_damage(&error) => continue 'members,
-                    Err(error) => {
-                        group.go_on_without(device, error)?;
-                        continue 'members;
-                    }
-                };
+            let listed = each_lot(&*device.engine, take, |items| {
                 let mut later = 0;
-                self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
-                    Ok(true) if item.put.is_some() => give(item),
-                    // Its peers have the record, or its value was left out.
-                    _ => self.give_sound(group, &item.key, &mut lost, &mut |item| {
+                self.give_each(&items, pace, &mut |item| {
+                    let is_lacking = !is_there(&item.key);
+                    self.give_sound(group, &item.key, &mut lost, &mut |item| {
+                        lacked += usize::from(is_lacking);
                         later += value_len(item);
                         give(item)
-                    }),
+                    })
                 })?;
                 pace.count_values(later);
-                if cursor == 0 {
-                    break;
-                }
-            }
-            lost.iter().for_each(|key| pace.leave_out(just(key)));
-            if group.is_member(device) && group.is_sure(device, |_| true) {
-                return Ok(());
+                Ok(())
+            })?;
+            match listed {
+                Ok(()) => is_whole |= group.is_member(device) && group.is_sure(device, |_| true),
+                // The device has shown all other records, or a peer shows the rest.
+                Err(error) if is_damage(&error) => {}
+                Err(error) => group.go_on_without(device, error)?,
             }
         }
-        Err(error)
+        if lacked < strange.len() {
+            // Each stands for a record whose key a peer may know.
+            lost.extend(strange);
+        }
+        lost.iter().for_each(|key| pace.leave_out(just(key)));
+        if !hurt.is_empty() {
+            let left = primary.engine.damaged_keys_since(0)?;
+            let left = hurt.into_iter().filter(|it| left.contains(it));
+            left.for_each(|it| pace.leave_out(it.within));
+        }
+        damage.filter(|_| !is_whole).map_or(Ok(()), Err)
     }
 
     /// Makes sure that the new groups have every record of a moving slot that any member of a group has: the
@@ -143,34 +113,25 @@ impl Rebuild {
             let route = self.keyspace.owners.of(hash_of(key));
             route.to().filter(|_| route.owner() == number && !is_reserved(key))
         };
-        let mut routes = (0..SLOTS).map(|slot| self.keyspace.owners.of_slot(slot));
-        if !routes.any(|route| route.to().is_some() && route.owner() == number) {
+        if !self.keyspace.owners.has(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
+        let take = |entry: &Entry<'_>| {
+            let is_moving = entry.record.is_some() && target(entry.key).is_some();
+            is_moving.then(|| entry.key.to_vec())
+        };
         for device in group.of(group.members()) {
             device.drain();
-            let mut cursor = 0;
-            loop {
-                let mut keys = Vec::with_capacity(AT_A_TIME);
-                let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                    if entry.record.is_some() && target(entry.key).is_some() {
-                        keys.push(entry.key.to_vec());
-                    }
-                });
-                for key in keys {
+            let listed = each_lot(&*device.engine, take, |keys| {
+                keys.iter().try_for_each(|key| {
                     self.check_going_on()?;
-                    self.hold_in_target(group, &key, target)?;
-                }
-                match listed {
-                    Ok(0) => break,
-                    Ok(next) => cursor = next,
-                    // The device has shown all other records, and the peers know the rest.
-                    Err(error) if is_damage(&error) => break,
-                    Err(error) => {
-                        group.go_on_without(device, error)?;
-                        break;
-                    }
-                }
+                    self.hold_in_target(group, key, target)
+                })
+            })?;
+            match listed {
+                Err(error) if !is_damage(&error) => group.go_on_without(device, error)?,
+                // After damage the peers know the rest.
+                _ => {}
             }
         }
         Ok(())

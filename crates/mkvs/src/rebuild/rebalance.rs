@@ -18,6 +18,7 @@
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::fault_guard::guarded;
+use crate::device::records::each_lot;
 use crate::failover::assembly::assemble_group;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
@@ -30,14 +31,11 @@ use crate::membership::record::{Member, MemberState, MembershipRecord};
 use crate::rebuild::Rebuild;
 use crate::rebuild::copy::{Copied, CopyOptions, Pace, hurt_of};
 use crate::shape::position::{GROUPS_MAX, Position, is_reserved};
-use crate::shape::slots::{SLOTS, share_of, slot_of};
-use coreplane_engine::{Error, KeyRange, Progress, Result};
+use crate::shape::slots::{share_of, slot_of};
+use coreplane_engine::{Entry, Error, KeyRange, Progress, Result};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Keys that are looked at at a time.
-const AT_A_TIME: usize = 256;
 
 /// Slots that change hands at a time: their writers wait for a change of the record.
 const SLOTS_AT_A_TIME: usize = 16;
@@ -165,8 +163,7 @@ impl Rebuild {
         progress: &dyn Fn(Progress),
     ) -> Result<()> {
         let number = usize::from(group.number);
-        let mut routes = (0..SLOTS).map(|slot| self.keyspace.owners.of_slot(slot));
-        if !routes.any(|route| route.to().is_some() && route.owner() == number) {
+        if !self.keyspace.owners.has(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
         let (mut done, total) = (0, group.ask(|device| device.engine.len())?);
@@ -218,31 +215,23 @@ impl Rebuild {
         device: &Device,
         see: &mut dyn FnMut(&[u8], u64) -> Result<()>,
     ) -> Result<Option<Error>> {
-        let mut cursor = 0;
-        loop {
-            let mut guests = Vec::new();
-            let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                let is_own = self.keyspace.owners.of(hash_of(entry.key)).owner()
-                    == usize::from(group.number);
-                if !is_own && !is_reserved(entry.key) {
-                    guests.push((entry.key.to_vec(), entry.sequence));
-                }
-            });
-            let damage;
-            (cursor, damage) = match listed {
-                Ok(cursor) => (cursor, None),
-                // The peers know the rest.
-                Err(error) if is_damage(&error) => (0, hurt_of(&*device.engine, error).err()),
-                // When the device returns it is compared with its peers.
-                Err(error) => return group.go_on_without(device, error).map(|()| None),
-            };
-            for (key, sequence) in &guests {
+        let take = |entry: &Entry<'_>| {
+            let is_own = self.keyspace.is_of(group.number, hash_of(entry.key));
+            let is_guest = !is_own && !is_reserved(entry.key);
+            is_guest.then(|| (entry.key.to_vec(), entry.sequence))
+        };
+        let listed = each_lot(&*device.engine, take, |guests| {
+            guests.iter().try_for_each(|(key, sequence)| {
                 self.check_going_on()?;
-                see(key, *sequence)?;
-            }
-            if cursor == 0 {
-                return Ok(damage);
-            }
+                see(key, *sequence)
+            })
+        })?;
+        match listed {
+            Ok(()) => Ok(None),
+            // The peers know the rest.
+            Err(error) if is_damage(&error) => Ok(hurt_of(&*device.engine, error).err()),
+            // When the device returns it is compared with its peers.
+            Err(error) => group.go_on_without(device, error).map(|()| None),
         }
     }
 
@@ -254,8 +243,7 @@ impl Rebuild {
     /// its owner does not have might be among those.
     fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
         let number = usize::from(group.number);
-        let mut routes = (0..SLOTS).map(|slot| self.keyspace.owners.of_slot(slot));
-        if !routes.any(|route| route.to() == Some(number)) {
+        if !self.keyspace.owners.has(|route| route.to() == Some(number)) {
             return Ok(());
         }
         let (mut is_listed, mut damage) = (false, None);

@@ -17,6 +17,7 @@
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::fault_guard::{Guarded, guarded};
+use crate::device::records::each_lot;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
@@ -30,13 +31,10 @@ use crate::rebuild::copy::{Copied, CopyOptions, Pace};
 use crate::rebuild::scrub::Scrubbed;
 use crate::rebuild::{Rebuild, filter_snapshot};
 use crate::shape::position::{Position, is_reserved};
-use coreplane_engine::{Error, KeyRange, Outcome, Progress, Result, Vacancy};
+use coreplane_engine::{Entry, Error, KeyRange, Outcome, Progress, Result, Vacancy};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Keys of a device that are compared with its peers at a time.
-const AT_A_TIME: usize = 256;
 
 impl Rebuild {
     /// Fills the device at `place` from its peers, and makes it a current member.
@@ -323,14 +321,11 @@ impl Rebuild {
         pace: &mut Pace,
         progress: &dyn Fn(Progress),
     ) -> Result<()> {
-        let (mut cursor, mut done, total) = (0, 0, device.engine.len()?);
-        loop {
-            let mut keys = Vec::with_capacity(AT_A_TIME);
-            cursor = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                if !is_reserved(entry.key) {
-                    keys.push((entry.key.to_vec(), entry.sequence));
-                }
-            })?;
+        let (mut done, total) = (0, device.engine.len()?);
+        let take = |entry: &Entry<'_>| {
+            (!is_reserved(entry.key)).then(|| (entry.key.to_vec(), entry.sequence))
+        };
+        each_lot(&*device.engine, take, |keys| {
             done += keys.len() as u64;
             for (key, sequence) in keys {
                 self.check_going_on()?;
@@ -349,10 +344,8 @@ impl Rebuild {
                 }
             }
             progress(Progress { stage: "holding against peers", done: done.min(total), total });
-            if cursor == 0 {
-                return Ok(());
-            }
-        }
+            Ok(())
+        })?
     }
 
     /// Compares a key that is damaged on a peer. If it is damaged on all peers that have it, it stays as it

@@ -71,6 +71,11 @@ impl Owners {
         Route(self.0[slot].load(Ordering::Acquire))
     }
 
+    /// True if some slot has such a route.
+    pub(crate) fn has(&self, is_so: impl Fn(Route) -> bool) -> bool {
+        self.0.iter().any(|route| is_so(Route(route.load(Ordering::Acquire))))
+    }
+
     /// A slot is at rest.
     pub(crate) fn settle(&self, slot: usize, owner: u16) {
         self.0[slot].store(Route::new(owner, None).0, Ordering::Release);
