@@ -1,7 +1,7 @@
 //! A record of a group, made on all of its devices.
 
 use super::Group;
-use crate::device::decision::{Decided, is_failure};
+use crate::device::decision::Decided;
 use crate::group::rollback::sound_of;
 use coreplane_engine::{Outcome, Result, StorageEngine, UnixMillis, Visibility, WriteOptions};
 
@@ -36,11 +36,10 @@ impl Group {
         let change = self.filter.change();
         let had = self.sequence_of(&item.key)?.is_some();
         let inserted = change.insert(hash);
-        let given =
-            self.of(self.followers()).try_for_each(|device| match item.give_to(&*device.engine) {
-                Err(error) if is_failure(&error) => self.go_on_without(device, error),
-                other => other.map(|_| ()),
-            });
+        let given = self.of(self.followers()).try_for_each(|device| {
+            let given = item.give_to(&*device.engine).map(|_| ());
+            given.or_else(|error| self.go_on_without(device, error))
+        });
         let has = given.and_then(|()| Ok(self.sequence_of(&item.key)?.is_some()));
         // If the result is unknown the key is counted: the filter says "perhaps".
         let is_new = *has.as_ref().unwrap_or(&true) && !had;

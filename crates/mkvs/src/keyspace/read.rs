@@ -11,7 +11,7 @@ use crate::membership::lost_ranges;
 use crate::shape::position::{Devices, is_reserved};
 use crate::stats::counters::{Count, Said};
 use crate::stats::latency;
-use coreplane_engine::{Found, Record, Result, Ticket};
+use coreplane_engine::{Error, Found, Record, Result, Ticket};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,33 +75,17 @@ impl Keyspace {
         key: &[u8],
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        let group = self.group_of(hash);
-        let (mut damaged, mut kept) = (0, RecordCopy::default());
+        let (group, mut damaged) = (self.group_of(hash), 0);
         self.find_as((group, key), visit, |visit| {
             loop {
                 let (device, seen) = group.reader(hash, damaged)?;
-                let mut keep = |record: Record<'_>| kept.keep(&record);
-                let here = (&**group, &**device);
-                let Some(found) =
-                    self.read_here(here, (hash, key), seen, &mut damaged, &mut keep)?
-                else {
+                if let Err(error) = device.engine.check(key) {
+                    self.pass_over(group, device, &mut damaged, error)?;
                     continue;
-                };
-                match device.engine.check(key) {
-                    Err(error) if is_damage(&error) => {
-                        damaged |= 1 << device.number;
-                        if group.members() & !damaged == 0 {
-                            return Err(error);
-                        }
-                        continue;
-                    }
-                    Err(error) => group.go_on_without(device, error)?,
-                    Ok(_) => {
-                        if found.hit {
-                            visit(kept.record());
-                        }
-                        return Ok(found);
-                    }
+                }
+                let read = self.read_here((group, device), (hash, key), seen, &mut damaged, visit)?;
+                if let Some(found) = read {
+                    return Ok(found);
                 }
             }
         })
@@ -197,16 +181,27 @@ impl Keyspace {
         if shown.is_small() {
             SHOWN.set(shown);
         }
-        match read {
-            Ok(found) => Ok(found),
-            // One damaged record, of which a peer has another copy; the scrub heals it.
-            Err(error) if is_damage(&error) => {
-                self.counters.add(Count::DamagedReads, 1);
-                *damaged |= 1 << device.number;
-                let is_last = group.members() & !*damaged == 0;
-                if is_last { Err(error) } else { Ok(None) }
-            }
-            Err(error) => group.go_on_without(device, error).map(|()| None),
+        read.or_else(|error| self.pass_over(group, device, damaged, error).map(|()| None))
+    }
+
+    /// A key could not be read on a device: it is to be read on another.
+    ///
+    /// # Errors
+    /// The error, if there is no other.
+    #[cold]
+    fn pass_over(
+        &self,
+        group: &Group,
+        device: &Device,
+        damaged: &mut Devices,
+        error: Error,
+    ) -> Result<()> {
+        if !is_damage(&error) {
+            return group.go_on_without(device, error);
         }
+        // One damaged record, of which a peer has another copy; the scrub heals it.
+        self.counters.add(Count::DamagedReads, 1);
+        *damaged |= 1 << device.number;
+        if group.members() & !*damaged == 0 { Err(error) } else { Ok(()) }
     }
 }

@@ -6,7 +6,7 @@
 //! tombstones.
 
 use super::Keyspace;
-use crate::device::decision::{Decided, is_failure};
+use crate::device::decision::Decided;
 use crate::group::Group;
 use coreplane_engine::{Outcome, Result, StorageEngine, Visibility, WriteOptions};
 use std::sync::Arc;
@@ -45,17 +45,15 @@ impl Keyspace {
         for device in devices() {
             match mark(&*device.engine, key, below) {
                 Ok(theirs) => newest = newest.max(theirs.unwrap_or(0)),
-                Err(error) if is_failure(&error) => group.go_on_without(device, error)?,
-                Err(error) => return Err(error),
+                Err(error) => group.go_on_without(device, error)?,
             }
         }
         if newest < given {
             return Ok(false);
         }
         for device in devices() {
-            match mark(&*device.engine, key, newest) {
-                Err(error) if is_failure(&error) => group.go_on_without(device, error)?,
-                told => drop(told?),
+            if let Err(error) = mark(&*device.engine, key, newest) {
+                group.go_on_without(device, error)?;
             }
         }
         Ok(true)
