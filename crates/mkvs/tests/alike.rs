@@ -9,6 +9,7 @@ use coreplane_engine::{
 };
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
 use scale::scaled;
+use shelf::sample::{created, put};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -146,10 +147,6 @@ fn key(number: u64) -> Vec<u8> {
     format!("key-{number:05}").into_bytes()
 }
 
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
-}
-
 const KEYS: u64 = 2000;
 
 /// The reports of `verify`, called so many times while all keys except the first are written all the time.
@@ -184,8 +181,7 @@ fn beside_writers(matrix: &Matrix, times: usize) -> Vec<VerifyReport> {
 fn beside_writers_that_never_pause_a_difference_is_told_and_none_is_invented() {
     for (kind, ack) in [(Kind::Bptree, Ack::First), (Kind::Scmkv, Ack::All)] {
         let shelf = Shelf::new(kind, 32 << 20);
-        let shape = Shape { groups: 1, ack, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (1, 2), ack);
         (0..KEYS).for_each(|number| put(&matrix, &key(number), b"value"));
         for report in beside_writers(&matrix, 5) {
             assert!(report.is_sound(), "{kind:?}: {:?}", report.damages);

@@ -4,6 +4,7 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
+use shelf::sample::created;
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -69,8 +70,7 @@ fn one_that_is_larger_than_the_limit_passes_when_nothing_waits() {
 fn a_batch_is_made_although_single_writes_never_cease() {
     const PUTS: u64 = 10_000;
     let shelf = Shelf::new(Kind::Bptree, 64 << 20);
-    let shape = Shape { groups: 1, devices: 2, ack: Ack::First, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::First);
     shelf.gate(FOLLOWER).slows_puts.store(true, Ordering::SeqCst);
     let (is_synced, running) = (AtomicBool::new(false), AtomicU64::new(4));
     std::thread::scope(|scope| {

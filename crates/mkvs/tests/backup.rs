@@ -4,17 +4,9 @@ mod shelf;
 
 use coreplane_engine::{Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
-use shelf::sample::{at, refused};
+use shelf::sample::{at, created, key, put, refused};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;
-
-fn key(thread: u64, number: u64) -> Vec<u8> {
-    format!("thread-{thread} key-{number:04}").into_bytes()
-}
-
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
-}
 
 fn opened(shelf: &Shelf) -> Matrix {
     Matrix::open(shelf, &Options::default(), &|_| {}).expect("open")
@@ -45,8 +37,7 @@ fn an_older_copy_of_a_device_is_not_believed() {
     ] {
         let copied = Position { group: 0, device };
         let shelf = Shelf::new(kind, 16 << 20);
-        let shape = Shape { groups: 1, devices: 2, ack, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (1, 2), ack);
         (0..200).for_each(|number| put(&matrix, &key(0, number), b"old"));
         matrix.close().expect("close");
         drop(matrix);
@@ -135,8 +126,7 @@ fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
     ] {
         let copied = Position { group: 0, device };
         let shelf = Shelf::new(kind, 16 << 20);
-        let shape = Shape { groups: 1, devices: 2, ack, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (1, 2), ack);
         (0..200).for_each(|number| put(&matrix, &key(0, number), b"old"));
         matrix.sync().expect("sync");
         let (place, copy) = (shelf.path(copied), shelf.path(copied).with_extension("copy"));
@@ -173,8 +163,7 @@ fn an_older_copy_of_a_primary_that_is_waited_for_alone_is_refused() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let (follower, primary) = (at(0, 0), at(0, 1));
         let shelf = Shelf::new(kind, 16 << 20);
-        let shape = Shape { groups: 1, devices: 2, ack: Ack::First, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (1, 2), Ack::First);
         put(&matrix, &key(0, 0), b"value");
         let copy = std::fs::read(shelf.path(primary)).expect("copy");
         put(&matrix, &key(0, 1), b"value");

@@ -5,7 +5,7 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Shape};
-use shelf::sample::{at, key, opened, put};
+use shelf::sample::{at, created, key, opened, put};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,8 +17,7 @@ const KEY: &[u8] = b"key";
 #[test]
 fn tombstones_above_the_watermark_are_kept() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::First);
     (0..20).for_each(|number| put(&matrix, &key(0, number), b"old"));
     put(&matrix, KEY, b"old");
     matrix.sync().expect("both have it");
@@ -44,8 +43,7 @@ fn tombstones_above_the_watermark_are_kept() {
 #[test]
 fn the_watermark_is_not_above_what_is_in_a_ring() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::First);
     put(&matrix, KEY, b"old");
     matrix.sync().expect("both have it");
     let lags = |lags| shelf.gate(at(0, 0)).is_lagging.store(lags, Ordering::SeqCst);
@@ -139,8 +137,7 @@ fn a_given_sequence_leaves_sequences_for_all_later_writes() {
 #[test]
 fn the_watermark_is_lowered_again_if_that_has_failed() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 1), Ack::All);
     let watermark = || {
         let record = shelf.engine(at(0, 0)).get(b"\0coreplane matrix\0membership").expect("get");
         let record: serde_json::Value =

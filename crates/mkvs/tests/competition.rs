@@ -7,6 +7,7 @@ use coreplane_mkvs::{
     Ack, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape, WritePath,
 };
 use shelf::gate::Gate;
+use shelf::sample::put;
 use shelf::{Kind, Shelf, wait_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,10 +27,6 @@ fn pair(ack: Ack, prototype: Prototype, read_path: ReadPath) -> Pair {
     let matrix = Matrix::create(&shelf, shape, &options).expect("create");
     let gates = [0, 1].map(|device| shelf.gate(Position { group: 0, device }));
     Pair { matrix, gates, shelf }
-}
-
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 fn get(matrix: &Matrix, key: &[u8]) -> Vec<u8> {

@@ -9,17 +9,14 @@ mod scale;
 mod shelf;
 mod story;
 
-use coreplane_mkvs::{Ack, Position, Shape};
+use coreplane_mkvs::{Ack, Shape};
 use coreplane_pmem::media::sim::{Fault, Model, Report, SimOptions, explore};
 use scale::scaled;
 use shelf::Kind;
+use shelf::sample::at;
 use story::{Aftermath, Change, Story};
 
 const ACKS: [Ack; 3] = [Ack::All, Ack::Majority, Ack::First];
-
-fn at(group: u16, device: u8) -> Position {
-    Position { group, device }
-}
 
 fn shape(groups: u16, devices: u8, ack: Ack) -> Shape {
     Shape { groups, devices, ack, ..Shape::default() }

@@ -8,34 +8,18 @@ use coreplane_engine::{
 };
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position};
+use shelf::sample::{at, created, numbered as key, put};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-
-fn at(group: u16, device: u8) -> Position {
-    Position { group, device }
-}
-
-fn created(shelf: &Shelf, (groups, devices): (u16, u8), ack: Ack) -> Matrix {
-    let shape = Shape { groups, devices, ack, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
 
 fn opened(shelf: &Shelf) -> Matrix {
     Matrix::open(shelf, &Options::default(), &|_| {}).expect("open")
 }
 
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
-}
-
 fn get(matrix: &Matrix, key: &[u8]) -> Option<Vec<u8>> {
     matrix.get(key).expect("get")
-}
-
-fn key(number: u64) -> Vec<u8> {
-    format!("key-{number:04}").into_bytes()
 }
 
 /// The first key of a group from a number on.

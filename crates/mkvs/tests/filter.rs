@@ -5,7 +5,8 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, Remedy, WriteOptions};
 use coreplane_mkvs::filter::{Filter, FilterError, KEYS_PER_LINE, hash_of};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position};
+use shelf::sample::created;
 use shelf::{Kind, Shelf};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -204,8 +205,7 @@ fn capacity(matrix: &Matrix) -> u64 {
 #[test]
 fn writers_do_not_wait_for_a_filter_that_grows() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, devices: 2, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::All);
     let gates = [0, 1].map(|device| shelf.gate(Position { group: 0, device }));
     let hold =
         |holds| gates.iter().for_each(|gate| gate.holds_looks.store(holds, Ordering::SeqCst));
@@ -243,8 +243,7 @@ fn writers_do_not_wait_for_a_filter_that_grows() {
 #[test]
 fn a_filter_that_grows_holds_up_no_close() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 1), Ack::All);
     let gate = shelf.gate(Position { group: 0, device: 0 });
     gate.holds_looks.store(true, Ordering::SeqCst);
     let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
@@ -271,8 +270,7 @@ fn a_filter_that_grows_holds_up_no_close() {
 #[test]
 fn what_a_refused_batch_had_deleted_is_not_denied() {
     let shelf = Shelf::new(Kind::Bptree, 4 << 20);
-    let shape = Shape { groups: 2, devices: 2, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (2, 2), Ack::All);
     let gate = |group, device| shelf.gate(Position { group, device });
     let spin = |until: &dyn Fn() -> bool| {
         while !until() {
@@ -348,8 +346,7 @@ fn what_was_acknowledged_is_not_denied_whatever_a_device_has_answered() {
 
 fn what_was_acknowledged_is_not_denied((devices, is_behind_others): (u8, bool)) {
     let shelf = Shelf::new(Kind::Bptree, 1 << 20);
-    let shape = Shape { groups: 1, devices, ack: Ack::First, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, devices), Ack::First);
     let gate = shelf.gate(Position { group: 0, device: devices - 1 });
     let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
     for round in 0..20_u64 {
@@ -383,8 +380,7 @@ fn what_was_acknowledged_is_not_denied((devices, is_behind_others): (u8, bool)) 
 #[test]
 fn what_was_taken_back_is_not_counted() {
     let shelf = Shelf::new(Kind::Bptree, 1 << 20);
-    let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::First);
     let [follower, anchor] = [0, 1].map(|device| Position { group: 0, device });
     let [other, gate] = [follower, anchor].map(|at| shelf.gate(at));
     let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
@@ -426,8 +422,7 @@ fn what_was_taken_back_is_not_counted() {
 fn in_a_matrix_of_many_groups_filters_are_wrong_for_one_in_a_hundred_at_most() {
     for groups in [1, 2, 8, 3] {
         let shelf = Shelf::new(Kind::Bptree, 4 << 20);
-        let shape = Shape { groups, devices: 1, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (groups, 1), Ack::All);
         let figure = |name| matrix.stats().figure(name).expect("a figure");
         // Below the load at which a filter asks for more room.
         let keys = capacity(&matrix) * u64::from(groups) * 3 / 4;

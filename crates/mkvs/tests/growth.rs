@@ -4,9 +4,8 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Repairable, Result, StorageEngine, WriteOptions};
-use coreplane_mkvs::{
-    CopyOptions, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource,
-};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, TimeSource};
+use shelf::sample::created;
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,8 +45,7 @@ impl Rack for Failing<'_> {
 #[test]
 fn a_group_is_added_after_a_try_that_failed() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 2, devices: 1, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (2, 1), Ack::All);
     let key = |number: u32| format!("key {number}").into_bytes();
     for number in 0..300 {
         let _outcome = matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
@@ -77,8 +75,7 @@ fn a_group_is_added_after_a_try_that_failed() {
 fn a_device_that_takes_less_than_the_matrix_does_not_join() {
     let (large, small) = (16 << 20, 12 << 20);
     let shelf = Shelf::new(Kind::Scmkv, large);
-    let shape = Shape { groups: 1, ..Shape::default() };
-    let mut matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let mut matrix = created(&shelf, (1, 2), Ack::All);
     let put = |matrix: &Matrix| {
         let _outcome = matrix.put(b"key", b"value", &WriteOptions::default()).expect("put");
     };
@@ -116,8 +113,7 @@ fn a_device_that_takes_less_than_the_matrix_does_not_join() {
 fn a_device_that_was_half_made_is_brought_level_like_others() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let shelf = Shelf::new(kind, 16 << 20);
-        let shape = Shape { groups: 1, ..Shape::default() };
-        let mut matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let mut matrix = created(&shelf, (1, 2), Ack::All);
         let (options, open) = (WriteOptions::default(), || {
             Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open")
         });

@@ -6,6 +6,7 @@ use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{
     Ack, CopyOptions, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape,
 };
+use shelf::sample::device as at;
 use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,10 +23,6 @@ fn shape(ack: Ack, prototype: Prototype) -> Shape {
 fn options() -> Options {
     let answers_within = Some(WITHIN);
     Options { read_path: ReadPath::Rings, answers_within, ..Options::default() }
-}
-
-fn at(device: u8) -> Position {
-    Position { group: 0, device }
 }
 
 fn key(number: u64) -> Vec<u8> {

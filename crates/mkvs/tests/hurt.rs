@@ -5,10 +5,8 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, Repairable, UnixMillis, WriteOptions};
-use coreplane_mkvs::{
-    Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource,
-};
-use shelf::sample::{at, opened, put};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, TimeSource};
+use shelf::sample::{at, created, opened, put};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt as _;
@@ -83,8 +81,7 @@ fn killed(part: Part, ack: Ack) -> Shelf {
 
 fn killed_of(part: Part, ack: Ack, devices: u8) -> Shelf {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, devices), ack);
     (0..KEYS).for_each(|it| put(&matrix, &part.key(it), &part.value(it)));
     matrix.sync().expect("sync");
     shelf
@@ -339,8 +336,7 @@ fn a_key_that_no_device_can_show_is_deleted() {
 #[test]
 fn records_are_counted_beside_a_leaf_in_doubt() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 1), Ack::All);
     let hurt = b"a key that is damaged";
     put(&matrix, hurt, b"value");
     for number in 0..50_u32 {

@@ -6,7 +6,7 @@ use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, StorageEngi
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
-use shelf::sample::{at, key, opened, put, standing};
+use shelf::sample::{at, created, key, opened, put, standing};
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,8 +45,7 @@ impl Rack for Full<'_> {
 /// write of another key that only the primary of group 0 has.
 fn cut_off() -> (Shelf, [Vec<u8>; 3]) {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { ack: Ack::First, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (2, 2), Ack::First);
     let (mut of_group_0, mut of_group_1) = (keys_of(0), keys_of(1));
     let mut next = || of_group_0.next().expect("a key");
     let [alone, one, other] = [next(), next(), of_group_1.next().expect("a key")];
@@ -116,8 +115,7 @@ fn a_batch_that_nobody_has_space_to_take_back_is_there_as_a_whole_later() {
 fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
     for (fails, is_closed) in [(u64::MAX, false), (1, false), (1, true)] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let shape = Shape { devices: 1, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (2, 1), Ack::All);
         let [one, other] = [0, 1].map(|group| keys_of(group).next().expect("a key"));
         shelf.gate(at(0, 0)).fails_deletes.store(fails, Ordering::SeqCst);
         let mut batch = Batch::new();

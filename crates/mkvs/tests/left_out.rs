@@ -4,17 +4,13 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Error, Repairable, WriteOptions};
-use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, MemberState, Options, Shape};
-use shelf::sample::{at, opened, put, standing};
+use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, MemberState, Options};
+use shelf::sample::{at, created, numbered as key, opened, put, standing};
 use shelf::{Kind, Shelf};
 use std::os::unix::fs::FileExt as _;
 
 const KEYS: u64 = 40;
 const HURT: [u64; 2] = [7, 23];
-
-fn key(number: u64) -> Vec<u8> {
-    format!("key-{number:04}").into_bytes()
-}
 
 /// A value in pages of its own, with a tree.
 fn value(number: u64) -> Vec<u8> {
@@ -40,8 +36,7 @@ fn damage(shelf: &Shelf, device: u8, numbers: &[u64]) {
 /// Two devices, of which the `second` is filled, fresh or out of date, while the other is damaged.
 fn filled(kind: Kind, second: u8, is_fresh: bool, hurt: &[u64]) -> (Shelf, Matrix, Copied) {
     let shelf = Shelf::new(kind, 16 << 20);
-    let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::All);
     (0..KEYS).for_each(|it| put(&matrix, &key(it), b"an older value"));
     shelf.pull(at(0, second));
     (0..KEYS).for_each(|it| put(&matrix, &key(it), &value(it)));
@@ -157,8 +152,7 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
     let long = |number: u64| [key(number), vec![b'l'; 3000], key(number)].concat();
     for (is_fresh, peer_has_it) in [(true, false), (false, false), (true, true)] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (1, 3), Ack::All);
         (0..KEYS).for_each(|it| put(&matrix, &long(it), b"an older value"));
         let _outcome = matrix.delete(&long(1), &WriteOptions::default()).expect("delete");
         shelf.pull(at(0, 2));
@@ -201,8 +195,7 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
 #[test]
 fn a_device_that_would_lack_too_much_is_not_admitted() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::All);
     let long = |number: u64| [key(number), vec![b'k'; 900]].concat();
     let hurt: Vec<u64> = (0..100).collect();
     shelf.pull(at(0, 1));

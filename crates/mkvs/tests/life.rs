@@ -4,7 +4,8 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, Expected, Outcome, Repairable, UnixMillis, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options};
+use shelf::sample::{at, created, key, put, standing};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,29 +14,8 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 3;
 const KEYS: u64 = 400;
 
-fn at(group: u16, device: u8) -> Position {
-    Position { group, device }
-}
-
-fn key(thread: u64, number: u64) -> Vec<u8> {
-    format!("thread-{thread} key-{number:04}").into_bytes()
-}
-
 fn opened(shelf: &Shelf) -> Matrix {
     Matrix::open(shelf, &Options::default(), &|_| {}).expect("open")
-}
-
-fn created(shelf: &Shelf, groups: u16, devices: u8, ack: Ack) -> Matrix {
-    Matrix::create(shelf, Shape { groups, devices, ack, ..Shape::default() }, &Options::default())
-        .expect("create")
-}
-
-fn standing(matrix: &Matrix, position: Position) -> MemberState {
-    matrix.member_states().into_iter().find(|(at, _)| *at == position).expect("a device").1
-}
-
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 /// The last acknowledged serial of each key of each writer.
@@ -175,7 +155,7 @@ impl Load {
 
 fn replaced_under_load(kind: Kind, ack: Ack) {
     let shelf = Shelf::new(kind, 64 << 20);
-    let matrix = created(&shelf, 2, 2, ack);
+    let matrix = created(&shelf, (2, 2), ack);
     let load = Load::new();
     load.run(&matrix, |wait| {
         wait(3_000);
@@ -227,7 +207,7 @@ fn a_device_is_replaced_where_writes_wait_for_the_first() {
 fn a_device_that_was_away_is_brought_up_to_date() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let shelf = Shelf::new(kind, 32 << 20);
-        let matrix = created(&shelf, 1, 2, Ack::All);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         let load = Load::new();
         load.run(&matrix, |wait| {
             wait(2_000);
@@ -249,7 +229,7 @@ fn a_device_that_was_away_is_brought_up_to_date() {
 #[test]
 fn nothing_is_resurrected_by_a_device_that_was_away() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf, 1, 2, Ack::All);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     for name in [b"kept", b"gone", b"over"] {
         put(&matrix, name, b"old");
     }
@@ -283,7 +263,7 @@ fn nothing_is_resurrected_by_a_device_that_was_away() {
 #[test]
 fn a_device_is_replaced_after_the_filling_was_cut_off() {
     let shelf = Shelf::new(Kind::Bptree, 32 << 20);
-    let matrix = created(&shelf, 2, 2, Ack::All);
+    let matrix = created(&shelf, (2, 2), Ack::All);
     let load = Load::new();
     load.run(&matrix, |wait| {
         wait(3_000);
@@ -312,7 +292,7 @@ fn a_device_is_replaced_after_the_filling_was_cut_off() {
 #[test]
 fn what_cannot_be_replaced_is_said() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf, 1, 2, Ack::All);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     put(&matrix, b"key", b"value");
     let refused = |place, words: &str| {
         let options = CopyOptions::default();
@@ -329,7 +309,7 @@ fn what_cannot_be_replaced_is_said() {
     drop(matrix);
     // A device of another matrix is at the place of ours.
     let other = Shelf::new(Kind::Bptree, 16 << 20);
-    created(&other, 1, 2, Ack::All).close().expect("close");
+    created(&other, (1, 2), Ack::All).close().expect("close");
     std::fs::remove_file(shelf.path(at(0, 1))).expect("remove");
     let options = Options { accept_loss: true, ..Options::default() };
     let matrix = Matrix::open(&shelf, &options, &|_| {}).expect("open");
@@ -349,7 +329,7 @@ fn what_cannot_be_replaced_is_said() {
 
 fn grown_under_load(kind: Kind, ack: Ack) {
     let shelf = Shelf::new(kind, 64 << 20);
-    let matrix = created(&shelf, 1, 2, ack);
+    let matrix = created(&shelf, (1, 2), ack);
     let load = Load::new();
     load.run(&matrix, |wait| {
         wait(3_000);
@@ -392,7 +372,7 @@ fn groups_are_added_where_writes_wait_for_the_first() {
 #[test]
 fn a_group_that_fails_while_it_is_filled_takes_nothing_with_it() {
     let shelf = Shelf::new(Kind::Bptree, 32 << 20);
-    let matrix = created(&shelf, 2, 1, Ack::All);
+    let matrix = created(&shelf, (2, 1), Ack::All);
     let load = Load::new();
     load.run(&matrix, |wait| {
         wait(2_000);
@@ -432,7 +412,7 @@ impl Load {
 #[test]
 fn conditions_and_batches_hold_while_slots_move() {
     let shelf = Shelf::new(Kind::Bptree, 32 << 20);
-    let matrix = created(&shelf, 2, 2, Ack::All);
+    let matrix = created(&shelf, (2, 2), Ack::All);
     let names: Vec<Vec<u8>> = (0..64).map(|it| format!("counter-{it}").into_bytes()).collect();
     names.iter().for_each(|name| put(&matrix, name, &0_u64.to_le_bytes()));
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -5,7 +5,7 @@ mod shelf;
 use coreplane_engine::{Engine, Entry, Error, Repairable, Replicated, StorageEngine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
 use shelf::sample::{
-    at, key, opened, put, put_back, refused, standing, take_out, two_by_two, two_by_two_of,
+    at, created, key, opened, put, put_back, refused, standing, take_out, two_by_two, two_by_two_of,
 };
 use shelf::{Kind, Shelf, wait_until};
 use std::collections::HashMap;
@@ -72,8 +72,7 @@ fn is_as_written(matrix: &Matrix, written: &[Vec<AtomicU64>]) {
 /// acknowledged records are there, and no read has failed or returned an older value.
 fn pulled_under_load(kind: Kind, ack: Ack) {
     let shelf = Shelf::new(kind, 128 << 20);
-    let shape = Shape { ack, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (2, 2), ack);
     let written: Vec<Vec<AtomicU64>> =
         (0..4).map(|_| (0..KEYS).map(|_| AtomicU64::new(0)).collect()).collect();
     let (stop, total) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -310,8 +309,7 @@ fn members_that_differ_are_told() {
 #[test]
 fn a_write_with_an_old_sequence_is_brought_level() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), Ack::All);
     (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
     matrix.close().expect("close");
     matrix.close().expect("it is closed");
@@ -423,8 +421,7 @@ fn a_full_device_is_not_left_out() {
 #[test]
 fn a_primary_that_was_named_by_an_accepted_loss_lacks_no_delete() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, devices: 3, ack: Ack::First, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 3), Ack::First);
     put(&matrix, &key(0, 0), b"value");
     matrix.sync().expect("all have it");
     let gate = shelf.gate(at(0, 1));

@@ -4,8 +4,8 @@
 mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{CopyOptions, Matrix, MemberState, Options, Shape};
-use shelf::sample::{at, put};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState};
+use shelf::sample::{at, created, numbered as key, put};
 use shelf::{Kind, Shelf};
 use std::os::unix::fs::FileExt as _;
 
@@ -13,10 +13,6 @@ const KEYS: u64 = 500;
 
 /// Keys that are damaged on the primary alone.
 const HURT: [u64; 6] = [3, 99, 123, 222, 321, 456];
-
-fn key(number: u64) -> Vec<u8> {
-    format!("key-{number:04}").into_bytes()
-}
 
 /// Flips a bit of a key in all places in a device's file.
 fn damage(shelf: &Shelf, device: u8, number: u64) {
@@ -35,8 +31,7 @@ fn damage(shelf: &Shelf, device: u8, number: u64) {
 /// A group of so many devices, the last of which is the primary.
 fn hurt(kind: Kind, devices: u8) -> (Shelf, Matrix) {
     let shelf = Shelf::new(kind, 32 << 20);
-    let shape = Shape { groups: 1, devices, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, devices), Ack::All);
     (0..KEYS).for_each(|it| put(&matrix, &key(it), b"value"));
     HURT.iter().for_each(|number| damage(&shelf, devices - 1, *number));
     (shelf, matrix)

@@ -10,18 +10,13 @@ use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Subject, explore};
-use shelf::sample::{at, put};
+use shelf::sample::{at, created, put};
 use shelf::{Kind, Shelf, wait_until};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use story::SimRack;
-
-fn created(shelf: &Shelf) -> Matrix {
-    let shape = Shape { groups: 1, devices: 2, ack: Ack::All, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
 
 fn slot(key: &[u8]) -> usize {
     slot_of(hash_of(key))
@@ -38,7 +33,7 @@ fn moving() -> impl Iterator<Item = Vec<u8>> {
 #[test]
 fn a_group_that_is_added_is_given_what_it_takes() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     let keys: Vec<Vec<u8>> = moving().take(50).collect();
     keys.iter().for_each(|key| put(&matrix, key, b"value"));
     let _outcome = matrix.delete(&keys[0], &WriteOptions::default()).expect("delete");
@@ -57,7 +52,7 @@ fn a_group_that_is_added_is_given_what_it_takes() {
 #[test]
 fn long_values_are_given_too_and_counted() {
     let shelf = Shelf::new(Kind::Bptree, 64 << 20);
-    let matrix = created(&shelf);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     let keys: Vec<Vec<u8>> = moving().take(12).collect();
     let value = |number: usize| vec![number as u8; 1 << 20];
     (0..).zip(&keys).for_each(|(number, key)| put(&matrix, key, &value(number)));
@@ -75,7 +70,7 @@ fn long_values_are_given_too_and_counted() {
 #[test]
 fn what_is_written_before_slots_change_hands_is_in_the_new_group() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     let keys: Vec<Vec<u8>> = moving().take(50).collect();
     keys[..40].iter().for_each(|key| put(&matrix, key, b"old"));
     let (options, has_written) = (WriteOptions::default(), Cell::new(false));
@@ -116,7 +111,7 @@ fn what_is_written_before_slots_change_hands_is_in_the_new_group() {
 #[test]
 fn slots_change_hands_when_writes_that_have_begun_have_ended() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = &created(&shelf);
+    let matrix = &created(&shelf, (1, 2), Ack::All);
     // Slots move in their order. A key of the first slots will not do: before those, the check of the new
     // group waits for writers in any case.
     let key = &moving().take(200).max_by_key(|key| slot(key)).expect("a key");

@@ -3,18 +3,13 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Visibility, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Shape};
+use coreplane_mkvs::{Ack, Matrix, MemberState};
 use parking_lot::Mutex;
 use shelf::gate::Gate;
-use shelf::sample::{at, put, standing};
+use shelf::sample::{at, created, put, standing};
 use shelf::{Kind, Shelf, wait_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-fn created(shelf: &Shelf, (groups, devices): (u16, u8), ack: Ack) -> Matrix {
-    let shape = Shape { groups, devices, ack, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
 
 /// The values of keys, in one call.
 fn values(matrix: &Matrix, keys: &[Vec<u8>]) -> Vec<Option<Vec<u8>>> {

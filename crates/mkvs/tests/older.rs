@@ -3,8 +3,8 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Outcome, Repairable, Replicated, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
-use shelf::sample::{at, key, put};
+use coreplane_mkvs::{Ack, CopyOptions};
+use shelf::sample::{at, created, key, put};
 use shelf::{Kind, Shelf};
 
 /// A device that is filled is not given tombstones that its peers may drop, though they may still have them.
@@ -19,8 +19,7 @@ fn what_was_deleted_is_not_there_again_on_some() {
         (Kind::Bptree, 1, true),
     ] {
         let shelf = Shelf::new(kind, 16 << 20);
-        let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (1, 2), Ack::All);
         for key in [&b"deleted"[..], b"there"] {
             put(&matrix, key, b"old");
         }
@@ -82,8 +81,7 @@ fn who_is_filled_knows_what_was_deleted() {
         [Kind::Bptree, Kind::Scmkv].into_iter().flat_map(|kind| [0, 1].map(|fresh| (kind, fresh)))
     {
         let shelf = Shelf::new(kind, 16 << 20);
-        let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
-        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let matrix = created(&shelf, (1, 2), Ack::All);
         // Some of them move to the group that is added.
         let all = || (0..40).map(|number| key(0, number));
         all().for_each(|key| put(&matrix, &key, b"old"));

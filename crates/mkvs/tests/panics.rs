@@ -3,14 +3,11 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Entry, Record, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, ReadPath, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, ReadPath, Shape};
+use shelf::sample::{at, numbered as key};
 use shelf::{Kind, Shelf};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-
-fn at(group: u16, device: u8) -> Position {
-    Position { group, device }
-}
 
 fn created(shelf: &Shelf, ack: Ack, read_path: ReadPath) -> Matrix {
     let shape = Shape { groups: 1, ack, ..Shape::default() };
@@ -31,10 +28,6 @@ fn is_left_out(matrix: &Matrix, device: u8) -> bool {
         std::thread::sleep(std::time::Duration::from_millis(1));
         !is_current(matrix, device)
     })
-}
-
-fn key(number: u64) -> Vec<u8> {
-    format!("key-{number:04}").into_bytes()
 }
 
 /// All records are there, by gets and by a scan.

@@ -3,25 +3,20 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Progress, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Shape};
-use shelf::sample::{at, put, standing};
+use coreplane_mkvs::{Ack, CopyOptions, MemberState};
+use shelf::sample::{at, created, put, standing};
 use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const KEY: &[u8] = b"key";
 
-fn created(shelf: &Shelf, devices: u8, ack: Ack) -> Matrix {
-    let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
-
 /// The primary may be read at any time: so all other devices that a write waits for have it first.
 #[test]
 fn the_primary_gets_a_write_when_all_others_that_are_waited_for_have_it() {
     for (devices, ack) in [(2, Ack::All), (3, Ack::All), (3, Ack::Majority)] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf, devices, ack);
+        let matrix = created(&shelf, (1, devices), ack);
         let primary = devices - 1;
         let others: Vec<_> = (0..primary).map(|device| shelf.gate(at(0, device))).collect();
         let hold = |holds| {
@@ -55,7 +50,7 @@ fn held(gate: &shelf::gate::Gate) -> u64 {
 fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let shelf = Shelf::new(kind, 16 << 20);
-        let matrix = created(&shelf, 2, Ack::All);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         put(&matrix, KEY, b"old");
         let place = at(0, 0);
         shelf.pull(place);
@@ -103,7 +98,7 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
 #[test]
 fn what_was_seen_on_a_primary_is_in_a_scan_of_its_successor() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = &created(&shelf, 2, Ack::First);
+    let matrix = &created(&shelf, (1, 2), Ack::First);
     put(matrix, KEY, b"old");
     matrix.sync().expect("both have it");
     let primary = shelf.gate(at(0, 1));

@@ -4,8 +4,9 @@ mod scale;
 mod shelf;
 
 use coreplane_engine::{Engine, Repairable, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Position, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Position};
 use scale::scaled;
+use shelf::sample::created;
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -55,8 +56,7 @@ fn key(number: u64) -> Vec<u8> {
 /// Replaces the device at one place again and again, beside readers and writers.
 fn replaced_often(kind: Kind, ack: Ack, times: u32) {
     let shelf = Shelf::new(kind, 16 << 20);
-    let shape = Shape { groups: 1, devices: 2, ack, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 2), ack);
     let put = |number: u64, serial: u64| {
         let _outcome =
             matrix.put(&key(number), &serial.to_le_bytes(), &WriteOptions::default()).expect("put");

@@ -4,20 +4,12 @@
 mod shelf;
 
 use coreplane_engine::{Backing, Engine, Repairable, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options};
+use shelf::sample::{created, device as at};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const FRESH: CopyOptions = CopyOptions { is_fresh: true, bytes_per_second_max: None };
-
-fn at(device: u8) -> Position {
-    Position { group: 0, device }
-}
-
-fn created(shelf: &Shelf, devices: u8, ack: Ack) -> Matrix {
-    let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
 
 fn standing(matrix: &Matrix, device: u8) -> MemberState {
     let all = matrix.member_states();
@@ -43,7 +35,7 @@ fn refused(done: coreplane_engine::Result<()>, why: &str) {
 fn retired_under_load(kind: Kind, ack: Ack) {
     const KEYS: u64 = 50;
     let shelf = Shelf::new(kind, 16 << 20);
-    let mut matrix = created(&shelf, 2, ack);
+    let mut matrix = created(&shelf, (1, 2), ack);
     (0..KEYS).for_each(|number| put(&matrix, number, 0));
     for device in [1, 0, 1] {
         let (is_over, written) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -99,7 +91,7 @@ fn a_current_device_of_scmkv_is_retired_where_writes_wait_for_one() {
 #[test]
 fn one_that_was_retired_comes_back_as_it_is() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf, 2, Ack::All);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     put(&matrix, 1, 1);
     refused(matrix.replace(&shelf, at(1), &FRESH, &|_| {}).map(|_| ()), "is to be retired first");
     matrix.retire(at(1)).expect("retire");
@@ -114,7 +106,7 @@ fn one_that_was_retired_comes_back_as_it_is() {
 fn files_that_were_removed_or_cut_short_are_told() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let shelf = Shelf::new(kind, 16 << 20);
-        let matrix = created(&shelf, 3, Ack::All);
+        let matrix = created(&shelf, (1, 3), Ack::All);
         assert!(matrix.backings().iter().all(|(_, backing)| *backing == Backing::Whole));
         std::fs::remove_file(shelf.path(at(1))).expect("remove");
         let file = std::fs::OpenOptions::new().write(true).open(shelf.path(at(2))).expect("open");

@@ -3,26 +3,10 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Error, Mutation, Repairable, UnixMillis, WriteOptions};
-use coreplane_mkvs::{CopyOptions, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position};
+use shelf::sample::{at, created, numbered as key, put};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;
-
-fn at(group: u16, device: u8) -> Position {
-    Position { group, device }
-}
-
-fn created(shelf: &Shelf) -> Matrix {
-    let shape = Shape { groups: 1, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
-
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
-}
-
-fn key(number: u64) -> Vec<u8> {
-    format!("key-{number:04}").into_bytes()
-}
 
 /// Flips a bit of the bytes `needle` in all places in a device's file; returns the number of places.
 fn damage(shelf: &Shelf, place: Position, needle: &[u8]) -> usize {
@@ -42,7 +26,7 @@ fn damage(shelf: &Shelf, place: Position, needle: &[u8]) -> usize {
 fn a_damaged_record_is_written_anew_from_its_peer() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let shelf = Shelf::new(kind, 16 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         let value = |number: u64| format!("the value of number {number:04}, and some more");
         (0..500).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
         // A tree may have old copies of the value as well.
@@ -74,7 +58,7 @@ fn a_damaged_record_is_written_anew_from_its_peer() {
 #[test]
 fn a_scan_goes_around_damage() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     (0..500).for_each(|it| put(&matrix, &key(it), &it.to_le_bytes()));
     let scan = |reverse: bool| {
         let mut keys = Vec::new();
@@ -105,7 +89,7 @@ fn a_scan_goes_around_damage() {
 #[test]
 fn what_is_damaged_everywhere_is_named_and_left_alone() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let matrix = created(&shelf);
+    let matrix = created(&shelf, (1, 2), Ack::All);
     let value = b"a value that is damaged on both devices";
     put(&matrix, b"lost", value);
     put(&matrix, b"kept", b"another");
@@ -122,7 +106,7 @@ fn what_a_device_has_lost_it_is_given_by_its_peer() {
     // In a record, in a head, and in the image of a leaf.
     for place in [4000, 16, 300] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         let value = |number: u64| format!("the value of number {number:04}, and some more");
         (0..500).for_each(|it| put(&matrix, &key(it), b"an older value"));
         (0..500).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
@@ -164,7 +148,7 @@ fn a_long_key_whose_rest_is_damaged_is_written_anew_from_its_peer() {
     let value = |number: u64| format!("the value of number {number}").into_bytes();
     for in_its_head in [false, true] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         (0..60).for_each(|it| put(&matrix, &key(it), &value(it)));
         let rest = [&b"lll"[..], &key(42)[key(42).len() - 8..]].concat();
         if in_its_head {
@@ -207,7 +191,7 @@ fn a_matrix_opens_although_each_member_has_a_long_key_that_is_damaged() {
     // Two keys, or one key whose rest is damaged on both devices.
     for numbers in [[17, 42], [42, 42]] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         (0..60).for_each(|it| put(&matrix, &key(it), &value(it)));
         // Now the filter is made of the keys: it is too small to be kept.
         matrix.close().expect("close");
@@ -250,7 +234,7 @@ fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
     {
         for (make, expected) in cases {
             let shelf = Shelf::new(kind, 16 << 20);
-            let matrix = created(&shelf);
+            let matrix = created(&shelf, (1, 2), Ack::All);
             put(&matrix, b"key", value);
             assert!(damage(&shelf, at(0, damaged), value) >= 1);
             let decide = &mut |record: Option<coreplane_engine::Record<'_>>| {
@@ -272,8 +256,7 @@ fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
 /// devices are damaged.
 fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs::Copied) {
     let shelf = Shelf::new(kind, 16 << 20);
-    let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (1, 3), Ack::All);
     (0..500).for_each(|it| put(&matrix, &key(it), b"a value that may be damaged"));
     shelf.pull(at(0, 2));
     put(&matrix, b"more", b"another");
@@ -324,7 +307,7 @@ fn keys_move_to_a_new_group_around_damage() {
     let value = b"a value that may be damaged";
     for damaged in [&[1][..], &[0, 1]] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         (0..500).for_each(|it| put(&matrix, &key(it), value));
         damaged.iter().for_each(|it| assert!(damage(&shelf, at(0, *it), value) >= 500));
         let options = CopyOptions::default();
@@ -361,8 +344,7 @@ fn what_was_refused_makes_no_damage_sound() {
                 continue;
             }
             let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-            let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
-            let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+            let matrix = created(&shelf, (1, 3), Ack::All);
             put(&matrix, b"key", value);
             assert_eq!(damage(&shelf, at(0, damaged), value), 1);
             shelf.gate(at(0, full)).is_full.store(true, Ordering::SeqCst);
@@ -396,7 +378,7 @@ fn what_a_scrub_has_healed_is_whole_after_a_crash() {
     const PAGE: u64 = 8192;
     for device in 0..2 {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         let value = |number: u64| format!("the value of number {number:04}, and some more");
         (0..KEYS).for_each(|it| put(&matrix, &key(it), b"an older value"));
         (0..KEYS).filter(|it| it % 3 > 0).for_each(|it| put(&matrix, &key(it), b"another"));

@@ -4,13 +4,9 @@ mod shelf;
 
 use coreplane_engine::{Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Shape};
-use shelf::sample::{at, put};
+use shelf::sample::{at, numbered as key, put};
 use shelf::{Kind, Shelf};
 use std::os::unix::fs::FileExt as _;
-
-fn key(number: u64) -> Vec<u8> {
-    format!("key-{number:04}").into_bytes()
-}
 
 fn value(number: u64) -> Vec<u8> {
     format!("the value of number {number:04}, and some more").into_bytes()

@@ -4,20 +4,12 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, Matrix, MemberState};
+use shelf::sample::{created, device as at};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const KINDS: [Kind; 2] = [Kind::Bptree, Kind::Scmkv];
-
-fn at(device: u8) -> Position {
-    Position { group: 0, device }
-}
-
-fn created(shelf: &Shelf, devices: u8, ack: Ack) -> Matrix {
-    let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
 
 fn put(matrix: &Matrix, key: u64, value: &[u8]) -> Result<(), Error> {
     matrix.put(&key.to_le_bytes(), value, &WriteOptions::default()).map(|_| ())
@@ -39,7 +31,7 @@ fn whatever_a_device_answers_all_have_the_same() {
         let mut kept = 0;
         for device in 0..3 {
             let shelf = Shelf::new(kind, 24 << 20);
-            let matrix = created(&shelf, 3, Ack::All);
+            let matrix = created(&shelf, (1, 3), Ack::All);
             let gate = shelf.gate(at(device));
             for key in 0..12_u64 {
                 put(&matrix, key, b"old").expect("put");
@@ -74,7 +66,7 @@ fn whatever_a_device_answers_all_have_the_same() {
 fn what_one_device_refuses_none_has() {
     for kind in KINDS {
         let shelf = Shelf::new(kind, 24 << 20);
-        let matrix = created(&shelf, 3, Ack::All);
+        let matrix = created(&shelf, (1, 3), Ack::All);
         put(&matrix, 1, b"old").expect("put");
         for device in 0..3 {
             let gate = shelf.gate(at(device));
@@ -100,7 +92,7 @@ fn what_one_device_refuses_none_has() {
 fn on_files_all_have_it_too() {
     for kind in KINDS {
         let shelf = Shelf::on_files(kind, 24 << 20, false);
-        let matrix = created(&shelf, 2, Ack::All);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         for key in 0..20 {
             put(&matrix, key, b"value").expect("put");
             check(&shelf, 2, key, Some(b"value"));
@@ -118,7 +110,7 @@ fn nobody_waits_for_ever() {
         for ack in [Ack::All, Ack::Majority] {
             let size = if kind == Kind::Bptree { 3 << 20 } else { 24 << 20 };
             let shelf = Shelf::new(kind, size);
-            let matrix = created(&shelf, 3, ack);
+            let matrix = created(&shelf, (1, 3), ack);
             let puts = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 for thread in 0..4_u64 {

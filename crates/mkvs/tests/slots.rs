@@ -4,7 +4,7 @@ mod shelf;
 
 use coreplane_engine::{Engine, Record, Repairable, Visibility, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Position, ReadPath, Shape};
-use shelf::sample::{at, put};
+use shelf::sample::{at, numbered as key, put};
 use shelf::{Kind, Shelf, wait_until};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +19,6 @@ const TOMBSTONE: u32 = 40;
 
 /// Reads of a key, enough that each of two devices is asked.
 const READS: u64 = 130;
-
-fn key(number: u64) -> Vec<u8> {
-    format!("key-{number:04}").into_bytes()
-}
 
 fn value(number: u64) -> Vec<u8> {
     format!("the value of number {number:04}").into_bytes()

@@ -3,14 +3,10 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Progress, Replicated, WriteOptions};
-use coreplane_mkvs::{Matrix, Options, Shape};
+use coreplane_mkvs::{Ack, Matrix, Options};
+use shelf::sample::created;
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-fn created(shelf: &Shelf) -> Matrix {
-    let shape = Shape { groups: 1, ..Shape::default() };
-    Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
 
 fn apply(matrix: &Matrix, keys: std::ops::Range<u64>) {
     let mut batch = Batch::new();
@@ -25,7 +21,7 @@ fn apply(matrix: &Matrix, keys: std::ops::Range<u64>) {
 fn a_filter_grows_although_there_are_batches_alone() {
     for singles in [0, 1] {
         let shelf = Shelf::new(Kind::Bptree, 4 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         for _ in 0..singles {
             let _outcome = matrix.put(b"single", b"value", &WriteOptions::default()).expect("put");
         }
@@ -57,7 +53,7 @@ fn compared(shelf: &Shelf) -> u64 {
 fn the_mark_is_raised_although_there_are_batches_alone() {
     for before in [6, 7] {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf);
+        let matrix = created(&shelf, (1, 2), Ack::All);
         (0..500).step_by(4).for_each(|from| apply(&matrix, from..from + 4));
         let next = matrix.advance_sequence().expect("sequence").next_multiple_of(1 << 20);
         let options = WriteOptions { sequence: Some(next - before), ..Default::default() };

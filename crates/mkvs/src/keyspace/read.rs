@@ -83,7 +83,8 @@ impl Keyspace {
                     self.pass_over(group, device, &mut damaged, error)?;
                     continue;
                 }
-                let read = self.read_here((group, device), (hash, key), seen, &mut damaged, visit)?;
+                let read =
+                    self.read_here((group, device), (hash, key), seen, &mut damaged, visit)?;
                 if let Some(found) = read {
                     return Ok(found);
                 }

@@ -9,9 +9,24 @@ pub(crate) const fn at(group: u16, device: u8) -> Position {
     Position { group, device }
 }
 
+/// A place in the first group.
+pub(crate) const fn device(device: u8) -> Position {
+    at(0, device)
+}
+
+pub(crate) fn numbered(number: u64) -> Vec<u8> {
+    format!("key-{number:04}").into_bytes()
+}
+
 /// A key of a thread.
 pub(crate) fn key(thread: u64, number: u64) -> Vec<u8> {
     format!("thread-{thread} key-{number:04}").into_bytes()
+}
+
+/// Creates a matrix of so many groups of so many devices.
+pub(crate) fn created(shelf: &Shelf, (groups, devices): (u16, u8), ack: Ack) -> Matrix {
+    let shape = Shape { groups, devices, ack, ..Shape::default() };
+    Matrix::create(shelf, shape, &Options::default()).expect("create")
 }
 
 /// Opens the matrix on the shelf.
@@ -43,8 +58,7 @@ pub(crate) fn two_by_two(ack: Ack) -> Shelf {
 /// A matrix with a hundred keys that was killed, of this engine.
 pub(crate) fn two_by_two_of(kind: Kind, ack: Ack) -> Shelf {
     let shelf = Shelf::new(kind, 16 << 20);
-    let shape = Shape { ack, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let matrix = created(&shelf, (2, 2), ack);
     (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
     shelf
 }
