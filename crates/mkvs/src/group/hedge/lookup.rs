@@ -64,7 +64,7 @@ fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead<Lookup>> {
             free.question.key.clear();
             free.question.key.extend_from_slice(key);
             let finish = free.finish.get_mut();
-            (finish.is_over, finish.answer.is_hit) = (false, false);
+            finish.answer.is_hit = false;
             finish.void.clear();
             (*free.is_over.get_mut(), *free.news.get_mut()) = (false, 0);
         }

@@ -58,8 +58,6 @@ pub(crate) trait Question: Send + Sync + 'static {
 /// The answers of the devices.
 #[derive(Debug, Default)]
 struct Finish<A> {
-    /// An answer has come, or the caller no longer waits for one.
-    is_over: bool,
     answer: A,
     /// An entry for each device that has no answer, with the error if that ends the read.
     void: Vec<Option<Error>>,
@@ -73,7 +71,7 @@ pub(crate) struct HedgedRead<Q: Question> {
     group: Weak<Group>,
     caller: Thread,
     finish: Mutex<Finish<Q::Answer>>,
-    /// As in `finish`.
+    /// An answer has come, or the caller no longer waits for one. Changed under the lock of `finish`.
     is_over: AtomicBool,
     /// How often devices have answered or passed.
     news: AtomicU32,
@@ -94,9 +92,8 @@ impl<Q: Question> HedgedRead<Q> {
 
     /// Ends the read and returns the answer; the caller no longer waits.
     fn end(&self) -> MutexGuard<'_, Finish<Q::Answer>> {
+        let finish = spin::lock(&self.finish);
         self.is_over.store(true, Ordering::Release);
-        let mut finish = spin::lock(&self.finish);
-        finish.is_over = true;
         finish
     }
 
@@ -104,10 +101,9 @@ impl<Q: Question> HedgedRead<Q> {
     fn win(&self, found: &mut Q::Answer) -> End {
         {
             let mut finish = spin::lock(&self.finish);
-            if finish.is_over {
+            if self.is_over.load(Ordering::Acquire) {
                 return End::Lost;
             }
-            finish.is_over = true;
             std::mem::swap(&mut finish.answer, found);
             self.is_over.store(true, Ordering::Release);
         }
