@@ -103,13 +103,13 @@ impl Filter {
     /// Prefetches the data that [`Filter::may_contain`] and a change need.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        self.switch.prefetch(hash);
+        self.switch.current(|table| table.prefetch(hash));
     }
 
     /// Prefetches the data that [`Filter::may_contain`] needs.
     #[inline]
     pub(crate) fn prefetch_to_read(&self, hash: u64) {
-        self.switch.prefetch_to_read(hash);
+        self.switch.current(|table| table.prefetch_to_read(hash));
     }
 
     /// Begins a change of the group. It is begun before the engine is touched and dropped after:
@@ -146,7 +146,7 @@ impl Filter {
     /// How many keys it counts: exact, except for keys that a rebuild has lost track of (module docs). It adds up a
     /// counter for each stripe of threads, and is not for every operation.
     pub fn len(&self) -> u64 {
-        self.switch.current().len()
+        self.switch.current(|table| table.len())
     }
 
     /// True if it counts no key.
@@ -157,18 +157,17 @@ impl Filter {
     /// Keys that it has room for: at most so many keep the promise of one false "perhaps" in a
     /// hundred.
     pub fn capacity(&self) -> u64 {
-        self.switch.current().capacity()
+        self.switch.current(|table| table.capacity())
     }
 
     /// The number of its keys in proportion to the capacity.
     pub fn load(&self) -> f64 {
-        let table = self.switch.current();
-        table.len() as f64 / table.capacity() as f64
+        self.switch.current(|table| table.len() as f64 / table.capacity() as f64)
     }
 
-    /// An image of the filter, to be stored. No thread may change the filter meanwhile.
-    pub(crate) fn image(&self) -> Image {
-        Image(self.switch.current())
+    /// The table in force, to be stored. No thread may change the filter meanwhile.
+    pub(crate) fn image(&self) -> Arc<Table<Word>> {
+        self.switch.current(Arc::clone)
     }
 
     /// Bytes of DRAM in its tables: one, or two while it is made anew. An old one that probes were
@@ -195,28 +194,6 @@ impl Filter {
         let mut backoff = Backoff::new();
         self.switch.start(Arc::clone(&next), || backoff.wait());
         Ok(Rebuild { filter: self, next, is_finished: false, _turn: turn })
-    }
-}
-
-/// An image of a filter.
-pub(crate) struct Image(Arc<Table<Word>>);
-
-impl Image {
-    pub(crate) fn len_bytes(&self) -> u64 {
-        self.0.len_bytes()
-    }
-
-    pub(crate) fn capacity(&self) -> u64 {
-        self.0.capacity()
-    }
-
-    pub(crate) fn keys(&self) -> u64 {
-        self.0.len()
-    }
-
-    /// The counters from `offset` on, at most so many bytes of them.
-    pub(crate) fn read(&self, offset: u64, len: usize, to: &mut Vec<u8>) {
-        self.0.read(offset, len, to);
     }
 }
 

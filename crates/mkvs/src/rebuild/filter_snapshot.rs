@@ -107,7 +107,7 @@ fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
     if chunk_len == 0 || engine.stats().free_bytes < FREE * image.len_bytes() {
         return Ok(());
     }
-    let (capacity, keys) = (image.capacity(), image.keys());
+    let (capacity, keys) = (image.capacity(), image.len());
     let chunks = image.len_bytes().div_ceil(chunk_len as u64);
     let (version, is_sealed, checksum, head_checksum) = (VERSION, false, 0, 0);
     let mut head = Head {

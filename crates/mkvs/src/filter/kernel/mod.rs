@@ -12,13 +12,13 @@ mod table;
 pub(super) use gate::{Gate, Stay};
 pub(super) use switch::{Phase, Place, Switch};
 pub use table::KEYS_PER_LINE;
-pub(super) use table::Table;
+pub(crate) use table::Table;
 
 use coreplane_pmem::epoch::barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An atomic word.
-pub(super) trait Atomic {
+pub(crate) trait Atomic {
     fn new(value: u64) -> Self;
     fn load(&self, order: Ordering) -> u64;
     /// Replaces `current` by `new` (relaxed), or returns the present value; may fail without a reason.

@@ -85,23 +85,15 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
         &self.phase
     }
 
-    pub(in crate::filter) fn current(&self) -> Arc<Table<A>> {
-        self.phase.look(|phase| Arc::clone(&phase.current.table))
-    }
-
+    /// Looks at the complete table.
     #[inline]
-    pub(in crate::filter) fn prefetch(&self, hash: u64) {
-        self.phase.look(|phase| phase.current.table.prefetch(hash));
-    }
-
-    #[inline]
-    pub(in crate::filter) fn prefetch_to_read(&self, hash: u64) {
-        self.phase.look(|phase| phase.current.table.prefetch_to_read(hash));
+    pub(in crate::filter) fn current<R>(&self, look: impl FnOnce(&Arc<Table<A>>) -> R) -> R {
+        self.phase.look(|phase| look(&phase.current.table))
     }
 
     #[inline]
     pub(in crate::filter) fn may_contain(&self, hash: u64) -> bool {
-        self.phase.look(|phase| phase.current.table.may_contain(hash))
+        self.current(|table| table.may_contain(hash))
     }
 
     #[inline]

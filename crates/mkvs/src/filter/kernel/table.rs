@@ -20,7 +20,7 @@ struct Line<A>([A; WORDS]);
 const _: () = assert!(size_of::<Line<AtomicU64>>() == 64);
 
 #[derive(Debug)]
-pub(in crate::filter) struct Table<A> {
+pub(crate) struct Table<A> {
     lines: huge::Table<Line<A>>,
     /// Keys that were added less those that were taken.
     tally: Stripes<1>,
@@ -42,12 +42,12 @@ impl<A: Atomic> Table<A> {
     }
 
     /// Keys that it has room for at the design load.
-    pub(in crate::filter) fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.lines.len() as u64 * KEYS_PER_LINE
     }
 
     /// Keys that it counts.
-    pub(in crate::filter) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.tally.get(0).max(0) as u64
     }
 
@@ -116,7 +116,7 @@ impl<A: Atomic> Table<A> {
 /// Tables as they are stored, in whole lines, while no thread counts.
 impl Table<AtomicU64> {
     /// Bytes of the counters.
-    pub(in crate::filter) fn len_bytes(&self) -> u64 {
+    pub(crate) fn len_bytes(&self) -> u64 {
         size_of_val(&*self.lines) as u64
     }
 
@@ -126,7 +126,7 @@ impl Table<AtomicU64> {
     }
 
     /// The counters from `offset` on, at most so many bytes of them.
-    pub(in crate::filter) fn read(&self, offset: u64, len: usize, to: &mut Vec<u8>) {
+    pub(crate) fn read(&self, offset: u64, len: usize, to: &mut Vec<u8>) {
         to.clear();
         let words = self.words_from(offset).take(len / 8);
         to.extend(words.flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
