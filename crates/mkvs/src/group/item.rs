@@ -26,7 +26,7 @@ impl Group {
     /// # Errors
     /// As the devices, and if the record is damaged.
     pub(crate) fn item_of(&self, key: &[u8]) -> Result<Option<Item>> {
-        let (put, sequence) = self.ask_primary(|device| sound_of(device, key))?;
+        let (put, sequence) = self.ask(Self::primary, |device| sound_of(device, key))?;
         Ok(put.map(|put| Item { key: key.to_vec(), put: Some(put), sequence }))
     }
 
@@ -54,7 +54,7 @@ impl Group {
 
     /// The sequence of the record that the group has of a key.
     pub(crate) fn sequence_of(&self, key: &[u8]) -> Result<Option<u64>> {
-        self.ask_primary(|device| sequence_on(&*device.engine, key))
+        self.ask(Self::primary, |device| sequence_on(&*device.engine, key))
     }
 }
 

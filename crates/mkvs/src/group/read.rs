@@ -344,29 +344,18 @@ impl Group {
     }
 
     /// Asks the primary, and goes on without it if it has failed: then the new primary is asked the same, from the
-    /// beginning. For callers without key locks.
+    /// beginning. It is found by [`Self::settled`], or, for the holder of the key locks of the keys that are read
+    /// there, by [`Self::primary`].
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.
-    pub(crate) fn ask<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
-        self.ask_one(|| self.settled(), ask)
-    }
-
-    /// As [`Self::ask`], for the holder of the key locks of the keys that are read there.
-    ///
-    /// # Errors
-    /// As `ask`, and if the group has no member left.
-    pub(crate) fn ask_primary<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
-        self.ask_one(|| self.primary(), ask)
-    }
-
-    fn ask_one<'a, T>(
-        &'a self,
-        choose: impl Fn() -> Result<&'a Arc<Device>>,
+    pub(crate) fn ask<T>(
+        &self,
+        find: fn(&Self) -> Result<&Arc<Device>>,
         mut ask: impl FnMut(&Arc<Device>) -> Result<T>,
     ) -> Result<T> {
         loop {
-            let device = choose()?;
+            let device = find(self)?;
             match ask(device) {
                 Err(error) if !is_damage(&error) => self.go_on_without(device, error)?,
                 answer => return answer,

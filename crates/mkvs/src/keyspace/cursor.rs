@@ -205,7 +205,7 @@ impl Keyspace {
         let mut len = 0;
         let has_guests = self.has_guests.load(Ordering::Acquire);
         for group in self.groups.iter() {
-            len += group.ask(|device| {
+            len += group.ask(Group::settled, |device| {
                 if has_guests {
                     return self.count_shown(group.number, &*device.engine);
                 }
@@ -221,7 +221,8 @@ impl Keyspace {
     /// As [`Self::len`]; none while a device that is asked has not counted its records.
     pub(crate) fn try_len(&self) -> Result<Option<u64>> {
         for group in self.groups.iter() {
-            let len = group.ask(|device| group.look_on(device, |engine| engine.try_len()))?;
+            let ask = |device: &Arc<Device>| group.look_on(device, |engine| engine.try_len());
+            let len = group.ask(Group::settled, ask)?;
             if len.is_none() {
                 return Ok(None);
             }

@@ -166,7 +166,7 @@ impl Rebuild {
         if !self.keyspace.owners.has(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
-        let (mut done, total) = (0, group.ask(|device| device.engine.len())?);
+        let (mut done, total) = (0, group.ask(Group::settled, |device| device.engine.len())?);
         self.give_all(group, pace, &mut |item| {
             done += 1;
             if done % 1024 == 0 {

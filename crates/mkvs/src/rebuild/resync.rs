@@ -291,7 +291,7 @@ impl Rebuild {
         // Writes from here on come to the device; earlier ones are found.
         self.keyspace.in_flight.wait_for_key_locks();
         let since = self.keyspace.sequence.load(Ordering::Acquire);
-        let total = group.ask(|device| device.engine.len())?;
+        let total = group.ask(Group::settled, |device| device.engine.len())?;
         let mut pace = Pace::new(options);
         let mut done = 0;
         self.give_all(group, &mut pace, &mut |item| {
