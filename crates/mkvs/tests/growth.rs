@@ -5,7 +5,7 @@ mod shelf;
 
 use coreplane_engine::{Engine, Repairable, Result, StorageEngine, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, TimeSource};
-use shelf::sample::created;
+use shelf::sample::{FRESH, created};
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,8 +81,7 @@ fn a_device_that_takes_less_than_the_matrix_does_not_join() {
     };
     put(&matrix);
     let (new, group) = (Position { group: 0, device: 0 }, Position { group: 1, device: 0 });
-    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-    let replace = |matrix: &Matrix| matrix.replace(&shelf, new, &fresh, &|_| {});
+    let replace = |matrix: &Matrix| matrix.replace(&shelf, new, &FRESH, &|_| {});
     let add = |matrix: &Matrix| matrix.add_group(&shelf, &CopyOptions::default(), &|_| {});
     let refused = |outcome: Result<_>, place: Position| {
         let error = outcome.expect_err("it takes less").to_string();
@@ -124,8 +123,7 @@ fn a_device_that_was_half_made_is_brought_level_like_others() {
         shelf.pull(new);
         let _outcome = matrix.delete(b"gone", &options).expect("delete");
         let rack = Failing { shelf: &shelf, fails: AtomicBool::new(true), failing: new };
-        let fill = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-        matrix.replace(&rack, new, &fill, &|_| {}).expect_err("it fails");
+        matrix.replace(&rack, new, &FRESH, &|_| {}).expect_err("it fails");
         drop(matrix);
         matrix = open();
         matrix.replace(&shelf, new, &CopyOptions::default(), &|_| {}).expect("replace");

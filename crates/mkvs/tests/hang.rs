@@ -6,7 +6,7 @@ use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{
     Ack, CopyOptions, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape,
 };
-use shelf::sample::device as at;
+use shelf::sample::{FRESH, device as at};
 use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -79,8 +79,7 @@ fn a_follower_that_hangs_is_left_out_and_not_waited_for() {
     // It is there, and cannot be used again: the call may still return to it.
     let refused = matrix.replace(&shelf, at(0), &CopyOptions::default(), &|_| {});
     assert!(refused.is_err_and(|error| error.to_string().contains("does not return")));
-    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-    matrix.replace(&shelf, at(0), &fresh, &|_| {}).expect("a new one takes its place");
+    matrix.replace(&shelf, at(0), &FRESH, &|_| {}).expect("a new one takes its place");
     put_all(&matrix, b"newer");
     matrix.close().expect("nobody waits for it");
     drop(lets_go);
@@ -171,8 +170,7 @@ fn one_that_hangs_is_retired() {
     matrix.retire(at(0)).expect("retire");
     assert!(is_absent(&matrix, 0));
     assert_eq!(matrix.get(&key(1)).expect("get").as_deref(), Some(&b"one"[..]));
-    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-    matrix.replace(&shelf, at(0), &fresh, &|_| {}).expect("replace");
+    matrix.replace(&shelf, at(0), &FRESH, &|_| {}).expect("replace");
     assert!(engine.upgrade().is_some(), "a call is in it");
     drop(lets_go);
     wait_until(|| engine.upgrade().is_none());

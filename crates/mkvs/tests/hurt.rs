@@ -6,7 +6,7 @@ mod shelf;
 
 use coreplane_engine::{Engine, Error, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, TimeSource};
-use shelf::sample::{at, created, opened, put};
+use shelf::sample::{FRESH, at, created, opened, put};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt as _;
@@ -274,8 +274,7 @@ fn scans_and_iterations_go_around_a_damaged_primary_whatever_its_number() {
         let matrix = opened(&shelf).expect("open");
         shelf.pull(at(0, 1));
         put(&matrix, &part.key(0), &part.value(0));
-        let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-        matrix.replace(&shelf, at(0, 1), &fresh, &|_| {}).expect("replace");
+        matrix.replace(&shelf, at(0, 1), &FRESH, &|_| {}).expect("replace");
         drop(matrix);
         part.damage(&shelf, at(0, 0), HURT);
         if are_both {

@@ -5,7 +5,7 @@ mod shelf;
 
 use coreplane_engine::{Engine, Error, Expected, Outcome, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options};
-use shelf::sample::{at, created, key, put, standing};
+use shelf::sample::{FRESH, at, created, key, put, standing};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -168,8 +168,7 @@ fn replaced_under_load(kind: Kind, ack: Ack) {
             std::thread::yield_now();
         }
         // A new device in its place.
-        let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-        let filled = matrix.replace(&shelf, at(0, 1), &fresh, &|_| {}).expect("replace");
+        let filled = matrix.replace(&shelf, at(0, 1), &FRESH, &|_| {}).expect("replace");
         assert!(filled.records > 0);
         assert_eq!(standing(&matrix, at(0, 1)), MemberState::Current);
         wait(3_000);
@@ -269,10 +268,9 @@ fn a_device_is_replaced_after_the_filling_was_cut_off() {
         wait(3_000);
         shelf.pull(at(1, 0));
         wait(1_000);
-        let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
         // The new device fails, too, as soon as it has received something.
         let failing = |_| shelf.pull(at(1, 0));
-        matrix.replace(&shelf, at(1, 0), &fresh, &failing).expect_err("it fails");
+        matrix.replace(&shelf, at(1, 0), &FRESH, &failing).expect_err("it fails");
         assert_eq!(standing(&matrix, at(1, 0)), MemberState::Joining);
         wait(1_000);
     });

@@ -4,7 +4,7 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Outcome, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions};
-use shelf::sample::{at, created, key, put};
+use shelf::sample::{FRESH, at, created, key, put};
 use shelf::{Kind, Shelf};
 
 /// A device that is filled is not given tombstones that its peers may drop, though they may still have them.
@@ -43,8 +43,7 @@ fn what_was_deleted_is_not_there_again_on_some() {
         assert!(is_dropped || kind == Kind::Scmkv);
         shelf.pull(at(0, fresh));
         put(&matrix, b"more", b"value");
-        let options = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-        matrix.replace(&shelf, at(0, fresh), &options, &|_| {}).expect("replace");
+        matrix.replace(&shelf, at(0, fresh), &FRESH, &|_| {}).expect("replace");
         for number in 0..2 {
             if is_batch {
                 let mut batch = Batch::new();
@@ -92,8 +91,7 @@ fn who_is_filled_knows_what_was_deleted() {
         }
         shelf.pull(at(0, fresh));
         put(&matrix, b"more", b"value");
-        let options = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-        matrix.replace(&shelf, at(0, fresh), &options, &|_| {}).expect("replace");
+        matrix.replace(&shelf, at(0, fresh), &FRESH, &|_| {}).expect("replace");
         let check = |numbers: std::ops::Range<u64>| {
             for number in numbers {
                 let outcome = matrix.put(&key(0, number), b"given", &older).expect("put");

@@ -3,8 +3,8 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Progress, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, MemberState};
-use shelf::sample::{at, created, put, standing};
+use coreplane_mkvs::{Ack, MemberState};
+use shelf::sample::{FRESH, at, created, put, standing};
 use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -74,8 +74,7 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
                     }
                     _ => {}
                 };
-                let options = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-                matrix.replace(shelf, place, &options, &write_late).expect("replace");
+                matrix.replace(shelf, place, &FRESH, &write_late).expect("replace");
                 is_filled.store(true, Ordering::SeqCst);
             });
             wait_until(|| is_queued.load(Ordering::SeqCst));

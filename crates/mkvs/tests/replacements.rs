@@ -4,17 +4,15 @@ mod scale;
 mod shelf;
 
 use coreplane_engine::{Engine, Repairable, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Position};
+use coreplane_mkvs::{Ack, Position};
 use scale::scaled;
-use shelf::sample::created;
+use shelf::sample::{FRESH, created};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const AT: Position = Position { group: 0, device: 0 };
 const KEYS: u64 = 100;
 const LOOKS: u32 = 5000;
-const FRESH: CopyOptions = CopyOptions { is_fresh: true, bytes_per_second_max: None };
-
 /// Resources of the process, which would grow with each device that stays.
 #[derive(Debug)]
 struct Held {

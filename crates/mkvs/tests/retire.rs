@@ -5,11 +5,9 @@ mod shelf;
 
 use coreplane_engine::{Backing, Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options};
-use shelf::sample::{created, device as at};
+use shelf::sample::{FRESH, created, device as at};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-const FRESH: CopyOptions = CopyOptions { is_fresh: true, bytes_per_second_max: None };
 
 fn standing(matrix: &Matrix, device: u8) -> MemberState {
     let all = matrix.member_states();

@@ -3,24 +3,10 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Error, Mutation, Repairable, UnixMillis, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position};
-use shelf::sample::{at, created, numbered as key, put};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options};
+use shelf::sample::{FRESH, at, created, numbered as key, put};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;
-
-/// Flips a bit of the bytes `needle` in all places in a device's file; returns the number of places.
-fn damage(shelf: &Shelf, place: Position, needle: &[u8]) -> usize {
-    use std::os::unix::fs::FileExt as _;
-    let bytes = std::fs::read(shelf.path(place)).expect("read");
-    let file = std::fs::File::options().write(true).open(shelf.path(place)).expect("open");
-    let found = bytes.windows(needle.len()).enumerate().filter(|(_, window)| *window == needle);
-    let mut flipped = 0;
-    for (offset, _) in found {
-        file.write_at(&[needle[2] ^ 4], offset as u64 + 2).expect("write");
-        flipped += 1;
-    }
-    flipped
-}
 
 #[test]
 fn a_damaged_record_is_written_anew_from_its_peer() {
@@ -30,8 +16,8 @@ fn a_damaged_record_is_written_anew_from_its_peer() {
         let value = |number: u64| format!("the value of number {number:04}, and some more");
         (0..500).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
         // A tree may have old copies of the value as well.
-        assert!(damage(&shelf, at(0, 0), value(123).as_bytes()) >= 1);
-        assert!(damage(&shelf, at(0, 1), value(321).as_bytes()) >= 1);
+        assert!(shelf.damage(at(0, 0), value(123).as_bytes()) >= 1);
+        assert!(shelf.damage(at(0, 1), value(321).as_bytes()) >= 1);
         let mut scrubbed = matrix.scrub(&|_| {}).expect("scrub");
         // In the order in which an engine shows its keys.
         scrubbed.repaired.sort();
@@ -93,7 +79,7 @@ fn what_is_damaged_everywhere_is_named_and_left_alone() {
     let value = b"a value that is damaged on both devices";
     put(&matrix, b"lost", value);
     put(&matrix, b"kept", b"another");
-    (0..2).for_each(|device| assert_eq!(damage(&shelf, at(0, device), value), 1));
+    (0..2).for_each(|device| assert_eq!(shelf.damage(at(0, device), value), 1));
     let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
     assert_eq!((scrubbed.lost, scrubbed.repaired), (vec![b"lost".to_vec()], vec![]));
     assert_eq!(matrix.get(b"kept").expect("get").as_deref(), Some(&b"another"[..]));
@@ -158,7 +144,7 @@ fn a_long_key_whose_rest_is_damaged_is_written_anew_from_its_peer() {
             pool[found / PAGE * PAGE + 4] ^= 1;
             std::fs::write(shelf.path(at(0, 0)), &pool).expect("write");
         } else {
-            assert_eq!(damage(&shelf, at(0, 0), &rest), 1);
+            assert_eq!(shelf.damage(at(0, 0), &rest), 1);
         }
         let is_right = |matrix: &Matrix| {
             (0..60).all(|it| matrix.get(&key(it)).expect("get") == Some(value(it)))
@@ -236,7 +222,7 @@ fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
             let shelf = Shelf::new(kind, 16 << 20);
             let matrix = created(&shelf, (1, 2), Ack::All);
             put(&matrix, b"key", value);
-            assert!(damage(&shelf, at(0, damaged), value) >= 1);
+            assert!(shelf.damage(at(0, damaged), value) >= 1);
             let decide = &mut |record: Option<coreplane_engine::Record<'_>>| {
                 make(&record.expect("it is there").value.to_cow())
             };
@@ -261,10 +247,9 @@ fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs
     shelf.pull(at(0, 2));
     put(&matrix, b"more", b"another");
     for device in damaged {
-        assert!(damage(&shelf, at(0, *device), b"a value that may be damaged") >= 500);
+        assert!(shelf.damage(at(0, *device), b"a value that may be damaged") >= 500);
     }
-    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
-    let filled = matrix.replace(&shelf, at(0, 2), &fresh, &|_| {}).expect("replace");
+    let filled = matrix.replace(&shelf, at(0, 2), &FRESH, &|_| {}).expect("replace");
     assert!(matrix.member_states().contains(&(at(0, 2), MemberState::Current)));
     (shelf, matrix, filled)
 }
@@ -309,7 +294,7 @@ fn keys_move_to_a_new_group_around_damage() {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
         let matrix = created(&shelf, (1, 2), Ack::All);
         (0..500).for_each(|it| put(&matrix, &key(it), value));
-        damaged.iter().for_each(|it| assert!(damage(&shelf, at(0, *it), value) >= 500));
+        damaged.iter().for_each(|it| assert!(shelf.damage(at(0, *it), value) >= 500));
         let options = CopyOptions::default();
         let added = matrix.add_group(&shelf, &options, &|_| {});
         if damaged.len() == 2 {
@@ -346,7 +331,7 @@ fn what_was_refused_makes_no_damage_sound() {
             let shelf = Shelf::new(Kind::Bptree, 16 << 20);
             let matrix = created(&shelf, (1, 3), Ack::All);
             put(&matrix, b"key", value);
-            assert_eq!(damage(&shelf, at(0, damaged), value), 1);
+            assert_eq!(shelf.damage(at(0, damaged), value), 1);
             shelf.gate(at(0, full)).is_full.store(true, Ordering::SeqCst);
             let options = WriteOptions::default();
             let refused = if is_batch {

@@ -149,7 +149,8 @@ impl Filters {
     pub(crate) fn fill_now_or_later(&self, group: &Group, most: u64) -> Result<()> {
         // Known for a device that was closed.
         let counted = |device: &Arc<Device>| device.engine.stats().records;
-        let (room, keys) = group.ask(Group::settled, |device| Ok((least_room(device), counted(device))))?;
+        let (room, keys) =
+            group.ask(Group::settled, |device| Ok((least_room(device), counted(device))))?;
         let is_filled = keys <= most && self.fill_up_to(group, room, most)?;
         if !is_filled {
             group.is_listed.store(false, Ordering::Release);
@@ -167,7 +168,8 @@ impl Filters {
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
         // Another thread may be filling one.
         let _alone = self.resizing.lock();
-        let (keys, room) = group.ask(Group::settled, |device| Ok((device.engine.len()?, least_room(device))))?;
+        let (keys, room) =
+            group.ask(Group::settled, |device| Ok((device.engine.len()?, least_room(device))))?;
         self.fill_up_to(group, (2 * keys).max(room), u64::MAX)
     }
 

@@ -12,6 +12,7 @@ use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use gate::{Gate, Power};
 use std::collections::HashMap;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -114,6 +115,19 @@ impl Shelf {
 
     pub(crate) fn path(&self, place: Position) -> PathBuf {
         self.directory.path().join(place.to_string())
+    }
+
+    /// Flips a bit of the third byte of `needle` in all places in the device's file; the number of places.
+    pub(crate) fn damage(&self, place: Position, needle: &[u8]) -> usize {
+        let pool = std::fs::read(self.path(place)).expect("read");
+        let file = std::fs::File::options().write(true).open(self.path(place)).expect("open");
+        let found = pool.windows(needle.len()).enumerate().filter(|(_, it)| *it == needle);
+        let mut flipped = 0;
+        for (offset, _) in found {
+            file.write_at(&[needle[2] ^ 4], offset as u64 + 2).expect("write");
+            flipped += 1;
+        }
+        flipped
     }
 
     /// Makes every call of the device fail from now on.

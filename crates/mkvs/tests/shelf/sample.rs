@@ -2,7 +2,10 @@
 
 use super::{Kind, Shelf};
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
+
+/// A new device is filled from nothing.
+pub(crate) const FRESH: CopyOptions = CopyOptions { is_fresh: true, bytes_per_second_max: None };
 
 /// A place.
 pub(crate) const fn at(group: u16, device: u8) -> Position {
