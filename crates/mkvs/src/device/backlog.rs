@@ -7,7 +7,6 @@
 
 use super::Device;
 use crate::device::ring::LINE_BYTES;
-use coreplane_engine::Batch;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of keys and values that wait.
@@ -16,11 +15,6 @@ pub(super) struct Backlog {
     bytes: AtomicU64,
     /// How often a writer met a bound.
     refusals: AtomicU64,
-}
-
-/// Bytes of keys and values of a batch.
-pub(super) fn bytes_of(batch: &Batch) -> u64 {
-    batch.bytes_len() as u64
 }
 
 impl Backlog {

@@ -44,7 +44,7 @@ use crate::device::ring::{Decisions, RING_BYTES};
 use crate::in_flight::track::{Track, Way};
 use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
-use backlog::{Backlog, bytes_of};
+use backlog::Backlog;
 use coreplane_engine::{Batch, Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::background;
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
@@ -150,15 +150,6 @@ impl Rings {
     }
 }
 
-impl std::fmt::Debug for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device")
-            .field("number", &self.number)
-            .field("queued", &self.queued())
-            .finish_non_exhaustive()
-    }
-}
-
 /// Makes the changes of a batch on an engine, as they were decided.
 pub(crate) fn make(
     engine: &dyn StorageEngine,
@@ -254,7 +245,7 @@ impl Device {
         let Some(rings) = self.rings(&guard).filter(|_| self.has_processor(group)) else {
             return Some(job);
         };
-        let (bytes, max) = (bytes_of(&job.batch), group.queue_bytes_max());
+        let (bytes, max) = (job.batch.bytes_len() as u64, group.queue_bytes_max());
         if !self.backlog.add(bytes, max.saturating_sub(RING_BYTES)) {
             self.backlog.note_refusal();
             return Some(job);

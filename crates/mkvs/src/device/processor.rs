@@ -1,7 +1,6 @@
 //! A device's processor: the thread that executes the requests in its rings.
 
 use super::apply_batch::ApplyBatch;
-use super::backlog::bytes_of;
 use super::idle::NAPS;
 use super::urgency::Urgency;
 use super::{AT_A_TIME, Device, Host, Rings, SPINS, Scratch};
@@ -101,7 +100,7 @@ impl Device {
                 self.track.come_to(batch.end());
             }
             while let Some(job) = rings.jobs.pop() {
-                self.backlog.remove(bytes_of(&job.batch));
+                self.backlog.remove(job.batch.bytes_len() as u64);
                 self.completed.fetch_add(1, Ordering::AcqRel);
             }
             while rings.reads.pop().is_some() {}
@@ -119,7 +118,7 @@ impl Device {
                 && let Some(job) = rings.jobs.pop()
             {
                 self.in_call(|| group.catch_up_all(self, &job));
-                self.backlog.remove(bytes_of(&job.batch));
+                self.backlog.remove(job.batch.bytes_len() as u64);
                 self.completed.fetch_add(1, Ordering::AcqRel);
             } else if !has_batch && rings.reads.is_empty() {
                 break;

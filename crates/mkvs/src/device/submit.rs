@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 
 /// A place in a device's ring for a write that is about to be made elsewhere. Dropping it publishes the place as
 /// empty, and wakes the processor as for a write: the requests behind the place wait for it.
-#[derive(Debug)]
 #[must_use = "the processor waits until it is handed over or dropped"]
 pub(crate) struct Place<'a> {
     device: &'a Device,

@@ -32,7 +32,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The result of a put on the devices that it waits for.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Copies {
     /// The devices that have it.
     pub(super) made: Devices,

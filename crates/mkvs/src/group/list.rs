@@ -68,9 +68,3 @@ impl Index<usize> for Groups {
         self.places[number].get().expect("an owner is a group")
     }
 }
-
-impl std::fmt::Debug for Groups {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}

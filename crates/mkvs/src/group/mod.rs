@@ -96,15 +96,6 @@ pub(crate) struct Group {
     renew: Renew,
 }
 
-impl std::fmt::Debug for Group {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Group")
-            .field("number", &self.number)
-            .field("devices", &self.devices().collect::<Vec<_>>())
-            .finish_non_exhaustive()
-    }
-}
-
 /// The parts of a group.
 pub(crate) struct Parts {
     pub(crate) number: u16,
