@@ -5,7 +5,7 @@ use crate::device::decision::{Decided, is_damage};
 use crate::group::Group;
 use crate::group::rollback::sound_of;
 use crate::in_flight::{Entry, InFlight, Indeterminate};
-use crate::keyspace::intent::Intent;
+use crate::keyspace::intent::{Intent, Lost};
 use crate::rebuild::Rebuild;
 use crate::shape::order::numbers;
 use crate::shape::position::{Devices, Position};
@@ -31,24 +31,17 @@ impl Rebuild {
     pub(crate) fn clear_doubts(&self) -> Result<Vec<Vec<u8>>> {
         self.keyspace.check_writable()?;
         let _alone = self.failover.intents.seeing_to.lock();
-        let lost = self.failover.intents.lost();
+        let (lost, in_flight) = (self.failover.intents.lost(), &self.keyspace.in_flight);
         // An open from here on takes these batches back as well.
-        if lost
-            .iter()
-            .all(|intent| intent.is_over || self.failover.change_on_all(intent, Intent::refuse))
-        {
-            for (hash, doubt, _) in self.keyspace.in_flight.indeterminate() {
+        let is_refused = |it: &Lost| it.is_over || self.failover.change_on_all(it, Intent::refuse);
+        if lost.iter().all(is_refused) {
+            for (hash, doubt, _) in in_flight.indeterminate() {
                 // A doubt that cannot be settled now stays.
                 let _cleared = self.clear_doubt(hash, &doubt.key).is_ok();
             }
         }
-        let left: Vec<Vec<u8>> = self
-            .keyspace
-            .in_flight
-            .indeterminate()
-            .into_iter()
-            .map(|(_, doubt, _)| doubt.key)
-            .collect();
+        let left: Vec<_> =
+            in_flight.indeterminate().into_iter().map(|(_, doubt, _)| doubt.key).collect();
         self.failover.drop_lost(&lost, left.is_empty());
         Ok(left)
     }

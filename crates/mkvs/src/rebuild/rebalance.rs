@@ -311,9 +311,9 @@ impl Rebuild {
     }
 
     fn write_owners(&self, slots: &[(usize, u16)]) -> Result<()> {
-        let is_lost = |(slot, to): &&(usize, u16)| {
-            self.keyspace.owners.of_slot(*slot).to() != Some(usize::from(*to))
-        };
+        let owners = &self.keyspace.owners;
+        let is_lost =
+            |(slot, to): &&(usize, u16)| owners.of_slot(*slot).to() != Some(usize::from(*to));
         if let Some((slot, to)) = slots.iter().find(is_lost) {
             let what = format!("group {to} could not take what was written to slot {slot}");
             return Err(Error::Unusable(what));
@@ -326,12 +326,10 @@ impl Rebuild {
                 "of keys that are to move it is in doubt what was written last: scrub it first";
             return Err(Error::Unusable(what.to_owned()));
         }
-        let of_groups = self
-            .keyspace
-            .groups
-            .iter()
-            .map(|group| Ok(group.settled()?.engine.tombstone_horizon()));
-        let horizon = of_groups.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
+        let mut horizon = 0;
+        for group in self.keyspace.groups.iter() {
+            horizon = group.settled()?.engine.tombstone_horizon().max(horizon);
+        }
         let mut record = self.failover.membership.lock();
         self.check_going_on()?;
         let before = record.clone();

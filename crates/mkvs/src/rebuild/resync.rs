@@ -314,7 +314,7 @@ impl Rebuild {
     }
 
     /// Removes every key of a device that its peers do not have, and overwrites records that are newer on it
-    /// than on its peers.
+    /// than on its peers. Keys that are damaged on all peers that have them are noted as lost.
     fn compare_with_peers(
         &self,
         (group, device): (&Arc<Group>, &Device),
@@ -331,14 +331,19 @@ impl Rebuild {
                 self.check_going_on()?;
                 check_joining(group, device)?;
                 // Mostly they have the same, and no key lock is needed to see that.
-                let held = match group.item_of(&key) {
-                    Ok(Some(item)) if item.sequence == sequence => Ok(()),
-                    Ok(_) => self.hold_key_against_peers(group, device, &key),
-                    Err(error) => Err(error),
-                };
-                match held {
+                if matches!(group.item_of(&key), Ok(Some(item)) if item.sequence == sequence) {
+                    continue;
+                }
+                match self.hold_key_against_peers(group, device, &key) {
                     Err(error) if is_damage(&error) => {
-                        self.hold_damaged_key((group, device), &key, pace)?;
+                        let mut scrubbed = Scrubbed::default();
+                        self.scrub_key(group, &key, &mut scrubbed)?;
+                        if scrubbed.lost.is_empty() {
+                            self.hold_key_against_peers(group, device, &key)?;
+                        } else {
+                            // It stays as it is.
+                            pace.leave_out(just(&key));
+                        }
                     }
                     held => held?,
                 }
@@ -346,23 +351,6 @@ impl Rebuild {
             progress(Progress { stage: "holding against peers", done: done.min(total), total });
             Ok(())
         })?
-    }
-
-    /// Compares a key that is damaged on a peer. If it is damaged on all peers that have it, it stays as it
-    /// is, and is noted as lost.
-    fn hold_damaged_key(
-        &self,
-        (group, device): (&Arc<Group>, &Device),
-        key: &[u8],
-        pace: &mut Pace,
-    ) -> Result<()> {
-        let mut scrubbed = Scrubbed::default();
-        self.scrub_key(group, key, &mut scrubbed)?;
-        if scrubbed.lost.is_empty() {
-            return self.hold_key_against_peers(group, device, key);
-        }
-        pace.leave_out(just(key));
-        Ok(())
     }
 
     /// Compares a key within its key lock, when all members have the same record. If this device has another,
