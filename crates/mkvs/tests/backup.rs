@@ -4,13 +4,9 @@ mod shelf;
 
 use coreplane_engine::{Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
-use shelf::sample::{at, created, key, put, refused};
+use shelf::sample::{at, created, key, opened, put, refused};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;
-
-fn opened(shelf: &Shelf) -> Matrix {
-    Matrix::open(shelf, &Options::default(), &|_| {}).expect("open")
-}
 
 /// The last writes are found on every device.
 fn check(matrix: &Matrix) {
@@ -45,7 +41,7 @@ fn an_older_copy_of_a_device_is_not_believed() {
         std::fs::copy(&place, &copy).expect("copy");
         // Twice, so that its epoch differs from that of an interrupted record.
         for round in 0..2 {
-            let matrix = opened(&shelf);
+            let matrix = opened(&shelf).expect("open");
             (0..200).for_each(|number| put(&matrix, &key(0, number), b"new"));
             for number in (0..200).step_by(7) {
                 let _outcome =
@@ -60,7 +56,7 @@ fn an_older_copy_of_a_device_is_not_believed() {
             }
         }
         std::fs::rename(&copy, &place).expect("put it back");
-        check(&opened(&shelf));
+        check(&opened(&shelf).expect("open"));
     }
 }
 
@@ -85,7 +81,7 @@ fn older_copies_of_a_whole_group_are_refused() {
         for place in &group {
             std::fs::copy(place, copy(place)).expect("copy");
         }
-        let matrix = opened(&shelf);
+        let matrix = opened(&shelf).expect("open");
         (0..200).for_each(|number| put(&matrix, &key(0, number), b"new"));
         if is_closed {
             matrix.close().expect("close");
@@ -107,7 +103,7 @@ fn older_copies_of_a_whole_group_are_refused() {
         matrix.close().expect("close");
         drop(matrix);
         // From here on the loss is final.
-        let matrix = opened(&shelf);
+        let matrix = opened(&shelf).expect("open");
         assert!(
             matrix.losses().is_empty() && matrix.verify(&mut |_| {}).expect("verify").is_sound()
         );
@@ -139,7 +135,7 @@ fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
         matrix.close().expect("close");
         drop(matrix);
         std::fs::rename(&copy, &place).expect("put it back");
-        let matrix = opened(&shelf);
+        let matrix = opened(&shelf).expect("open");
         check(&matrix);
         assert!(
             matrix.member_states().iter().all(|(_, it)| *it == MemberState::Current),
@@ -179,7 +175,7 @@ fn an_older_copy_of_a_primary_that_is_waited_for_alone_is_refused() {
         std::fs::write(shelf.path(primary), copy).expect("put it back");
         refused(&shelf, "it is an older copy of itself");
         std::fs::write(shelf.path(primary), newest).expect("bring it back");
-        let matrix = opened(&shelf);
+        let matrix = opened(&shelf).expect("open");
         (0..3).for_each(|number| {
             let found = matrix.get(&key(0, number)).expect("get");
             assert_eq!(found.as_deref(), Some(&b"value"[..]), "{kind:?}: {number}");

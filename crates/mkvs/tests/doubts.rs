@@ -9,14 +9,10 @@ use coreplane_engine::{
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position};
-use shelf::sample::{at, created, numbered as key, put};
+use shelf::sample::{at, created, numbered as key, opened, put};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-
-fn opened(shelf: &Shelf) -> Matrix {
-    Matrix::open(shelf, &Options::default(), &|_| {}).expect("open")
-}
 
 fn get(matrix: &Matrix, key: &[u8]) -> Option<Vec<u8>> {
     matrix.get(key).expect("get")
@@ -115,7 +111,7 @@ fn a_batch_that_was_torn_is_of_no_matter_to_others_and_taken_back_by_a_scrub() {
     put(&matrix, &torn[0], b"old");
     // The intent is gone, too: no later open makes the batch.
     drop(matrix);
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     check(&matrix);
     matrix.close().expect("it can be closed in good order");
 }
@@ -201,7 +197,7 @@ fn devices_that_have_lost_different_keys_go_on_together() {
     drop(matrix);
     break_leaf(&shelf, at(0, 0), &key(300));
     break_leaf(&shelf, at(0, 1), &key(700));
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     let all: Keys = (0..1000).map(key).collect();
     let check = |matrix: &Matrix| {
         assert!(
@@ -272,7 +268,7 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
         assert!(matrix.delete(&key(500), &options).is_err());
         (first, last)
     };
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     check(&matrix);
     let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
     assert_eq!((scrubbed.settled, scrubbed.lost_ranges.len()), (vec![at(0, 1)], 1));
@@ -283,7 +279,7 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
     assert_eq!(get(&matrix, &key(first)).as_deref(), Some(&b"since"[..]));
     matrix.close().expect("close");
     drop(matrix);
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     assert_eq!(get(&matrix, &key(first)).as_deref(), Some(&b"since"[..]));
     assert!(matrix.get(&key(500)).is_err(), "it is in doubt after a close, too");
     matrix.close().expect("close");
@@ -293,7 +289,7 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
     assert_eq!(get(&matrix, &key(500)).as_deref(), Some(&b"old 0500 and more"[..]));
     assert_eq!(scan(&matrix, b"", None, false).expect("scan").len(), 1000);
     drop(matrix);
-    assert_eq!(scan(&opened(&shelf), b"", None, false).expect("scan").len(), 1000);
+    assert_eq!(scan(&opened(&shelf).expect("open"), b"", None, false).expect("scan").len(), 1000);
 }
 
 /// No scan, iteration or list of changes shows a write that is taken back.

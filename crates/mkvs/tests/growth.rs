@@ -3,59 +3,27 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Repairable, Result, StorageEngine, WriteOptions};
-use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, TimeSource};
-use shelf::sample::{FRESH, created};
-use shelf::{Kind, Shelf};
+use coreplane_engine::{Engine, Repairable, Result, WriteOptions};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Position, Rack, TimeSource};
+use shelf::sample::{FRESH, created, opened, put};
+use shelf::{Fault, Kind, Shelf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// A rack one of whose devices fails when a new one has been created.
-struct Failing<'s> {
-    shelf: &'s Shelf,
-    fails: AtomicBool,
-    /// The device that fails.
-    failing: Position,
-}
 
 const OTHER: Position = Position { group: 1, device: 0 };
-
-impl Rack for Failing<'_> {
-    fn present(&self) -> Result<Vec<Position>> {
-        self.shelf.present()
-    }
-
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
-        let made = self.shelf.create(place, time);
-        if self.fails.load(Ordering::SeqCst) {
-            self.shelf.pull(self.failing);
-        }
-        made
-    }
-
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
-        self.shelf.open(place, time)
-    }
-
-    fn remove(&self, place: Position) -> Result<()> {
-        self.shelf.remove(place)
-    }
-}
+const NEW: Position = Position { group: 2, device: 0 };
 
 #[test]
 fn a_group_is_added_after_a_try_that_failed() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
     let matrix = created(&shelf, (2, 1), Ack::All);
     let key = |number: u32| format!("key {number}").into_bytes();
-    for number in 0..300 {
-        let _outcome = matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
-    }
-    let rack = Failing { shelf: &shelf, fails: AtomicBool::new(true), failing: OTHER };
-    matrix.add_group(&rack, &CopyOptions::default(), &|_| {}).expect_err("a group has no device");
+    (0..300).for_each(|number| put(&matrix, &key(number), b"value"));
+    shelf.set_fault(NEW, Some(Fault::Pulls(OTHER)));
+    matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect_err("a group has no device");
     assert_eq!(matrix.slots().0.len(), 2);
     shelf.put_back(OTHER);
-    rack.fails.store(false, Ordering::SeqCst);
-    matrix.add_group(&rack, &CopyOptions::default(), &|_| {}).expect("add a group");
+    shelf.set_fault(NEW, None);
+    matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
     let check = |matrix: &Matrix| {
         let (slots, moving) = matrix.slots();
         assert_eq!((slots.len(), moving), (3, 0));
@@ -67,7 +35,7 @@ fn a_group_is_added_after_a_try_that_failed() {
     };
     check(&matrix);
     drop(matrix);
-    check(&Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open"));
+    check(&opened(&shelf).expect("open"));
 }
 
 /// Its limits are those of the devices: one that takes shorter values could not store what the others do.
@@ -76,9 +44,7 @@ fn a_device_that_takes_less_than_the_matrix_does_not_join() {
     let (large, small) = (16 << 20, 12 << 20);
     let shelf = Shelf::new(Kind::Scmkv, large);
     let mut matrix = created(&shelf, (1, 2), Ack::All);
-    let put = |matrix: &Matrix| {
-        let _outcome = matrix.put(b"key", b"value", &WriteOptions::default()).expect("put");
-    };
+    let put = |matrix: &Matrix| put(matrix, b"key", b"value");
     put(&matrix);
     let (new, group) = (Position { group: 0, device: 0 }, Position { group: 1, device: 0 });
     let replace = |matrix: &Matrix| matrix.replace(&shelf, new, &FRESH, &|_| {});
@@ -96,7 +62,7 @@ fn a_device_that_takes_less_than_the_matrix_does_not_join() {
     put(&matrix);
     // It opens beside what they have left.
     drop(matrix);
-    matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+    matrix = opened(&shelf).expect("open");
     put(&matrix);
     shelf.size(new, large);
     shelf.size(group, large);
@@ -113,21 +79,17 @@ fn a_device_that_was_half_made_is_brought_level_like_others() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let shelf = Shelf::new(kind, 16 << 20);
         let mut matrix = created(&shelf, (1, 2), Ack::All);
-        let (options, open) = (WriteOptions::default(), || {
-            Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open")
-        });
-        for name in [b"kept", b"gone", b"late"] {
-            let _outcome = matrix.put(name, b"value", &options).expect("put");
-        }
+        let options = WriteOptions::default();
+        [b"kept", b"gone", b"late"].iter().for_each(|name| put(&matrix, *name, b"value"));
         let new = Position { group: 0, device: 1 };
         shelf.pull(new);
         let _outcome = matrix.delete(b"gone", &options).expect("delete");
-        let rack = Failing { shelf: &shelf, fails: AtomicBool::new(true), failing: new };
-        matrix.replace(&rack, new, &FRESH, &|_| {}).expect_err("it fails");
+        shelf.set_fault(new, Some(Fault::Pulls(new)));
+        matrix.replace(&shelf, new, &FRESH, &|_| {}).expect_err("it fails");
         drop(matrix);
-        matrix = open();
+        matrix = opened(&shelf).expect("open");
         matrix.replace(&shelf, new, &CopyOptions::default(), &|_| {}).expect("replace");
-        let _outcome = matrix.put(b"more", b"value", &options).expect("put");
+        put(&matrix, b"more", b"value");
         drop(matrix);
         // The power failed when the new device had one delete, and its peer another.
         let clock: TimeSource = Arc::new(coreplane_engine::UnixMillis::now);
@@ -136,7 +98,7 @@ fn a_device_that_was_half_made_is_brought_level_like_others() {
             let _outcome = engine.delete(name, &options).expect("delete");
         }
         for reopened in 0..2 {
-            matrix = open();
+            matrix = opened(&shelf).expect("open");
             let standings = matrix.member_states();
             assert!(
                 standings.iter().all(|it| it.1 == MemberState::Current),

@@ -2,43 +2,18 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, StorageEngine, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Shape};
 use shelf::sample::{at, created, key, opened, put, standing};
-use shelf::{Kind, Shelf};
-use std::sync::Arc;
+use shelf::{Fault, Kind, Shelf};
 use std::sync::atomic::Ordering;
 
 /// The keys of a group.
 fn keys_of(group: u16) -> impl Iterator<Item = Vec<u8>> {
     let owners = deal(2);
     (0..100).map(|number| key(0, number)).filter(move |it| owners[slot_of(hash_of(it))] == group)
-}
-
-/// A rack some of whose devices have no space at all.
-struct Full<'a>(&'a Shelf, &'a [Position]);
-
-impl Rack for Full<'_> {
-    fn present(&self) -> Result<Vec<Position>, Error> {
-        self.0.present()
-    }
-
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
-        self.0.create(place, time)
-    }
-
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
-        let engine = self.0.open(place, time)?;
-        let is_full = self.1.contains(&place);
-        self.0.gate(place).is_full_to_the_last.store(is_full, Ordering::SeqCst);
-        Ok(engine)
-    }
-
-    fn remove(&self, place: Position) -> Result<(), Error> {
-        self.0.remove(place)
-    }
 }
 
 /// A batch of two keys that was interrupted when it was made, so that its intent still exists; and an earlier
@@ -79,9 +54,9 @@ fn cut_off() -> (Shelf, [Vec<u8>; 3]) {
 #[test]
 fn one_that_has_no_space_is_not_left_out_before_its_peers_have_what_it_has() {
     let (shelf, [alone, one, other]) = cut_off();
-    let full = [at(0, 1)];
-    let matrix = Matrix::open(&Full(&shelf, &full), &Options::default(), &|_| {}).expect("open");
-    assert_eq!(standing(&matrix, full[0]), MemberState::Absent);
+    shelf.set_fault(at(0, 1), Some(Fault::Full));
+    let matrix = opened(&shelf).expect("open");
+    assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
     assert_eq!(matrix.get(&alone).expect("get").as_deref(), Some(&b"acknowledged"[..]));
     for key in [&one, &other] {
         assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"old"[..]));
@@ -94,12 +69,14 @@ fn one_that_has_no_space_is_not_left_out_before_its_peers_have_what_it_has() {
 fn a_batch_that_nobody_has_space_to_take_back_is_there_as_a_whole_later() {
     let (shelf, [alone, one, other]) = cut_off();
     let full = [at(0, 0), at(0, 1)];
-    let refused = Matrix::open(&Full(&shelf, &full), &Options::default(), &|_| {});
+    full.iter().for_each(|place| shelf.set_fault(*place, Some(Fault::Full)));
+    let refused = opened(&shelf);
     assert!(
         matches!(&refused, Err(Error::Unusable(what)) if what.contains("no space")),
         "{refused:?}"
     );
     drop(refused);
+    full.iter().for_each(|place| shelf.set_fault(*place, None));
     let matrix = opened(&shelf).expect("there is space");
     assert_eq!(matrix.get(&alone).expect("get").as_deref(), Some(&b"acknowledged"[..]));
     for key in [&one, &other] {

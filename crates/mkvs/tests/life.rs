@@ -5,7 +5,7 @@ mod shelf;
 
 use coreplane_engine::{Engine, Error, Expected, Outcome, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options};
-use shelf::sample::{FRESH, at, created, key, put, standing};
+use shelf::sample::{FRESH, at, created, key, opened, put, standing};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,10 +13,6 @@ use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 3;
 const KEYS: u64 = 400;
-
-fn opened(shelf: &Shelf) -> Matrix {
-    Matrix::open(shelf, &Options::default(), &|_| {}).expect("open")
-}
 
 /// The last acknowledged serial of each key of each writer.
 #[derive(Default)]
@@ -182,7 +178,7 @@ fn replaced_under_load(kind: Kind, ack: Ack) {
     put(&matrix, b"more", b"");
     let _outcome = matrix.delete(b"more", &WriteOptions::default()).expect("delete");
     drop(matrix);
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     assert_eq!(standing(&matrix, at(0, 0)), MemberState::Absent);
     load.check(&matrix);
 }
@@ -243,7 +239,7 @@ fn nothing_is_resurrected_by_a_device_that_was_away() {
         let _outcome = engine.put(name, b"stray", &WriteOptions::default()).expect("put");
     }
     drop(engine);
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
     matrix.replace(&shelf, at(0, 1), &CopyOptions::default(), &|_| {}).expect("replace");
     let check = |matrix: &Matrix| {
@@ -276,7 +272,7 @@ fn a_device_is_replaced_after_the_filling_was_cut_off() {
     });
     load.check(&matrix);
     drop(matrix);
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     assert_eq!(standing(&matrix, at(1, 0)), MemberState::Joining);
     load.run(&matrix, |wait| {
         wait(1_000);
@@ -344,7 +340,7 @@ fn grown_under_load(kind: Kind, ack: Ack) {
     assert!(!matrix.is_moving());
     matrix.close().expect("close");
     drop(matrix);
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     assert_eq!(matrix.slots().0.len(), 3);
     load.check(&matrix);
     // One device of each group has all records of its group.
@@ -387,7 +383,7 @@ fn a_group_that_fails_while_it_is_filled_takes_nothing_with_it() {
     load.check_readable(&matrix);
     drop(matrix);
     // The device is back: the slots that had not moved move now.
-    let matrix = opened(&shelf);
+    let matrix = opened(&shelf).expect("open");
     assert!(matrix.is_moving());
     load.check(&matrix);
     load.run(&matrix, |wait| {

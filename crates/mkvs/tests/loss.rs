@@ -2,14 +2,13 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Entry, Error, Repairable, Replicated, StorageEngine, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
+use coreplane_engine::{Engine, Entry, Error, Repairable, Replicated, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use shelf::sample::{
     at, created, key, opened, put, put_back, refused, standing, take_out, two_by_two, two_by_two_of,
 };
-use shelf::{Kind, Shelf, wait_until};
+use shelf::{Fault, Kind, Shelf, wait_until};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -185,31 +184,6 @@ fn foreign_devices_are_refused() {
     refused(&shelf, "two devices");
 }
 
-/// A rack with a device that the operating system cannot read.
-struct Dying<'a>(&'a Shelf, Position);
-
-impl Rack for Dying<'_> {
-    fn present(&self) -> Result<Vec<Position>, Error> {
-        self.0.present()
-    }
-
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
-        self.0.create(place, time)
-    }
-
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
-        if place == self.1 {
-            let source = std::io::Error::from_raw_os_error(libc::EIO);
-            return Err(Error::Io { context: "read".to_owned(), source });
-        }
-        self.0.open(place, time)
-    }
-
-    fn remove(&self, place: Position) -> Result<(), Error> {
-        self.0.remove(place)
-    }
-}
-
 /// A device that cannot be read at all counts as absent, and is named.
 fn left_out(kind: Kind, breaks: &dyn Fn(&mut Vec<u8>)) {
     let shelf = two_by_two_of(kind, Ack::All);
@@ -263,8 +237,8 @@ fn a_device_whose_label_is_damaged_is_left_out() {
 #[test]
 fn a_device_that_cannot_be_read_is_left_out() {
     let shelf = two_by_two(Ack::All);
-    let dying = Dying(&shelf, at(0, 1));
-    let matrix = Matrix::open(&dying, &Options::default(), &|_| {}).expect("its peer has all");
+    shelf.set_fault(at(0, 1), Some(Fault::Unreadable));
+    let matrix = opened(&shelf).expect("its peer has all");
     left_out_of(&matrix);
 }
 

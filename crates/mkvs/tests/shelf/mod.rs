@@ -25,6 +25,17 @@ pub(crate) enum Kind {
     Scmkv,
 }
 
+/// A fault that a device has as soon as it is created or opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The operating system cannot read it.
+    Unreadable,
+    /// It has no space at all, not even its reserve.
+    Full,
+    /// When it is created this device is pulled out.
+    Pulls(Position),
+}
+
 /// Pools in a directory, which is removed when this is dropped.
 pub(crate) struct Shelf {
     directory: tempfile::TempDir,
@@ -35,6 +46,8 @@ pub(crate) struct Shelf {
     size: u64,
     /// The sizes of devices that have less, or more.
     sizes: Mutex<HashMap<Position, u64>>,
+    /// The faults of devices that are created or opened from now on.
+    faults: Mutex<HashMap<Position, Fault>>,
     /// The gates of the devices that were opened.
     gates: Mutex<HashMap<Position, Arc<Gate>>>,
     /// The engines of the same devices, past their gates.
@@ -82,7 +95,7 @@ impl Shelf {
 
     fn of(directory: tempfile::TempDir, kind: Kind, size: u64) -> Self {
         let (sizes, gates, engines) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (media, power) = (MediaChoice::Auto, Mutex::default());
+        let (media, power, faults) = (MediaChoice::Auto, Mutex::default(), Mutex::default());
         let holds_filters = Arc::default();
         Self {
             directory,
@@ -91,6 +104,7 @@ impl Shelf {
             media,
             size,
             sizes,
+            faults,
             gates,
             engines,
             power,
@@ -111,6 +125,17 @@ impl Shelf {
     /// Sets the size of devices that are created at `place` from now on.
     pub(crate) fn size(&self, place: Position, size: u64) {
         self.sizes.lock().expect("lock").insert(place, size);
+    }
+
+    /// Sets the fault of the device that is created or opened at `place` from now on.
+    pub(crate) fn set_fault(&self, place: Position, fault: Option<Fault>) {
+        let mut faults = self.faults.lock().expect("lock");
+        faults.remove(&place);
+        faults.extend(fault.map(|fault| (place, fault)));
+    }
+
+    fn fault(&self, place: Position) -> Option<Fault> {
+        self.faults.lock().expect("lock").get(&place).copied()
     }
 
     pub(crate) fn path(&self, place: Position) -> PathBuf {
@@ -176,6 +201,8 @@ impl Shelf {
 
     fn with_gate(&self, place: Position, engine: Arc<dyn StorageEngine>) -> Arc<dyn StorageEngine> {
         let gate = Arc::new(Gate::powered_by(self.power(), Arc::clone(&self.holds_filters)));
+        let is_full = self.fault(place) == Some(Fault::Full);
+        gate.is_full_to_the_last.store(is_full, Ordering::SeqCst);
         self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
         self.engines.lock().expect("lock").insert(place, Arc::downgrade(&engine));
         Arc::new(Intercepted { engine, around: gate })
@@ -216,10 +243,18 @@ impl Rack for Shelf {
                 }?)
             }
         };
-        Ok(self.with_gate(place, engine))
+        let engine = self.with_gate(place, engine);
+        if let Some(Fault::Pulls(device)) = self.fault(place) {
+            self.pull(device);
+        }
+        Ok(engine)
     }
 
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
+        if self.fault(place) == Some(Fault::Unreadable) {
+            let source = std::io::Error::from_raw_os_error(libc::EIO);
+            return Err(Error::Io { context: "read".to_owned(), source });
+        }
         let (path, time) = (self.path(place), Some(Arc::clone(time)));
         let check_reads = self.checks_reads.load(Ordering::SeqCst);
         let engine: Arc<dyn StorageEngine> = match self.kind_at(place) {
