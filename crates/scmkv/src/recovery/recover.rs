@@ -180,23 +180,16 @@ impl<'s> Recovery<'s> {
             offset: lost.offset,
             what: "unreadable (poisoned)".to_owned(),
         })?;
-        let sealed = page.element.length;
-        let end = start + u64::from(self.length(page));
-        let (mut at, mut undurable) = (start, start);
+        let generation = page.element.generation;
+        let end = match page.element.length {
+            Some(length) => start + u64::from(length),
+            None => self.sound_end(&guard, page)?,
+        };
+        let mut at = start;
         let mut batched = Vec::new();
         let mut lane = Vec::with_capacity(LANE);
         while at < end {
-            let view = match self.sound(&guard, page.element.generation, at) {
-                Ok(view) => view,
-                Err(error) if sealed.is_some() => return Err(error),
-                Err(error) if self.is_followed(&guard, page.element.generation, at, end) => {
-                    return Err(error);
-                }
-                Err(_) => break,
-            };
-            if view.header.follows {
-                undurable = at;
-            }
+            let view = self.sound(&guard, generation, at)?;
             match view.header.kind {
                 Kind::Overflow | Kind::Lost | Kind::Node | Kind::Entry => {}
                 Kind::Commit => {
@@ -222,11 +215,36 @@ impl<'s> Recovery<'s> {
             at += u64::from(view.len());
         }
         self.restore_lane(&guard, &mut lane)?;
-        // A process that was killed may have left records in the caches: a later cut would take what was shown.
-        if sealed.is_none() && !mutant!("scmkv.recover.killed") {
+        Ok((at - start) as u32)
+    }
+
+    /// Up to where an unclean page is sound.
+    ///
+    /// A process that was killed may have left its records in the caches. They are flushed: a later cut would take
+    /// what was shown. Where slots are durable they are fenced, too, before the first slot leads to them: a slot that
+    /// outlived its record would hide the record before it, in a page that no recovery reads again.
+    fn sound_end(&self, guard: &Guard, page: &LogPage) -> Result<u64> {
+        let (generation, start) = (page.element.generation, self.space.start_of(page.page));
+        let end = start + u64::from(self.length(page));
+        let (mut at, mut undurable) = (start, start);
+        while at < end {
+            let view = match self.sound(guard, generation, at) {
+                Ok(view) => view,
+                Err(error) if self.is_followed(guard, generation, at, end) => return Err(error),
+                Err(_) => break,
+            };
+            if view.header.follows {
+                undurable = at;
+            }
+            at += u64::from(view.len());
+        }
+        if !mutant!("scmkv.recover.killed") {
             self.space.flush(undurable, at - undurable);
         }
-        Ok((at - start) as u32)
+        if self.index.in_pool() && !mutant!("scmkv.recover.slot_first") {
+            self.space.fence().map_err(crate::table::page::sync_failed)?;
+        }
+        Ok(at)
     }
 
     /// Restores the members of a batch that lies in one page; they were read before and are sound.

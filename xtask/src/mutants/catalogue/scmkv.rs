@@ -64,6 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "what a killed process left is shown, not flushed",
         UNDURABLE,
     ),
+    Mutant::new("scmkv.recover.slot_first", "a recovery's slot before its record", UNDURABLE),
     Mutant::new("scmkv.split.unchecked", "a split believes a damaged key", CHECKED),
     Mutant::new(
         "scmkv.recover.fence",
