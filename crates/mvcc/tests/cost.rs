@@ -1,12 +1,14 @@
 //! The cost of operations, counted by the simulated medium.
 
 use coreplane_engine::{
-    Batch, Completion, Deferred, Engine, Horizon, Ordered, Snapshots, Visibility, WriteOptions,
+    Batch, Completion, Deferred, Engine, Horizon, Ordered, Replicated, Snapshots, TimeSource,
+    UnixMillis, Visibility, WriteOptions,
 };
 use coreplane_mvcc::{MapEngine, MapKind, Options};
 use coreplane_pmem::LINE;
 use coreplane_pmem::media::sim::{Cost, Model, Sim, SimOptions};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const KINDS: [MapKind; 2] = MapKind::ALL;
 const VALUE: [u8; 100] = [7; 100];
@@ -38,11 +40,15 @@ struct Counted {
 
 impl Counted {
     fn new(kind: MapKind, non_temporal: bool, model: Model) -> Self {
+        Self::with(kind, non_temporal, model, None)
+    }
+
+    fn with(kind: MapKind, non_temporal: bool, model: Model, time: Option<TimeSource>) -> Self {
         let len = 4 << 20;
         let options =
             SimOptions { len, max_len: len, non_temporal, model, ..SimOptions::default() };
         let sim = Sim::new(&SimOptions { page_size: 16 << 10, ..options }).expect("memory");
-        let options = Options { background: false, ..Options::default() };
+        let options = Options { background: false, time, ..Options::default() };
         let store = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &options);
         Self { kind, store: store.expect("create"), sim }
     }
@@ -189,5 +195,50 @@ fn a_put_is_one_sync() {
         assert_eq!(counted.put(2, Completion::Early).fences, 0);
         let get = || counted.cost(|store| assert!(store.get(&key(2)).expect("get").is_some()));
         assert_eq!((get().fences, get().fences), (1, 0));
+    }
+}
+
+/// Keys that have expired, in the order of their expiries.
+const EXPIRED: u32 = 400;
+
+/// The fences of a call on a store with such keys alone.
+fn fences_of_expired(kind: MapKind, model: Model, call: &dyn Fn(&MapEngine)) -> u64 {
+    let clock = Arc::new(AtomicU64::new(1));
+    let source = Arc::clone(&clock);
+    let time: TimeSource = Arc::new(move || UnixMillis(source.load(Ordering::Relaxed)));
+    let counted = Counted::with(kind, false, model, Some(time));
+    for number in 0..EXPIRED {
+        let expires_at = Some(UnixMillis(1000 + u64::from(number)));
+        let options = WriteOptions { expires_at, ..WriteOptions::default() };
+        let _outcome = counted.store.put(&key(number), &VALUE, &options).expect("put");
+    }
+    clock.store(2000, Ordering::Relaxed);
+    counted.cost(call).fences
+}
+
+/// That a record has expired is told by a change of the root, with four fences.
+#[test]
+fn expiries_are_told_for_many_keys_at_a_time() {
+    type Look<'a> = (&'a str, &'a dyn Fn(&MapEngine));
+    let scan = |store: &MapEngine, reverse| {
+        let shown = &mut |_: coreplane_engine::Entry<'_>| panic!("it has expired");
+        store.scan(b"", None, reverse, usize::MAX, shown).expect("scan");
+    };
+    let looks: [Look<'_>; 4] = [
+        ("a scan", &|store| scan(store, false)),
+        ("a scan down", &|store| scan(store, true)),
+        ("an iteration", &|store| {
+            let shown = &mut |_: coreplane_engine::Entry<'_>| panic!("it has expired");
+            assert_eq!(store.iterate(0, usize::MAX, shown).expect("iterate"), 0);
+        }),
+        ("changes", &|store| {
+            store.changes_since(0, &mut |it| assert!(it.record.is_none())).expect("changes");
+        }),
+    ];
+    for kind in KINDS {
+        for (what, look) in looks {
+            let fences = fences_of_expired(kind, Model::X86, look);
+            assert!(fences <= u64::from(EXPIRED / 6), "{kind:?}, {what}: {fences}");
+        }
     }
 }

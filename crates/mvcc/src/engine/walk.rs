@@ -113,21 +113,9 @@ impl Store {
         (at, expected): (u64, usize),
         visit: Visit<'_>,
     ) -> Result<()> {
-        let (mut found, mut next) = (Vec::new(), Next::At(place));
         let most = STEP.min(expected.max(1));
-        for step in 1_usize.. {
-            let (place, most, holds) = match &next {
-                Next::At(place) => (place, most, self.check_reads),
-                Next::Again(place) => (place, 1, true),
-                Next::End => return Ok(()),
-            };
-            let this = Step { at, most, holds, passes: false };
-            next = self.walk_some(place, this, &mut found, visit)?;
-            if step.is_multiple_of(STEPS) {
-                spin::yield_processor();
-            }
-        }
-        Ok(())
+        let step = Step { at, most, holds: self.check_reads, passes: false };
+        self.walk_while(place, step, &|| true, visit).map(drop)
     }
 
     /// Shows keys from this one on with their newest version, as long as `goes_on`. Damaged ones are passed over, and
@@ -138,17 +126,35 @@ impl Store {
         goes_on: &dyn Fn() -> bool,
         visit: Visit<'_>,
     ) -> Result<Option<Vec<u8>>> {
-        let (mut found, mut next) = (Vec::new(), Next::At(Place::Up(from)));
         let step = Step { at: u64::MAX, most: STEP, holds: false, passes: true };
-        loop {
-            let (place, step) = match &next {
-                Next::At(Place::Up(key)) if !goes_on() => return Ok(Some(key.clone())),
+        Ok(match self.walk_while(Place::Up(from), step, goes_on, visit)? {
+            Some(Place::Up(key)) => Some(key),
+            _ => None,
+        })
+    }
+
+    /// Shows keys as long as `goes_on` and until `visit` breaks; returns the place at which to go on, none at the end.
+    fn walk_while(
+        &self,
+        place: Place,
+        step: Step,
+        goes_on: &dyn Fn() -> bool,
+        visit: Visit<'_>,
+    ) -> Result<Option<Place>> {
+        let (mut found, mut next) = (Vec::new(), Next::At(place));
+        for made in 1_usize.. {
+            let (place, this) = match next {
+                Next::At(place) if !goes_on() => return Ok(Some(place)),
                 Next::At(place) => (place, step),
                 Next::Again(place) => (place, Step { most: 1, holds: true, ..step }),
-                Next::End => return Ok(None),
+                Next::End => break,
             };
-            next = self.walk_some(place, step, &mut found, visit)?;
+            next = self.walk_some(&place, this, &mut found, visit)?;
+            if made.is_multiple_of(STEPS) {
+                spin::yield_processor();
+            }
         }
+        Ok(None)
     }
 
     /// Shows some keys; returns where to continue.
@@ -168,7 +174,8 @@ impl Store {
             (0..LINES)
                 .for_each(|line| self.volume.space.prefetch(spot.offset + line * LINE as u64));
         }
-        for Found { key, newest, older, sure } in found.drain(..) {
+        let mut rest = found.drain(..);
+        while let Some(Found { key, newest, older, sure }) = rest.next() {
             let (seen, spot) = match self.see_at(&guard, newest, &older, at) {
                 Ok(Some(seen)) => seen,
                 Ok(None) => continue,
@@ -186,6 +193,7 @@ impl Store {
                 Seen::Gone(Some(view)) => (view, false),
                 Seen::Gone(None) => continue,
                 seen => {
+                    let seen = self.with_expiries(&guard, seen, rest, at);
                     drop(map);
                     self.uncover(&seen)?;
                     return Ok(Next::At(place.at(&key)));
@@ -197,6 +205,23 @@ impl Store {
             }
         }
         Ok(next)
+    }
+
+    /// What [`Store::uncover`] gets: of an expiry the greatest of it and of those `behind` that have passed, too, since
+    /// it takes several fences to make one known.
+    fn with_expiries<'g>(
+        &self,
+        guard: &Guard,
+        seen: Seen<'g>,
+        behind: impl Iterator<Item = Found>,
+        at: u64,
+    ) -> Seen<'g> {
+        let Seen::Expired(first) = seen else { return seen };
+        let passed = behind.filter_map(|it| match self.see_at(guard, it.newest, &it.older, at) {
+            Ok(Some((Seen::Expired(expiry), _))) => Some(expiry),
+            _ => None,
+        });
+        Seen::Expired(passed.fold(first, Ord::max))
     }
 
     /// The state and place of the newest version not above `at`, if there is one.
