@@ -242,3 +242,16 @@ fn expiries_are_told_for_many_keys_at_a_time() {
         }
     }
 }
+
+/// Tombstones share their commits, and where a fence is a sync, their syncs.
+#[test]
+fn a_sweep_takes_few_fences() {
+    for kind in KINDS {
+        for model in [Model::X86, Model::File] {
+            let fences = fences_of_expired(kind, model, &|store| {
+                assert_eq!(store.sweep_expired().expect("swept"), u64::from(EXPIRED));
+            });
+            assert!(fences <= u64::from(EXPIRED / 3), "{kind:?}, {model:?}: {fences}");
+        }
+    }
+}

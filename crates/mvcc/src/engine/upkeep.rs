@@ -5,7 +5,8 @@ use super::read::Seen;
 use super::{Count, Store};
 use crate::map::{Group, Purpose, Slice, Space};
 use coreplane_engine::{
-    Damage, Error, Horizon, Progress, Result, Stats, Ticket, UnixMillis, VerifyReport, WriteOptions,
+    Completion, Damage, Error, Horizon, Progress, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    WriteOptions,
 };
 use coreplane_pmem::epoch;
 use coreplane_pmem::{Claim, mutant};
@@ -145,7 +146,7 @@ impl Store {
         }
         // It covers the tombstones before it.
         if let Some(ticket) = last {
-            self.wait(ticket, &WriteOptions::default())?;
+            self.wait_durable(&Horizon::from(ticket))?;
         }
         Ok(Swept { count, next })
     }
@@ -197,7 +198,8 @@ impl Store {
             // While the map is locked, so that no one finds it in neither count.
             self.add(Count::Expired, 1);
             map.tidy()?;
-            return Ok(Some(self.end_group(&mut map, len, &WriteOptions::default())?));
+            let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+            return Ok(Some(self.end_group(&mut map, len, &early)?));
         }
     }
 
