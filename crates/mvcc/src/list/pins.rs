@@ -68,8 +68,10 @@ impl Aged {
 
 /// True if a pin sees this version of a key, which a later one replaces. A damaged version may be the greater one.
 pub(super) fn is_between_pins(pins: &BTreeMap<u64, u32>, version: u64, replaced_by: u64) -> bool {
-    let mut seen = (version < replaced_by).then(|| pins.range(version..replaced_by)).into_iter();
-    !mutant!("mvcc.list.pin") && seen.any(|mut range| range.next().is_some())
+    // A range that ends before it begins would panic.
+    version < replaced_by
+        && pins.range(version..replaced_by).next().is_some()
+        && !mutant!("mvcc.list.pin")
 }
 
 impl List {
