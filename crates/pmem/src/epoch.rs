@@ -24,9 +24,14 @@
 //!
 //! The same protocol serves for values in DRAM: [`Published`].
 //!
-//! There are two independent *domains*: [`Pages`], and [`Calls`] on objects that may be removed as a
-//! whole, such as the engine of a device. A call may wait for space, which comes from reused pages; so it
-//! must not prevent the reuse of pages.
+//! There are three independent *domains*:
+//!
+//! - [`Pages`] of a pool;
+//! - [`Calls`] on objects that may be removed as a whole, such as the engine of a device;
+//! - [`Writes`] that have found a name, such as that of a series, which may be dropped.
+//!
+//! A call or a write may take long, and a call may wait for space, which comes from reused pages: so neither may
+//! prevent the reuse of pages. Nor may a call delay the drop of a name, which waits for writes alone.
 //!
 //! A space may also have its own domain, for its pages alone ([`Space::pin`](crate::Space::pin)): its
 //! readers are counted under a lock (module `readers`).
