@@ -22,6 +22,8 @@ pub(crate) struct Store {
     writer: Writer,
     /// Held while the kept tombstones are changed.
     holding: Mutex<()>,
+    /// The pool stays unchanged: what is written is in this process alone.
+    is_copy: bool,
 }
 
 impl Deref for Store {
@@ -36,7 +38,7 @@ impl Deref for Store {
 impl Store {
     /// Makes a store of a fresh pool.
     pub(crate) fn format(pool: Pool, options: &Options) -> Result<Self> {
-        open::format(pool, options).map(Self::over)
+        open::format(pool, options).map(|writer| Self::over(writer, options))
     }
 
     /// Opens the store that a pool holds.
@@ -45,11 +47,11 @@ impl Store {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        open::open(pool, options, progress).map(Self::over)
+        open::open(pool, options, progress).map(|writer| Self::over(writer, options))
     }
 
-    fn over(writer: Writer) -> Self {
-        Self { writer, holding: Mutex::new(()) }
+    fn over(writer: Writer, options: &Options) -> Self {
+        Self { writer, holding: Mutex::new(()), is_copy: options.is_copy }
     }
 
     /// Grows the pool to `size` bytes while it is in use.

@@ -5,7 +5,8 @@
 //! A leaf that is not loaded is read from its page, and stays so.
 //!
 //! It also removes the expired records of a sound leaf ([`sweep`](crate::upkeep::sweep)), to which nobody may write
-//! ever again. That counts as a part of its work, of which it rests a multiple.
+//! ever again. That counts as a part of its work, of which it rests a multiple. In a pool that is opened as a copy
+//! they stay: their removal would only take memory.
 //!
 //! A caller that has copies elsewhere asks for more ([`Store::scrub`]): each leaf is checked against the state that
 //! a recovery would read, and if that differs from the known state, the leaf is rewritten
@@ -103,7 +104,7 @@ impl Store {
         let mut is_sound = false;
         let look = |page| self.scrub_page(page).inspect(|looked| is_sound = looked.1);
         let Some(looked) = scrub.step(self.space.pages(), look) else { return false };
-        if is_sound {
+        if is_sound && !self.is_copy {
             self.sweep_page(looked.page);
         }
         self.counters.add(Count::ScrubbedPages, 1);

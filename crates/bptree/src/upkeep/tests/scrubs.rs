@@ -10,6 +10,7 @@ use coreplane_engine::{Scrub, TimeSource, UnixMillis, WriteOptions};
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use coreplane_record::Header;
 use smallvec::smallvec;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -32,29 +33,47 @@ fn a_leaf_with_records_that_are_not_published_yet_is_not_damaged() {
     assert!(matches!(store.scrub_page(page), Some((_, false))));
 }
 
+const KEYS: u64 = 300;
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number:05}").into_bytes()
+}
+
+/// A pool with a store, one in three of whose records stays; the others expire at 11 and 12.
+fn with_expiries(path: &Path, options: &Options) -> Store {
+    let pool = Pool::create(path, &create_options(1 << 20, PAGE, MediaChoice::Auto));
+    let store = Store::format(pool.expect("a pool"), options).expect("a store");
+    for number in 0..KEYS {
+        let expires_at = (number % 3 > 0).then_some(UnixMillis(10 + number % 3));
+        let write = WriteOptions { expires_at, ..WriteOptions::default() };
+        let _outcome = store.put(&key(number), &[7; 100], &write).expect("put");
+    }
+    store
+}
+
+/// Options without background threads, and with this clock.
+fn with_clock(clock: &Arc<AtomicU64>) -> Options {
+    let clock = Arc::clone(clock);
+    let time: TimeSource = Arc::new(move || UnixMillis(clock.load(Ordering::Relaxed)));
+    Options { background: false, time: Some(time), ..Options::default() }
+}
+
+/// Scrubs every page.
+fn round(store: &Store) {
+    let mut scrub = Scrub::default();
+    (0..store.space.pages()).for_each(|_| _ = store.scrub_next(&mut scrub));
+}
+
 /// Nobody writes to their leaves, or reads them. After an open with a checkpoint they are not loaded.
 #[test]
 fn expired_records_are_removed_by_the_scrub() {
-    const KEYS: u64 = 300;
-    let key = |number: u64| format!("key {number:05}").into_bytes();
     for is_opened in [false, true] {
         let _given_back = GUARD.read().unwrap_or_else(PoisonError::into_inner);
         let clock = Arc::new(AtomicU64::new(1));
-        let time: TimeSource = {
-            let clock = Arc::clone(&clock);
-            Arc::new(move || UnixMillis(clock.load(Ordering::Relaxed)))
-        };
-        let options = Options { background: false, time: Some(time), ..Options::default() };
+        let options = with_clock(&clock);
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let path = directory.path().join("pool");
-        let pool = Pool::create(&path, &create_options(1 << 20, PAGE, MediaChoice::Auto));
-        let mut store = Store::format(pool.expect("a pool"), &options).expect("a store");
-        for number in 0..KEYS {
-            // One in three stays.
-            let expires_at = (number % 3 > 0).then_some(UnixMillis(10 + number % 3));
-            let write = WriteOptions { expires_at, ..WriteOptions::default() };
-            let _outcome = store.put(&key(number), &[7; 100], &write).expect("put");
-        }
+        let mut store = with_expiries(&path, &options);
         let leaves = store.inner.leaves().len();
         if is_opened {
             store.close().expect("close");
@@ -62,10 +81,6 @@ fn expired_records_are_removed_by_the_scrub() {
             let pool = Pool::open(&path, &OpenOptions::default()).expect("a pool");
             store = Store::open(pool, &options, &|_| {}).expect("open");
         }
-        let round = |store: &Store| {
-            let mut scrub = Scrub::default();
-            (0..store.space.pages()).for_each(|_| _ = store.scrub_next(&mut scrub));
-        };
         round(&store);
         assert_eq!(store.len(), KEYS, "none has expired");
         assert!(!is_opened || store.opened.unloaded.load(Ordering::Relaxed) > 0, "they stay so");
@@ -78,4 +93,21 @@ fn expired_records_are_removed_by_the_scrub() {
         assert_eq!(store.counters.get(Count::DamagedPages), 0);
         assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
     }
+}
+
+/// They would only be removed in this process.
+#[test]
+fn expired_records_of_a_copy_stay() {
+    let clock = Arc::new(AtomicU64::new(1));
+    let options = with_clock(&clock);
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    drop(with_expiries(&path, &options));
+    let pool = Pool::open_copy(&path, &OpenOptions::default()).expect("a pool");
+    let options = Options { is_copy: true, ..options };
+    let store = Store::open(pool, &options, &|_| {}).expect("open");
+    clock.store(12, Ordering::Relaxed);
+    round(&store);
+    assert_eq!(store.len(), KEYS);
+    assert!(store.counters.get(Count::ScrubbedPages) > 0);
 }
