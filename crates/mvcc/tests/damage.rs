@@ -2,7 +2,7 @@
 //!
 //! `COREPLANE_TEST_SCALE=full` flips every bit, otherwise one bit of each byte is flipped.
 
-use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Image, Sim, SimOptions};
@@ -198,4 +198,86 @@ fn a_write_over_a_damaged_record_costs_no_other() {
             }
         }
     }
+}
+
+/// A store of sixty keys, as a close or a kill has left it, and the place of the record of one.
+fn with_sixty(kind: MapKind, closes: bool, number: u32) -> (Image, usize) {
+    let len = PAGE * PAGES;
+    let options_of_sim = SimOptions { len, max_len: len, page_size: 4096, ..SimOptions::default() };
+    let sim = Sim::new(&options_of_sim).expect("memory");
+    let store = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &options());
+    let store = store.expect("create");
+    store.hold_tombstones(0).expect("hold");
+    for number in 0..60 {
+        let (key, value) = of_sixty(number);
+        store.put(&key, &value, &WriteOptions::default()).map(drop).expect("put");
+    }
+    if closes {
+        store.close().expect("close");
+    }
+    drop(store);
+    let image = sim.crash(Eviction::Everything);
+    let record = of_sixty(number);
+    let wanted = [record.0, record.1].concat();
+    let found = image.bytes().windows(wanted.len()).position(|it| it == wanted);
+    (image, found.expect("it is there") - 20)
+}
+
+fn of_sixty(number: u32) -> (Vec<u8>, Vec<u8>) {
+    (format!("key {number:02}").into_bytes(), format!("the value of {number:02}").into_bytes())
+}
+
+/// Its key can be named and written again, wherever it lies: in an old page, in the newest, in the last group that a
+/// close has ended.
+#[test]
+fn a_damaged_record_costs_its_key_alone() {
+    let unchecked = Options { background: false, ..Options::default() };
+    for (kind, closes) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        // Whether a cut or damage is at the end of a store that was killed is unknown.
+        for number in [2, 40, 57, 58, 59].into_iter().filter(|it| closes || *it < 59) {
+            let (image, at) = with_sixty(kind, closes, number);
+            // Bits of the checksum, the kind, the lengths, the version, the key and the value.
+            for (byte, bit) in [(0, 1), (6, 1), (4, 3), (9, 2), (12, 0), (19, 6), (22, 0), (32, 4)]
+            {
+                let what = format!("{kind:?}, closed {closes}, {number}, bit {bit} of byte {byte}");
+                let mut image = image.clone();
+                image.flip_bit((at + byte) as u64, bit);
+                let sim = image.reopen().expect("memory");
+                let store = MapEngine::simulated_open(kind, Arc::clone(sim.space()), &unchecked);
+                let store = store.unwrap_or_else(|error| panic!("{what}: {error}"));
+                for (key, value) in (0..60).filter(|it| *it != number).map(of_sixty) {
+                    assert!(store.check(&key).expect(&what), "{what}");
+                    assert_eq!(store.get(&key).expect(&what), Some(value), "{what}");
+                }
+                let (key, value) = of_sixty(number);
+                assert!(store.check(&key).is_err(), "{what}");
+                let mut shown = 0;
+                let changes = store.changes_since(0, &mut |_| shown += 1);
+                assert!(matches!(changes, Err(error) if error_is_damage(&error)), "{what}");
+                assert_eq!(shown, 59, "{what}");
+                let damaged = store.damaged_keys_since(0).expect(&what);
+                let [it] = damaged.as_slice() else { panic!("{what}: {damaged:?}") };
+                assert_eq!(it.within.start, key, "{what}");
+                // The first write has the first version, and each the next.
+                assert_eq!(it.sequence, u64::from(number) + 1, "{what}");
+                assert!(store.damaged_keys_since(it.sequence).expect(&what).is_empty(), "{what}");
+                let options = WriteOptions::default();
+                assert!(store.insert(&key, &value, &options).is_err(), "{what}");
+                store.put(&key, &value, &options).map(drop).expect(&what);
+                assert!(store.check(&key).expect(&what), "{what}");
+                assert!(store.damaged_keys_since(0).expect(&what).is_empty(), "{what}");
+                drop(store);
+                let sim = sim.killed().expect("memory");
+                let store = MapEngine::simulated_open(kind, Arc::clone(sim.space()), &unchecked);
+                let store = store.unwrap_or_else(|error| panic!("{what}, again: {error}"));
+                for (key, value) in (0..60).map(of_sixty) {
+                    assert_eq!(store.get(&key).expect(&what), Some(value), "{what}");
+                }
+            }
+        }
+    }
+}
+
+fn error_is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::ChecksumMismatch { .. })
 }

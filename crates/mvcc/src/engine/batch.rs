@@ -116,7 +116,7 @@ impl Store {
             };
             let is_idle =
                 options.sequence.is_none() && part.change.value().is_none() && !standing.is_live;
-            let is_idle = is_idle && standing.is_sure;
+            let is_idle = is_idle && standing.sure.is_ok();
             part.is_due = !is_late && !is_idle;
             part.is_overwrite = standing.is_live;
             replaced |= part.is_due && standing.is_live;

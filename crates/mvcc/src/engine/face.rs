@@ -5,8 +5,8 @@ use super::batch::BATCH_LEN_MAX;
 use super::snapshot::Pinned;
 use super::write::{Change, Plan};
 use coreplane_engine::{
-    Backing, Batch, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
-    Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Snapshot,
+    Backing, Batch, DamagedKey, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon,
+    Limits, Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Snapshot,
     Snapshots, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_record::{backing_of, lost};
@@ -228,6 +228,15 @@ impl Replicated for MapEngine {
 impl Repairable for MapEngine {
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.store.verify(progress)
+    }
+
+    fn check(&self, key: &[u8]) -> Result<bool> {
+        let found = self.store.find(key, (Visibility::Early, true), &mut |_| {})?;
+        Ok(found.hit)
+    }
+
+    fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
+        self.store.damaged_keys_since(sequence)
     }
 
     fn check_medium(&self) -> Result<()> {

@@ -4,6 +4,7 @@
 //! record, and is durable by a fence of its own, or by one that it shares with later writes ([`durable`]).
 
 mod batch;
+mod damage;
 pub(crate) mod durable;
 mod expiry;
 mod face;

@@ -128,6 +128,16 @@ impl Store {
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
+        self.find(key, (visibility, false), visit)
+    }
+
+    /// The same; the whole record is verified if it `is_checked`.
+    pub(super) fn find(
+        &self,
+        key: &[u8],
+        (visibility, is_checked): (Visibility, bool),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
         let mut is_again = false;
         loop {
             let map = self.to_look(is_again)?;
@@ -163,7 +173,7 @@ impl Store {
                 return Ok(Found { hit, ticket: Ticket::DURABLE });
             }
             if let Some(view) = live {
-                self.show(&guard, view, ticket, false, visit)?;
+                self.show(&guard, view, ticket, is_checked, visit)?;
             }
             let hit = live.is_some();
             self.add(if hit { Count::Hits } else { Count::Misses }, 1);

@@ -124,13 +124,14 @@ impl Store {
         let (mut keys, mut soonest, due) = (Vec::new(), None::<UnixMillis>, Cell::new(0));
         let goes_on = || due.get() < SWEPT && !is_over();
         let next = self.walk_over(from.to_vec(), &goes_on, &mut |_, met| {
-            if met.view.header.kind != Kind::Put || met.sure.is_err() {
-                return Ok(ControlFlow::Continue(()));
-            }
+            let view = match met.view {
+                Ok(view) if view.header.kind == Kind::Put => view,
+                _ => return Ok(ControlFlow::Continue(())),
+            };
             if !met.is_live {
                 keys.push(met.key.to_vec());
                 due.set(keys.len());
-            } else if let Some(at) = met.view.header.expires_at {
+            } else if let Some(at) = view.header.expires_at {
                 soonest = Some(soonest.map_or(at, |it| it.min(at)));
             }
             Ok(ControlFlow::Continue(()))
@@ -171,7 +172,7 @@ impl Store {
             let Some(view) = standing.view.filter(|it| it.header.kind == Kind::Put) else {
                 return Ok(None);
             };
-            if standing.is_live || !standing.is_sure {
+            if standing.is_live || standing.sure.is_err() {
                 // The clock may have been set back.
                 self.expiries.note(view.header.expires_at);
                 return Ok(None);

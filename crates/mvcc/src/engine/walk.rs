@@ -51,8 +51,8 @@ struct Step {
     most: usize,
     /// The map is held while records are read.
     holds: bool,
-    /// Damaged records are passed over.
-    passes: bool,
+    /// Large values are read, for which the map is held.
+    reads_large: bool,
 }
 
 /// The way in which a walk continues.
@@ -95,10 +95,11 @@ struct Found {
 /// A key that a walk meets, live or not.
 pub(super) struct Met<'a, 'g> {
     pub(super) key: &'a [u8],
-    pub(super) view: View<'g>,
+    /// The offset of its record.
+    pub(super) offset: u64,
+    /// Its record; an error if it cannot be read, or may not be the newest.
+    pub(super) view: Result<View<'g>>,
     pub(super) is_live: bool,
-    /// An error if it may not be the newest.
-    pub(super) sure: Result<()>,
     pub(super) ticket: Ticket,
 }
 
@@ -114,19 +115,19 @@ impl Store {
         visit: Visit<'_>,
     ) -> Result<()> {
         let most = STEP.min(expected.max(1));
-        let step = Step { at, most, holds: self.check_reads, passes: false };
+        let step = Step { at, most, holds: self.check_reads, reads_large: true };
         self.walk_while(place, step, &|| true, visit).map(drop)
     }
 
-    /// Shows keys from this one on with their newest version, as long as `goes_on`. Damaged ones are passed over, and
-    /// large values are not read. Returns the key from which to go on; none at the end.
+    /// Shows keys from this one on with their newest version, as long as `goes_on`. Large values are not read. Returns
+    /// the key from which to go on; none at the end.
     pub(super) fn walk_over(
         &self,
         from: Vec<u8>,
         goes_on: &dyn Fn() -> bool,
         visit: Visit<'_>,
     ) -> Result<Option<Vec<u8>>> {
-        let step = Step { at: u64::MAX, most: STEP, holds: false, passes: true };
+        let step = Step { at: u64::MAX, most: STEP, holds: false, reads_large: false };
         Ok(match self.walk_while(Place::Up(from), step, goes_on, visit)? {
             Some(Place::Up(key)) => Some(key),
             _ => None,
@@ -161,7 +162,7 @@ impl Store {
     fn walk_some(
         &self,
         place: &Place,
-        Step { at, most, holds, passes }: Step,
+        Step { at, most, holds, reads_large }: Step,
         found: &mut Vec<Found>,
         visit: Visit<'_>,
     ) -> Result<Next> {
@@ -177,30 +178,34 @@ impl Store {
         let mut rest = found.drain(..);
         while let Some(Found { key, newest, older, sure }) = rest.next() {
             let (seen, spot) = match self.see_at(&guard, newest, &older, at) {
-                Ok(Some(seen)) => seen,
+                Ok(Some((seen, spot))) => (Ok(seen), spot),
                 Ok(None) => continue,
                 Err(_) if !holds && !mutant!("mvcc.walk.again") => {
                     return Ok(Next::Again(place.at(&key)));
                 }
-                Err(_) if passes => continue,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.volume.damaged.store(true, Ordering::Relaxed);
+                    (Err(error), newest)
+                }
             };
             let (view, is_live) = match seen {
-                Seen::Live(view) if view.header.large && !holds && !passes => {
+                Ok(Seen::Live(view)) if view.header.large && !holds && reads_large => {
                     return Ok(Next::Again(place.at(&key)));
                 }
-                Seen::Live(view) => (view, true),
-                Seen::Gone(Some(view)) => (view, false),
-                Seen::Gone(None) => continue,
-                seen => {
+                Ok(Seen::Live(view)) => (Ok(view), true),
+                Ok(Seen::Gone(Some(view))) => (Ok(view), false),
+                Ok(Seen::Gone(None)) => continue,
+                Ok(seen) => {
                     let seen = self.with_expiries(&guard, seen, rest, at);
                     drop(map);
                     self.uncover(&seen)?;
                     return Ok(Next::At(place.at(&key)));
                 }
+                Err(error) => (Err(error), false),
             };
-            let met = Met { key: &key, view, is_live, sure, ticket: spot.ticket };
-            if visit(&guard, met)?.is_break() {
+            let view = view.and_then(|view| sure.map(|()| view));
+            let Spot { offset, ticket, .. } = spot;
+            if visit(&guard, Met { key: &key, offset, view, is_live, ticket })?.is_break() {
                 return Ok(Next::End);
             }
         }
@@ -324,13 +329,13 @@ impl Store {
             if is_beyond {
                 return Ok(ControlFlow::Break(()));
             }
-            met.sure?;
+            let view = met.view?;
             if !met.is_live {
                 return Ok(ControlFlow::Continue(()));
             }
             left -= 1;
             let mut goes_on = true;
-            self.show(guard, &met.view, met.ticket, self.check_reads, &mut |record| {
+            self.show(guard, &view, met.ticket, self.check_reads, &mut |record| {
                 goes_on = visit(entry(met.key, record));
             })?;
             let goes_on = goes_on && left > 0;
@@ -353,12 +358,12 @@ impl Store {
                 next = Some(Box::<[u8]>::from(met.key));
                 return Ok(ControlFlow::Break(()));
             }
-            if met.sure.is_ok() && met.view.header.kind == Kind::Put {
-                // An expired one is a step, too: there may be many of them in a row.
-                left -= 1;
-            }
-            if met.is_live && met.sure.is_ok() {
-                self.show(guard, &met.view, met.ticket, false, &mut |record| {
+            // The end reports what cannot be read.
+            let Ok(view) = met.view else { return Ok(ControlFlow::Continue(())) };
+            // An expired one is a step, too: there may be many of them in a row.
+            left -= usize::from(view.header.kind == Kind::Put);
+            if met.is_live {
+                self.show(guard, &view, met.ticket, false, &mut |record| {
                     visit(entry(met.key, record));
                 })?;
             }
@@ -372,7 +377,8 @@ impl Store {
         Ok(self.cursors.lock().remember(cursor, key))
     }
 
-    /// Shows all changes with a sequence above `sequence`, tombstones too.
+    /// Shows all changes with a sequence above `sequence`, tombstones too, except damaged records, which are an error at
+    /// the end.
     pub(super) fn changes_since(
         &self,
         sequence: u64,
@@ -384,33 +390,39 @@ impl Store {
             if is_gone { Err(Error::HistoryGone { asked: sequence, horizon }) } else { Ok(()) }
         };
         check()?;
+        let mut sound = Ok(());
         self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |guard, met| {
-            if met.sure.is_err() {
-                return Ok(ControlFlow::Continue(()));
-            }
-            let its = met.view.sequence();
-            if its > sequence && met.is_live {
-                self.show(guard, &met.view, met.ticket, false, &mut |record| {
-                    visit(entry(met.key, record));
-                })?;
-            } else if its > sequence {
-                visit(Entry { key: met.key, record: None, sequence: its });
+            let shown = met.view.and_then(|view| {
+                let its = view.sequence();
+                if its > sequence && met.is_live {
+                    self.show(guard, &view, met.ticket, true, &mut |record| {
+                        visit(entry(met.key, record));
+                    })?;
+                } else if its > sequence {
+                    visit(Entry { key: met.key, record: None, sequence: its });
+                }
+                Ok(())
+            });
+            // A change that is not known to be the last is not shown: callers have another copy of it.
+            if sound.is_ok() {
+                sound = shown;
             }
             Ok(ControlFlow::Continue(()))
         })?;
         check()?;
-        self.check_all()
+        self.map.read().check_complete()?;
+        sound
     }
 
-    /// Fails if the newest record of a key may be lost, or if keys may be unknown: callers that pass over such keys
-    /// report this at the end.
+    /// Fails if the newest record of a key may be lost or cannot be read, or if keys may be unknown: callers that pass
+    /// over such keys report this at the end.
     fn check_all(&self) -> Result<()> {
         if !self.volume.damaged.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.map.read().check_complete()?;
         self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |_, met| {
-            met.sure?;
+            met.view?;
             Ok(ControlFlow::Continue(()))
         })
     }

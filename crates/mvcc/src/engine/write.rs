@@ -11,7 +11,7 @@
 use super::durable::Writing;
 use super::patience::Patience;
 use super::{Count, Store};
-use crate::map::{Group, Linked, Map, Purpose, Space};
+use crate::map::{Group, Linked, Purpose, Space};
 use crate::volume::Volume;
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Outcome, Record, Result, Ticket, UnixMillis, WriteOptions, Written};
@@ -61,12 +61,12 @@ pub(crate) struct Prepared {
 }
 
 /// The newest version of a key, as a write finds it.
-#[derive(Clone, Copy)]
 pub(super) struct Standing<'g> {
+    /// None if there is none, or if it cannot be read.
     pub(super) view: Option<View<'g>>,
     pub(super) is_live: bool,
-    /// It is known to be the newest, or the key is known to be absent.
-    pub(super) is_sure: bool,
+    /// An error if it may not be the newest or cannot be read, or if it is unknown whether there is one.
+    pub(super) sure: Result<()>,
     pub(super) ticket: Ticket,
 }
 
@@ -137,7 +137,7 @@ impl Store {
         let mut map = self.writing()?;
         self.check_writable()?;
         let guard = epoch::pin();
-        let standing = match self.look(&mut map, &guard, key)? {
+        let mut standing = match self.look(&mut map, &guard, key)? {
             Ok(standing) => standing,
             Err(at) => return Ok(Attempt::Expired(at)),
         };
@@ -149,8 +149,8 @@ impl Store {
         }
         let live = standing.view.filter(|_| standing.is_live);
         let seen = live.map(|view| view.header.version);
-        if !standing.is_sure {
-            self.be_unsure(&**map, &guard, &standing, change)?;
+        if let Err(error) = std::mem::replace(&mut standing.sure, Ok(())) {
+            Self::be_unsure(error, change)?;
         }
         let plan = self.plan(&guard, live, standing.ticket, change)?;
         let (value, expires_at, kind) = match plan {
@@ -208,23 +208,14 @@ impl Store {
     /// Changes a key whose newest record is not known for sure: an unconditional change goes on, and a delete deletes
     /// the record that may exist.
     #[cold]
-    fn be_unsure(
-        &self,
-        map: &dyn Map,
-        guard: &Guard,
-        standing: &Standing<'_>,
-        change: &mut Change<'_, '_>,
-    ) -> Result<()> {
+    fn be_unsure(error: Error, change: &mut Change<'_, '_>) -> Result<()> {
         match change {
             Change::Put { .. } => Ok(()),
             Change::Delete { always } => {
                 *always = true;
                 Ok(())
             }
-            Change::Decide(_) => {
-                self.check_sure(map, guard, standing.view.map(|view| view.offset))?;
-                standing.view.map_or(Ok(()), |view| self.check_gone(&view))
-            }
+            Change::Decide(_) => Err(error),
         }
     }
 
@@ -267,32 +258,47 @@ impl Store {
                 self.commit_all(map)?;
             }
             let ticket = self.rests_on_absence();
-            let is_sure = self.check_sure(&***map, guard, None).is_ok();
-            return Ok(Ok(Standing { view: None, is_live: false, is_sure, ticket }));
+            let sure = self.check_sure(&***map, guard, None);
+            return Ok(Ok(Standing { view: None, is_live: false, sure, ticket }));
         };
         if map.stream().is_hidden(offset) {
             self.commit_all(map)?;
             // A tombstone may have been forgotten by that.
             if map.newest(guard, key)? != Some(offset) {
                 let ticket = Ticket::DURABLE;
-                let is_sure = self.check_sure(&***map, guard, None).is_ok();
-                return Ok(Ok(Standing { view: None, is_live: false, is_sure, ticket }));
+                let sure = self.check_sure(&***map, guard, None);
+                return Ok(Ok(Standing { view: None, is_live: false, sure, ticket }));
             }
         }
-        let view = self.volume.view(guard, offset)?;
         let ticket = self.rests_on(&***map, offset);
-        let is_sure = self.check_sure(&***map, guard, Some(offset)).is_ok();
+        let view = match self.view_to_replace(guard, offset) {
+            Ok(view) => view,
+            Err(error) => {
+                let (view, is_live, sure) = (None, false, Err(error));
+                return Ok(Ok(Standing { view, is_live, sure, ticket }));
+            }
+        };
+        let sure = self.check_sure(&***map, guard, Some(offset));
         let is_put = view.header.kind == Kind::Put;
         let passed = view.header.expires_at.filter(|at| is_put && *at <= self.volume.now());
         let is_live = is_put && passed.is_none();
-        if !is_live && self.check_gone(&view).is_err() {
-            let (view, is_sure) = (Some(view), false);
-            return Ok(Ok(Standing { view, is_live, is_sure, ticket }));
+        if !is_live && let Err(error) = self.check_gone(&view) {
+            let (view, sure) = (Some(view), Err(error));
+            return Ok(Ok(Standing { view, is_live, sure, ticket }));
         }
         match passed {
             Some(at) if !self.volume.is_told_expired(at) => Ok(Err(at)),
-            _ => Ok(Ok(Standing { view: Some(view), is_live, is_sure, ticket })),
+            _ => Ok(Ok(Standing { view: Some(view), is_live, sure, ticket })),
         }
+    }
+
+    /// The record that a write may replace. One from the future is damaged: no sequence would be newer.
+    fn view_to_replace<'g>(&'g self, guard: &'g Guard, offset: u64) -> Result<View<'g>> {
+        let view = self.volume.view(guard, offset)?;
+        if view.header.version.max(view.sequence()) >= self.next_version.load(Ordering::Relaxed) {
+            self.volume.check(&view)?;
+        }
+        Ok(view)
     }
 
     /// Appends a record that ends its group, unless it is `batched`.

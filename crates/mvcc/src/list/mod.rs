@@ -253,9 +253,12 @@ impl Map for List {
         };
         let versions = entry.get_mut();
         let old = versions.newest();
-        let view = self.stream.volume.view(guard, old)?;
-        self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
-        if is_between_pins(&self.pins, view.header.version, new.version) {
+        // One that was damaged in use may be as old as any.
+        let view = self.stream.volume.view(guard, old).ok();
+        let is_put = view.is_none_or(|view| view.header.kind == Kind::Put);
+        self.records = self.records.saturating_sub(u64::from(is_put));
+        let version = view.map_or(0, |view| view.header.version);
+        if is_between_pins(&self.pins, version, new.version) {
             match versions {
                 Versions::Many(offsets) => offsets.push(new.offset),
                 Versions::One(old) => {
@@ -269,7 +272,7 @@ impl Map for List {
             *last = new.offset;
         }
         // As in `supersede`.
-        if self.stream.is_sound(&view) {
+        if let Some(view) = view.filter(|view| self.stream.is_sound(view)) {
             let (len, chain) = (view.len(), self.chain_of(guard, &view));
             self.supersede_with(old, len, &chain);
         }

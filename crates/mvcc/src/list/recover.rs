@@ -15,7 +15,7 @@
 //! A process that was killed may have left records in the caches alone that are found here, and shown. So everything
 //! that is not proven to be durable is flushed before it counts.
 
-use super::damage::{Doubt, Hurt, Piece, pieces};
+use super::damage::{Doubt, Piece, pieces};
 use super::entries::Pending;
 use super::found::{self, Standing};
 use super::rewrite::{self, Left, Lost};
@@ -23,6 +23,7 @@ use super::{List, Versions};
 use crate::key::Key;
 use crate::map::Opening;
 use crate::volume::Volume;
+use crate::volume::flip::Hurt;
 use crate::volume::page::Found;
 use crate::volume::pages::Pages;
 use crate::volume::stream::{Position, Stream};
@@ -257,7 +258,7 @@ impl Reading<'_> {
         for (place, offset) in std::mem::take(&mut self.group) {
             if let Some(Hurt { header, key }) = self.hurt.get(&offset).cloned() {
                 if header.version > self.cleared {
-                    self.take_key(key, offset, header.version)?;
+                    self.take_key(Key::new(&key), offset, header.version)?;
                 }
                 continue;
             }

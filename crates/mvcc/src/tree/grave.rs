@@ -108,7 +108,7 @@ impl Tree {
         let mut change = Change { look, limits, gone, spare };
         self.fresh_max += self.height as usize;
         change.remove(&mut self.root, &grave.key)?;
-        self.bury(&view);
+        self.bury(Ok(view));
         // There is more to clean.
         self.cleaned_before = self.pages_cleaned;
         self.horizon = self.horizon.max(grave.sequence);

@@ -249,11 +249,13 @@ impl Tree {
     }
 
     /// Notes a record that the tree no longer leads to. The length in a damaged one is not trusted: its page stays.
-    fn bury(&mut self, view: &View<'_>) {
-        self.records = self.records.saturating_sub(u64::from(view.header.kind == Kind::Put));
+    fn bury(&mut self, view: Result<View<'_>>) {
+        let is_put = view.as_ref().map_or(true, |view| view.header.kind == Kind::Put);
+        self.records = self.records.saturating_sub(u64::from(is_put));
+        let Ok(view) = view else { return };
         let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
         let gone = Gone { offset, len, is_large };
-        self.gone.extend(self.stream.is_sound(view).then_some(gone));
+        self.gone.extend(self.stream.is_sound(&view).then_some(gone));
     }
 }
 
@@ -320,7 +322,7 @@ impl Map for Tree {
         let (limits, gone, spare) = (self.limits, &mut self.gone, &mut self.spare);
         let mut change = Change { look, limits, gone, spare };
         if let Some(offset) = change.put(&mut self.root, key, new.offset)? {
-            self.bury(&volume.view(guard, offset)?);
+            self.bury(volume.view(guard, offset));
         }
         self.records += u64::from(new.is_put);
         self.longest_key = self.longest_key.max(key.len());
@@ -346,7 +348,7 @@ impl Map for Tree {
         let (limits, gone, spare) = (self.limits, &mut self.gone, &mut self.spare);
         let mut change = Change { look, limits, gone, spare };
         if let Some(offset) = change.remove(&mut self.root, key)? {
-            self.bury(&volume.view(guard, offset)?);
+            self.bury(volume.view(guard, offset));
         }
         self.version = self.version.max(version);
         self.horizon = self.horizon.max(sequence);
@@ -378,7 +380,8 @@ impl Map for Tree {
                     gone.push(Gone { offset, len, is_large: false });
                 }
                 for at in 0..if node.level() == 0 { node.len() } else { 0 } {
-                    let view = volume.view(guard, node.record(at))?;
+                    // The page of a damaged record stays.
+                    let Ok(view) = volume.view(guard, node.record(at)) else { continue };
                     let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
                     gone.push(Gone { offset, len, is_large });
                 }

@@ -11,6 +11,9 @@
 //! No more pages are read than that takes. Records behind the commit that counts are void; they are damage if one of
 //! them states that records before it were durable ([`Header::follows`](coreplane_record::Header::follows)).
 //!
+//! A damaged record before the place that a commit states to be durable does not count against that commit, even in
+//! its own page: it costs what it held. A log has every record checked, and is refused.
+//!
 //! A life of the store begins in a page of its own, with a commit which states that everything before it is durable.
 //! So the remains of a power cut behind a commit are never read again: the page may stay as it is, as long as it has
 //! live records.
@@ -232,13 +235,14 @@ impl Reading<'_> {
         let mut proven: Option<(Position, u64)> = None;
         let mut chosen = None;
         for index in (0..self.pages.len()).rev() {
-            let records = self.found(index).records.clone();
-            for offset in records.into_iter().rev() {
+            for offset in self.records_of(index).into_iter().rev() {
                 let view = self.reader.volume.view(self.reader.guard, offset)?;
                 let Some(commit) = Commit::of(&view) else { continue };
                 let (proven, _) = *proven.get_or_insert((commit.proven, offset));
                 let end = self.end_of(index, &view);
-                if self.is_whole(index, &commit) {
+                // A close has made everything durable.
+                let is_ended = self.is_ended(index, opening) && !self.reader.volume.is_log();
+                if is_ended || self.is_whole((index, offset), &commit) {
                     let (len, version) = (view.len(), view.header.version);
                     chosen = Some(Chosen { index, offset, len, end, version, commit });
                 } else if end <= proven {
@@ -276,51 +280,75 @@ impl Reading<'_> {
         Position { birth, within }
     }
 
-    /// True if all records that a commit rests on are there. Records before it in its page are sound.
-    fn is_whole(&mut self, index: usize, commit: &Commit) -> bool {
+    /// True if a page was ended durably by a close.
+    fn is_ended(&self, index: usize, opening: &Opening<'_>) -> bool {
+        opening.was_closed || self.pages[index].0 < opening.births_closed
+    }
+
+    /// The sound records of a page; of a log, those before the first damage.
+    fn records_of(&mut self, index: usize) -> Vec<u64> {
+        let is_log = self.reader.volume.is_log();
+        let found = self.found(index);
+        let behind: &[u64] = if is_log { &[] } else { &found.behind };
+        [&found.records, behind].concat()
+    }
+
+    /// True if all records that a commit, at `offset`, rests on are there.
+    fn is_whole(&mut self, (index, offset): (usize, u64), commit: &Commit) -> bool {
         let Position { birth, within } = commit.proven;
         let (mut begun, mut is_begun) = (0, !self.has_older);
-        for at in (0..index).rev() {
+        for at in (0..=index).rev() {
             let (its, page) = self.pages[at];
             if its < birth {
                 is_begun = true;
                 break;
             }
             let start = self.reader.volume.space.start_of(page);
-            let broken = self.found(at).broken.map(|at| (at - start) as u32);
-            let is_torn = match broken {
+            // What stands behind it in its own page does not matter.
+            let end = if at == index { offset } else { u64::MAX };
+            let broken = self.found(at).broken.filter(|broken| *broken < end);
+            let is_torn = match broken.map(|at| (at - start) as u32) {
                 None => false,
                 Some(broken) if its > birth || broken >= within => true,
                 // Records before `within` may be damaged, which does not matter.
-                Some(_) => within != u32::MAX && !self.is_sound_from(at, within),
+                Some(_) => within != u32::MAX && !self.is_sound_from(at, within, end),
             };
             if is_torn && !mutant!("mvcc.tree.half_groups") {
                 return false;
             }
-            begun += u32::from(its > birth);
+            begun += u32::from(its > birth && at < index);
         }
         self.is_short |= !is_begun;
         begun == commit.pages || mutant!("mvcc.tree.half_groups")
     }
 
-    fn is_sound_from(&self, index: usize, within: u32) -> bool {
+    /// True if the records of a page are sound from one up to the offset `end`.
+    fn is_sound_from(&self, index: usize, within: u32, end: u64) -> bool {
+        self.found_from(index, within).broken.is_none_or(|broken| broken >= end)
+    }
+
+    /// The contents of a page from a record, or its end mark, on.
+    fn found_from(&self, index: usize, within: u32) -> Found {
         let (birth, page) = self.pages[index];
         let Reader { volume, recovery, .. } = self.reader;
-        volume.look_from(recovery, page, birth, within).broken.is_none()
+        volume.look_from(recovery, page, birth, within)
     }
 
     /// Checks that no record behind the commit that counts proves that there was more.
     fn check_behind(&mut self, chosen: Option<Chosen>, opening: &Opening<'_>) -> Result<()> {
-        let (first, offset) = chosen.map_or((0, 0), |it| (it.index, it.offset));
+        let first = chosen.map_or(0, |it| it.index);
         // The record that follows directly rests only on records that count.
         let mut is_next = true;
         for index in first..self.pages.len() {
             let start = self.reader.volume.space.start_of(self.pages[index].1);
             let Reader { volume, guard, .. } = self.reader;
-            let is_ended = opening.was_closed || self.pages[index].0 < opening.births_closed;
-            let found = self.found(index);
-            let behind = |it: &&u64| index > first || chosen.is_none() || **it > offset;
-            for offset in found.records.iter().filter(behind) {
+            let is_ended = self.is_ended(index, opening);
+            let of_first = match chosen {
+                Some(chosen) if index == first => Some(self.found_from(first, chosen.end.within)),
+                _ => None,
+            };
+            let found = of_first.as_ref().unwrap_or_else(|| self.found(index));
+            for offset in &found.records {
                 let follows = volume.view(guard, *offset)?.header.follows;
                 if follows && !is_next || is_ended {
                     return Err(damaged(*offset));

@@ -2,6 +2,7 @@
 
 pub(crate) mod ahead;
 pub(crate) mod cold;
+pub(crate) mod flip;
 pub(crate) mod geometry;
 pub(crate) mod group;
 pub(crate) mod overflow;
@@ -49,8 +50,8 @@ pub(crate) struct Volume {
     /// All pages that were in use when the pool was opened can be read.
     is_adopted: AtomicBool,
     pub(crate) closed: AtomicBool,
-    /// The records that are found for some keys may not be the newest. Changed only by the thread that holds the map
-    /// for writing.
+    /// The records that are found for some keys may not be the newest, or cannot be read. It is set by a thread that
+    /// holds the map, and unset by one that holds it for writing.
     pub(crate) damaged: AtomicBool,
 }
 
