@@ -7,6 +7,7 @@ mod story;
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Brief, Engine, Error, StorageEngine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Shape};
+use coreplane_mvcc::MapEngine;
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{
     Cost, Fault, History, Report, Run, Sim, SimOptions, Standing, Subject, explore,
@@ -45,6 +46,10 @@ fn engine(kind: Kind, space: &Arc<Space>) -> Arc<dyn StorageEngine> {
             let (geometry, placement) = (Geometry::TINY, Placement::Pool);
             let store = Scmkv::simulated_create(space, geometry, placement, options);
             Arc::new(store.expect("create"))
+        }
+        Kind::Map(kind) => {
+            let options = coreplane_mvcc::Options { background: false, ..Default::default() };
+            Arc::new(MapEngine::simulated_create(kind, space, &options).expect("create"))
         }
     }
 }
@@ -178,6 +183,11 @@ impl Subject for Beside {
             Kind::Scmkv => {
                 let options = coreplane_scmkv::Options { background: false, ..Default::default() };
                 Scmkv::simulated_open(space, options)
+                    .map(|it| Arc::new(it) as Arc<dyn StorageEngine>)
+            }
+            Kind::Map(kind) => {
+                let options = coreplane_mvcc::Options { background: false, ..Default::default() };
+                MapEngine::simulated_open(kind, space, &options)
                     .map(|it| Arc::new(it) as Arc<dyn StorageEngine>)
             }
         };

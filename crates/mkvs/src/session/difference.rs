@@ -6,7 +6,7 @@ use crate::membership::rack::Found;
 use crate::rebuild::filter_snapshot::side_by_side;
 use crate::rebuild::scrub::show_sure;
 use crate::shape::position::{Devices, Position, is_reserved};
-use coreplane_engine::{Entry, KeyRange, Progress, Result, StorageEngine};
+use coreplane_engine::{DamagedKey, Entry, KeyRange, Progress, Result, StorageEngine};
 use coreplane_pmem::mutant;
 
 /// The newest write of a key, which some members lack.
@@ -25,13 +25,18 @@ pub(super) fn difference_since(
     unsure: &mut Unsure,
 ) -> Result<Vec<Missing>> {
     let read = side_by_side(members, threads, |(_, device)| Written::since(&*device.engine, since));
-    let written: Vec<Written> = read.into_iter().collect::<Result<_>>()?;
-    unsure.ranges.clear();
+    *unsure = Unsure::default();
+    let mut written = Vec::new();
+    for ((position, _), read) in members.iter().zip(read) {
+        unsure.unreadable = read.is_err().then_some(**position);
+        written.push(read?);
+    }
     let (mut runs, mut all) = (Vec::new(), 0);
     for ((position, _), written) in members.iter().zip(&written) {
         all |= 1 << position.device;
         runs.push((position.device, written.entries().peekable()));
         written.doubts.iter().for_each(|doubt| unsure.add(position.device, doubt.clone()));
+        unsure.hurt.extend(written.hurt.iter().map(|it| (**position, it.clone())));
     }
     let (mut missing, mut compared) = (Vec::new(), 0);
     while let Some(key) = runs.iter_mut().filter_map(|(_, run)| Some(run.peek()?.0)).min() {
@@ -67,39 +72,40 @@ struct Written {
     order: Option<Vec<usize>>,
     /// The ranges in which it cannot show all keys.
     doubts: Vec<KeyRange>,
+    /// The keys whose records are damaged.
+    hurt: Vec<DamagedKey>,
 }
 
 impl Written {
     /// Reads the writes since a sequence; without one, everything.
     fn since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Self> {
-        let Self { mut keys, mut ends, mut doubts, order } = Self::default();
+        let Self { mut keys, mut ends, mut doubts, mut hurt, order } = Self::default();
         let mut note = |entry: Entry<'_>| {
             if !is_reserved(entry.key) {
                 keys.extend_from_slice(entry.key);
                 ends.push((keys.len(), entry.sequence));
             }
         };
-        let (from, mut is_hurt) = (since.unwrap_or(engine.tombstone_horizon()), false);
+        let from = since.unwrap_or(engine.tombstone_horizon());
         if let Err(error) = engine.changes_since(from, &mut note) {
             // It has shown everything that is sure. For the rest it is given the writes of others, as if it
             // lacked them.
             if !is_damage(&error) {
                 return Err(error);
             }
-            (doubts, is_hurt) =
-                (engine.lost_ranges()?, !engine.damaged_keys_since(from)?.is_empty());
-            if doubts.is_empty() && !is_hurt {
+            (doubts, hurt) = (engine.lost_ranges()?, engine.damaged_keys_since(from)?);
+            if doubts.is_empty() && hurt.is_empty() {
                 return Err(error);
             }
         }
         if since.is_none() {
             match show_sure(engine, &doubts, &mut note) {
                 // It has shown all other records.
-                Err(error) if is_damage(&error) && is_hurt && doubts.is_empty() => {}
+                Err(error) if is_damage(&error) && !hurt.is_empty() && doubts.is_empty() => {}
                 shown => shown?,
             }
         }
-        let written = Self { keys, ends, doubts, order };
+        let written = Self { keys, ends, doubts, hurt, order };
         let key = |at: &usize| written.entry(*at).0;
         let order = (!(0..written.ends.len()).is_sorted_by_key(|at| key(&at))).then(|| {
             let mut order: Vec<_> = (0..written.ends.len()).collect();

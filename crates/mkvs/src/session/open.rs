@@ -172,7 +172,7 @@ impl Matrix {
         let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&mut resolved.members, &mut resolved.record)?;
-        bring_level(&mut resolved, options, progress)?;
+        damaged.extend(bring_level(&mut resolved, options, progress)?);
         let Resolved { record, members, outdated, losses, .. } = resolved;
         let matrix = Self::assemble(members, record, (clock, options, kept_at))?;
         *matrix.failover.damaged.lock() = damaged;
@@ -294,15 +294,16 @@ fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
     }
 }
 
-/// Makes the members of all groups equal, unless the matrix was closed.
+/// Makes the members of all groups equal, unless the matrix was closed; returns those that could not be read and are
+/// left out, and why.
 fn bring_level(
     resolved: &mut Resolved,
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<()> {
+) -> Result<Vec<(Position, String)>> {
     let (accept_loss, threads) = (options.accept_loss, options.threads());
     let Resolved { record, before, members, .. } = resolved;
-    let mut lost = 0;
+    let (mut lost, mut unreadable) = (0, Vec::new());
     if !record.is_clean {
         if !accept_loss {
             reconcile::check_primaries(members, before, threads)?;
@@ -313,16 +314,17 @@ fn bring_level(
             (group, if accept_loss || before.is_clean { quorum.any() } else { quorum })
         };
         let groups: Vec<_> = (0..record.members.len() as u16).map(quorum_of).collect();
-        lost = reconcile::reconcile(members, record, (&groups, threads), progress)?;
+        (lost, unreadable) = reconcile::reconcile(members, record, (&groups, threads), progress)?;
     }
     if accept_loss {
         reconcile::accept(members, record, lost)?;
     }
     if (record.is_clean && !accept_loss) || mutant!("mkvs.reconcile.sync") {
-        return Ok(());
+        return Ok(unreadable);
     }
     // At every durability level: the writes are durable before a record states that all members have them.
-    members.values().try_for_each(|device| device.engine.sync())
+    members.values().try_for_each(|device| device.engine.sync())?;
+    Ok(unreadable)
 }
 
 /// The devices of each group.

@@ -9,7 +9,7 @@
 //! **Damage.** A member that cannot show its record of a key counts as absent for that key. If the others
 //! suffice ([`Quorum`]), their record counts, and the damaged member gets it. If not, the last write is
 //! unknown, and the key becomes a *lost range*: reads of it fail until it is written again, or the loss is
-//! accepted.
+//! accepted. A member that cannot even tell which keys are damaged is left out, if the others suffice.
 
 use super::difference::{Missing, difference_since};
 use super::unsure::Unsure;
@@ -23,7 +23,7 @@ use crate::rebuild::filter_snapshot::side_by_side;
 use crate::rebuild::scrub::is_within;
 use crate::shape::position::{Ack, Devices, Position, is_reserved};
 use coreplane_engine::{
-    Change, DamagedKey, Entry, Error, KeyRange, Outcome, Progress, Remedy, Result, StorageEngine,
+    Change, DamagedKey, Entry, Error, KeyRange, Progress, Remedy, Result, StorageEngine,
     Visibility, WriteOptions,
 };
 use coreplane_pmem::mutant;
@@ -139,12 +139,14 @@ struct Lost {
     hurt: Vec<DamagedKey>,
     /// The greatest sequence of a write that some member cannot show.
     greatest: u64,
+    /// Members that cannot be read, and why.
+    unreadable: Vec<(Position, String)>,
 }
 
 /// Makes the members of each group equal: gives each the newer writes of the others. A member without space
-/// for them is left out. Writes that no member can show are noted as lost ranges in the record, if the others
+/// for them is left out, and so is one that cannot be read, with the reason, if the others are enough. Writes that no member can show are noted as lost ranges in the record, if the others
 /// are not enough by the group's quorum. Returns the greatest sequence of a write that some member cannot
-/// show.
+/// show, and the unreadable members.
 ///
 /// Most of the time goes to reading the members. So groups are reconciled side by side, and if there are more
 /// `threads` than groups the members of a group are read side by side, too.
@@ -153,7 +155,7 @@ pub(crate) fn reconcile(
     record: &mut MembershipRecord,
     (groups, threads): (&[(u16, Quorum)], usize),
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<u64> {
+) -> Result<(u64, Vec<(Position, String)>)> {
     let (all, before, of_members) = (&*found, &*record, threads / groups.len().max(1));
     let of_groups = Mutex::new(BTreeMap::new());
     let reconciled = side_by_side(groups, threads, |(group, quorum)| {
@@ -164,11 +166,15 @@ pub(crate) fn reconcile(
         let full = reconcile_members(all, of_group, (&mut lost, of_members), &told)?;
         Ok((full, lost))
     });
-    let mut greatest_lost = 0;
+    let (mut greatest_lost, mut unreadable) = (0, Vec::new());
     for ((group, _), reconciled) in groups.iter().zip(reconciled) {
-        let (full, Lost { doubts, hurt, greatest }) = reconciled?;
+        let (full, Lost { doubts, hurt, greatest, unreadable: of_group }) = reconciled?;
         greatest_lost = greatest_lost.max(greatest);
-        full.into_iter().try_for_each(|position| leave_out(position, found, record))?;
+        let leaving = full.into_iter().chain(of_group.iter().map(|(position, _)| *position));
+        for position in leaving {
+            leave_out(position, found, record)?;
+        }
+        unreadable.extend(of_group);
         record.lost_ranges.extend(doubts.into_iter().map(|doubt| LostRange::new(*group, doubt)));
         for DamagedKey { within, sequence } in hurt {
             // It may have been noted by an earlier open.
@@ -177,7 +183,7 @@ pub(crate) fn reconcile(
             }
         }
     }
-    Ok(greatest_lost)
+    Ok((greatest_lost, unreadable))
 }
 
 /// The progress of all groups in a stage, given that of one group.
@@ -289,12 +295,21 @@ impl<'f> Members<'f> {
         }
     }
 
-    /// Gives a change to the members of a set; returns those that had it already, damaged.
-    fn give(&mut self, set: Devices, change: &Change, sequence: u64) -> Result<Vec<Position>> {
+    /// Goes on without a member that cannot be read, if the others have every acknowledged write; false if not.
+    fn leave_unreadable(&mut self, at: Position, quorum: Quorum) -> bool {
+        let others = self.set() & !(1 << at.device);
+        let can_leave = others != 0 && quorum.suffices(others);
+        if can_leave {
+            self.all.retain(|(position, _)| **position != at);
+        }
+        can_leave
+    }
+
+    /// Gives a change to the members of a set.
+    fn give(&mut self, set: Devices, change: &Change, sequence: u64) -> Result<()> {
         // A full device must not have to leave the group.
         let options =
             WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
-        let mut had = Vec::new();
         for (position, device) in &self.all {
             if set & 1 << position.device == 0 || self.full.contains(*position) {
                 continue;
@@ -311,13 +326,10 @@ impl<'f> Members<'f> {
             };
             match given {
                 Err(error) if !is_failure(&error) => self.full.push(**position),
-                Ok(Some(Outcome::NotNewer(theirs, _))) if theirs == sequence => {
-                    had.push(**position)
-                }
                 other => drop(other?),
             }
         }
-        Ok(had)
+        Ok(())
     }
 
     /// Replaces the others' records of a key by the one of a source.
@@ -327,7 +339,7 @@ impl<'f> Members<'f> {
         for (_, device) in &self.all {
             newest = newest.max(device.engine.advance_sequence()?);
         }
-        self.give(others, &change, newest + 1).map(|_| ())
+        self.give(others, &change, newest + 1)
     }
 }
 
@@ -371,27 +383,29 @@ fn reconcile_members(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Position>> {
     let mut members = Members::of(found, record, group);
-    if members.all.len() < 2 {
-        return Ok(members.full);
-    }
     let (mut since, mut unsure) = (Some(members.watermark(record)), Unsure::default());
-    let missing = match difference_since(&members.all, since, (threads, progress), &mut unsure) {
-        // A write with a given sequence was older than the tombstones that are kept: then all records are
-        // compared. A member that lacks a key and has no tombstone of it never had it.
-        Err(Error::HistoryGone { .. }) => {
-            since = None;
-            difference_since(&members.all, since, (threads, progress), &mut unsure)?
+    let missing = loop {
+        if members.all.len() < 2 {
+            return Ok(members.full);
         }
-        other => other?,
+        match difference_since(&members.all, since, (threads, progress), &mut unsure) {
+            // A write with a given sequence was older than the tombstones that are kept: then all records are
+            // compared. A member that lacks a key and has no tombstone of it never had it.
+            Err(Error::HistoryGone { .. }) if since.is_some() => since = None,
+            Err(error) => match unsure.unreadable {
+                Some(at) if is_damage(&error) && members.leave_unreadable(at, quorum) => {
+                    lost.unreadable.push((at, error.to_string()));
+                }
+                _ => return Err(error),
+            },
+            Ok(missing) => break missing,
+        }
     };
     let doubts: Vec<KeyRange> = unsure.ranges.iter().map(|(_, doubt)| doubt.clone()).collect();
-    let mut hurt = Vec::new();
-    for (position, device) in &members.all {
-        for it in damaged_keys_since(&*device.engine, since)? {
-            lost.greatest = lost.greatest.max(it.sequence);
-            unsure.add(position.device, it.within.clone());
-            hurt.push((**position, it));
-        }
+    let hurt = std::mem::take(&mut unsure.hurt);
+    for (at, it) in &hurt {
+        lost.greatest = lost.greatest.max(it.sequence);
+        unsure.add(at.device, it.within.clone());
     }
     let all = members.set();
     let is_sure = |range: &KeyRange| quorum.suffices(all & !unsure.overlapping(range));
@@ -401,8 +415,8 @@ fn reconcile_members(
         progress(Progress { stage: "reconciling members", done, total });
         if let Some(source) = members.sound(has, &key)? {
             let change = change_of(&*source.engine, &key)?;
-            let had = members.give(all & !has, &change, sequence)?;
-            proven.extend(had.into_iter().map(|position| (position, key.clone(), sequence)));
+            members.give(all & !has, &change, sequence)?;
+            proven.push((all & !has, key, sequence));
             continue;
         }
         lost.greatest = lost.greatest.max(sequence);
@@ -417,17 +431,12 @@ fn reconcile_members(
     }
     // A write that another member has too is known.
     let is_proven = |at: &Position, it: &DamagedKey| {
-        let known = |(other, key, sequence): &(Position, Vec<u8>, u64)| {
-            other == at && *sequence == it.sequence && is_within(&it.within, key)
+        let known = |(given, key, sequence): &(Devices, Vec<u8>, u64)| {
+            given & 1 << at.device != 0 && *sequence == it.sequence && is_within(&it.within, key)
         };
         proven.iter().any(known)
     };
     let unknown = hurt.into_iter().filter(|(at, it)| !is_proven(at, it) && !is_sure(&it.within));
     lost.hurt.extend(unknown.map(|(_, it)| it));
     Ok(members.full)
-}
-
-/// The keys that a device cannot show and that are newer than a watermark, if one is given.
-fn damaged_keys_since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Vec<DamagedKey>> {
-    engine.damaged_keys_since(since.unwrap_or(engine.tombstone_horizon()))
 }

@@ -1,13 +1,17 @@
 //! Records that members of a group had and cannot show, while they are reconciled.
 
 use crate::membership::lost_ranges::just;
-use crate::shape::position::Devices;
-use coreplane_engine::KeyRange;
+use crate::shape::position::{Devices, Position};
+use coreplane_engine::{DamagedKey, KeyRange};
 
 /// The ranges that members cannot show completely, and which members.
 #[derive(Default)]
 pub(super) struct Unsure {
     pub(super) ranges: Vec<(Devices, KeyRange)>,
+    /// The damaged keys of members.
+    pub(super) hurt: Vec<(Position, DamagedKey)>,
+    /// A member that cannot even tell what it cannot show.
+    pub(super) unreadable: Option<Position>,
 }
 
 impl Unsure {

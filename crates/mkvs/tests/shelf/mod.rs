@@ -8,6 +8,7 @@ use coreplane_bptree::Bptree;
 use coreplane_engine::{Error, Result, StorageEngine};
 use coreplane_mkvs::interceptor::Intercepted;
 use coreplane_mkvs::{Position, Rack, TimeSource};
+use coreplane_mvcc::{MapEngine, MapKind};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use gate::{Gate, Power};
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 pub(crate) enum Kind {
     Bptree,
     Scmkv,
+    Map(MapKind),
 }
 
 /// A fault that a device has as soon as it is created or opened.
@@ -242,6 +244,11 @@ impl Rack for Shelf {
                     None => Scmkv::create(&path, size, media, placement, options),
                 }?)
             }
+            Kind::Map(kind) => {
+                let options = coreplane_mvcc::Options { time, ..Default::default() };
+                let (media, geometry) = (self.media.clone(), coreplane_mvcc::Geometry::default());
+                Arc::new(MapEngine::create(kind, &path, size, geometry, media, &options)?)
+            }
         };
         let engine = self.with_gate(place, engine);
         if let Some(Fault::Pulls(device)) = self.fault(place) {
@@ -265,6 +272,11 @@ impl Rack for Shelf {
             Kind::Scmkv => {
                 let options = coreplane_scmkv::Options { time, check_reads, ..Default::default() };
                 Arc::new(Scmkv::open(&path, self.media.clone(), options)?)
+            }
+            Kind::Map(kind) => {
+                let options = coreplane_mvcc::Options { time, check_reads, ..Default::default() };
+                let media = self.media.clone();
+                Arc::new(MapEngine::open(kind, &path, media, &options, &|_| {})?)
             }
         };
         Ok(self.with_gate(place, engine))

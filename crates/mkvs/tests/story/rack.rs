@@ -7,6 +7,7 @@ use coreplane_bptree::Bptree;
 use coreplane_engine::{Durability, Error, Result, StorageEngine};
 use coreplane_mkvs::interceptor::Intercepted;
 use coreplane_mkvs::{Ack, Position, Rack, Shape, TimeSource};
+use coreplane_mvcc::MapEngine;
 use coreplane_pmem::{Claim, Durable, Space};
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use parking_lot::Mutex;
@@ -142,6 +143,11 @@ impl SimRack {
         coreplane_bptree::Options { time, durability, background: false, ..Default::default() }
     }
 
+    fn of_map(&self, time: &TimeSource) -> coreplane_mvcc::Options {
+        let (time, durability) = (Some(Arc::clone(time)), self.durability);
+        coreplane_mvcc::Options { time, durability, background: false, ..Default::default() }
+    }
+
     fn of_scmkv(&self, time: &TimeSource) -> coreplane_scmkv::Options {
         let (time, durability) = (Some(Arc::clone(time)), self.durability);
         coreplane_scmkv::Options { time, durability, background: false, ..Default::default() }
@@ -174,6 +180,9 @@ impl Rack for SimRack {
                 let (geometry, placement) = (Geometry::TINY, Placement::Auto);
                 Arc::new(Scmkv::simulated_create(space, geometry, placement, self.of_scmkv(time))?)
             }
+            Kind::Map(kind) => {
+                Arc::new(MapEngine::simulated_create(kind, space, &self.of_map(time))?)
+            }
         };
         Ok(self.gated(place, engine))
     }
@@ -189,6 +198,9 @@ impl Rack for SimRack {
         let engine: Arc<dyn StorageEngine> = match self.kind {
             Kind::Bptree => Arc::new(Bptree::simulated_open(space, &self.of_bptree(time))?),
             Kind::Scmkv => Arc::new(Scmkv::simulated_open(space, self.of_scmkv(time))?),
+            Kind::Map(kind) => {
+                Arc::new(MapEngine::simulated_open(kind, space, &self.of_map(time))?)
+            }
         };
         self.opened.lock().insert(number, Arc::clone(&engine));
         Ok(self.gated(place, engine))
