@@ -72,6 +72,29 @@ fn a_scan_goes_around_damage() {
     assert!(matrix.member_states().iter().all(|(_, standing)| *standing == MemberState::Current));
 }
 
+/// Whichever call of the scrub meets it: the whole check of a device, or the question what it is in doubt of.
+#[test]
+fn a_device_whose_scrub_meets_damage_stays() {
+    for calls in 1..=2 {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf, (1, 2), Ack::All);
+        (0..500).for_each(|it| put(&matrix, &key(it), b"a value, and some more of it"));
+        let value = b"the value that is damaged, and some more of it";
+        put(&matrix, b"damaged", value);
+        assert!(shelf.damage(at(0, 1), value) >= 1);
+        shelf.gate(at(0, 1)).damages_cares.store(calls, Ordering::SeqCst);
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        let standings = matrix.member_states();
+        assert!(standings.iter().all(|(_, it)| *it == MemberState::Current), "{scrubbed:?}");
+        assert_eq!(scrubbed.repaired, [at(0, 1)], "{scrubbed:?}");
+        // What the second look at the pages did not meet again is not reported.
+        assert_eq!(scrubbed.unreadable.len() as u64, calls - 1, "{scrubbed:?}");
+        assert_eq!(matrix.get(b"damaged").expect("get").as_deref(), Some(&value[..]));
+        let again = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((again.repaired.len(), again.unreadable.len()), (0, 0), "{again:?}");
+    }
+}
+
 #[test]
 fn what_is_damaged_everywhere_is_named_and_left_alone() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);

@@ -96,7 +96,8 @@ impl Rebuild {
             let left = scrub_pages(group, &mut scrubbed, progress)?;
             let mut doubts = Vec::new();
             for device in group.of(group.members()) {
-                doubts.push((Arc::clone(device), doubts_of(group, device)?));
+                let its = doubts_of(group, device, &mut scrubbed.unreadable)?;
+                doubts.push((Arc::clone(device), its));
             }
             let mut records = None;
             for (device, doubts) in &doubts {
@@ -163,7 +164,9 @@ impl Rebuild {
         let mut done = 0;
         let total = match device.engine.len() {
             Ok(total) => total,
-            Err(error) => return group.go_on_without(device, error).map(|()| None),
+            Err(error) => {
+                return go_around(group, device, error, &mut scrubbed.unreadable).map(|()| None);
+            }
         };
         let mut keys_of = Keys::new(&*device.engine, doubts);
         loop {
@@ -179,12 +182,11 @@ impl Rebuild {
             match is_more {
                 Ok(true) => {}
                 Ok(false) => return Ok(Some(done)),
-                Err(error) if is_damage(&error) => {
-                    let position = Position { group: group.number, device: device.number };
-                    scrubbed.unreadable.push((position, error.to_string()));
-                    return Ok(Some(done));
+                Err(error) => {
+                    let read = is_damage(&error).then_some(done);
+                    go_around(group, device, error, &mut scrubbed.unreadable)?;
+                    return Ok(read);
                 }
-                Err(error) => return group.go_on_without(device, error).map(|()| None),
             }
         }
     }
@@ -271,7 +273,7 @@ impl Rebuild {
 }
 
 /// Has each member of a group read the pages that its recovery would read, and rewrite damaged ones; returns
-/// the damage that is left, and where. A member that fails is left out.
+/// the damage that is left, and where. A member whose medium fails is left out.
 fn scrub_pages(
     group: &Arc<Group>,
     scrubbed: &mut Scrubbed,
@@ -286,16 +288,35 @@ fn scrub_pages(
                 let what = |it: Damage| format!("at {}: {}", it.offset, it.what);
                 left.extend(report.damages.into_iter().map(|it| (place, what(it))));
             }
-            Err(error) => group.go_on_without(device, error)?,
+            Err(error) => go_around(group, device, error, &mut left)?,
         }
     }
     Ok(left)
 }
 
-/// The ranges of keys that a device is in doubt of. A device that fails is left out.
-fn doubts_of(group: &Arc<Group>, device: &Device) -> Result<Vec<KeyRange>> {
+/// A device could not make a step of the scrub. Damage is reported, and the device stays: its peers have what it
+/// cannot show. If it has failed, it is left out.
+fn go_around(
+    group: &Group,
+    device: &Device,
+    error: Error,
+    unreadable: &mut Vec<(Position, String)>,
+) -> Result<()> {
+    if !is_damage(&error) {
+        return group.go_on_without(device, error);
+    }
+    unreadable.push((Position { group: group.number, device: device.number }, error.to_string()));
+    Ok(())
+}
+
+/// The ranges of keys that a device is in doubt of.
+fn doubts_of(
+    group: &Group,
+    device: &Device,
+    unreadable: &mut Vec<(Position, String)>,
+) -> Result<Vec<KeyRange>> {
     match device.engine.lost_ranges() {
-        Err(error) => group.go_on_without(device, error).map(|()| Vec::new()),
+        Err(error) => go_around(group, device, error, unreadable).map(|()| Vec::new()),
         doubts => doubts,
     }
 }
@@ -326,7 +347,7 @@ fn settle_all(
             device.drain();
             match device.engine.settle(doubt) {
                 Ok(()) => scrubbed.settled.push(place(device)),
-                Err(error) => group.go_on_without(device, error)?,
+                Err(error) => go_around(group, device, error, &mut scrubbed.unreadable)?,
             }
         }
     }

@@ -69,6 +69,8 @@ pub(crate) struct Gate {
     pub(crate) goes_in_a_look: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
+    /// So many calls that neither read nor write records, such as a scrub, meet damage.
+    pub(crate) damages_cares: AtomicU64,
     /// So many puts are made, and answered with an error that is no failure of the device; or early.
     pub(crate) spoils_puts: AtomicU64,
     pub(crate) puts_early: AtomicU64,
@@ -264,6 +266,9 @@ impl Interceptor for Gate {
         }
         if matches!(call, Call::Scan) && is(&self.scans_damaged) {
             return Err(Error::ChecksumMismatch { offset: 0, stored: 1, computed: 2 });
+        }
+        if matches!(call, Call::Care) && is_left(&self.damages_cares) {
+            return Err(Error::Corrupt { offset: 0, what: "a page that is damaged".to_owned() });
         }
         if self.refuses(call) {
             return Err(Error::NoSpace { needed: 1, reclaimable: 0 });
