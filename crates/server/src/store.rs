@@ -236,7 +236,8 @@ impl<'a> Store<'a> {
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<bool> {
         if self.overlay.is_some() {
             let was_there = self.contains(key)?;
-            if let Some(overlay) = &mut self.overlay {
+            // A delete of an absent key is no write, and changes nothing for those who watch the key.
+            if was_there && let Some(overlay) = &mut self.overlay {
                 overlay.delete(key);
             }
             return Ok(was_there);
