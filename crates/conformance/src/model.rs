@@ -56,6 +56,9 @@ pub const LIMITS: Limits = Limits {
 /// Sequences given by callers must be below this, so that there is always a next one.
 pub const SEQUENCE_END: u64 = 1 << 63;
 
+/// A call of a test between two steps of a caller.
+type Interruption = Box<dyn FnOnce(&ModelEngine) + Send>;
+
 /// The reference implementation of [`Engine`](coreplane_engine::Engine), in memory. It has
 /// [`Ordered`](coreplane_engine::Ordered) access and [`Snapshots`](coreplane_engine::Snapshots).
 ///
@@ -74,6 +77,8 @@ pub struct ModelEngine {
     /// Every second read that shows several records finds the store busy.
     is_busy: AtomicBool,
     reads: AtomicU64,
+    interruption: Mutex<Option<Interruption>>,
+    leaderships: AtomicU64,
 }
 
 impl std::fmt::Debug for ModelEngine {
@@ -139,6 +144,8 @@ impl ModelEngine {
             is_miscounted: AtomicBool::new(false),
             is_busy: AtomicBool::new(false),
             reads: AtomicU64::new(0),
+            interruption: Mutex::new(None),
+            leaderships: AtomicU64::new(0),
         }
     }
 
@@ -175,6 +182,23 @@ impl ModelEngine {
             true => Err(Error::Busy),
             false => Ok(()),
         }
+    }
+
+    /// Runs `interruption` once, at the end of the next call that shows records by their keys.
+    pub fn after_next_read(&self, interruption: impl FnOnce(&Self) + Send + 'static) {
+        *self.interruption.lock() = Some(Box::new(interruption));
+    }
+
+    fn interrupt(&self) {
+        let interruption = self.interruption.lock().take();
+        if let Some(run) = interruption {
+            run(self);
+        }
+    }
+
+    /// Another writer may have written, as in a cluster between two leaderships of a node.
+    pub fn end_leadership(&self) {
+        self.leaderships.fetch_add(1, Ordering::SeqCst);
     }
 
     /// True if there are writes that are not durable yet.

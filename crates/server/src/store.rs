@@ -74,6 +74,7 @@ impl<'a> Store<'a> {
     }
 
     /// Makes the collected changes, all or none: none, too, if another node may have written since [`Store::begin`].
+    /// That is an error even if there are no changes, since the reads may be of several moments.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let Some(mut overlay) = self.overlay.take() else {
             return Ok(());
@@ -105,7 +106,8 @@ impl<'a> Store<'a> {
 
     fn apply_kept(&mut self, batch: Batch) -> Result<()> {
         if batch.is_empty() {
-            return Ok(());
+            let is_held = self.engine.leaderships() == self.leadership;
+            return is_held.then_some(()).ok_or(Error::Busy);
         }
         let options = Self::options(None);
         let written = self.engine.apply_within(self.leadership, &batch, &options)?;
@@ -291,15 +293,31 @@ impl<'a> Store<'a> {
 
     /// Makes all changes or none.
     pub(crate) fn apply(&mut self, batch: Batch) -> Result<()> {
+        self.write(batch, None)
+    }
+
+    /// As [`Store::apply`], for changes that depend on reads. `leadership` is what [`Store::leaderships`] returned
+    /// before those reads: if another node may have written since then, no change is made, and the error is
+    /// [`Error::Busy`].
+    pub(crate) fn apply_within(&mut self, leadership: u64, batch: Batch) -> Result<()> {
+        self.write(batch, Some(leadership))
+    }
+
+    fn write(&mut self, batch: Batch, leadership: Option<u64>) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
         check_batch(&batch)?;
         if let Some(overlay) = &mut self.overlay {
+            // The transaction as a whole belongs to one leadership.
             overlay.add(&batch);
             return Ok(());
         }
-        let written = self.engine.apply(&batch, &Self::options(None))?;
+        let options = Self::options(None);
+        let written = match leadership {
+            Some(leadership) => self.engine.apply_within(leadership, &batch, &options)?,
+            None => self.engine.apply(&batch, &options)?,
+        };
         self.note(&batch, written.ticket);
         Ok(())
     }
@@ -421,8 +439,9 @@ impl<'a> Store<'a> {
     }
 
     /// Deletes the existing ones of `keys`, each of which is named once, as one of several steps; returns their
-    /// number. The answer to all steps must wait for [`Store::rest_on_all`]; not within a transaction.
-    pub(crate) fn delete_step(&mut self, keys: &[&[u8]]) -> Result<usize> {
+    /// number. All steps belong to one leadership. The answer to all of them must wait for [`Store::rest_on_all`];
+    /// not within a transaction.
+    pub(crate) fn delete_step(&mut self, leadership: u64, keys: &[&[u8]]) -> Result<usize> {
         let mut batch = Batch::new();
         self.engine.multi_get(keys, Visibility::Early, &mut |index, record| {
             if let Some(key) = keys.get(index).filter(|_| record.is_some()) {
@@ -430,7 +449,7 @@ impl<'a> Store<'a> {
             }
         })?;
         if !batch.is_empty() {
-            self.engine.apply(&batch, &Self::options(None))?;
+            self.engine.apply_within(leadership, &batch, &Self::options(None))?;
             batch.changes().for_each(|change| self.watched.written(change.key()));
         }
         Ok(batch.len())

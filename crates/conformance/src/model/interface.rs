@@ -107,6 +107,7 @@ impl Engine for ModelEngine {
         let record = cell.as_ref().and_then(|cell| cell.record(ticket));
         let hit = record.is_some();
         record.into_iter().for_each(visit);
+        self.interrupt();
         Ok(Found { hit, ticket })
     }
 
@@ -136,6 +137,7 @@ impl Engine for ModelEngine {
         for (index, (cell, ticket)) in cells.iter().enumerate() {
             visit(index, cell.as_ref().and_then(|cell| cell.record(*ticket)));
         }
+        self.interrupt();
         self.count_read()?;
         Ok(horizon)
     }
@@ -371,6 +373,23 @@ impl Deferred for ModelEngine {
     fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
         let mut state = self.lock();
         self.wait_position(&mut state, position_of(horizon))
+    }
+
+    fn leaderships(&self) -> u64 {
+        self.leaderships.load(Ordering::SeqCst)
+    }
+
+    fn apply_within(
+        &self,
+        leadership: u64,
+        batch: &Batch,
+        options: &WriteOptions,
+    ) -> Result<Written> {
+        // A test ends a leadership between two calls, not within one.
+        if leadership != self.leaderships() {
+            return Err(Error::Busy);
+        }
+        self.apply(batch, options)
     }
 
     fn on_durable(&self, listener: DurableListener) {

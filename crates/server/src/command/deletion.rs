@@ -58,6 +58,7 @@ fn delete_at_once(
     keys: &[&[u8]],
     limits: &Limits,
 ) -> coreplane_engine::Result<usize> {
+    let leadership = call.store.leaderships();
     let mut is_there = vec![false; keys.len()];
     call.store.read_many(keys, &mut |index, record| {
         if let Some(place) = is_there.get_mut(index) {
@@ -76,7 +77,7 @@ fn delete_at_once(
         for key in keys {
             batch.delete(key);
         }
-        call.store.apply(batch)?;
+        call.store.apply_within(leadership, batch)?;
         rest = others;
     }
     Ok(found.len())
@@ -110,7 +111,7 @@ fn make_step(call: &mut Call<'_, '_>, deletion: &mut Deletion) -> Answer {
     let keys: Vec<&[u8]> = left.iter().take(most.0).map(|at| words.at(*at as usize)).collect();
     let mut count = fitting(&keys, most.0, most.1);
     let deleted = loop {
-        match store.delete_step(keys.get(..count).unwrap_or_default()) {
+        match store.delete_step(deletion.leadership, keys.get(..count).unwrap_or_default()) {
             Err(Error::NoSpace { .. }) if count > 1 => count = (count / 8).max(1),
             deleted => break deleted?,
         }

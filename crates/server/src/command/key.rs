@@ -1,4 +1,7 @@
 //! Keys, independent of their values: existence, deletion, renaming, copying.
+//!
+//! A command that reads some keys and then writes others does both in one leadership of a cluster's node. Otherwise
+//! the write is refused, and the command is run again.
 
 use super::connection::check_database;
 use super::{Answer, Call, Failure, NO_SUCH_KEY, SYNTAX, is, many};
@@ -34,8 +37,9 @@ pub(super) fn rename(call: &mut Call<'_, '_>) -> Answer {
             return Err(NO_SUCH_KEY.into());
         }
     } else {
+        let leadership = call.store.leaderships();
         let batch = transfer(call, true)?.ok_or(NO_SUCH_KEY)?;
-        call.store.apply(batch)?;
+        call.store.apply_within(leadership, batch)?;
     }
     call.reply.ok();
     Ok(())
@@ -43,10 +47,11 @@ pub(super) fn rename(call: &mut Call<'_, '_>) -> Answer {
 
 /// `RENAMENX key newkey`, alone among the event loops
 pub(super) fn rename_if_absent(call: &mut Call<'_, '_>) -> Answer {
+    let leadership = call.store.leaderships();
     let batch = transfer(call, true)?.ok_or(NO_SUCH_KEY)?;
     let is_free = !call.store.contains(call.word(2))?;
     if is_free {
-        call.store.apply(batch)?;
+        call.store.apply_within(leadership, batch)?;
     }
     call.reply.truth(is_free);
     Ok(())
@@ -68,12 +73,13 @@ pub(super) fn copy(call: &mut Call<'_, '_>) -> Answer {
     if call.word(1) == call.word(2) {
         return Err("ERR source and destination objects are the same".into());
     }
+    let leadership = call.store.leaderships();
     let batch = transfer(call, false)?;
     let is_free = replaces || !call.store.contains(call.word(2))?;
     let batch = batch.filter(|_| is_free);
     call.reply.truth(batch.is_some());
     if let Some(batch) = batch {
-        call.store.apply(batch)?;
+        call.store.apply_within(leadership, batch)?;
     }
     Ok(())
 }

@@ -100,13 +100,15 @@ pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
 /// `MSETNX key value [key value ...]`, alone among the event loops
 pub(super) fn set_if_absent(call: &mut Call<'_, '_>) -> Answer {
     let batch = pairs(call)?;
+    // Before the reads: the keys are absent when they are written, or the command is run again.
+    let leadership = call.store.leaderships();
     for change in batch.changes() {
         if call.store.contains(change.key())? {
             call.reply.truth(false);
             return Ok(());
         }
     }
-    call.store.apply(batch)?;
+    call.store.apply_within(leadership, batch)?;
     call.reply.truth(true);
     Ok(())
 }
