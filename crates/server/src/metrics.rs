@@ -1,21 +1,22 @@
 //! The counters for Prometheus: `GET /metrics` on a port of its own.
 //!
 //! Scrapes are rare and small, so one thread answers them one after another, each within a time
-//! limit, and never touches an event loop: it only reads counters.
+//! limit, and never touches an event loop: it only reads counters. The limit is that of the whole
+//! exchange: the next client, and the end of the server, wait no longer for the present one.
 
 use crate::counters::{Counter, Histogram, LoopCounters, Totals};
 use crate::host::Host;
 use crate::{Error, Result};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod engines;
 
-/// A client that does not finish its request within this time gets no answer.
+/// A client that has not sent its request and taken the answer within this time gets no more.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_LEN_MAX: usize = 8 << 10;
 
@@ -74,13 +75,47 @@ impl Scraped {
     }
 }
 
-fn answer(mut stream: TcpStream, host: &Host) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// The connection of a client. Calls fail when its time is over, or the server ends.
+struct Client<'a> {
+    stream: TcpStream,
+    until: Instant,
+    host: &'a Host,
+}
+
+impl Client<'_> {
+    fn time_left(&self) -> std::io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() || self.host.is_ending.load(Ordering::SeqCst) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        Ok(Some(left))
+    }
+}
+
+impl Read for Client<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.stream.set_read_timeout(self.time_left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Client<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.stream.set_write_timeout(self.time_left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn answer(stream: TcpStream, host: &Host) -> std::io::Result<()> {
+    let mut client = Client { stream, until: Instant::now() + PATIENCE, host };
     let mut request = Vec::new();
     let mut piece = [0; 1024];
     while !request.windows(4).any(|window| window == b"\r\n\r\n") {
-        let len = stream.read(&mut piece)?;
+        let len = client.read(&mut piece)?;
         request.extend_from_slice(&piece[..len]);
         if len == 0 || request.len() > REQUEST_LEN_MAX {
             return Ok(());
@@ -97,8 +132,8 @@ fn answer(mut stream: TcpStream, host: &Host) -> std::io::Result<()> {
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
+    client.write_all(head.as_bytes())?;
+    client.write_all(body.as_bytes())
 }
 
 fn text(host: &Host) -> String {

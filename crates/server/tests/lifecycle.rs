@@ -4,8 +4,16 @@ mod wire;
 
 use coreplane_conformance::model::ModelEngine;
 use coreplane_server::{Config, Error, Server};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use wire::{Running, Wire, config};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use wire::{End, Running, Wire, config};
+
+/// A step that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start() -> Running {
     Running::start(config(), Arc::new(ModelEngine::new()))
@@ -182,9 +190,49 @@ fn scan_shows_every_key() {
     assert!(drawn.len() > 10, "{drawn:?}");
 }
 
+fn scrape(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Sends a request byte by byte, and the next one when its connection is closed.
+fn dawdle(address: SocketAddr, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed)
+        && let Ok(mut stream) = TcpStream::connect(address)
+    {
+        while !is_over.load(Ordering::Relaxed) && stream.write_all(b"G").is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+#[test]
+fn a_client_of_the_metrics_that_dawdles_holds_up_nobody() {
+    let config = Config { metrics: Some("127.0.0.1:0".to_owned()), ..config() };
+    let server = Server::bind(config, Arc::new(ModelEngine::new())).unwrap();
+    let (handle, scraped) = (server.handle(), server.metrics_addr().unwrap());
+    let (ended, end) = channel();
+    std::thread::spawn(move || ended.send(server.run()));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = End(&is_over);
+        scope.spawn(|| dawdle(scraped, &is_over));
+        std::thread::sleep(Duration::from_millis(50));
+        let answer = scrape(scraped, "/metrics").expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        // The client that dawdles has come again.
+        std::thread::sleep(Duration::from_millis(150));
+        handle.shutdown();
+        end.recv_timeout(PATIENCE).expect("the server ends").expect("a good end");
+    });
+}
+
 #[test]
 fn prometheus_finds_the_same_counters() {
-    use std::io::{Read, Write};
     let config = Config { metrics: Some("127.0.0.1:0".to_owned()), ..config() };
     let server = Server::bind(config, Arc::new(ModelEngine::new())).unwrap();
     let (address, scraped) = (server.local_addr().unwrap(), server.metrics_addr().unwrap());
@@ -193,14 +241,7 @@ fn prometheus_finds_the_same_counters() {
     let mut wire = Wire::tcp(address);
     wire.say("SET k v");
     wire.say("GET k");
-    let get = |path: &str| {
-        let mut stream = std::net::TcpStream::connect(scraped).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
+    let get = |path: &str| scrape(scraped, path).unwrap();
     let answer = get("/metrics");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     for line in [
