@@ -161,7 +161,7 @@ impl EventLoop {
             connection.is_stalled = true;
             return 0;
         }
-        host.isolation.enter(self.member);
+        let beside = host.isolation.enter(self.member);
         let mut consumed = 0;
         loop {
             let bounds = Bounds {
@@ -202,7 +202,7 @@ impl EventLoop {
                 }
             }
         }
-        host.isolation.leave(self.member);
+        drop(beside);
         connection.note_activity(self.now);
         consumed
     }

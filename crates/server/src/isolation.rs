@@ -31,6 +31,21 @@ pub(crate) struct Isolation {
     gate: Mutex<()>,
 }
 
+/// While this lives, its loop runs commands, beside other loops. A panic in a command drops it, too: otherwise
+/// another loop that wants to be alone would wait for ever.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Beside<'a> {
+    isolation: &'a Isolation,
+    member: usize,
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        self.isolation.lower(self.member);
+    }
+}
+
 /// While this lives, its loop is alone.
 #[derive(Debug)]
 pub(crate) struct Alone<'a> {
@@ -49,8 +64,13 @@ impl Isolation {
         }
     }
 
-    /// `member` begins to run commands, beside others; waits while another loop is alone.
-    pub(crate) fn enter(&self, member: usize) {
+    /// `member` runs commands, beside others, until the result is dropped; waits while another loop is alone.
+    pub(crate) fn enter(&self, member: usize) -> Beside<'_> {
+        self.raise(member);
+        Beside { isolation: self, member }
+    }
+
+    fn raise(&self, member: usize) {
         loop {
             self.running[member].store(true, Ordering::SeqCst);
             if !self.announced.load(Ordering::SeqCst) {
@@ -61,15 +81,14 @@ impl Isolation {
         }
     }
 
-    /// `member` has finished its commands.
-    pub(crate) fn leave(&self, member: usize) {
+    fn lower(&self, member: usize) {
         self.running[member].store(false, Ordering::Release);
     }
 
     /// `member`, which has entered, waits until no other loop runs commands, and excludes them until the result is
     /// dropped; then it runs beside others again.
     pub(crate) fn alone(&self, member: usize) -> Alone<'_> {
-        self.leave(member);
+        self.lower(member);
         let gate = self.gate.lock();
         self.announced.store(true, Ordering::SeqCst);
         for other in &self.running {
@@ -91,7 +110,7 @@ impl Drop for Alone<'_> {
     fn drop(&mut self) {
         self.isolation.announced.store(false, Ordering::SeqCst);
         drop(self.gate.take());
-        self.isolation.enter(self.member);
+        self.isolation.raise(self.member);
     }
 }
 
@@ -112,7 +131,7 @@ mod tests {
                 scope.spawn(move || {
                     start.wait();
                     for round in 0..ROUNDS {
-                        isolation.enter(member);
+                        let beside = isolation.enter(member);
                         // Never torn for a loop that runs beside others…
                         let seen = left.load(Ordering::Relaxed);
                         assert_eq!(seen, right.load(Ordering::Relaxed));
@@ -125,7 +144,7 @@ mod tests {
                             right.store(value, Ordering::Relaxed);
                             drop(alone);
                         }
-                        isolation.leave(member);
+                        drop(beside);
                     }
                 });
             }

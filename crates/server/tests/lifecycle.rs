@@ -3,6 +3,7 @@
 mod wire;
 
 use coreplane_conformance::model::ModelEngine;
+use coreplane_engine::Engine;
 use coreplane_server::{Config, Error, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -38,6 +39,36 @@ fn a_unix_socket_serves_as_well() {
     assert_eq!(unix.say("PING"), "+PONG\\r\\n");
     drop(server);
     assert!(!path.exists());
+}
+
+/// The other loop waits for the one that panics: its command is to be alone.
+#[test]
+fn a_server_whose_loop_panics_ends() {
+    let engine = Arc::new(ModelEngine::new());
+    let server = Running::start(config(), engine.clone());
+    let (mut first, mut second) = (server.connect(), server.connect());
+    assert_eq!(first.say("PING"), "+PONG\\r\\n");
+    assert_eq!(second.say("SET k v"), "+OK\\r\\n");
+    let (begun, begins) = channel();
+    let (go_on, goes_on) = channel::<()>();
+    engine.after_next_read(move |_| {
+        begun.send(()).expect("the test waits");
+        goes_on.recv().expect("the test goes on");
+        panic!("a fault that the test makes");
+    });
+    first.send(b"GET k\r\n");
+    begins.recv().unwrap();
+    second.send(b"SET told v\r\nRENAME k l\r\n");
+    while engine.get(b"told").unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    // By now, or soon, it waits.
+    std::thread::sleep(Duration::from_millis(50));
+    go_on.send(()).unwrap();
+    let (ended, end) = channel();
+    std::thread::spawn(move || ended.send(server.wait()));
+    let end = end.recv_timeout(PATIENCE).expect("the server ends");
+    assert!(matches!(end, Err(Error::Panicked)), "{end:?}");
 }
 
 #[test]
