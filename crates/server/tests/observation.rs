@@ -3,7 +3,8 @@
 
 mod wire;
 
-use coreplane_conformance::model::ModelEngine;
+use coreplane_conformance::model::{LIMITS, ModelEngine};
+use coreplane_engine::Limits;
 use std::sync::Arc;
 use wire::{Running, Wire, config, shown};
 
@@ -53,6 +54,27 @@ fn commands_are_counted_as_run_as_failed_and_as_rejected() {
     wire.say("SET k v");
     assert_eq!(fact(&mut wire, "latencystats", "latency_percentiles_usec_set"), None);
     assert!(fact(&mut wire, "commandstats", "cmdstat_set").is_some());
+}
+
+#[test]
+fn a_transaction_that_fails_at_its_end_is_counted_as_failed() {
+    let limits = Limits { batch_len_max: 1, ..LIMITS };
+    let server = Running::start(config(), Arc::new(ModelEngine::new().bounded_by(limits)));
+    let mut wire = server.connect();
+    for line in ["MULTI", "SET a 1", "SET b 2"] {
+        wire.say(line);
+    }
+    let refused = wire.say("EXEC");
+    assert!(refused.starts_with("-EXECABORT Transaction discarded because of: ERR "), "{refused}");
+    assert_eq!(wire.say("EXISTS a b"), ":0\\r\\n");
+    for (section, name, end) in [
+        ("commandstats", "cmdstat_exec", ",rejected_calls=0,failed_calls=1"),
+        ("errorstats", "errorstat_EXECABORT", "count=1"),
+        ("stats", "total_error_replies", "1"),
+    ] {
+        let found = fact(&mut wire, section, name);
+        assert!(found.as_ref().is_some_and(|it| it.ends_with(end)), "{name}: {found:?}");
+    }
 }
 
 #[test]

@@ -121,7 +121,6 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     // No command of others comes between: the transaction is one step, however long, and later commands wait for
     // another turn.
     call.slice.charge();
-    let start = call.reply.out.len();
     call.reply.array(queue.len());
     // An engine that is too busy for one of them has executed none.
     let is_busy = queue.commands().any(|(index, words)| !run_queued(call, index, words));
@@ -135,20 +134,21 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
         }
         false => call.store.finish(),
     };
-    if let Err(error) = finished {
-        let text = engine_error_text(&error);
-        let is_too_much = matches!(
-            error,
-            Error::BatchTooLarge { .. } | Error::BatchTooLong { .. } | Error::NoSpace { .. }
-        );
-        let remedy = match clears && is_too_much {
-            true => "; nothing was removed: send FLUSHALL alone, outside of a transaction",
-            false => "",
-        };
-        let failure = discarded(format!("{text}{remedy}").as_bytes());
-        fail(&failure, start, call.reply.out);
-    }
-    Ok(())
+    finished.map_err(|error| not_made(&error, clears))
+}
+
+/// The changes of a transaction were not made; `clears` if it was to remove every record.
+fn not_made(error: &Error, clears: bool) -> Failure {
+    let text = engine_error_text(error);
+    let is_too_much = matches!(
+        error,
+        Error::BatchTooLarge { .. } | Error::BatchTooLong { .. } | Error::NoSpace { .. }
+    );
+    let remedy = match clears && is_too_much {
+        true => "; nothing was removed: send FLUSHALL alone, outside of a transaction",
+        false => "",
+    };
+    discarded(format!("{text}{remedy}").as_bytes())
 }
 
 fn discarded(why: &[u8]) -> Failure {
