@@ -124,10 +124,11 @@ fn bind_tcp(host: &str, port: u16) -> Result<TcpListener> {
 
 fn bind_unix(path: &Path, mode: Option<u32>) -> Result<UnixListener> {
     let context = |source| Error::Listen { place: path.display().to_string(), source };
-    // A socket that an earlier server left behind; nothing else is removed.
+    // A socket that an earlier server left behind: nobody listens. Nothing else is removed.
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && metadata.file_type().is_socket()
-        && std::os::unix::net::UnixStream::connect(path).is_err()
+        && let Err(error) = std::os::unix::net::UnixStream::connect(path)
+        && error.kind() == io::ErrorKind::ConnectionRefused
     {
         std::fs::remove_file(path).map_err(context)?;
     }

@@ -7,6 +7,7 @@ use coreplane_engine::Engine;
 use coreplane_server::{Config, Error, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -39,6 +40,19 @@ fn a_unix_socket_serves_as_well() {
     assert_eq!(unix.say("PING"), "+PONG\\r\\n");
     drop(server);
     assert!(!path.exists());
+}
+
+/// A connection to it fails, but not because nobody listens.
+#[test]
+fn a_socket_that_somebody_else_uses_is_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let other = UnixDatagram::bind(&path).unwrap();
+    let config = Config { unix_socket: Some(path.clone()), ..config() };
+    let refused = Server::bind(config, Arc::new(ModelEngine::new()));
+    assert!(matches!(refused, Err(Error::Listen { .. })));
+    UnixDatagram::unbound().unwrap().send_to(b"mail", path).unwrap();
+    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 4);
 }
 
 /// The other loop waits for the one that panics: its command is to be alone.
