@@ -165,6 +165,50 @@ fn damaged_words_of_extents_of_other_partitions_are_set_right() {
     }
 }
 
+/// Words of extents that nobody has are as lost as those of the extents that are there, and come before them.
+#[test]
+fn an_extent_whose_word_is_damaged_is_never_zeroes() {
+    let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a place");
+    let path = place.path().join("disk");
+    let options = Options { size: 8 << 20, partitions: 2, policy: Policy::Pid, ..options() };
+    let disk = Disk::create(&path, &options).expect("create");
+    let source = Source::of_connection(0);
+    // Of four extents the last two are in the first partition, which has no room for a third.
+    let sectors = [2 * 512, 3 * 512];
+    let write = |disk: &Disk, sector: u64| {
+        let mut tios = [Tio::write(sector * SECTOR, bytes_of(sector))];
+        disk.run(&source, &mut tios);
+        assert!(tios[0].outcome.is_ok(), "{:?}", tios[0].outcome);
+    };
+    sectors.iter().for_each(|sector| write(&disk, *sector));
+    disk.close().expect("close");
+    let whole = std::fs::read(path.join("q0")).expect("a pool");
+    let other = std::fs::read(path.join("q1")).expect("a pool");
+    for (extents, lost) in [(0..4, &sectors[..]), (1..3, &sectors[..1]), (0..2, &[])] {
+        let mut bytes = whole.clone();
+        for extent in extents.clone() {
+            let word = SECTOR as usize + 8 * extent;
+            [0, 4, 6].iter().for_each(|byte| bytes[word + byte] ^= 0x11);
+        }
+        std::fs::write(path.join("q0"), &bytes).expect("a pool");
+        std::fs::write(path.join("q1"), &other).expect("a pool");
+        for _ in 0..2 {
+            let disk = Disk::open(&path, &options).expect("open");
+            let damaged = read_all(&disk, &sectors);
+            assert!(lost.iter().all(|sector| damaged.contains(sector)), "{extents:?}");
+            assert!(!lost.is_empty() || damaged.is_empty(), "{extents:?}: no room for others");
+            disk.close().expect("close");
+        }
+        let disk = Disk::open(&path, &options).expect("open");
+        sectors.iter().for_each(|sector| write(&disk, *sector));
+        disk.check_blocks().expect("blocks");
+        disk.close().expect("close");
+        let disk = Disk::open(&path, &options).expect("open");
+        let damaged = read_all(&disk, &sectors);
+        assert!(!sectors.iter().any(|sector| damaged.contains(sector)), "{extents:?}");
+    }
+}
+
 /// A block that the medium has lost is a damaged sector, and does not end the process: the file was cut short.
 #[test]
 fn a_block_that_is_gone_is_told_by_its_sector() {

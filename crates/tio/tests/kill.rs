@@ -1,7 +1,9 @@
 //! A power cut after a process was killed: the next one must not build on what the first has left in the caches.
 
+use coreplane_pmem::Pool;
 use coreplane_pmem::media::sim::{Eviction, Fault, Model, Sim, SimOptions};
-use coreplane_tio::{Disk, Options, Source, Tio};
+use coreplane_tio::{Disk, Error, Options, Source, Tio};
+use std::sync::Arc;
 
 const SECTOR: u64 = 1024;
 
@@ -86,6 +88,42 @@ fn a_power_cut_in_the_open_after_a_kill_loses_nothing_that_was_flushed() {
                 let found = first_byte(&disk, 0);
                 let is_right = found == 2 || found == 1 && !is_flushed;
                 assert!(is_right, "{found} at {events}, {seed}: {is_flushed}");
+            }
+        }
+    }
+}
+
+/// A cut in the open that replaces an extent whose word in the directory is damaged: its sectors stay errors.
+#[test]
+fn a_power_cut_in_the_replacement_of_a_lost_extent_makes_no_zeroes() {
+    for model in [Model::X86, Model::File] {
+        let sim = Sim::new(&sim_options(model)).expect("memory");
+        let disk = Disk::simulated_create(sim.spaces(), &options()).expect("create");
+        written(&disk, 0, 1);
+        drop(disk);
+        let mut image = sim.crash(Eviction::Everything);
+        let whole = image.reopen().expect("memory");
+        let pool = Pool::simulated_open(Arc::clone(whole.space())).expect("a pool");
+        let directory = pool.root()[1] * SECTOR;
+        [0, 1, 4, 6].iter().for_each(|byte| image.flip_bit(directory + byte, 3));
+        let sim = image.reopen().expect("memory");
+        let before = sim.events();
+        // One sector for each line of names.
+        let is_lost = |disk: &Disk| {
+            (0..SECTOR / 8).step_by(8).all(|sector| {
+                let mut tios = [Tio::read(sector * SECTOR, SECTOR)];
+                disk.run(&Source::of_connection(0), &mut tios);
+                matches!(tios[0].outcome, Err(Error::Damaged { .. }))
+            })
+        };
+        assert!(is_lost(&Disk::simulated_open(sim.spaces(), &options()).expect("open")));
+        // The images of all other moments are among those before a fence.
+        for fence in 0..=sim.fences_since(before) {
+            for seed in 0..32 {
+                let image = sim.crash_at_fence(before, fence, Eviction::Seeded(seed));
+                let sim = image.reopen().expect("memory");
+                let disk = Disk::simulated_open(sim.spaces(), &options()).expect("open");
+                assert!(is_lost(&disk), "{model:?}: before fence {fence}, {seed}");
             }
         }
     }

@@ -215,23 +215,35 @@ impl Disk {
 
 /// Gives each extent whose word is damaged in a directory to one partition: to the one that has it, or to the first.
 fn settle_lost(volumes: &mut [Volume]) -> Result<()> {
-    for at in 0..volumes.len() {
+    // An extent of its own left room in the partition when it was lost.
+    let had_room: Vec<bool> = volumes.iter().map(Volume::has_room_for_one).collect();
+    for (at, had_room) in had_room.into_iter().enumerate() {
         let lost = volumes.get_mut(at).map(|volume| std::mem::take(&mut volume.lost));
         for extent in lost.unwrap_or_default() {
             let is_others = volumes.iter().any(|volume| volume.has(extent));
-            let Some(volume) = volumes.get_mut(at) else { continue };
-            if is_others && !mutant!("tio.lost.twice") {
-                volume.forget_lost(extent)?;
-                continue;
+            if had_room && (!is_others || mutant!("tio.lost.twice")) {
+                let owner = owner_of_lost(volumes, at);
+                if let Some(volume) = volumes.get(owner) {
+                    volume.replace_lost(&[extent])?;
+                }
+                if owner == at {
+                    continue;
+                }
             }
-            match volume.replace_lost(&[extent]) {
-                // An extent of its own would have left room when it was lost.
-                Err(Error::NoSpace { .. }) => volume.forget_lost(extent)?,
-                replaced => replaced?,
+            if let Some(volume) = volumes.get_mut(at) {
+                volume.forget_lost(extent)?;
             }
         }
     }
     Ok(())
+}
+
+/// The partition that takes an extent whose word in the directory of partition `at` is damaged. The room there may
+/// have gone to an extent that nobody had; then another partition has room, since none has this extent.
+fn owner_of_lost(volumes: &[Volume], at: usize) -> usize {
+    let room_of = |at: &usize| volumes.get(*at).map_or(0, Volume::room);
+    let by_room = (0..volumes.len()).max_by_key(room_of);
+    by_room.filter(|_| room_of(&at) == 0).unwrap_or(at)
 }
 
 /// Fails unless these are the partitions of one disk, in their order.

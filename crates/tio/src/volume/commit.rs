@@ -191,8 +191,8 @@ impl Volume {
         self.store_names(names, &self.take_fresh());
     }
 
-    /// Stores and flushes names.
-    fn store_names(&self, names: impl Iterator<Item = (u64, u64)>, fresh: &[u64]) {
+    /// Stores and flushes names, and then the words of the directory for extents that it does not have yet.
+    pub(super) fn store_names(&self, names: impl Iterator<Item = (u64, u64)>, fresh: &[u64]) {
         let mut line = u64::MAX;
         for (sector, word) in names {
             let Some(offset) = self.name_offset(sector) else { continue };

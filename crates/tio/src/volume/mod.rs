@@ -189,6 +189,11 @@ impl Volume {
         self.blocks.lock().unpromised.saturating_sub(spare) / self.geometry.extent_pages()
     }
 
+    /// True if this partition could take a further extent, be it into its spare blocks.
+    pub(crate) fn has_room_for_one(&self) -> bool {
+        self.blocks.lock().unpromised >= self.geometry.extent_pages()
+    }
+
     fn no_space(&self) -> Error {
         Error::NoSpace { partition: self.identity.partition }
     }

@@ -185,7 +185,7 @@ impl Volume {
         Ok(lost)
     }
 
-    /// Forgets an extent whose map page is unknown, since another partition has it; durable with the next fence.
+    /// Forgets an extent whose map page is unknown, since it is not in this partition; durable when it returns.
     pub(crate) fn forget_lost(&mut self, extent: u64) -> Result<()> {
         if let Some(word) = self.space().word::<Durable>(self.directory + extent * WORD) {
             word.store(0);
@@ -204,6 +204,10 @@ impl Volume {
             let mut batch = Batch::default();
             batch
                 .damage(first..(first + self.geometry.extent_sectors()).min(self.geometry.sectors));
+            // Durable before the directory has the new map page: a map page without names is one of zeroes.
+            if !mutant!("tio.lost.zeroes") {
+                self.store_names(batch.names.iter().copied(), &[]);
+            }
             self.name_at_once(&mut batch)?;
         }
         Ok(())

@@ -26,6 +26,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.commit.early", "the journal forgets what has no durable name", CRASHES),
     Mutant::new("tio.open.kept", "an open builds on what a killed process left", CUT_AFTER_KILL),
     Mutant::new("tio.lost.twice", "an extent of another partition is replaced", DAMAGE),
+    Mutant::new("tio.lost.zeroes", "a lost extent comes back as zeroes", CUT_AFTER_KILL),
     Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
     Mutant::new("tio.growth.flush", "the root names tables that are not durable", GROWTH),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
