@@ -128,3 +128,34 @@ fn what_is_somebody_elses_is_left() {
     assert!(Disk::create(&path, &options(1)).is_err());
     assert!(path.is_symlink() && far.exists());
 }
+
+/// Beside the empty pool of a first partition: a short file, a link, and a directory with the names of partitions.
+#[test]
+fn what_only_has_the_name_of_a_partition_is_left() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (path, far) = (directory.path().join("disk"), directory.path().join("far"));
+    std::fs::create_dir(&path).expect("a directory");
+    std::fs::write(&far, vec![0; 1 << 20]).expect("zeroes");
+    std::fs::write(path.join("q0"), b"").expect("empty");
+    let other = path.join("q3");
+    let refused = || {
+        let error = Disk::create(&path, &options(2)).map(drop).expect_err("refused").to_string();
+        assert!(error.contains("q3 is no partition"), "{error}");
+        assert!(path.join("q0").exists() && other.symlink_metadata().is_ok(), "it was removed");
+    };
+    std::fs::write(&other, b"a note").expect("written");
+    refused();
+    assert!(std::fs::read(&other).expect("bytes") == b"a note");
+    std::fs::remove_file(&other).expect("removed");
+    for target in [far.clone(), directory.path().join("nowhere")] {
+        std::os::unix::fs::symlink(&target, &other).expect("a link");
+        refused();
+        std::fs::remove_file(&other).expect("removed");
+    }
+    std::fs::create_dir(&other).expect("a directory");
+    refused();
+    std::fs::remove_dir(&other).expect("removed");
+    std::fs::write(&other, b"").expect("empty");
+    Disk::create(&path, &options(2)).expect("made");
+    assert!(far.exists() && !other.exists());
+}

@@ -33,19 +33,32 @@ fn is_unfinished(path: &Path, media: &MediaChoice) -> Result<bool> {
     match Pool::open(path, &OpenOptions { media: media.clone() }) {
         Ok(pool) => Ok(pool.expect_kind(KIND).is_ok() && pool.root()[0] == 0),
         Err(PoolError::NotAPool(_)) => {
-            let mut head = Vec::new();
-            File::open(path)?.take(STATIC_LEN).read_to_end(&mut head)?;
-            let mut kind = [0; 8];
-            kind.iter_mut().zip(KIND.bytes()).for_each(|(to, byte)| *to = byte);
-            let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+            let head = head_of(path)?;
             // An empty file may be anybody's, unless its name is that of a partition.
-            let is_ours = !head.is_empty() || path.ends_with("q0");
-            let is_made = is_zero(&head) || head.get(KIND_AT) == Some(&kind);
-            Ok(is_ours && is_zero(&head[..head.len().min(8)]) && is_made && is_blank(path)?)
+            let is_named = !head.is_empty() || path.ends_with("q0");
+            let has_no_magic = is_zero(&head[..head.len().min(8)]);
+            Ok(is_named && has_no_magic && is_ours(&head) && is_blank(path)?)
         }
         // An open reports why.
         Err(_) => Ok(false),
     }
+}
+
+fn head_of(path: &Path) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(STATIC_LEN).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// True for the head of a partition, made in full or in part.
+fn is_ours(head: &[u8]) -> bool {
+    let mut kind = [0; 8];
+    kind.iter_mut().zip(KIND.bytes()).for_each(|(to, byte)| *to = byte);
+    is_zero(head) || head.get(KIND_AT) == Some(&kind)
 }
 
 /// True if no partition was ever written to: all is zeroes behind the header.
@@ -58,7 +71,7 @@ fn is_blank(path: &Path) -> Result<bool> {
         if filled == 0 {
             return Ok(true);
         }
-        if bytes[..filled].iter().any(|byte| *byte != 0) {
+        if !is_zero(&bytes[..filled]) {
             return Ok(false);
         }
     }
@@ -78,15 +91,24 @@ impl Disk {
     /// Removes the remains of a making that was cut off.
     ///
     /// # Errors
-    /// [`Error::Partitions`] if a partition has data: then the first one is damaged, and nothing is removed.
+    /// [`Error::Partitions`] if a partition has data: then the first one is damaged, and nothing is removed; or if
+    /// something else has the name of a partition.
     pub(super) fn remove_leftovers(path: &Path, media: &MediaChoice) -> Result<()> {
         let first = first_of(path);
         if !first.exists() || Self::is_there(path, media)? {
             return Ok(());
         }
         let others = (1..PARTITIONS_MAX).map(|partition| partition_path(path, partition));
-        let others: Vec<PathBuf> = others.filter(|other| other.exists()).collect();
+        // A link that leads nowhere is there, too.
+        let is_there = |other: &PathBuf| other.symlink_metadata().is_ok();
+        let others: Vec<PathBuf> = others.filter(is_there).collect();
         for other in &others {
+            if !other.symlink_metadata()?.is_file() || !is_ours(&head_of(other)?) {
+                let (first, other) = (first.display(), other.display());
+                return Err(Error::Partitions(format!(
+                    "{first} is blank, and {other} is no partition of a disk: move it away"
+                )));
+            }
             if !is_blank(other)? {
                 let (first, other) = (first.display(), other.display());
                 return Err(Error::Partitions(format!("{first} is blank, and {other} has data")));
