@@ -89,7 +89,8 @@ struct Bound {
     /// Connections that write its data.
     connections: u64,
     writes: u64,
-    first: Option<Instant>,
+    /// The arrival of the first writes, and their number.
+    first: Option<(Instant, u64)>,
 }
 
 /// Limits an interval so that sums of intervals and rates are finite.
@@ -267,17 +268,20 @@ impl Balance {
         self.bound.get(&source.key()).map_or_else(|| self.choose(source), |bound| bound.set)
     }
 
-    /// Notes a write of a source, and estimates its interval if it was not stated.
-    pub fn note_write(&mut self, source: &Source, now: Instant) {
+    /// Notes writes of a source that arrived together, and estimates its interval if it was not stated.
+    pub fn note_writes(&mut self, source: &Source, count: u64, now: Instant) {
         let key = source.key();
         let Some(bound) = self.bound.get_mut(&key).filter(|bound| !bound.is_stated) else { return };
-        bound.writes += 1;
-        let first = *bound.first.get_or_insert(now);
-        if bound.writes < ARRIVALS_MIN || !bound.writes.is_power_of_two() {
+        let power = bound.writes.checked_ilog2();
+        bound.writes = bound.writes.saturating_add(count);
+        let (first, together) = *bound.first.get_or_insert((now, count));
+        // Nothing is known of the time before the first writes.
+        let gaps = bound.writes - together;
+        if bound.writes < ARRIVALS_MIN || bound.writes.checked_ilog2() == power || gaps == 0 {
             return;
         }
-        let gaps = u32::try_from(bound.writes - 1).unwrap_or(u32::MAX);
-        bound.interval = possible(now.saturating_duration_since(first) / gaps);
+        let elapsed = now.saturating_duration_since(first).as_secs_f64();
+        bound.interval = possible(Duration::from_secs_f64(elapsed / gaps as f64));
         let before = bound.set;
         // As if it had just come: new data goes to the set with the least load.
         bound.set = usize::MAX;
@@ -388,17 +392,36 @@ mod tests {
         balance.join(&unknown);
         let start = Instant::now();
         for write in 0..ARRIVALS_MIN as u32 {
-            balance.note_write(&unknown, start + write * Duration::from_millis(5));
+            balance.note_writes(&unknown, 1, start + write * Duration::from_millis(5));
         }
         let rate: f64 = balance.loads().iter().map(|load| load.rate).sum();
         assert!((rate - 200.0).abs() < 1.0, "{rate}");
         // A stated interval is not estimated.
         balance.join(&device(1, 1000));
         for write in 0..100 {
-            balance.note_write(&device(1, 1000), start + write * Duration::from_millis(5));
+            balance.note_writes(&device(1, 1000), 1, start + write * Duration::from_millis(5));
         }
         let rate: f64 = balance.loads().iter().map(|load| load.rate).sum();
         assert!((rate - 201.0).abs() < 1.0, "{rate}");
+    }
+
+    #[test]
+    fn writes_that_arrive_together_are_counted_one_by_one() {
+        // The last are more than 2^32 writes.
+        for (together, batches, gap_s) in
+            [(3, 6, 0.01), (40, 3, 0.1), (7, 100, 1.0), (1 << 31, 9, 4e4)]
+        {
+            let mut balance = Balance::new(Policy::Rate, 2);
+            let source = Source::of_connection(9);
+            balance.join(&source);
+            let (start, gap) = (Instant::now(), Duration::from_secs_f64(gap_s));
+            for batch in 0..batches {
+                balance.note_writes(&source, together, start + batch * gap);
+            }
+            let rate: f64 = balance.loads().iter().map(|load| load.rate).sum();
+            let expected = together as f64 / gap_s;
+            assert!((rate / expected - 1.0).abs() < 0.01, "{together}: {rate}, not {expected}");
+        }
     }
 
     #[test]

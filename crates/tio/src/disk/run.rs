@@ -48,10 +48,8 @@ impl Disk {
 
 impl Shared {
     fn run(&self, source: &Source, tios: &mut [Tio]) {
-        let mut has_written = false;
         for tio in tios.iter_mut() {
             tio.outcome = self.check(tio).and_then(|()| self.place_all(tio, source));
-            has_written |= tio.op == Op::Write && tio.outcome.is_ok();
         }
         let places: SmallVec<[Where; 8]> = tios.iter().map(|tio| self.place_of(tio)).collect();
         let is_apart = |(tio, place): (&Tio, &Where)| tio.outcome.is_ok() && *place == Where::Apart;
@@ -60,8 +58,10 @@ impl Shared {
         } else {
             self.run_whole(tios, &places);
         }
-        if source.interval.is_none() && has_written {
-            coreplane_pmem::spin::lock(&self.balance).note_write(source, Instant::now());
+        let is_done = |tio: &&Tio| tio.op == Op::Write && tio.outcome.is_ok();
+        let written = tios.iter().filter(is_done).count() as u64;
+        if source.interval.is_none() && written > 0 {
+            coreplane_pmem::spin::lock(&self.balance).note_writes(source, written, Instant::now());
         }
     }
 
