@@ -100,6 +100,9 @@ fn serve(serve: &NbdServe) -> Outcome {
         let message = "the sectors of the disk are smaller than those that NBD promises";
         return Err(Failure::new(REFUSED, message));
     }
+    if disk.unnamed() > 0 {
+        eprintln!("coreplane: {}", of_unnamed(disk.unnamed()));
+    }
     let exported = Arc::new(DiskExport::new(Arc::clone(&disk))?);
     let config = config(serve, format!("coreplane, medium {name}"));
     let exports = Arc::clone(&exported) as Arc<dyn coreplane_nbd::Disk>;
@@ -142,6 +145,14 @@ fn serve(serve: &NbdServe) -> Outcome {
     Ok(0)
 }
 
+/// For an operator: see [`coreplane_tio::Findings::unnamed`].
+fn of_unnamed(count: u64) -> String {
+    format!(
+        "{count} flushed writes of before the last kill are lost: the journal, which is damaged, does not say of \
+         which sectors; those have their bytes from before"
+    )
+}
+
 fn verify(pool: &NbdPool) -> Outcome {
     let disk = open(pool)?;
     let bar = Bar::new("verify", 0, false);
@@ -157,6 +168,7 @@ fn verify(pool: &NbdPool) -> Outcome {
         let sound = found.is_sound();
         let told = json!({
             "sound": sound, "sectors": sectors, "damaged": damaged, "names": names, "repaired": repaired,
+            "unnamed": found.unnamed,
         });
         writeln!(out, "{told}")?;
     } else {
@@ -169,6 +181,9 @@ fn verify(pool: &NbdPool) -> Outcome {
         }
         for sector in names {
             writeln!(out, "sector {sector}: its name in the pool is not the one that is read")?;
+        }
+        if found.unnamed > 0 {
+            writeln!(out, "{}", of_unnamed(found.unnamed))?;
         }
         let verdict =
             if found.is_sound() { "sound" } else { "damaged; a sector is mended by writing it" };

@@ -142,6 +142,12 @@ impl Disk {
         self.shared.volumes.iter().all(Volume::is_durable_at_once)
     }
 
+    /// The number of flushed writes of which the open found that they are lost, without their sectors: see
+    /// [`Findings::unnamed`].
+    pub fn unnamed(&self) -> u64 {
+        self.shared.volumes.iter().map(|volume| volume.unnamed).sum()
+    }
+
     /// The paper's table: how many devices each queue set has, and how often they write.
     pub fn loads(&self) -> Vec<Load> {
         self.shared.balance.lock().loads()
@@ -205,6 +211,7 @@ impl Disk {
         for volume in &self.shared.volumes {
             findings.repaired += volume.repaired;
         }
+        findings.unnamed = self.unnamed();
         let extents = self.shared.owners.len() as u64;
         for extent in 0..extents {
             if let Some(volume) =

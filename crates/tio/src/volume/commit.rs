@@ -113,12 +113,18 @@ impl Volume {
     fn flush_alone(&self) -> Result<()> {
         match self.begin_flush() {
             (false, superseded) if superseded.is_empty() => Ok(self.space().check_sync()?),
-            (_, superseded) => {
-                self.space().fence()?;
-                self.give_back(&superseded);
-                Ok(())
-            }
+            (_, superseded) => self.finish_flush(&superseded),
         }
+    }
+
+    /// Makes what [`Volume::begin_flush`] has begun durable.
+    fn finish_flush(&self, superseded: &[u32]) -> Result<()> {
+        self.space().fence()?;
+        if !self.is_durable_at_once() {
+            coreplane_pmem::spin::lock(&self.journal).store_flushed(self.space());
+        }
+        self.give_back(superseded);
+        Ok(())
     }
 
     /// Whether there are new entries since the last flush, and the blocks that become free after the next one.
@@ -145,8 +151,7 @@ impl Volume {
         }
         if !mutant!("tio.name.early") {
             let (_, superseded) = self.begin_flush();
-            self.space().fence()?;
-            self.give_back(&superseded);
+            self.finish_flush(&superseded)?;
         }
         let named = |sector: &u64| {
             let word = self.space().word::<Durable>(self.name_offset(*sector)?)?;

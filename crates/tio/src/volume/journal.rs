@@ -1,7 +1,7 @@
 //! The journal records writes whose names wait for a commit, for the next open.
 //!
 //! ```text
-//!   committed │ sector  name  number  check │ sector  name  number  check │ …       a ring
+//!   committed  flushed │ sector  name  number  check │ sector  name  number  check │ …       a ring
 //! ```
 //!
 //! Where a fence is a sync, names wait in DRAM, so that the medium never has a name before its bytes. Each name is
@@ -9,10 +9,14 @@
 //! right, and the block holds the bytes of that name. So one sync of bytes and entries, in any order, makes writes
 //! durable, and a killed process loses none. A flushed block is kept until its replacement is flushed, too: an entry
 //! whose bytes were lost in a power cut does not count, and then the entry before it does.
+//!
+//! After a sync the journal stores up to which entry it went, for the next sync, or for a start after a kill. Up to
+//! there the entries and their bytes were durable: if they are not there, the medium has damaged them, and the sector
+//! must not have the bytes from before.
 
 use super::Volume;
 use super::layout::WORD;
-use super::name::Name;
+use super::name::{DAMAGED, Name};
 use crate::error::Result;
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::{Durable, Space, mutant};
@@ -35,6 +39,19 @@ pub(super) struct Journal {
     last: u64,
     committed: u64,
     flushing: u64,
+    /// The number of the last entry that the open found.
+    found: u64,
+}
+
+/// What an open finds.
+#[derive(Debug)]
+struct Left {
+    /// The entries that are not committed, in their order.
+    entries: Vec<Entry>,
+    /// The number up to which entries are known to have been flushed, with the bytes of their blocks.
+    flushed: u64,
+    /// How many of those are unreadable.
+    unreadable: u64,
 }
 
 /// A recorded write.
@@ -52,8 +69,11 @@ fn check_of(Entry { sector, word, number }: Entry) -> u64 {
     u64::from(words.iter().fold(1, |crc, word| crc32c_append(crc, word)))
 }
 
-/// The word with the number up to which all entries are in the map; its upper bits are a checksum.
-fn committed_word(number: u64) -> u64 {
+/// The place in the head of the word for flushed entries; that for committed entries comes first.
+const FLUSHED: u64 = 8;
+
+/// The word with the number up to which all entries are in the map, or flushed; its upper bits are a checksum.
+fn number_word(number: u64) -> u64 {
     let number = number & NUMBER;
     number | u64::from(crc32c_append(1, &number.to_le_bytes())) << NUMBER_BITS
 }
@@ -64,10 +84,34 @@ pub(super) fn journal_pages(entries: u64, page_len: u32) -> u64 {
 }
 // media-format: end
 
+/// The number in such a word; none if it is unreadable. 0 is the word of a new pool.
+fn number_in(word: u64) -> Option<u64> {
+    (word == 0 || word == number_word(word)).then_some(word & NUMBER)
+}
+
+impl Entry {
+    fn of_words([sector, word, number, check]: [u64; 4]) -> Option<Self> {
+        let entry = Self { sector, word, number };
+        (check == check_of(entry)).then_some(entry)
+    }
+
+    /// The same with this number, if one bit is flipped.
+    fn corrected(words: [u64; 4], number: u64) -> Option<Self> {
+        let flipped = |at: usize, bit: u32| {
+            let mut words = words;
+            if let Some(word) = words.get_mut(at) {
+                *word ^= 1 << bit;
+            }
+            Self::of_words(words).filter(|entry| entry.number == number)
+        };
+        (0..words.len()).find_map(|at| (0..u64::BITS).find_map(|bit| flipped(at, bit)))
+    }
+}
+
 impl Journal {
     /// The journal at offset `start`.
     pub(super) fn new(start: u64, capacity: u64) -> Self {
-        Self { start, capacity, last: 0, committed: 0, flushing: 0 }
+        Self { start, capacity, last: 0, committed: 0, flushing: 0, found: 0 }
     }
 
     fn place(&self, number: u64) -> u64 {
@@ -115,7 +159,7 @@ impl Journal {
     /// Stores that all entries up to this one are in the map; durable with the next fence.
     pub(super) fn store_committed(&self, space: &Space, number: u64) {
         if let Some(word) = space.word::<Durable>(self.start) {
-            word.store(committed_word(number));
+            word.store(number_word(number));
             word.flush();
         }
     }
@@ -137,41 +181,70 @@ impl Journal {
         self.last - self.committed + count as u64 <= self.capacity
     }
 
-    /// The entries that are not committed, in their order.
-    fn open(&mut self, space: &Space) -> Vec<Entry> {
+    /// Stores that all entries up to [`Journal::flushing`] are flushed, after the sync that did it. Not for those that
+    /// the open found: a power cut may have taken the bytes of some.
+    pub(super) fn store_flushed(&self, space: &Space) {
+        if self.flushing <= self.found && !mutant!("tio.flushed.found") {
+            return;
+        }
+        let flushed = number_word(self.flushing);
+        let word = space.word::<Durable>(self.start + FLUSHED);
+        let word = word.filter(|word| word.load() != flushed && !mutant!("tio.journal.flushed"));
+        if let Some(word) = word {
+            word.store(flushed);
+            word.flush();
+        }
+    }
+
+    fn open(&mut self, space: &Space) -> Left {
         let load = |at| space.word::<Durable>(at).map_or(0, |word| word.load());
-        let word = load(self.start);
+        let committed = number_in(load(self.start));
         // If the committed number is unreadable, all entries of the ring count: the ring has the last ones, so that
-        // the last entry of a sector is the name in the pool, or newer.
-        self.committed = if word == committed_word(word) { word & NUMBER } else { 0 };
-        self.last = self.committed;
-        let mut entries = BTreeMap::new();
-        for at in 0..self.capacity {
-            let place = self.start + HEAD + at * ENTRY;
-            let [sector, word, number, check] = [0, 8, 16, 24].map(|within| load(place + within));
-            let entry = Entry { sector, word, number };
+        // the last entry of a sector is the name in the pool, or newer. What was flushed is unknown then: of older
+        // entries the blocks may have other bytes by now.
+        self.committed = committed.unwrap_or(0);
+        let flushed = number_in(load(self.start + FLUSHED)).filter(|flushed| {
+            committed.is_some() && flushed.saturating_sub(self.committed) <= self.capacity
+        });
+        let flushed = flushed.unwrap_or(0);
+        self.last = self.committed.max(flushed);
+        let (mut entries, mut unreadable) = (BTreeMap::new(), 0);
+        for number in self.committed + 1..=self.committed + self.capacity {
+            let place = self.place(number);
+            let words = [0, 8, 16, 24].map(|within| load(place + within));
             // An entry that was overwritten in part has a wrong check; one at a wrong place does not count.
-            if number > self.committed && check == check_of(entry) && self.place(number) == place {
-                entries.insert(number, entry);
-                self.last = self.last.max(number);
+            let entry = Entry::of_words(words)
+                .filter(|it| it.number > self.committed && self.place(it.number) == place);
+            let is_flushed = number <= flushed;
+            let corrected = || is_flushed.then(|| Entry::corrected(words, number)).flatten();
+            match entry.or_else(corrected) {
+                Some(entry) => {
+                    entries.insert(entry.number, entry);
+                    self.last = self.last.max(entry.number);
+                }
+                None => unreadable += u64::from(is_flushed),
             }
         }
-        self.flushing = self.last;
-        entries.into_values().collect()
+        (self.flushing, self.found) = (self.last, self.last);
+        // The stored numbers have fewer bits than those of the entries.
+        let (flushed, unreadable) = if self.last > NUMBER { (0, 0) } else { (flushed, unreadable) };
+        Left { entries: entries.into_values().collect(), flushed, unreadable }
     }
 }
 
 impl Volume {
-    /// Repeats the recorded writes that are not committed, if their bytes are there. Extents of such writes with a
-    /// `lost` map page get new ones, which must not take pages that are blocks of such writes; the others are returned.
+    /// Repeats the recorded writes that are not committed, if their bytes are there; sectors of flushed writes whose
+    /// bytes are not there are damaged. Extents of such writes with a `lost` map page get new ones, which must not take
+    /// pages that are blocks of such writes; the others are returned.
     ///
     /// # Errors
     /// As [`Volume::commit`].
-    pub(super) fn replay(&self, lost: Vec<u64>) -> Result<Vec<u64>> {
-        let entries = self.journal.lock().open(self.space());
+    pub(super) fn replay(&mut self, lost: Vec<u64>) -> Result<Vec<u64>> {
+        let Left { entries, flushed, unreadable } = self.journal.lock().open(self.pool.space());
+        self.unnamed = unreadable;
         let (mut adopted, mut made) = (HashSet::new(), BTreeMap::new());
         let len = self.geometry.sector_len;
-        for Entry { sector, word, .. } in entries {
+        for Entry { sector, word, number } in entries {
             if sector >= self.geometry.sectors {
                 continue;
             }
@@ -190,9 +263,12 @@ impl Volume {
                 let bytes = self.space().bytes(&guard, start, u64::from(len));
                 is_ours && bytes.is_some_and(|bytes| name.is_of(sector, bytes))
             });
-            if is_there {
-                made.insert(sector, word);
-            }
+            // A flushed block is kept until a later entry is flushed, which then is there.
+            match is_there {
+                true => made.insert(sector, word),
+                false if number <= flushed => made.insert(sector, DAMAGED),
+                false => None,
+            };
         }
         made.retain(|sector, word| self.name_word(*sector) != *word);
         let kept: HashSet<u32> = made.values().filter_map(|word| Name::block_of(*word)).collect();
@@ -212,7 +288,7 @@ impl Volume {
         }
         self.commit()?;
         let said = self.space().word::<Durable>(self.journal.lock().start);
-        if said.is_some_and(|said| last > 0 && said.load() != committed_word(last)) {
+        if said.is_some_and(|said| last > 0 && said.load() != number_word(last)) {
             self.journal.lock().store_committed(self.space(), last);
             self.space().fence()?;
         }

@@ -82,6 +82,8 @@ pub(crate) struct Volume {
     spares: Mutex<Vec<Batch>>,
     /// The number of directory words that were corrected at the open.
     pub(crate) repaired: u64,
+    /// The number of flushed writes whose journal entries were unreadable at the open.
+    pub(crate) unnamed: u64,
     /// Extents of which the directory's words are damaged: another partition may have them.
     pub(crate) lost: Vec<u64>,
 }

@@ -136,6 +136,7 @@ impl Volume {
             parts: RwLock::default(),
             spares: Mutex::default(),
             repaired: 0,
+            unnamed: 0,
             lost: Vec::new(),
             pool,
         };

@@ -19,20 +19,24 @@ pub struct Findings {
     pub names: Vec<u64>,
     /// The number of directory bits that were corrected when the disk was opened.
     pub repaired: u64,
+    /// The number of flushed writes whose entries in the journal could not be read when the disk was opened: it is
+    /// unknown which sectors have the bytes from before these writes. A later open does not find them any more.
+    pub unnamed: u64,
 }
 
 impl Findings {
     /// True if nothing is wrong.
     pub fn is_sound(&self) -> bool {
-        self.damaged.is_empty() && self.names.is_empty()
+        self.damaged.is_empty() && self.names.is_empty() && self.unnamed == 0
     }
 
     pub(crate) fn add(&mut self, other: Self) {
-        let Self { sectors, damaged, names, repaired } = other;
+        let Self { sectors, damaged, names, repaired, unnamed } = other;
         self.sectors += sectors;
         self.damaged.extend(damaged);
         self.names.extend(names);
         self.repaired += repaired;
+        self.unnamed += unnamed;
     }
 }
 
