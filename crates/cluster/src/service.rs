@@ -143,21 +143,18 @@ impl Service {
     fn hello(&self) -> Hello {
         let cluster = self.replica.cluster();
         let Settings { id, run, client_port, listen, .. } = self.settings;
-        let known = self.links.iter().map(|(id, (_, link))| (*id, link.address)).collect();
+        let known = self.links.iter().filter_map(|(id, (_, link))| Some((*id, link.address()?)));
+        let known = known.collect();
         Hello { cluster, id, run, client_port, peer_port: listen.port(), known }
     }
 
-    /// Notes the address of a node.
+    /// Notes the address of a node, as a setting or another node names it.
     fn learn(&mut self, id: NodeId, address: SocketAddr) {
         if id == self.settings.id || id == 0 {
             return;
         }
         if let Some((_, link)) = self.links.get_mut(&id) {
-            // The address of an open connection is still right.
-            if !link.is_open() {
-                link.address = address;
-            }
-            return;
+            return link.hear(address);
         }
         let place = self.links.len() + 1;
         if place < LINKS {
@@ -234,7 +231,8 @@ impl Service {
 
     /// Takes a hello. If it is of another process than before, the connections of the earlier process are closed.
     fn greet(&mut self, registry: &Registry, key: usize, hello: &Hello, ip: std::net::IpAddr) {
-        let is_other = self.runs.insert(hello.id, hello.run).is_some_and(|run| run != hello.run);
+        let before = self.runs.insert(hello.id, hello.run);
+        let is_other = before.is_some_and(|run| run != hello.run);
         if let Some((_, link)) = self.links.get_mut(&hello.id).filter(|_| is_other) {
             link.close(registry, Instant::now());
         }
@@ -242,12 +240,16 @@ impl Service {
         let older: Vec<usize> = self.incoming.iter().filter(is_older).map(|it| it.0).collect();
         older.into_iter().for_each(|other| self.close(registry, other));
         let clients = SocketAddr::new(ip, hello.client_port);
-        self.directory.nodes.lock().clients.insert(hello.id, clients);
-        self.learn(hello.id, SocketAddr::new(ip, hello.peer_port));
+        let last = self.directory.nodes.lock().clients.insert(hello.id, clients);
+        let is_news = before != Some(hello.run) || last.is_some_and(|last| last.ip() != ip);
+        let (now, address) = (Instant::now(), SocketAddr::new(ip, hello.peer_port));
+        match self.links.get_mut(&hello.id) {
+            Some((_, link)) => link.greeted(registry, now, address, is_news),
+            None => self.learn(hello.id, address),
+        }
         hello.known.iter().for_each(|(id, address)| self.learn(*id, *address));
-        let (now, own) = (Instant::now(), self.hello());
+        let own = self.hello();
         if let Some((_, link)) = self.links.get_mut(&hello.id) {
-            link.hasten(now);
             link.keep(registry, now, &own);
         }
     }
