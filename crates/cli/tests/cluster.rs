@@ -16,6 +16,8 @@ mod load;
 #[path = "cluster/node_pools.rs"]
 mod node_pools;
 mod nodes;
+#[path = "cluster/passwords.rs"]
+mod passwords;
 mod pool;
 mod session;
 #[path = "cluster/wipes.rs"]

@@ -1,6 +1,7 @@
 //! The leader and the addresses of the nodes, for the loops of the server.
 
 use crate::backup::Pins;
+use crate::refusal::Refusals;
 use coreplane_engine::{Deferred, DurableListener};
 use coreplane_replica::{FollowerReads, MemberChange, Members, NodeId, Replica, Role, Status};
 use coreplane_server::{AppliedEntry, ClusterInfo, MemberInfo, SnapshotPage, Standing};
@@ -17,6 +18,8 @@ pub(crate) struct Nodes {
     pub(crate) clients: BTreeMap<NodeId, SocketAddr>,
     /// Nodes of another cluster that have connected: one of them was started with the wrong peers.
     pub(crate) strangers: BTreeMap<SocketAddr, NodeId>,
+    /// Nodes that were refused.
+    pub(crate) refusals: Refusals,
     /// The reason why the node has stopped.
     pub(crate) failure: Option<String>,
 }
@@ -88,6 +91,7 @@ impl Directory {
         for (address, id) in &known.strangers {
             text += &format!("stranger:{id} of another cluster, at {address}\n");
         }
+        text += &known.refusals.text();
         if let Some(failure) = &known.failure {
             text += &format!("failure:{failure}\n");
         } else if self.replica.lacks_room() {
@@ -213,6 +217,7 @@ impl ClusterInfo for Directory {
             ("lag_entries_max", behind.unwrap_or(0)),
             ("snapshots_installed", installed),
             ("entries_without_room", self.replica.left_out()),
+            ("peers_refused", self.nodes.lock().refusals.count()),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.to_string()))

@@ -3,17 +3,24 @@
 //! ```text
 //!   length of the rest (u32)   kind   bytes
 //! ```
+//!
+//! In a cluster with a password the frames of the handshake come first, and each later frame is followed by its seal.
 
 use coreplane_replica::{ENTRY_BYTES_MAX, NodeId};
 use std::net::SocketAddr;
 
 /// Most bytes of a frame: an entry, or a record of a snapshot, and its headers.
-const FRAME_MAX: usize = 2 * ENTRY_BYTES_MAX + (1 << 20);
+pub(crate) const FRAME_MAX: usize = 2 * ENTRY_BYTES_MAX + (1 << 20);
+/// Most bytes of a hello. A connection has no larger frame before it.
+pub(crate) const HELLO_MAX: usize = 8 << 10;
 /// The most nodes that a hello names.
 const KNOWN_MAX: usize = 64;
-const HEAD: usize = 5;
 const HELLO: u8 = 0;
 const ENVELOPE: u8 = 1;
+/// The kinds of frames of a handshake.
+pub(crate) const OPENING: u8 = 2;
+pub(crate) const CHALLENGE: u8 = 3;
+pub(crate) const PROOF: u8 = 4;
 /// The first word of a hello.
 const MAGIC: u64 = u64::from_le_bytes(*b"CPNODE02");
 
@@ -80,6 +87,11 @@ fn frame(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
+/// Appends a frame of this kind.
+pub(crate) fn append(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
+    frame(out, kind, |out| out.extend_from_slice(body));
+}
+
 /// Appends a message of consensus as a frame.
 pub(crate) fn envelope(out: &mut Vec<u8>, envelope: &coreplane_replica::Envelope) {
     frame(out, ENVELOPE, |out| envelope.encode(out));
@@ -90,25 +102,35 @@ pub(crate) fn envelope(out: &mut Vec<u8>, envelope: &coreplane_replica::Envelope
 pub(crate) enum Frame<'b> {
     Hello(Hello),
     Envelope(&'b [u8]),
+    Opening(&'b [u8]),
+    Challenge(&'b [u8]),
+    Proof(&'b [u8]),
 }
 
-/// The frame at the beginning of `bytes`, and its length; none if it is incomplete.
+/// The length of the frame at the beginning of `bytes`, as far as it is known; the frame may be incomplete.
 ///
 /// # Errors
-/// If there is no frame: the connection has to be closed.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, ()> {
+/// If there is no frame, or it has more than `max` bytes without its length: the connection has to be closed.
+pub(crate) fn extent(bytes: &[u8], max: usize) -> Result<Option<usize>, ()> {
     let Some((len, _)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let len = u32::from_le_bytes(*len) as usize;
-    if !(1..=FRAME_MAX).contains(&len) {
-        return Err(());
+    if (1..=max).contains(&len) { Ok(Some(len + 4)) } else { Err(()) }
+}
+
+/// The frame that these bytes are, which are as many as [`extent`] says.
+///
+/// # Errors
+/// If they are no frame: the connection has to be closed.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Frame<'_>, ()> {
+    let (kind, body) = bytes.get(4..).and_then(<[u8]>::split_first).ok_or(())?;
+    match *kind {
+        HELLO => Hello::decode(body).map(Frame::Hello).ok_or(()),
+        ENVELOPE => Ok(Frame::Envelope(body)),
+        OPENING => Ok(Frame::Opening(body)),
+        CHALLENGE => Ok(Frame::Challenge(body)),
+        PROOF => Ok(Frame::Proof(body)),
+        _ => Err(()),
     }
-    let Some(body) = bytes.get(HEAD..len + 4) else { return Ok(None) };
-    let frame = match bytes.get(4) {
-        Some(&HELLO) => Frame::Hello(Hello::decode(body).ok_or(())?),
-        Some(&ENVELOPE) => Frame::Envelope(body),
-        _ => return Err(()),
-    };
-    Ok(Some((frame, len + 4)))
 }
 
 #[cfg(test)]
@@ -122,12 +144,24 @@ mod tests {
         let mut bytes = Vec::new();
         hello.encode(&mut bytes);
         let len = bytes.len();
+        assert_eq!(parse(&bytes), Ok(Frame::Hello(hello)));
         bytes.push(7);
-        assert_eq!(parse(&bytes), Ok(Some((Frame::Hello(hello), len))));
-        (0..len).for_each(|cut| assert_eq!(parse(&bytes[..cut]), Ok(None)));
+        assert_eq!(extent(&bytes, HELLO_MAX), Ok(Some(len)));
+        (0..4).for_each(|cut| assert_eq!(extent(&bytes[..cut], HELLO_MAX), Ok(None)));
+        assert_eq!(extent(&bytes, len - 5), Err(()));
         bytes[5] ^= 1;
         assert_eq!(parse(&bytes), Err(()));
-        assert_eq!(parse(&[0; 5]), Err(()));
-        assert_eq!(parse(&[255; 5]), Err(()));
+        assert_eq!(extent(&[0; 5], FRAME_MAX), Err(()));
+        assert_eq!(extent(&[255; 5], FRAME_MAX), Err(()));
+    }
+
+    #[test]
+    fn the_longest_hello_is_taken() {
+        let address = std::net::SocketAddrV6::new([0xffff; 8].into(), u16::MAX, 0, 0).into();
+        let known = vec![(u64::MAX, address); 2 * KNOWN_MAX];
+        let hello = Hello { cluster: 9, id: 2, run: 5, client_port: 1, peer_port: 2, known };
+        let mut bytes = Vec::new();
+        hello.encode(&mut bytes);
+        assert_eq!(extent(&bytes, HELLO_MAX), Ok(Some(bytes.len())));
     }
 }

@@ -2,16 +2,20 @@
 
 use crate::directory::Directory;
 use crate::frame::{Frame, Hello, parse};
+use crate::handshake::{Party, numbers_in};
 use crate::link::Link;
+use crate::receiver::{Blame, Piece, Receiver};
+use crate::refusal::Fault;
+use crate::secret::Secret;
 use coreplane_replica::{Envelope, NodeId, Replica};
 use coreplane_server::{PolledService, Wake};
 use mio::event::Event;
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
 use slab::Slab;
 use std::collections::BTreeMap;
-use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +23,12 @@ use std::time::{Duration, Instant};
 
 /// Tokens of links, behind that of the listener; the tokens of incoming connections are behind these.
 const LINKS: usize = 1 << 12;
+/// The most connections without a hello: the oldest one ends when there are more.
+const STRANGERS_MAX: usize = 64;
+/// The most connections that are accepted at once. The next tick accepts more.
+const ACCEPTED_MAX: usize = 64;
+/// The bytes that are read at once.
+const PIECE: usize = 64 << 10;
 /// The most ticks that are made up for: a node that was paused has not been without a leader for all that time.
 const TICKS_MAX: u32 = 3;
 /// The largest part of a tick that goes into the sweep of expired records, while there are many.
@@ -44,16 +54,8 @@ pub struct Settings {
     /// The greatest age of the state that a follower serves to clients that ask for it (`READONLY`); otherwise the
     /// leader answers.
     pub follower_age_max: Duration,
-}
-
-/// A connection made by a peer.
-#[derive(Debug)]
-struct Incoming {
-    stream: TcpStream,
-    address: SocketAddr,
-    input: Vec<u8>,
-    /// The sender, once it has said hello.
-    id: Option<NodeId>,
+    /// The password of the cluster. Without one, any process that reaches the address for peers is taken for a node.
+    pub secret: Option<Secret>,
 }
 
 /// A socket that listens for peers, before there is a node.
@@ -70,8 +72,17 @@ impl PeerSocket {
     }
 }
 
-/// Is told of a failure.
-type OnFailure = Box<dyn FnMut(&str) + Send>;
+/// An event that an operator wants to know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice<'n> {
+    /// The node has stopped, for this reason.
+    Stopped(&'n str),
+    /// A peer was refused: which one, and the reason. A peer that tries again and again is told of once.
+    Refused(&'n str),
+}
+
+/// Is told of events.
+type OnNotice = Box<dyn FnMut(Notice<'_>) + Send>;
 
 /// The sockets between nodes, and the clock.
 pub struct Service {
@@ -81,14 +92,14 @@ pub struct Service {
     listener: TcpListener,
     tokens: Range<usize>,
     links: BTreeMap<NodeId, (usize, Link)>,
-    incoming: Slab<Incoming>,
+    incoming: Slab<Receiver>,
     /// The process from which each node has said hello.
     runs: BTreeMap<NodeId, u64>,
     /// More is durable.
     is_persisted: Arc<AtomicBool>,
     next_tick: Instant,
     swept: Vec<u8>,
-    on_failure: OnFailure,
+    on_notice: OnNotice,
 }
 
 impl std::fmt::Debug for Service {
@@ -98,16 +109,16 @@ impl std::fmt::Debug for Service {
 }
 
 impl Service {
-    /// Listens for peers. `on_failure` is called with the reason if the node stops.
+    /// Listens for peers. `on_notice` is called when the node stops, and when it refuses a peer.
     ///
     /// # Errors
     /// If the address cannot be listened on.
     pub fn bind(
         settings: Settings,
         replica: Arc<Replica>,
-        on_failure: impl FnMut(&str) + Send + 'static,
+        on_notice: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> io::Result<Self> {
-        Ok(Self::on(PeerSocket::bind(settings.listen)?, settings, replica, on_failure))
+        Ok(Self::on(PeerSocket::bind(settings.listen)?, settings, replica, on_notice))
     }
 
     /// As [`Service::bind`], on a socket that was bound before, at [`Settings::listen`].
@@ -115,7 +126,7 @@ impl Service {
         PeerSocket(listener): PeerSocket,
         settings: Settings,
         replica: Arc<Replica>,
-        on_failure: impl FnMut(&str) + Send + 'static,
+        on_notice: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> Self {
         let Settings { id, redirects, follower_age_max, .. } = settings;
         let directory = Directory::new(id, Arc::clone(&replica), redirects, follower_age_max);
@@ -129,7 +140,7 @@ impl Service {
             is_persisted: Arc::default(),
             next_tick: Instant::now(),
             swept: Vec::new(),
-            on_failure: Box::new(on_failure),
+            on_notice: Box::new(on_notice),
             settings,
             replica,
         }
@@ -159,84 +170,133 @@ impl Service {
         let place = self.links.len() + 1;
         if place < LINKS {
             let token = Token(self.tokens.start + place);
-            self.links.insert(id, (place, Link::new(address, token, Instant::now())));
+            self.links.insert(id, (place, Link::new(id, address, token, Instant::now())));
         }
     }
 
     fn accept(&mut self, registry: &Registry) {
-        while let Ok((mut stream, address)) = self.listener.accept() {
+        let own = Party { id: self.settings.id, cluster: self.replica.cluster() };
+        for _ in 0..ACCEPTED_MAX {
+            let Ok((mut stream, address)) = self.listener.accept() else { return };
             let entry = self.incoming.vacant_entry();
             let token = Token(self.tokens.start + LINKS + entry.key());
-            if registry.register(&mut stream, token, Interest::READABLE).is_ok() {
-                entry.insert(Incoming { stream, address, input: Vec::new(), id: None });
+            if registry.register(&mut stream, token, Interest::READABLE).is_ok()
+                && let Ok(incoming) =
+                    Receiver::new(stream, address.ip(), self.settings.secret.as_ref(), own)
+            {
+                entry.insert(incoming);
             }
+            self.bound_strangers(registry);
+        }
+    }
+
+    /// Ends the oldest connection without a hello, if there are too many.
+    fn bound_strangers(&mut self, registry: &Registry) {
+        let since = |(key, it): (usize, &Receiver)| it.stranger_since().map(|since| (since, key));
+        let strangers = self.incoming.iter().filter_map(since);
+        let (count, oldest) = (strangers.clone().count(), strangers.min());
+        if let Some((_, key)) = oldest.filter(|_| count > STRANGERS_MAX) {
+            self.close(registry, key);
         }
     }
 
     /// Reads everything that has arrived on a connection, and takes its frames.
     fn read(&mut self, registry: &Registry, key: usize) {
-        let Some(incoming) = self.incoming.get_mut(key) else { return };
-        let mut piece = [0; 64 << 10];
-        let goes_on = loop {
-            match incoming.stream.read(&mut piece) {
-                Ok(0) => break false,
-                Ok(len) => incoming.input.extend_from_slice(&piece[..len]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
+        let mut piece = [0; PIECE];
+        loop {
+            let Some(incoming) = self.incoming.get_mut(key) else { return };
+            let read = incoming.read(&mut piece);
+            // Of a stranger no more is read before its first frames are taken.
+            if matches!(read, Piece::Some) && incoming.id.is_some() {
+                continue;
             }
-        };
-        let input = std::mem::take(&mut incoming.input);
-        let taken = self.take_frames(registry, key, &input);
-        match taken {
-            Ok(at) if goes_on => {
-                if let Some(incoming) = self.incoming.get_mut(key) {
-                    incoming.input = input;
-                    incoming.input.drain(..at);
+            let input = incoming.take_input();
+            let taken = self.take_frames(registry, key, &input);
+            match (taken, read) {
+                (Ok(at), Piece::Some | Piece::All) => {
+                    let Some(incoming) = self.incoming.get_mut(key) else { return };
+                    incoming.put_back(input, at);
                 }
+                _ => return self.close(registry, key),
             }
-            _ => self.close(registry, key),
+            if matches!(read, Piece::All) {
+                return;
+            }
         }
     }
 
     /// Takes the whole frames: the number of their bytes.
     fn take_frames(&mut self, registry: &Registry, key: usize, input: &[u8]) -> Result<usize, ()> {
         let mut at = 0;
-        while let Some((frame, len)) = parse(input.get(at..).unwrap_or_default())? {
-            at += len;
-            let Some(incoming) = self.incoming.get_mut(key) else { return Err(()) };
-            match (frame, incoming.id) {
-                (Frame::Hello(hello), None) => {
-                    let (ip, own) = (incoming.address.ip(), self.replica.cluster());
-                    if own != 0 && hello.cluster != 0 && own != hello.cluster {
-                        let address = SocketAddr::new(ip, hello.peer_port);
-                        self.directory.nodes.lock().strangers.insert(address, hello.id);
-                        return Err(());
-                    }
-                    incoming.id = Some(hello.id);
-                    self.greet(registry, key, &hello, ip);
-                }
-                (Frame::Envelope(bytes), Some(id)) => {
-                    let envelope = Envelope::decode(bytes).map_err(|_| ())?;
-                    if envelope.from != id {
-                        return Err(());
-                    }
-                    let received = self.replica.receive(envelope);
-                    self.note(received);
-                }
-                _ => return Err(()),
-            }
+        loop {
+            let rest = input.get(at..).unwrap_or_default();
+            let incoming = self.incoming.get_mut(key).ok_or(())?;
+            let ip = incoming.ip;
+            let next = incoming.next_frame(rest).map_err(|fault| self.refuse(ip, fault))?;
+            let Some((len, seal_len)) = next else { return Ok(at) };
+            at += len + seal_len;
+            self.take(registry, key, parse(rest.get(..len).unwrap_or_default())?)?;
         }
-        Ok(at)
+    }
+
+    /// Takes a frame.
+    fn take(&mut self, registry: &Registry, key: usize, frame: Frame<'_>) -> Result<(), ()> {
+        let incoming = self.incoming.get_mut(key).ok_or(())?;
+        let ip = incoming.ip;
+        if incoming.is_proving() {
+            let proved = incoming.prove(&frame).map_err(|fault| self.refuse(ip, fault))?;
+            if let Some(id) = proved {
+                self.directory.nodes.lock().refusals.forget(id, ip);
+            }
+            return Ok(());
+        }
+        match (frame, incoming.id) {
+            (Frame::Hello(hello), None) if incoming.may_be(hello.id) => {
+                let own = self.replica.cluster();
+                if own != 0 && hello.cluster != 0 && own != hello.cluster {
+                    let address = SocketAddr::new(ip, hello.peer_port);
+                    self.directory.nodes.lock().strangers.insert(address, hello.id);
+                    return Err(());
+                }
+                incoming.id = Some(hello.id);
+                self.greet(registry, key, &hello, ip);
+                Ok(())
+            }
+            (Frame::Envelope(bytes), Some(id)) => {
+                let envelope = Envelope::decode(bytes).map_err(|_| ())?;
+                if envelope.from != id {
+                    return Err(());
+                }
+                let received = self.replica.receive(envelope);
+                self.note(received);
+                Ok(())
+            }
+            (Frame::Opening(opening), None) if self.settings.secret.is_none() => {
+                let (id, _) = numbers_in(opening).ok_or(())?;
+                self.refuse(ip, Some((id, Fault::Password)));
+                Err(())
+            }
+            _ => Err(()),
+        }
+    }
+
+    /// Notes that a peer was refused, if one is known.
+    fn refuse(&mut self, ip: IpAddr, refused: Blame) {
+        let Some((id, fault)) = refused else { return };
+        let text = self.directory.nodes.lock().refusals.note((id, ip), fault, Instant::now());
+        if let Some(text) = text {
+            (self.on_notice)(Notice::Refused(&text));
+        }
     }
 
     /// Takes a hello. If it is of another process than before, the connections of the earlier process are closed.
-    fn greet(&mut self, registry: &Registry, key: usize, hello: &Hello, ip: std::net::IpAddr) {
+    fn greet(&mut self, registry: &Registry, key: usize, hello: &Hello, ip: IpAddr) {
         let before = self.runs.insert(hello.id, hello.run);
         let is_other = before.is_some_and(|run| run != hello.run);
         if let Some((_, link)) = self.links.get_mut(&hello.id).filter(|_| is_other) {
             link.close(registry, Instant::now());
         }
-        let is_older = |(other, it): &(usize, &Incoming)| *other != key && it.id == Some(hello.id);
+        let is_older = |(other, it): &(usize, &Receiver)| *other != key && it.id == Some(hello.id);
         let older: Vec<usize> = self.incoming.iter().filter(is_older).map(|it| it.0).collect();
         older.into_iter().for_each(|other| self.close(registry, other));
         let clients = SocketAddr::new(ip, hello.client_port);
@@ -250,7 +310,19 @@ impl Service {
         hello.known.iter().for_each(|(id, address)| self.learn(*id, *address));
         let own = self.hello();
         if let Some((_, link)) = self.links.get_mut(&hello.id) {
-            link.keep(registry, now, &own);
+            link.keep(registry, now, &own, self.settings.secret.as_ref());
+        }
+    }
+
+    /// The socket of the link at this place is ready.
+    fn ready_link(&mut self, registry: &Registry, place: usize) {
+        let link = self.links.iter_mut().find(|(_, (at, _))| *at == place);
+        let Some((id, (_, link))) = link else { return };
+        let Some(address) = link.address() else { return };
+        match (*id, link.ready(registry, Instant::now())) {
+            (_, None) => {}
+            (id, Some(Ok(()))) => self.directory.nodes.lock().refusals.forget(id, address.ip()),
+            (id, Some(Err(fault))) => self.refuse(address.ip(), Some((id, fault))),
         }
     }
 
@@ -267,7 +339,7 @@ impl Service {
         let mut known = self.directory.nodes.lock();
         if known.failure.is_none() {
             let what = error.to_string();
-            (self.on_failure)(&what);
+            (self.on_notice)(Notice::Stopped(&what));
             known.failure = Some(what);
         }
     }
@@ -288,8 +360,11 @@ impl Service {
         // The poll does not report again a connection that could not be accepted, for example for want of a
         // descriptor.
         self.accept(registry);
-        let hello = self.hello();
-        self.links.values_mut().for_each(|(_, link)| link.keep(registry, now, &hello));
+        let late = self.incoming.iter().filter(|(_, it)| it.is_late(now)).map(|(key, _)| key);
+        late.collect::<Vec<_>>().into_iter().for_each(|key| self.close(registry, key));
+        self.directory.nodes.lock().refusals.tend(now);
+        let (hello, secret) = (self.hello(), self.settings.secret.as_ref());
+        self.links.values_mut().for_each(|(_, link)| link.keep(registry, now, &hello, secret));
         // A node that does not lead has nothing to sweep, and one with too much under way sweeps later.
         let until = Instant::now() + self.settings.tick / SWEEP_PART;
         let _swept = self.replica.sweep_on(&mut self.swept, &mut || Instant::now() < until).is_ok();
@@ -314,12 +389,7 @@ impl PolledService for Service {
         let place = event.token().0 - self.tokens.start;
         match place {
             0 => self.accept(registry),
-            place if place < LINKS => {
-                let link = self.links.values_mut().find(|(at, _)| *at == place);
-                if let Some((_, link)) = link {
-                    link.ready(registry, Instant::now());
-                }
-            }
+            place if place < LINKS => self.ready_link(registry, place),
             place => self.read(registry, place - LINKS),
         }
     }

@@ -14,9 +14,9 @@ pub(crate) struct ClusterNode {
     /// Serve as the node with this number, from 1 on, of a cluster of --cluster-peers.
     #[arg(long, value_name = "NODE", requires = "cluster_peers")]
     pub(crate) cluster_id: Option<u64>,
-    /// The nodes of the cluster, this one included, and where they reach each other. Nodes whose pools are new form the
-    /// cluster, all with the same list. Anybody who can connect there is believed to be a node: the addresses are to be in
-    /// a network of nodes alone.
+    /// The nodes of the cluster, this one included, and where they reach each other. Nodes whose pools are new form
+    /// the cluster, all with the same list. Without --cluster-password-file anybody who can connect there is believed
+    /// to be a node: then the addresses are to be in a network of nodes alone.
     #[arg(
         long,
         value_name = "NODE=HOST:PORT,…",
@@ -25,6 +25,10 @@ pub(crate) struct ClusterNode {
         requires = "cluster_id"
     )]
     pub(crate) cluster_peers: Vec<(u64, SocketAddr)>,
+    /// The file that holds the password of the cluster, the same for all its nodes: nodes with another one, or none,
+    /// are refused. Messages between nodes are authenticated, and not encrypted [default: no password].
+    #[arg(long, value_name = "PATH", requires = "cluster_id")]
+    pub(crate) cluster_password_file: Option<PathBuf>,
     /// A new pool is that of a node which is to be added to a cluster that there is (`coreplane cluster add`).
     #[arg(long, requires = "cluster_id")]
     pub(crate) cluster_join: bool,

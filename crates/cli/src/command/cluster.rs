@@ -6,7 +6,7 @@ use crate::command::serve::{Place, farewell, serve_until_signal};
 use crate::failure::{Cause, FAILED, Failure, Outcome, REFUSED, USAGE};
 use crate::terms;
 use coreplane::Durability;
-use coreplane_cluster::{PeerSocket, Service, Settings};
+use coreplane_cluster::{Notice, PeerSocket, Secret, Service, Settings};
 use coreplane_engine::{Engine, TimeSource};
 use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_pmem::{Medium, Pool};
@@ -101,6 +101,8 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
             format!("node {id} is not one of --cluster-peers, which tell where it is reached");
         return Err(Failure::new(USAGE, message));
     };
+    let secret = serve.cluster.cluster_password_file.as_deref().map(terms::password_in);
+    let secret = secret.transpose()?.map(|password| Secret::new(&password));
     // No map is created or recovered for a node that cannot run.
     let sockets = bind(serve, listen, password.clone())?;
     let path = serve.pool.path();
@@ -129,6 +131,7 @@ pub(crate) fn serve(serve: &Serve, password: Option<String>, signals: &mut Signa
             tick: serve.cluster.cluster_tick.max(Duration::from_millis(1)),
             redirects: serve.cluster.redirect,
             follower_age_max: serve.cluster.follower_age_max,
+            secret,
         }
     });
     let closed = replica.close();
@@ -178,9 +181,7 @@ fn serve_node(
     settings: Settings,
 ) -> Result<Summary, Failure> {
     let (id, listen) = (settings.id, settings.listen);
-    let service = Service::on(peers, settings, Arc::clone(&replica), |what: &str| {
-        eprintln!("coreplane: the node has stopped: {what}");
-    });
+    let service = Service::on(peers, settings, Arc::clone(&replica), tell);
     let config = Config {
         cluster: Some(service.directory()),
         medium: medium.name.clone(),
@@ -196,6 +197,16 @@ fn serve_node(
     let place =
         Place { medium: &medium.name, loses: &medium.power_cut_loses, note: &engine, series: "" };
     serve_until_signal(serve, server, signals, &place, &|| hand_over(&leader))
+}
+
+/// Tells an event of the node. Nobody may read it; that is no reason not to serve.
+fn tell(notice: Notice<'_>) {
+    let _told = match notice {
+        Notice::Stopped(what) => {
+            writeln!(io::stderr(), "coreplane: the node has stopped: {what}").is_ok()
+        }
+        Notice::Refused(what) => writeln!(io::stderr(), "coreplane: {what}").is_ok(),
+    };
 }
 
 /// Transfers the leadership, if another node can take it: an election would take longer.

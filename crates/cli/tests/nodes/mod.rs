@@ -17,6 +17,7 @@ pub(crate) struct Site {
 }
 
 /// A node's server, while it runs.
+#[derive(Debug)]
 pub(crate) struct Node {
     id: usize,
     site: Site,
@@ -45,6 +46,31 @@ impl Node {
         self.child = Some(child);
         assert!(line.contains("ready on"), "node {} says {line:?}", self.id);
         Ok(())
+    }
+
+    /// Another server, on ports and a pool of its own, that is started with the number and the peers of this one.
+    /// `instead` are arguments with other values, which are left out if they are empty.
+    pub(crate) fn impostor(&self, place: &Place, instead: &[(&str, &str)]) -> Outcome<Self> {
+        let (port, peer_port) = (free_port()?, free_port()?);
+        let own = |port: u16| format!("{}={}:{port}", self.id, self.site.host);
+        let mut arguments = self.arguments.clone();
+        let mut put = |name: &str, value: Option<String>| {
+            if let Some(at) = arguments.iter().position(|it| it == name) {
+                arguments.drain(at..at + 2);
+            }
+            if let Some(value) = value {
+                arguments.extend([name.to_owned(), value]);
+            }
+        };
+        put("--pool", Some(place.argument("impostor.pool")?));
+        put("--port", Some(port.to_string()));
+        for (name, value) in instead {
+            put(name, Some((*value).to_owned()).filter(|value| !value.is_empty()));
+        }
+        let of_itself = own(self.site.peer_port);
+        arguments.iter_mut().for_each(|it| *it = it.replace(&of_itself, &own(peer_port)));
+        let site = Site { port, peer_port, ..self.site.clone() };
+        Ok(Self { id: self.id, site, port, arguments, child: None })
     }
 
     pub(crate) fn signal(&self, name: &str) -> Outcome<()> {
