@@ -20,7 +20,6 @@ use coreplane_engine::{Batch, ChangeRef, Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
-use std::collections::BTreeMap;
 
 /// The most changes of an entry.
 const CHANGES_MAX: usize = 1 << 20;
@@ -134,12 +133,21 @@ impl LogMap {
         if changes.len() > CHANGES_MAX {
             return Err(Error::BatchTooLarge { len: changes.len(), max: CHANGES_MAX });
         }
-        let mut last: BTreeMap<&[u8], ChangeRef<'_>> = BTreeMap::new();
+        let mut all = Vec::with_capacity(changes.len());
         for change in changes.changes() {
             self.store.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;
-            last.insert(change.key(), change);
+            all.push(Change { change, prepared: None });
         }
-        Ok(last.into_values().map(|change| Change { change, prepared: None }).collect())
+        // Of equal keys the last one stays last.
+        all.sort_by(|one, other| one.change.key().cmp(other.change.key()));
+        all.dedup_by(|later, earlier| {
+            let is_same = later.change.key() == earlier.change.key();
+            if is_same {
+                earlier.change = later.change;
+            }
+            is_same
+        });
+        Ok(all)
     }
 
     /// Writes the large values of entries to pages of their own, durably.
@@ -181,8 +189,8 @@ impl LogMap {
         self.look_for_room(&need, purpose, (&mut patience, false))
     }
 
-    /// True if there is so much room that [`LogMap::room_for_entries`] need not be called for so many entries, with
-    /// so many changes and bytes of keys and values.
+    /// True if there is so much room that neither [`LogMap::check_room`] nor [`LogMap::room_for_entries`] need be
+    /// called for so many entries, with so many changes and bytes of keys and values.
     pub fn has_ample_room(&self, (entries, changes, bytes): (u64, u64, u64)) -> bool {
         let page_size = u64::from(self.store.volume.space.page_size());
         let map = self.store.map.read();
@@ -192,7 +200,7 @@ impl LogMap {
             MapKind::List => 0,
             MapKind::CowTree => (changes + map.log().map_or(0, |log| log.pending_keys())) * WAY,
         };
-        let reserve = map.reserve(Purpose::Overwrite).max(total / 8);
+        let reserve = map.reserve(Purpose::Insert).max(total / 8);
         // Half of a page may stay empty before each record.
         u64::from(free) >= u64::from(reserve) + 2 * bytes.div_ceil(page_size) + entries + ways
     }

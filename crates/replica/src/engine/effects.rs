@@ -6,6 +6,7 @@
 use coreplane_engine::{ChangeRef, UnixMillis};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// The newest change of a key.
 #[derive(Debug)]
@@ -22,9 +23,9 @@ pub(super) struct Newest {
 /// The newest changes of proposals that are not applied yet.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
-    newest: BTreeMap<Vec<u8>, Newest>,
-    /// The keys of each proposal, the oldest first.
-    order: VecDeque<(u64, Vec<Vec<u8>>)>,
+    newest: BTreeMap<Arc<[u8]>, Newest>,
+    /// The keys of all proposals, each with the number of its own, the oldest first.
+    order: VecDeque<(u64, Arc<[u8]>)>,
 }
 
 impl Effects {
@@ -33,17 +34,16 @@ impl Effects {
         (number, index): (u64, u64),
         changes: impl Iterator<Item = ChangeRef<'c>>,
     ) {
-        let mut keys = Vec::with_capacity(changes.size_hint().0);
         for change in changes {
             let (value, expires_at) = match change {
                 ChangeRef::Put { value, expires_at, .. } => (Some(value.to_vec()), expires_at),
                 ChangeRef::Delete { .. } => (None, None),
             };
             let newest = Newest { number, index, value, expires_at };
-            self.newest.insert(change.key().to_vec(), newest);
-            keys.push(change.key().to_vec());
+            let key: Arc<[u8]> = change.key().into();
+            self.newest.insert(Arc::clone(&key), newest);
+            self.order.push_back((number, key));
         }
-        self.order.push_back((number, keys));
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Option<&Newest> {
@@ -52,11 +52,9 @@ impl Effects {
 
     /// All proposals up to this one are applied.
     pub(super) fn applied(&mut self, number: u64) {
-        while let Some((_, keys)) = self.order.pop_front_if(|(first, _)| *first <= number) {
-            for key in keys {
-                if self.newest.get(&key).is_some_and(|newest| newest.number <= number) {
-                    self.newest.remove(&key);
-                }
+        while let Some((_, key)) = self.order.pop_front_if(|(first, _)| *first <= number) {
+            if self.newest.get(&key).is_some_and(|newest| newest.number <= number) {
+                self.newest.remove(&key);
             }
         }
     }
@@ -78,7 +76,7 @@ impl Effects {
     }
 
     pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = (&[u8], &Newest)> {
-        self.newest.iter().map(|(key, newest)| (key.as_slice(), newest))
+        self.newest.iter().map(|(key, newest)| (&**key, newest))
     }
 
     /// The changes of a range of keys, in order.
@@ -92,7 +90,7 @@ impl Effects {
         let is_empty = matches!(end, Bound::Excluded(end) if end == start);
         let bounds = (Bound::Included(start), if is_empty { Bound::Included(start) } else { end });
         let found = self.newest.range::<[u8], _>(bounds).filter(move |_| !is_empty);
-        found.map(|(key, newest)| (key.as_slice(), newest))
+        found.map(|(key, newest)| (&**key, newest))
     }
 }
 

@@ -14,10 +14,12 @@
 //!
 //! A key is in a draft once: a later change of it has a later index, and watchers are shown both.
 
+use super::propose::RECORD;
 use super::{Node, Open, Proposal, State};
 use crate::entry::encode_last_changes;
 use coreplane_engine::{Batch, Error, Result};
 use coreplane_pmem::mutant;
+use crc32c::crc32c;
 use raft::StateRole;
 
 /// Bytes of a draft, and its changes, at most. The records of an entry of a list are a group, which begins a page unless
@@ -41,24 +43,32 @@ pub(super) struct Draft {
     number: u64,
     index: u64,
     changes: Batch,
+    /// The CRC-32C of each key.
+    keys: Vec<u32>,
     /// The part of the node's unwritten bytes that is the draft's.
     unwritten: u64,
+    /// There was ample room for a full draft when it began: no change that joins it is asked for.
+    has_ample_room: bool,
 }
 
 impl Draft {
-    /// The draft's changes and these, if they may be one entry.
-    fn join(&self, changes: &Batch) -> Option<Batch> {
-        let is_same = |key: &[u8]| self.changes.changes().any(|change| change.key() == key);
-        let is_repeated = changes.changes().any(|change| is_same(change.key()));
-        let fits = bytes_of(&self.changes) + bytes_of(changes) <= BYTES_MAX
-            && self.changes.len() + changes.len() <= CHANGES_MAX;
-        (fits && (!is_repeated || mutant!("replica.draft.twice"))).then(|| {
-            let mut joined = self.changes.clone();
-            for change in changes.changes() {
-                joined.push(change);
-            }
-            joined
-        })
+    /// True if the draft's changes and these may be one entry.
+    fn takes(&self, changes: &Batch) -> bool {
+        // Another key with the same checksum ends the draft, too.
+        let is_known = |key: &[u8]| self.keys.contains(&crc32c(key));
+        let is_repeated = changes.changes().any(|change| is_known(change.key()));
+        bytes_of(&self.changes) + bytes_of(changes) <= BYTES_MAX
+            && self.changes.len() + changes.len() <= CHANGES_MAX
+            && (!is_repeated || mutant!("replica.draft.twice"))
+    }
+
+    /// Adds changes, which have so many unwritten bytes.
+    fn add(&mut self, changes: &Batch, unwritten: u64) {
+        for change in changes.changes() {
+            self.changes.push(change);
+            self.keys.push(crc32c(change.key()));
+        }
+        self.unwritten += unwritten;
     }
 }
 
@@ -73,31 +83,54 @@ impl Node {
         if !is_small || !self.may_draft() {
             return self.propose(changes, None);
         }
-        let joined = self.draft.as_ref().and_then(|draft| draft.join(changes));
-        if joined.is_none() {
+        if !self.draft.as_ref().is_some_and(|draft| draft.takes(changes)) {
             self.end_draft();
         }
-        let of_draft = self.draft.as_ref().map_or(0, |draft| draft.unwritten);
-        let (entry, beside) = (joined.as_ref().unwrap_or(changes), self.unwritten - of_draft);
-        if self.view().map.check_room(entry, beside).is_err() {
+        if !self.has_room_in_draft(changes) {
             // There may be room for these changes alone: deletes have pages that puts do not get.
             return self.propose(changes, None);
         }
-        let entry = entry.clone();
+        let mut draft = match self.draft.take() {
+            Some(draft) => draft,
+            None => self.begin_draft()?,
+        };
         let before = self.unwritten;
         self.note_unwritten(changes);
-        let added = self.unwritten - before;
-        if let Some(draft) = &mut self.draft {
-            (draft.changes, draft.unwritten) = (entry, draft.unwritten + added);
-            return Ok(Proposal { number: draft.number, index: draft.index });
+        draft.add(changes, self.unwritten - before);
+        let Draft { number, index, .. } = *self.draft.insert(draft);
+        Ok(Proposal { number, index })
+    }
+
+    /// True if there is room for the draft with these changes.
+    fn has_room_in_draft(&self, changes: &Batch) -> bool {
+        let map = &self.view().map;
+        let Some(draft) = &self.draft else {
+            return map.check_room(changes, self.unwritten).is_ok();
+        };
+        if draft.has_ample_room {
+            return true;
         }
+        let mut joined = draft.changes.clone();
+        for change in changes.changes() {
+            joined.push(change);
+        }
+        map.check_room(&joined, self.unwritten - draft.unwritten).is_ok()
+    }
+
+    /// An empty draft, with the next number and index.
+    fn begin_draft(&mut self) -> Result<Draft> {
+        // Each unwritten change counts as an entry of its own.
+        let count = CHANGES_MAX as u64 + self.unwritten / RECORD as u64;
+        let most = (count, count, BYTES_MAX as u64 + self.unwritten);
+        let has_ample_room = self.view().map.has_ample_room(most);
         let State::Running(raw) = &self.state else { return Err(Error::Installing) };
         let (term, number) = (raw.raft.term, self.next_number);
         let index = raw.raft.raft_log.last_index() + 1;
         self.next_number += 1;
         self.proposals.insert(number, Open { term, index: None });
-        self.draft = Some(Draft { term, number, index, changes: entry, unwritten: added });
-        Ok(Proposal { number, index })
+        let changes = Batch::with_capacity(CHANGES_MAX, BYTES_MAX);
+        let keys = Vec::with_capacity(CHANGES_MAX);
+        Ok(Draft { term, number, index, changes, keys, unwritten: 0, has_ample_room })
     }
 
     /// True if consensus will certainly take an entry of this node.

@@ -9,7 +9,7 @@ use coreplane_pmem::mutant;
 use raft::{RawNode, StateRole};
 
 /// Approximate bytes of a record beside its key and value.
-const RECORD: usize = 64;
+pub(super) const RECORD: usize = 64;
 
 impl Node {
     /// True if so much was proposed that it should be written before more is proposed.
