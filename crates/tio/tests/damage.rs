@@ -230,7 +230,16 @@ fn a_block_that_is_gone_is_told_by_its_sector() {
     file.set_len(second as u64 * SECTOR).expect("truncate");
     let findings = disk.verify(&mut |_, _| {}).expect("verify");
     assert_eq!((findings.sectors, findings.damaged), (2, vec![9]));
+    // A load from it would end the process.
+    assert_eq!(read_all(&disk, &sectors), [9]);
+    let mut tios = [Tio::write(9 * SECTOR + 1, vec![1; 5])];
+    disk.run(&Source::of_connection(0), &mut tios);
+    assert!(matches!(tios[0].outcome, Err(Error::Damaged { .. })));
     file.set_len(bytes.len() as u64).expect("extend");
+    let mut tios = [Tio::write(9 * SECTOR, bytes_of(9))];
+    disk.run(&Source::of_connection(0), &mut tios);
+    assert!(tios[0].outcome.is_ok() && read_all(&disk, &sectors).is_empty());
+    disk.check_blocks().expect("blocks");
 }
 
 /// The scrub finds a flipped bit in a sector that is not read.

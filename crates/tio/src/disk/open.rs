@@ -172,6 +172,7 @@ impl Disk {
     fn without_threads(mut volumes: Vec<Volume>, options: &Options) -> Result<(Self, usize)> {
         check(&volumes)?;
         settle_lost(&mut volumes)?;
+        volumes.iter_mut().for_each(Volume::heal_maps);
         let geometry = volumes.first().map(Volume::geometry);
         let geometry =
             geometry.ok_or_else(|| Error::Partitions("a disk without pools".to_owned()))?;

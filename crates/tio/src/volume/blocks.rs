@@ -1,6 +1,9 @@
 //! The free blocks, and the reservations of extents.
 
+use super::Volume;
 use coreplane_pmem::{Claim, PageWriter, Pen, Space};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 /// The free blocks.
 #[derive(Debug, Default)]
@@ -8,6 +11,8 @@ pub(super) struct Blocks {
     pub(super) free: Vec<u32>,
     /// Pages that are not reserved for an extent.
     pub(super) unpromised: u64,
+    /// Pages that the medium cannot read: a load ends the process. They are free again when they are healed.
+    pub(super) bad: HashSet<u32>,
 }
 
 /// Retired blocks are reclaimed when fewer blocks than this are free, and at least this many are retired.
@@ -18,8 +23,26 @@ impl Blocks {
     fn refill(&mut self, space: &Space) {
         let is_low = self.free.len() < LOW && space.retired_len() >= LOW;
         if self.free.is_empty() || is_low {
-            let free = &mut self.free;
-            space.reclaim_all(|page| free.push(page));
+            self.reclaim(space);
+        }
+    }
+
+    /// Takes back the retired pages that no reader holds.
+    pub(super) fn reclaim(&mut self, space: &Space) {
+        let (free, bad) = (&mut self.free, &self.bad);
+        let mut unreadable = Vec::new();
+        space.reclaim_all(|page| match bad.contains(&page) {
+            true => unreadable.push(page),
+            false => free.push(page),
+        });
+        self.heal(space, &unreadable);
+    }
+
+    /// Heals unreadable pages that are not in use, as far as the medium can.
+    fn heal(&mut self, space: &Space, unreadable: &[u32]) {
+        for page in unreadable.iter().filter(|page| space.heal(**page).is_ok()) {
+            self.bad.remove(page);
+            self.free.push(*page);
         }
     }
 
@@ -47,5 +70,26 @@ impl Blocks {
             }
         }
         Err(pen)
+    }
+}
+
+impl Volume {
+    /// Notes that a page cannot be read. It is in use, or retired and held by this thread's guard.
+    pub(super) fn note_bad(&self, page: u32) {
+        coreplane_pmem::spin::lock(&self.blocks).bad.insert(page);
+        self.has_bad.store(true, Ordering::Release);
+    }
+
+    /// True if it is known that a page cannot be read.
+    pub(super) fn is_bad(&self, page: u32) -> bool {
+        self.has_bad.load(Ordering::Acquire)
+            && coreplane_pmem::spin::lock(&self.blocks).bad.contains(&page)
+    }
+
+    /// Heals the map pages that the open could not read, when the directory does not have them any more: a healed page
+    /// is zeroes, which is a map page without names.
+    pub(crate) fn heal_maps(&mut self) {
+        let maps = std::mem::take(&mut self.bad_maps);
+        self.blocks.lock().heal(self.pool.space(), &maps);
     }
 }

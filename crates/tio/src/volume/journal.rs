@@ -258,10 +258,7 @@ impl Volume {
                 if !is_named && is_ours {
                     adopted.insert(name.block);
                 }
-                let guard = self.space().pin();
-                let start = self.space().start_of(name.block);
-                let bytes = self.space().bytes(&guard, start, u64::from(len));
-                is_ours && bytes.is_some_and(|bytes| name.is_of(sector, bytes))
+                is_ours && self.is_held(&self.space().pin(), sector, name)
             });
             // A flushed block is kept until a later entry is flushed, which then is there.
             match is_there {

@@ -52,7 +52,7 @@ use journal::Journal;
 use layout::{Geometry, Identity, WORD};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 pub use verify::Findings;
 pub(crate) use write::Change;
@@ -68,6 +68,10 @@ pub(crate) struct Volume {
     /// The extents of the whole disk; those in this partition are filled.
     extents: Box<[OnceLock<Extent>]>,
     blocks: Mutex<Blocks>,
+    /// True if a page is known to be unreadable.
+    has_bad: AtomicBool,
+    /// Map pages that the open could not read.
+    bad_maps: Vec<u32>,
     /// Writes that wait for a commit, where a fence is a sync.
     pending: Mutex<Pending>,
     /// Extents whose map page the directory does not name yet.

@@ -6,14 +6,20 @@ use super::layout::{Geometry, Identity, KIND, Root, WORD};
 use super::name::{DAMAGED, Name, directory_word, map_page_of};
 use super::{Batch, Extent, Volume};
 use crate::error::{Error, Result};
+use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{
     Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Space, mutant,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// False if a load from the page would end the process.
+fn can_load(space: &Space, page: u32) -> bool {
+    page >= space.pages() || space.probe_loads(page).is_ok() || mutant!("tio.open.unprobed")
+}
 
 /// The data of an extent found at the open.
 struct Found {
@@ -115,6 +121,10 @@ impl Volume {
             return Err(too_small());
         }
         for page in (root.directory..behind as u32).filter(|_| !is_fresh) {
+            if let Err(poisoned) = space.probe_loads(page) {
+                let what = format!("{poisoned}: the directory or the journal of the partition");
+                return Err(Error::Partitions(what));
+            }
             if !space.claim_words(page, Claim::WordsAsStored) {
                 return Err(too_small());
             }
@@ -129,6 +139,8 @@ impl Volume {
             directory,
             extents,
             blocks: Mutex::default(),
+            has_bad: AtomicBool::default(),
+            bad_maps: Vec::new(),
             pending: Mutex::default(),
             journal: Mutex::new(journal),
             fresh: Mutex::default(),
@@ -171,6 +183,12 @@ impl Volume {
                 repaired += 1;
             }
             let Some(page) = page else { continue };
+            if !can_load(self.space(), page) {
+                self.note_bad(page);
+                self.bad_maps.push(page);
+                lost.push(extent);
+                continue;
+            }
             if self.space().claim_words(page, Claim::WordsAsStored) {
                 if is_kept {
                     self.space().flush(self.space().start_of(page), page_len);
@@ -245,9 +263,7 @@ impl Volume {
             for (sector, word) in (first..).zip(&mut names).filter(|_| !twice.is_empty()) {
                 let Ok(Some(name)) = Name::of_word(*word) else { continue };
                 if twice.contains(&name.block) {
-                    let start = self.space().start_of(name.block);
-                    let bytes = self.space().bytes(&guard, start, u64::from(len));
-                    if bytes.is_some_and(|bytes| name.is_of(sector, bytes)) {
+                    if self.is_held(&guard, sector, name) {
                         nobodys.remove(&name.block);
                         continue;
                     }
@@ -270,6 +286,17 @@ impl Volume {
             self.space().fence()?;
         }
         Ok(())
+    }
+
+    /// True if the block can be read and has the bytes of this name.
+    pub(super) fn is_held(&self, guard: &Guard, sector: u64, name: Name) -> bool {
+        if !can_load(self.space(), name.block) {
+            self.note_bad(name.block);
+            return false;
+        }
+        let start = self.space().start_of(name.block);
+        let bytes = self.space().bytes(guard, start, u64::from(self.geometry.sector_len));
+        bytes.is_some_and(|bytes| name.is_of(sector, bytes))
     }
 
     /// All pages except those of the header and the tables.
@@ -296,9 +323,11 @@ impl Volume {
         }
         // Low page numbers are taken first.
         let pages = self.block_pages();
-        let free: Vec<u32> = pages.rev().filter(|page| !used[*page as usize]).collect();
+        let bad = std::mem::take(&mut self.blocks.lock().bad);
+        let is_free = |page: &u32| !used[*page as usize] && !bad.contains(page);
+        let free: Vec<u32> = pages.rev().filter(is_free).collect();
         let all = self.block_pages().count() as u64;
         let unpromised = all.saturating_sub(promised);
-        self.blocks = Mutex::new(Blocks { free, unpromised });
+        self.blocks = Mutex::new(Blocks { free, unpromised, bad });
     }
 }

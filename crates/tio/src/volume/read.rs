@@ -66,6 +66,9 @@ impl Volume {
             out.fill(0);
             return Ok(true);
         };
+        if self.is_bad(name.block) && !mutant!("tio.read.bad") {
+            return Err(Error::Damaged { sector, what: "its block cannot be read" });
+        }
         let start = self.space().start_of(name.block);
         let Some(bytes) = self.space().bytes(guard, start, out.len() as u64) else {
             return Ok(false);

@@ -47,8 +47,7 @@ impl Volume {
         let space = self.space();
         let mut blocks = coreplane_pmem::spin::lock(&self.blocks);
         while space.retired_len() > 0 {
-            let free = &mut blocks.free;
-            space.reclaim_all(|page| free.push(page));
+            blocks.reclaim(space);
             std::thread::yield_now();
         }
         let extents = self.extents.iter().filter_map(std::sync::OnceLock::get);
@@ -58,6 +57,10 @@ impl Volume {
         };
         let mut all: Vec<u32> =
             extents.flat_map(words).chain(blocks.free.iter().copied()).collect();
+        all.sort_unstable();
+        // Those of which sectors have names are there already.
+        let bad = blocks.bad.iter().filter(|page| all.binary_search(page).is_err());
+        all.extend(bad.copied().collect::<Vec<u32>>());
         all.sort_unstable();
         let expected: Vec<u32> = self.block_pages().collect();
         match all == expected {
@@ -83,11 +86,10 @@ impl Volume {
         }
         let mut bytes = vec![0; self.geometry.sector_len as usize];
         for sector in extent * per..((extent + 1) * per).min(self.geometry.sectors) {
-            let before = self.name_word(sector);
+            let (before, is_readable) = self.probed(sector);
             if before != 0 {
                 findings.sectors += 1;
-                // A load from a block that the medium has lost would end the process.
-                if Name::block_of(before).is_some_and(|block| self.space().probe(block).is_err()) {
+                if !is_readable {
                     findings.damaged.push(sector);
                     continue;
                 }
@@ -107,6 +109,17 @@ impl Volume {
             }
         }
         Ok(findings)
+    }
+
+    /// The name of a sector, and whether its block can be read: a load from one that the medium has lost would end the
+    /// process. Reads know of such a block from then on.
+    fn probed(&self, sector: u64) -> (u64, bool) {
+        // The block is not reused as long as this is pinned.
+        let _guard = self.space().pin();
+        let word = self.name_word(sector);
+        let block = Name::block_of(word).filter(|block| self.space().probe(*block).is_err());
+        block.into_iter().for_each(|block| self.note_bad(block));
+        (word, block.is_none())
     }
 
     /// True if the pool's name of a sector differs from the one that readers see and does not wait for a commit;

@@ -7,6 +7,7 @@ const KILLED: Suite = Suite::of("coreplane-tio", "requests", &["a_killed_process
 const CUT_AFTER_KILL: Suite = Suite::of("coreplane-tio", "kill", &[]);
 const GROWTH: Suite = Suite::of("coreplane-tio", "requests", &["cut_while"]);
 const JOURNAL: Suite = Suite::of("coreplane-tio", "journal", &[]);
+const UNREADABLE: Suite = Suite::of("coreplane-tio", "unreadable", &[]);
 const DAMAGE: Suite = Suite::of("coreplane-tio", "damage", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -30,6 +31,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("tio.lost.zeroes", "a lost extent comes back as zeroes", CUT_AFTER_KILL),
     Mutant::new("tio.journal.flushed", "damage of a flushed write is a power cut", JOURNAL),
     Mutant::new("tio.flushed.found", "what a power cut took was flushed", CRASHES),
+    Mutant::new("tio.open.unprobed", "an open loads what it cannot read", UNREADABLE),
+    Mutant::new("tio.read.bad", "a read of a block that is known to be bad", DAMAGE),
     Mutant::new("tio.journal.full", "a batch runs over what a killed process needs", KILLED),
     Mutant::new("tio.growth.flush", "the root names tables that are not durable", GROWTH),
     Mutant::new("tio.read.unchecked", "bytes that nobody holds against their checksum", DAMAGE),
