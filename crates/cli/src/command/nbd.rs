@@ -90,12 +90,8 @@ fn serve(serve: &NbdServe) -> Outcome {
     // No disk is created for a server that cannot run.
     let sockets = Sockets::bind(&config(serve, String::new())).map_err(refused)?;
     let disk = Arc::new(open_or_create(serve)?);
-    let medium = disk.medium();
-    let (name, loses) = medium.map_or_else(Default::default, |it| (it.name, it.power_cut_loses));
-    let loses = match disk.is_durable_at_once() {
-        true => loses,
-        false => "what was written since the last flush".to_owned(),
-    };
+    let name = disk.medium().map_or_else(Default::default, |medium| medium.name);
+    let loses = disk.power_cut_loses();
     if disk.sector_len() < coreplane_nbd::SECTOR {
         let message = "the sectors of the disk are smaller than those that NBD promises";
         return Err(Failure::new(REFUSED, message));

@@ -137,6 +137,17 @@ impl Disk {
         self.shared.volumes.first().map(|volume| volume.pool().medium())
     }
 
+    /// What a power cut would lose of the writes that are done, in words: the losses of the medium, or, if it has
+    /// none, those before a flush.
+    pub fn power_cut_loses(&self) -> String {
+        match self.medium() {
+            Some(medium) if !medium.power_safe || self.is_durable_at_once() => {
+                medium.power_cut_loses
+            }
+            _ => "what was written since the last flush".to_owned(),
+        }
+    }
+
     /// True if a write is durable when it is done.
     pub fn is_durable_at_once(&self) -> bool {
         self.shared.volumes.iter().all(Volume::is_durable_at_once)

@@ -39,6 +39,19 @@ fn a_sync_that_fails_is_told_to_those_who_wrote_there_and_to_all_who_flush() {
     }
 }
 
+/// A flush does not help where the file is in DRAM.
+#[test]
+fn a_disk_says_what_a_power_cut_loses() {
+    for place in [tempfile::tempdir_in("/dev/shm"), tempfile::tempdir()].into_iter().flatten() {
+        let options = Options { size: 1 << 20, media: MediaChoice::File, ..Options::default() };
+        let disk = Disk::create(&place.path().join("disk"), &options).expect("a disk");
+        let is_safe = disk.medium().expect("a medium").power_safe;
+        let loses = disk.power_cut_loses();
+        let expected = if is_safe { "what was written since the last flush" } else { "everything" };
+        assert!(loses.starts_with(expected), "{loses}");
+    }
+}
+
 /// Names whose sync a killed process had not come to are durable before the journal forgets them.
 #[test]
 fn a_process_that_is_killed_in_a_commit_leaves_what_was_flushed() {
