@@ -108,6 +108,8 @@ fn serve(serve: &NbdServe) -> Outcome {
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
     let (signals_end, handle) = (signals.handle(), server.handle());
     std::thread::scope(|scope| {
+        // Before the watcher, for which the scope waits.
+        let scrub = scrub::begin(&disk)?;
         let watcher = std::thread::Builder::new().name("coreplane-signals".to_owned());
         watcher.spawn_scoped(scope, move || {
             if signals.forever().next().is_some() {
@@ -128,7 +130,6 @@ fn serve(serve: &NbdServe) -> Outcome {
         .and_then(|()| out.flush())
         .is_ok();
         drop(out);
-        let scrub = scrub::begin(&disk)?;
         let served = server.run();
         drop(scrub);
         signals_end.close();
