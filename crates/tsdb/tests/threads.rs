@@ -1,8 +1,10 @@
 //! Writers and readers side by side, while points are sealed and merged.
 
+use coreplane_tsdb::influxql::{Limits, Request, run};
 use coreplane_tsdb::{
     Column, Error, FieldValue, Options, Point, SeriesKey, Store, TagFilter, Value,
 };
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -138,4 +140,117 @@ fn names_that_are_made_beside_a_drop_of_their_database_are_found_again() {
     assert_eq!(failure, None);
     drop(store);
     Store::open(&path, &options).expect("a store");
+}
+
+/// Runs a statement; its error, if it has one.
+fn stated(store: &Store, text: &str) -> Result<(), String> {
+    let deadline = Instant::now() + Duration::from_secs(1000);
+    let (rows_max, buckets_max, bytes_max) = (1000, 1000, 1 << 20);
+    let limits =
+        Limits { rows_max, buckets_max, bytes_max, deadline, cancel: None, threads_max: 1 };
+    let (database, policy, now) = (None, None, 0);
+    let request = Request { text, database, policy, now, is_read_only: false, limits };
+    let answers = run(store, &request).expect("a statement");
+    answers.into_iter().try_for_each(|it| it.outcome.map(drop))
+}
+
+/// Runs statements at the same time, each in a thread of its own.
+fn stated_together<const N: usize>(store: &Store, texts: [&str; N]) -> [Result<(), String>; N] {
+    let barrier = Barrier::new(N);
+    std::thread::scope(|scope| {
+        let threads = texts.map(|text| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                stated(store, text)
+            })
+        });
+        threads.map(|it| it.join().expect("a statement"))
+    })
+}
+
+fn small_store(directory: &tempfile::TempDir) -> Store {
+    let options = Options { sets: 1, size: 8 << 20, page_len: 16 << 10, ..Options::default() };
+    Store::open(&directory.path().join("ts"), &options).expect("a store")
+}
+
+/// A writer tries again until the database is there; its points are not in a policy that goes.
+#[test]
+fn points_of_a_writer_that_waits_for_the_database_stay() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = small_store(&directory);
+    for round in 0..50 {
+        let name = format!("d{round}");
+        let text = format!("CREATE DATABASE {name} WITH DURATION INF NAME mine");
+        let point = Point {
+            series: SeriesKey::new("m", []).expect("a key"),
+            fields: [("f".into(), FieldValue::Integer(1))].into_iter().collect(),
+            time: 1,
+        };
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                loop {
+                    match store.write(&name, None, std::slice::from_ref(&point)) {
+                        Ok(outcome) => break outcome.written,
+                        Err(Error::NotFound(_)) => std::thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+            // Two that make the same database do not disturb each other.
+            let made = stated_together(&store, [&text, &text]);
+            assert_eq!(made, [Ok(()), Ok(())], "{round}");
+            assert_eq!(writer.join().expect("a writer"), 1);
+        });
+        let policies = store.policies(&name).expect("the database");
+        assert_eq!(policies.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["mine"], "{round}");
+        let reader = store.reader(&name, None).expect("a reader");
+        let field = reader.fields("m").pop().expect("a field");
+        let series = reader.series("m", &TagFilter::All).pop().expect("a series");
+        let last = reader.last(&series, &field, 0..=i64::MAX).expect("a last point");
+        assert_eq!(last, Some((1, Value::Integer(1))), "{round}");
+        drop(reader);
+        store.drop_database(&name).expect("dropped");
+    }
+}
+
+#[test]
+fn changes_of_a_policy_at_the_same_time_all_count() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = small_store(&directory);
+    store.create_database("db").expect("a database");
+    let policy = |name: &str| {
+        let all = store.policies("db").expect("the database");
+        all.into_iter().find(|it| it.name == name)
+    };
+    for round in 0..50 {
+        let made = stated_together(
+            &store,
+            [
+                "CREATE RETENTION POLICY p ON db DURATION 50h REPLICATION 1",
+                "CREATE RETENTION POLICY p ON db DURATION 60h REPLICATION 1",
+            ],
+        );
+        assert_eq!(made.iter().filter(|it| it.is_ok()).count(), 1, "{round}: {made:?}");
+        let hours = if made[0].is_ok() { 50 } else { 60 };
+        assert_eq!(policy("p").map(|it| it.duration_ns), Some(hours * HOUR), "{round}");
+        let altered = stated_together(
+            &store,
+            [
+                "ALTER RETENTION POLICY p ON db DURATION 70h",
+                "ALTER RETENTION POLICY p ON db SHARD DURATION 5h",
+            ],
+        );
+        assert_eq!(altered, [Ok(()), Ok(())], "{round}");
+        let found = policy("p").map(|it| (it.duration_ns, it.shard_ns));
+        assert_eq!(found, Some((70 * HOUR, 5 * HOUR)), "{round}");
+        // The order of these is any, but what was dropped does not come back.
+        let [_, dropped] = stated_together(
+            &store,
+            ["ALTER RETENTION POLICY p ON db DURATION 80h", "DROP RETENTION POLICY p ON db"],
+        );
+        assert_eq!(dropped, Ok(()), "{round}");
+        assert_eq!(policy("p"), None, "{round}");
+    }
 }

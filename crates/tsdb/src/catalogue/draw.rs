@@ -59,19 +59,36 @@ pub(super) fn number(next: u32) -> Result<u32> {
     Ok(next)
 }
 
+/// A policy with its shard duration, if it can be made.
+fn checked(policy: &Policy) -> Result<Policy> {
+    check_name(&policy.name).map_err(Error::Input)?;
+    let policy = policy.clone().normal();
+    policy.check().map_err(Error::Input)?;
+    Ok(policy)
+}
+
 impl Catalogue {
     /// The changes that make a database, and its policy `autogen`, which keeps all points.
     ///
     /// # Errors
     /// [`Error::Input`]: the name is invalid, or exists; [`Error::Limit`].
     pub(crate) fn database_changes(&self, name: &str) -> Result<[Change; 2]> {
+        self.database_changes_with(name, &Policy::autogen())
+    }
+
+    /// The changes that make a database, and its policy, which is the default one.
+    ///
+    /// # Errors
+    /// [`Error::Input`]: a name or the durations are invalid, or the database exists; [`Error::Limit`].
+    pub(crate) fn database_changes_with(&self, name: &str, policy: &Policy) -> Result<[Change; 2]> {
         check_name(name).map_err(Error::Input)?;
         if self.database(name).is_some() {
             return Err(there_already("database", name));
         }
-        self.check_room(name.len())?;
+        let policy = Policy { is_default: true, ..checked(policy)? };
+        self.check_room(name.len() + policy.name.len())?;
         let id = number(self.next.database)?;
-        let (policy_id, policy) = (number(self.next.policy)?, Policy::autogen());
+        let policy_id = number(self.next.policy)?;
         Ok([
             Change::Database { id, name: name.into() },
             Change::Policy { database: id, id: policy_id, policy },
@@ -87,9 +104,7 @@ impl Catalogue {
         if !self.databases.contains_key(&database) {
             return Err(not_found("database", database));
         }
-        check_name(&policy.name).map_err(Error::Input)?;
-        let mut policy = policy.clone().normal();
-        policy.check().map_err(Error::Input)?;
+        let mut policy = checked(policy)?;
         let id = match self.policy(database, Some(&policy.name)) {
             Some((id, old)) => {
                 policy.is_default |= old.is_default;
@@ -101,6 +116,27 @@ impl Catalogue {
             }
         };
         Ok(Change::Policy { database, id, policy })
+    }
+
+    /// The change that makes a policy; none if there is the same one. A policy that is not to be the default one is
+    /// the same as a default one.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]: the database; [`Error::Input`]: name or durations, or there is another policy of this
+    /// name; [`Error::Limit`].
+    pub(crate) fn new_policy_change(
+        &self,
+        database: DatabaseId,
+        policy: &Policy,
+    ) -> Result<Option<Change>> {
+        let change = self.policy_change(database, policy)?;
+        let Some((_, known)) = self.policy(database, Some(&policy.name)) else {
+            return Ok(Some(change));
+        };
+        match change {
+            Change::Policy { policy, .. } if policy == *known => Ok(None),
+            _ => Err(Error::Input("retention policy already exists".to_owned())),
+        }
     }
 
     /// Checks the name of a measurement.

@@ -5,10 +5,9 @@ use super::budget::Fallible;
 use super::condition::{Said, postings, resolved, split};
 use super::inputs::named;
 use crate::catalogue::{Policy, TagFilter};
+use crate::error::Error;
 use crate::store::Store;
 
-const HOUR: i64 = 3_600_000_000_000;
-const DAY: i64 = 24 * HOUR;
 const DEFAULT_POLICY: &str = "autogen";
 
 /// Runs such a statement; `database` is that of the request.
@@ -18,50 +17,27 @@ pub(super) fn change(store: &Store, statement: &Statement, database: Option<&str
         Statement::DropDatabase(name) => store.drop_database(name).map_err(|it| it.to_string()),
         Statement::CreatePolicy(name, on, change) => {
             let on = named(store, Some(on))?;
-            let known = store.policies(on).map_err(|it| it.to_string())?;
-            let policy = policy(name, change, None)?;
-            if let Some(known) = known.iter().find(|it| it.name == policy.name) {
-                let is_same = known.duration_ns == policy.duration_ns
-                    && known.shard_ns == policy.shard_ns
-                    && (known.is_default || !policy.is_default);
-                return match is_same {
-                    true => Ok(()),
-                    false => Err("retention policy already exists".to_owned()),
-                };
-            }
-            store.put_policy(on, &policy).map_err(|it| it.to_string())
+            store.create_policy(on, &policy(name, change)?).map_err(|it| it.to_string())
         }
         Statement::AlterPolicy(name, on, change) => {
             let on = named(store, Some(on))?;
-            let known = store.policies(on).map_err(|it| it.to_string())?;
-            let Some(known) = known.iter().find(|it| it.name == *name) else {
-                return Err(format!("retention policy not found: {name}"));
-            };
-            let policy = policy(name, change, Some(known))?;
-            store.put_policy(on, &policy).map_err(|it| it.to_string())
+            let edited = store.alter_policy(on, name, |known| edit(known, change));
+            edited.map_err(|it| it.to_string())
         }
-        Statement::DropPolicy(name, on) => {
-            let is_there = named(store, Some(on)).is_ok()
-                && store
-                    .policies(on)
-                    .map_err(|it| it.to_string())?
-                    .iter()
-                    .any(|it| it.name == *name);
-            match is_there {
-                true => store.drop_policy(on, name).map_err(|it| it.to_string()),
-                false => Ok(()),
-            }
-        }
+        Statement::DropPolicy(name, on) => dropped(store.drop_policy(on, name)),
         Statement::DropMeasurement(name) => {
-            let database = named(store, database)?;
-            let reader = store.names(database).map_err(|it| it.to_string())?;
-            if !reader.measurements().iter().any(|it| **it == **name) {
-                return Ok(());
-            }
-            store.drop_measurement(database, name).map_err(|it| it.to_string())
+            dropped(store.drop_measurement(named(store, database)?, name))
         }
         Statement::DropSeries(scope) => drop_series(store, named(store, database)?, scope),
         _ => Err("the statement is not supported".to_owned()),
+    }
+}
+
+/// The outcome of a drop, which does nothing if the object does not exist.
+fn dropped(outcome: Result<(), Error>) -> Fallible<()> {
+    match outcome {
+        Ok(()) | Err(Error::NotFound(_)) => Ok(()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -69,55 +45,36 @@ fn create_database(store: &Store, name: &str, change: Option<&PolicyChange>) -> 
     if name.is_empty() {
         return Err("invalid name".to_owned());
     }
-    let is_new = !store.databases().iter().any(|it| **it == *name);
-    let Some(change) = change else {
-        return store.create_database(name).map_err(|it| it.to_string());
+    let made = match change {
+        None => store.create_database(name),
+        Some(change) => {
+            let policy = policy(change.name.as_deref().unwrap_or(DEFAULT_POLICY), change)?;
+            store.create_database_with(name, &policy)
+        }
     };
-    let wanted = PolicyChange { is_default: true, ..change.clone() };
-    let policy = policy(change.name.as_deref().unwrap_or(DEFAULT_POLICY), &wanted, None)?;
-    if !is_new {
-        let known = store.policies(name).map_err(|it| it.to_string())?;
-        let is_same = known.contains(&policy);
-        return match is_same {
-            true => Ok(()),
-            false => Err("retention policy conflicts with an existing policy".to_owned()),
-        };
-    }
-    store.create_database(name).map_err(|it| it.to_string())?;
-    store.put_policy(name, &policy).map_err(|it| it.to_string())?;
-    if policy.name != DEFAULT_POLICY {
-        store.drop_policy(name, DEFAULT_POLICY).map_err(|it| it.to_string())?;
-    }
-    Ok(())
+    made.map_err(|it| it.to_string())
 }
 
-/// A policy with the stated values; others stay as they are, or get defaults.
-fn policy(name: &str, change: &PolicyChange, known: Option<&Policy>) -> Fallible<Policy> {
+/// A new policy with the stated values; the store chooses a shard duration that is not stated.
+fn policy(name: &str, change: &PolicyChange) -> Fallible<Policy> {
     if name.is_empty() {
         return Err("invalid name".to_owned());
     }
-    let of = |it: u64| i64::try_from(it).unwrap_or(i64::MAX);
-    let duration = change.duration.unwrap_or(known.map_or(0, |it| of(it.duration_ns)));
-    if duration > 0 && duration < HOUR {
-        return Err("retention policy duration must be at least 1h0m0s".to_owned());
+    let mut policy =
+        Policy { name: name.to_owned(), duration_ns: 0, shard_ns: 0, is_default: false };
+    edit(&mut policy, change);
+    Ok(policy)
+}
+
+/// Gives a policy the stated values; the others stay. A stated shard duration of 0 counts as none.
+fn edit(policy: &mut Policy, change: &PolicyChange) {
+    if let Some(duration) = change.duration {
+        policy.duration_ns = duration.unsigned_abs();
     }
-    let said = change.shard.filter(|it| *it > 0);
-    let kept = known.map(|it| of(it.shard_ns));
-    let shard = match said.or(kept) {
-        Some(it) => it.max(HOUR),
-        None if duration == 0 || duration >= 180 * DAY => 7 * DAY,
-        None if duration >= 2 * DAY => DAY,
-        None => HOUR,
-    };
-    if duration > 0 && shard > duration {
-        return Err("retention policy duration must be greater than the shard duration".to_owned());
+    if let Some(shard) = change.shard.filter(|it| *it > 0) {
+        policy.shard_ns = shard.unsigned_abs();
     }
-    Ok(Policy {
-        name: name.to_owned(),
-        duration_ns: duration.unsigned_abs(),
-        shard_ns: shard.unsigned_abs(),
-        is_default: change.is_default || known.is_some_and(|it| it.is_default),
-    })
+    policy.is_default |= change.is_default;
 }
 
 fn drop_series(store: &Store, database: &str, scope: &Scope) -> Fallible<()> {

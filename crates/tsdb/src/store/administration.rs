@@ -35,6 +35,29 @@ impl Store {
         })
     }
 
+    /// Makes a database with this policy, which is its only and its default one; does nothing if the database has
+    /// it as its default one. A shard duration of 0 stands for InfluxDB's choice. Durable when it returns: after a
+    /// power cut there are both or neither.
+    ///
+    /// # Errors
+    /// [`Error::Input`], also if the database exists with another policy; [`Error::Limit`], [`Error::Full`],
+    /// [`Error::Sync`].
+    pub(crate) fn create_database_with(&self, name: &str, policy: &Policy) -> Result<()> {
+        let policy = Policy { is_default: true, ..policy.clone() };
+        self.change(|draft| {
+            let Some(id) = draft.catalogue.database(name) else {
+                draft.push(draft.catalogue.database_changes_with(name, &policy)?);
+                return Ok(());
+            };
+            let conflict = "retention policy conflicts with an existing policy";
+            let known = draft.catalogue.policy(id, Some(&policy.name));
+            match draft.catalogue.policy_change(id, &policy)? {
+                Change::Policy { policy, .. } if known.is_some_and(|it| *it.1 == policy) => Ok(()),
+                _ => Err(Error::Input(conflict.to_owned())),
+            }
+        })
+    }
+
     /// Drops a database with its content; does nothing if it does not exist. Durable when it returns.
     ///
     /// # Errors
@@ -75,6 +98,39 @@ impl Store {
         })
     }
 
+    /// Makes a policy; does nothing if there is the same one. Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Store::put_policy`]; [`Error::Input`] if there is another policy of this name.
+    pub(crate) fn create_policy(&self, database: &str, policy: &Policy) -> Result<()> {
+        self.change(|draft| {
+            let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
+            draft.push(draft.catalogue.new_policy_change(id, policy)?);
+            Ok(())
+        })
+    }
+
+    /// Changes an existing policy as `edit` does; no other thread changes it meanwhile. Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Store::put_policy`]; [`Error::NotFound`] if there is no such policy.
+    pub(crate) fn alter_policy(
+        &self,
+        database: &str,
+        policy: &str,
+        edit: impl FnOnce(&mut Policy),
+    ) -> Result<()> {
+        self.change(|draft| {
+            let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
+            let known = draft.catalogue.policy(id, Some(policy));
+            let (_, known) = known.ok_or_else(|| no_policy(policy))?;
+            let mut edited = known.clone();
+            edit(&mut edited);
+            draft.push([draft.catalogue.policy_change(id, &edited)?]);
+            Ok(())
+        })
+    }
+
     /// Drops a policy with all its points. Durable when it returns.
     ///
     /// # Errors
@@ -82,8 +138,8 @@ impl Store {
     pub fn drop_policy(&self, database: &str, policy: &str) -> Result<()> {
         self.change(|draft| {
             let id = draft.catalogue.database(database).ok_or_else(|| no_database(database))?;
-            let missing = || Error::NotFound(format!("retention policy not found: {policy}"));
-            let (id, _) = draft.catalogue.policy(id, Some(policy)).ok_or_else(missing)?;
+            let known = draft.catalogue.policy(id, Some(policy));
+            let (id, _) = known.ok_or_else(|| no_policy(policy))?;
             draft.push([Change::PolicyDropped { id }]);
             Ok(())
         })?;
@@ -129,4 +185,8 @@ impl Store {
 
 fn no_database(name: &str) -> Error {
     Error::NotFound(format!("database not found: {name:?}"))
+}
+
+fn no_policy(name: &str) -> Error {
+    Error::NotFound(format!("retention policy not found: {name}"))
 }

@@ -2,7 +2,9 @@
 
 use crate::story::{BOTH, PAGE, Place, Story, place_of, places};
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
+use coreplane_tsdb::influxql::{Limits, Request, run};
 use coreplane_tsdb::{Error, FieldValue, Options, Point, SeriesKey, Store};
+use std::time::{Duration, Instant};
 
 /// A write is cut off, and after an opening another one goes to the same places: the second one counts, and stays.
 #[test]
@@ -138,4 +140,47 @@ fn all_points_are_sealed_once_there_is_room() {
     store.seal().expect("room");
     assert_eq!(store.stats().head_points, 0);
     store.check_pages().expect("pages");
+}
+
+/// Runs a statement; its error, if it has one.
+fn stated(store: &Store, text: &str) -> Result<(), String> {
+    let deadline = Instant::now() + Duration::from_secs(1000);
+    let (rows_max, buckets_max, bytes_max) = (1000, 1000, 1 << 20);
+    let limits =
+        Limits { rows_max, buckets_max, bytes_max, deadline, cancel: None, threads_max: 1 };
+    let (database, policy, now) = (None, None, 0);
+    let request = Request { text, database, policy, now, is_read_only: false, limits };
+    let answers = run(store, &request).expect("a statement");
+    answers.into_iter().try_for_each(|it| it.outcome.map(drop))
+}
+
+/// A database with a policy of its own is made, and the making is cut off.
+#[test]
+fn a_database_is_there_with_its_own_policy_or_not_at_all() {
+    const STATEMENT: &str = "CREATE DATABASE db WITH DURATION 2d NAME mine";
+    let story = Story { rounds: 0, ..Story::new(1, 1) };
+    let mut found = [0, 0];
+    for model in BOTH {
+        let sim = Sim::new(&story.sim_options(model)).expect("memory");
+        let store = Store::simulated_create(sim.spaces(), &story.options()).expect("a store");
+        let before = sim.events();
+        assert_eq!(stated(&store, STATEMENT), Ok(()));
+        for events in before..=sim.events() {
+            for seed in 0..6 {
+                let cut = sim.crash_at(events, Eviction::Seeded(seed)).reopen().expect("memory");
+                let store = Store::simulated_open(cut.spaces(), &story.options()).expect("opened");
+                let names = |store: &Store| -> Vec<String> {
+                    let policies = store.policies("db").unwrap_or_default();
+                    policies.into_iter().map(|it| it.name).collect()
+                };
+                let is_made = !store.databases().is_empty();
+                found[usize::from(is_made)] += 1;
+                let expected: &[&str] = if is_made { &["mine"] } else { &[] };
+                assert_eq!(names(&store), expected, "{model:?} {events} {seed}");
+                assert_eq!(stated(&store, STATEMENT), Ok(()), "{model:?} {events} {seed}");
+                assert_eq!(names(&store), ["mine"]);
+            }
+        }
+    }
+    assert!(found.iter().all(|it| *it > 0), "{found:?}");
 }
