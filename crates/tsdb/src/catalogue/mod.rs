@@ -34,6 +34,7 @@ mod transition;
 pub(crate) use change::{Change, Next};
 pub(crate) use draw::{Limits, type_conflict};
 pub use filter::TagFilter;
+pub(crate) use filter::{May, Work};
 pub use measurement::Field;
 pub(crate) use measurement::Measurement;
 pub use policy::Policy;
@@ -45,6 +46,7 @@ use hashbrown::{HashMap, HashTable};
 use page::Pages;
 use policy::PolicyState;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -221,13 +223,30 @@ impl Catalogue {
 
     /// The numbers of the series of a measurement that a filter lets through, ascending.
     pub(crate) fn series_ids_that(&self, of: MeasurementId, filter: &TagFilter) -> Vec<SeriesId> {
-        let Some(measurement) = self.measurements.get(of) else { return Vec::new() };
+        let Ok(ids) = self.series_ids_within::<Infallible>(of, filter, &|_| Ok(()));
+        ids
+    }
+
+    /// The same; `may` decides before each step, and about the list that is returned.
+    ///
+    /// # Errors
+    /// That of `may`.
+    pub(crate) fn series_ids_within<E>(
+        &self,
+        of: MeasurementId,
+        filter: &TagFilter,
+        may: May<'_, E>,
+    ) -> Result<Vec<SeriesId>, E> {
+        let Some(measurement) = self.measurements.get(of) else { return Ok(Vec::new()) };
         let selection = Selection {
             postings: &measurement.postings,
             hasher: &self.hasher,
             series: |id| self.series.get(id).map(|series| &**series),
+            may,
         };
-        selection.of(filter).into_owned()
+        let ids = selection.of(filter)?;
+        may(Work::List(ids.len()))?;
+        Ok(ids.into_owned())
     }
 
     /// The numbers of the series of a measurement, ascending.

@@ -10,6 +10,7 @@
 //! thousand points.
 
 use super::Limits;
+use crate::catalogue::Work;
 use crate::error::{Error, Result as Read};
 use crate::pace::Ends;
 use std::cell::{Cell, RefCell};
@@ -41,7 +42,7 @@ const FEW_BYTES: usize = 64 << 10;
 /// Nanoseconds to list a series and assign it to its group, about.
 const GROUPED_NS: u64 = 500;
 
-/// Nanoseconds to list a series, about, and bytes that it then takes.
+/// Nanoseconds to list a series, or to look at a value of a tag, about, and bytes that it then takes.
 const SERIES_NS: u64 = 100;
 const SERIES_BYTES: usize = 8;
 
@@ -127,21 +128,25 @@ impl<'q> Budget<'q> {
         end_of(self.limits)
     }
 
-    /// Refuses to list so many series if time or memory do not suffice. Other threads cannot make names during the
-    /// listing.
-    pub(super) fn may_list(&self, series: usize) -> Fallible<()> {
-        self.may_list_in(series, SERIES_NS)
+    /// Refuses a step of a search for series if time or memory do not suffice. Other threads cannot make names
+    /// during the search.
+    pub(super) fn may_list(&self, work: Work) -> Fallible<()> {
+        self.may_list_in(work, SERIES_NS)
     }
 
     /// The same, for series that are also assigned to their groups.
-    pub(super) fn may_group(&self, series: usize) -> Fallible<()> {
-        self.may_list_in(series, GROUPED_NS)
+    pub(super) fn may_group(&self, work: Work) -> Fallible<()> {
+        self.may_list_in(work, GROUPED_NS)
     }
 
-    fn may_list_in(&self, series: usize, each_ns: u64) -> Fallible<()> {
-        let within = Duration::from_nanos(each_ns.saturating_mul(series as u64));
+    fn may_list_in(&self, work: Work, each_ns: u64) -> Fallible<()> {
+        let (of, each_ns, listed) = match work {
+            Work::Look(values) => (values, SERIES_NS, 0),
+            Work::List(series) => (series, each_ns, series),
+        };
+        let within = Duration::from_nanos(each_ns.saturating_mul(of as u64));
         why_ended(self.limits, within).map_or(Ok(()), |why| Err(why.to_owned()))?;
-        let bytes = series.saturating_mul(SERIES_BYTES);
+        let bytes = listed.saturating_mul(SERIES_BYTES);
         self.hold(bytes)?;
         self.release(bytes);
         Ok(())
@@ -371,12 +376,18 @@ mod tests {
     #[test]
     fn series_are_not_listed_without_the_time_and_the_memory_for_them() {
         let mut limits = limits(Instant::now() + Duration::from_secs(1000));
-        assert!(Budget::new(&limits).may_list(12).is_ok());
-        assert!(Budget::new(&limits).may_list(13).is_err_and(|it| it.contains("104/100")));
+        assert!(Budget::new(&limits).may_list(Work::List(12)).is_ok());
+        let refused = Budget::new(&limits).may_list(Work::List(13));
+        assert!(refused.is_err_and(|it| it.contains("104/100")));
+        // Values are looked at where they are.
+        assert!(Budget::new(&limits).may_list(Work::Look(1_000_000)).is_ok());
         limits.bytes_max = usize::MAX;
-        assert!(Budget::new(&limits).may_list(1_000_000).is_ok());
+        assert!(Budget::new(&limits).may_list(Work::List(1_000_000)).is_ok());
         let too_many = usize::try_from(1_000_000_000_000 / SERIES_NS).unwrap();
-        assert!(Budget::new(&limits).may_list(too_many).is_err_and(|it| it.contains("timeout")));
+        for work in [Work::List(too_many), Work::Look(too_many)] {
+            let refused = Budget::new(&limits).may_list(work);
+            assert!(refused.is_err_and(|it| it.contains("timeout")), "{work:?}");
+        }
     }
 
     #[test]

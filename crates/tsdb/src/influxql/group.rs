@@ -99,7 +99,7 @@ fn stored<'a>(
         Some(condition) => postings(condition),
     };
     let empty: Arc<str> = "".into();
-    let may = |count| context.budget.may_group(count);
+    let may = |work| context.budget.may_group(work);
     for series in reader.series_within(&of.name, &filter, &may)? {
         context.budget.tick()?;
         let filter = match &plan.condition {

@@ -66,7 +66,7 @@ type RowsOf<'f, 's> = &'f dyn Fn(&About<'_, 's>, &Budget<'_>) -> Fallible<Vec<Ce
 impl About<'_, '_> {
     /// The series.
     fn series(&self, budget: &Budget<'_>) -> Fallible<Vec<Arc<Series>>> {
-        let may = |count| budget.may_list(count);
+        let may = |work| budget.may_list(work);
         let mut found = self.reader.series_within(&self.name, &self.filter, &may)?;
         budget.hold(found.len().saturating_mul(16))?;
         if let (Some(condition), false) = (&self.condition, self.is_all) {
@@ -173,7 +173,7 @@ impl<'s> Show<'_, 's> {
             budget.tick()?;
             let is_wanted = match &condition {
                 None => true,
-                Some(condition) => has_tags(&about, condition),
+                Some(condition) => has_tags(&about, condition, budget)?,
             };
             if is_wanted {
                 names.push(about.name);
@@ -328,34 +328,36 @@ fn is_among(keys: &Keys, key: &str) -> bool {
 
 /// True if a measurement has tags that fulfil a condition; a negative condition holds if no series has such a tag,
 /// as in InfluxDB.
-fn has_tags(about: &About<'_, '_>, condition: &Expr) -> bool {
+fn has_tags(about: &About<'_, '_>, condition: &Expr, budget: &Budget<'_>) -> Fallible<bool> {
+    let has_tags = |of: &Expr| has_tags(about, of, budget);
     match condition {
-        Expr::Group(inner) => has_tags(about, inner),
-        Expr::Binary(Operator::And, left, right) => has_tags(about, left) && has_tags(about, right),
-        Expr::Binary(Operator::Or, left, right) => has_tags(about, left) || has_tags(about, right),
+        Expr::Group(inner) => has_tags(inner),
+        Expr::Binary(Operator::And, left, right) => Ok(has_tags(left)? && has_tags(right)?),
+        Expr::Binary(Operator::Or, left, right) => Ok(has_tags(left)? || has_tags(right)?),
         Expr::Binary(operator, left, right) => {
-            let Expr::Reference(key, _) = &**left else { return false };
-            let has = |filter: TagFilter| about.reader.has_series(&about.name, &filter);
-            if !has(TagFilter::NotEqual(key.clone(), String::new())) {
-                return false;
+            let Expr::Reference(key, _) = &**left else { return Ok(false) };
+            let may = |work| budget.may_list(work);
+            let has = |filter: TagFilter| about.reader.has_series(&about.name, &filter, &may);
+            if !has(TagFilter::NotEqual(key.clone(), String::new()))? {
+                return Ok(false);
             }
             match (operator, &**right) {
                 (Operator::Equal, Expr::String(it)) => {
                     has(TagFilter::Equal(key.clone(), it.clone()))
                 }
                 (Operator::NotEqual, Expr::String(it)) => {
-                    !has(TagFilter::Equal(key.clone(), it.clone()))
+                    Ok(!has(TagFilter::Equal(key.clone(), it.clone()))?)
                 }
                 (Operator::Match, Expr::Regex(it)) => {
                     has(TagFilter::Match(key.clone(), it.0.clone()))
                 }
                 (Operator::NotMatch, Expr::Regex(it)) => {
-                    !has(TagFilter::Match(key.clone(), it.0.clone()))
+                    Ok(!has(TagFilter::Match(key.clone(), it.0.clone()))?)
                 }
-                _ => false,
+                _ => Ok(false),
             }
         }
-        Expr::Boolean(it) => *it,
-        _ => false,
+        Expr::Boolean(it) => Ok(*it),
+        _ => Ok(false),
     }
 }

@@ -4,7 +4,7 @@ mod last;
 mod scope;
 mod source;
 
-use crate::catalogue::{Field, Series, TagFilter};
+use crate::catalogue::{Field, May, Series, TagFilter};
 use crate::error::Result;
 use crate::names::Names;
 use crate::pace::{Ends, Pace};
@@ -73,29 +73,35 @@ impl<'s> Reader<'s> {
         found
     }
 
-    /// The same, after `may` has decided whether there may be so many series; they are not listed before. Threads
-    /// that make names wait while series are listed, and not while they are sorted.
+    /// The same; `may` decides before each step of the search. Threads that make names wait during the search, and
+    /// not while the series are sorted.
     pub(crate) fn series_within<E>(
         &self,
         measurement: &str,
         filter: &TagFilter,
-        may: &dyn Fn(usize) -> std::result::Result<(), E>,
+        may: May<'_, E>,
     ) -> std::result::Result<Vec<Arc<Series>>, E> {
         let names = self.scope.names.read();
         let measurement = names.measurement(self.scope.database, measurement);
-        let ids = measurement.map_or_else(Vec::new, |id| names.series_ids_that(id, filter));
-        may(ids.len())?;
+        let Some(id) = measurement else { return Ok(Vec::new()) };
+        let ids = names.series_ids_within(id, filter, may)?;
         let mut found: Vec<_> = ids.iter().filter_map(|id| names.series(*id).cloned()).collect();
         drop(names);
         found.sort_unstable_by(|left, right| left.key.cmp(&right.key));
         Ok(found)
     }
 
-    /// True if the filter lets a series of a measurement through.
-    pub(crate) fn has_series(&self, measurement: &str, filter: &TagFilter) -> bool {
+    /// True if the filter lets a series of a measurement through; `may` decides before each step of the search.
+    pub(crate) fn has_series<E>(
+        &self,
+        measurement: &str,
+        filter: &TagFilter,
+        may: May<'_, E>,
+    ) -> std::result::Result<bool, E> {
         let names = self.scope.names.read();
         let measurement = names.measurement(self.scope.database, measurement);
-        measurement.is_some_and(|id| !names.series_ids_that(id, filter).is_empty())
+        let Some(id) = measurement else { return Ok(false) };
+        Ok(!names.series_ids_within(id, filter, may)?.is_empty())
     }
 
     /// The tag keys of the series of a measurement, ascending.

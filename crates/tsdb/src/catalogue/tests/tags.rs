@@ -120,6 +120,68 @@ fn series_that_are_dropped_give_their_memory_back_and_come_again() {
     }
 }
 
+/// The lists of many terms are not held side by side.
+#[test]
+fn a_union_of_many_lists_takes_little_memory() {
+    const COUNT: usize = 1000;
+    let (mut catalogue, db) = with_database(Limits::default());
+    let m = put_measurement(&mut catalogue, db, "m");
+    for at in 0..COUNT {
+        put_series(&mut catalogue, m, &format!("m,host={at}"));
+    }
+    let term = |at: usize| TagFilter::NotEqual("host".into(), at.to_string());
+    let filter = (1..200).fold(term(0), |all, at| TagFilter::Or(all.into(), term(at).into()));
+    let found = catalogue.series_ids_that(m, &filter);
+    assert_eq!(found.len(), COUNT);
+    assert!(found.capacity() <= 4 * COUNT, "{}", found.capacity());
+}
+
+/// Each step of a search is asked for before it is taken.
+#[test]
+fn a_search_that_may_not_go_on_ends() {
+    let (mut catalogue, db) = with_database(Limits::default());
+    let m = put_measurement(&mut catalogue, db, "m");
+    for at in 0..100 {
+        put_series(&mut catalogue, m, &format!("m,host={at},kind={}", at % 2));
+    }
+    let regex = |text: &str| regex::Regex::new(text).unwrap();
+    let found = |text: &str| TagFilter::Match("host".into(), regex(text));
+    let steps = |filter: &TagFilter, max: usize| {
+        let asked = std::cell::RefCell::new(Vec::new());
+        let outcome = catalogue.series_ids_within(m, filter, &|work| {
+            let mut asked = asked.borrow_mut();
+            asked.push(work);
+            if asked.len() > max { Err(()) } else { Ok(()) }
+        });
+        (outcome.map(|it| it.len()), asked.into_inner())
+    };
+    use super::super::Work::{List, Look};
+    let nothing = found("x");
+    let other = TagFilter::NotEqual("host".into(), "7".into());
+    let odd = TagFilter::Equal("kind".into(), "1".into());
+    let (either, both) = (
+        TagFilter::Or(nothing.clone().into(), other.clone().into()),
+        TagFilter::And(nothing.clone().into(), odd.clone().into()),
+    );
+    for (filter, found, expected) in [
+        (&nothing, 0, vec![Look(100), Look(0), List(0)]),
+        (&other, 99, vec![List(100), List(99)]),
+        (&odd, 50, vec![List(50)]),
+        (
+            &TagFilter::NotEqual("kind".into(), String::new()),
+            100,
+            vec![Look(2), List(100), List(100)],
+        ),
+        (&either, 99, vec![Look(100), Look(0), List(100), List(99)]),
+        (&both, 0, vec![List(50), List(0)]),
+    ] {
+        assert_eq!(steps(filter, 10), (Ok(found), expected.clone()), "{filter:?}");
+        for max in 0..expected.len() {
+            assert_eq!(steps(filter, max), (Err(()), expected[..=max].to_vec()), "{filter:?}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn tags_of_a_series_are_those_of_its_key(
