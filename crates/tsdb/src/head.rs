@@ -278,7 +278,7 @@ mod tests {
             head.places.insert((1, 2), 0);
             let sums = || Sums::new(Some(Buckets { width, origin: 7 }), from);
             let (mut in_place, mut of_block) = (sums(), sums());
-            let (pace, most) = (&mut Pace::new(None), &mut Most::new(&|_| Ok(())));
+            let (pace, most) = (&mut Pace::new(None), &mut Most::new(&|_, _| Ok(())));
             head.sum_up(key, &range, &mut in_place, (&mut *pace, &mut *most)).expect("sums");
             if let Some(block) = head.read(key, &range, pace).expect("a block") {
                 of_block.add_block(&block, most).expect("sums");

@@ -62,6 +62,16 @@ pub struct Summary {
     pub last: (i64, Value),
 }
 
+/// Bytes of the texts of values, if these are strings; a text that the first value shares counts once.
+pub(crate) fn text_bytes([first, others @ ..]: [&Value; 4]) -> usize {
+    let Value::String(text) = first else { return 0 };
+    let others = others.iter().map(|it| match it {
+        Value::String(other) if !Arc::ptr_eq(other, text) => other.len(),
+        _ => 0,
+    });
+    text.len() + others.sum::<usize>()
+}
+
 /// The places of the least and of the greatest value, the first of equals.
 fn extremes<T: Copy>(values: &[T], less: impl Fn(T, T) -> bool) -> (usize, usize) {
     let Some(first) = values.first() else { return (0, 0) };
@@ -133,6 +143,19 @@ impl Summary {
         })
     }
 
+    fn text_bytes(&self) -> usize {
+        text_bytes([&self.first.1, &self.last.1, &self.min.1, &self.max.1])
+    }
+
+    /// Keeps only the number and the times of strings.
+    fn drop_texts(&mut self) {
+        for (_, value) in [&mut self.min, &mut self.max, &mut self.first, &mut self.last] {
+            if matches!(value, Value::String(_)) {
+                *value = Value::Integer(0);
+            }
+        }
+    }
+
     /// Merges the summary of other points of the field, or of the same field of another series.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
@@ -178,35 +201,60 @@ fn compare(one: &Value, other: &Value) -> Ordering {
     }
 }
 
-/// Buckets between two checks whether there may be so many.
+/// Buckets, and bytes of their texts, between two checks whether there may be so many.
 const ASKED: usize = 64;
+const TEXT_ASKED: usize = 256 << 10;
 
-/// Counts the buckets of all fields of a series, and asks `may` while they are made whether there may be so many.
-/// Only buckets that have points count.
+/// Counts the buckets of all fields of a series and the bytes of their texts, and asks `may` while they are made
+/// whether there may be so many. Only buckets that have points count.
 pub(crate) struct Most<'m> {
     count: usize,
-    may: &'m dyn Fn(usize) -> Fallible<()>,
+    texts: usize,
+    /// The bytes of texts when `may` was asked.
+    asked: usize,
+    has_texts: bool,
+    may: &'m dyn Fn(usize, usize) -> Fallible<()>,
 }
 
 impl<'m> Most<'m> {
     /// No bucket is counted yet.
-    pub(crate) fn new(may: &'m dyn Fn(usize) -> Fallible<()>) -> Self {
-        Self { count: 0, may }
+    pub(crate) fn new(may: &'m dyn Fn(usize, usize) -> Fallible<()>) -> Self {
+        Self { count: 0, texts: 0, asked: 0, has_texts: true, may }
     }
 
-    /// Counts one more bucket.
+    /// The same, for summaries of strings without their texts, of which only the number is needed.
+    pub(crate) fn without_texts(self) -> Self {
+        Self { has_texts: false, ..self }
+    }
+
+    /// Counts one more bucket, with its texts.
     #[inline]
-    fn grow(&mut self) -> Fallible<()> {
+    fn grow(&mut self, texts: usize) -> Fallible<()> {
         self.count += 1;
-        if self.count.is_multiple_of(ASKED) { self.ask() } else { Ok(()) }
+        self.texts += texts;
+        self.ask_sometimes()
+    }
+
+    #[inline]
+    fn ask_sometimes(&mut self) -> Fallible<()> {
+        let is_due =
+            self.count.is_multiple_of(ASKED) || self.texts.saturating_sub(self.asked) >= TEXT_ASKED;
+        if is_due { self.ask() } else { Ok(()) }
+    }
+
+    /// Counts the texts of a bucket that have changed.
+    fn change(&mut self, before: usize, after: usize) -> Fallible<()> {
+        self.texts = self.texts.saturating_sub(before) + after;
+        if after > before { self.ask_sometimes() } else { Ok(()) }
     }
 
     /// Asks whether there may be as many buckets as there are.
     ///
     /// # Errors
     /// The error of `may`.
-    pub(crate) fn ask(&self) -> Fallible<()> {
-        (self.may)(self.count)
+    pub(crate) fn ask(&mut self) -> Fallible<()> {
+        self.asked = self.texts;
+        (self.may)(self.count, self.texts)
     }
 }
 
@@ -240,15 +288,23 @@ impl Sums {
         self.add_to(start, summary, most)
     }
 
-    fn add_to(&mut self, start: i64, summary: Summary, most: &mut Most<'_>) -> Fallible<()> {
+    fn add_to(&mut self, start: i64, mut summary: Summary, most: &mut Most<'_>) -> Fallible<()> {
+        if !most.has_texts {
+            summary.drop_texts();
+        }
         match self.all.last_mut() {
-            Some((last, sum)) if *last == start => sum.merge(&summary),
+            Some((last, sum)) if *last == start => {
+                let before = sum.text_bytes();
+                sum.merge(&summary);
+                let after = sum.text_bytes();
+                if before == after { Ok(()) } else { most.change(before, after) }
+            }
             _ => {
-                most.grow()?;
+                most.grow(summary.text_bytes())?;
                 self.all.push((start, summary));
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// Adds later points.
@@ -344,7 +400,7 @@ mod tests {
         let block = Block { times, values: Column::Float(values) };
         let buckets = Buckets { width: 50, origin: 3 };
         let mut whole = Sums::new(Some(buckets), 0);
-        let any = &mut Most::new(&|_| Ok(()));
+        let any = &mut Most::new(&|_, _| Ok(()));
         whole.add_block(&block, any).expect("a block");
         let mut parts = Sums::new(Some(buckets), 0);
         for at in 0..100 {
@@ -354,7 +410,10 @@ mod tests {
         assert_eq!(whole.all[0].0, -347);
         let count: u64 = whole.all.iter().map(|(_, it)| it.count).sum();
         assert_eq!(count, 100);
-        let few = |count: usize| if count > 70 { Err(Error::Limit("many".into())) } else { Ok(()) };
+        let few = |count: usize, _: usize| match count > 70 {
+            true => Err(Error::Limit("many".into())),
+            false => Ok(()),
+        };
         let single = Buckets { width: 1, origin: 0 };
         let mut sums = Sums::new(Some(single), 0);
         let mut most = Most::new(&few);

@@ -250,6 +250,55 @@ fn the_texts_of_strings_count() {
     }
 }
 
+/// The first and the last text of a bucket count, and a number of points needs none.
+#[test]
+fn the_texts_of_tallies_count() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let long = "x".repeat(10_000);
+    for at in 0..200 {
+        let time = at * 1_000_000_000_i64;
+        let lines =
+            [format!("m f=1,s=\"{at}{long}\" {time}"), format!("n,host={at} s=\"{long}\" {time}")];
+        let points: Vec<Point<'_>> = lines.iter().map(|it| point(it)).collect();
+        assert_eq!(store.write("d", None, &points).unwrap().written, 2);
+    }
+    for is_sealed in [false, true] {
+        if is_sealed {
+            store.seal().unwrap();
+        }
+        for threads_max in [0, 1] {
+            let small = Limits { bytes_max: 1 << 20, threads_max, ..limits() };
+            for rest in ["FROM m", "FROM m WHERE f = 1", "FROM n", "FROM n, m"] {
+                let in_buckets = format!("{rest} GROUP BY time(1s) fill(none) LIMIT 1");
+                for chosen in ["first(s)", "last(s)", "count(s), last(s)"] {
+                    let text = format!("SELECT {chosen} {in_buckets}");
+                    let said = error(&store, &text, small.clone());
+                    assert!(said.contains("max-select-bytes"), "{text}: {said}");
+                    assert!(asked(&store, &text).iter().all(|it| it.outcome.is_ok()), "{text}");
+                }
+                if rest.contains("WHERE") {
+                    // The points that are looked at one by one are held with their texts.
+                    continue;
+                }
+                // One bucket has few texts.
+                for text in [
+                    format!("SELECT count(s) {in_buckets}"),
+                    format!(
+                        "SELECT difference(count(s)) {rest} GROUP BY time(1s) fill(none) LIMIT 1"
+                    ),
+                    format!("SELECT first(s), last(s) {rest}"),
+                ] {
+                    let few = run(&store, &request(&text, small.clone())).unwrap();
+                    assert!(few.iter().all(|it| it.outcome.is_ok()), "{text}: {few:?}");
+                    assert_eq!(few, asked(&store, &text), "{text}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn statements_behind_an_error_are_not_run() {
     let (_directory, store) = dense();

@@ -10,24 +10,26 @@ use super::budget::{Fallible, end_of};
 use super::group::{Group, Member};
 use super::interval::Interval;
 use super::plan::{Plan, Range};
-use super::series::{Fields, HELD, Reading, Tallies, direct, fields_of};
+use super::series::{Fields, HELD, Reading, Tallies, bytes_of, direct, fields_of};
 use super::stream::Context;
 use crate::read::Scope;
 use std::cell::Cell;
 
-/// The tallies of a member, and the number of buckets to ask the budget for.
+/// The tallies of a member, and the numbers of buckets and of bytes of texts to ask the budget for.
 #[derive(Debug)]
 pub(super) struct Made {
     /// The tallies of each field.
     pub(super) tallies: Vec<Tallies>,
     /// Buckets of all fields.
     pub(super) buckets: usize,
+    /// Bytes of the texts in them.
+    pub(super) texts: usize,
 }
 
 impl ahead::Held for Made {
     fn bytes(&self) -> usize {
-        let tallies: usize = self.tallies.iter().map(Vec::len).sum();
-        tallies.saturating_mul(HELD).saturating_add(size_of::<Self>())
+        let tallies: usize = self.tallies.iter().map(|it| bytes_of(it)).sum();
+        tallies.saturating_add(size_of::<Self>())
     }
 }
 
@@ -38,25 +40,27 @@ struct Read<'a, 's> {
     range: Range,
     interval: Option<Interval>,
     is_last: bool,
+    is_count: bool,
 }
 
 impl Read<'_, '_> {
     /// The tallies of a member with its number in its group; none if the query's own thread has to read it.
     fn made(&self, (member, number): (&Member<'_>, u32), part: &Limits) -> Option<Made> {
-        let Self { range, interval, is_last, .. } = *self;
+        let Self { range, interval, is_last, is_count, .. } = *self;
         let fields: &Fields<'_> = &self.fields;
         end_of(part).ok()?;
         let direct = direct(member, fields)?;
         let scope = self.scopes.get(direct.of.reader)?;
-        let buckets = Cell::new(0);
-        let most = |count: usize| {
+        let (buckets, of_texts) = (Cell::new(0), Cell::new(0));
+        let most = |count: usize, texts: usize| {
             buckets.set(count.max(buckets.get()));
-            let bytes = count.saturating_mul(HELD);
+            of_texts.set(texts.max(of_texts.get()));
+            let bytes = count.saturating_mul(HELD).saturating_add(texts);
             if bytes > part.bytes_max { Err(String::new()) } else { Ok(()) }
         };
-        let reading = Reading { scope, range, interval, is_last, limits: part };
+        let reading = Reading { scope, range, interval, is_last, is_count, limits: part };
         let tallies = direct.tallies(reading, number, &most).ok()?;
-        Some(Made { tallies, buckets: buckets.get() })
+        Some(Made { tallies, buckets: buckets.get(), texts: of_texts.get() })
     }
 }
 
@@ -80,6 +84,7 @@ impl<'a> ReadAhead<'a> {
             range,
             interval: plan.interval,
             is_last: plan.is_last(),
+            is_count: plan.is_count(),
         };
         if read.fields.is_empty() || range.start > range.end {
             return None;

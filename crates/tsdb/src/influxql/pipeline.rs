@@ -20,19 +20,20 @@ use super::latest::{is_latest, latest};
 use super::members::ReadAhead;
 use super::merge::merged;
 use super::plan::{Plan, Range};
-use super::series::{Direct, Fields, HELD, Reading, Tallies, direct, fields_of};
+use super::series::{Direct, Fields, HELD, Reading, Tallies, bytes_of, direct, fields_of};
 use super::step::{Integral, Steps};
 use super::stream::{Beside, Context, Point, Points, Stream};
 use super::tally::{Tally, Winner, add_all};
 use super::time::TIME_MIN;
 use super::whole::Wholes;
-use crate::value::FieldType;
+use crate::value::{FieldType, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Buckets of points between two checks whether there may be so many.
+/// Buckets of points, and bytes of their texts, between two checks whether there may be so many.
 const ASKED: usize = 256;
+const TEXT_ASKED: usize = 256 << 10;
 
 /// A field, the kind as which it is read, and the times.
 type TallyKey<'a> = (&'a str, Cast, Range);
@@ -221,13 +222,13 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         for (at, member) in self.group.members.iter().enumerate() {
             self.context.budget.tick()?;
             for (all, more) in all.iter_mut().zip(self.of_member(member, at, &fields, range)?) {
-                let before = all.len();
+                let before = bytes_of(all);
                 if all.is_empty() {
                     *all = more;
                 } else {
                     add_all(all, more);
                 }
-                self.hold((all.len() - before) * HELD)?;
+                self.hold_instead(before, bytes_of(all))?;
             }
         }
         for ((name, kind), tallies) in fields.into_iter().zip(all) {
@@ -247,6 +248,14 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         Ok(())
     }
 
+    /// Counts the bytes of what is held in place of something else.
+    fn hold_instead(&self, before: usize, after: usize) -> Fallible<()> {
+        let less = before.saturating_sub(after).min(self.held.get());
+        self.context.budget.release(less);
+        self.held.set(self.held.get() - less);
+        self.hold(after.saturating_sub(before))
+    }
+
     /// The tallies of a member, by fields.
     fn of_member(
         &self,
@@ -263,7 +272,7 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
             None => None,
         };
         // Tallies that the budget refuses are made again below, where the error is reported.
-        if let Some(made) = made.filter(|it| self.most(it.buckets).is_ok()) {
+        if let Some(made) = made.filter(|it| self.most(it.buckets, it.texts).is_ok()) {
             return Ok(made.tallies);
         }
         let number = u32::try_from(at).unwrap_or(u32::MAX);
@@ -285,12 +294,13 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         };
         let (scope, limits) = (reader.scope(), self.context.budget.limits());
         let (interval, is_last) = (self.plan.interval, self.plan.is_last());
+        let is_count = self.plan.is_count();
         if !is_last {
             // A series may have many points, though fewer than are read between two checks.
             self.context.budget.check()?;
         }
-        let reading = Reading { scope, range, interval, is_last, limits };
-        direct.tallies(reading, number, &|buckets| self.most(buckets))
+        let reading = Reading { scope, range, interval, is_last, is_count, limits };
+        direct.tallies(reading, number, &|buckets, texts| self.most(buckets, texts))
     }
 
     /// Makes tallies from single points.
@@ -303,18 +313,34 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
         let plan = self.plan;
         let driver = Some((name, kind));
         let wanted = Wanted { driver, beside: &[], range, is_descending: false };
+        let is_count = plan.is_count();
         let mut tallies = Tallies::new();
+        let (mut texts, mut asked) = (0_usize, 0_usize);
         let mut add = |time: i64, value, row| {
             let start = plan.interval.map_or(range.start, |it| it.start(time));
+            let value = match value {
+                Value::String(_) if is_count => Value::Integer(0),
+                value => value,
+            };
             let tally = Tally::of(Winner { time, value, member: at, row });
             match tallies.last_mut() {
-                Some(last) if last.0 == start => last.1.add(tally),
-                _ => tallies.push((start, tally)),
+                Some(last) if last.0 == start => {
+                    texts = texts.saturating_sub(last.1.text_bytes());
+                    last.1.add(tally);
+                    texts += last.1.text_bytes();
+                }
+                _ => {
+                    texts += tally.text_bytes();
+                    tallies.push((start, tally));
+                }
             }
-            match tallies.len() {
-                count if count.is_multiple_of(ASKED) => self.most(count),
-                _ => Ok(()),
+            let is_due =
+                tallies.len().is_multiple_of(ASKED) || texts.saturating_sub(asked) >= TEXT_ASKED;
+            if !is_due {
+                return Ok(());
             }
+            asked = texts;
+            self.most(tallies.len(), texts)
         };
         if let Some(mut rows) = member.rows(self.context, at, plan, wanted) {
             while let Some(point) = rows.next()? {
@@ -333,12 +359,12 @@ impl<'a, 's: 'a, 'r> Pipeline<'a, 's, 'r> {
     }
 
     /// Refuses so many buckets of a member, by their number and by their bytes, while they are made.
-    fn most(&self, buckets: usize) -> Fallible<()> {
+    fn most(&self, buckets: usize, texts: usize) -> Fallible<()> {
         let budget = self.context.budget;
         if self.plan.interval.is_some() {
             budget.may_have_buckets(buckets)?;
         }
-        let bytes = buckets.saturating_mul(HELD);
+        let bytes = buckets.saturating_mul(HELD).saturating_add(texts);
         budget.hold(bytes)?;
         budget.release(bytes);
         Ok(())

@@ -194,6 +194,15 @@ impl Plan {
         self.interval.is_none() && self.calls().iter().all(is_last)
     }
 
+    /// True if only the numbers of points are needed.
+    pub(super) fn is_count(&self) -> bool {
+        let is_count = |it: &Function| matches!(it, Function::Simple(Simple::Count));
+        self.calls().iter().all(|it| match &it.function {
+            Function::StepOf(_, inner) => is_count(&inner.function),
+            function => is_count(function),
+        })
+    }
+
     /// The time of a bucket without a beginning.
     pub(super) fn time_of_all(&self, range: Range) -> i64 {
         if range.start == TIME_MIN { 0 } else { range.start }

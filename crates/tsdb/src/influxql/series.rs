@@ -24,8 +24,19 @@ pub(super) type Tallies = Vec<(i64, Tally)>;
 /// Fields, and the types as which they are read.
 pub(super) type Fields<'f> = [(&'f str, Cast)];
 
-/// Bytes of a tally.
+/// Bytes of a tally, without texts.
 pub(super) const HELD: usize = size_of::<(i64, Tally)>();
+
+/// Bytes of the tallies of a field.
+pub(super) fn bytes_of(tallies: &[(i64, Tally)]) -> usize {
+    let has_texts = tallies.first().is_some_and(|(_, it)| it.text_bytes() > 0)
+        || tallies.last().is_some_and(|(_, it)| it.text_bytes() > 0);
+    let texts: usize = match has_texts {
+        true => tallies.iter().map(|(_, it)| it.text_bytes()).sum(),
+        false => 0,
+    };
+    tallies.len().saturating_mul(HELD).saturating_add(texts)
+}
 
 /// The fields whose tallies are needed for a range: those of all calls that have it.
 pub(super) fn fields_of(plan: &Plan, range: Range) -> Vec<(&str, Cast)> {
@@ -55,6 +66,8 @@ pub(super) struct Reading<'r, 's> {
     pub(super) interval: Option<Interval>,
     /// True if only the last point of each field is needed, and there are no buckets.
     pub(super) is_last: bool,
+    /// True if only the number of points is needed.
+    pub(super) is_count: bool,
     /// The limits at which reading has to end.
     pub(super) limits: &'r Limits,
 }
@@ -82,7 +95,7 @@ pub(super) fn direct<'m>(member: &'m Member<'_>, fields: &Fields<'_>) -> Option<
 
 impl Direct<'_> {
     /// The tallies of its fields. `most` decides, while they are made, whether there may be so many buckets of all
-    /// fields.
+    /// fields, and so many bytes of texts in them.
     ///
     /// # Errors
     /// Those of `most`, and those of the reader.
@@ -90,15 +103,17 @@ impl Direct<'_> {
         &self,
         reading: Reading<'_, '_>,
         member: u32,
-        most: &dyn Fn(usize) -> Fallible<()>,
+        most: &dyn Fn(usize, usize) -> Fallible<()>,
     ) -> Fallible<Vec<Tallies>> {
-        let Reading { scope, range, interval, is_last, limits } = reading;
+        let Reading { scope, range, interval, is_last, is_count, limits } = reading;
         if is_last {
             return self.lasts(reading, member);
         }
         let there: Vec<FieldId> = self.fields.iter().copied().flatten().collect();
-        let may = |count| most(count).map_err(Error::Limit);
-        let along = (Some(limits as &dyn Ends), &mut Most::new(&may));
+        let may = |count, texts| most(count, texts).map_err(Error::Limit);
+        let most = Most::new(&may);
+        let most = &mut if is_count { most.without_texts() } else { most };
+        let along = (Some(limits as &dyn Ends), most);
         let (range, buckets) = (range.start..=range.end, interval.map(Interval::buckets));
         let found = scope.summaries(along, self.series, &there, &range, buckets);
         let mut found = found.map_err(|it| it.to_string())?.into_iter();

@@ -5,7 +5,7 @@
 //! InfluxDB's order.
 
 use super::function::Simple;
-use crate::summary::Summary;
+use crate::summary::{Summary, text_bytes};
 use crate::value::Value;
 use std::cmp::Ordering;
 
@@ -122,6 +122,11 @@ impl Tally {
             first: winner(summary.first),
             last: winner(summary.last),
         }
+    }
+
+    /// Bytes of the texts of strings.
+    pub(super) fn text_bytes(&self) -> usize {
+        text_bytes([&self.first.value, &self.last.value, &self.min.value, &self.max.value])
     }
 
     /// Adds another tally.

@@ -186,7 +186,8 @@ impl<'s> Reader<'s> {
         buckets: Option<Buckets>,
         may: &dyn Fn(usize) -> Result<()>,
     ) -> Result<Vec<(i64, Summary)>> {
-        let most = &mut Most::new(may);
+        let may = |count, _: usize| may(count);
+        let most = &mut Most::new(&may);
         let all = self.scope.summaries((None, most), series, &[field.id], &range, buckets)?;
         Ok(all.into_iter().next().unwrap_or_default())
     }

@@ -162,7 +162,7 @@ fn a_reader_of_one_long_series_ends_within_it() {
     // Buckets that cut every chunk.
     let buckets = Some(Buckets { width: 7_000_000_000, origin: 0 });
     let sums = |looks: &Looks| {
-        let along = (Some(looks as &dyn Ends), &mut Most::new(&|_| Ok(())));
+        let along = (Some(looks as &dyn Ends), &mut Most::new(&|_, _| Ok(())));
         reader.scope().summaries(along, &series, &[field.id], &everything, buckets)
     };
     let all = Looks::until(usize::MAX);
