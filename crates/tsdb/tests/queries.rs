@@ -299,6 +299,30 @@ fn the_texts_of_tallies_count() {
     }
 }
 
+/// Only the keys that are shown are copied, and these count with their texts.
+#[test]
+fn the_texts_of_shown_series_count() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = opened(&directory.path().join("ts"));
+    store.create_database("d").unwrap();
+    let long = "x".repeat(10_000);
+    let lines: Vec<String> =
+        (0..100).map(|at| format!("m{},host={at}{long} f=1 5", at % 3)).collect();
+    let points: Vec<Point<'_>> = lines.iter().map(|it| point(it)).collect();
+    assert_eq!(store.write("d", None, &points).unwrap().written, 100);
+    let small = Limits { bytes_max: 100_000, ..limits() };
+    assert!(error(&store, "SHOW SERIES", small.clone()).contains("max-select-bytes"));
+    let text = "SHOW SERIES LIMIT 3 OFFSET 33";
+    let few = run(&store, &request(text, small)).unwrap();
+    assert_eq!(few, asked(&store, text));
+    let shown = rendered(&few);
+    let keys: Vec<&str> = shown.split('"').filter(|it| it.starts_with('m')).collect();
+    let mut all: Vec<String> =
+        lines.iter().map(|it| it.split(' ').next().unwrap().to_owned()).collect();
+    all.sort();
+    assert_eq!(keys, all[33..36], "{shown}");
+}
+
 #[test]
 fn statements_behind_an_error_are_not_run() {
     let (_directory, store) = dense();

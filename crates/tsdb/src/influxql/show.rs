@@ -245,17 +245,17 @@ impl<'s> Show<'_, 's> {
     /// SHOW SERIES
     pub(super) fn series(&mut self, scope: &Scope) -> Fallible<Vec<Table>> {
         let budget = self.budget;
-        let mut keys: Vec<Arc<str>> = Vec::new();
+        let mut all: Vec<Arc<Series>> = Vec::new();
         for about in self.about(scope)? {
             let series = about.series(budget)?;
             budget.hold(series.len().saturating_mul(16))?;
-            keys.extend(series.iter().map(|it| Arc::from(&*it.key)));
+            all.extend(series);
         }
-        keys.sort();
+        all.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         let mut rows = Vec::new();
-        for key in windowed(keys.into_iter(), scope.rows) {
-            budget.row(ROW_BYTES)?;
-            rows.push(smallvec![Cell::String(key)]);
+        for series in windowed(all.iter(), scope.rows) {
+            budget.row(ROW_BYTES + series.key.len())?;
+            rows.push(smallvec![text(&series.key)]);
         }
         if rows.is_empty() {
             return Ok(Vec::new());
