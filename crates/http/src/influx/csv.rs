@@ -58,9 +58,6 @@ impl Csv {
             if *left == 0 {
                 return false;
             }
-            if out.len() >= PIECE {
-                return true;
-            }
             out.extend_from_slice(&begin);
             for cell in cells {
                 out.push(b',');
@@ -69,6 +66,10 @@ impl Csv {
             out.push(b'\n');
             *row += 1;
             *left -= 1;
+            // Behind a row: before the first one, the next call would begin the table again.
+            if out.len() >= PIECE {
+                return true;
+            }
         }
         false
     }
@@ -219,19 +220,44 @@ mod tests {
     #[test]
     fn long_answers_come_in_pieces() {
         let rows = (0..20_000).map(|at| vec![Cell::Time(at)]).collect();
-        let answers = vec![Answer { statement: 0, outcome: Ok(vec![table(&[], &["time"], rows)]) }];
+        let (text, pieces) = in_pieces(vec![vec![table(&[], &["time"], rows)]]);
+        assert!(pieces > 2 && text.lines().count() == 20_001 && text.ends_with("m,,19999\n"));
+    }
+
+    /// The text of answers, and the number of its pieces.
+    fn in_pieces(tables: Vec<Vec<Table>>) -> (String, usize) {
+        let answer = |(statement, tables)| Answer { statement, outcome: Ok(tables) };
+        let answers = tables.into_iter().enumerate().map(answer).collect();
         let mut csv = Csv::new(answers, Shape::default());
-        let (mut out, mut pieces) = (Vec::new(), 1);
-        loop {
+        let mut out = Vec::new();
+        for pieces in 1..1000 {
             let mut piece = Vec::new();
             let more = csv.fill(&mut piece);
             out.extend_from_slice(&piece);
             if !more {
-                break;
+                return (String::from_utf8(out).unwrap(), pieces);
             }
-            pieces += 1;
         }
-        let text = String::from_utf8(out).unwrap();
-        assert!(pieces > 2 && text.lines().count() == 20_001 && text.ends_with("m,,19999\n"));
+        panic!("{} bytes, and no end", out.len());
+    }
+
+    #[test]
+    fn column_names_of_more_than_a_piece_are_written_once() {
+        let name = "x".repeat(PIECE);
+        let rows = (0..3).map(|at| vec![Cell::Time(at)]).collect();
+        let (text, _) = in_pieces(vec![vec![table(&[], &[&name], rows)]]);
+        assert!(text == format!("name,tags,{name}\nm,,0\nm,,1\nm,,2\n"));
+    }
+
+    #[test]
+    fn column_names_behind_a_piece_are_written_once() {
+        let cell = |len: usize| vec![Cell::String("x".repeat(len).into())];
+        for len in PIECE - 40..PIECE + 10 {
+            let first = table(&[], &["a"], vec![cell(len)]);
+            let second = table(&[], &["b"], vec![cell(1)]);
+            let (text, _) = in_pieces(vec![vec![first], vec![second]]);
+            let row = "x".repeat(len);
+            assert!(text == format!("name,tags,a\nm,,{row}\n\nname,tags,b\nm,,x\n"), "{len}");
+        }
     }
 }
