@@ -46,6 +46,11 @@ impl Meter {
         Ok(())
     }
 
+    /// Refuses another sample beside so many that are held and not taken yet.
+    fn may_hold(&self, held: usize) -> Result<(), Refused> {
+        if held < self.samples { Ok(()) } else { Err(Self::too_many()) }
+    }
+
     fn too_many() -> Refused {
         Refused::new(413, "the query has too many points: ask for less time, or downsample")
     }
@@ -101,13 +106,13 @@ struct Source<'r, 's> {
 
 impl Source<'_, '_> {
     /// Reads the points of a series in the range of milliseconds, ascending; of points in the same millisecond the
-    /// last one counts.
+    /// last one counts. An error of `call` ends it.
     fn points(
         &self,
         series: &Series,
         range: &RangeInclusive<i64>,
-        meter: &mut Meter,
-        call: &mut dyn FnMut(i64, f64),
+        meter: &Meter,
+        call: &mut dyn FnMut(i64, f64) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let range = range.start().saturating_mul(MILLISECOND)
             ..=range.end().saturating_add(1).saturating_mul(MILLISECOND).saturating_sub(1);
@@ -117,7 +122,7 @@ impl Source<'_, '_> {
             for (at, time) in block.times.iter().enumerate() {
                 let value = block.values.get(at).as_ref().and_then(number);
                 if let Some(value) = value {
-                    call(time.div_euclid(MILLISECOND), value);
+                    call(time.div_euclid(MILLISECOND), value)?;
                 }
             }
         }
@@ -126,15 +131,15 @@ impl Source<'_, '_> {
 
     fn raw(&self, series: &Series, meter: &mut Meter) -> Result<Samples, Refused> {
         let mut samples = Samples::new();
-        let max = meter.samples;
         self.points(series, &self.range, meter, &mut |time, value| {
-            if samples.len() > max {
-                return;
-            }
             match samples.last_mut() {
                 Some(last) if last.0 == time => last.1 = value,
-                _ => samples.push((time, value)),
+                _ => {
+                    meter.may_hold(samples.len())?;
+                    samples.push((time, value));
+                }
             }
+            Ok(())
         })?;
         meter.take(samples.len())?;
         Ok(samples)
@@ -215,11 +220,10 @@ impl Source<'_, '_> {
         series: &Series,
         range: &RangeInclusive<i64>,
         how: Downsample,
-        meter: &mut Meter,
+        meter: &Meter,
     ) -> Result<Samples, Refused> {
         let begin = |time: i64| how.interval.map_or(*range.start(), |it| time.div_euclid(it) * it);
         let (mut samples, mut values, mut of) = (Samples::new(), Vec::new(), None);
-        let max = meter.samples;
         self.points(series, range, meter, &mut |time, value| {
             let interval = begin(time);
             if let Some(last) = of.replace(interval)
@@ -228,13 +232,10 @@ impl Source<'_, '_> {
                 samples.push((last, how.function.of(&mut values)));
                 values.clear();
             }
-            if values.len() < max {
-                values.push(value);
-            }
+            meter.may_hold(samples.len() + values.len())?;
+            values.push(value);
+            Ok(())
         })?;
-        if values.len() >= max {
-            meter.take(max.saturating_add(1))?;
-        }
         if let Some(last) = of {
             samples.push((last, how.function.of(&mut values)));
         }
@@ -343,13 +344,67 @@ pub(super) fn groups(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
     use std::time::Duration;
+
+    fn meter(samples: usize) -> Meter {
+        let deadline = Instant::now() + Duration::from_secs(1000);
+        Meter { deadline, samples, intervals: 10, unwanted: Unwanted::default() }
+    }
+
+    fn store(directory: &tempfile::TempDir) -> Store {
+        let options = Options { sets: 1, size: 8 << 20, page_len: 16 << 10, ..Options::default() };
+        let store = Store::open(&directory.path().join("ts"), &options).expect("a store");
+        store.create_database("o").expect("a database");
+        store
+    }
+
+    fn point(host: &str, time: i64, value: f64) -> Point<'static> {
+        Point {
+            series: SeriesKey::new("m", [("host", host)]).expect("a key").into_owned(),
+            fields: [(FIELD.into(), FieldValue::Float(value))].into_iter().collect(),
+            time: time * MILLISECOND,
+        }
+    }
+
+    /// A value is never computed from a part of the points of its interval, whichever interval has too many.
+    #[test]
+    fn an_interval_with_too_many_points_ends_the_query() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = store(&directory);
+        let of = |host: &str, first: i64, count: i64| -> Vec<Point<'static>> {
+            (0..count).map(|at| point(host, first + at, at as f64)).collect()
+        };
+        // Intervals of ten milliseconds.
+        let points = [of("a", 0, 8), of("a", 10, 1), of("b", 0, 1), of("b", 10, 8)].concat();
+        assert_eq!(store.write("o", None, &points).expect("written").written, 18);
+        let reader = store.reader("o", None).expect("a reader");
+        let field = reader.fields("m").pop().expect("a field");
+        let source = Source { reader: &reader, field: &field, range: 0..=19 };
+        let how = Downsample::of("10ms-dev").expect("a way");
+        for series in reader.series("m", &coreplane_tsdb::TagFilter::All) {
+            let key = &series.key;
+            for samples in 0..8 {
+                let found = source.downsampled(&series, how, &mut meter(samples));
+                assert_eq!(found.map_err(|it| it.status), Err(413), "{samples} of {key}");
+            }
+            let found = source.downsampled(&series, how, &mut meter(9)).expect("room");
+            let deviation = 5.25_f64.sqrt();
+            let expected = match &**key {
+                "m,host=a" => [(0, deviation), (10, 0.0)],
+                _ => [(0, 0.0), (10, deviation)],
+            };
+            assert_eq!(found, expected, "{key}");
+            // The points of a series as they are.
+            assert_eq!(source.raw(&series, &mut meter(8)).map_err(|it| it.status), Err(413));
+            assert_eq!(source.raw(&series, &mut meter(9)).expect("room").len(), 9);
+        }
+    }
 
     #[test]
     fn whoever_has_gone_costs_nothing_more() {
-        let (deadline, unwanted) =
-            (Instant::now() + Duration::from_secs(1000), Unwanted::default());
-        let mut meter = Meter { deadline, samples: 10, intervals: 10, unwanted: unwanted.clone() };
+        let unwanted = Unwanted::default();
+        let mut meter = Meter { unwanted: unwanted.clone(), ..meter(10) };
         assert!(meter.take(1).is_ok());
         unwanted.flag().store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(meter.take(1).unwrap_err().status, 503);
