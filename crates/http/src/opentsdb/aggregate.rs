@@ -4,6 +4,9 @@
 //!   a:  1 ────── 3 ────── 5            the times of all series, ascending; at each time a series has its value there,
 //!   b:       2 ────── 4                or one between its neighbours, and none before its first and after its last
 //! ```
+//!
+//! The value between its neighbours depends on the aggregator, and is the earlier one for all of them if the series
+//! are rates.
 
 use super::downsample::Samples;
 
@@ -62,6 +65,8 @@ pub(super) enum Function {
 enum Between {
     /// A value on the line from the previous point to the next one.
     Line,
+    /// The value of the previous point.
+    Previous,
     Zero,
     Nothing,
 }
@@ -123,7 +128,7 @@ impl Function {
                 let mean = values.iter().sum::<f64>() / count;
                 (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt()
             }
-            Self::Median => percentile(values, 0.5, true),
+            Self::Median => median(values),
             Self::First => first,
             Self::Last => last,
             Self::Product => values.iter().product(),
@@ -132,6 +137,12 @@ impl Function {
             Self::Percentile(part, is_r7) => percentile(values, part, is_r7),
         }
     }
+}
+
+/// The value in the middle, the greater one of two, as OpenTSDB chooses it.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// A percentile, interpolated: at `part (n - 1)` from the first (R-7), or at `part (n + 1) - 1` (R-6, OpenTSDB's
@@ -153,11 +164,15 @@ impl Aggregator {
         let between = match name.to_ascii_lowercase().as_str() {
             "zimsum" | "count" | "squaresum" | "first" | "last" => Between::Zero,
             "mimmax" | "mimmin" => Between::Nothing,
+            "pfsum" => Between::Previous,
             _ => Between::Line,
         };
-        // A series without a value there is not counted.
-        let between = if function == Function::Count { Between::Nothing } else { between };
         Some(Self { function, between, is_none: name.eq_ignore_ascii_case("none") })
+    }
+
+    /// The same for series of rates: between two rates a series has the earlier one, as in OpenTSDB.
+    pub(super) fn of_rates(self) -> Self {
+        Self { between: Between::Previous, ..self }
     }
 
     /// Aggregates series, whose times ascend, into one. `check` is called now and then, and may end it.
@@ -202,6 +217,7 @@ impl Aggregator {
         let (before, earlier) = *samples.get(place.checked_sub(1)?)?;
         match self.between {
             Between::Nothing => None,
+            Between::Previous => Some(earlier),
             Between::Zero => Some(0.0),
             Between::Line => {
                 let part = (time - before) as f64 / (behind - before) as f64;
@@ -233,9 +249,25 @@ mod tests {
         assert_eq!(aggregated("zimsum", &both), zero);
         assert_eq!(aggregated("mimmin", &both), zero);
         let count: Vec<f64> = aggregated("count", &both).into_iter().map(|it| it.1).collect();
-        assert_eq!(count, [1.0; 5]);
+        assert_eq!(count, [1.0, 2.0, 2.0, 2.0, 1.0]);
+        let previous = [(0, 10.0), (10, 15.0), (20, 35.0), (30, 37.0), (40, 50.0)];
+        assert_eq!(aggregated("pfsum", &both), previous);
         assert_eq!(aggregated("max", std::slice::from_ref(&one)), one);
         assert_eq!(aggregated("sum", &[]), []);
+    }
+
+    #[test]
+    fn a_rate_lasts_until_the_next_one() {
+        let both = [vec![(10, 10.0), (30, 0.0)], vec![(15, 5.0), (25, 1.0)]];
+        let never = &mut || Ok::<(), ()>(());
+        let of = |name: &str, never: &mut dyn FnMut() -> Result<(), ()>| {
+            Aggregator::of_name(name).unwrap().of_rates().aggregate(&both, never).unwrap()
+        };
+        let sum = [(10, 10.0), (15, 15.0), (25, 11.0), (30, 0.0)];
+        assert_eq!(of("sum", never), sum);
+        assert_eq!(of("zimsum", never), sum);
+        assert_eq!(of("mimmax", never), [(10, 10.0), (15, 10.0), (25, 10.0), (30, 0.0)]);
+        assert_eq!(of("count", never), [(10, 1.0), (15, 2.0), (25, 2.0), (30, 1.0)]);
     }
 
     #[test]
@@ -257,7 +289,7 @@ mod tests {
             ("avg", 2.5),
             ("count", 4.0),
             ("dev", 1.25_f64.sqrt()),
-            ("median", 2.5),
+            ("median", 3.0),
             ("first", 4.0),
             ("last", 2.0),
             ("multiply", 24.0),

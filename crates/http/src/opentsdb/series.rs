@@ -328,7 +328,11 @@ pub(super) fn groups(
         }
         let held: usize = samples.iter().map(Vec::len).sum();
         meter.take(held)?;
-        let aggregated = sub.aggregator.aggregate(&samples, &mut || meter.check())?;
+        let aggregator = match sub.rate {
+            Some(_) => sub.aggregator.of_rates(),
+            None => sub.aggregator,
+        };
+        let aggregated = aggregator.aggregate(&samples, &mut || meter.check())?;
         drop(samples);
         // Of the samples of the series only the answer is still held.
         meter.samples += held.saturating_mul(2).saturating_sub(aggregated.len());
@@ -344,6 +348,7 @@ pub(super) fn groups(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parameters::Parameters;
     use coreplane_tsdb::{FieldValue, Options, Point, SeriesKey, Store};
     use std::time::Duration;
 
@@ -364,6 +369,34 @@ mod tests {
             series: SeriesKey::new("m", [("host", host)]).expect("a key").into_owned(),
             fields: [(FIELD.into(), FieldValue::Float(value))].into_iter().collect(),
             time: time * MILLISECOND,
+        }
+    }
+
+    /// Worked out by hand from OpenTSDB's `AggregationIterator`: it does not interpolate rates.
+    #[test]
+    fn a_rate_counts_until_the_next_one_of_its_series() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = store(&directory);
+        let a = [(100, 0.0), (110, 100.0), (130, 100.0)].map(|it| ("a", it));
+        let b = [(105, 0.0), (115, 50.0), (125, 60.0)].map(|it| ("b", it));
+        let points = [a, b].concat();
+        let points: Vec<_> =
+            points.iter().map(|(host, (at, value))| point(host, at * 1000, *value)).collect();
+        assert_eq!(store.write("o", None, &points).expect("written").written, 6);
+        let reader = store.reader("o", None).expect("a reader");
+        for (m, expected) in [
+            ("sum:rate:m", [10.0, 15.0, 11.0, 0.0]),
+            ("zimsum:rate:m", [10.0, 15.0, 11.0, 0.0]),
+            ("max:rate:m", [10.0, 10.0, 10.0, 0.0]),
+            ("count:rate:m", [1.0, 2.0, 2.0, 1.0]),
+        ] {
+            let url = Parameters::of(Some(&format!("start=50&end=150&m={m}")));
+            let query = Query::of_url(&url, 200_000).expect("a query");
+            let found = groups(&reader, &query, &query.subs[0], &mut meter(1000)).expect("groups");
+            let samples: Vec<f64> = found[0].samples.iter().map(|it| it.1).collect();
+            assert_eq!(samples, expected, "{m}");
+            let times: Vec<i64> = found[0].samples.iter().map(|it| it.0 / 1000).collect();
+            assert_eq!(times, [110, 115, 125, 130], "{m}");
         }
     }
 
