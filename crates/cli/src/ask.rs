@@ -105,8 +105,12 @@ impl Asked {
         self.take_answer()
     }
 
-    /// Sends commands at once, and reads their answers; the number of commands.
-    pub(crate) fn ask_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Result<u64, Failure> {
+    /// Sends commands at once, and reads their answers; adds those before the first failure to `answered`.
+    pub(crate) fn ask_all(
+        &mut self,
+        commands: &[Vec<Vec<u8>>],
+        answered: &mut u64,
+    ) -> Result<(), Failure> {
         let mut wire = Vec::new();
         for words in commands {
             encode(words.iter().map(Vec::as_slice), words.len(), &mut wire);
@@ -114,8 +118,9 @@ impl Asked {
         self.writer.write_all(&wire).map_err(|error| self.failed(&error))?;
         for _ in commands {
             self.take_answer()?;
+            *answered += 1;
         }
-        Ok(commands.len() as u64)
+        Ok(())
     }
 
     fn take_answer(&mut self) -> Result<Answer, Failure> {

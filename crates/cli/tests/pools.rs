@@ -117,6 +117,34 @@ fn a_dump_is_loaded_again() -> Outcome<()> {
 }
 
 #[test]
+fn a_line_that_is_not_taken_is_told_with_what_was_done_before_it() -> Outcome<()> {
+    let (place, pool) = pool()?;
+    let (first, after) =
+        (b"{\"key\":\"a\",\"value\":\"b\"}\n\n", b"{\"key\":\"c\",\"value\":\"d\"}\n");
+    let long = format!("{{\"key\":\"{}\",\"value\":\"b\"}}\n", "k".repeat(1 << 20));
+    let own = b"{\"key_hex\":\"00636f7265706c616e65206d6174726978006d656d62657273686970\",\"value\":\"b\"}\n";
+    let lines: [&[u8]; 4] =
+        [b"nonsense\n", b"{\"key\":\"\xff\",\"value\":\"b\"}\n", long.as_bytes(), own];
+    for bad in lines {
+        let input = [&first[..], bad, after].concat();
+        let (code, said) = pool.ask(&["load"], &input)?;
+        assert_eq!(code, 3, "{said}");
+        let is_told = said.contains("line 3: ") && said.contains("(1 records were loaded before");
+        assert!(is_told, "{said}");
+        let empty = place.created("empty.pool", &["--size", "64MiB"])?;
+        let served = empty.serve(&[])?;
+        let restored =
+            session::coreplane(&["cluster", "restore", "--server", &served.address], &input)?;
+        let said = String::from_utf8_lossy(&restored.stderr).into_owned();
+        assert_eq!(restored.status.code(), Some(3), "{said}");
+        assert!(said.contains("line 3: ") && said.contains("records were restored"), "{said}");
+        served.terminate()?;
+        empty.remove()?;
+    }
+    Ok(())
+}
+
+#[test]
 fn every_failure_has_its_exit_code() -> Outcome<()> {
     let (place, pool) = pool()?;
     let (absent, no_pool) = (place.pool("absent")?, place.pool("text")?);

@@ -82,6 +82,27 @@ pub(super) fn write(backup: &ClusterBackup) -> Outcome {
     Ok(0)
 }
 
+/// Records that are written together.
+#[derive(Default)]
+struct Group {
+    commands: Vec<Vec<Vec<u8>>>,
+    /// The number of the line of each.
+    numbers: Vec<u64>,
+}
+
+impl Group {
+    /// Writes them, and counts in `restored` those that are acknowledged.
+    fn send(self, asked: &mut Asked, restored: &mut u64) -> Result<(), Failure> {
+        let mut answered = 0;
+        let done = asked.ask_all(&self.commands, &mut answered);
+        *restored += answered;
+        done.map_err(|failure| match self.numbers.get(answered as usize) {
+            Some(number) => failure.at_line(*number, *restored, "restored"),
+            None => failure,
+        })
+    }
+}
+
 pub(super) fn restore(restore: &ClusterRestore) -> Outcome {
     let input: Box<dyn BufRead> = match &restore.input {
         Some(path) => Box::new(BufReader::new(File::open(path).map_err(at(path))?)),
@@ -92,30 +113,28 @@ pub(super) fn restore(restore: &ClusterRestore) -> Outcome {
         let message = "there are records in the cluster; a backup is restored to an empty one";
         return Err(Failure::new(REFUSED, message));
     }
-    let (mut commands, mut bytes, mut restored) = (Vec::new(), 0, 0_u64);
+    let (mut group, mut bytes, mut restored) = (Group::default(), 0, 0_u64);
     for (number, line) in (1_u64..).zip(input.lines()) {
-        let line = line?;
+        let at_line = |failure: Failure| failure.at_line(number, restored, "restored");
+        let line = line.map_err(|error| at_line(Failure::of_input(error)))?;
         if line.trim().is_empty() {
             continue;
         }
-        let refused = |what: String| {
-            let message = format!("line {number}: {what} ({restored} records were restored)");
-            Failure::new(REFUSED, message)
-        };
+        let refused = |what| at_line(Failure::new(REFUSED, what));
         let record = json::parse(&line).map_err(refused)?;
         bytes += line.len();
         let mut command = vec![b"SET".to_vec(), record.key, record.value];
         if let Some(UnixMillis(at)) = record.expires_at {
             command.extend([b"PXAT".to_vec(), at.to_string().into_bytes()]);
         }
-        commands.push(command);
-        if commands.len() >= AT_ONCE || bytes >= BYTES_AT_ONCE {
-            restored += asked.ask_all(&commands)?;
-            commands.clear();
+        group.numbers.push(number);
+        group.commands.push(command);
+        if group.commands.len() >= AT_ONCE || bytes >= BYTES_AT_ONCE {
+            std::mem::take(&mut group).send(&mut asked, &mut restored)?;
             bytes = 0;
         }
     }
-    restored += asked.ask_all(&commands)?;
+    group.send(&mut asked, &mut restored)?;
     writeln!(io::stdout().lock(), "{restored} restored")?;
     Ok(0)
 }

@@ -57,18 +57,18 @@ fn load_lines(
 ) -> Result<u64, Failure> {
     let mut loaded = 0;
     for (number, line) in (1_u64..).zip(input.lines()) {
-        let line = line?;
+        let at_line = |failure: Failure| failure.at_line(number, loaded, "loaded");
+        let line = line.map_err(|error| at_line(Failure::of_input(error)))?;
         progress(line.len() as u64 + 1);
         if line.trim().is_empty() {
             continue;
         }
-        let record = json::parse(&line).map_err(|what| {
-            let message = format!("line {number}: {what} ({loaded} records were loaded before it)");
-            Failure::new(failure::REFUSED, message)
-        })?;
+        let refused = |what| at_line(Failure::new(failure::REFUSED, what));
+        let record = json::parse(&line).map_err(refused)?;
         let options = WriteOptions { expires_at: record.expires_at, ..WriteOptions::default() };
-        check_key(&record.key)?;
-        let _outcome = engine.put(&record.key, &record.value, &options)?;
+        let _outcome = check_key(&record.key)
+            .and_then(|()| engine.put(&record.key, &record.value, &options))
+            .map_err(|error| at_line(error.into()))?;
         loaded += 1;
     }
     Ok(loaded)
