@@ -2,7 +2,7 @@
 //!
 //! `COREPLANE_TEST_SCALE=full` flips every bit, otherwise one bit of each byte is flipped.
 
-use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Outcome, Repairable, Replicated, WriteOptions};
 use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Eviction, Image, Sim, SimOptions};
@@ -262,6 +262,12 @@ fn a_damaged_record_costs_its_key_alone() {
                 assert_eq!(it.sequence, u64::from(number) + 1, "{what}");
                 assert!(store.damaged_keys_since(it.sequence).expect(&what).is_empty(), "{what}");
                 let options = WriteOptions::default();
+                // Its kind or its lengths, which may make no sense, but not its version.
+                if matches!(byte, 4 | 6) {
+                    let older = WriteOptions { sequence: Some(it.sequence - 1), ..options };
+                    let outcome = store.put(&key, b"an older value", &older).expect(&what);
+                    assert!(matches!(outcome, Outcome::NotNewer(..)), "{what}: {outcome:?}");
+                }
                 assert!(store.insert(&key, &value, &options).is_err(), "{what}");
                 store.put(&key, &value, &options).map(drop).expect(&what);
                 assert!(store.check(&key).expect(&what), "{what}");
@@ -274,6 +280,53 @@ fn a_damaged_record_costs_its_key_alone() {
                     assert_eq!(store.get(&key).expect(&what), Some(value), "{what}");
                 }
             }
+        }
+    }
+}
+
+/// The other keys are iterated all the same, and the end reports it.
+#[test]
+fn a_large_value_that_is_not_in_its_pages_costs_its_key_alone() {
+    let unchecked = Options { background: false, check_reads: false, ..Options::default() };
+    let value: Vec<u8> = (0..2500_u32).flat_map(|it| (it * 7).to_le_bytes()).collect();
+    for kind in KINDS {
+        let len = PAGE * PAGES;
+        let options_of_sim =
+            SimOptions { len, max_len: len, page_size: 4096, ..SimOptions::default() };
+        let sim = Sim::new(&options_of_sim).expect("memory");
+        let store = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &options());
+        let store = store.expect("create");
+        for number in 0..60 {
+            let (key, short) = of_sixty(number);
+            let value = if number == 30 { &value } else { &short };
+            store.put(&key, value, &WriteOptions::default()).map(drop).expect("put");
+        }
+        store.close().expect("close");
+        drop(store);
+        let image = sim.crash(Eviction::Everything);
+        let found = image.bytes().windows(64).position(|it| it == &value[..64]);
+        // Before the value the header, and the place of the next part.
+        let at = found.expect("it is there") - 28;
+        // Bits of the kind, the lengths and the version.
+        for (byte, bit) in [(6, 1), (4, 3), (12, 0)] {
+            let what = format!("{kind:?}, bit {bit} of byte {byte}");
+            let mut image = image.clone();
+            image.flip_bit((at + byte) as u64, bit);
+            let sim = image.reopen().expect("memory");
+            let store = MapEngine::simulated_open(kind, Arc::clone(sim.space()), &unchecked);
+            let store = store.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (mut keys, mut cursor) = (Vec::new(), 0);
+            let end = loop {
+                match store.iterate(cursor, 7, &mut |entry| keys.push(entry.key.to_vec())) {
+                    Ok(0) => break Ok(()),
+                    Ok(next) => cursor = next,
+                    Err(error) => break Err(error),
+                }
+            };
+            assert!(matches!(end, Err(error) if error_is_damage(&error)), "{what}");
+            keys.sort();
+            let others = (0..60).filter(|it| *it != 30).map(|it| of_sixty(it).0);
+            assert_eq!(keys, others.collect::<Vec<_>>(), "{what}");
         }
     }
 }

@@ -110,10 +110,8 @@ impl Store {
                 Ok(standing) => standing,
                 Err(at) => return Ok(Attempt::Expired(at)),
             };
-            let is_late = match (options.sequence, standing.view) {
-                (Some(given), Some(view)) => given <= view.sequence(),
-                _ => false,
-            };
+            let key = part.change.key();
+            let is_late = self.newer(&guard, &standing, key, options.sequence).is_some();
             let is_idle =
                 options.sequence.is_none() && part.change.value().is_none() && !standing.is_live;
             let is_idle = is_idle && standing.sure.is_ok();

@@ -45,7 +45,7 @@ impl Store {
 
     /// The sequence of a damaged record: that of the record with one bit flipped; if more are, one that is not below
     /// it.
-    fn sequence_of_damaged(&self, guard: &Guard, key: &[u8], offset: u64) -> u64 {
+    pub(super) fn sequence_of_damaged(&self, guard: &Guard, key: &[u8], offset: u64) -> u64 {
         let (volume, space) = (&self.volume, &self.volume.space);
         if let Ok(view) = volume.view(guard, offset)
             && volume.check(&view).is_ok()

@@ -358,14 +358,19 @@ impl Store {
                 next = Some(Box::<[u8]>::from(met.key));
                 return Ok(ControlFlow::Break(()));
             }
-            // The end reports what cannot be read.
-            let Ok(view) = met.view else { return Ok(ControlFlow::Continue(())) };
-            // An expired one is a step, too: there may be many of them in a row.
-            left -= usize::from(view.header.kind == Kind::Put);
-            if met.is_live {
+            let shown = met.view.and_then(|view| {
+                // An expired one is a step, too: there may be many of them in a row.
+                left -= usize::from(view.header.kind == Kind::Put);
+                if !met.is_live {
+                    return Ok(());
+                }
                 self.show(guard, &view, met.ticket, false, &mut |record| {
                     visit(entry(met.key, record));
-                })?;
+                })
+            });
+            if shown.is_err() {
+                // The end reports what cannot be read.
+                self.volume.damaged.store(true, Ordering::Relaxed);
             }
             Ok(ControlFlow::Continue(()))
         })?;
@@ -421,8 +426,11 @@ impl Store {
             return Ok(());
         }
         self.map.read().check_complete()?;
-        self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |_, met| {
-            met.view?;
+        self.walk(Place::Up(Vec::new()), (u64::MAX, usize::MAX), &mut |guard, met| {
+            let view = met.view?;
+            if met.is_live && view.header.large {
+                self.volume.chain(guard, view.value(), false)?;
+            }
             Ok(ControlFlow::Continue(()))
         })
     }

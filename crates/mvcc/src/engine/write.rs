@@ -64,6 +64,8 @@ pub(crate) struct Prepared {
 pub(super) struct Standing<'g> {
     /// None if there is none, or if it cannot be read.
     pub(super) view: Option<View<'g>>,
+    /// The offset of the record, if it cannot be read.
+    unreadable: Option<u64>,
     pub(super) is_live: bool,
     /// An error if it may not be the newest or cannot be read, or if it is unknown whether there is one.
     pub(super) sure: Result<()>,
@@ -141,11 +143,9 @@ impl Store {
             Ok(standing) => standing,
             Err(at) => return Ok(Attempt::Expired(at)),
         };
-        if let (Some(given), Some(view)) = (options.sequence, standing.view)
-            && given <= view.sequence()
-        {
+        if let Some(newer) = self.newer(&guard, &standing, key, options.sequence) {
             let ticket = self.refusal(&map, &standing, options);
-            return Ok(Attempt::Done(Outcome::NotNewer(view.sequence(), ticket)));
+            return Ok(Attempt::Done(Outcome::NotNewer(newer, ticket)));
         }
         let live = standing.view.filter(|_| standing.is_live);
         let seen = live.map(|view| view.header.version);
@@ -259,7 +259,8 @@ impl Store {
             }
             let ticket = self.rests_on_absence();
             let sure = self.check_sure(&***map, guard, None);
-            return Ok(Ok(Standing { view: None, is_live: false, sure, ticket }));
+            let (view, unreadable, is_live) = (None, None, false);
+            return Ok(Ok(Standing { view, unreadable, is_live, sure, ticket }));
         };
         if map.stream().is_hidden(offset) {
             self.commit_all(map)?;
@@ -267,15 +268,16 @@ impl Store {
             if map.newest(guard, key)? != Some(offset) {
                 let ticket = Ticket::DURABLE;
                 let sure = self.check_sure(&***map, guard, None);
-                return Ok(Ok(Standing { view: None, is_live: false, sure, ticket }));
+                let (view, unreadable, is_live) = (None, None, false);
+                return Ok(Ok(Standing { view, unreadable, is_live, sure, ticket }));
             }
         }
         let ticket = self.rests_on(&***map, offset);
         let view = match self.view_to_replace(guard, offset) {
             Ok(view) => view,
             Err(error) => {
-                let (view, is_live, sure) = (None, false, Err(error));
-                return Ok(Ok(Standing { view, is_live, sure, ticket }));
+                let (view, unreadable, is_live) = (None, Some(offset), false);
+                return Ok(Ok(Standing { view, unreadable, is_live, sure: Err(error), ticket }));
             }
         };
         let sure = self.check_sure(&***map, guard, Some(offset));
@@ -284,11 +286,30 @@ impl Store {
         let is_live = is_put && passed.is_none();
         if !is_live && let Err(error) = self.check_gone(&view) {
             let (view, sure) = (Some(view), Err(error));
-            return Ok(Ok(Standing { view, is_live, sure, ticket }));
+            return Ok(Ok(Standing { view, unreadable: None, is_live, sure, ticket }));
         }
         match passed {
             Some(at) if !self.volume.is_told_expired(at) => Ok(Err(at)),
-            _ => Ok(Ok(Standing { view: Some(view), is_live, sure, ticket })),
+            _ => Ok(Ok(Standing { view: Some(view), unreadable: None, is_live, sure, ticket })),
+        }
+    }
+
+    /// The sequence of the record that keeps a write with a `given` sequence from being made, if one does. An unreadable
+    /// record may be newer; one with the same sequence is replaced by its copy.
+    pub(super) fn newer(
+        &self,
+        guard: &Guard,
+        standing: &Standing<'_>,
+        key: &[u8],
+        given: Option<u64>,
+    ) -> Option<u64> {
+        let given = given?;
+        match (standing.view, standing.unreadable) {
+            (Some(view), _) => Some(view.sequence()).filter(|its| given <= *its),
+            (None, Some(offset)) => {
+                Some(self.sequence_of_damaged(guard, key, offset)).filter(|its| given < *its)
+            }
+            (None, None) => None,
         }
     }
 
