@@ -190,12 +190,16 @@ impl Service {
         }
     }
 
-    /// Ends the oldest connection without a hello, if there are too many.
+    /// Ends the oldest connection without a hello, if there are too many: one from a host of no node, if there is one.
     fn bound_strangers(&mut self, registry: &Registry) {
-        let since = |(key, it): (usize, &Receiver)| it.stranger_since().map(|since| (since, key));
-        let strangers = self.incoming.iter().filter_map(since);
-        let (count, oldest) = (strangers.clone().count(), strangers.min());
-        if let Some((_, key)) = oldest.filter(|_| count > STRANGERS_MAX) {
+        let addresses = self.links.values().filter_map(|(_, link)| link.address());
+        let hosts: Vec<IpAddr> = addresses.map(|it| it.ip().to_canonical()).collect();
+        let of = |(key, it): (usize, &Receiver)| {
+            it.stranger_since().map(|since| (hosts.contains(&it.ip.to_canonical()), since, key))
+        };
+        let strangers = self.incoming.iter().filter_map(of);
+        let (count, first) = (strangers.clone().count(), strangers.min());
+        if let Some((_, _, key)) = first.filter(|_| count > STRANGERS_MAX) {
             self.close(registry, key);
         }
     }

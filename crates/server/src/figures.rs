@@ -91,7 +91,7 @@ const ROWS: &[Row] = &[
     ("cluster_lag_entries_max", Gauge, "Entries that the slowest member lacks, of the leader."),
     ("cluster_snapshots_installed", Counter, "Snapshots that the node was filled from."),
     ("cluster_entries_without_room", Counter, "Entries that were sent to the node, and that its pool had no room for."),
-    ("cluster_peers_refused", Counter, "Connections that were refused for want of the password of the cluster."),
+    ("cluster_peers_refused", Counter, "Connections that were refused in the handshake of nodes, or behind it."),
     ("raft_term", Gauge, "The newest term that the node knows."),
     ("raft_newest", Gauge, "The newest entry that the node has."),
     ("raft_committed", Gauge, "The newest entry that the node knows to be committed."),
