@@ -145,8 +145,8 @@ fn serve(serve: &NbdServe) -> Outcome {
 /// For an operator: see [`coreplane_tio::Findings::unnamed`].
 fn of_unnamed(count: u64) -> String {
     format!(
-        "{count} flushed writes of before the last kill are lost: the journal, which is damaged, does not say of \
-         which sectors; those have their bytes from before"
+        "up to {count} writes that were flushed before the last kill may be lost: their entries in the journal are \
+         damaged, and do not tell their sectors, which may have earlier bytes"
     )
 }
 

@@ -153,7 +153,7 @@ impl Disk {
         self.shared.volumes.iter().all(Volume::is_durable_at_once)
     }
 
-    /// The number of flushed writes of which the open found that they are lost, without their sectors: see
+    /// The number of flushed writes that may be lost, of unknown sectors, as the open has found: see
     /// [`Findings::unnamed`].
     pub fn unnamed(&self) -> u64 {
         self.shared.volumes.iter().map(|volume| volume.unnamed).sum()

@@ -15,6 +15,9 @@ pub(super) struct Blocks {
     pub(super) bad: HashSet<u32>,
 }
 
+/// Bytes of a page of the system.
+const SYSTEM_PAGE: u32 = 4096;
+
 /// Retired blocks are reclaimed when fewer blocks than this are free, and at least this many are retired.
 const LOW: usize = 256;
 
@@ -38,8 +41,12 @@ impl Blocks {
         self.heal(space, &unreadable);
     }
 
-    /// Heals unreadable pages that are not in use, as far as the medium can.
+    /// Heals unreadable pages that are not in use, as far as the medium can. A page that shares one of the system with
+    /// others stays as it is: they would be filled with it, and one of them may have names.
     fn heal(&mut self, space: &Space, unreadable: &[u32]) {
+        if space.page_size() < SYSTEM_PAGE {
+            return;
+        }
         for page in unreadable.iter().filter(|page| space.heal(**page).is_ok()) {
             self.bad.remove(page);
             self.free.push(*page);

@@ -45,7 +45,7 @@ pub(super) struct Journal {
 
 /// What an open finds.
 #[derive(Debug)]
-struct Left {
+struct Remains {
     /// The entries that are not committed, in their order.
     entries: Vec<Entry>,
     /// The number up to which entries are known to have been flushed, with the bytes of their blocks.
@@ -196,7 +196,7 @@ impl Journal {
         }
     }
 
-    fn open(&mut self, space: &Space) -> Left {
+    fn open(&mut self, space: &Space) -> Remains {
         let load = |at| space.word::<Durable>(at).map_or(0, |word| word.load());
         let committed = number_in(load(self.start));
         // If the committed number is unreadable, all entries of the ring count: the ring has the last ones, so that
@@ -228,7 +228,7 @@ impl Journal {
         (self.flushing, self.found) = (self.last, self.last);
         // The stored numbers have fewer bits than those of the entries.
         let (flushed, unreadable) = if self.last > NUMBER { (0, 0) } else { (flushed, unreadable) };
-        Left { entries: entries.into_values().collect(), flushed, unreadable }
+        Remains { entries: entries.into_values().collect(), flushed, unreadable }
     }
 }
 
@@ -240,7 +240,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::commit`].
     pub(super) fn replay(&mut self, lost: Vec<u64>) -> Result<Vec<u64>> {
-        let Left { entries, flushed, unreadable } = self.journal.lock().open(self.pool.space());
+        let Remains { entries, flushed, unreadable } = self.journal.lock().open(self.pool.space());
         self.unnamed = unreadable;
         let (mut adopted, mut made) = (HashSet::new(), BTreeMap::new());
         let len = self.geometry.sector_len;

@@ -19,8 +19,8 @@ pub struct Findings {
     pub names: Vec<u64>,
     /// The number of directory bits that were corrected when the disk was opened.
     pub repaired: u64,
-    /// The number of flushed writes whose entries in the journal could not be read when the disk was opened: it is
-    /// unknown which sectors have the bytes from before these writes. A later open does not find them any more.
+    /// The number of flushed writes whose entries in the journal could not be read when the disk was opened: their
+    /// sectors are unknown, and may have earlier bytes. A later open does not find them any more.
     pub unnamed: u64,
 }
 
